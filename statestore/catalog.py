@@ -1,0 +1,143 @@
+"""Checkpoints by id: which exist, which is next, and the one step that makes one visible.
+
+A checkpoint is visible exactly when its manifest exists without a tombstone (I4). Its id is one
+more than the greatest id that ever had a manifest or a tombstone (I6): neither name is ever
+removed.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+from statestore.errors import (
+    CheckpointNotFoundError,
+    CommitConflictError,
+    InvalidArgumentError,
+    StateStoreError,
+    StoreNotFoundError,
+)
+from statestore.model.document import parse_document
+from statestore.model.manifest import Manifest
+from statestore.model.manifest_json import manifest_from_json, manifest_to_json
+from statestore.model.paths import CHECKPOINTS, STORE_FILE, checkpoint_id_of, manifest_path
+from statestore.storage import Storage
+
+__all__ = ["Catalog"]
+
+STORE_FORMAT = "statestore"
+STORE_FORMAT_VERSION = 1
+
+
+class Catalog:
+    """The manifests of one store."""
+
+    def __init__(self, storage: Storage, store_id: str) -> None:
+        """Wrap a store that exists; see :meth:`open`."""
+        self.storage, self.store_id = storage, store_id
+
+    @classmethod
+    def open(cls, storage: Storage, *, create: bool) -> Catalog:
+        """Return the catalog of a store; with ``create``, make the store if there is none.
+
+        Raises StoreNotFoundError, FormatVersionError when a newer release wrote it, or
+        StorageError.
+        """
+        try:
+            raw = storage.read(STORE_FILE)
+        except FileNotFoundError:
+            if not create:
+                raise StoreNotFoundError(
+                    f"no store at {storage.url} (no {STORE_FILE}); check the URL, or make one with "
+                    "StateStore.open(url)"
+                ) from None
+            raw = _create(storage)
+        except NotADirectoryError:
+            raise StoreNotFoundError(f"{storage.url} is a file, not a store") from None
+        name = f"{storage.url}/{STORE_FILE}"
+        root = parse_document(raw, name=name, form=STORE_FORMAT, newest=STORE_FORMAT_VERSION)
+        return cls(storage, root.at("store_id").text())
+
+    def checkpoint_ids(self) -> tuple[int, ...]:
+        """Return the ids of the visible checkpoints, oldest first."""
+        manifests, tombstones = self._ids()
+        return tuple(sorted(manifests - tombstones))
+
+    def next_id(self) -> int:
+        """Return the id that the next checkpoint will try to take."""
+        manifests, tombstones = self._ids()
+        return max(manifests | tombstones, default=0) + 1
+
+    def latest_id(self) -> int | None:
+        """Return the newest visible checkpoint's id, None when there is none."""
+        return max(self.checkpoint_ids(), default=None)
+
+    def load(self, checkpoint: int | str) -> Manifest:
+        """Return a manifest by id or ``"latest"``.
+
+        Raises CheckpointNotFoundError naming the checkpoints that exist, or MalformedManifestError.
+        """
+        ids = self.checkpoint_ids()
+        wanted = self._wanted(checkpoint, ids)
+        if wanted not in ids:
+            raise CheckpointNotFoundError(
+                f"no checkpoint {wanted} in {self.storage.url}; {_list(ids)}"
+            )
+        name = manifest_path(wanted)
+        return manifest_from_json(self.storage.read(name), name=f"{self.storage.url}/{name}")
+
+    def commit(self, manifest: Manifest) -> None:
+        """Make a checkpoint visible: put its manifest, if its id is free (I4, I5).
+
+        Raises CommitConflictError naming the winner when another writer has taken the id.
+        """
+        name = manifest_path(manifest.checkpoint_id)
+        if self.storage.put_if_absent(name, manifest_to_json(manifest)):
+            return
+        raise CommitConflictError(
+            f"checkpoint {manifest.checkpoint_id} of {self.storage.url} was committed by "
+            f"{self._winner(name)} first; nothing of this one is visible. Take the snapshot "
+            "again: it will get a new id"
+        )
+
+    def _ids(self) -> tuple[set[int], set[int]]:
+        found = [checkpoint_id_of(name) for name in self.storage.list(CHECKPOINTS)]
+        pairs = [pair for pair in found if pair is not None]
+        return ({i for i, dead in pairs if not dead}, {i for i, dead in pairs if dead})
+
+    def _wanted(self, checkpoint: int | str, ids: tuple[int, ...]) -> int:
+        if checkpoint == "latest":
+            if not ids:
+                raise CheckpointNotFoundError(f"{self.storage.url} has no checkpoint yet")
+            return ids[-1]
+        try:
+            return int(checkpoint)
+        except ValueError:
+            raise InvalidArgumentError(
+                f"a checkpoint is a number or 'latest', not {checkpoint!r}; {_list(ids)}"
+            ) from None
+
+    def _winner(self, name: str) -> str:
+        try:
+            writer = manifest_from_json(self.storage.read(name), name=name).writer
+        except (StateStoreError, FileNotFoundError):
+            return "another writer"
+        return f"writer {writer.name} (statestore {writer.release})"
+
+
+def _create(storage: Storage) -> bytes:
+    document = {
+        "format": STORE_FORMAT,
+        "format_version": STORE_FORMAT_VERSION,
+        "store_id": str(uuid.uuid4()),
+    }
+    raw = json.dumps(document).encode() + b"\n"
+    # Of two creators one wins, and both must go on with the winner's store id.
+    return raw if storage.put_if_absent(STORE_FILE, raw) else storage.read(STORE_FILE)
+
+
+def _list(ids: tuple[int, ...]) -> str:
+    if not ids:
+        return "it has none"
+    shown = ", ".join(map(str, ids[-10:]))
+    return f"it has {'… ' if len(ids) > 10 else ''}{shown}"

@@ -1,0 +1,203 @@
+"""Every error of the package, grouped by what the caller does next.
+
+::
+
+    StateStoreError                               exit code, and what to do
+    ├── InvalidArgumentError   (ValueError)        2  fix the call
+    │   ├── NullKeyError                              a key column holds null
+    │   ├── DuplicateKeyError                         two rows claim one entry of a state
+    │   ├── UnsupportedTypeError                      no key of this type, or not storable
+    │   └── SettingsError                             a settings file or option is wrong
+    ├── NotFoundError          (LookupError)      10  check the name; `list` shows what exists
+    │   ├── StoreNotFoundError                        no store at this URL
+    │   ├── CheckpointNotFoundError
+    │   └── StateNotFoundError                        no such operator or state
+    ├── CommitConflictError                       11  another writer was first: retry
+    ├── IncompatibleStateError                    12  change the job, or the state
+    │   ├── ParallelismError                          (max) parallelism does not fit
+    │   └── SchemaMismatchError                       types differ from the stored ones
+    ├── CorruptionError                           13  restore an older checkpoint
+    │   ├── MissingFileError
+    │   ├── DamagedFileError                          not what the manifest says
+    │   └── MalformedManifestError
+    ├── FormatVersionError                        14  upgrade statestore
+    ├── StorageError                              15  see the cause; retry later
+    └── MissingDependencyError (ImportError)      16  install what the message names
+
+A class carries a stable ``kind`` (never renamed, for programs) and its ``exit_code`` (for shells).
+Context is added on the way up with :meth:`BaseException.add_note`. Every error survives pickling,
+because Spark carries errors from its workers to the driver.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "CheckpointNotFoundError",
+    "CommitConflictError",
+    "CorruptionError",
+    "DamagedFileError",
+    "DuplicateKeyError",
+    "FormatVersionError",
+    "IncompatibleStateError",
+    "InvalidArgumentError",
+    "MalformedManifestError",
+    "MissingDependencyError",
+    "MissingFileError",
+    "NotFoundError",
+    "NullKeyError",
+    "ParallelismError",
+    "SchemaMismatchError",
+    "SettingsError",
+    "StateNotFoundError",
+    "StateStoreError",
+    "StorageError",
+    "StoreNotFoundError",
+    "UnsupportedTypeError",
+]
+
+
+class StateStoreError(Exception):
+    """Root of all errors of this package. ``str(error)`` is one sentence that says what to do."""
+
+    kind = "error"
+    exit_code = 1
+
+
+class InvalidArgumentError(StateStoreError, ValueError):
+    """The call itself is wrong; nothing was read or written. Fix the call."""
+
+    kind = "invalid-argument"
+    exit_code = 2
+
+
+class NullKeyError(InvalidArgumentError):
+    """Rows with a null key cannot be assigned to a key group (Flink throws NullPointerException).
+
+    ``rows`` is their number.
+    """
+
+    kind = "null-key"
+
+    def __init__(self, message: str, rows: int = 1) -> None:
+        """Keep the message and the number of rows, both through pickling."""
+        super().__init__(message, rows)
+        self.rows = rows
+
+    def __str__(self) -> str:
+        """Return the message alone."""
+        return str(self.args[0])
+
+
+class DuplicateKeyError(InvalidArgumentError):
+    """Two rows claim the same entry: one key, namespace and map key or position, twice."""
+
+    kind = "duplicate-key"
+
+
+class UnsupportedTypeError(InvalidArgumentError):
+    """A column's type cannot be hashed as a key, or cannot be stored."""
+
+    kind = "unsupported-type"
+
+
+class SettingsError(InvalidArgumentError):
+    """A settings file or option has an unknown name or a value out of its bounds."""
+
+    kind = "settings"
+
+
+class NotFoundError(StateStoreError, LookupError):
+    """A name that does not exist; the message lists names that do."""
+
+    kind = "not-found"
+    exit_code = 10
+
+
+class StoreNotFoundError(NotFoundError):
+    """The URL holds no store (no ``statestore.json``)."""
+
+    kind = "store-not-found"
+
+
+class CheckpointNotFoundError(NotFoundError):
+    """The store has no such checkpoint."""
+
+    kind = "checkpoint-not-found"
+
+
+class StateNotFoundError(NotFoundError):
+    """The checkpoint has no such operator or state."""
+
+    kind = "state-not-found"
+
+
+class CommitConflictError(StateStoreError):
+    """Another writer committed this checkpoint id first; nothing of this one is visible. Retry."""
+
+    kind = "commit-conflict"
+    exit_code = 11
+
+
+class IncompatibleStateError(StateStoreError):
+    """The stored state cannot become the job that asks for it."""
+
+    kind = "incompatible-state"
+    exit_code = 12
+
+
+class ParallelismError(IncompatibleStateError, ValueError):
+    """Parallelism or max parallelism is out of bounds, or differs from the stored one."""
+
+    kind = "parallelism"
+
+
+class SchemaMismatchError(IncompatibleStateError):
+    """Key or value types differ from those the state was stored with."""
+
+    kind = "schema-mismatch"
+
+
+class CorruptionError(StateStoreError):
+    """Stored bytes are not what the manifest says. Retrying does not help."""
+
+    kind = "corruption"
+    exit_code = 13
+
+
+class MissingFileError(CorruptionError):
+    """A file that the manifest names does not exist."""
+
+    kind = "missing-file"
+
+
+class DamagedFileError(CorruptionError):
+    """A file that the manifest names is truncated, unreadable or holds other rows."""
+
+    kind = "damaged-file"
+
+
+class MalformedManifestError(CorruptionError):
+    """A manifest is not valid; the message says where, as a path into the document."""
+
+    kind = "malformed-manifest"
+
+
+class FormatVersionError(StateStoreError):
+    """The store was written by a newer release in a format that this one does not know."""
+
+    kind = "format-version"
+    exit_code = 14
+
+
+class StorageError(StateStoreError):
+    """The store could not be read or written; ``__cause__`` is the file system's own error."""
+
+    kind = "storage"
+    exit_code = 15
+
+
+class MissingDependencyError(StateStoreError, ImportError):
+    """An optional part is not installed or cannot be loaded; the message names what to install."""
+
+    kind = "missing-dependency"
+    exit_code = 16

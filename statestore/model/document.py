@@ -1,0 +1,101 @@
+"""Reading JSON documents so that a broken one says where: ``$.operators[0].keyed[1].rows``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from statestore.errors import FormatVersionError, MalformedManifestError
+
+__all__ = ["Node", "parse_document"]
+
+
+class Node:
+    """A value inside a JSON document, with its path; every getter checks the type it promises."""
+
+    def __init__(self, value: Any, path: str, name: str) -> None:
+        """Wrap ``value``, found at ``path`` of the document called ``name``."""
+        self.value, self.path, self.name = value, path, name
+
+    def fail(self, what: str) -> MalformedManifestError:
+        """Return the error for this place; the caller raises it."""
+        return MalformedManifestError(f"{self.name} at {self.path}: {what}")
+
+    def at(self, key: str) -> Node:
+        """Return a member; MalformedManifestError when it is missing."""
+        if not isinstance(self.value, dict):
+            raise self.fail(f"expected an object, found {type(self.value).__name__}")
+        if key not in self.value:
+            raise self.fail(f"{key!r} is missing")
+        return Node(self.value[key], f"{self.path}.{key}", self.name)
+
+    def maybe(self, key: str) -> Node | None:
+        """Return a member, None when it is missing or null."""
+        found = isinstance(self.value, dict) and self.value.get(key) is not None
+        return self.at(key) if found else None
+
+    def items(self) -> Iterator[Node]:
+        """Yield the elements of an array."""
+        for index, value in enumerate(self._as(list)):
+            yield Node(value, f"{self.path}[{index}]", self.name)
+
+    def object(self) -> dict[str, Any]:
+        """Return the value, an object."""
+        value: dict[str, Any] = self._as(dict)
+        return value
+
+    def text(self) -> str:
+        """Return the value, a string."""
+        value: str = self._as(str)
+        return value
+
+    def number(self) -> int:
+        """Return the value, an integer that is not negative."""
+        value: int = self._as(int)
+        if isinstance(value, bool) or value < 0:
+            raise self.fail(f"expected a number of 0 or more, found {value}")
+        return value
+
+    def texts(self) -> tuple[str, ...]:
+        """Return the value, an array of strings."""
+        return self._array(str)
+
+    def numbers(self) -> tuple[int, ...]:
+        """Return the value, an array of integers that are not negative."""
+        values: tuple[int, ...] = self._array(int)
+        if values and min(values) < 0:
+            raise self.fail("expected numbers of 0 or more")
+        return values
+
+    def _array(self, kind: type) -> tuple[Any, ...]:
+        values = self._as(list)
+        if set(map(type, values)) - {kind}:
+            raise self.fail(f"expected an array of {kind.__name__}")
+        return tuple(values)
+
+    def _as(self, kind: type) -> Any:
+        if not isinstance(self.value, kind):
+            raise self.fail(f"expected {kind.__name__}, found {type(self.value).__name__}")
+        return self.value
+
+
+def parse_document(raw: bytes, *, name: str, form: str, newest: int) -> Node:
+    """Return the root of a document of the given form.
+
+    Raises MalformedManifestError when the bytes are no such document, and FormatVersionError when
+    its ``format_version`` is greater than ``newest``, the newest that this release reads.
+    """
+    try:
+        root = Node(json.loads(raw), "$", name)
+    except ValueError as error:
+        raise MalformedManifestError(f"{name} is not valid JSON: {error}") from error
+    if root.at("format").text() != form:
+        raise root.at("format").fail(f"expected {form!r}, found {root.at('format').text()!r}")
+    version = root.at("format_version").number()
+    if version > newest:
+        raise FormatVersionError(
+            f"{name} has format version {version}; this release reads up to {newest}. "
+            "Upgrade: pip install --upgrade statestore"
+        )
+    return root

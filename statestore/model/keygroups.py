@@ -1,0 +1,227 @@
+"""Key groups: how many there are, which one a hash falls into, which subtask owns it.
+
+The contract is that of Flink 2.3's ``KeyGroupRangeAssignment``, ``KeyGroupRange`` and, for the max
+parallelism of a restored job, ``StateAssignmentOperation`` (reference sections a and d.2).
+Invariant I2: for every parallelism up to max parallelism the ranges tile ``0 .. max - 1`` in order,
+none is empty, their sizes differ by at most one, and ``subtask_of`` and ``range_of`` are inverse.
+Flink computes ``i = parallelism`` silently and gets a range past the end; here every subtask and
+key group is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from statestore.errors import InvalidArgumentError, ParallelismError
+
+__all__ = [
+    "DEFAULT_LOWER_BOUND",
+    "MAX_PARALLELISM",
+    "MIN_PARALLELISM",
+    "KeyGroupAssignment",
+    "KeyGroupRange",
+    "default_max_parallelism",
+    "effective_max_parallelism",
+    "key_group_of_hash",
+    "mix_hash",
+    "round_up_to_power_of_two",
+]
+
+MIN_PARALLELISM: Final = 1
+MAX_PARALLELISM: Final = 1 << 15
+"""Upper bound of parallelism and of max parallelism, itself allowed (Flink's 1 << 15)."""
+
+DEFAULT_LOWER_BOUND: Final = 128
+"""The smallest max parallelism that is ever derived."""
+
+_AS_MANY_AS_POSSIBLE: Final = 2**31 - 1
+_U32: Final = 0xFFFFFFFF
+
+
+def round_up_to_power_of_two(value: int) -> int:
+    """The smallest power of two >= ``value``; 0 for 0 and below (Flink's ``MathUtils``)."""
+    return 0 if value <= 0 else 1 << (value - 1).bit_length()
+
+
+def default_max_parallelism(parallelism: int) -> int:
+    """The max parallelism of a job that configures none: 1.5 times ``parallelism``, as a power of
+    two.
+
+    Between 128 and 32768. Raises ParallelismError when ``parallelism`` is not in 1..32768.
+    """
+    _check_bounds("parallelism", parallelism)
+    wanted = round_up_to_power_of_two(parallelism + parallelism // 2)
+    return min(max(wanted, DEFAULT_LOWER_BOUND), MAX_PARALLELISM)
+
+
+def effective_max_parallelism(
+    stored: int | Sequence[int | None] | None, parallelism: int, configured: int | None = None
+) -> int:
+    """The max parallelism that a job restored at ``parallelism`` runs with (reference section d.2).
+
+    ``stored`` is what the snapshot holds, per operator; None means an operator without state,
+    which says nothing (Flink lets it put the initial value back, an accident of its map order that
+    is not copied). ``configured`` None or -1 means derived from ``parallelism``, and a derived
+    value yields to the stored one; an explicit value never does. 2147483647 means as many as
+    possible: 32768, explicit.
+
+    Raises ParallelismError when a value is out of 1..32768, when ``parallelism`` is above the
+    configured or a stored max, or when an explicit max differs from a stored one.
+    """
+    _check_bounds("parallelism", parallelism)
+    derived = configured is None or (type(configured) is int and configured == -1)
+    current = default_max_parallelism(parallelism) if derived else _explicit_max(configured)
+    if parallelism > current:
+        raise ParallelismError(
+            f"parallelism {parallelism} is above the configured max parallelism {current}: "
+            "lower the parallelism"
+        )
+    operators = stored if isinstance(stored, Sequence) else (stored,)
+    for maximum in operators:
+        if maximum is None:
+            continue
+        _check_bounds("stored max parallelism", maximum)
+        if maximum < parallelism:
+            raise ParallelismError(
+                f"parallelism {parallelism} is above the stored max parallelism {maximum}: "
+                f"restore at {maximum} or less, or rewrite the state with a higher max parallelism"
+            )
+        if maximum != current and not derived:
+            raise ParallelismError(
+                f"the state was stored with max parallelism {maximum} but {current} is configured: "
+                f"configure {maximum} or nothing, or rewrite the state"
+            )
+        current = maximum
+    return current
+
+
+def mix_hash(key_hash: int) -> int:
+    """Murmur3-x86-32 of the four bytes of ``key_hash`` with seed 0, sign dropped: 0 .. 2**31 - 1.
+
+    Any int is taken modulo 2**32. The one input whose mix is -2**31 gives 0
+    (``MathUtils.murmurHash``).
+    """
+    h = key_hash * 0xCC9E2D51 & _U32
+    h = (h << 15 | h >> 17) * 0x1B873593 & _U32
+    h = (h << 13 | h >> 19) * 5 + 0xE6546B64 & _U32
+    h ^= 4
+    h = (h ^ h >> 16) * 0x85EBCA6B & _U32
+    h = (h ^ h >> 13) * 0xC2B2AE35 & _U32
+    h ^= h >> 16
+    if h < 0x80000000:
+        return h
+    return -h & 0x7FFFFFFF
+
+
+def key_group_of_hash(key_hash: int, max_parallelism: int) -> int:
+    """The key group, 0 .. ``max_parallelism`` - 1, of a 32-bit key hash.
+
+    Raises ParallelismError when ``max_parallelism`` is not in 1..32768.
+    """
+    _check_bounds("max parallelism", max_parallelism)
+    return mix_hash(key_hash) % max_parallelism
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class KeyGroupRange:
+    """The closed range of key groups ``first`` .. ``last``; never empty.
+
+    Raises InvalidArgumentError unless 0 <= first <= last < 32768.
+    """
+
+    first: int
+    last: int
+
+    def __post_init__(self) -> None:
+        _check_int("first key group", self.first)
+        _check_int("last key group", self.last)
+        if not 0 <= self.first <= self.last < MAX_PARALLELISM:
+            raise InvalidArgumentError(
+                f"key-group range {self.first}..{self.last} is not valid: "
+                f"0 <= first <= last < {MAX_PARALLELISM} must hold"
+            )
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self.first, self.last + 1))
+
+    def __contains__(self, key_group: object) -> bool:
+        return isinstance(key_group, int) and self.first <= key_group <= self.last
+
+    def __str__(self) -> str:
+        return f"{self.first}..{self.last}"
+
+    def intersect(self, other: KeyGroupRange) -> KeyGroupRange | None:
+        """The key groups that both ranges hold, or None when there is none."""
+        first, last = max(self.first, other.first), min(self.last, other.last)
+        return KeyGroupRange(first, last) if first <= last else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyGroupAssignment:
+    """Which subtask owns which key groups at one parallelism (invariant I2).
+
+    Raises ParallelismError when a number is not in 1..32768 or ``max_parallelism < parallelism``
+    (checked in this order: parallelism, max parallelism, then the two), InvalidArgumentError for
+    anything that is not an int.
+    """
+
+    max_parallelism: int
+    parallelism: int
+
+    def __post_init__(self) -> None:
+        _check_bounds("parallelism", self.parallelism)
+        _check_bounds("max parallelism", self.max_parallelism)
+        if self.max_parallelism < self.parallelism:
+            raise ParallelismError(
+                f"max parallelism {self.max_parallelism} is below parallelism {self.parallelism}: "
+                "a subtask would own no key group"
+            )
+
+    def range_of(self, subtask: int) -> KeyGroupRange:
+        """The key groups of ``subtask``; InvalidArgumentError unless 0 <= subtask < parallelism."""
+        _check_index("subtask", subtask, self.parallelism)
+        first = (subtask * self.max_parallelism + self.parallelism - 1) // self.parallelism
+        last = ((subtask + 1) * self.max_parallelism - 1) // self.parallelism
+        return KeyGroupRange(first, last)
+
+    def subtask_of(self, key_group: int) -> int:
+        """The owner of ``key_group``; InvalidArgumentError unless it is below max parallelism."""
+        _check_index("key group", key_group, self.max_parallelism)
+        return key_group * self.parallelism // self.max_parallelism
+
+    def ranges(self) -> tuple[KeyGroupRange, ...]:
+        """The range of every subtask, in order of subtask."""
+        return tuple(self.range_of(subtask) for subtask in range(self.parallelism))
+
+
+def _explicit_max(configured: int | None) -> int:
+    if type(configured) is int and configured == _AS_MANY_AS_POSSIBLE:
+        return MAX_PARALLELISM
+    return _check_bounds("configured max parallelism", configured)
+
+
+def _check_int(name: str, value: object) -> int:
+    # bool is an int to Python; as a count it is always a mistake.
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidArgumentError(f"{name} must be an int, not {type(value).__name__} {value!r}")
+    return value
+
+
+def _check_bounds(name: str, value: object) -> int:
+    number = _check_int(name, value)
+    if not MIN_PARALLELISM <= number <= MAX_PARALLELISM:
+        raise ParallelismError(
+            f"{name} {number} is out of bounds: it must be in {MIN_PARALLELISM}..{MAX_PARALLELISM}"
+        )
+    return number
+
+
+def _check_index(name: str, value: object, end: int) -> None:
+    number = _check_int(name, value)
+    if not 0 <= number < end:
+        raise InvalidArgumentError(f"{name} {number} does not exist: it must be in 0..{end - 1}")

@@ -1,0 +1,124 @@
+"""The hash of a key, and its key group, by a named hash scheme.
+
+Invariant I1: a key's group depends on the key, the scheme and max parallelism, and on nothing
+else. The schemes are Flink 2.3's three worlds (reference section b); one key has a different group
+in each.
+
+``java``       DataStream jobs: ``hashCode()`` of the Java object (b.1, b.2). The default. An int
+               is a Long whatever its width, unless a key type says otherwise ("int": Integer).
+``flink-sql``  Table and SQL jobs: Murmur3 of the columns as ``BinaryRowData`` (b.4). The declared
+               SQL type is part of the key: INT -1 and BIGINT -1 are two keys. NULL is an
+               ordinary value.
+``pyflink``    PyFlink DataStream jobs that give ``key_by`` a key type: a ``Row`` around the Java
+               object (b.3); a PyFlink tuple type is a Java Tuple inside that Row. A job without
+               key type hashes ``pickle.dumps(key)``: pass these bytes as the key.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from statestore.errors import InvalidArgumentError, NullKeyError
+from statestore.model.javahash import java_hash, row_hash
+from statestore.model.keygroups import key_group_of_hash
+from statestore.model.keyvalues import KeyType, RawBits, Row, Typed
+from statestore.model.sqlhash import binary_row, default_sql_type, sql_row_hash
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "DEFAULT_HASH_SCHEME",
+    "HASH_SCHEMES",
+    "KeyType",
+    "RawBits",
+    "Row",
+    "Typed",
+    "check_hash_scheme",
+    "key_group_of",
+    "key_hash",
+    "sql_key_bytes",
+]
+
+HASH_SCHEMES: Final = ("java", "flink-sql", "pyflink")
+"""Every scheme name, as recorded with a state."""
+
+DEFAULT_HASH_SCHEME: Final = "java"
+
+
+def key_group_of(
+    key: object,
+    *,
+    max_parallelism: int,
+    key_type: KeyType = None,
+    hash_scheme: str = DEFAULT_HASH_SCHEME,
+) -> int:
+    """The key group of ``key``, 0 .. ``max_parallelism`` - 1 (invariant I1).
+
+    Flink's ``KeyGroupRangeAssignment.assignToKeyGroup``. Raises what :func:`key_hash` raises, and
+    ParallelismError when ``max_parallelism`` is not in 1..32768.
+    """
+    return key_group_of_hash(
+        key_hash(key, key_type=key_type, hash_scheme=hash_scheme), max_parallelism
+    )
+
+
+def key_hash(
+    key: object, *, key_type: KeyType = None, hash_scheme: str = DEFAULT_HASH_SCHEME
+) -> int:
+    """The signed 32-bit hash of ``key``, before the mixing that makes a key group of it.
+
+    ``key_type`` is one name, or a sequence of names for a composite key (a tuple). Without it the
+    Python value decides: str String, int Long, float Double, bool Boolean, Decimal BigDecimal,
+    date LocalDate, time LocalTime, datetime Instant when it has a zone and LocalDateTime when not,
+    timedelta Duration, UUID, tuple TupleN, list List, dict Map. For flink-sql the names are SQL
+    types.
+
+    Raises NullKeyError for None (java, pyflink), UnsupportedTypeError for a type that has no stable
+    hash, InvalidArgumentError for a value that its type cannot hold or an unknown scheme.
+    """
+    if hash_scheme == "flink-sql":
+        return sql_row_hash(sql_key_bytes(key, key_type=key_type))
+    if hash_scheme not in HASH_SCHEMES:
+        check_hash_scheme(hash_scheme)
+    if key is None or (isinstance(key, Typed) and key.value is None):
+        raise NullKeyError("a null key has no key group: filter it out or give it a value")
+    if hash_scheme == "java":
+        return java_hash(key, key_type)
+    return row_hash(Row((Typed(key_type, key),) if key_type is not None else (key,)))
+
+
+def sql_key_bytes(key: object, *, key_type: KeyType = None) -> bytes:
+    """The ``BinaryRowData`` bytes that the flink-sql scheme hashes; a tuple is several key columns.
+
+    The empty tuple is the key of a global aggregate. Raises as :func:`key_hash` does.
+    """
+    several = isinstance(key, tuple | list) and not isinstance(key_type, str)
+    columns: Sequence[object] = key if several else (key,)  # type: ignore[assignment]
+    if key_type is None:
+        names: Sequence[KeyType] = [None] * len(columns)
+    else:
+        names = (key_type,) if isinstance(key_type, str) else key_type
+    if len(columns) != len(names):
+        raise InvalidArgumentError(f"the key has {len(columns)} columns but {len(names)} key types")
+    pairs = [_unwrap(value, name) for value, name in zip(columns, names, strict=True)]
+    return binary_row([value for value, _ in pairs], [name for _, name in pairs])
+
+
+def check_hash_scheme(name: str) -> str:
+    """``name`` itself when it is a scheme; else InvalidArgumentError, listing the schemes."""
+    if name not in HASH_SCHEMES:
+        raise InvalidArgumentError(
+            f"hash scheme {name!r} does not exist: use one of {', '.join(HASH_SCHEMES)}"
+        )
+    return name
+
+
+def _unwrap(value: object, name: KeyType) -> tuple[object, str]:
+    if isinstance(value, Typed):
+        name, value = value.type, value.value
+    if name is None:
+        name = default_sql_type(value)
+    if not isinstance(name, str):
+        raise InvalidArgumentError(f"a key column needs one SQL type name, not {name!r}")
+    return value, name

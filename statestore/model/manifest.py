@@ -1,0 +1,171 @@
+"""One checkpoint described: the value whose stored document makes the checkpoint visible (I4, I5).
+
+A manifest names, for every state, the table, its version, and each data file with key-group range,
+rows, bytes, row groups and digests. A reader needs the manifest and the files: no table log, no
+listing. ``manifest_json.py`` holds the document's form; docs/FORMAT.md describes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from statestore.errors import StateNotFoundError
+from statestore.model.digest import combine
+from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.model.state import KeyedState, OperatorState
+
+__all__ = ["KeyedEntry", "Manifest", "OperatorEntry", "TableRef", "Writer"]
+
+
+@dataclass(frozen=True)
+class TableRef:
+    """A table of the store: its format (``delta`` or ``parquet``), folder, and Delta table
+    version.
+    """
+
+    format: str
+    path: str
+    version: int | None = None
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Who wrote a checkpoint: release, ``host:pid``, and a token that is new for every attempt."""
+
+    release: str
+    name: str
+    token: str
+
+
+@dataclass(frozen=True)
+class KeyedEntry:
+    """A keyed state in a checkpoint; ``handles`` in ascending order of key group, empty groups
+    absent.
+    """
+
+    state: KeyedState
+    table: TableRef
+    handles: tuple[KeyedStateHandle, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows of the state."""
+        return sum(handle.rows for handle in self.handles)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its data files."""
+        return sum(handle.size_bytes for handle in self.handles)
+
+    @property
+    def digest(self) -> int:
+        """Order-free digest of all its rows (I7)."""
+        return combine(handle.digest for handle in self.handles)
+
+
+@dataclass(frozen=True)
+class OperatorEntry:
+    """An operator state in a checkpoint; ``counts[i]`` is the number of elements of old subtask i.
+
+    Broadcast state is stored once, so ``counts`` has one item there.
+    """
+
+    state: OperatorState
+    table: TableRef
+    counts: tuple[int, ...]
+    handles: tuple[OperatorStateHandle, ...]
+
+    @property
+    def rows(self) -> int:
+        """Elements of the state."""
+        return sum(self.counts)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its data files."""
+        return sum(handle.size_bytes for handle in self.handles)
+
+    @property
+    def digest(self) -> int:
+        """Order-free digest of all its stored rows."""
+        return combine(handle.digest for handle in self.handles)
+
+
+Entry = KeyedEntry | OperatorEntry
+E = TypeVar("E", bound=Entry)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """A checkpoint: its number, the parallelism it was taken at, and its states."""
+
+    store_id: str
+    checkpoint_id: int
+    parallelism: int
+    started_at_ms: int
+    created_at_ms: int
+    writer: Writer
+    keyed: tuple[KeyedEntry, ...]
+    operator: tuple[OperatorEntry, ...]
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """All states, keyed first."""
+        return (*self.keyed, *self.operator)
+
+    @property
+    def uids(self) -> tuple[str, ...]:
+        """The operator uids, sorted."""
+        return tuple(sorted({entry.state.uid for entry in self.entries}))
+
+    @property
+    def rows(self) -> int:
+        """Rows of all states."""
+        return sum(entry.rows for entry in self.entries)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all data files."""
+        return sum(entry.size_bytes for entry in self.entries)
+
+    @property
+    def files(self) -> int:
+        """Number of data files."""
+        return sum(len(entry.handles) for entry in self.entries)
+
+    def keyed_entry(self, uid: str, name: str) -> KeyedEntry:
+        """Return a keyed state; StateNotFoundError names the states that exist."""
+        return _find(self, uid, name, self.keyed)
+
+    def operator_entry(self, uid: str, name: str) -> OperatorEntry:
+        """Return an operator state; StateNotFoundError names the states that exist."""
+        return _find(self, uid, name, self.operator)
+
+    def find(self, uid: str, name: str) -> Entry:
+        """Return a state of either sort; StateNotFoundError names the states that exist."""
+        return _find(self, uid, name, self.entries)
+
+
+def _find(manifest: Manifest, uid: str, name: str, among: tuple[E, ...]) -> E:
+    for entry in among:
+        if (entry.state.uid, entry.state.name) == (uid, name):
+            return entry
+    raise StateNotFoundError(_not_found(manifest, uid, name))
+
+
+def _not_found(manifest: Manifest, uid: str, name: str) -> str:
+    where = f"checkpoint {manifest.checkpoint_id}"
+    if uid not in manifest.uids:
+        return f"no operator {uid!r} in {where}; it has {_names(iter(manifest.uids))}"
+    for entry in manifest.entries:
+        if (entry.state.uid, entry.state.name) == (uid, name):
+            sort = "keyed" if isinstance(entry, KeyedEntry) else "operator"
+            return f"{name!r} of operator {uid!r} in {where} is {sort} state; ask with .{sort}(…)"
+    states = (e.state.name for e in manifest.entries if e.state.uid == uid)
+    return f"no state {name!r} in operator {uid!r} of {where}; it has {_names(states)}"
+
+
+def _names(names: Iterator[str]) -> str:
+    return ", ".join(repr(name) for name in sorted(names)) or "none"

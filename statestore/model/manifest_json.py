@@ -1,0 +1,222 @@
+"""A manifest as bytes and back: ``manifest_from_json(manifest_to_json(m)) == m``.
+
+Data files are written column by column (one array of paths, one of row counts, …): a tenth of the
+bytes and of the parsing time of one object a file, and still readable. docs/FORMAT.md lists every
+member.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from statestore.errors import CorruptionError, StateStoreError
+from statestore.model.digest import digest_text
+from statestore.model.document import Node, parse_document
+from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.model.keygroups import KeyGroupRange
+from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
+from statestore.model.operator_id import operator_id
+from statestore.model.redistribution import RedistributionMode
+from statestore.model.schema import Schema, schema_from_json
+from statestore.model.state import KeyedState, Layout, OperatorState, StateKind, TimeDomain
+
+__all__ = ["FORMAT", "FORMAT_VERSION", "manifest_from_json", "manifest_to_json"]
+
+FORMAT = "statestore-checkpoint"
+FORMAT_VERSION = 1
+V = TypeVar("V")
+
+
+def manifest_to_json(manifest: Manifest) -> bytes:
+    """Return the document of a manifest, UTF-8, one operator after another in order of uid."""
+    operators = [
+        {
+            "uid": uid,
+            "id": operator_id(uid),
+            "keyed": [_keyed_json(e) for e in manifest.keyed if e.state.uid == uid],
+            "operator": [_operator_json(e) for e in manifest.operator if e.state.uid == uid],
+        }
+        for uid in manifest.uids
+    ]
+    document = {
+        "format": FORMAT,
+        "format_version": FORMAT_VERSION,
+        "store_id": manifest.store_id,
+        "checkpoint_id": manifest.checkpoint_id,
+        "parallelism": manifest.parallelism,
+        "started_at_ms": manifest.started_at_ms,
+        "created_at_ms": manifest.created_at_ms,
+        "writer": vars(manifest.writer),
+        "operators": operators,
+    }
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+
+
+def manifest_from_json(raw: bytes, *, name: str) -> Manifest:
+    """Return the manifest of a document; ``name`` is what errors call it.
+
+    Raises MalformedManifestError with the place, or FormatVersionError.
+    """
+    root = parse_document(raw, name=name, form=FORMAT, newest=FORMAT_VERSION)
+    operators = list(root.at("operators").items())
+    writer = root.at("writer")
+    return Manifest(
+        store_id=root.at("store_id").text(),
+        checkpoint_id=root.at("checkpoint_id").number(),
+        parallelism=root.at("parallelism").number(),
+        started_at_ms=root.at("started_at_ms").number(),
+        created_at_ms=root.at("created_at_ms").number(),
+        writer=Writer(*(writer.at(key).text() for key in ("release", "name", "token"))),
+        keyed=tuple(_each(operators, "keyed", _keyed_entry)),
+        operator=tuple(_each(operators, "operator", _operator_entry)),
+    )
+
+
+def _keyed_json(entry: KeyedEntry) -> dict[str, Any]:
+    state = entry.state
+    return {
+        "name": state.name,
+        "kind": state.kind.value,
+        "schema": state.schema.to_json(),
+        "key": state.key,
+        "key_types": state.key_types,
+        "namespace": state.namespace,
+        "entry": state.entry,
+        "time_domain": state.time_domain.value if state.time_domain else None,
+        "max_parallelism": state.max_parallelism,
+        "hash_scheme": state.hash_scheme,
+        "layout": state.layout.value,
+        **_stored_json(entry),
+        "files": _files_json(entry.handles)
+        | {
+            "first": [handle.key_groups.first for handle in entry.handles],
+            "last": [handle.key_groups.last for handle in entry.handles],
+        },
+    }
+
+
+def _operator_json(entry: OperatorEntry) -> dict[str, Any]:
+    return {
+        "name": entry.state.name,
+        "mode": entry.state.mode.value,
+        "schema": entry.state.schema.to_json(),
+        "counts": entry.counts,
+        **_stored_json(entry),
+        "files": _files_json(entry.handles),
+    }
+
+
+def _stored_json(entry: Entry) -> dict[str, Any]:
+    return {
+        "table": vars(entry.table),
+        "rows": entry.rows,
+        "size_bytes": entry.size_bytes,
+        "digest": digest_text(entry.digest),
+    }
+
+
+def _files_json(handles: Sequence[KeyedStateHandle | OperatorStateHandle]) -> dict[str, Any]:
+    return {
+        "path": [handle.path for handle in handles],
+        "rows": [handle.rows for handle in handles],
+        "size_bytes": [handle.size_bytes for handle in handles],
+        "row_groups": [handle.row_groups for handle in handles],
+        "digest": [digest_text(handle.digest) for handle in handles],
+        "sha256": [handle.sha256 for handle in handles],
+    }
+
+
+def _keyed_entry(node: Node, uid: str) -> KeyedEntry:
+    domain = node.maybe("time_domain")
+    state = KeyedState(
+        uid=uid,
+        name=node.at("name").text(),
+        kind=StateKind(node.at("kind").text()),
+        schema=_schema(node),
+        key=node.at("key").texts(),
+        key_types=node.at("key_types").texts(),
+        namespace=node.at("namespace").texts(),
+        entry=node.at("entry").texts(),
+        time_domain=TimeDomain(domain.text()) if domain else None,
+        max_parallelism=node.at("max_parallelism").number(),
+        hash_scheme=node.at("hash_scheme").text(),
+        layout=Layout(node.at("layout").text()),
+    )
+    files = node.at("files")
+    ranges = map(KeyGroupRange, files.at("first").numbers(), files.at("last").numbers())
+    handles = tuple(
+        KeyedStateHandle(path, key_groups, *rest)
+        for key_groups, (path, *rest) in _zip(files, ranges, files.at("first"))
+    )
+    return _agreeing(node, KeyedEntry(state, _table(node), handles))
+
+
+def _operator_entry(node: Node, uid: str) -> OperatorEntry:
+    state = OperatorState(
+        uid=uid,
+        name=node.at("name").text(),
+        mode=RedistributionMode(node.at("mode").text()),
+        schema=_schema(node),
+    )
+    files = node.at("files")
+    handles = tuple(OperatorStateHandle(*columns) for columns in _columns(files))
+    return _agreeing(node, OperatorEntry(state, _table(node), node.at("counts").numbers(), handles))
+
+
+def _zip(files: Node, ranges: Iterable[V], count: Node) -> Iterable[tuple[V, tuple[Any, ...]]]:
+    rows = _columns(files)
+    if len(count.numbers()) != len(rows):
+        raise count.fail("the arrays differ in length")
+    return zip(ranges, rows, strict=True)
+
+
+def _columns(files: Node) -> list[tuple[Any, ...]]:
+    columns = [
+        files.at("path").texts(),
+        files.at("rows").numbers(),
+        files.at("size_bytes").numbers(),
+        files.at("row_groups").numbers(),
+        tuple(int(text, 16) for text in files.at("digest").texts()),
+        files.at("sha256").texts(),
+    ]
+    if len({len(column) for column in columns}) != 1:
+        raise files.fail("the arrays differ in length")
+    return list(zip(*columns, strict=True))
+
+
+def _agreeing(node: Node, entry: V) -> V:
+    """Return the entry if its files add up to the totals that stand beside them."""
+    assert isinstance(entry, KeyedEntry | OperatorEntry)
+    for key, found in (("rows", entry.rows), ("size_bytes", entry.size_bytes)):
+        if node.at(key).number() != found:
+            raise node.at(key).fail(f"says {node.at(key).number()}, its files add up to {found}")
+    if node.at("digest").text() != digest_text(entry.digest):
+        raise node.at("digest").fail(f"its files' digests add up to {digest_text(entry.digest)}")
+    return entry
+
+
+def _schema(node: Node) -> Schema:
+    return schema_from_json(node.at("schema").object())
+
+
+def _table(node: Node) -> TableRef:
+    table = node.at("table")
+    version = table.maybe("version")
+    return TableRef(
+        table.at("format").text(), table.at("path").text(), version.number() if version else None
+    )
+
+
+def _each(operators: list[Node], sort: str, build: Callable[[Node, str], V]) -> Iterator[V]:
+    """Build every state of a sort; whatever is wrong with one becomes an error with its place."""
+    for operator in operators:
+        uid = operator.at("uid").text()
+        for node in operator.at(sort).items():
+            try:
+                yield build(node, uid)
+            except CorruptionError:
+                raise
+            except (StateStoreError, KeyError, TypeError, ValueError) as error:
+                raise node.fail(f"{type(error).__name__}: {error}") from error

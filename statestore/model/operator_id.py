@@ -1,0 +1,80 @@
+"""Operator ids: 128 bits that name an operator across jobs, from the uid its author gave it.
+
+Follows Flink's ``StreamGraphHasherV2`` for operators with a uid: MurmurHash3 x64 128 with seed 0
+over the UTF-8 bytes of the uid, each 64-bit half printed little-endian. The id depends on the uid
+alone: not on the job, the operator's name, its position in the graph or its parallelism. That is
+why state finds its operator again after a job was changed, and why the uid must stay the same.
+"""
+
+from __future__ import annotations
+
+from statestore.errors import InvalidArgumentError
+
+__all__ = ["operator_id"]
+
+_U64 = (1 << 64) - 1
+_C1 = 0x87C37B91114253D5
+_C2 = 0x4CF5AD432745937F
+
+
+def operator_id(uid: str) -> str:
+    """The operator id of ``uid``: 32 lowercase hex digits.
+
+    Surrogate code units are read as Java reads them: a pair is one character, a single one cannot
+    be encoded and becomes ``?``.
+
+    Raises :class:`InvalidArgumentError` for an empty uid, which Flink hashes but refuses later,
+    and for anything but a string.
+    """
+    if not isinstance(uid, str):
+        raise InvalidArgumentError(f"an operator uid is a string, not {type(uid).__name__}")
+    if not uid:
+        raise InvalidArgumentError("an operator uid must not be empty")
+    return _murmur3_128(_java_utf8(uid)).hex()
+
+
+def _java_utf8(text: str) -> bytes:
+    """UTF-8 as Java's ``String.getBytes(UTF_8)``: surrogate pairs joined, single ones ``?``."""
+    # Python can hold a pair as two code points; going through UTF-16 joins it.
+    joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+    return joined.encode("utf-8", "replace")
+
+
+def _murmur3_128(data: bytes) -> bytes:
+    """MurmurHash3 x64 128, seed 0: 16 bytes, both halves little-endian."""
+    h1 = h2 = 0
+    tail_at = len(data) - len(data) % 16
+    for at in range(0, tail_at, 16):
+        h1 ^= _scramble_low(data[at : at + 8])
+        h1 = ((_rotate(h1, 27) + h2) * 5 + 0x52DCE729) & _U64
+        h2 ^= _scramble_high(data[at + 8 : at + 16])
+        h2 = ((_rotate(h2, 31) + h1) * 5 + 0x38495AB5) & _U64
+    # Missing bytes count as zero, and a block of zeros scrambles to zero: no special case.
+    h1 ^= _scramble_low(data[tail_at : tail_at + 8]) ^ len(data)
+    h2 ^= _scramble_high(data[tail_at + 8 :]) ^ len(data)
+    h1 = (h1 + h2) & _U64
+    h2 = (h2 + h1) & _U64
+    h1, h2 = _finalise(h1), _finalise(h2)
+    h1 = (h1 + h2) & _U64
+    h2 = (h2 + h1) & _U64
+    return h1.to_bytes(8, "little") + h2.to_bytes(8, "little")
+
+
+def _scramble_low(block: bytes) -> int:
+    return _rotate(int.from_bytes(block, "little") * _C1 & _U64, 31) * _C2 & _U64
+
+
+def _scramble_high(block: bytes) -> int:
+    return _rotate(int.from_bytes(block, "little") * _C2 & _U64, 33) * _C1 & _U64
+
+
+def _rotate(x: int, bits: int) -> int:
+    return (x << bits | x >> (64 - bits)) & _U64
+
+
+def _finalise(h: int) -> int:
+    h ^= h >> 33
+    h = h * 0xFF51AFD7ED558CCD & _U64
+    h ^= h >> 33
+    h = h * 0xC4CEB9FE1A85EC53 & _U64
+    return h ^ h >> 33

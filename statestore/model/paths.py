@@ -1,0 +1,121 @@
+"""Every name inside a store, built and parsed in one place; relative to the store, with ``/``.
+
+::
+
+    statestore.json                              written once, when the store is created
+    checkpoints/0000000042.json                  manifest of checkpoint 42
+    checkpoints/0000000042.expired               its tombstone
+    operators/<uid>/keyed/<state>/               table of one keyed state
+      key_group=17/0000000042-00017-<token>.parquet
+    operators/<uid>/operator/<state>/            table of one operator state
+      0000000042-<token>.parquet
+
+Operator uids and state names are the user's; in a path every byte outside ``A-Z a-z 0-9 . _ -``,
+and a leading ``.`` or ``_`` (Spark and Delta ignore such names), is written as ``~XX``. So the
+mapping is one to one, and the path needs no escaping in a URL, in a shell or in a Delta log.
+"""
+
+from __future__ import annotations
+
+import re
+
+from statestore.errors import InvalidArgumentError
+
+__all__ = [
+    "CHECKPOINTS",
+    "STORE_FILE",
+    "checkpoint_id_of",
+    "keyed_table",
+    "manifest_path",
+    "operator_file",
+    "operator_table",
+    "partition_file",
+    "tombstone_path",
+    "unescape",
+]
+
+STORE_FILE = "statestore.json"
+CHECKPOINTS = "checkpoints"
+KEY_GROUP = "key_group"
+
+# Leaves room for the `key_group=` folder and file name in file systems that allow 255 bytes a name.
+_LONGEST_NAME = 200
+_CHECKPOINT_FILE = re.compile(r"(?:.*/)?(\d{10})\.(json|expired)")
+_LARGEST_ID = 10**10 - 1
+
+
+def escape(name: str) -> str:
+    """Return ``name`` as one path element; InvalidArgumentError when it is empty or too long."""
+    if not name:
+        raise InvalidArgumentError("an operator uid or state name is empty; give it a name")
+    try:
+        raw = name.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidArgumentError(
+            f"the name {name!r} is not valid Unicode (an unpaired surrogate); rename it"
+        ) from error
+    escaped = "".join(_escape_byte(byte, first=index == 0) for index, byte in enumerate(raw))
+    if len(escaped) > _LONGEST_NAME:
+        raise InvalidArgumentError(
+            f"the name {name[:40]!r}… needs {len(escaped)} bytes in a path, at most "
+            f"{_LONGEST_NAME} are allowed; shorten it"
+        )
+    return escaped
+
+
+def unescape(element: str) -> str:
+    """Return the name that :func:`escape` made ``element`` from."""
+    raw = re.sub(rb"~([0-9A-F]{2})", lambda m: bytes([int(m[1], 16)]), element.encode())
+    return raw.decode()
+
+
+def _escape_byte(byte: int, *, first: bool) -> str:
+    char = chr(byte)
+    plain = char.isascii() and (char.isalnum() or char == "-" or (char in "._" and not first))
+    return char if plain else f"~{byte:02X}"
+
+
+def manifest_path(checkpoint_id: int) -> str:
+    """Return the name of the manifest of a checkpoint."""
+    return f"{CHECKPOINTS}/{_digits(checkpoint_id)}.json"
+
+
+def tombstone_path(checkpoint_id: int) -> str:
+    """Return the name whose existence hides a checkpoint for ever."""
+    return f"{CHECKPOINTS}/{_digits(checkpoint_id)}.expired"
+
+
+def checkpoint_id_of(path: str) -> tuple[int, bool] | None:
+    """Return (checkpoint id, is it a tombstone?) of a name, None when it is neither."""
+    match = _CHECKPOINT_FILE.fullmatch(path)
+    if match is None or int(match[1]) == 0:
+        return None
+    return int(match[1]), match[2] == "expired"
+
+
+def keyed_table(uid: str, state: str) -> str:
+    """Return the folder of a keyed state's table."""
+    return f"operators/{escape(uid)}/keyed/{escape(state)}"
+
+
+def operator_table(uid: str, state: str) -> str:
+    """Return the folder of an operator state's table."""
+    return f"operators/{escape(uid)}/operator/{escape(state)}"
+
+
+def partition_file(checkpoint_id: int, key_group: int, token: str) -> str:
+    """Return a data file's name inside a keyed table; ``token`` is new for every attempt to
+    write.
+    """
+    return f"{KEY_GROUP}={key_group}/{_digits(checkpoint_id)}-{key_group:05}-{token}.parquet"
+
+
+def operator_file(checkpoint_id: int, token: str) -> str:
+    """Return a data file's name inside an operator state's table."""
+    return f"{_digits(checkpoint_id)}-{token}.parquet"
+
+
+def _digits(checkpoint_id: int) -> str:
+    if not 0 < checkpoint_id <= _LARGEST_ID:
+        raise InvalidArgumentError(f"a checkpoint id lies in 1..{_LARGEST_ID}, not {checkpoint_id}")
+    return f"{checkpoint_id:010}"

@@ -1,0 +1,204 @@
+"""What a restore will do, as a value: who reads which files, before any of them is read.
+
+A keyed state's subtask reads the files whose key-group range meets its own, each once, in order of
+key group (I8). Nothing is rewritten and nothing is exchanged, at any parallelism up to max
+parallelism.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+
+from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.model.keygroups import (
+    KeyGroupAssignment,
+    KeyGroupRange,
+    effective_max_parallelism,
+)
+from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
+from statestore.model.redistribution import (
+    RedistributionMode,
+    RedistributionPlan,
+    plan_redistribution,
+)
+
+__all__ = [
+    "OperatorPlan",
+    "RestorePlan",
+    "SubtaskPlan",
+    "assignment_of",
+    "handles_of",
+    "plan_restore",
+    "redistribution_of",
+]
+
+
+@dataclass(frozen=True)
+class SubtaskPlan:
+    """What one subtask of an operator reads; ``elements`` counts its operator state.
+
+    ``requests`` is what an object store would be asked: per file its length and its footer, and one
+    read per Parquet row group.
+    """
+
+    subtask: int
+    key_groups: KeyGroupRange | None
+    rows: int
+    size_bytes: int
+    files: int
+    requests: int
+    elements: int
+
+
+@dataclass(frozen=True)
+class OperatorPlan:
+    """What the subtasks of one operator read; ``max_parallelism`` is None without keyed state."""
+
+    uid: str
+    max_parallelism: int | None
+    states: tuple[str, ...]
+    subtasks: tuple[SubtaskPlan, ...]
+
+    @property
+    def largest(self) -> SubtaskPlan:
+        """The subtask with the most bytes: the restore takes as long as this one."""
+        return max(self.subtasks, key=lambda subtask: (subtask.size_bytes, -subtask.subtask))
+
+
+@dataclass(frozen=True)
+class RestorePlan:
+    """The plan of a whole checkpoint at a new parallelism."""
+
+    checkpoint_id: int
+    old_parallelism: int
+    parallelism: int
+    operators: tuple[OperatorPlan, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes read by all subtasks together."""
+        return sum(subtask.size_bytes for plan in self.operators for subtask in plan.subtasks)
+
+    @property
+    def files(self) -> int:
+        """Files opened by all subtasks together; a file of two subtasks counts twice."""
+        return sum(subtask.files for plan in self.operators for subtask in plan.subtasks)
+
+    def __str__(self) -> str:
+        """Return a table, one line per operator and subtask."""
+        lines = [
+            (
+                f"checkpoint {self.checkpoint_id}: parallelism {self.old_parallelism} -> "
+                f"{self.parallelism}"
+            )
+        ]
+        for plan in self.operators:
+            lines.append(f"{plan.uid} ({', '.join(plan.states)})")
+            lines.extend(f"  {_line(subtask)}" for subtask in plan.subtasks)
+        return "\n".join(lines)
+
+
+def _line(plan: SubtaskPlan) -> str:
+    groups = f"key groups {plan.key_groups}" if plan.key_groups else "no keyed state"
+    return (
+        f"subtask {plan.subtask}: {groups}, {plan.rows} rows, {plan.size_bytes} bytes, "
+        f"{plan.files} files, {plan.requests} requests, {plan.elements} elements"
+    )
+
+
+def plan_restore(
+    manifest: Manifest, parallelism: int, max_parallelism: int | None = None
+) -> RestorePlan:
+    """Return the plan of restoring a checkpoint at ``parallelism``.
+
+    Raises ParallelismError, naming the operator, when parallelism is out of bounds or above the
+    stored max parallelism, or when ``max_parallelism`` is given and differs from the stored one.
+    """
+    plans = tuple(
+        _plan_operator(manifest, uid, parallelism, max_parallelism) for uid in manifest.uids
+    )
+    return RestorePlan(manifest.checkpoint_id, manifest.parallelism, parallelism, plans)
+
+
+def assignment_of(
+    entry: KeyedEntry, parallelism: int, max_parallelism: int | None = None
+) -> KeyGroupAssignment:
+    """Return who owns which key groups of a stored state; ParallelismError names the operator."""
+    try:
+        effective = effective_max_parallelism(
+            entry.state.max_parallelism, parallelism, max_parallelism
+        )
+        return KeyGroupAssignment(max_parallelism=effective, parallelism=parallelism)
+    except ValueError as error:
+        error.add_note(f"while planning {entry.state}")
+        raise
+
+
+def handles_of(entry: KeyedEntry, key_groups: KeyGroupRange) -> tuple[KeyedStateHandle, ...]:
+    """Return the handles whose range meets ``key_groups``, in order of key group."""
+    first = bisect_left(entry.handles, key_groups.first, key=lambda handle: handle.key_groups.last)
+    last = bisect_right(entry.handles, key_groups.last, key=lambda handle: handle.key_groups.first)
+    return entry.handles[first:last]
+
+
+def redistribution_of(manifest: Manifest, uid: str, parallelism: int) -> RedistributionPlan:
+    """Return who gets which elements of an operator's states: together, for their remainders
+    spread.
+
+    Broadcast state is stored once, so it counts as reported by old subtask 0 alone.
+    """
+    old: list[dict[str, tuple[RedistributionMode, int]]] = [{} for _ in range(manifest.parallelism)]
+    for entry in manifest.operator:
+        if entry.state.uid == uid:
+            for states, count in zip(old, entry.counts, strict=False):
+                states[entry.state.name] = (entry.state.mode, count)
+    return plan_redistribution(old, parallelism)
+
+
+def _plan_operator(
+    manifest: Manifest, uid: str, parallelism: int, max_parallelism: int | None
+) -> OperatorPlan:
+    keyed = [entry for entry in manifest.keyed if entry.state.uid == uid]
+    operator = [entry for entry in manifest.operator if entry.state.uid == uid]
+    assignment = None
+    for entry in keyed:
+        assignment = assignment_of(entry, parallelism, max_parallelism)
+    if assignment is None:
+        # Bounds hold for operator state too, which has no max parallelism of its own.
+        KeyGroupAssignment(max_parallelism=max(parallelism, 1), parallelism=parallelism)
+    dealt = redistribution_of(manifest, uid, parallelism) if operator else None
+    subtasks = tuple(
+        _plan_subtask(keyed, operator, assignment, subtask, dealt) for subtask in range(parallelism)
+    )
+    entries: list[Entry] = [*keyed, *operator]
+    names = tuple(entry.state.name for entry in entries)
+    return OperatorPlan(uid, assignment.max_parallelism if assignment else None, names, subtasks)
+
+
+def _plan_subtask(
+    keyed: list[KeyedEntry],
+    operator: list[OperatorEntry],
+    assignment: KeyGroupAssignment | None,
+    subtask: int,
+    dealt: RedistributionPlan | None,
+) -> SubtaskPlan:
+    key_groups = assignment.range_of(subtask) if assignment else None
+    handles = [h for entry in keyed for h in handles_of(entry, key_groups)] if key_groups else []
+    files: list[KeyedStateHandle | OperatorStateHandle] = [*handles]
+    files.extend(handle for entry in operator for handle in entry.handles)
+    return SubtaskPlan(
+        subtask=subtask,
+        key_groups=key_groups,
+        rows=sum(handle.rows for handle in handles),
+        size_bytes=sum(file.size_bytes for file in files),
+        files=len(files),
+        requests=sum(2 + file.row_groups for file in files),
+        elements=_elements(dealt, subtask),
+    )
+
+
+def _elements(dealt: RedistributionPlan | None, subtask: int) -> int:
+    if dealt is None:
+        return 0
+    return sum(run.stop - run.first for runs in dealt.runs(subtask).values() for run in runs)

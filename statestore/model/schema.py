@@ -1,0 +1,165 @@
+"""Column names and types, as values: what a table's columns are called and hold.
+
+A type is written as in Delta's schema serialization format (Delta protocol, "Schema Serialization
+Format"): a name such as ``"long"``, ``"string"``, ``"decimal(10,2)"``, or a dictionary for
+``struct``, ``array`` and ``map``. So a manifest's schema is what Delta, Spark and delta-rs read
+too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.model.paths import KEY_GROUP
+
+__all__ = ["Field", "Schema", "type_text"]
+
+PRIMITIVES = frozenset(
+    [
+        "string",
+        "long",
+        "integer",
+        "short",
+        "byte",
+        "float",
+        "double",
+        "boolean",
+        "binary",
+        "date",
+        "timestamp",
+        "timestamp_ntz",
+    ]
+)
+_DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
+
+DataType = str | Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One column: its name, and its type in Delta's notation."""
+
+    name: str
+    type: DataType
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the field as Delta writes it; every column of ours may hold null."""
+        return {"name": self.name, "type": self.type, "nullable": True, "metadata": {}}
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a table in their stored order, without the partition column ``key_group``."""
+
+    fields: tuple[Field, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse duplicate names (Spark does not tell case apart), names of ours, unknown types."""
+        seen: dict[str, str] = {}
+        for field in self.fields:
+            folded = field.name.lower()
+            if folded == KEY_GROUP:
+                raise InvalidArgumentError(
+                    f"the column {field.name!r} is named like the store's own partition column; "
+                    f"rename it, e.g. withColumnRenamed({field.name!r}, 'my_{KEY_GROUP}')"
+                )
+            if folded in seen:
+                raise InvalidArgumentError(
+                    f"two columns are named {seen[folded]!r} and {field.name!r}; Spark does not "
+                    "tell upper from lower case, so rename one"
+                )
+            if not field.name:
+                raise InvalidArgumentError("a column has an empty name; give it one")
+            seen[folded] = field.name
+            check_type(field.type, field.name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The column names in order."""
+        return tuple(field.name for field in self.fields)
+
+    def type_of(self, name: str) -> DataType:
+        """Return the type of a column; InvalidArgumentError naming the columns when there is
+        none.
+        """
+        for field in self.fields:
+            if field.name == name:
+                return field.type
+        raise InvalidArgumentError(f"no column {name!r}; the columns are {', '.join(self.names)}")
+
+    def select(self, names: Iterable[str]) -> Schema:
+        """Return the schema of these columns, in this order."""
+        return Schema(tuple(Field(name, self.type_of(name)) for name in names))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the schema as Delta's ``schemaString`` holds it."""
+        return {"type": "struct", "fields": [field.to_json() for field in self.fields]}
+
+    def __str__(self) -> str:
+        """Return ``name type, name type, …``."""
+        return ", ".join(f"{field.name} {type_text(field.type)}" for field in self.fields)
+
+
+def schema_from_json(document: Mapping[str, Any]) -> Schema:
+    """Return the schema that :meth:`Schema.to_json` wrote; KeyError or TypeError when it is not
+    one.
+    """
+    return Schema(tuple(Field(field["name"], field["type"]) for field in document["fields"]))
+
+
+def check_type(data_type: DataType, column: str) -> None:
+    """Raise UnsupportedTypeError unless every part of the type can be stored."""
+    if isinstance(data_type, str):
+        if data_type not in PRIMITIVES and not _DECIMAL.fullmatch(data_type):
+            raise UnsupportedTypeError(
+                f"column {column!r} has type {data_type}, which cannot be stored; cast it to one "
+                f"of {', '.join(sorted(PRIMITIVES))}, decimal, struct, array or map"
+            )
+        return
+    for child in _children(data_type):
+        check_type(child, column)
+
+
+def decimal_parts(data_type: str) -> tuple[int, int] | None:
+    """Return (precision, scale) of ``decimal(p,s)``, None for any other type."""
+    match = _DECIMAL.fullmatch(data_type)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def type_text(data_type: DataType) -> str:
+    """Return a type as SQL writes it: ``struct<a: long>``, ``array<string>``."""
+    if isinstance(data_type, str):
+        return data_type
+    if data_type["type"] == "struct":
+        inner = ", ".join(f"{f['name']}: {type_text(f['type'])}" for f in data_type["fields"])
+        return f"struct<{inner}>"
+    return f"{data_type['type']}<{', '.join(type_text(child) for child in _children(data_type))}>"
+
+
+def same_type(left: DataType, right: DataType) -> bool:
+    """Return whether two types are equal, nullability and metadata aside."""
+    return json.dumps(_bare(left)) == json.dumps(_bare(right))
+
+
+def _children(data_type: Mapping[str, Any]) -> list[DataType]:
+    match data_type.get("type"):
+        case "struct":
+            return [field["type"] for field in data_type["fields"]]
+        case "array":
+            return [data_type["elementType"]]
+        case "map":
+            return [data_type["keyType"], data_type["valueType"]]
+        case other:
+            raise UnsupportedTypeError(f"a column has type {other}, which cannot be stored")
+
+
+def _bare(data_type: DataType) -> Any:
+    if isinstance(data_type, str):
+        return data_type.replace(" ", "")
+    names = [field["name"] for field in data_type.get("fields", ())]
+    return [data_type["type"], names, [_bare(child) for child in _children(data_type)]]

@@ -1,0 +1,150 @@
+"""What a piece of state is: operator uid, state name, kind, columns and how it moves on a rescale.
+
+Keyed state lives with a key and moves with its key group; operator state lives with a subtask and
+is given out again by its redistribution mode. Kinds and entries follow Flink's
+``StateDescriptor.Type``:
+
+=============  ==================================  =======================================
+kind           rows per (key, namespace)           what else identifies a row (``entry``)
+=============  ==================================  =======================================
+value          0 or 1                              –
+list           one per element                     the position column; order is kept
+map            one per map key                     the map key column(s)
+reducing       0 or 1, the reduced value           –
+aggregating    0 or 1, the accumulator             –
+timers         one per registered time             the timestamp column
+=============  ==================================  =======================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.model.redistribution import RedistributionMode
+from statestore.model.schema import Schema, type_text
+
+__all__ = ["KeyedState", "Layout", "OperatorState", "StateKind", "TimeDomain"]
+
+SUBTASK = "subtask"
+POSITION = "position"
+_INTEGERS = ("byte", "short", "integer", "long")
+_TIMES = ("long", "timestamp", "timestamp_ntz")
+
+
+class StateKind(StrEnum):
+    """The kinds of keyed state."""
+
+    VALUE = "value"
+    LIST = "list"
+    MAP = "map"
+    REDUCING = "reducing"
+    AGGREGATING = "aggregating"
+    TIMERS = "timers"
+
+
+class TimeDomain(StrEnum):
+    """What a timer waits for: the watermark (event time) or the clock (processing time)."""
+
+    EVENT = "event"
+    PROCESSING = "processing"
+
+
+class Layout(StrEnum):
+    """Which key groups lie in which file; recorded per state, so that others can be added."""
+
+    PARTITIONED = "partitioned"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyedState:
+    """One keyed state: its name, columns by role, number of key groups and hash scheme (I1, I3).
+
+    ``key_types`` names, per key column, the type whose hash decides the key group ("Long",
+    "BIGINT", …): it is what pins the hash, and must never change.
+    """
+
+    uid: str
+    name: str
+    kind: StateKind
+    schema: Schema
+    key: tuple[str, ...]
+    namespace: tuple[str, ...] = ()
+    entry: tuple[str, ...] = ()
+    key_types: tuple[str, ...]
+    max_parallelism: int
+    hash_scheme: str
+    time_domain: TimeDomain | None = None
+    layout: Layout = Layout.PARTITIONED
+
+    def __post_init__(self) -> None:
+        """Check that every role names a column, no column has two, and the kind's rules hold."""
+        roles = (*self.key, *self.namespace, *self.entry)
+        for column in roles:
+            self.schema.type_of(column)
+        twice = sorted({column for column in roles if roles.count(column) > 1})
+        if twice:
+            raise InvalidArgumentError(
+                f"{self}: the column {twice[0]!r} has two roles; give it one"
+            )
+        if not self.key:
+            raise InvalidArgumentError(f"{self}: name at least one key column, e.g. key='user_id'")
+        self._check_entry()
+
+    def _check_entry(self) -> None:
+        wanted = {
+            StateKind.LIST: "position",
+            StateKind.MAP: "map_key",
+            StateKind.TIMERS: "timestamp",
+        }
+        role = wanted.get(self.kind)
+        if (role is not None) != bool(self.entry):
+            raise InvalidArgumentError(
+                f"{self}: {self.kind} state takes {role or 'no entry'} column"
+            )
+        allowed = {StateKind.LIST: _INTEGERS, StateKind.TIMERS: _TIMES}.get(self.kind)
+        for column in self.entry:
+            found = type_text(self.schema.type_of(column))
+            if allowed and found not in allowed:
+                raise UnsupportedTypeError(
+                    f"{self}: the {role} column {column!r} has type {found}; it must be one of "
+                    f"{', '.join(allowed)}"
+                )
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The columns whose values no two rows of the state share."""
+        return (*self.key, *self.namespace, *self.entry)
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The columns that are not part of the identity."""
+        return tuple(name for name in self.schema.names if name not in self.identity)
+
+    def __str__(self) -> str:
+        """Return how messages name the state."""
+        return f"state {self.name!r} of operator {self.uid!r}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorState:
+    """One operator state: elements of typed columns and the mode in which a rescale deals them."""
+
+    uid: str
+    name: str
+    mode: RedistributionMode
+    schema: Schema
+
+    def __post_init__(self) -> None:
+        """Refuse element columns named like the two that the table adds."""
+        for column in self.schema.names:
+            if column.lower() in (SUBTASK, POSITION):
+                raise InvalidArgumentError(
+                    f"{self}: the element column {column!r} is named like a column of the store "
+                    f"({SUBTASK}, {POSITION}); rename it"
+                )
+
+    def __str__(self) -> str:
+        """Return how messages name the state."""
+        return f"{self.mode.value} state {self.name!r} of operator {self.uid!r}"

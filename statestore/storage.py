@@ -1,0 +1,282 @@
+"""Bytes by name: the only module that knows where a store lies, and the only home of fsspec.
+
+A store needs of its file system: read, list, delete, write a new file, and ``put_if_absent``, which
+makes a name appear whole or not at all, for exactly one of several writers. That last one is what
+every commit rests on (I4), so it is ours per file system, not fsspec's generic check-then-write:
+
+* a local (or mounted) file system: a temporary file, synced, then a hard link to its name;
+* S3: a conditional put (``If-None-Match: *``).
+
+Other file systems are refused when a store is opened, instead of being trusted. Errors of the file
+system come out as StorageError with the cause kept, except FileNotFoundError, which says just that.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol, cast
+
+import fsspec
+from fsspec.utils import get_protocol
+
+from statestore.errors import InvalidArgumentError, MissingDependencyError, StorageError
+
+__all__ = ["LocalStorage", "S3Storage", "Storage", "open_storage"]
+
+
+class Storage(Protocol):
+    """What a store needs of a file system. Names are relative, with ``/``; values can be
+    pickled.
+    """
+
+    url: str
+
+    def read(self, name: str) -> bytes:
+        """Return the bytes of a file; FileNotFoundError when there is none."""
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Make ``name`` appear with ``data``, whole and durable; False when the name is taken."""
+
+    def list(self, folder: str) -> tuple[str, ...]:
+        """Return the names of all files below a folder, sorted; none when it does not exist."""
+
+    def delete(self, name: str) -> None:
+        """Remove a file; nothing happens when there is none."""
+
+    def size(self, name: str) -> int:
+        """Return a file's length in bytes; FileNotFoundError when there is none."""
+
+    def open_write(self, name: str) -> BinaryIO:
+        """Return a file to write; it may be visible before it is closed, so its name must be
+        new.
+        """
+
+    def open_read(self, name: str) -> BinaryIO:
+        """Return a file to read and seek in; FileNotFoundError when there is none."""
+
+    def sync(self, names: Iterable[str]) -> None:
+        """Return when the written files would survive a loss of power."""
+
+    def native_path(self, name: str) -> str | None:
+        """Return a path that the operating system opens itself, None on an object store."""
+
+    def spark_url(self, name: str) -> str:
+        """Return the URL under which Spark's file systems know a file or folder."""
+
+
+def open_storage(url: str, options: Mapping[str, Any] | None = None) -> Storage:
+    """Return the storage behind a path or URL; ``options`` go to fsspec (credentials, endpoint, …).
+
+    Raises InvalidArgumentError for a file system on which put-if-absent is not known to hold.
+    """
+    protocol = get_protocol(url)
+    if protocol in ("file", "local"):
+        return LocalStorage(url)
+    if protocol in ("s3", "s3a"):
+        return S3Storage(url, options or {})
+    raise InvalidArgumentError(
+        f"a store cannot lie on {protocol}://: it is not known to put a file only if it is absent, "
+        "which commits rest on; use a local path or s3://"
+    )
+
+
+@contextmanager
+def _named(action: str, where: str) -> Iterator[None]:
+    """Turn an error of the file system into StorageError naming what was tried, and where."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except PermissionError as error:
+        raise StorageError(f"cannot {action} {where}: permission denied") from error
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise StorageError(f"cannot {action} {where}: the disk is full") from error
+        raise StorageError(f"cannot {action} {where}: {error}") from error
+
+
+class LocalStorage:
+    """A folder of a local or mounted file system that has hard links and fsync."""
+
+    def __init__(self, url: str) -> None:
+        """Take a path or ``file://`` URL; nothing is created yet."""
+        root = fsspec.filesystem("file")._strip_protocol(url)
+        self._root = Path(os.path.abspath(root))  # noqa: PTH100 - keep symbolic links as given
+        self.url = str(self._root)
+
+    def read(self, name: str) -> bytes:
+        """Return the bytes of a file."""
+        with _named("read", self._full(name)):
+            return (self._root / name).read_bytes()
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Write a synced temporary file and link it to its name: one winner, never a partial
+        file.
+        """
+        target = self._root / name
+        with _named("write", self._full(name)):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            temporary = target.parent / f".{target.name}.{uuid.uuid4().hex}"
+            try:
+                temporary.write_bytes(data)
+                _fsync(temporary)
+                os.link(temporary, target)
+            except FileExistsError:
+                return False
+            finally:
+                temporary.unlink(missing_ok=True)
+            _fsync(target.parent)
+        return True
+
+    def list(self, folder: str) -> tuple[str, ...]:
+        """Return the names of all files below a folder, temporary ones of ours left out."""
+        with _named("list", self._full(folder)):
+            found = (self._root / folder).rglob("*")
+            files = (path for path in found if not path.name.startswith(".") and path.is_file())
+            return tuple(sorted(path.relative_to(self._root).as_posix() for path in files))
+
+    def delete(self, name: str) -> None:
+        """Remove a file."""
+        with _named("delete", self._full(name)):
+            (self._root / name).unlink(missing_ok=True)
+
+    def size(self, name: str) -> int:
+        """Return a file's length in bytes."""
+        with _named("read", self._full(name)):
+            return (self._root / name).stat().st_size
+
+    def open_write(self, name: str) -> BinaryIO:
+        """Return a new file, its folders made."""
+        with _named("write", self._full(name)):
+            (self._root / name).parent.mkdir(parents=True, exist_ok=True)
+            return (self._root / name).open("xb")
+
+    def open_read(self, name: str) -> BinaryIO:
+        """Return a file to read."""
+        with _named("read", self._full(name)):
+            return (self._root / name).open("rb")
+
+    def sync(self, names: Iterable[str]) -> None:
+        """Sync the files, then every folder on the way to them."""
+        with _named("sync files in", self.url):
+            folders: set[Path] = set()
+            for name in names:
+                _fsync(self._root / name)
+                below = (self._root / name).relative_to(self._root).parents
+                folders.update(self._root / folder for folder in below)
+            for path in sorted(folders, reverse=True):
+                _fsync(path)
+
+    def native_path(self, name: str) -> str | None:
+        """Return the absolute path."""
+        return self._full(name)
+
+    def spark_url(self, name: str) -> str:
+        """Return a ``file:`` URL."""
+        return f"file:{self._root / name}"
+
+    def _full(self, name: str) -> str:
+        return str(self._root / name)
+
+
+class S3Storage:
+    """A prefix of a bucket, through s3fs; each call sees what other writers did before it."""
+
+    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+        """Take an ``s3://`` (or ``s3a://``) URL and s3fs options; nothing is read yet."""
+        self._prefix = url.partition("://")[2].rstrip("/")
+        self._options = dict(options)
+        self.url = f"s3://{self._prefix}"
+        self._open_filesystem()
+
+    def _open_filesystem(self) -> None:
+        try:
+            self._fs = fsspec.filesystem("s3", use_listings_cache=False, **self._options)
+        except ImportError as error:
+            raise MissingDependencyError(
+                "a store on S3 needs s3fs: pip install 'statestore[s3]'"
+            ) from error
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the connection behind: a worker opens its own."""
+        return {key: value for key, value in vars(self).items() if key != "_fs"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Open a connection of this process."""
+        vars(self).update(state)
+        self._open_filesystem()
+
+    def read(self, name: str) -> bytes:
+        """Return the bytes of an object."""
+        with _named("read", self._full(name)):
+            return cast(bytes, self._fs.cat_file(self._key(name)))
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Put with ``If-None-Match: *``; S3 answers 412 to all but one."""
+        with _named("write", self._full(name)):
+            try:
+                self._fs.pipe_file(self._key(name), data, mode="create")
+            except FileExistsError:
+                return False
+            except OSError as error:
+                # s3fs turns a failed precondition (412) into EINVAL.
+                if error.errno == errno.EINVAL and self._fs.exists(self._key(name)):
+                    return False
+                raise
+        return True
+
+    def list(self, folder: str) -> tuple[str, ...]:
+        """Return the names of all objects below a folder."""
+        with _named("list", self._full(folder)):
+            found = self._fs.find(self._key(folder))
+        return tuple(sorted(path[len(self._prefix) + 1 :] for path in found))
+
+    def delete(self, name: str) -> None:
+        """Remove an object; S3 does not mind when there is none."""
+        with _named("delete", self._full(name)):
+            self._fs.rm_file(self._key(name))
+
+    def size(self, name: str) -> int:
+        """Return an object's length in bytes."""
+        with _named("read", self._full(name)):
+            return int(self._fs.info(self._key(name))["size"])
+
+    def open_write(self, name: str) -> BinaryIO:
+        """Return an object to write; it exists once it is closed."""
+        with _named("write", self._full(name)):
+            return cast(BinaryIO, self._fs.open(self._key(name), "wb"))
+
+    def open_read(self, name: str) -> BinaryIO:
+        """Return an object to read, fetched in blocks as it is read."""
+        with _named("read", self._full(name)):
+            return cast(BinaryIO, self._fs.open(self._key(name), "rb"))
+
+    def sync(self, names: Iterable[str]) -> None:
+        """Do nothing: an object that exists is durable."""
+
+    def native_path(self, name: str) -> str | None:
+        """Return None: there is no path."""
+        return None
+
+    def spark_url(self, name: str) -> str:
+        """Return an ``s3a:`` URL, as hadoop-aws reads it."""
+        return f"s3a://{self._key(name)}"
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}/{name}".rstrip("/")
+
+    def _full(self, name: str) -> str:
+        return f"s3://{self._key(name)}"
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
