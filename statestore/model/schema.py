@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
-from statestore.model.paths import KEY_GROUP
 
-__all__ = ["Field", "Schema", "type_text"]
+__all__ = ["Field", "Schema", "same_columns", "schema_from_json", "type_text"]
 
 PRIMITIVES = frozenset(
     [
@@ -54,20 +53,15 @@ class Field:
 
 @dataclass(frozen=True)
 class Schema:
-    """The columns of a table in their stored order, without the partition column ``key_group``."""
+    """The columns of a table, in order."""
 
     fields: tuple[Field, ...]
 
     def __post_init__(self) -> None:
-        """Refuse duplicate names (Spark does not tell case apart), names of ours, unknown types."""
+        """Refuse duplicate names (Spark does not tell case apart) and unknown types."""
         seen: dict[str, str] = {}
         for field in self.fields:
             folded = field.name.lower()
-            if folded == KEY_GROUP:
-                raise InvalidArgumentError(
-                    f"the column {field.name!r} is named like the store's own partition column; "
-                    f"rename it, e.g. withColumnRenamed({field.name!r}, 'my_{KEY_GROUP}')"
-                )
             if folded in seen:
                 raise InvalidArgumentError(
                     f"two columns are named {seen[folded]!r} and {field.name!r}; Spark does not "
@@ -144,6 +138,13 @@ def type_text(data_type: DataType) -> str:
 def same_type(left: DataType, right: DataType) -> bool:
     """Return whether two types are equal, nullability and metadata aside."""
     return json.dumps(_bare(left)) == json.dumps(_bare(right))
+
+
+def same_columns(left: Schema, right: Schema) -> bool:
+    """Return whether two schemas have columns of the same names and types, in any order."""
+    return set(left.names) == set(right.names) and all(
+        same_type(field.type, right.type_of(field.name)) for field in left.fields
+    )
 
 
 def _children(data_type: Mapping[str, Any]) -> list[DataType]:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.model.paths import KEY_GROUP
 from statestore.model.redistribution import RedistributionMode
 from statestore.model.schema import Schema, type_text
 
@@ -80,6 +81,12 @@ class KeyedState:
 
     def __post_init__(self) -> None:
         """Check that every role names a column, no column has two, and the kind's rules hold."""
+        for column in self.schema.names:
+            if column.lower() == KEY_GROUP:
+                raise InvalidArgumentError(
+                    f"{self}: the column {column!r} is named like the store's own partition column; "
+                    f"rename it, e.g. withColumnRenamed({column!r}, 'my_{KEY_GROUP}')"
+                )
         roles = (*self.key, *self.namespace, *self.entry)
         for column in roles:
             self.schema.type_of(column)

@@ -1,0 +1,96 @@
+# From a fresh checkout to a running demo: `make demo`. Needs Python 3.11+ and Java 17+, and says
+# how to install either where it is missing. Everything else goes into .venv, and only there
+# (but for Delta's jar, which Spark keeps in its own cache, ~/.ivy2*).
+
+SHELL := bash
+VENV := .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+DELTA := $(VENV)/.delta
+# Spark is started through a Java that fits, wherever it is installed.
+WITH_JAVA := JAVA_HOME="$$($(PY) statestore/java.py)" && export JAVA_HOME &&
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint check bench lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
+
+demo: $(READY) $(DELTA) ## run the demo; DIR=path keeps what it writes there
+	@$(WITH_JAVA) $(VENV)/bin/statestore demo $(DIR)
+
+test: $(READY) $(DELTA) ## run all tests; ARGS="-k name" goes to pytest
+	@$(WITH_JAVA) $(PY) -m pytest $(ARGS)
+
+lint: $(READY) ## style, format and types
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+check: lint test ## lint, then test
+
+bench: $(READY) $(DELTA) ## run the benchmarks; ARGS="--help" lists their options
+	@$(WITH_JAVA) $(PY) -m bench.run $(ARGS)
+
+lock: $(READY) ## write requirements.lock anew from pyproject.toml
+	@{ head -n 2 requirements.lock; PYTHONWARNINGS=ignore $(VENV)/bin/pip-compile --quiet --upgrade \
+		--extra demo,s3,test,dev --strip-extras --allow-unsafe --no-header --no-emit-index-url \
+		--no-emit-find-links --no-emit-trusted-host --output-file - pyproject.toml; } > $(VENV)/lock
+	@mv $(VENV)/lock requirements.lock
+
+clean: ## remove .venv and all caches
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
+	find statestore tests jobs bench -name __pycache__ -prune -exec rm -rf {} +
+
+# Java is looked for before anything is downloaded: without it neither demo nor tests can run.
+$(READY): pyproject.toml requirements.lock
+	@python="$$(bash -c "$$FIND_PYTHON")" && "$$python" statestore/java.py > /dev/null \
+	&& echo "set-up 1/3: $$("$$python" --version), environment in $(VENV)" \
+	&& "$$python" -m venv $(VENV)
+	@echo "set-up 2/3: packages (1.4 GB on disk; a few minutes the first time)"
+	@set -o pipefail; $(PY) -m pip install --disable-pip-version-check -r requirements.lock \
+		| awk -v total="$$(grep -c '==' requirements.lock)" -v tty="$$([ -t 1 ] && echo 1)" "$$PROGRESS"
+	@PYTHONWARNINGS=ignore $(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+# A missing jar does not stop the set-up: the command that needs it says so.
+$(DELTA): $(READY)
+	@echo "set-up 3/3: fetching Delta's jar (90 MB the first time)"
+	@if $(PY) -m statestore.table.session; then touch $@; fi
+
+# Prints the first Python that fits, or one sentence with the command that installs one here.
+define FIND_PYTHON
+for python in $(PYTHON) python3 python3.13 python3.12 python3.11; do
+  if "$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))'; then
+    echo "$$python"; exit 0
+  fi
+done 2> /dev/null
+sudo=sudo; [ "$$(id -u)" = 0 ] && sudo=
+for manager in apt-get dnf zypper apk pacman brew; do
+  command -v $$manager > /dev/null && break
+  manager=
+done
+packages="python3.11"
+case $$manager in
+  apt-get) install="apt-get install -y"; packages="python3 python3-venv"
+    grep -qs 'VERSION_ID="22' /etc/os-release && packages="python3.11 python3.11-venv" ;;
+  apk) install="apk add"; packages="python3" ;;
+  pacman) install="pacman -S --noconfirm"; packages="python" ;;
+  brew) install="brew install"; packages="python@3.13"; sudo= ;;
+  zypper) install="zypper install -y"; packages="python311" ;;
+  dnf) install="dnf install -y" ;;
+  *) install="your system's package manager:"; sudo= ;;
+esac
+echo "Python 3.11 or newer, with its module venv, is missing; install it with:" \
+  $$sudo $$install $$packages >&2
+exit 16
+endef
+export FIND_PYTHON
+
+# One line that changes on a terminal; in a log, nothing: pip's errors go past this, on stderr.
+define PROGRESS
+tty && /^Collecting/ { printf "\r\033[K            %d/%d %s", ++seen, total, $$2; fflush() }
+tty && /^Installing collected/ { printf "\r\033[K            unpacking"; fflush() }
+END { if (tty) printf "\r\033[K" }
+endef
+export PROGRESS

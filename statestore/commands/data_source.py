@@ -1,0 +1,66 @@
+"""``spark.read.format("keyed_state")``: a restore spelled as options.
+
+``store``, ``operator`` and ``state`` must be given; ``parallelism`` (as stored) and ``checkpoint``
+(``latest``) may be. Credentials come from the environment of the driver and the executors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from statestore.catalog import Catalog
+from statestore.errors import InvalidArgumentError
+from statestore.model.plan import assignment_of, handles_of
+from statestore.storage import open_storage
+from statestore.table.engines import spark_module
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from statestore.table.spark_scan import Read
+
+__all__ = ["register", "resolve"]
+
+REQUIRED = ("store", "operator", "state")
+OPTIONAL = ("parallelism", "checkpoint")
+
+
+def register(spark: SparkSession) -> None:
+    """Make the format ``keyed_state`` known to a session."""
+    spark_module("spark_scan").register(spark, resolve)
+
+
+def resolve(options: Mapping[str, str]) -> Read:
+    """Return what the options name.
+
+    Raises InvalidArgumentError for a missing or unknown option, and what a restore raises.
+    """
+    given = {name.lower(): value for name, value in options.items()}
+    for name in given:
+        if name not in (*REQUIRED, *OPTIONAL):
+            close = get_close_matches(name, (*REQUIRED, *OPTIONAL), n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise InvalidArgumentError(f"keyed_state has no option {name!r}{hint}")
+    missing = [name for name in REQUIRED if name not in given]
+    if missing:
+        raise InvalidArgumentError(
+            f"keyed_state needs the option {missing[0]!r}: spark.read.format('keyed_state')"
+            ".option('store', …).option('operator', …).option('state', …).load()"
+        )
+    storage = open_storage(given["store"])
+    manifest = Catalog.open(storage, create=False).load(given.get("checkpoint", "latest"))
+    entry = manifest.keyed_entry(given["operator"], given["state"])
+    assignment = assignment_of(entry, _parallelism(given, manifest.parallelism))
+    per_subtask = tuple(handles_of(entry, key_groups) for key_groups in assignment.ranges())
+    read: Read = spark_module("spark_scan").Read(storage, entry, per_subtask)
+    return read
+
+
+def _parallelism(given: Mapping[str, str], stored: int) -> int:
+    text = given.get("parallelism", str(stored))
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidArgumentError(f"parallelism is a number, not {text!r}") from None

@@ -1,0 +1,237 @@
+"""Restore into a directory: a checkpoint's rows as files, one folder per subtask, without Spark.
+
+::
+
+    DIR/<uid>/<state>/subtask=00003/part-0.parquet
+
+Uids and states are written as in the store. Every subtask has its file, also an empty one, so that a
+reader needs no special case. The files are written beside each other and moved to their names when
+all are complete and, for keyed state, their rows have the digest that the manifest states (I7).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from statestore.commands.restore import RestoredCheckpoint
+from statestore.errors import (
+    DamagedFileError,
+    InvalidArgumentError,
+    StateNotFoundError,
+    StorageError,
+)
+from statestore.model.digest import combine
+from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
+from statestore.model.paths import escape
+from statestore.model.plan import OperatorPlan, RestorePlan, plan_restore, redistribution_of
+from statestore.table.export import EXPORT_FORMATS, elements_reader, write_rows
+from statestore.table.files import ParquetOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["ExportedCheckpoint", "ExportedState", "Progress", "export", "plan_of", "select"]
+
+Progress = Callable[[int, int], None]
+"""Hears how many rows are written, and of how many."""
+
+INCOMPLETE = ".incomplete"
+
+
+@dataclass(frozen=True)
+class ExportedState:
+    """One state as written, all subtasks together: union and broadcast count once per subtask."""
+
+    uid: str
+    name: str
+    rows: int
+    size_bytes: int
+    files: int
+
+
+@dataclass(frozen=True)
+class ExportedCheckpoint:
+    """What was written where."""
+
+    checkpoint_id: int
+    parallelism: int
+    directory: Path
+    form: str
+    states: tuple[ExportedState, ...]
+
+
+def select(manifest: Manifest, uid: str | None, name: str | None) -> Manifest:
+    """Return the manifest with the states of one operator, or one state of it, only.
+
+    Raises StateNotFoundError naming those that exist, InvalidArgumentError for a state without uid.
+    """
+    if uid is None:
+        if name is not None:
+            raise InvalidArgumentError(
+                f"state {name!r} needs its operator: states of two operators may share a name"
+            )
+        return manifest
+    if name is not None:
+        entry = manifest.find(uid, name)
+        keyed = (entry,) if isinstance(entry, KeyedEntry) else ()
+        operator = (entry,) if isinstance(entry, OperatorEntry) else ()
+        return replace(manifest, keyed=keyed, operator=operator)
+    if uid not in manifest.uids:
+        manifest.find(uid, "")  # raises, with the operators that exist
+        raise StateNotFoundError(f"no operator {uid!r} in checkpoint {manifest.checkpoint_id}")
+    return replace(
+        manifest,
+        keyed=tuple(entry for entry in manifest.keyed if entry.state.uid == uid),
+        operator=tuple(entry for entry in manifest.operator if entry.state.uid == uid),
+    )
+
+
+def plan_of(
+    manifest: Manifest, parallelism: int, uid: str | None = None, name: str | None = None
+) -> RestorePlan:
+    """Return the plan of restoring the selected states; raises as :func:`select` and a plan."""
+    selected = select(manifest, uid, name)
+    plan = plan_restore(selected, parallelism)
+    if name is None or not selected.operator:
+        return plan
+    # Who gets a remainder depends on all states of the operator, so the whole of it is dealt.
+    return replace(plan, operators=(_dealt(manifest, plan.operators[0], name),))
+
+
+def export(
+    restored: RestoredCheckpoint,
+    directory: Path,
+    *,
+    form: str,
+    uid: str | None,
+    name: str | None,
+    options: ParquetOptions,
+    progress: Progress,
+) -> ExportedCheckpoint:
+    """Write the selected states to ``directory``, which is empty or does not exist.
+
+    Nothing is left in it after an error. Raises InvalidArgumentError for a directory that is not
+    empty or an unknown format, StateNotFoundError, CorruptionError, or StorageError.
+    """
+    if form not in EXPORT_FORMATS:
+        raise InvalidArgumentError(f"no format {form!r}; there is {' and '.join(EXPORT_FORMATS)}")
+    selected = select(restored.manifest, uid, name)
+    export = _Export(restored, form, options, progress, _total(restored, selected))
+    with _appearing(directory) as folder:
+        states = tuple(export.write(entry, folder) for entry in selected.entries)
+    return ExportedCheckpoint(
+        restored.checkpoint_id, restored.parallelism, directory, form, states
+    )
+
+
+class _Export:
+    """One export under way: what is the same for every state, and how far it is."""
+
+    def __init__(
+        self,
+        restored: RestoredCheckpoint,
+        form: str,
+        options: ParquetOptions,
+        progress: Progress,
+        total: int,
+    ) -> None:
+        self._restored, self._form, self._options = restored, form, options
+        self._progress, self._total, self._done = progress, total, 0
+        progress(0, total)
+
+    def write(self, entry: Entry, folder: Path) -> ExportedState:
+        state = folder / escape(entry.state.uid) / escape(entry.state.name)
+        files = [
+            write_rows(
+                state / f"subtask={subtask:05}",
+                rows,
+                form=self._form,
+                options=self._options,
+                advance=self._advance,
+            )
+            for subtask, rows in enumerate(self._readers(entry))
+        ]
+        rows = sum(file.rows for file in files)
+        if isinstance(entry, KeyedEntry) and (
+            rows != entry.rows or combine(file.digest for file in files) != entry.digest
+        ):
+            raise DamagedFileError(
+                f"the files of {entry.state} hold other rows than its manifest says (I7); restore an "
+                "older checkpoint"
+            )
+        return ExportedState(
+            uid=entry.state.uid,
+            name=entry.state.name,
+            rows=rows,
+            size_bytes=sum(file.size_bytes for file in files),
+            files=len(files),
+        )
+
+    def _readers(self, entry: Entry) -> Iterator[pa.RecordBatchReader]:
+        uid, name = entry.state.uid, entry.state.name
+        if isinstance(entry, KeyedEntry):
+            keyed = self._restored.keyed(uid, name)
+            yield from (keyed.subtask(i) for i in range(self._restored.parallelism))
+            return
+        # The file is small and is read once, not once per subtask.
+        lists = self._restored.operator(uid, name).per_old_subtask()
+        dealt = redistribution_of(self._restored.manifest, uid, self._restored.parallelism)
+        for subtask in range(self._restored.parallelism):
+            runs = dealt.runs(subtask)[name]
+            elements = [e for run in runs for e in lists[run.subtask][run.first : run.stop]]
+            yield elements_reader(elements, entry.state.schema)
+
+    def _advance(self, rows: int) -> None:
+        self._done += rows
+        self._progress(self._done, self._total)
+
+
+@contextmanager
+def _appearing(directory: Path) -> Iterator[Path]:
+    """Yield a folder inside ``directory`` whose content moves up when all of it is there."""
+    folder = directory / INCOMPLETE
+    try:
+        if directory.exists() and next(directory.iterdir(), None) is not None:
+            raise InvalidArgumentError(
+                f"{directory} is not empty; name a new or an empty directory"
+            )
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise StorageError(f"cannot write {directory}: {error.strerror or error}") from error
+    try:
+        yield folder
+        for path in folder.iterdir():
+            path.rename(directory / path.name)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _total(restored: RestoredCheckpoint, selected: Manifest) -> int:
+    total = sum(entry.rows for entry in selected.keyed)
+    for entry in selected.operator:
+        uid, name = entry.state.uid, entry.state.name
+        dealt = redistribution_of(restored.manifest, uid, restored.parallelism)
+        for subtask in range(restored.parallelism):
+            total += sum(run.stop - run.first for run in dealt.runs(subtask)[name])
+    return total
+
+
+def _dealt(manifest: Manifest, plan: OperatorPlan, name: str) -> OperatorPlan:
+    dealt = redistribution_of(manifest, plan.uid, len(plan.subtasks))
+    return replace(
+        plan,
+        subtasks=tuple(
+            replace(
+                subtask,
+                elements=sum(
+                    run.stop - run.first for run in dealt.runs(subtask.subtask)[name]
+                ),
+            )
+            for subtask in plan.subtasks
+        ),
+    )

@@ -1,0 +1,182 @@
+"""Restore: a checkpoint, read at any parallelism up to max parallelism, in three ways.
+
+One plan stands behind all of them: Spark gets a DataFrame whose Spark partition i is exactly
+subtask i, plain Python gets one subtask as Arrow batches, and a point lookup gets one key. Nothing
+is rewritten, nothing is exchanged, and a file is opened by the subtasks that own some of its key
+groups only (I8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from statestore.catalog import Catalog
+from statestore.errors import InvalidArgumentError, StateStoreError
+from statestore.model.handles import KeyedStateHandle
+from statestore.model.keygroups import KeyGroupAssignment
+from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry
+from statestore.model.plan import (
+    RestorePlan,
+    assignment_of,
+    handles_of,
+    plan_restore,
+    redistribution_of,
+)
+from statestore.model.redistribution import Run
+from statestore.table.elements import read_elements
+from statestore.table.engines import spark_module
+from statestore.table.lookup import rows_of_key
+from statestore.table.scan import record_batch_reader
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+__all__ = ["RestoredCheckpoint", "RestoredKeyedState", "RestoredOperatorState", "restore"]
+
+
+def restore(
+    catalog: Catalog,
+    spark: Any,
+    *,
+    checkpoint: int | str,
+    parallelism: int | None,
+    max_parallelism: int | None,
+) -> RestoredCheckpoint:
+    """Return a checkpoint ready to be read at ``parallelism`` (None: as it was taken).
+
+    Raises CheckpointNotFoundError, MalformedManifestError or ParallelismError; reads no data file.
+    """
+    manifest = catalog.load(checkpoint)
+    wanted = manifest.parallelism if parallelism is None else parallelism
+    plan = plan_restore(manifest, wanted, max_parallelism)
+    return RestoredCheckpoint(catalog, spark, manifest, plan)
+
+
+class RestoredCheckpoint:
+    """A checkpoint at a parallelism; ``plan`` says who reads what, ``manifest`` what there is."""
+
+    def __init__(self, catalog: Catalog, spark: Any, manifest: Manifest, plan: RestorePlan) -> None:
+        """Keep the parts; see :func:`restore`."""
+        self.manifest, self.plan = manifest, plan
+        self._catalog, self._spark = catalog, spark
+
+    @property
+    def checkpoint_id(self) -> int:
+        """The number of the checkpoint."""
+        return self.manifest.checkpoint_id
+
+    @property
+    def parallelism(self) -> int:
+        """The parallelism it is restored at."""
+        return self.plan.parallelism
+
+    def keyed(self, uid: str, name: str) -> RestoredKeyedState:
+        """Return a keyed state; StateNotFoundError names those that exist."""
+        entry = self.manifest.keyed_entry(uid, name)
+        return RestoredKeyedState(
+            self._catalog, self._spark, entry, assignment_of(entry, self.parallelism)
+        )
+
+    def operator(self, uid: str, name: str) -> RestoredOperatorState:
+        """Return an operator state; StateNotFoundError names those that exist."""
+        entry = self.manifest.operator_entry(uid, name)
+        return RestoredOperatorState(self._catalog, self.manifest, entry, self.parallelism)
+
+
+class RestoredKeyedState:
+    """One keyed state, by subtask, as a DataFrame, or by key."""
+
+    def __init__(
+        self, catalog: Catalog, spark: Any, entry: KeyedEntry, assignment: KeyGroupAssignment
+    ) -> None:
+        """Keep the parts; see :meth:`RestoredCheckpoint.keyed`."""
+        self.entry, self.assignment = entry, assignment
+        self._catalog, self._spark = catalog, spark
+
+    @property
+    def digest(self) -> int:
+        """Order-free digest of the state's rows, as recorded when it was written."""
+        return self.entry.digest
+
+    def subtask(self, subtask: int) -> pa.RecordBatchReader:
+        """Return one subtask's rows, ``key_group`` first, in order of key group.
+
+        Needs no Spark and no JVM; at most one Parquet row group is in memory. Reading raises
+        MissingFileError or DamagedFileError naming the file.
+        """
+        handles = self._handles(subtask)
+        return record_batch_reader(self._catalog.storage, self.entry, handles)
+
+    def dataframe(self) -> DataFrame:
+        """Return a DataFrame whose Spark partition i holds exactly subtask i's rows; no shuffle.
+
+        Raises InvalidArgumentError when the store was opened without a Spark session.
+        """
+        if self._spark is None:
+            raise InvalidArgumentError(
+                "a DataFrame needs Spark: open the store with StateStore.open(url, spark=spark), "
+                "or read a subtask without Spark: .subtask(0)"
+            )
+        per_subtask = [self._handles(i) for i in range(self.assignment.parallelism)]
+        frame: DataFrame = spark_module("spark_scan").dataframe(
+            self._spark, self._catalog.storage, self.entry, per_subtask
+        )
+        return frame
+
+    def get(self, key: Any) -> list[dict[str, Any]]:
+        """Return the rows of one key (a tuple or dictionary for several key columns), [] for none.
+
+        Opens at most one data file. Raises InvalidArgumentError when the value does not fit.
+        """
+        return rows_of_key(self._catalog.storage, self.entry, key)
+
+    def _handles(self, subtask: int) -> tuple[KeyedStateHandle, ...]:
+        return handles_of(self.entry, self.assignment.range_of(subtask))
+
+
+class RestoredOperatorState:
+    """One operator state, as its new subtasks get it."""
+
+    def __init__(
+        self, catalog: Catalog, manifest: Manifest, entry: OperatorEntry, parallelism: int
+    ) -> None:
+        """Keep the parts; see :meth:`RestoredCheckpoint.operator`."""
+        self.entry = entry
+        self._catalog = catalog
+        self._dealt = redistribution_of(manifest, entry.state.uid, parallelism)
+
+    def subtask(
+        self, subtask: int, *, where: Mapping[str, Sequence[Any]] | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the elements of one new subtask, as its mode deals them.
+
+        ``where`` keeps elements whose columns hold one of the given values, so that a reader of
+        union state asks for its part alone: ``where={"partition": [0, 4]}``.
+        """
+        runs = self._dealt.runs(subtask)[self.entry.state.name]
+        return [element for _, _, element in self._elements(where, runs)]
+
+    def per_old_subtask(self) -> list[list[dict[str, Any]]]:
+        """Return the elements as they were stored, one list per old subtask."""
+        lists: list[list[dict[str, Any]]] = [[] for _ in self.entry.counts]
+        for subtask, _, element in self._elements(None, None):
+            lists[subtask].append(element)
+        return lists
+
+    def _elements(
+        self, where: Mapping[str, Sequence[Any]] | None, runs: Sequence[Run] | None
+    ) -> Iterator[tuple[int, int, dict[str, Any]]]:
+        entry = self.entry
+        spans = None if runs is None else {run.subtask: range(run.first, run.stop) for run in runs}
+        try:
+            rows = read_elements(
+                self._catalog.storage, entry.table.path, entry.handles, entry.state, where
+            )
+            for subtask, position, element in rows:
+                if spans is None or position in spans.get(subtask, ()):
+                    yield subtask, position, element
+        except StateStoreError as error:
+            error.add_note(f"while reading {entry.state}")
+            raise

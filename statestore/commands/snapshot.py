@@ -1,0 +1,277 @@
+"""Snapshot: states in, one manifest out. Tables first, the manifest last (I5).
+
+:class:`CheckpointWriter` is what ``with store.snapshot(…) as checkpoint`` yields. Each call writes
+one state's files at once; leaving the block publishes the tables and commits the manifest. An
+exception in the block deletes what was written and commits nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any
+
+from statestore.catalog import Catalog
+from statestore.commands.states import KeyedRequest, keyed_state, operator_state
+from statestore.errors import InvalidArgumentError
+from statestore.model.keygroups import KeyGroupAssignment
+from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
+from statestore.model.paths import keyed_table, operator_table
+from statestore.model.redistribution import RedistributionMode
+from statestore.model.state import StateKind, TimeDomain
+from statestore.table.base import StateTable
+from statestore.table.elements import write_elements
+from statestore.table.engines import engine_of
+from statestore.table.keyed import KeyedTarget
+
+__all__ = ["CheckpointWriter"]
+
+Columns = str | Sequence[str]
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What is fixed for one attempt to take a checkpoint."""
+
+    catalog: Catalog
+    table: StateTable
+    parallelism: int
+    checkpoint_id: int
+    previous: Manifest | None
+    writer: Writer
+    started_at_ms: int
+
+
+class CheckpointWriter:
+    """Collects the states of one checkpoint; commits them together when its block ends."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        """Start with no states; see ``StateStore.snapshot``."""
+        self._attempt = attempt
+        self._keyed: list[KeyedEntry] = []
+        self._operator: list[OperatorEntry] = []
+        self._committed: Manifest | None = None
+
+    @property
+    def id(self) -> int:
+        """The checkpoint's number, known once it is committed; InvalidArgumentError before."""
+        return self.manifest.checkpoint_id
+
+    @property
+    def manifest(self) -> Manifest:
+        """The committed manifest; InvalidArgumentError before the block has ended."""
+        if self._committed is None:
+            raise InvalidArgumentError(
+                "the checkpoint is committed when its 'with' block ends, not before"
+            )
+        return self._committed
+
+    def keyed(
+        self,
+        uid: str,
+        name: str,
+        rows: Any,
+        *,
+        key: Columns,
+        namespace: Columns = (),
+        max_parallelism: int | None = None,
+        hash_scheme: str | None = None,
+        kind: StateKind | str = StateKind.VALUE,
+        entry: Columns = (),
+        time_domain: TimeDomain | None = None,
+    ) -> KeyedEntry:
+        """Write a keyed state: one row per key and namespace unless ``kind`` says otherwise.
+
+        ``rows`` is a Spark DataFrame, an Arrow table, a frame that speaks Arrow, or a list of
+        dictionaries. Max parallelism is fixed for the life of the operator's state: by default it
+        is what the operator was stored with, else Flink's default for this parallelism. Returns
+        what the manifest will say. Raises NullKeyError, DuplicateKeyError, UnsupportedTypeError,
+        SchemaMismatchError or ParallelismError before anything is visible.
+        """
+        request = KeyedRequest(
+            uid=uid,
+            name=name,
+            kind=StateKind(kind),
+            key=_names(key),
+            namespace=_names(namespace),
+            entry=_names(entry),
+            max_parallelism=max_parallelism,
+            hash_scheme=hash_scheme,
+            time_domain=time_domain,
+        )
+        engine, rows = engine_of(rows)
+        self._refuse_twice(uid, name)
+        attempt = self._attempt
+        state = keyed_state(
+            request,
+            schema=engine.schema_of(rows),
+            key_types=lambda names, scheme: engine.key_types(rows, names, scheme),
+            parallelism=attempt.parallelism,
+            previous=attempt.previous,
+            so_far=self._keyed,
+        )
+        folder = keyed_table(uid, name)
+        target = KeyedTarget(attempt.catalog.storage, folder, attempt.checkpoint_id, state)
+        handles = engine.write_keyed(rows, attempt.parallelism, target)
+        written = KeyedEntry(state, TableRef(attempt.table.format, folder), handles)
+        self._keyed.append(written)
+        return written
+
+    def list(
+        self, uid: str, name: str, rows: Any, *, position: str = "position", **options: Any
+    ) -> KeyedEntry:
+        """Write a list state: one row per element, ordered by an integer column. Else as
+        :meth:`keyed`.
+        """
+        return self.keyed(uid, name, rows, kind=StateKind.LIST, entry=position, **options)
+
+    def map(
+        self, uid: str, name: str, rows: Any, *, map_key: Columns, **options: Any
+    ) -> KeyedEntry:
+        """Write a map state: one row per key and map key. Else as :meth:`keyed`."""
+        return self.keyed(uid, name, rows, kind=StateKind.MAP, entry=map_key, **options)
+
+    def reducing(self, uid: str, name: str, rows: Any, **options: Any) -> KeyedEntry:
+        """Write a reducing state: one row per key, the reduced value. Else as :meth:`keyed`."""
+        return self.keyed(uid, name, rows, kind=StateKind.REDUCING, **options)
+
+    def aggregating(self, uid: str, name: str, rows: Any, **options: Any) -> KeyedEntry:
+        """Write an aggregating state: one row per key, the accumulator. Else as :meth:`keyed`."""
+        return self.keyed(uid, name, rows, kind=StateKind.AGGREGATING, **options)
+
+    def timers(
+        self,
+        uid: str,
+        name: str,
+        rows: Any,
+        *,
+        time_domain: TimeDomain | str,
+        timestamp: str = "timestamp",
+        **options: Any,
+    ) -> KeyedEntry:
+        """Write timers: one row per key, namespace and time, in event or processing time."""
+        domain = TimeDomain(time_domain)
+        return self.keyed(
+            uid, name, rows, kind=StateKind.TIMERS, entry=timestamp, time_domain=domain, **options
+        )
+
+    def split(self, uid: str, name: str, elements: Any) -> OperatorEntry:
+        """Write list state of an operator: on a rescale each element goes to one new subtask.
+
+        ``elements`` is a list of elements per subtask, or a DataFrame or table of elements with or
+        without the columns ``subtask`` and ``position``.
+        """
+        return self._write_operator(uid, name, elements, RedistributionMode.SPLIT)
+
+    def union(self, uid: str, name: str, elements: Any) -> OperatorEntry:
+        """Write union state: on a restore every subtask gets every element. Else as
+        :meth:`split`.
+        """
+        return self._write_operator(uid, name, elements, RedistributionMode.UNION)
+
+    def broadcast(
+        self, uid: str, name: str, elements: Iterable[Mapping[str, Any]]
+    ) -> OperatorEntry:
+        """Write broadcast state, which is the same in every subtask: one list of elements."""
+        return self._write_operator(uid, name, elements, RedistributionMode.BROADCAST)
+
+    def __enter__(self) -> CheckpointWriter:
+        """Return the writer."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Commit, or after an exception delete what was written; a failing commit deletes it
+        too.
+        """
+        if error is not None:
+            self._discard()
+            return
+        try:
+            self._committed = self._commit()
+        except BaseException:
+            self._discard()
+            raise
+
+    def _write_operator(
+        self, uid: str, name: str, elements: Any, mode: RedistributionMode
+    ) -> OperatorEntry:
+        self._refuse_twice(uid, name)
+        attempt = self._attempt
+        state, table, counts = operator_state(
+            uid, name, elements, mode, attempt.parallelism, attempt.previous
+        )
+        folder = operator_table(uid, name)
+        handles = write_elements(
+            table, state, attempt.catalog.storage, folder, attempt.checkpoint_id
+        )
+        written = OperatorEntry(state, TableRef(attempt.table.format, folder), counts, handles)
+        self._operator.append(written)
+        return written
+
+    def _refuse_twice(self, uid: str, name: str) -> None:
+        for written in self._entries():
+            if (written.state.uid, written.state.name) == (uid, name):
+                raise InvalidArgumentError(
+                    f"{written.state} is in this checkpoint already; name it once"
+                )
+
+    def _commit(self) -> Manifest:
+        attempt = self._attempt
+        manifest = Manifest(
+            store_id=attempt.catalog.store_id,
+            checkpoint_id=attempt.checkpoint_id,
+            parallelism=attempt.parallelism,
+            started_at_ms=attempt.started_at_ms,
+            created_at_ms=_now_ms(),
+            writer=attempt.writer,
+            keyed=tuple(self._published(entry) for entry in self._keyed),
+            operator=tuple(self._published(entry) for entry in self._operator),
+        )
+        attempt.catalog.commit(manifest)
+        return manifest
+
+    def _published(self, entry: Any) -> Any:
+        return replace(entry, table=self._attempt.table.publish(entry, self._attempt.checkpoint_id))
+
+    def _entries(self) -> tuple[Entry, ...]:
+        return (*self._keyed, *self._operator)
+
+    def _discard(self) -> None:
+        for entry in self._entries():
+            for handle in entry.handles:
+                self._attempt.catalog.storage.delete(f"{entry.table.path}/{handle.path}")
+
+
+def begin(
+    catalog: Catalog, table: StateTable, parallelism: int, *, release: str, token: str
+) -> CheckpointWriter:
+    """Return the writer of the store's next checkpoint; ParallelismError when out of bounds."""
+    KeyGroupAssignment(max_parallelism=max(parallelism, 1), parallelism=parallelism)
+    latest = catalog.latest_id()
+    attempt = Attempt(
+        catalog=catalog,
+        table=table,
+        parallelism=parallelism,
+        checkpoint_id=catalog.next_id(),
+        previous=None if latest is None else catalog.load(latest),
+        writer=Writer(release, f"{socket.gethostname()}:{os.getpid()}", token),
+        started_at_ms=_now_ms(),
+    )
+    return CheckpointWriter(attempt)
+
+
+def _names(columns: Columns) -> tuple[str, ...]:
+    return (columns,) if isinstance(columns, str) else tuple(columns)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

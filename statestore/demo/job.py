@@ -1,0 +1,175 @@
+"""The stateful job: what is known of each aircraft, folded from micro-batches of flights.
+
+Three keyed states under one operator, by tail number: a value (``totals``), a map (``routes``) and a list
+(``recent``, the last five flights). Flights without a tail number have no key; they are counted by source
+partition, beside the source's offsets, in union state.
+
+Folding is union and aggregate, so that it does not matter where one micro-batch ends and the next begins.
+Of flights that depart in the same minute the later in (partition, offset) is the later: a total order, so
+"the last five" is one answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from statestore.demo.batches import MicroBatch, partitions_by_subtask
+from statestore.demo.flights import TOPIC, FlightLog
+from statestore.sources.offsets import SourceOffset, offset_elements, source_offsets
+from statestore.sources.offsets import subtask_of_partition as subtask_of
+from statestore.store import StateStore
+
+__all__ = [
+    "AIRCRAFT",
+    "KEY",
+    "MAX_PARALLELISM",
+    "SOURCE",
+    "Job",
+    "States",
+    "consume",
+    "elements",
+    "fold",
+    "restore",
+    "snapshot",
+    "start",
+]
+
+AIRCRAFT = "aircraft"
+SOURCE = "flights-source"
+KEY = "tail_number"
+MAX_PARALLELISM = 128
+LAST = 5
+
+
+@dataclass(frozen=True)
+class States:
+    """The keyed states; one DataFrame each, columns as stored."""
+
+    totals: DataFrame
+    routes: DataFrame
+    recent: DataFrame
+
+    def by_name(self) -> dict[str, DataFrame]:
+        """Return the states by state name."""
+        return {"totals": self.totals, "routes": self.routes, "recent": self.recent}
+
+    def computed(self) -> States:
+        """Return the states with their rows computed and kept by Spark, so that plans do not grow."""
+        return States(*(state.localCheckpoint() for state in self.by_name().values()))
+
+
+@dataclass(frozen=True)
+class Job:
+    """The job between two micro-batches; ``unkeyed`` counts flights without tail number, by partition."""
+
+    parallelism: int
+    states: States | None
+    offsets: Mapping[int, int]
+    unkeyed: Mapping[int, int]
+
+    @property
+    def consumed(self) -> int:
+        """Flights read since the job was first started."""
+        return sum(self.offsets.values())
+
+
+def start(log: FlightLog, parallelism: int) -> Job:
+    """Return the job before its first flight."""
+    return Job(parallelism, None, log.starts, dict.fromkeys(log.starts, 0))
+
+
+def consume(spark: SparkSession, log: FlightLog, job: Job, batch: MicroBatch) -> Job:
+    """Return the job after one more micro-batch."""
+    rows = log.read(spark, batch.starts, batch.stops)
+    states = fold(job.states, rows.where(F.col(KEY).isNotNull())).computed()
+    found = rows.where(F.col(KEY).isNull()).groupBy("partition").count().collect()
+    more = {row["partition"]: row["count"] for row in found}
+    unkeyed = {partition: count + more.get(partition, 0) for partition, count in job.unkeyed.items()}
+    return Job(job.parallelism, states, batch.stops, unkeyed)
+
+
+def fold(before: States | None, rows: DataFrame) -> States:
+    """Return the states after ``rows``, which all have a tail number; ``before`` is None at the start."""
+    one = F.lit(1).cast("long").alias("flights")
+    totals = rows.select(
+        KEY, one, "miles", F.coalesce("minutes", F.lit(0)).alias("minutes"), _as("departure", "seen")
+    )
+    recent = rows.select(KEY, "departure", "flight", "route", "partition", "offset")
+    routes = rows.select(KEY, "route", one)
+    if before is not None:
+        totals = totals.unionByName(before.totals)
+        routes = routes.unionByName(before.routes)
+        recent = recent.unionByName(before.recent.drop("position"))
+    return States(
+        totals=totals.groupBy(KEY).agg(
+            *(F.sum(name).alias(name) for name in ("flights", "miles", "minutes")),
+            F.max("seen").alias("seen"),
+        ),
+        routes=routes.groupBy(KEY, "route").agg(F.sum("flights").alias("flights")),
+        recent=_last(recent),
+    )
+
+
+def snapshot(store: StateStore, job: Job) -> int:
+    """Commit states and offsets as one checkpoint; return its number."""
+    assert job.states is not None
+    keyed = {"key": KEY, "max_parallelism": MAX_PARALLELISM}
+    with store.snapshot(parallelism=job.parallelism) as checkpoint:
+        checkpoint.keyed(AIRCRAFT, "totals", job.states.totals, **keyed)
+        checkpoint.map(AIRCRAFT, "routes", job.states.routes, map_key="route", **keyed)
+        checkpoint.list(AIRCRAFT, "recent", job.states.recent, **keyed)
+        for name, per_subtask in elements(job).items():
+            checkpoint.union(SOURCE, name, per_subtask)
+    return checkpoint.id
+
+
+def elements(job: Job) -> dict[str, list[list[dict[str, str | int]]]]:
+    """Return what each source subtask reports into each operator state: offsets and counts."""
+    assigned = partitions_by_subtask(job.offsets, job.parallelism)
+    return {
+        "offsets": [
+            list(offset_elements(SourceOffset(TOPIC, p, job.offsets[p]) for p in mine))
+            for mine in assigned
+        ],
+        "unkeyed": [
+            [{"topic": TOPIC, "partition": p, "flights": job.unkeyed[p]} for p in mine]
+            for mine in assigned
+        ],
+    }
+
+
+def restore(store: StateStore, checkpoint: int, parallelism: int) -> Job:
+    """Return the job as the checkpoint has it, each subtask asked for its own part."""
+    restored = store.restore(checkpoint=checkpoint, parallelism=parallelism)
+    offsets: dict[int, int] = {}
+    unkeyed: dict[int, int] = {}
+    for subtask in range(parallelism):
+        # Union state: every subtask gets every element, and keeps those of its own partitions.
+        for each in source_offsets(restored.operator(SOURCE, "offsets").subtask(subtask)):
+            if subtask_of(each.topic, each.partition, parallelism) == subtask:
+                offsets[each.partition] = each.offset
+        for count in restored.operator(SOURCE, "unkeyed").subtask(subtask):
+            if subtask_of(count["topic"], count["partition"], parallelism) == subtask:
+                unkeyed[count["partition"]] = count["flights"]
+    keyed = (restored.keyed(AIRCRAFT, name) for name in ("totals", "routes", "recent"))
+    states = States(*(state.dataframe().drop("key_group") for state in keyed))
+    return Job(parallelism, states, offsets, unkeyed)
+
+
+def _last(flights: DataFrame) -> DataFrame:
+    """Return the last flights of each aircraft, the oldest of them at position 0."""
+    of_aircraft = Window.partitionBy(KEY)
+    order = ("departure", "partition", "offset")
+    newest_first = of_aircraft.orderBy(*(F.col(name).desc() for name in order))
+    ranked = flights.withColumn("rank", F.row_number().over(newest_first))
+    kept = ranked.where(F.col("rank") <= LAST)
+    position = F.count("*").over(of_aircraft).cast("int") - F.col("rank")
+    return kept.select(KEY, position.alias("position"), *flights.columns[1:])
+
+
+def _as(column: str, name: str) -> Column:
+    return F.col(column).alias(name)

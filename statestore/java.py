@@ -1,0 +1,232 @@
+"""Find a Java that runs Spark 4.2, or say in one sentence what to install on this system.
+
+:func:`find_java` is pure search: it returns a :class:`JavaHome` or a :class:`JavaProblem`, never
+raises, and imports the standard library only. So this file also runs before anything is installed::
+
+    $ python3 statestore/java.py
+    /usr/lib/jvm/java-17-openjdk-amd64
+
+It prints the Java home and exits 0, or prints one sentence to stderr and exits 16, the exit code of
+:class:`statestore.errors.MissingDependencyError`, which :mod:`statestore.table.session` raises.
+The file is not under ``table/`` because Python searches a script's own directory first, where
+``types.py`` would hide the standard library's.
+
+Spark 4.2 runs on Java 17, 21 and 25. Before 25.0.3 the default garbage collector of Java 25 could
+corrupt data, so those are refused. ``JAVA_HOME`` and the ``java`` on the path come first when they
+fit; otherwise 17 and 21 go before newer ones. Spark also asks for the module
+``jdk.incubator.vector``, which some cut-down Java runtimes leave out.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+__all__ = ["JavaHome", "JavaProblem", "find_java", "install_command", "main"]
+
+MISSING_DEPENDENCY = 16  # MissingDependencyError.exit_code; written out, see the module docstring
+VECTOR_MODULE = "jdk.incubator.vector"
+OLDEST, NEWEST = (17,), (26,)
+DAMAGING = ((25,), (25, 0, 3))  # from, up to: G1 may move pinned objects
+PREFERRED = (17, 21, 25)
+PROBE_SECONDS = 30  # a cold JVM on a busy machine takes seconds; one that hangs must not hang us
+
+INSTALLED_UNDER = (
+    "/usr/lib/jvm/*",
+    "/usr/lib64/jvm/*",
+    "/usr/java/*",
+    "/usr/local/*jdk*",
+    "/usr/local/opt/openjdk*",
+    "/opt/*",
+    "/opt/java/*",
+    "/opt/homebrew/opt/openjdk*",
+    "/home/linuxbrew/.linuxbrew/opt/openjdk*",
+    "/Library/Java/JavaVirtualMachines/*/Contents/Home",
+    "~/Library/Java/JavaVirtualMachines/*/Contents/Home",
+    "~/.sdkman/candidates/java/*",
+    "~/.jdks/*",
+    "~/.jdks/*/Contents/Home",
+    "~/.gradle/jdks/*",
+    "~/.asdf/installs/java/*",
+    "~/.local/share/mise/installs/java/*",
+    "C:/Program Files/Java/*",
+    "C:/Program Files/Eclipse Adoptium/*",
+    "C:/Program Files/Microsoft/jdk*",
+    "C:/Program Files/Zulu/*",
+)
+
+
+@dataclass(frozen=True)
+class JavaHome:
+    """A Java that runs Spark: its home directory and its version, such as ``(17, 0, 15)``."""
+
+    path: Path
+    version: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class JavaProblem:
+    """Why no Java can be used, and the command that installs one; ``str()`` is one sentence."""
+
+    reason: str
+    command: str
+
+    def __str__(self) -> str:
+        return f"{self.reason}; install Java 17 or 21 with: {self.command}"
+
+
+def find_java(
+    environ: Mapping[str, str] = os.environ, installed_under: Iterable[str] = INSTALLED_UNDER
+) -> JavaHome | JavaProblem:
+    """Return the Java to start Spark with, or the problem to show.
+
+    ``installed_under`` are glob patterns of Java homes, tried when neither ``JAVA_HOME`` nor the
+    path has a Java that fits.
+    """
+    refusals: list[str] = []
+    for program in _chosen(environ):
+        answer = _probe(program)
+        if isinstance(answer, JavaHome):
+            return answer
+        refusals.append(answer)
+    found: list[JavaHome] = []
+    for program in _installed(installed_under):
+        answer = _probe(program)
+        if isinstance(answer, JavaHome):
+            found.append(answer)
+        else:
+            refusals.append(answer)
+    if found:
+        return min(found, key=_preference)
+    reason = refusals[0] if refusals else "Spark 4.2 needs Java 17 or newer and there is none here"
+    return JavaProblem(reason, install_command())
+
+
+def install_command() -> str:
+    """Return the command that installs a Java for Spark on this system."""
+    if sys.platform == "darwin":
+        return "brew install openjdk@17"
+    if sys.platform == "win32":
+        return "winget install EclipseAdoptium.Temurin.17.JDK"
+    commands = {
+        "apt-get": f"apt-get install -y openjdk-{_apt_version()}-jre-headless",
+        "dnf": "dnf install -y java-21-openjdk-headless",
+        "yum": "yum install -y java-17-openjdk-headless",
+        "zypper": "zypper install -y java-17-openjdk-headless",
+        "apk": "apk add openjdk17-jre-headless bash",
+        "pacman": "pacman -S --noconfirm jre17-openjdk-headless",
+    }
+    if _os_release().get("ID") == "amzn":
+        commands["dnf"] = commands["yum"] = "dnf install -y java-17-amazon-corretto-headless"
+    sudo = "" if os.geteuid() == 0 else "sudo "
+    for manager, command in commands.items():
+        if shutil.which(manager):
+            return sudo + command
+    return "your package manager, or an archive from https://adoptium.net unpacked into ~/.jdks"
+
+
+def main() -> int:
+    """Print the Java home, or the problem on stderr. Return the exit code."""
+    answer = find_java()
+    if isinstance(answer, JavaHome):
+        print(answer.path)
+        return 0
+    print(answer, file=sys.stderr)
+    return MISSING_DEPENDENCY
+
+
+def _chosen(environ: Mapping[str, str]) -> Iterator[Path]:
+    """Yield the ``java`` programs that the user chose: ``JAVA_HOME``, then the path."""
+    if home := environ.get("JAVA_HOME"):
+        yield _program(Path(home))
+    if on_path := shutil.which("java", path=environ.get("PATH", "")):
+        yield Path(on_path)
+
+
+def _installed(patterns: Iterable[str]) -> Iterator[Path]:
+    """Yield every ``java`` program under the patterns once, though links name it many times."""
+    seen: set[Path] = set()
+    for pattern in patterns:
+        path = Path(pattern).expanduser()
+        # glob() wants a relative pattern: split at the root, "/" or "C:/".
+        for home in sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor)))):
+            program = _program(home)
+            if program.is_file() and program.resolve() not in seen:
+                seen.add(program.resolve())
+                yield program
+
+
+def _program(home: Path) -> Path:
+    return home / "bin" / ("java.exe" if sys.platform == "win32" else "java")
+
+
+def _probe(program: Path) -> JavaHome | str:
+    """Run ``program`` and return its home, or a clause that says why it cannot be used."""
+    # The settings name java.home: a shim on the path (jenv, macOS, alternatives) is no home itself.
+    text = _output(program, "-XshowSettings:properties", "-version")
+    home = re.search(r"^\s*java\.home = (.+?)\s*$", text, re.MULTILINE)
+    version = re.search(r'version "(\d+(?:\.\d+)*)', text)
+    if home is None or version is None:
+        return f"{program} does not run"
+    numbers = tuple(int(part) for part in version[1].split("."))
+    this = f"Java {version[1]} in {home[1]}"
+    if numbers < OLDEST:
+        return f"{this} is too old for Spark 4.2"
+    if numbers >= NEWEST:
+        return f"{this} is newer than Spark 4.2 supports"
+    if DAMAGING[0] <= numbers < DAMAGING[1]:
+        return f"{this} can corrupt data under Spark 4.2 (25.0.3 and later are safe)"
+    if VECTOR_MODULE not in _output(program, "--list-modules"):
+        return f"{this} lacks the module {VECTOR_MODULE}, which Spark 4.2 needs"
+    return JavaHome(Path(home[1]), numbers)
+
+
+def _output(program: Path, *arguments: str) -> str:
+    """Return all that ``program`` prints, or nothing when it cannot be run or does not end."""
+    command = [str(program), *arguments]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout + done.stderr if done.returncode == 0 else ""
+
+
+def _preference(java: JavaHome) -> tuple[int, tuple[int, ...]]:
+    """Sort 17, 21, 25, then the versions between them; of one version the newest update first."""
+    major = java.version[0]
+    rank = PREFERRED.index(major) if major in PREFERRED else len(PREFERRED)
+    return rank, tuple(-part for part in java.version)
+
+
+def _apt_version() -> int:
+    """Debian 13 and Ubuntu 24 no longer centre on Java 17; older ones may not have 21."""
+    release = _os_release()
+    newest_with_17 = {"debian": 12, "ubuntu": 23}.get(release.get("ID", ""), 0)
+    number = re.match(r"\d+", release.get("VERSION_ID", ""))
+    # Debian's testing and unstable have no version number.
+    return 17 if number and int(number[0]) <= newest_with_17 else 21
+
+
+def _os_release() -> dict[str, str]:
+    """Return ``/etc/os-release`` as a mapping; empty where there is none."""
+    try:
+        text = Path("/etc/os-release").read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    pairs = (line.partition("=") for line in text.splitlines())
+    return {name: value.strip('"') for name, _, value in pairs}
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,291 @@
+"""Settings: TOML files checked against dataclasses, and the settings of the command itself.
+
+:func:`load_toml` turns a file into any frozen dataclass, for the jobs as for the command. A field
+may be ``str``, ``int``, ``float``, ``bool``, ``Literal[…]``, ``X | None``, ``tuple[X, …]``,
+``dict[str, X]``, or another dataclass (a table; a tuple of them is a list of tables).
+:func:`setting` adds unit and bounds. An unknown name, a missing one, a wrong type and a value out
+of bounds are each a SettingsError that names the file, the key, and what would be right.
+
+:class:`Settings` is what ``statestore`` itself can be told, documented in ``conf/statestore.toml``.
+Later wins: defaults, the file, the environment, arguments.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from statestore.errors import InvalidArgumentError, SettingsError
+
+__all__ = [
+    "ENVIRONMENT",
+    "ResolvedSettings",
+    "Setting",
+    "Settings",
+    "from_table",
+    "load_toml",
+    "read_toml",
+    "resolve_settings",
+    "setting",
+]
+
+T = TypeVar("T")
+
+CONFIG_VARIABLE: Final = "STATESTORE_CONFIG"
+
+
+def setting(
+    default: Any = MISSING,
+    *,
+    unit: str = "",
+    low: float | None = None,
+    high: float | None = None,
+) -> Any:
+    """Return a dataclass field with unit and closed bounds; without default it must be given."""
+    metadata = {"unit": unit, "low": low, "high": high}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What the ``statestore`` command can be told; reasons are in ``conf/statestore.toml``."""
+
+    store: str | None = setting(None, unit="path or URL")
+    output: Literal["text", "json"] = setting("text", unit="text or json")
+    table_format: Literal["delta", "parquet"] = setting("delta", unit="delta or parquet")
+    row_group_rows: int = setting(65_536, unit="rows", low=1, high=2**31 - 1)
+    zstd_level: int = setting(1, unit="level", low=1, high=22)
+
+
+ENVIRONMENT: Final = {
+    "store": "STATESTORE_URI",
+    "output": "STATESTORE_OUTPUT",
+    "table_format": "STATESTORE_TABLE_FORMAT",
+    "row_group_rows": "STATESTORE_ROW_GROUP_ROWS",
+    "zstd_level": "STATESTORE_ZSTD_LEVEL",
+}
+"""The environment variable of every setting.
+
+Other ``STATESTORE_*`` variables are left alone: Kubernetes makes some of its own for every service
+called ``statestore``.
+"""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting as it is in effect: ``source`` says who decided."""
+
+    name: str
+    value: Any
+    unit: str
+    default: Any
+    source: str
+
+
+@dataclass(frozen=True)
+class ResolvedSettings:
+    """The settings in effect, and per name where its value came from."""
+
+    settings: Settings
+    sources: Mapping[str, str]
+
+    def each(self) -> tuple[Setting, ...]:
+        """Return every setting with value, unit, default and source, in the order of the file."""
+        return tuple(
+            Setting(
+                name=field.name,
+                value=getattr(self.settings, field.name),
+                unit=field.metadata["unit"],
+                default=field.default,
+                source=self.sources.get(field.name, "default"),
+            )
+            for field in dataclasses.fields(Settings)
+        )
+
+
+def resolve_settings(
+    *,
+    config: str | Path | None = None,
+    environment: Mapping[str, str],
+    arguments: Mapping[str, Any],
+) -> ResolvedSettings:
+    """Return the settings in effect; an argument that is None, or an empty variable, says nothing.
+
+    The file is ``config``, else what STATESTORE_CONFIG names, else none. Raises SettingsError.
+    """
+    file = config or environment.get(CONFIG_VARIABLE) or None
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    if file is not None:
+        table = read_toml(file)
+        from_table(table, Settings, where=str(file))
+        values.update(table)
+        sources.update(dict.fromkeys(table, f"file {file}"))
+    for name, variable in ENVIRONMENT.items():
+        if text := environment.get(variable):
+            values[name] = _from_text(name, text, variable)
+            sources[name] = f"environment {variable}"
+    for name, value in arguments.items():
+        if value is not None:
+            values[name] = value
+            sources[name] = f"argument --{name.replace('_', '-')}"
+    return ResolvedSettings(from_table(values, Settings, where="the arguments"), sources)
+
+
+def load_toml(path: str | Path, kind: type[T], *, section: str | None = None) -> T:
+    """Return a TOML file, or one table of it, as the dataclass ``kind``.
+
+    Raises SettingsError when the file cannot be read or does not fit; see the module's docstring.
+    The fields' types must be imported where ``kind`` is defined, not only under TYPE_CHECKING.
+    """
+    table = read_toml(path)
+    if section is None:
+        return from_table(table, kind, where=str(path))
+    if section not in table:
+        raise SettingsError(f"{path}: the table [{section}] is missing")
+    return cast(T, _value(table[section], kind, str(path), section, {}))
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Return the content of a TOML file; SettingsError when there is none or it is not TOML."""
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SettingsError(f"no settings file {path}; check the path") from None
+    except OSError as error:
+        raise SettingsError(f"cannot read the settings file {path}: {error.strerror}") from error
+    except ValueError as error:  # not TOML, or not UTF-8
+        raise SettingsError(f"{path} is not valid TOML: {error}") from error
+
+
+def from_table(table: Mapping[str, Any], kind: type[T], *, where: str, key: str = "") -> T:
+    """Return a mapping as the dataclass ``kind``; ``where`` (a file) and ``key`` go into messages.
+
+    Raises SettingsError as :func:`load_toml`; also for what the dataclass itself refuses with
+    InvalidArgumentError.
+    """
+    fields = {field.name: field for field in dataclasses.fields(cast(Any, kind)) if field.init}
+    hints = get_type_hints(kind)
+    for name in table:
+        if name not in fields:
+            raise SettingsError(f"{where}: no setting {_join(key, name)!r}; {_hint(name, fields)}")
+    missing = [_join(key, name) for name, field in fields.items() if _required(field, name, table)]
+    if missing:
+        verb = "is" if len(missing) == 1 else "are"
+        raise SettingsError(f"{where}: {', '.join(map(repr, missing))} {verb} missing")
+    values = {
+        name: _value(value, hints[name], where, _join(key, name), fields[name].metadata)
+        for name, value in table.items()
+    }
+    try:
+        return kind(**values)
+    except InvalidArgumentError as error:
+        inside = f" [{key}]" if key else ""
+        raise SettingsError(f"{where}{inside}: {error}") from error
+
+
+def _value(value: Any, kind: Any, where: str, key: str, metadata: Mapping[str, Any]) -> Any:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        if value is None and NoneType in arguments:
+            return None
+        (inner,) = (argument for argument in arguments if argument is not NoneType)
+        return _value(value, inner, where, key, metadata)
+    if origin is Literal:
+        if value not in arguments or isinstance(value, bool) is not isinstance(arguments[0], bool):
+            close = _hint(value, arguments) if isinstance(value, str) else ""
+            raise SettingsError(
+                f"{where}: {key} is one of {', '.join(map(str, arguments))}, not {value!r}"
+                + (f"; {close}" if close.startswith("did") else "")
+            )
+        return value
+    if origin is tuple:
+        items = _checked(value, list, "a list", where, key)
+        return tuple(
+            _value(item, arguments[0], where, f"{key}[{index}]", metadata)
+            for index, item in enumerate(items)
+        )
+    if origin is dict:
+        table = _checked(value, dict, "a table", where, key)
+        return {
+            name: _value(item, arguments[1], where, _join(key, name), metadata)
+            for name, item in table.items()
+        }
+    if dataclasses.is_dataclass(kind):
+        table = _checked(value, dict, "a table", where, key)
+        return from_table(table, cast(type[Any], kind), where=where, key=key)
+    return _bounded(_plain(value, kind, where, key), where, key, metadata)
+
+
+def _plain(value: Any, kind: Any, where: str, key: str) -> Any:
+    if kind is Any:
+        return value
+    if kind is float and type(value) is int:
+        return float(value)
+    return _checked(value, kind, _NAMES.get(kind, kind.__name__), where, key)
+
+
+def _checked(value: Any, kind: type[T], name: str, where: str, key: str) -> T:
+    # bool is an int to Python, and never meant as one.
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        found = _NAMES.get(type(value), type(value).__name__)
+        raise SettingsError(f"{where}: {key} is {name}, not {found} ({value!r})")
+    return value
+
+
+def _bounded(value: Any, where: str, key: str, metadata: Mapping[str, Any]) -> Any:
+    low, high = metadata.get("low"), metadata.get("high")
+    above = low is None or value >= low
+    below = high is None or value <= high
+    if above and below:
+        return value
+    if high is None:
+        bounds = f"is at least {low}"
+    elif low is None:
+        bounds = f"is at most {high}"
+    else:
+        bounds = f"lies in {low}..{high}"
+    raise SettingsError(f"{where}: {key} {bounds}, not {value}")
+
+
+def _from_text(name: str, text: str, variable: str) -> Any:
+    """Return a variable's text as the setting's type, checked, so that the message names it."""
+    value: Any = text
+    if get_type_hints(Settings)[name] is int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise SettingsError(f"{variable} is an integer, not {text!r}") from None
+    from_table({name: value}, Settings, where=variable)
+    return value
+
+
+def _required(field: dataclasses.Field[Any], name: str, table: Mapping[str, Any]) -> bool:
+    optional = field.default is not MISSING or field.default_factory is not MISSING
+    return not optional and name not in table
+
+
+def _hint(name: str, known: Iterable[Any]) -> str:
+    names = [str(one) for one in known]
+    close = get_close_matches(name, names, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"there is {', '.join(sorted(names))}"
+
+
+def _join(key: str, name: str) -> str:
+    return f"{key}.{name}" if key else name
+
+
+_NAMES: Final[dict[Any, str]] = {
+    str: "a string",
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    list: "a list",
+    dict: "a table",
+}

@@ -1,0 +1,119 @@
+"""The front door: a :class:`StateStore` is a folder or bucket prefix that keeps checkpoints."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from statestore._version import __version__
+from statestore.catalog import Catalog
+from statestore.commands import data_source
+from statestore.commands import restore as restore_command
+from statestore.commands import snapshot as snapshot_command
+from statestore.commands.restore import RestoredCheckpoint
+from statestore.commands.snapshot import CheckpointWriter
+from statestore.errors import InvalidArgumentError
+from statestore.model.manifest import Manifest
+from statestore.model.plan import RestorePlan, plan_restore
+from statestore.storage import Storage, open_storage
+from statestore.table.base import TABLE_FORMATS, open_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["StateStore"]
+
+
+class StateStore:
+    """The checkpoints of one job, or of several that share a store.
+
+    Each method is one call into ``commands/``. A store is read without Spark; Spark is needed to
+    take snapshots of Spark DataFrames, to write Delta tables, and to restore as a DataFrame.
+    """
+
+    def __init__(self, storage: Storage, spark: SparkSession | None, table_format: str) -> None:
+        """Use :meth:`open`."""
+        self._storage, self._spark, self._table_format = storage, spark, table_format
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        *,
+        spark: SparkSession | None = None,
+        table_format: str = "delta",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> StateStore:
+        """Return the store at a path or ``s3://`` URL; nothing is read or created yet.
+
+        With ``spark``, the session also learns ``spark.read.format("keyed_state")``. New tables are
+        written as ``table_format``: ``delta``, or ``parquet``, which needs no jar; reading takes
+        either. ``storage_options`` go to fsspec. Raises InvalidArgumentError for a file system on
+        which a commit cannot be atomic, or for another table format.
+        """
+        if table_format not in TABLE_FORMATS:
+            raise InvalidArgumentError(
+                f"no table format {table_format!r}; there is {' and '.join(TABLE_FORMATS)}"
+            )
+        if spark is not None:
+            data_source.register(spark)
+        return cls(open_storage(url, storage_options), spark, table_format)
+
+    @property
+    def url(self) -> str:
+        """Where the store lies, without credentials."""
+        return self._storage.url
+
+    def snapshot(self, *, parallelism: int) -> CheckpointWriter:
+        """Begin the next checkpoint; use it as ``with store.snapshot(parallelism=4) as
+        checkpoint``.
+
+        The store is created when there is none. Leaving the block commits all states at once; an
+        exception commits nothing. Raises ParallelismError, StorageError, or CommitConflictError
+        when another writer commits the same id first.
+        """
+        table = open_table(self._table_format, self._storage, self._spark)
+        return snapshot_command.begin(
+            Catalog.open(self._storage, create=True),
+            table,
+            parallelism,
+            release=__version__,
+            token=uuid.uuid4().hex,
+        )
+
+    def restore(
+        self,
+        *,
+        checkpoint: int | str = "latest",
+        parallelism: int | None = None,
+        max_parallelism: int | None = None,
+    ) -> RestoredCheckpoint:
+        """Return a checkpoint ready to be read at a parallelism (by default the one it was taken
+        at).
+
+        ``max_parallelism`` need not be given; when it is, it must be what was stored. Raises
+        StoreNotFoundError, CheckpointNotFoundError, MalformedManifestError or ParallelismError.
+        """
+        return restore_command.restore(
+            self._catalog(),
+            self._spark,
+            checkpoint=checkpoint,
+            parallelism=parallelism,
+            max_parallelism=max_parallelism,
+        )
+
+    def plan(self, *, parallelism: int, checkpoint: int | str = "latest") -> RestorePlan:
+        """Return who would read what at a parallelism, before anything is read."""
+        return plan_restore(self.manifest(checkpoint), parallelism)
+
+    def manifest(self, checkpoint: int | str = "latest") -> Manifest:
+        """Return the manifest of a checkpoint."""
+        return self._catalog().load(checkpoint)
+
+    def checkpoints(self) -> tuple[int, ...]:
+        """Return the ids of the visible checkpoints, oldest first."""
+        return self._catalog().checkpoint_ids()
+
+    def _catalog(self) -> Catalog:
+        return Catalog.open(self._storage, create=False)

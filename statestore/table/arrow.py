@@ -1,0 +1,101 @@
+"""Keyed state from Arrow rows, without Spark: hash, sort and write in this process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statestore.errors import InvalidArgumentError
+from statestore.model.handles import KeyedStateHandle
+from statestore.model.paths import KEY_GROUP
+from statestore.model.schema import Schema
+from statestore.model.state import KeyedState
+from statestore.table.hashing import check_key_type, key_groups
+from statestore.table.keyed import KeyedTarget, leaf_columns, null_key_error, write_sorted
+from statestore.table.types import arrow_schema, schema_of_arrow
+
+__all__ = ["as_table", "key_types", "schema_of", "write_keyed"]
+
+
+def as_table(rows: Any) -> pa.Table:
+    """Return rows as an Arrow table: a table, a list of dictionaries, or any Arrow-speaking frame.
+
+    pandas, Polars and DuckDB results speak Arrow. InvalidArgumentError for anything else.
+    """
+    if isinstance(rows, pa.Table):
+        return rows
+    if hasattr(rows, "__arrow_c_stream__"):
+        return pa.table(rows)
+    if isinstance(rows, list):
+        return pa.Table.from_pylist(rows)
+    raise InvalidArgumentError(
+        "rows are a Spark DataFrame, an Arrow table (or pandas, Polars, DuckDB frame) or a list "
+        f"of dictionaries, not {type(rows).__name__}"
+    )
+
+
+def schema_of(rows: pa.Table) -> Schema:
+    """Return the stored columns of a table."""
+    return schema_of_arrow(rows.schema)
+
+
+def key_types(rows: pa.Table, key: tuple[str, ...], hash_scheme: str) -> tuple[str, ...]:
+    """Return per key column the type whose hash is taken; UnsupportedTypeError when there is
+    none.
+    """
+    return tuple(check_key_type(rows.schema.field(name).type, hash_scheme) for name in key)
+
+
+def write_keyed(
+    rows: pa.Table, parallelism: int, target: KeyedTarget
+) -> tuple[KeyedStateHandle, ...]:
+    """Write a keyed state; return its handles in order of key group.
+
+    ``parallelism`` plays no part: one process writes all key groups. Raises NullKeyError,
+    DuplicateKeyError, or StorageError, each before anything is visible.
+    """
+    state = target.state
+    table = rows.select(state.schema.names).cast(arrow_schema(state.schema)).combine_chunks()
+    _refuse_null_keys(table, state)
+    groups = key_groups(
+        [table.column(name) for name in state.key],
+        max_parallelism=state.max_parallelism,
+        hash_scheme=state.hash_scheme,
+    )
+    keyed = table.add_column(0, KEY_GROUP, pa.array(groups, pa.int32()))
+    ordered = keyed.take(_order(keyed, state))
+    return write_sorted(ordered.to_batches(max_chunksize=target.options.row_group_rows), target)
+
+
+def _refuse_null_keys(table: pa.Table, state: KeyedState) -> None:
+    if state.hash_scheme == "flink-sql":
+        return
+    nulls = np.zeros(table.num_rows, bool)
+    for name in state.key:
+        for leaf in _leaves(table, name):
+            nulls |= np.asarray(leaf.is_null())
+    if nulls.any():
+        raise null_key_error(state, int(nulls.sum()))
+
+
+def _order(table: pa.Table, state: KeyedState) -> pa.Array:
+    """Return the row numbers in order of key group, then identity; nulls first, as Spark sorts."""
+    columns = [table.column(KEY_GROUP).combine_chunks()]
+    for name in state.identity:
+        for leaf in _leaves(table, name):
+            columns.append(leaf)
+            if pa.types.is_floating(leaf.type):
+                # 0.0 and -0.0 compare equal, yet are two keys: put each beside its like.
+                columns.append(leaf.cast(pa.string()))
+    sort_table = pa.table(columns, names=[str(index) for index in range(len(columns))])
+    keys = [(name, "ascending", "at_start") for name in sort_table.column_names]
+    return pc.sort_indices(sort_table, sort_keys=keys)
+
+
+def _leaves(table: pa.Table, name: str) -> list[pa.Array]:
+    chunks = table.column(name).combine_chunks()
+    column = chunks if isinstance(chunks, pa.Array) else pa.concat_arrays(chunks.chunks)
+    return leaf_columns(column)

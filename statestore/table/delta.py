@@ -1,0 +1,188 @@
+"""The Delta backend: data files become the content of a Delta table by Delta's own transaction.
+
+The files are already written, by whoever; a commit removes the table's old files from its log and
+adds the new ones (Delta protocol, "Add File and Remove File"), in the JVM, by delta-spark. Removed
+files stay on disk for the older checkpoints that name them: table properties hold VACUUM and log
+clean-up off.
+
+A commit also records (application, checkpoint id) as a Delta transaction identifier, so that
+publishing the same checkpoint twice finds the first one's version instead of committing again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from py4j.java_gateway import JavaObject
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from statestore.errors import (
+    CommitConflictError,
+    MissingDependencyError,
+    SchemaMismatchError,
+    StorageError,
+)
+from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.model.manifest import Entry, KeyedEntry, OperatorEntry, TableRef
+from statestore.model.paths import KEY_GROUP
+from statestore.model.schema import Field, Schema, same_columns, schema_from_json
+from statestore.model.state import POSITION, SUBTASK
+from statestore.storage import Storage
+from statestore.table.files import open_file
+from statestore.table.statistics import file_statistics
+
+__all__ = ["DeltaTable"]
+
+Handle = KeyedStateHandle | OperatorStateHandle
+
+# Kept checkpoints read files that the newest table version no longer has: nothing but the store's
+# own clean-up may delete them. A hundred years is Delta's way to say never.
+_PROPERTIES = {
+    "delta.deletedFileRetentionDuration": "interval 36500 days",
+    "delta.logRetentionDuration": "interval 36500 days",
+    "delta.enableDeletionVectors": "false",
+    "delta.autoOptimize.optimizeWrite": "false",
+    "delta.autoOptimize.autoCompact": "false",
+}
+
+
+class DeltaTable:
+    """Publishes the states of one store as Delta tables."""
+
+    format = "delta"
+
+    def __init__(self, spark: SparkSession, storage: Storage) -> None:
+        """Take a session that has Delta; MissingDependencyError when it has not."""
+        extensions = spark.conf.get("spark.sql.extensions", "") or ""
+        if "io.delta" not in extensions:
+            raise MissingDependencyError(
+                "this Spark session has no Delta: build it with "
+                "delta.configure_spark_with_delta_pip "
+                "(see conf/spark-defaults.conf), or open the store with table_format='parquet', "
+                "which needs no jar"
+            )
+        self._spark, self._storage = spark, storage
+        self._jvm: Any = spark._jvm
+
+    def publish(self, entry: Entry, checkpoint_id: int) -> TableRef:
+        """Make the entry's files the table's newest version; return the table with that version.
+
+        Raises CommitConflictError when somebody else changed the table meanwhile, or StorageError.
+        """
+        url = self._storage.spark_url(entry.table.path)
+        try:
+            version = self._commit(url, entry, checkpoint_id)
+        except (Py4JJavaError, PySparkException) as error:
+            raise _named(error, entry) from error
+        return replace(entry.table, version=version)
+
+    def _commit(self, url: str, entry: Entry, checkpoint_id: int) -> int:
+        delta = self._jvm.org.apache.spark.sql.delta
+        parse = _scala_object(delta.actions, "Action").fromJson
+        transaction = delta.DeltaLog.forTable(self._spark._jsparkSession, url).startTransaction()
+        if transaction.readVersion() < 0:
+            transaction.updateMetadata(parse(json.dumps(_metadata(entry))), False)
+        else:
+            _check_schema(transaction.metadata().schemaString(), entry)
+        application = f"statestore:{entry.table.path}"
+        old = list(_iterate(transaction.filterFiles()))
+        published = transaction.txnVersion(application) == checkpoint_id
+        if published and {file.path() for file in old} == {h.path for h in entry.handles}:
+            return int(transaction.readVersion())
+        actions = self._jvm.java.util.ArrayList()
+        for action in self._new_actions(entry, application, checkpoint_id):
+            actions.add(parse(json.dumps(action)))
+        for file in old:
+            actions.add(file.remove())
+        as_scala = self._jvm.scala.jdk.javaapi.CollectionConverters.asScala
+        operation = _scala_object(delta, "DeltaOperations$ManualUpdate")
+        return int(transaction.commit(as_scala(actions).toSeq(), operation))
+
+    def _new_actions(
+        self, entry: Entry, application: str, checkpoint_id: int
+    ) -> Iterator[dict[str, Any]]:
+        now_ms = int(time.time() * 1000)
+        txn = {"appId": application, "version": checkpoint_id, "lastUpdated": now_ms}
+        yield {"txn": txn}
+        for handle in entry.handles:
+            yield {"add": self._add(entry, handle, now_ms)}
+
+    def _add(self, entry: Entry, handle: Handle, now_ms: int) -> dict[str, Any]:
+        values = {}
+        if isinstance(handle, KeyedStateHandle):
+            values[KEY_GROUP] = str(handle.key_groups.first)
+        with open_file(self._storage, entry.table.path, handle) as parquet:
+            statistics = file_statistics(parquet.metadata, _statistics_columns(entry))
+        return {
+            "path": handle.path,
+            "partitionValues": values,
+            "size": handle.size_bytes,
+            "modificationTime": now_ms,
+            "dataChange": True,
+            "stats": json.dumps(statistics),
+        }
+
+
+def _metadata(entry: Entry) -> dict[str, Any]:
+    """Return the action that makes the table (Delta protocol, "Change Metadata")."""
+    keyed = isinstance(entry, KeyedEntry)
+    names = ",".join(f"`{name.replace('`', '``')}`" for name in _statistics_columns(entry))
+    metadata = {
+        "id": str(uuid.uuid4()),
+        "description": f"statestore: {entry.state}",
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": json.dumps(_table_schema(entry).to_json()),
+        "partitionColumns": [KEY_GROUP] if keyed else [],
+        "configuration": _PROPERTIES | {"delta.dataSkippingStatsColumns": names},
+        "createdTime": int(time.time() * 1000),
+    }
+    return {"metaData": metadata}
+
+
+def _table_schema(entry: Entry) -> Schema:
+    """Return the table's columns: the stored ones after those that the store adds."""
+    added = [Field(KEY_GROUP, "integer")]
+    if isinstance(entry, OperatorEntry):
+        added = [Field(SUBTASK, "integer"), Field(POSITION, "long")]
+    return Schema((*added, *entry.state.schema.fields))
+
+
+def _check_schema(schema_string: str, entry: Entry) -> None:
+    stored, wanted = schema_from_json(json.loads(schema_string)), _table_schema(entry)
+    if not same_columns(stored, wanted):
+        raise SchemaMismatchError(
+            f"the Delta table of {entry.state} has the columns ({stored}), and this checkpoint has "
+            f"({wanted}); keep them, or use a new state name"
+        )
+
+
+def _statistics_columns(entry: Entry) -> tuple[str, ...]:
+    return entry.state.identity if isinstance(entry, KeyedEntry) else (SUBTASK, POSITION)
+
+
+def _scala_object(package: Any, name: str) -> Any:
+    return getattr(getattr(package, f"{name}$"), "MODULE$")
+
+
+def _iterate(sequence: Any) -> Iterable[JavaObject]:
+    iterator = sequence.iterator()
+    while iterator.hasNext():
+        yield iterator.next()
+
+
+def _named(error: Py4JJavaError | PySparkException, entry: Entry) -> Exception:
+    text = str(error)
+    first = text.strip().splitlines()[0] if text.strip() else type(error).__name__
+    if "Concurrent" in text or "DELTA_CONCURRENT" in text or "MetadataChanged" in text:
+        return CommitConflictError(
+            f"another writer changed the Delta table of {entry.state} while this checkpoint was "
+            "being committed; nothing of this one is visible. Take the snapshot again"
+        )
+    return StorageError(f"the Delta table of {entry.state} cannot be written: {first}")

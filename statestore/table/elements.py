@@ -1,0 +1,145 @@
+"""Operator state into files and back: elements with their old subtask and position.
+
+An operator state of a checkpoint is one file, ordered by (subtask, position). Broadcast state is
+one copy, as subtask 0. Reading can be limited to the elements with given column values (Parquet row
+groups and pages that cannot hold them are skipped), so that a reader of union state fetches only
+its part.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statestore.errors import InvalidArgumentError
+from statestore.model.handles import OperatorStateHandle
+from statestore.model.paths import operator_file
+from statestore.model.schema import Schema
+from statestore.model.state import POSITION, SUBTASK, OperatorState
+from statestore.storage import Storage
+from statestore.table.files import FileWriter, ParquetOptions, read_batches
+from statestore.table.types import arrow_schema, schema_of_arrow
+
+__all__ = [
+    "elements_of_table",
+    "elements_table",
+    "read_elements",
+    "schema_of_elements",
+    "write_elements",
+]
+
+
+def elements_table(per_subtask: Sequence[Iterable[Any]], schema: Schema | None) -> pa.Table:
+    """Return elements, given per old subtask, as a table with ``subtask`` and ``position``.
+
+    An element is a dictionary or a dataclass. With ``schema`` None the types are Arrow's guess.
+    Raises InvalidArgumentError for other elements, or values that do not fit one type a column.
+    """
+    lists = [[_as_dict(element) for element in elements] for elements in per_subtask]
+    flat = [element for elements in lists for element in elements]
+    try:
+        rows = pa.Table.from_pylist(flat, arrow_schema(schema) if schema else None)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise InvalidArgumentError(
+            f"the elements do not form columns of one type each: {error}"
+        ) from error
+    subtasks = [subtask for subtask, elements in enumerate(lists) for _ in elements]
+    positions = [position for elements in lists for position in range(len(elements))]
+    return _with_place(rows, subtasks, positions)
+
+
+def elements_of_table(table: pa.Table) -> list[dict[str, Any]]:
+    """Return the rows of a table as dictionaries."""
+    rows: list[dict[str, Any]] = table.to_pylist()
+    return rows
+
+
+def schema_of_elements(table: pa.Table) -> Schema:
+    """Return the element columns of a table, ``subtask`` and ``position`` left out."""
+    names = [name for name in table.schema.names if name not in (SUBTASK, POSITION)]
+    return schema_of_arrow(table.select(names).schema)
+
+
+def write_elements(
+    table: pa.Table, state: OperatorState, storage: Storage, folder: str, checkpoint_id: int
+) -> tuple[OperatorStateHandle, ...]:
+    """Write the elements as one durable file; return its handle, none when there are no
+    elements.
+    """
+    if table.num_rows == 0:
+        return ()
+    schema = _stored_schema(state.schema)
+    ordered = table.sort_by([(SUBTASK, "ascending"), (POSITION, "ascending")])
+    path = operator_file(checkpoint_id, uuid.uuid4().hex[:16])
+    writer = FileWriter(storage, f"{folder}/{path}", schema, ParquetOptions())
+    try:
+        for batch in ordered.select(schema.names).cast(schema).to_batches():
+            writer.write(batch)
+        handle = OperatorStateHandle(path, **writer.close())
+    except BaseException:
+        writer.abandon()
+        storage.delete(f"{folder}/{path}")
+        raise
+    storage.sync([f"{folder}/{path}"])
+    return (handle,)
+
+
+def read_elements(
+    storage: Storage,
+    folder: str,
+    handles: Iterable[OperatorStateHandle],
+    state: OperatorState,
+    where: Mapping[str, Sequence[Any]] | None = None,
+) -> Iterator[tuple[int, int, dict[str, Any]]]:
+    """Yield (old subtask, position, element) in stored order.
+
+    ``where`` keeps the elements whose columns hold one of the given values, {"partition": [0, 4]}.
+    """
+    for column in where or {}:
+        state.schema.type_of(column)
+    for handle in handles:
+        for batch in read_batches(storage, folder, handle, _stored_schema(state.schema)):
+            for row in _kept(batch, where or {}).to_pylist():
+                yield row.pop(SUBTASK), row.pop(POSITION), row
+
+
+def _kept(batch: pa.RecordBatch, where: Mapping[str, Sequence[Any]]) -> pa.RecordBatch:
+    for name, values in where.items():
+        column = batch.column(name)
+        wanted = pa.array(list(values), column.type)
+        batch = batch.filter(pc.is_in(column, value_set=wanted))
+    return batch
+
+
+def _stored_schema(schema: Schema) -> pa.Schema:
+    place = [pa.field(SUBTASK, pa.int32()), pa.field(POSITION, pa.int64())]
+    return pa.schema([*place, *arrow_schema(schema)])
+
+
+def _with_place(rows: pa.Table, subtasks: Sequence[int], positions: Sequence[int]) -> pa.Table:
+    for name, type_, values in (
+        (POSITION, pa.int64(), positions),
+        (SUBTASK, pa.int32(), subtasks),
+    ):
+        if name in rows.schema.names:
+            raise InvalidArgumentError(
+                f"an element has a column {name!r}, which the store adds; rename it"
+            )
+        rows = rows.add_column(0, name, pa.array(np.asarray(values, dtype=np.int64)).cast(type_))
+    return rows
+
+
+def _as_dict(element: Any) -> dict[str, Any]:
+    if is_dataclass(element) and not isinstance(element, type):
+        return asdict(element)
+    if isinstance(element, Mapping):
+        return dict(element)
+    raise InvalidArgumentError(
+        f"an element of operator state is a dictionary or a dataclass, not {type(element).__name__}"
+    )

@@ -1,0 +1,74 @@
+"""Which engine handles the rows: Spark for a Spark DataFrame, Arrow for everything else.
+
+This is the one place that loads the modules that import pyspark, and only when rows, a session or a
+table format ask for them: ``import statestore``, reading and Arrow snapshots need no Spark and no
+JVM.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from statestore.errors import MissingDependencyError
+from statestore.model.handles import KeyedStateHandle
+from statestore.model.schema import Schema
+from statestore.table import arrow
+from statestore.table.keyed import KeyedTarget
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["Engine", "engine_of", "is_frame", "rows_on_driver", "spark_module"]
+
+
+class Engine(Protocol):
+    """What ``table/arrow.py`` and ``table/spark.py`` both offer."""
+
+    def schema_of(self, rows: Any) -> Schema:
+        """Return the stored columns of the rows."""
+
+    def key_types(self, rows: Any, key: tuple[str, ...], hash_scheme: str) -> tuple[str, ...]:
+        """Return per key column the type whose hash is taken."""
+
+    def write_keyed(
+        self, rows: Any, parallelism: int, target: KeyedTarget
+    ) -> tuple[KeyedStateHandle, ...]:
+        """Write a keyed state; return its handles in order of key group."""
+
+
+def engine_of(rows: Any) -> tuple[Engine, Any]:
+    """Return the engine for these rows, and the rows as that engine takes them."""
+    if _is_spark(rows):
+        return cast(Engine, spark_module("spark")), rows
+    return cast(Engine, arrow), arrow.as_table(rows)
+
+
+def is_frame(rows: Any) -> bool:
+    """Return whether the value is a table of rows, as against a list of lists of elements."""
+    return _is_spark(rows) or hasattr(rows, "__arrow_c_stream__")
+
+
+def rows_on_driver(rows: Any) -> pa.Table:
+    """Return few rows as an Arrow table in this process, from whatever holds them."""
+    return spark_module("spark").collect(rows) if _is_spark(rows) else arrow.as_table(rows)
+
+
+def spark_module(name: str) -> Any:
+    """Return ``statestore.table.<name>``, a module that imports pyspark.
+
+    Raises MissingDependencyError with the command when pyspark is not installed.
+    """
+    try:
+        return importlib.import_module(f"statestore.table.{name}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("pyspark", "delta", "py4j"):
+            raise
+        raise MissingDependencyError(
+            f"Spark is needed here and {error.name} is not installed: pip install pyspark==4.2.0 "
+            "delta-spark==4.4.0"
+        ) from error
+
+
+def _is_spark(rows: Any) -> bool:
+    return type(rows).__module__.startswith("pyspark.")

@@ -1,0 +1,165 @@
+"""Parquet data files: written with exact counts and checksums, read a row group at a time.
+
+Every file is checked against its handle when it is opened: size and row count always, so that a
+truncated or replaced file is named instead of restored (I7).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from statestore.errors import DamagedFileError, MissingFileError
+from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.storage import Storage
+from statestore.table.digest import rows_digest
+
+__all__ = ["FileWriter", "ParquetOptions", "open_file", "read_batches"]
+
+Handle = KeyedStateHandle | OperatorStateHandle
+
+
+@dataclass(frozen=True)
+class ParquetOptions:
+    """How data files are written: rows a row group holds at most, and zstd's level (1 fast, 22
+    small).
+    """
+
+    row_group_rows: int = 65_536
+    zstd_level: int = 1
+
+
+class FileWriter:
+    """One data file being written; :meth:`close` returns what its handle needs."""
+
+    def __init__(
+        self, storage: Storage, name: str, schema: pa.Schema, options: ParquetOptions
+    ) -> None:
+        """Create the file ``name`` of the store; StorageError when that fails."""
+        self.name = name
+        self._sink = _Sink(storage.open_write(name))
+        self._options = options
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_rows = 0
+        self._row_groups = 0
+        self._rows = 0
+        self._digest = 0
+        self._parquet = pq.ParquetWriter(
+            self._sink,
+            schema,
+            compression="zstd",
+            compression_level=options.zstd_level,
+            # Spark, Delta and DuckDB read the logical types; Arrow's own copy would only be weight.
+            store_schema=False,
+        )
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Append rows; they are flushed a whole row group at a time."""
+        self._digest += rows_digest(batch)
+        self._rows += batch.num_rows
+        while self._pending_rows + batch.num_rows >= self._options.row_group_rows:
+            room = self._options.row_group_rows - self._pending_rows
+            self._pending.append(batch.slice(0, room))
+            self._flush()
+            batch = batch.slice(room)
+        if batch.num_rows:
+            self._pending.append(batch)
+            self._pending_rows += batch.num_rows
+
+    def close(self) -> dict[str, Any]:
+        """Finish the file and return rows, size_bytes, row_groups, digest and sha256."""
+        if self._pending:
+            self._flush()
+        self._parquet.close()
+        self._sink.close()
+        return {
+            "rows": self._rows,
+            "size_bytes": self._sink.size,
+            "row_groups": self._row_groups,
+            "digest": self._digest % 2**64,
+            "sha256": self._sink.sha256.hexdigest(),
+        }
+
+    def abandon(self) -> None:
+        """Close the half-written file, so that it can be deleted."""
+        self._sink.close()
+
+    def _flush(self) -> None:
+        table = pa.Table.from_batches(self._pending)
+        self._parquet.write_table(table, row_group_size=table.num_rows)
+        self._row_groups += 1
+        self._pending, self._pending_rows = [], 0
+
+
+class _Sink:
+    """A file that Arrow writes to; it counts and hashes what passes."""
+
+    def __init__(self, raw: BinaryIO) -> None:
+        self._raw = raw
+        self.size = 0
+        self.sha256 = hashlib.sha256()
+
+    @property
+    def closed(self) -> bool:
+        return self._raw.closed
+
+    def write(self, data: bytes) -> int:
+        self._raw.write(data)
+        self.sha256.update(data)
+        self.size += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self.size
+
+    def flush(self) -> None:
+        self._raw.flush()
+
+    def close(self) -> None:
+        self._raw.close()
+
+
+@contextmanager
+def open_file(storage: Storage, folder: str, handle: Handle) -> Iterator[pq.ParquetFile]:
+    """Open a data file and check it against its handle.
+
+    Raises MissingFileError or DamagedFileError, naming the file, also while it is being read.
+    """
+    name = f"{folder}/{handle.path}"
+    where = f"{storage.url}/{name}"
+    try:
+        found = storage.size(name)
+        if found != handle.size_bytes:
+            raise DamagedFileError(
+                f"{where} has {found} bytes, the manifest says {handle.size_bytes}; restore an "
+                "older checkpoint, or bring the file back from a copy"
+            )
+        source = storage.native_path(name) or storage.open_read(name)
+        with pq.ParquetFile(source) as parquet:
+            if parquet.metadata.num_rows != handle.rows:
+                raise DamagedFileError(
+                    f"{where} has {parquet.metadata.num_rows} rows, the manifest says {handle.rows}"
+                )
+            yield parquet
+    except FileNotFoundError as error:
+        raise MissingFileError(
+            f"{where} is missing, and the manifest names it; restore an older checkpoint, or "
+            "bring the file back from a copy"
+        ) from error
+    except (pa.ArrowInvalid, OSError) as error:
+        raise DamagedFileError(f"{where} cannot be read: {error}") from error
+
+
+def read_batches(
+    storage: Storage, folder: str, handle: Handle, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield a file's rows in stored order as batches of ``schema``; at most a row group is held."""
+    with open_file(storage, folder, handle) as parquet:
+        for batch in parquet.iter_batches(columns=schema.names, use_threads=False):
+            yield batch.select(schema.names).cast(schema)

@@ -1,0 +1,191 @@
+"""Keyed state into files: sorted rows in, one file per key group out, each checked while it passes.
+
+The rows of a writer arrive sorted by key group and then by the state's identity columns, so a
+writer has one file open at a time and holds one row group, whatever the size of the state. Null
+keys and duplicate entries stop it; what it wrote until then is deleted, and nothing of it was ever
+visible.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statestore.errors import DuplicateKeyError, NullKeyError
+from statestore.model.handles import KeyedStateHandle
+from statestore.model.keygroups import KeyGroupRange
+from statestore.model.paths import KEY_GROUP, partition_file
+from statestore.model.state import KeyedState
+from statestore.storage import Storage
+from statestore.table.files import FileWriter, ParquetOptions
+from statestore.table.types import arrow_schema
+
+__all__ = ["KeyedTarget", "null_key_error", "write_sorted"]
+
+
+@dataclass(frozen=True)
+class KeyedTarget:
+    """Where a keyed state of one checkpoint is written, and how; can be pickled to a worker."""
+
+    storage: Storage
+    folder: str
+    checkpoint_id: int
+    state: KeyedState
+    options: ParquetOptions = field(default_factory=ParquetOptions)
+
+
+def write_sorted(
+    batches: Iterable[pa.RecordBatch], target: KeyedTarget
+) -> tuple[KeyedStateHandle, ...]:
+    """Write rows that are sorted by ``key_group`` and identity; return a handle per key group.
+
+    Raises NullKeyError with the number of rows, DuplicateKeyError with the entry, or StorageError.
+    """
+    writer = _GroupWriter(target)
+    try:
+        for batch in _checked(batches, target.state):
+            for key_group, rows in _by_key_group(batch):
+                writer.write(key_group, rows)
+        return writer.finish()
+    except BaseException:
+        writer.abandon()
+        raise
+
+
+class _GroupWriter:
+    """The file of the current key group, and the handles of those that are done."""
+
+    def __init__(self, target: KeyedTarget) -> None:
+        self._target = target
+        self._schema = arrow_schema(target.state.schema)
+        # New for every attempt: a retried task never meets the files of the one before it.
+        self._token = uuid.uuid4().hex[:16]
+        self._file: FileWriter | None = None
+        self._key_group = -1
+        self._handles: list[KeyedStateHandle] = []
+
+    def write(self, key_group: int, rows: pa.RecordBatch) -> None:
+        if self._file is None or key_group != self._key_group:
+            self._close()
+            self._key_group = key_group
+            name = f"{self._target.folder}/{self._path()}"
+            self._file = FileWriter(self._target.storage, name, self._schema, self._target.options)
+        self._file.write(rows.select(self._schema.names).cast(self._schema))
+
+    def finish(self) -> tuple[KeyedStateHandle, ...]:
+        self._close()
+        self._target.storage.sync(self._names())
+        return tuple(self._handles)
+
+    def abandon(self) -> None:
+        if self._file is not None:
+            self._file.abandon()
+            self._target.storage.delete(self._file.name)
+        for name in self._names():
+            self._target.storage.delete(name)
+
+    def _close(self) -> None:
+        if self._file is None:
+            return
+        key_groups = KeyGroupRange(self._key_group, self._key_group)
+        facts = self._file.close()
+        self._handles.append(KeyedStateHandle(self._path(), key_groups, **facts))
+        self._file = None
+
+    def _path(self) -> str:
+        return partition_file(self._target.checkpoint_id, self._key_group, self._token)
+
+    def _names(self) -> list[str]:
+        return [f"{self._target.folder}/{handle.path}" for handle in self._handles]
+
+
+def _by_key_group(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    key_groups = np.asarray(batch.column(KEY_GROUP))
+    borders = np.flatnonzero(np.diff(key_groups)) + 1
+    ends = [0, *borders.tolist(), len(key_groups)]
+    for first, last in itertools.pairwise(ends):
+        if last > first:
+            yield int(key_groups[first]), batch.slice(first, last - first)
+
+
+def _checked(batches: Iterable[pa.RecordBatch], state: KeyedState) -> Iterator[pa.RecordBatch]:
+    """Pass batches on; stop at a duplicate entry, and at null keys after counting all of them."""
+    last: pa.RecordBatch | None = None
+    null_keys = 0
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        null_keys += _null_keys(batch, state)
+        if null_keys:
+            continue
+        seam = batch if last is None else pa.concat_batches([last, batch])
+        _refuse_duplicates(seam, state)
+        last = batch.slice(batch.num_rows - 1)
+        yield batch
+    if null_keys:
+        raise null_key_error(state, null_keys)
+
+
+def null_key_error(state: KeyedState, rows: int) -> NullKeyError:
+    """Return the error for rows without a key; it carries their number as ``rows``."""
+    columns = ", ".join(state.key)
+    return NullKeyError(
+        f"{rows} row{'s' if rows > 1 else ''} of {state} have a null key ({columns}); a null key "
+        f"has no key group. Leave them out, e.g. df.where('{state.key[0]} IS NOT NULL')",
+        rows,
+    )
+
+
+def _null_keys(batch: pa.RecordBatch, state: KeyedState) -> int:
+    if state.hash_scheme == "flink-sql":  # there NULL is an ordinary key
+        return 0
+    leaves = [leaf for name in state.key for leaf in leaf_columns(batch.column(name))]
+    if not any(leaf.null_count for leaf in leaves):
+        return 0
+    any_null = np.zeros(batch.num_rows, bool)
+    for leaf in leaves:
+        any_null |= np.asarray(leaf.is_null())
+    return int(any_null.sum())
+
+
+def _refuse_duplicates(batch: pa.RecordBatch, state: KeyedState) -> None:
+    """Compare each row with the next: sorted rows have their duplicates side by side."""
+    rows = batch.num_rows - 1
+    same = np.ones(rows, bool)
+    for name in state.identity:
+        for leaf in leaf_columns(batch.column(name)):
+            same &= _equal(leaf.slice(0, rows), leaf.slice(1))
+            if not same.any():
+                return
+    at = int(np.flatnonzero(same)[0])
+    entry = {name: batch.column(name)[at].as_py() for name in state.identity}
+    raise DuplicateKeyError(
+        f"two rows of {state} claim the same entry {entry}; aggregate them to one, or name the "
+        "columns that tell them apart (namespace, map_key or position)"
+    )
+
+
+def leaf_columns(column: pa.Array) -> list[pa.Array]:
+    """Return the columns that a struct consists of, nested ones opened, nulls passed down."""
+    if pa.types.is_struct(column.type):
+        return [leaf for child in column.flatten() for leaf in leaf_columns(child)]
+    return [column]
+
+
+def _equal(left: pa.Array, right: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Return where two columns hold the same key: null equals null, NaN equals NaN, 0.0 is not
+    -0.0.
+    """
+    equal = pc.equal(left, right)
+    if pa.types.is_floating(left.type):
+        same_sign = pc.equal(pc.divide(1.0, left), pc.divide(1.0, right))
+        both_nan = pc.and_(pc.is_nan(left), pc.is_nan(right))
+        equal = pc.or_(pc.and_(equal, same_sign), both_nan)
+    both_null = pc.and_(left.is_null(), right.is_null())
+    return np.asarray(pc.or_(pc.fill_null(equal, False), both_null))

@@ -1,0 +1,112 @@
+"""One key's rows, from at most one data file: a point lookup without scanning the state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from statestore.errors import InvalidArgumentError
+from statestore.model.manifest import KeyedEntry
+from statestore.model.schema import type_text
+from statestore.model.state import KeyedState
+from statestore.storage import Storage
+from statestore.table.digest import row_hashes
+from statestore.table.files import open_file
+from statestore.table.hashing import key_groups
+from statestore.table.types import arrow_schema
+
+__all__ = ["rows_of_key"]
+
+
+def rows_of_key(storage: Storage, entry: KeyedEntry, key: Any) -> list[dict[str, Any]]:
+    """Return the rows of a key as dictionaries, in stored order; none when the state lacks the key.
+
+    ``key`` is a value, or for several key columns a tuple or a dictionary. Reads the one file of
+    the key's group, in it only row groups whose bounds admit the key. Raises InvalidArgumentError
+    when the value does not fit the key's type.
+    """
+    wanted = _key_batch(entry.state, key)
+    group = int(
+        key_groups(
+            wanted.columns,
+            max_parallelism=entry.state.max_parallelism,
+            hash_scheme=entry.state.hash_scheme,
+        )[0]
+    )
+    schema = arrow_schema(entry.state.schema)
+    wanted_hash = row_hashes(wanted)[0]
+    rows: list[dict[str, Any]] = []
+    for handle in entry.handles:
+        if group not in handle.key_groups:
+            continue
+        with open_file(storage, entry.table.path, handle) as parquet:
+            for index in _row_groups(parquet.metadata, wanted):
+                table = (
+                    parquet.read_row_group(index, use_threads=False)
+                    .select(schema.names)
+                    .cast(schema)
+                )
+                for batch in table.combine_chunks().to_batches():
+                    # Hashes tell 0.0 from -0.0 and find NaN, which comparing values would not.
+                    match = row_hashes(batch.select(entry.state.key)) == wanted_hash
+                    rows.extend(batch.filter(pa.array(match)).to_pylist())
+    return rows
+
+
+def _key_batch(state: KeyedState, key: Any) -> pa.RecordBatch:
+    schema = arrow_schema(state.schema.select(state.key))
+    values = _key_values(state, key)
+    try:
+        arrays = [
+            pa.array([value], field.type) for value, field in zip(values, schema, strict=True)
+        ]
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"{key!r} is no key of {state} ({_key_text(state)}): {error}"
+        ) from error
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _key_values(state: KeyedState, key: Any) -> list[Any]:
+    if isinstance(key, Mapping) and set(key) == set(state.key):
+        return [key[name] for name in state.key]
+    if len(state.key) == 1:
+        return [key]
+    if isinstance(key, tuple | list) and len(key) == len(state.key):
+        return list(key)
+    raise InvalidArgumentError(f"{key!r} is no key of {state}; it has the key ({_key_text(state)})")
+
+
+def _key_text(state: KeyedState) -> str:
+    return ", ".join(f"{name} {type_text(state.schema.type_of(name))}" for name in state.key)
+
+
+def _row_groups(metadata: Any, wanted: pa.RecordBatch) -> list[int]:
+    """Return the row groups whose bounds admit the key; all of them where bounds say nothing."""
+    positions = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
+    kept = []
+    for group in range(metadata.num_row_groups):
+        row_group = metadata.row_group(group)
+        bounds = (
+            (row_group.column(positions[name]).statistics, wanted.column(name)[0].as_py())
+            for name in wanted.schema.names
+            if name in positions and _comparable(wanted.schema.field(name).type)
+        )
+        if all(_admits(statistics, value) for statistics, value in bounds):
+            kept.append(group)
+    return kept
+
+
+def _comparable(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_date(kind))
+
+
+def _admits(statistics: Any, value: Any) -> bool:
+    if value is None or statistics is None or not statistics.has_min_max:
+        return True
+    lowest, highest = statistics.min, statistics.max
+    if isinstance(value, str):  # Parquet orders strings by their UTF-8 bytes
+        return bool(lowest.encode() <= value.encode() <= highest.encode())
+    return bool(lowest <= value <= highest)

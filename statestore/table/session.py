@@ -1,0 +1,201 @@
+"""Start Spark on one machine, for the demo, the tests, and jobs under plain python.
+
+:func:`spark_session` finds a Java, points Spark's Python workers at this interpreter, applies
+``spark-defaults.conf`` (packaged beside this module; ``conf/spark-defaults.conf`` is the same file)
+and adds Delta. All settings with their reasons are in that file; none is repeated here.
+
+Under ``spark-submit`` and in a notebook a Spark is running already, and its settings are its
+owner's: the session is taken as it is, and only checked for Delta.
+
+What Spark prints while it starts (resolving jars, choosing loggers) is held back. When the start
+fails it becomes part of the error; when it succeeds it is dropped. What Spark prints afterwards,
+also on its stdout, goes to our stderr, because our stdout belongs to the data of a command.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from importlib.resources import files
+from typing import TYPE_CHECKING, Literal
+
+from delta import configure_spark_with_delta_pip
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from statestore.errors import InvalidArgumentError, MissingDependencyError, StateStoreError
+from statestore.java import JavaProblem, find_java
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+__all__ = ["default_settings", "java_home", "main", "spark_session"]
+
+PACKAGES = "spark.jars.packages"
+DELTA_CLASSES = ("io.delta.", "org.apache.spark.sql.delta.")
+# How Spark's resolver says that it could not get a jar.
+NOT_RESOLVED = ("unresolved dependency", "download failed")
+NOTE_LINES = 20
+
+
+def spark_session(
+    *,
+    app_name: str = "statestore",
+    master: str = "local[*]",
+    table_format: Literal["delta", "parquet"] = "delta",
+    driver_memory: str | None = None,
+    extra_conf: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Return a Spark session, started on this machine unless one is running.
+
+    ``driver_memory`` (such as ``"2g"``) and ``extra_conf`` go over ``spark-defaults.conf``. They,
+    ``app_name`` and ``master`` are without effect when Spark is running already.
+
+    Raises :class:`MissingDependencyError` when there is no fitting Java, when Delta's jar cannot be
+    fetched, or when the running session was started without Delta, and
+    :class:`InvalidArgumentError` for another ``table_format``.
+    """
+    if table_format not in ("delta", "parquet"):
+        raise InvalidArgumentError(f'table_format is "delta" or "parquet", not {table_format!r}')
+    if _is_running():
+        return _checked(SparkSession.Builder().getOrCreate(), table_format)
+    settings = default_settings(table_format)
+    if driver_memory is not None:
+        settings["spark.driver.memory"] = driver_memory
+    settings |= extra_conf or {}
+    builder = SparkSession.Builder().appName(app_name).master(master)
+    if table_format == "delta":
+        wanted = settings.pop(PACKAGES, "")
+        builder = configure_spark_with_delta_pip(builder, wanted.split(",") if wanted else None)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    _set_environment(master)
+    return _started(builder)
+
+
+def java_home() -> Path:
+    """Return the home of a Java that runs Spark; raise :class:`MissingDependencyError` for none."""
+    answer = find_java()
+    if isinstance(answer, JavaProblem):
+        raise MissingDependencyError(str(answer))
+    return answer.path
+
+
+def default_settings(table_format: str = "delta") -> dict[str, str]:
+    """Return ``spark-defaults.conf`` as a mapping, for Parquet without what Delta's jar defines."""
+    text = files("statestore.table").joinpath("spark-defaults.conf").read_text(encoding="utf-8")
+    lines = (line.strip() for line in text.splitlines())
+    pairs = (line.split(maxsplit=1) for line in lines if line and not line.startswith("#"))
+    settings = dict(pairs)
+    if table_format == "delta":
+        return settings
+    return {name: value for name, value in settings.items() if not value.startswith(DELTA_CLASSES)}
+
+
+def main() -> int:
+    """Start and stop Spark once, which fetches Delta's jar. Return the exit code."""
+    try:
+        spark_session(master="local[1]").stop()
+    except StateStoreError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def _is_running() -> bool:
+    # The variable is how spark-submit tells the Python process about the JVM that it started.
+    return SparkContext._active_spark_context is not None or "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _checked(spark: SparkSession, table_format: str) -> SparkSession:
+    """Return ``spark`` if it has what ``table_format`` needs."""
+    catalog = spark.conf.get("spark.sql.catalog.spark_catalog", "")
+    if table_format == "delta" and not (catalog or "").startswith(DELTA_CLASSES):
+        raise MissingDependencyError(
+            "the Spark session that is running was started without Delta: start it with the lines "
+            'of conf/spark-defaults.conf and Delta\'s package, or use table_format="parquet"'
+        )
+    return spark
+
+
+def _set_environment(master: str) -> None:
+    """Point Spark at its Java, and its Python workers at this interpreter."""
+    # A JAVA_HOME that does not fit is replaced: Spark would fail on it with a stack trace.
+    os.environ["JAVA_HOME"] = str(java_home())
+    # Without it the workers start with the system's python3, which has no pyarrow.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if master.startswith("local"):
+        # The machine's own name often does not resolve, or resolves to a VPN's address.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+
+def _started(builder: SparkSession.Builder) -> SparkSession:
+    """Start the JVM with its output held back, then the session in it."""
+    options: dict[str, str] = builder._options
+    output = _Output()
+    try:
+        if SparkContext._gateway is None:  # else an earlier session of this process left its JVM
+            pipes = {"stdout": output.write_end, "stderr": output.write_end}
+            conf = SparkConf(loadDefaults=False).setAll(list(options.items()))
+            gateway = launch_gateway(conf, pipes)  # type: ignore[no-untyped-call]
+            SparkContext._ensure_initialized(gateway=gateway)
+        return builder.getOrCreate()
+    except PySparkRuntimeError as error:
+        text = output.finished_text()
+        if any(sign in text for sign in NOT_RESOLVED):
+            raise MissingDependencyError(
+                f"Spark's packages ({options.get(PACKAGES, '')}) could not be fetched: check the "
+                'network, or use table_format="parquet", which needs no jar'
+            ) from error
+        error.add_note("\n".join(text.splitlines()[-NOTE_LINES:]))
+        raise
+    finally:
+        output.release()
+
+
+class _Output:
+    """What the JVM prints: kept until :meth:`release`, then passed on to stderr."""
+
+    def __init__(self) -> None:
+        read_end, self.write_end = os.pipe()
+        self._held: list[bytes] = []
+        self._passing = threading.Event()
+        # A daemon: the JVM holds the other end open for as long as this process lives.
+        self._pump = threading.Thread(target=self._run, args=(read_end,), daemon=True)
+        self._pump.start()
+        self._open = True
+
+    def _run(self, read_end: int) -> None:
+        with os.fdopen(read_end, "rb") as lines:
+            for line in lines:
+                if self._passing.is_set():
+                    # Not sys.stderr: its lock may be gone while the interpreter shuts down.
+                    os.write(2, line)
+                else:
+                    self._held.append(line)
+
+    def finished_text(self) -> str:
+        """Return all output of a JVM that has ended."""
+        self._close()
+        self._pump.join(timeout=10)
+        return b"".join(self._held).decode(errors="replace")
+
+    def release(self) -> None:
+        """Pass on what comes from now on, and drop what came before."""
+        self._passing.set()
+        self._held.clear()
+        self._close()
+
+    def _close(self) -> None:
+        # Our copy of the end that the JVM writes to: while it is open, the pump sees no end.
+        if self._open:
+            self._open = False
+            os.close(self.write_end)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,127 @@
+"""Keyed state from a Spark DataFrame: hashed, exchanged and sorted in the JVM, written by pyarrow.
+
+One shuffle, to the subtask that owns the row's key group (``repartitionById`` on a native column),
+and one sort within each Spark partition, which spills to disk when memory is short. A Python task
+then streams the sorted Arrow batches into one file per key group. No row passes through a Python
+function.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, DoubleType, FloatType, IntegerType, StructField, StructType
+
+from statestore.errors import NullKeyError, StateStoreError
+from statestore.model.handles import KeyedStateHandle
+from statestore.model.paths import KEY_GROUP
+from statestore.model.schema import Schema, schema_from_json
+from statestore.model.state import KeyedState
+from statestore.table.keyed import KeyedTarget, null_key_error, write_sorted
+from statestore.table.spark_hashing import check_spark_key, key_group_column, subtask_column
+
+__all__ = ["collect", "key_types", "schema_of", "spark_schema", "write_keyed"]
+
+_OUTCOME = "outcome binary"
+
+
+def schema_of(df: DataFrame) -> Schema:
+    """Return the stored columns of a DataFrame; UnsupportedTypeError for types Delta has not."""
+    return schema_from_json(df.schema.jsonValue())
+
+
+def spark_schema(schema: Schema) -> StructType:
+    """Return what a restored state looks like in Spark: ``key_group``, then the stored columns."""
+    stored = StructType.fromJson(schema.to_json())
+    return StructType([StructField(KEY_GROUP, IntegerType()), *stored.fields])
+
+
+def key_types(df: DataFrame, key: tuple[str, ...], hash_scheme: str) -> tuple[str, ...]:
+    """Return per key column the type whose hash is taken; UnsupportedTypeError when there is
+    none.
+    """
+    names: tuple[str, ...] = check_spark_key(df.schema, key, hash_scheme)
+    return names
+
+
+def collect(df: DataFrame) -> pa.Table:
+    """Return the rows of a small DataFrame on the driver."""
+    return df.toArrow()
+
+
+def write_keyed(
+    df: DataFrame, parallelism: int, target: KeyedTarget
+) -> tuple[KeyedStateHandle, ...]:
+    """Write a keyed state with ``parallelism`` tasks; return its handles in order of key group.
+
+    Raises NullKeyError with the number of rows, DuplicateKeyError, or StorageError; the files of
+    all tasks are then deleted. An error of the DataFrame itself comes out as Spark raised it.
+    """
+    outcomes = [
+        pickle.loads(row.outcome)
+        for row in _sorted_rows(df, parallelism, target.state)
+        .mapInArrow(_task(target), _OUTCOME)
+        .collect()
+    ]
+    errors = [outcome for outcome in outcomes if isinstance(outcome, StateStoreError)]
+    written = [outcome for outcome in outcomes if not isinstance(outcome, StateStoreError)]
+    handles = sorted((h for hs in written for h in hs), key=lambda h: h.key_groups.first)
+    if errors:
+        for handle in handles:
+            target.storage.delete(f"{target.folder}/{handle.path}")
+        raise _one_of(errors, target.state)
+    return tuple(handles)
+
+
+def _sorted_rows(df: DataFrame, parallelism: int, state: KeyedState) -> DataFrame:
+    key_group = key_group_column(
+        df.schema, state.key, max_parallelism=state.max_parallelism, hash_scheme=state.hash_scheme
+    )
+    rows = df.select(key_group.alias(KEY_GROUP), *(_column(name) for name in state.schema.names))
+    subtask = subtask_column(
+        F.col(KEY_GROUP), max_parallelism=state.max_parallelism, parallelism=parallelism
+    )
+    order = [
+        key
+        for name in state.identity
+        for key in _sort_keys(_column(name), df.schema[name].dataType)
+    ]
+    return rows.repartitionById(parallelism, subtask).sortWithinPartitions(KEY_GROUP, *order)
+
+
+def _sort_keys(column: Column, data_type: DataType) -> Iterator[Column]:
+    if isinstance(data_type, StructType):
+        for field in data_type.fields:
+            yield from _sort_keys(column.getField(field.name), field.dataType)
+        return
+    yield column
+    if isinstance(data_type, DoubleType | FloatType):
+        # 0.0 and -0.0 compare equal, yet are two keys: put each beside its like.
+        yield column.cast("string")
+
+
+def _task(target: KeyedTarget) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        outcome: tuple[KeyedStateHandle, ...] | StateStoreError
+        try:
+            outcome = write_sorted(batches, target)
+        except StateStoreError as error:  # raised on the driver, as itself
+            outcome = error
+        yield pa.RecordBatch.from_pydict({"outcome": [pickle.dumps(outcome)]})
+
+    return write
+
+
+def _one_of(errors: list[StateStoreError], state: KeyedState) -> StateStoreError:
+    """Return the error to raise; null keys are counted over all tasks."""
+    null_keys = sum(error.rows for error in errors if isinstance(error, NullKeyError))
+    return null_key_error(state, null_keys) if null_keys else errors[0]
+
+
+def _column(name: str) -> Column:
+    quoted = name.replace("`", "``")
+    return F.col(f"`{quoted}`")

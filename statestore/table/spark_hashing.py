@@ -1,0 +1,174 @@
+"""The key group and the subtask of a row as native Spark columns: no Python runs on the executors.
+
+The contract is that of :mod:`statestore.model.keyhash` (invariant I1; reference sections a and b),
+with the types of :mod:`statestore.table.hashing_types`: string, byte to long, float, double,
+boolean, decimal, date (LocalDate), timestamp (Instant), timestamp_ntz (LocalDateTime), binary
+where the scheme has it, struct (a Tuple), and several columns.
+
+Spark's own ``hash()`` is the same Murmur3 with the fixed seed 42, and hashing several columns
+chains them: the hash of the first is the seed of the second. There is exactly one int whose hash
+with seed 42 is 0. Put in front, it gives the seed 0 that key groups need.
+
+A row with a null key has the key group null (java, pyflink): the column never fails a query over
+it. Results depend on no session setting: not on the time zone, not on ANSI mode.
+"""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.model.keygroups import KeyGroupAssignment, key_group_of_hash
+from statestore.model.keyhash import DEFAULT_HASH_SCHEME, check_hash_scheme
+from statestore.table.hashing_types import check_key_type, check_tuple
+from statestore.table.spark_hashing_java import divide, java_hash_column, signed, tuple_hash_column
+from statestore.table.spark_hashing_sql import sql_hash_column
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import Column
+
+__all__ = ["check_spark_key", "key_group_column", "key_hash_column", "subtask_column"]
+
+_SEED_ZERO: Final = -1_693_959_553
+"""``hash(this)`` is 0: see the module's docstring."""
+
+
+def key_group_column(
+    schema: T.StructType,
+    key: Sequence[str],
+    *,
+    max_parallelism: int,
+    hash_scheme: str = DEFAULT_HASH_SCHEME,
+    key_types: Sequence[str | None] | None = None,
+) -> Column:
+    """Return the key group, 0 .. ``max_parallelism`` - 1, of every row, as an int column.
+
+    ``key`` names top-level columns of ``schema``, literally (dots and spaces mean nothing), in the
+    order of the key; ``key_types`` is as for :func:`check_spark_key`. Null where a key column is
+    null (java, pyflink). Raises what :func:`check_spark_key` raises, and ParallelismError when
+    ``max_parallelism`` is not in 1..32768.
+    """
+    key_group_of_hash(0, max_parallelism)  # checks the bounds
+    hashed = key_hash_column(schema, key, hash_scheme=hash_scheme, key_types=key_types)
+    mixed = F.hash(F.lit(_SEED_ZERO), hashed).cast("bigint")
+    # As bigint abs() has an answer for -2^31, and the remainder makes 0 of it.
+    group = (F.abs(mixed) % (1 << 31) % max_parallelism).cast("int")
+    if hash_scheme == "flink-sql":
+        return group
+    return F.when(reduce(and_, [column_of(name).isNotNull() for name in key]), group)
+
+
+def key_hash_column(
+    schema: T.StructType,
+    key: Sequence[str],
+    *,
+    hash_scheme: str = DEFAULT_HASH_SCHEME,
+    key_types: Sequence[str | None] | None = None,
+) -> Column:
+    """Return the signed 32-bit key hash of every row as an int column; anything for a null key."""
+    names = check_spark_key(schema, key, hash_scheme, key_types)
+    columns = [column_of(name) for name in key]
+    types = [schema[name].dataType for name in key]
+    typed = list(zip(columns, types, names, strict=True))
+    if hash_scheme == "flink-sql":
+        return sql_hash_column([(column, name) for column, _, name in typed])
+    fields = [java_hash_column(column, data_type, name) for column, data_type, name in typed]
+    hashed = fields[0] if len(fields) == 1 else tuple_hash_column(fields)
+    # Row.of(key): 31 for the row, 31 for the field (reference b.2, b.3).
+    return (signed(hashed + 62) if hash_scheme == "pyflink" else hashed).cast("int")
+
+
+def subtask_column(key_group: Column, *, max_parallelism: int, parallelism: int) -> Column:
+    """Return the subtask that owns ``key_group``, as an int column (invariant I2).
+
+    Raises ParallelismError as :class:`KeyGroupAssignment` does.
+    """
+    KeyGroupAssignment(max_parallelism=max_parallelism, parallelism=parallelism)
+    return divide(key_group.cast("bigint") * parallelism, max_parallelism).cast("int")
+
+
+def check_spark_key(
+    schema: T.StructType,
+    key: Sequence[str],
+    hash_scheme: str = DEFAULT_HASH_SCHEME,
+    key_types: Sequence[str | None] | None = None,
+) -> tuple[str, ...]:
+    """Return, per key column, the name of the type that is hashed, as ``check_key_type`` does.
+
+    ``key_types`` asks for other types than the columns' own. Raises InvalidArgumentError for a
+    column that ``schema`` does not have, UnsupportedTypeError for one that cannot be a key.
+    """
+    check_hash_scheme(hash_scheme)
+    wanted = [None] * len(key) if key_types is None else list(key_types)
+    if not key or len(wanted) != len(key):
+        raise InvalidArgumentError(
+            f"{len(key)} key columns, {len(wanted)} key types: need one each"
+        )
+    names = []
+    for name, key_type in zip(key, wanted, strict=True):
+        if name not in schema.names:
+            raise InvalidArgumentError(
+                f"there is no column {name!r}: the columns are {', '.join(schema.names)}"
+            )
+        try:
+            arrow_type = _arrow_type(schema[name].dataType)
+            names.append(check_key_type(arrow_type, hash_scheme, key_type))
+        except UnsupportedTypeError as error:
+            error.add_note(f"key column {name!r}")
+            raise
+    if hash_scheme != "flink-sql":
+        check_tuple(names)
+    return tuple(names)
+
+
+def column_of(name: str) -> Column:
+    """Return the top-level column with exactly this name."""
+    return F.col("`" + name.replace("`", "``") + "`")
+
+
+def _arrow_type(data_type: T.DataType) -> pa.DataType:
+    """What Arrow calls a Spark type; the rules for key types are written once, for Arrow."""
+    if isinstance(data_type, T.StringType) and not data_type.isUTF8BinaryCollation():
+        raise UnsupportedTypeError(
+            f"a string with collation {data_type.collation} cannot be a key: equal strings would "
+            "be in different key groups; cast it to string collate UTF8_BINARY"
+        )
+    if isinstance(data_type, T.DecimalType):
+        return pa.decimal128(data_type.precision, data_type.scale)
+    if isinstance(data_type, T.StructType):
+        return pa.struct([(field.name, _arrow_type(field.dataType)) for field in data_type])
+    if isinstance(data_type, T.ArrayType):
+        return pa.list_(_arrow_type(data_type.elementType))
+    if isinstance(data_type, T.MapType):
+        return pa.map_(_arrow_type(data_type.keyType), _arrow_type(data_type.valueType))
+    for spark_type, arrow_type in _ARROW:
+        if isinstance(data_type, spark_type):
+            return arrow_type
+    raise UnsupportedTypeError(
+        f"a column of type {data_type.simpleString()} cannot be a key: cast it to a string"
+    )
+
+
+_ARROW: Final[tuple[tuple[type[T.DataType] | tuple[type[T.DataType], ...], pa.DataType], ...]] = (
+    ((T.StringType, T.CharType, T.VarcharType), pa.string()),
+    (T.BooleanType, pa.bool_()),
+    (T.ByteType, pa.int8()),
+    (T.ShortType, pa.int16()),
+    (T.IntegerType, pa.int32()),
+    (T.LongType, pa.int64()),
+    (T.FloatType, pa.float32()),
+    (T.DoubleType, pa.float64()),
+    (T.DateType, pa.date32()),
+    (T.TimestampType, pa.timestamp("us", "UTC")),
+    (T.TimestampNTZType, pa.timestamp("us")),
+    (T.BinaryType, pa.binary()),
+    (T.NullType, pa.null()),
+)

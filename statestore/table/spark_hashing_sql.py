@@ -1,0 +1,179 @@
+"""Flink SQL's key hash as a Spark expression: the bytes of a ``BinaryRowData``, then Spark's
+``hash()``.
+
+The contract is reference section b.4; the scalar twin is ``model.sqlhash``. Spark's hash of a
+binary is Murmur3-x86-32 with seed 42, and equals Flink's whenever the length is a multiple of 4,
+which that of a row always is. Spark itself keeps one NaN only, so the payload of a NaN does not
+count here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pyspark.sql import functions as F
+
+from statestore.model.sqlhash import SqlType, parse_sql_type
+from statestore.table.spark_hashing_java import (
+    divide,
+    let,
+    micros_of_day,
+    reflect,
+    unscaled_digits,
+    words_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import Column
+
+__all__ = ["sql_hash_column"]
+
+_U32: Final = 0xFFFFFFFF
+_MASKS: Final = {"TINYINT": 0xFF, "SMALLINT": 0xFFFF, "INT": _U32}
+_CASTS: Final = {"TINYINT": "tinyint", "SMALLINT": "smallint", "INT": "int", "BIGINT": "bigint"}
+_HEX: Final = "0123456789ABCDEF"
+_REVERSED_BYTES: Final = "OPMNKLIJGHEFCDAB"
+
+
+class _Field(NamedTuple):
+    """One column: its eight bytes as a bigint or a binary, what lies behind, and how long that
+    is.
+    """
+
+    slot: Column
+    tail: Column | None = None
+    size: Column | None = None
+
+
+def sql_hash_column(fields: Sequence[tuple[Column, str]]) -> Column:
+    """Return ``BinaryRowData.hashCode()`` of (column, SQL type) pairs, as an int column; never
+    null.
+    """
+    header = _header([column for column, _ in fields])
+    offset: Column = F.lit(8 * (len(header) + len(fields))).cast("bigint")
+    slots, tails = [], []
+    for column, name in fields:
+        field = _field(column, parse_sql_type(name), offset)
+        slots.append(field.slot)
+        if field.tail is not None and field.size is not None:
+            tails.append(field.tail)
+            offset = offset + field.size
+    return F.hash(F.concat(*header, *slots, *tails))
+
+
+def _header(columns: Sequence[Column]) -> list[Column]:
+    """Eight bytes for every 64 columns: the row kind, 0, and bit i + 8 set where column i is
+    null.
+    """
+    words = []
+    for first in range(0, len(columns) + 8, 64):
+        word: Column = F.lit(0).cast("bigint")
+        for bit in range(64):
+            index = first + bit - 8
+            if 0 <= index < len(columns):
+                flag = (1 << bit) - (1 << 64 if bit == 63 else 0)
+                is_null = F.when(columns[index].isNull(), F.lit(flag)).otherwise(F.lit(0))
+                word = word.bitwiseOR(is_null.cast("bigint"))
+        words.append(_little_endian(word))
+    return words
+
+
+def _field(column: Column, sql_type: SqlType, offset: Column) -> _Field:
+    name = sql_type.name
+    if name in ("STRING", "BYTES"):
+        return _text(column.cast("binary"), offset)
+    if sql_type.reserved and name == "DECIMAL":
+        return _wide_decimal(column, offset)
+    if name in ("TIMESTAMP", "TIMESTAMP_LTZ"):
+        return _timestamp(column, sql_type, offset)
+    return _Field(_little_endian(F.coalesce(_number(column, name), F.lit(0).cast("bigint"))))
+
+
+def _number(column: Column, name: str) -> Column:
+    """The eight bytes of a type that fits them, as a number."""
+    if name in _CASTS:
+        whole = column.cast(_CASTS[name]).cast("bigint")
+        return whole.bitwiseAND(_MASKS[name]) if name in _MASKS else whole
+    if name == "BOOLEAN":
+        return column.cast("int").cast("bigint")
+    if name == "DATE":
+        return F.unix_date(column).cast("bigint").bitwiseAND(_U32)
+    if name == "DECIMAL":
+        magnitude = unscaled_digits(column).cast("bigint")
+        return magnitude * F.when(column < 0, F.lit(-1)).otherwise(F.lit(1))
+    # Reflection fails on a null where Java wants a primitive.
+    present = F.coalesce(column, F.lit(0).cast("float" if name == "FLOAT" else "double"))
+    if name == "FLOAT":
+        return reflect("java.lang.Float", "floatToRawIntBits", present).bitwiseAND(_U32)
+    return reflect("java.lang.Double", "doubleToRawLongBits", present)
+
+
+def _timestamp(column: Column, sql_type: SqlType, offset: Column) -> _Field:
+    if sql_type.name == "TIMESTAMP_LTZ":
+        millis, micros = F.unix_millis(column), F.pmod(F.unix_micros(column), F.lit(1_000_000))
+    else:
+        of_day = micros_of_day(column)
+        days = F.unix_date(column.cast("date")).cast("bigint")
+        millis, micros = days * 86_400_000 + divide(of_day, 1000), of_day % 1_000_000
+    unit = 10 ** max(6 - sql_type.precision, 0)
+    if unit > 1:
+        problem = (
+            f"a value has more digits than precision {sql_type.precision}: round the key first"
+        )
+        # Kept as a condition on the value itself, so that no optimisation can drop it.
+        exact = micros % unit == 0
+        millis = F.when(exact | column.isNull(), millis).otherwise(F.raise_error(F.lit(problem)))
+    millis = F.coalesce(millis, F.lit(0).cast("bigint"))
+    if not sql_type.reserved:
+        return _Field(_little_endian(millis))
+    nanos = F.coalesce(micros % 1000 * 1000, F.lit(0).cast("bigint"))
+    return _Field(_reference(offset, nanos), _little_endian(millis), F.lit(8))
+
+
+def _wide_decimal(column: Column, offset: Column) -> _Field:
+    """Minimal big-endian two's complement in hex digits: two's complement of -m inverts m - 1."""
+    magnitude = unscaled_digits(column).cast("decimal(38,0)")
+    below = F.when(column < 0, magnitude - 1).otherwise(magnitude).cast("decimal(38,0)")
+    digits = let(below, _hex128)
+    digits = F.when(column < 0, F.translate(digits, _HEX, _HEX[::-1])).otherwise(digits)
+    # A leading byte that only repeats the sign is left out, and the last one stays.
+    minimal = F.regexp_replace(digits, "^(?:(?:00)+(?=[0-7].)|(?:FF)+(?=[89A-F].))", "")
+    shown = F.coalesce(minimal, F.lit(""))
+    slot = _reference(offset, F.shiftright(F.length(shown), 1))
+    return _Field(slot, F.unhex(F.rpad(shown, 32, "0")), F.lit(16))
+
+
+def _hex128(value: Column) -> Column:
+    high, middle, low = words_of(value)
+    widths = ((high, 16), (middle, 8), (low, 8))
+    return F.concat(*(F.lpad(F.hex(word), width, "0") for word, width in widths))
+
+
+def _text(raw: Column, offset: Column) -> _Field:
+    size = F.octet_length(raw)
+    is_short = size < 8
+    zero, nothing = F.lit(b"\0"), F.lit(b"")
+    in_place = F.concat(F.rpad(raw, F.lit(7), zero), F.unhex(F.hex(size + 128)))
+    slot = F.when(is_short, in_place).otherwise(_reference(offset, size))
+    padded = (size + 7).bitwiseAND(-8)
+    tail = F.when(is_short, nothing).otherwise(F.rpad(raw, padded, zero))
+    behind = F.when(is_short | raw.isNull(), F.lit(0)).otherwise(padded)
+    empty = F.lit(bytes(8))
+    return _Field(F.coalesce(slot, empty), F.coalesce(tail, nothing), behind)
+
+
+def _reference(offset: Column, low: Column) -> Column:
+    """A slot with the offset in its upper half and a small number in its lower one."""
+    return _little_endian(F.shiftleft(offset, 32) + low)
+
+
+def _little_endian(value: Column) -> Column:
+    """The eight bytes of a bigint, lowest first."""
+    digits = F.lpad(F.hex(value), 16, "0")
+    # Letter i of the pattern stands for digit i: one look-up reverses the bytes.
+    swapped = F.call_function(
+        "translate", F.lit(_REVERSED_BYTES), F.lit("ABCDEFGHIJKLMNOP"), digits
+    )
+    return F.unhex(swapped)

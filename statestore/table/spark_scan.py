@@ -1,0 +1,110 @@
+"""Keyed state out of files into Spark: exactly ``parallelism`` Spark partitions, and no shuffle.
+
+:func:`dataframe` maps a range of ``parallelism`` numbers, one per Spark partition: task i opens the
+files of subtask i and hands their Arrow batches to the JVM. :func:`register` offers the same as
+``spark.read.format("keyed_state")``. (Spark's own sources ``statestore`` and ``state-metadata``
+read Spark's checkpoints, not ours.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from statestore.model.handles import KeyedStateHandle
+from statestore.model.manifest import KeyedEntry
+from statestore.storage import Storage
+from statestore.table.scan import read_handles
+from statestore.table.spark import spark_schema
+
+__all__ = ["FORMAT", "Read", "dataframe", "register"]
+
+FORMAT = "keyed_state"
+
+Handles = tuple[KeyedStateHandle, ...]
+
+
+@dataclass(frozen=True)
+class Read:
+    """What a read of ``keyed_state`` comes to: the state, and the handles of each subtask."""
+
+    storage: Storage
+    entry: KeyedEntry
+    per_subtask: tuple[Handles, ...]
+
+
+def dataframe(
+    spark: SparkSession, storage: Storage, entry: KeyedEntry, per_subtask: Sequence[Handles]
+) -> DataFrame:
+    """Return a DataFrame whose Spark partition i holds the rows of ``per_subtask[i]``, in that
+    order.
+    """
+    schema = spark_schema(entry.state.schema)
+    arrow = to_arrow_schema(schema, timezone="UTC")
+    parallelism = len(per_subtask)
+
+    def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for subtask in batch.column(0).to_pylist():
+                for rows in read_handles(storage, entry, per_subtask[subtask]):
+                    yield rows.cast(arrow)
+
+    return spark.range(0, parallelism, 1, parallelism).mapInArrow(read, schema)
+
+
+@dataclass
+class SubtaskPartition(InputPartition):
+    """One subtask's files, as Spark sends them to the task that reads them."""
+
+    storage: Storage
+    entry: KeyedEntry
+    handles: Handles
+
+    def __init__(self, storage: Storage, entry: KeyedEntry, handles: Handles) -> None:
+        """Keep the parts; a task gets its own subtask's handles only."""
+        self.storage, self.entry, self.handles = storage, entry, handles
+
+
+class SubtaskReader(DataSourceReader):
+    """Plans on the driver, reads in the tasks; see ``pyspark.sql.datasource``."""
+
+    def __init__(self, read: Read) -> None:
+        """Keep the resolved read."""
+        self._read = read
+        self._arrow = to_arrow_schema(spark_schema(read.entry.state.schema), timezone="UTC")
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return one input partition per subtask, in order. Called on the driver, once."""
+        read = self._read
+        return [SubtaskPartition(read.storage, read.entry, handles) for handles in read.per_subtask]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield a subtask's rows. Called on an executor, once per Spark partition."""
+        assert isinstance(partition, SubtaskPartition)
+        for rows in read_handles(partition.storage, partition.entry, partition.handles):
+            yield rows.cast(self._arrow)
+
+
+def register(spark: SparkSession, resolve: Callable[[Mapping[str, str]], Read]) -> None:
+    """Make ``spark.read.format("keyed_state")`` known to a session; ``resolve`` reads the
+    options.
+    """
+
+    class KeyedStateDataSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return FORMAT
+
+        def schema(self) -> StructType:
+            return spark_schema(resolve(self.options).entry.state.schema)
+
+        def reader(self, schema: StructType) -> DataSourceReader:
+            return SubtaskReader(resolve(self.options))
+
+    spark.dataSource.register(KeyedStateDataSource)

@@ -1,0 +1,55 @@
+"""A data file's statistics as Delta keeps them, from the Parquet footer (Delta protocol, "Per-file
+Statistics").
+
+Key columns only, and only types whose bounds are exact in JSON; a missing bound is allowed, a wrong
+one would hide rows from every Delta reader.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pyarrow.parquet as pq
+
+__all__ = ["file_statistics"]
+
+_LONGEST_TEXT = 32
+
+
+def file_statistics(metadata: pq.FileMetaData, columns: tuple[str, ...]) -> dict[str, Any]:
+    """Return ``numRecords`` and, for the columns that have them, bounds and null counts."""
+    bounds: dict[str, dict[str, Any]] = {"minValues": {}, "maxValues": {}, "nullCount": {}}
+    positions = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
+    for name in columns:
+        if name in positions:
+            _add_bounds(bounds, name, metadata, positions[name])
+    return {"numRecords": metadata.num_rows, **bounds}
+
+
+def _add_bounds(
+    bounds: dict[str, dict[str, Any]], name: str, metadata: pq.FileMetaData, position: int
+) -> None:
+    groups = range(metadata.num_row_groups)
+    found = [metadata.row_group(group).column(position).statistics for group in groups]
+    if any(one is None for one in found):
+        return
+    if all(one.has_null_count for one in found):
+        bounds["nullCount"][name] = sum(one.null_count for one in found)
+    if not found or not all(one.has_min_max for one in found):
+        return
+    lowest, highest = min(one.min for one in found), max(one.max for one in found)
+    if isinstance(lowest, bool) or not isinstance(lowest, int | str | dt.date):
+        return
+    if isinstance(lowest, dt.datetime):
+        return
+    if isinstance(lowest, str):
+        # A cut lower bound is still one; an upper bound would have to be raised, so a long one is
+        # left out.
+        bounds["minValues"][name] = lowest[:_LONGEST_TEXT]
+        if len(highest) <= _LONGEST_TEXT:
+            bounds["maxValues"][name] = highest
+        return
+    dates = isinstance(lowest, dt.date)
+    bounds["minValues"][name] = str(lowest) if dates else lowest
+    bounds["maxValues"][name] = str(highest) if dates else highest

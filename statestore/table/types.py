@@ -1,0 +1,95 @@
+"""Column types between the manifest's notation and Arrow's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from statestore.errors import UnsupportedTypeError
+from statestore.model.schema import DataType, Field, Schema, decimal_parts
+
+__all__ = ["arrow_schema", "arrow_type", "schema_of_arrow"]
+
+_ARROW = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "integer": pa.int32(),
+    "short": pa.int16(),
+    "byte": pa.int8(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+_NAMES = {str(arrow): name for name, arrow in _ARROW.items()}
+
+
+def arrow_schema(schema: Schema) -> pa.Schema:
+    """Return the Arrow schema of stored columns; every column may hold null."""
+    return pa.schema([pa.field(field.name, arrow_type(field.type)) for field in schema.fields])
+
+
+def arrow_type(data_type: DataType) -> pa.DataType:
+    """Return the Arrow type of a stored type; timestamps are microseconds, UTC where zoned."""
+    if isinstance(data_type, str):
+        parts = decimal_parts(data_type)
+        return pa.decimal128(*parts) if parts else _ARROW[data_type]
+    match data_type["type"]:
+        case "struct":
+            fields = [(f["name"], arrow_type(f["type"])) for f in data_type["fields"]]
+            return pa.struct([pa.field(name, kind) for name, kind in fields])
+        case "array":
+            return pa.list_(pa.field("element", arrow_type(data_type["elementType"])))
+        case _:
+            return pa.map_(arrow_type(data_type["keyType"]), arrow_type(data_type["valueType"]))
+
+
+def schema_of_arrow(schema: pa.Schema) -> Schema:
+    """Return how the columns of an Arrow table are stored.
+
+    Raises UnsupportedTypeError naming the column for types that Delta and Spark do not have.
+    """
+    return Schema(tuple(Field(field.name, _stored(field.type, field.name)) for field in schema))
+
+
+def _stored(kind: pa.DataType, column: str) -> DataType:
+    types = pa.types
+    if types.is_struct(kind):
+        fields = [Field(child.name, _stored(child.type, column)).to_json() for child in kind]
+        return {"type": "struct", "fields": fields}
+    if types.is_map(kind):
+        key, value = _stored(kind.key_type, column), _stored(kind.item_type, column)
+        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+    if types.is_list(kind) or types.is_large_list(kind):
+        element = _stored(kind.value_type, column)
+        return {"type": "array", "elementType": element, "containsNull": True}
+    if types.is_decimal128(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    if types.is_dictionary(kind):
+        return _stored(kind.value_type, column)
+    if types.is_timestamp(kind):
+        return "timestamp" if kind.tz else "timestamp_ntz"
+    plain = {pa.large_string(): "string", pa.large_binary(): "binary", pa.string_view(): "string"}
+    name = plain.get(kind) or _NAMES.get(str(kind))
+    if name is None:
+        raise UnsupportedTypeError(
+            f"column {column!r} has Arrow type {kind}, which cannot be stored; {_advice(kind)}"
+        )
+    return name
+
+
+def _advice(kind: pa.DataType) -> str:
+    advice: list[tuple[Callable[[pa.DataType], bool], str]] = [
+        (
+            pa.types.is_unsigned_integer,
+            "cast it to a signed integer (Spark and Delta have no unsigned ones)",
+        ),
+        (pa.types.is_time, "cast it to a number of microseconds (long)"),
+        (pa.types.is_duration, "cast it to a number of microseconds (long)"),
+        (pa.types.is_null, "give the column a type"),
+    ]
+    return next((text for test, text in advice if test(kind)), "cast it to a type that Delta has")

@@ -1,0 +1,40 @@
+"""What all tests share: one Spark session for the whole run, and Hypothesis's profile.
+
+``CI=1`` makes Hypothesis try the same examples on every run, so that a red build is red again;
+everywhere else it looks for new ones. Spark starts only when a test asks for ``spark``.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from statestore.table.session import spark_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+# No deadline: the first example of a run pays for imports and, on two cores, for its neighbours.
+settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("dev"), derandomize=True, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session of this run: 2 cores, Delta, a warehouse that is thrown away."""
+    session = spark_session(
+        app_name="statestore-tests",
+        master="local[2]",
+        extra_conf={
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        },
+    )
+    yield session
+    session.stop()

@@ -1,0 +1,89 @@
+"""The project's own modules as syntax trees, for the tests that hold its structure."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True)
+class Module:
+    """One source file: its dotted name, as in ``statestore.model.paths``, its text and its tree."""
+
+    name: str
+    text: str = field(repr=False)
+    tree: ast.Module = field(repr=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported module; ``lazy`` inside a function, ``for_types`` under ``TYPE_CHECKING``."""
+
+    name: str
+    line: int
+    lazy: bool
+    for_types: bool
+
+
+@cache
+def modules(*packages: str) -> tuple[Module, ...]:
+    """Return every module under the given top directories."""
+    paths = (path for package in packages for path in sorted((ROOT / package).rglob("*.py")))
+    return tuple(_module(path) for path in paths)
+
+
+def _module(path: Path) -> Module:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    text = path.read_text(encoding="utf-8")
+    name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+    return Module(name, text, ast.parse(text, str(path)))
+
+
+def imports(module: Module) -> Iterator[Import]:
+    """Yield what ``module`` imports, also by ``import_module("...")``, wherever it stands."""
+    yield from _imports(module.tree, lazy=False, for_types=False)
+
+
+def _imports(node: ast.AST, *, lazy: bool, for_types: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        for name in _imported(child):
+            yield Import(name, getattr(child, "lineno", 0), lazy, for_types)
+        inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        guarded = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+        yield from _imports(child, lazy=lazy or inside, for_types=for_types or guarded)
+
+
+def _imported(node: ast.AST) -> list[str]:
+    match node:
+        case ast.Import(names=names):
+            return [alias.name for alias in names]
+        case ast.ImportFrom(level=0, module=str(package), names=names):
+            # `from statestore import errors` imports statestore.errors; for a class or a function
+            # the longer name changes nothing, because layers go by prefix.
+            return [f"{package}.{alias.name}" for alias in names]
+        case ast.ImportFrom():
+            return ["(relative)"]
+        case ast.Call(func=ast.Name(id="import_module") | ast.Attribute(attr="import_module")):
+            return [name for name in map(_text, node.args) if name]
+    return []
+
+
+def _text(node: ast.expr) -> str | None:
+    """Return a string constant, or the package that an f-string begins with."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=[ast.Constant(value=str(text)), *_]):
+            return text.rstrip(".")
+    return None

