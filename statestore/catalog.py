@@ -14,7 +14,9 @@ from statestore.errors import (
     CheckpointNotFoundError,
     CommitConflictError,
     InvalidArgumentError,
+    MalformedManifestError,
     StateStoreError,
+    StorageError,
     StoreNotFoundError,
 )
 from statestore.model.document import parse_document
@@ -40,8 +42,8 @@ class Catalog:
     def open(cls, storage: Storage, *, create: bool) -> Catalog:
         """Return the catalog of a store; with ``create``, make the store if there is none.
 
-        Raises StoreNotFoundError, FormatVersionError when a newer release wrote it, or
-        StorageError.
+        Raises StoreNotFoundError, InvalidArgumentError when the store would be made among other
+        files, FormatVersionError when a newer release wrote it, or StorageError.
         """
         try:
             raw = storage.read(STORE_FILE)
@@ -52,8 +54,12 @@ class Catalog:
                     "StateStore.open(url)"
                 ) from None
             raw = _create(storage)
-        except NotADirectoryError:
-            raise StoreNotFoundError(f"{storage.url} is a file, not a store") from None
+        except StorageError as error:
+            if not isinstance(error.__cause__, NotADirectoryError):
+                raise
+            raise StoreNotFoundError(
+                f"{storage.url} is a file, or lies below one, and not a store; check the URL"
+            ) from error
         name = f"{storage.url}/{STORE_FILE}"
         root = parse_document(raw, name=name, form=STORE_FORMAT, newest=STORE_FORMAT_VERSION)
         return cls(storage, root.at("store_id").text())
@@ -84,15 +90,26 @@ class Catalog:
                 f"no checkpoint {wanted} in {self.storage.url}; {_list(ids)}"
             )
         name = manifest_path(wanted)
-        return manifest_from_json(self.storage.read(name), name=f"{self.storage.url}/{name}")
+        manifest = manifest_from_json(self.storage.read(name), name=f"{self.storage.url}/{name}")
+        if manifest.checkpoint_id != wanted:
+            raise MalformedManifestError(
+                f"{self.storage.url}/{name} at $.checkpoint_id: it is the manifest of checkpoint "
+                f"{manifest.checkpoint_id}, under another name"
+            )
+        return manifest
 
     def commit(self, manifest: Manifest) -> None:
         """Make a checkpoint visible: put its manifest, if its id is free (I4, I5).
 
-        Raises CommitConflictError naming the winner when another writer has taken the id.
+        Raises CommitConflictError naming the winner when another writer has taken the id. After any
+        other error the manifest may be there all the same.
         """
         name = manifest_path(manifest.checkpoint_id)
-        if self.storage.put_if_absent(name, manifest_to_json(manifest)):
+        raw = manifest_to_json(manifest)
+        if self.storage.put_if_absent(name, raw):
+            return
+        # An object store's client that lost the answer puts again, and then meets its own object.
+        if self.storage.read(name) == raw:
             return
         raise CommitConflictError(
             f"checkpoint {manifest.checkpoint_id} of {self.storage.url} was committed by "
@@ -110,12 +127,13 @@ class Catalog:
             if not ids:
                 raise CheckpointNotFoundError(f"{self.storage.url} has no checkpoint yet")
             return ids[-1]
-        try:
+        if isinstance(checkpoint, str) and checkpoint.isascii() and checkpoint.isdigit():
             return int(checkpoint)
-        except ValueError:
-            raise InvalidArgumentError(
-                f"a checkpoint is a number or 'latest', not {checkpoint!r}; {_list(ids)}"
-            ) from None
+        if isinstance(checkpoint, int) and not isinstance(checkpoint, bool):
+            return checkpoint
+        raise InvalidArgumentError(
+            f"a checkpoint is a number or 'latest', not {checkpoint!r}; {_list(ids)}"
+        )
 
     def _winner(self, name: str) -> str:
         try:
@@ -133,7 +151,15 @@ def _create(storage: Storage) -> bytes:
     }
     raw = json.dumps(document).encode() + b"\n"
     # Of two creators one wins, and both must go on with the winner's store id.
-    return raw if storage.put_if_absent(STORE_FILE, raw) else storage.read(STORE_FILE)
+    if storage.is_empty() and storage.put_if_absent(STORE_FILE, raw):
+        return raw
+    try:
+        return storage.read(STORE_FILE)
+    except FileNotFoundError:
+        raise InvalidArgumentError(
+            f"{storage.url} holds other files and no {STORE_FILE}: it is not a store, and none is "
+            "made among them; give an empty or new folder (or bring the file back, if it was one)"
+        ) from None
 
 
 def _list(ids: tuple[int, ...]) -> str:

@@ -45,6 +45,9 @@ class Storage(Protocol):
     def list(self, folder: str) -> tuple[str, ...]:
         """Return the names of all files below a folder, sorted; none when it does not exist."""
 
+    def is_empty(self) -> bool:
+        """Return whether nothing lies here yet, hidden files aside; costs one short listing."""
+
     def delete(self, name: str) -> None:
         """Remove a file; nothing happens when there is none."""
 
@@ -90,8 +93,10 @@ def _named(action: str, where: str) -> Iterator[None]:
     """Turn an error of the file system into StorageError naming what was tried, and where."""
     try:
         yield
-    except FileNotFoundError:
-        raise
+    except FileNotFoundError as error:
+        if action == "read":
+            raise
+        raise StorageError(f"cannot {action} {where}: {error}") from error
     except PermissionError as error:
         raise StorageError(f"cannot {action} {where}: permission denied") from error
     except OSError as error:
@@ -136,9 +141,23 @@ class LocalStorage:
     def list(self, folder: str) -> tuple[str, ...]:
         """Return the names of all files below a folder, temporary ones of ours left out."""
         with _named("list", self._full(folder)):
-            found = (self._root / folder).rglob("*")
-            files = (path for path in found if not path.name.startswith(".") and path.is_file())
-            return tuple(sorted(path.relative_to(self._root).as_posix() for path in files))
+            # Unlike a glob, this walk tells an unreadable folder from an empty one.
+            found = [
+                Path(parent, name).relative_to(self._root).as_posix()
+                for parent, _, names in os.walk(self._root / folder, onerror=_unless_missing)
+                for name in names
+                if not name.startswith(".")
+            ]
+            return tuple(sorted(found))
+
+    def is_empty(self) -> bool:
+        """Return whether the folder holds nothing but hidden files and what a new disk holds."""
+        with _named("list", self.url):
+            try:
+                with os.scandir(self._root) as entries:
+                    return all(entry.name.startswith((".", "lost+found")) for entry in entries)
+            except FileNotFoundError:
+                return True
 
     def delete(self, name: str) -> None:
         """Remove a file."""
@@ -236,6 +255,14 @@ class S3Storage:
             found = self._fs.find(self._key(folder))
         return tuple(sorted(path[len(self._prefix) + 1 :] for path in found))
 
+    def is_empty(self) -> bool:
+        """Return whether no object has this prefix; one request for one name."""
+        bucket, _, key = self._prefix.partition("/")
+        prefix = f"{key}/" if key else ""
+        with _named("list", self.url):
+            found = self._fs.call_s3("list_objects_v2", Bucket=bucket, Prefix=prefix, MaxKeys=1)
+        return not found.get("Contents")
+
     def delete(self, name: str) -> None:
         """Remove an object; S3 does not mind when there is none."""
         with _named("delete", self._full(name)):
@@ -272,6 +299,12 @@ class S3Storage:
 
     def _full(self, name: str) -> str:
         return f"s3://{self._key(name)}"
+
+
+def _unless_missing(error: OSError) -> None:
+    """Raise what a walk met, unless the folder is gone."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _fsync(path: Path) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from statestore._version import __version__
 from statestore.catalog import Catalog
 from statestore.commands import data_source
+from statestore.commands import export as export_command
 from statestore.commands import restore as restore_command
 from statestore.commands import snapshot as snapshot_command
+from statestore.commands.export import ExportedCheckpoint, Progress
 from statestore.commands.restore import RestoredCheckpoint
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import InvalidArgumentError
@@ -18,6 +21,7 @@ from statestore.model.manifest import Manifest
 from statestore.model.plan import RestorePlan, plan_restore
 from statestore.storage import Storage, open_storage
 from statestore.table.base import TABLE_FORMATS, open_table
+from statestore.table.files import ParquetOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -101,6 +105,35 @@ class StateStore:
             checkpoint=checkpoint,
             parallelism=parallelism,
             max_parallelism=max_parallelism,
+        )
+
+    def restore_to(
+        self,
+        directory: str | Path,
+        *,
+        checkpoint: int | str = "latest",
+        parallelism: int | None = None,
+        uid: str | None = None,
+        name: str | None = None,
+        form: str = "parquet",
+        options: ParquetOptions | None = None,
+        progress: Progress | None = None,
+    ) -> ExportedCheckpoint:
+        """Write a checkpoint's rows to files, ``parquet`` or ``jsonl``, one folder per subtask.
+
+        All states, those of operator ``uid``, or its state ``name``. ``directory`` is empty or does
+        not exist; after an error it is empty. Raises what :meth:`restore` raises, also
+        StateNotFoundError, CorruptionError, InvalidArgumentError for a directory that is not empty,
+        and StorageError when it cannot be written.
+        """
+        return export_command.export(
+            self.restore(checkpoint=checkpoint, parallelism=parallelism),
+            Path(directory),
+            form=form,
+            uid=uid,
+            name=name,
+            options=options or ParquetOptions(),
+            progress=progress or (lambda done, total: None),
         )
 
     def plan(self, *, parallelism: int, checkpoint: int | str = "latest") -> RestorePlan:

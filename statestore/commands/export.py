@@ -4,9 +4,9 @@
 
     DIR/<uid>/<state>/subtask=00003/part-0.parquet
 
-Uids and states are written as in the store. Every subtask has its file, also an empty one, so that a
-reader needs no special case. The files are written beside each other and moved to their names when
-all are complete and, for keyed state, their rows have the digest that the manifest states (I7).
+Uids and states are written as in the store. Every subtask has its file, also an empty one, so that
+a reader needs no special case. The files are written aside and moved to their names when all are
+complete and, for keyed state, their rows have the digest that the manifest states (I7).
 """
 
 from __future__ import annotations
@@ -82,8 +82,10 @@ def select(manifest: Manifest, uid: str | None, name: str | None) -> Manifest:
         operator = (entry,) if isinstance(entry, OperatorEntry) else ()
         return replace(manifest, keyed=keyed, operator=operator)
     if uid not in manifest.uids:
-        manifest.find(uid, "")  # raises, with the operators that exist
-        raise StateNotFoundError(f"no operator {uid!r} in checkpoint {manifest.checkpoint_id}")
+        raise StateNotFoundError(
+            f"no operator {uid!r} in checkpoint {manifest.checkpoint_id}; it has "
+            f"{', '.join(map(repr, manifest.uids)) or 'none'}"
+        )
     return replace(
         manifest,
         keyed=tuple(entry for entry in manifest.keyed if entry.state.uid == uid),
@@ -121,12 +123,10 @@ def export(
     if form not in EXPORT_FORMATS:
         raise InvalidArgumentError(f"no format {form!r}; there is {' and '.join(EXPORT_FORMATS)}")
     selected = select(restored.manifest, uid, name)
-    export = _Export(restored, form, options, progress, _total(restored, selected))
+    writing = _Export(restored, form, options, progress, _total(restored, selected))
     with _appearing(directory) as folder:
-        states = tuple(export.write(entry, folder) for entry in selected.entries)
-    return ExportedCheckpoint(
-        restored.checkpoint_id, restored.parallelism, directory, form, states
-    )
+        states = tuple(writing.write(entry, folder) for entry in selected.entries)
+    return ExportedCheckpoint(restored.checkpoint_id, restored.parallelism, directory, form, states)
 
 
 class _Export:
@@ -161,8 +161,8 @@ class _Export:
             rows != entry.rows or combine(file.digest for file in files) != entry.digest
         ):
             raise DamagedFileError(
-                f"the files of {entry.state} hold other rows than its manifest says (I7); restore an "
-                "older checkpoint"
+                f"the files of {entry.state} hold other rows than its manifest says (I7); restore "
+                "an older checkpoint"
             )
         return ExportedState(
             uid=entry.state.uid,
@@ -228,9 +228,7 @@ def _dealt(manifest: Manifest, plan: OperatorPlan, name: str) -> OperatorPlan:
         subtasks=tuple(
             replace(
                 subtask,
-                elements=sum(
-                    run.stop - run.first for run in dealt.runs(subtask.subtask)[name]
-                ),
+                elements=sum(run.stop - run.first for run in dealt.runs(subtask.subtask)[name]),
             )
             for subtask in plan.subtasks
         ),

@@ -17,11 +17,10 @@ from typing import Any
 
 from statestore.catalog import Catalog
 from statestore.commands.states import KeyedRequest, keyed_state, operator_state
-from statestore.errors import InvalidArgumentError
-from statestore.model.keygroups import KeyGroupAssignment
+from statestore.errors import CommitConflictError, InvalidArgumentError, StorageError
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
 from statestore.model.paths import keyed_table, operator_table
-from statestore.model.redistribution import RedistributionMode
+from statestore.model.redistribution import RedistributionMode, check_parallelism
 from statestore.model.state import StateKind, TimeDomain
 from statestore.table.base import StateTable
 from statestore.table.elements import write_elements
@@ -31,6 +30,7 @@ from statestore.table.keyed import KeyedTarget
 __all__ = ["CheckpointWriter"]
 
 Columns = str | Sequence[str]
+_USED = "the 'with' block of this snapshot has begun already; take another one: store.snapshot(…)"
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ class CheckpointWriter:
         self._keyed: list[KeyedEntry] = []
         self._operator: list[OperatorEntry] = []
         self._committed: Manifest | None = None
+        self._entered = self._left = False
 
     @property
     def id(self) -> int:
@@ -180,7 +181,10 @@ class CheckpointWriter:
         return self._write_operator(uid, name, elements, RedistributionMode.BROADCAST)
 
     def __enter__(self) -> CheckpointWriter:
-        """Return the writer."""
+        """Return the writer; InvalidArgumentError when it was used before."""
+        if self._entered:
+            raise InvalidArgumentError(_USED)
+        self._entered = True
         return self
 
     def __exit__(
@@ -189,17 +193,25 @@ class CheckpointWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Commit, or after an exception delete what was written; a failing commit deletes it
-        too.
+        """Commit, or after an exception delete what was written; a commit that another writer won
+        deletes it too.
         """
+        self._left = True
         if error is not None:
-            self._discard()
+            self._discard(error)
             return
         try:
-            self._committed = self._commit()
-        except BaseException:
-            self._discard()
+            manifest = self._manifest()
+        except BaseException as failure:
+            self._discard(failure)
             raise
+        try:
+            self._attempt.catalog.commit(manifest)
+        except CommitConflictError as conflict:
+            self._discard(conflict)
+            raise
+        # After any other error the manifest may be there, so the files that it names stay.
+        self._committed = manifest
 
     def _write_operator(
         self, uid: str, name: str, elements: Any, mode: RedistributionMode
@@ -218,15 +230,17 @@ class CheckpointWriter:
         return written
 
     def _refuse_twice(self, uid: str, name: str) -> None:
+        if self._left:
+            raise InvalidArgumentError(_USED)
         for written in self._entries():
             if (written.state.uid, written.state.name) == (uid, name):
                 raise InvalidArgumentError(
                     f"{written.state} is in this checkpoint already; name it once"
                 )
 
-    def _commit(self) -> Manifest:
+    def _manifest(self) -> Manifest:
         attempt = self._attempt
-        manifest = Manifest(
+        return Manifest(
             store_id=attempt.catalog.store_id,
             checkpoint_id=attempt.checkpoint_id,
             parallelism=attempt.parallelism,
@@ -236,8 +250,6 @@ class CheckpointWriter:
             keyed=tuple(self._published(entry) for entry in self._keyed),
             operator=tuple(self._published(entry) for entry in self._operator),
         )
-        attempt.catalog.commit(manifest)
-        return manifest
 
     def _published(self, entry: Any) -> Any:
         return replace(entry, table=self._attempt.table.publish(entry, self._attempt.checkpoint_id))
@@ -245,17 +257,21 @@ class CheckpointWriter:
     def _entries(self) -> tuple[Entry, ...]:
         return (*self._keyed, *self._operator)
 
-    def _discard(self) -> None:
+    def _discard(self, reason: BaseException) -> None:
+        """Delete what was written; what cannot be deleted is noted on the reason, and left."""
         for entry in self._entries():
             for handle in entry.handles:
-                self._attempt.catalog.storage.delete(f"{entry.table.path}/{handle.path}")
+                try:
+                    self._attempt.catalog.storage.delete(f"{entry.table.path}/{handle.path}")
+                except StorageError as error:
+                    reason.add_note(f"its file stays behind: {error}")
 
 
 def begin(
     catalog: Catalog, table: StateTable, parallelism: int, *, release: str, token: str
 ) -> CheckpointWriter:
     """Return the writer of the store's next checkpoint; ParallelismError when out of bounds."""
-    KeyGroupAssignment(max_parallelism=max(parallelism, 1), parallelism=parallelism)
+    check_parallelism(parallelism)
     latest = catalog.latest_id()
     attempt = Attempt(
         catalog=catalog,

@@ -73,7 +73,7 @@ def keyed_state(
         uid=request.uid,
         name=request.name,
         kind=request.kind,
-        schema=schema.select((*first, *rest)),
+        schema=schema.select((*dict.fromkeys(first), *rest)),  # a repeated one is refused there
         key=request.key,
         namespace=request.namespace,
         entry=request.entry,
@@ -99,11 +99,13 @@ def operator_state(
     mode or columns differ from the stored ones.
     """
     stored = _stored_operator(previous, uid, name)
+    if stored is not None and stored.mode is mode and not stored.schema.fields:
+        stored = None  # it never had an element, so nothing is known of its columns
     copies = 1 if mode is RedistributionMode.BROADCAST else parallelism
     if is_frame(elements):
         table = _placed(rows_on_driver(elements), mode, copies)
     else:
-        lists = [list(elements)] if mode is RedistributionMode.BROADCAST else list(elements)
+        lists = [elements] if mode is RedistributionMode.BROADCAST else list(elements)
         if len(lists) != copies:
             raise InvalidArgumentError(
                 f"operator state {name!r} of operator {uid!r} has {len(lists)} lists of "
@@ -139,10 +141,12 @@ def _placed(rows: pa.Table, mode: RedistributionMode, copies: int) -> pa.Table:
     else:
         lists = [[] for _ in range(copies)]
         if POSITION in rows.schema.names:
+            if not all(isinstance(element[POSITION], int) for element in elements):
+                raise InvalidArgumentError(f"the column {POSITION!r} is a number in every row")
             elements.sort(key=lambda element: element[POSITION])
         for element in elements:
             subtask = element[SUBTASK]
-            if subtask is None or not 0 <= subtask < copies:
+            if not isinstance(subtask, int) or not 0 <= subtask < copies:
                 raise InvalidArgumentError(
                     f"an element names subtask {subtask}; at this parallelism they are "
                     f"0..{copies - 1}"

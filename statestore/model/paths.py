@@ -40,7 +40,7 @@ KEY_GROUP = "key_group"
 
 # Leaves room for the `key_group=` folder and file name in file systems that allow 255 bytes a name.
 _LONGEST_NAME = 200
-_CHECKPOINT_FILE = re.compile(r"(?:.*/)?(\d{10})\.(json|expired)")
+_CHECKPOINT_FILE = re.compile(rf"{CHECKPOINTS}/([0-9]{{10}})\.(json|expired)")
 _LARGEST_ID = 10**10 - 1
 
 
@@ -86,7 +86,9 @@ def tombstone_path(checkpoint_id: int) -> str:
 
 
 def checkpoint_id_of(path: str) -> tuple[int, bool] | None:
-    """Return (checkpoint id, is it a tombstone?) of a name, None when it is neither."""
+    """Return (checkpoint id, is it a tombstone?) of a file's name in the store, None when it is
+    neither.
+    """
     match = _CHECKPOINT_FILE.fullmatch(path)
     if match is None or int(match[1]) == 0:
         return None

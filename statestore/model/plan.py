@@ -20,6 +20,7 @@ from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
 from statestore.model.redistribution import (
     RedistributionMode,
     RedistributionPlan,
+    check_parallelism,
     plan_redistribution,
 )
 
@@ -115,6 +116,7 @@ def plan_restore(
     Raises ParallelismError, naming the operator, when parallelism is out of bounds or above the
     stored max parallelism, or when ``max_parallelism`` is given and differs from the stored one.
     """
+    check_parallelism(parallelism)
     plans = tuple(
         _plan_operator(manifest, uid, parallelism, max_parallelism) for uid in manifest.uids
     )
@@ -164,9 +166,6 @@ def _plan_operator(
     assignment = None
     for entry in keyed:
         assignment = assignment_of(entry, parallelism, max_parallelism)
-    if assignment is None:
-        # Bounds hold for operator state too, which has no max parallelism of its own.
-        KeyGroupAssignment(max_parallelism=max(parallelism, 1), parallelism=parallelism)
     dealt = redistribution_of(manifest, uid, parallelism) if operator else None
     subtasks = tuple(
         _plan_subtask(keyed, operator, assignment, subtask, dealt) for subtask in range(parallelism)

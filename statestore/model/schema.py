@@ -34,7 +34,8 @@ PRIMITIVES = frozenset(
         "timestamp_ntz",
     ]
 )
-_DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
+_DECIMAL = re.compile(r"decimal\(([0-9]+),\s*(-?[0-9]+)\)")
+_MOST_DIGITS = 38
 
 DataType = str | Mapping[str, Any]
 
@@ -109,14 +110,28 @@ def schema_from_json(document: Mapping[str, Any]) -> Schema:
 def check_type(data_type: DataType, column: str) -> None:
     """Raise UnsupportedTypeError unless every part of the type can be stored."""
     if isinstance(data_type, str):
-        if data_type not in PRIMITIVES and not _DECIMAL.fullmatch(data_type):
+        if data_type not in PRIMITIVES and not _is_decimal(data_type):
             raise UnsupportedTypeError(
                 f"column {column!r} has type {data_type}, which cannot be stored; cast it to one "
-                f"of {', '.join(sorted(PRIMITIVES))}, decimal, struct, array or map"
+                f"of {', '.join(sorted(PRIMITIVES))}, decimal (at most {_MOST_DIGITS} digits, a "
+                "scale from 0 to their number), struct, array or map"
             )
         return
-    for child in _children(data_type):
+    children = _children(data_type)
+    if data_type["type"] == "struct":
+        names = [field["name"].lower() for field in data_type["fields"]]
+        if not names or len(set(names)) < len(names) or not all(names):
+            raise UnsupportedTypeError(
+                f"column {column!r} has type {type_text(data_type)}, which cannot be stored: a "
+                "struct has fields, and their names differ, not in case alone"
+            )
+    for child in children:
         check_type(child, column)
+
+
+def _is_decimal(data_type: str) -> bool:
+    parts = decimal_parts(data_type)
+    return parts is not None and 0 <= parts[1] <= parts[0] <= _MOST_DIGITS and parts[0] > 0
 
 
 def decimal_parts(data_type: str) -> tuple[int, int] | None:
@@ -133,6 +148,13 @@ def type_text(data_type: DataType) -> str:
         inner = ", ".join(f"{f['name']}: {type_text(f['type'])}" for f in data_type["fields"])
         return f"struct<{inner}>"
     return f"{data_type['type']}<{', '.join(type_text(child) for child in _children(data_type))}>"
+
+
+def is_ordered(data_type: DataType) -> bool:
+    """Return whether values of the type can be sorted and compared: no array and no map in it."""
+    if isinstance(data_type, str):
+        return True
+    return data_type["type"] == "struct" and all(map(is_ordered, _children(data_type)))
 
 
 def same_type(left: DataType, right: DataType) -> bool:

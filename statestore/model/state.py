@@ -24,7 +24,7 @@ from enum import StrEnum
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.model.paths import KEY_GROUP
 from statestore.model.redistribution import RedistributionMode
-from statestore.model.schema import Schema, type_text
+from statestore.model.schema import Schema, is_ordered, type_text
 
 __all__ = ["KeyedState", "Layout", "OperatorState", "StateKind", "TimeDomain"]
 
@@ -44,12 +44,20 @@ class StateKind(StrEnum):
     AGGREGATING = "aggregating"
     TIMERS = "timers"
 
+    @classmethod
+    def _missing_(cls, value: object) -> StateKind:
+        raise _unknown("kind of keyed state", value, cls)
+
 
 class TimeDomain(StrEnum):
     """What a timer waits for: the watermark (event time) or the clock (processing time)."""
 
     EVENT = "event"
     PROCESSING = "processing"
+
+    @classmethod
+    def _missing_(cls, value: object) -> TimeDomain:
+        raise _unknown("time domain", value, cls)
 
 
 class Layout(StrEnum):
@@ -84,8 +92,8 @@ class KeyedState:
         for column in self.schema.names:
             if column.lower() == KEY_GROUP:
                 raise InvalidArgumentError(
-                    f"{self}: the column {column!r} is named like the store's own partition column; "
-                    f"rename it, e.g. withColumnRenamed({column!r}, 'my_{KEY_GROUP}')"
+                    f"{self}: the column {column!r} is named like the store's own partition "
+                    f"column; rename it, e.g. withColumnRenamed({column!r}, 'my_{KEY_GROUP}')"
                 )
         roles = (*self.key, *self.namespace, *self.entry)
         for column in roles:
@@ -97,6 +105,17 @@ class KeyedState:
             )
         if not self.key:
             raise InvalidArgumentError(f"{self}: name at least one key column, e.g. key='user_id'")
+        if len(self.key_types) != len(self.key):
+            raise InvalidArgumentError(
+                f"{self}: {len(self.key)} key columns have {len(self.key_types)} key types"
+            )
+        for column in roles:
+            if not is_ordered(self.schema.type_of(column)):
+                raise UnsupportedTypeError(
+                    f"{self}: the column {column!r} has type "
+                    f"{type_text(self.schema.type_of(column))}, which cannot tell rows apart; "
+                    "name a column without arrays and maps, or make it a string"
+                )
         self._check_entry()
 
     def _check_entry(self) -> None:
@@ -155,3 +174,8 @@ class OperatorState:
     def __str__(self) -> str:
         """Return how messages name the state."""
         return f"{self.mode.value} state {self.name!r} of operator {self.uid!r}"
+
+
+def _unknown(what: str, value: object, among: type[StrEnum]) -> InvalidArgumentError:
+    known = ", ".join(repr(member.value) for member in among)
+    return InvalidArgumentError(f"unknown {what} {value!r}: use one of {known}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,7 @@ from statestore.model.schema import Schema
 from statestore.model.state import KeyedState
 from statestore.table.hashing import check_key_type, key_groups
 from statestore.table.keyed import KeyedTarget, leaf_columns, null_key_error, write_sorted
-from statestore.table.types import arrow_schema, schema_of_arrow
+from statestore.table.types import arrow_schema, schema_of_arrow, table_of_dicts
 
 __all__ = ["as_table", "key_types", "schema_of", "write_keyed"]
 
@@ -29,8 +31,8 @@ def as_table(rows: Any) -> pa.Table:
         return rows
     if hasattr(rows, "__arrow_c_stream__"):
         return pa.table(rows)
-    if isinstance(rows, list):
-        return pa.Table.from_pylist(rows)
+    if isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows):
+        return table_of_dicts(rows, None)
     raise InvalidArgumentError(
         "rows are a Spark DataFrame, an Arrow table (or pandas, Polars, DuckDB frame) or a list "
         f"of dictionaries, not {type(rows).__name__}"
@@ -58,12 +60,18 @@ def write_keyed(
     DuplicateKeyError, or StorageError, each before anything is visible.
     """
     state = target.state
-    table = rows.select(state.schema.names).cast(arrow_schema(state.schema)).combine_chunks()
+    try:
+        table = rows.select(state.schema.names).cast(arrow_schema(state.schema)).combine_chunks()
+    except pa.ArrowException as error:
+        raise InvalidArgumentError(
+            f"the rows of {state} cannot be stored as ({state.schema}): {error}"
+        ) from error
     _refuse_null_keys(table, state)
     groups = key_groups(
         [table.column(name) for name in state.key],
         max_parallelism=state.max_parallelism,
         hash_scheme=state.hash_scheme,
+        key_types=state.key_types,
     )
     keyed = table.add_column(0, KEY_GROUP, pa.array(groups, pa.int32()))
     ordered = keyed.take(_order(keyed, state))
@@ -89,7 +97,7 @@ def _order(table: pa.Table, state: KeyedState) -> pa.Array:
             columns.append(leaf)
             if pa.types.is_floating(leaf.type):
                 # 0.0 and -0.0 compare equal, yet are two keys: put each beside its like.
-                columns.append(leaf.cast(pa.string()))
+                columns.append(pc.equal(pc.divide(1.0, leaf), -math.inf))
     sort_table = pa.table(columns, names=[str(index) for index in range(len(columns))])
     keys = [(name, "ascending", "at_start") for name in sort_table.column_names]
     return pc.sort_indices(sort_table, sort_keys=keys)

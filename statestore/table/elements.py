@@ -24,7 +24,7 @@ from statestore.model.schema import Schema
 from statestore.model.state import POSITION, SUBTASK, OperatorState
 from statestore.storage import Storage
 from statestore.table.files import FileWriter, ParquetOptions, read_batches
-from statestore.table.types import arrow_schema, schema_of_arrow
+from statestore.table.types import arrow_schema, schema_of_arrow, table_of_dicts
 
 __all__ = [
     "elements_of_table",
@@ -41,14 +41,11 @@ def elements_table(per_subtask: Sequence[Iterable[Any]], schema: Schema | None) 
     An element is a dictionary or a dataclass. With ``schema`` None the types are Arrow's guess.
     Raises InvalidArgumentError for other elements, or values that do not fit one type a column.
     """
-    lists = [[_as_dict(element) for element in elements] for elements in per_subtask]
+    lists = [[_as_dict(element) for element in _elements(given)] for given in per_subtask]
     flat = [element for elements in lists for element in elements]
-    try:
-        rows = pa.Table.from_pylist(flat, arrow_schema(schema) if schema else None)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise InvalidArgumentError(
-            f"the elements do not form columns of one type each: {error}"
-        ) from error
+    rows = table_of_dicts(flat, schema)
+    if flat and not rows.schema.names:
+        raise InvalidArgumentError("the elements have no columns; give them at least one")
     subtasks = [subtask for subtask, elements in enumerate(lists) for _ in elements]
     positions = [position for elements in lists for position in range(len(elements))]
     return _with_place(rows, subtasks, positions)
@@ -112,8 +109,18 @@ def read_elements(
 def _kept(batch: pa.RecordBatch, where: Mapping[str, Sequence[Any]]) -> pa.RecordBatch:
     for name, values in where.items():
         column = batch.column(name)
-        wanted = pa.array(list(values), column.type)
-        batch = batch.filter(pc.is_in(column, value_set=wanted))
+        if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+            raise InvalidArgumentError(
+                f"where={{{name!r}: {values!r}}}: give a list of the values to keep"
+            )
+        try:
+            wanted = pa.array(list(values), column.type)
+            batch = batch.filter(pc.is_in(column, value_set=wanted))
+        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+            raise InvalidArgumentError(
+                f"where={{{name!r}: …}}: the column of type {column.type} cannot be compared with "
+                f"these values: {error}"
+            ) from error
     return batch
 
 
@@ -133,6 +140,14 @@ def _with_place(rows: pa.Table, subtasks: Sequence[int], positions: Sequence[int
             )
         rows = rows.add_column(0, name, pa.array(np.asarray(values, dtype=np.int64)).cast(type_))
     return rows
+
+
+def _elements(given: Any) -> Iterable[Any]:
+    if isinstance(given, Iterable) and not isinstance(given, Mapping | str | bytes):
+        return given
+    raise InvalidArgumentError(
+        f"the elements of a subtask are a list, an empty one where there is none, not {given!r:.80}"
+    )
 
 
 def _as_dict(element: Any) -> dict[str, Any]:

@@ -71,8 +71,8 @@ def elements_reader(elements: Sequence[dict[str, Any]], schema: Schema) -> pa.Re
 def json_value(value: Any) -> Any:
     """Return a column's value as JSON holds it, exactly.
 
-    Decimals and times become strings (ISO 8601), bytes hex digits, a map a list of ``[key, value]``,
-    and the floats that JSON lacks ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``.
+    Decimals and times become strings (ISO 8601), bytes hex digits, a map a list of
+    ``[key, value]``, and the floats that JSON lacks ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``.
     """
     match value:
         case float() if not isfinite(value):

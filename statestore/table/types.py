@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
-from statestore.errors import UnsupportedTypeError
+from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.model.schema import DataType, Field, Schema, decimal_parts
 
-__all__ = ["arrow_schema", "arrow_type", "schema_of_arrow"]
+__all__ = ["arrow_schema", "arrow_type", "schema_of_arrow", "table_of_dicts"]
 
 _ARROW = {
     "string": pa.string(),
@@ -25,7 +26,12 @@ _ARROW = {
     "timestamp": pa.timestamp("us", tz="UTC"),
     "timestamp_ntz": pa.timestamp("us"),
 }
-_NAMES = {str(arrow): name for name, arrow in _ARROW.items()}
+_NAMES = {str(arrow): name for name, arrow in _ARROW.items()} | {
+    "large_string": "string",
+    "string_view": "string",
+    "large_binary": "binary",
+    "binary_view": "binary",
+}
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:
@@ -56,6 +62,31 @@ def schema_of_arrow(schema: pa.Schema) -> Schema:
     return Schema(tuple(Field(field.name, _stored(field.type, field.name)) for field in schema))
 
 
+def table_of_dicts(rows: Sequence[Mapping[str, Any]], schema: Schema | None) -> pa.Table:
+    """Return dictionaries as a table: of ``schema``, or of every name that one of them has, with
+    the type that Arrow sees in the values. A name that a dictionary lacks is null there.
+
+    Raises InvalidArgumentError for a name that ``schema`` lacks, or values without a common type.
+    """
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidArgumentError("the names of columns are strings")
+    if schema is not None:
+        for name in names:
+            schema.type_of(name)
+        names = list(schema.names)
+    kinds = arrow_schema(schema).types if schema is not None else [None] * len(names)
+    arrays = []
+    for name, kind in zip(names, kinds, strict=True):
+        try:
+            arrays.append(pa.array([row.get(name) for row in rows], kind))
+        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+            raise InvalidArgumentError(
+                f"the values of {name!r} do not form a column of one type: {error}"
+            ) from error
+    return pa.table(arrays, names=names)
+
+
 def _stored(kind: pa.DataType, column: str) -> DataType:
     types = pa.types
     if types.is_struct(kind):
@@ -73,8 +104,7 @@ def _stored(kind: pa.DataType, column: str) -> DataType:
         return _stored(kind.value_type, column)
     if types.is_timestamp(kind):
         return "timestamp" if kind.tz else "timestamp_ntz"
-    plain = {pa.large_string(): "string", pa.large_binary(): "binary", pa.string_view(): "string"}
-    name = plain.get(kind) or _NAMES.get(str(kind))
+    name = _NAMES.get(str(kind))
     if name is None:
         raise UnsupportedTypeError(
             f"column {column!r} has Arrow type {kind}, which cannot be stored; {_advice(kind)}"

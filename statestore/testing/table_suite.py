@@ -11,7 +11,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -165,9 +166,8 @@ class StateTableSuite:
     def test_a_failing_job_makes_nothing_visible(self, store: StateStore, users: Any) -> None:
         """I4: an exception in the block commits nothing, and the checkpoint before it stays."""
         take(store, users)
-        with pytest.raises(ZeroDivisionError), store.snapshot(parallelism=4) as checkpoint:
-            write(checkpoint, users.where("total > 5"))
-            raise ZeroDivisionError
+        with pytest.raises(ZeroDivisionError):
+            take_and_fail(store, users.where("total > 5"))
         assert store.checkpoints() == (1,)
         assert spark_rows(store.restore().keyed("totals", "total").dataframe()) == rows_of(users)
 
@@ -191,6 +191,13 @@ def take(store: StateStore, rows: Any, parallelism: int = 4) -> None:
     """Take a checkpoint of one value state."""
     with store.snapshot(parallelism=parallelism) as checkpoint:
         write(checkpoint, rows)
+
+
+def take_and_fail(store: StateStore, rows: Any) -> None:
+    """Write a state, then raise inside the block."""
+    with store.snapshot(parallelism=4) as checkpoint:
+        write(checkpoint, rows)
+        raise ZeroDivisionError
 
 
 def write(checkpoint: Any, rows: Any) -> None:
@@ -222,18 +229,18 @@ def write_all_kinds(store: StateStore, spark: SparkSession) -> dict[str, Any]:
         "windowed": spark.createDataFrame(windows, "person string, start long, end long, n long"),
         "timers": spark.createDataFrame(people, "person string, timestamp long"),
     }
-    options: dict[str, Callable[[Any], Callable[..., Any]]] = {
-        "reducing": lambda c: c.reducing,
-        "aggregating": lambda c: c.aggregating,
-        "list": lambda c: c.list,
-        "map": lambda c: lambda *a, **k: c.map(*a, map_key="slot", **k),
-        "windowed": lambda c: lambda *a, **k: c.keyed(*a, namespace=("start", "end"), **k),
-        "timers": lambda c: lambda *a, **k: c.timers(*a, time_domain="event", **k),
-    }
     with store.snapshot(parallelism=3) as checkpoint:
+        calls: dict[str, Any] = {
+            "reducing": checkpoint.reducing,
+            "aggregating": checkpoint.aggregating,
+            "list": checkpoint.list,
+            "map": partial(checkpoint.map, map_key="slot"),
+            "windowed": partial(checkpoint.keyed, namespace=("start", "end")),
+            "timers": partial(checkpoint.timers, time_domain="event"),
+        }
         for name, frame in frames.items():
-            call = options.get(name, lambda c: c.keyed)(checkpoint)
-            call("all", name, frame, key="person", max_parallelism=16)
+            write_state = calls.get(name, checkpoint.keyed)
+            write_state("all", name, frame, key="person", max_parallelism=16)
     return frames
 
 

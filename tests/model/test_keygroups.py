@@ -73,7 +73,7 @@ def questions(*, failing: bool) -> list[dict[str, Any]]:
 
 
 def is_past_the_end(question: dict[str, Any]) -> bool:
-    return question["op"] == "range" and question["i"] == question["p"] > 0
+    return bool(question["op"] == "range" and question["i"] == question["p"] > 0)
 
 
 @pytest.mark.parametrize("case", questions(failing=False), ids=lambda case: str(case["in"]))
@@ -164,7 +164,7 @@ def test_bounds_are_inclusive() -> None:
 
 
 def test_a_subtask_past_the_end_is_refused() -> None:
-    """Flink answers subtask = parallelism with key groups that do not exist; here it is an error."""
+    """Flink answers for subtask = parallelism with key groups that do not exist."""
     assignment = KeyGroupAssignment(max_parallelism=10, parallelism=3)
     for subtask in (-1, 3):
         with pytest.raises(InvalidArgumentError, match=r"subtask -?\d+ does not exist"):

@@ -52,7 +52,7 @@ class TestDeltaTable(StateTableSuite):
         # DuckDB reads the files that the log names; its own Delta extension is a download.
         files = [f"{path}/{handle.path}" for handle in store.manifest().keyed[0].handles]
         query = "SELECT * FROM read_parquet($files, hive_partitioning=true)"
-        found = duckdb.execute(query, {"files": files}).to_arrow_table()
+        found = duckdb.sql(query, params={"files": files}).to_arrow_table()
         assert spark_rows(_Frame(found)) == wanted
 
     def test_the_manifest_names_the_table_version(

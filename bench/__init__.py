@@ -1,0 +1,1 @@
+"""Benchmarks: figures with the floor they are measured against, in the same run."""

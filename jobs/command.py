@@ -1,0 +1,168 @@
+"""What all jobs share: a command line, settings checked once before anything starts, exit codes.
+
+A job is a function from its settings to a report, a value that JSON can hold. The report goes to
+stdout, as text or as JSON; progress and errors go to stderr. An error of ours is one sentence, and
+the process ends with the exit code of the error's class (``statestore/errors.py``); any other
+exception is a defect, of the job or of its data, and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import tomllib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, NoReturn, TypeVar
+
+from statestore.errors import InvalidArgumentError, SettingsError, StateStoreError
+from statestore.settings import from_table, read_toml
+
+__all__ = ["Job", "columns", "load_settings", "progress", "run", "write_file"]
+
+S = TypeVar("S")
+Report = dict[str, Any]
+
+# A step of a setting's name: a word, a quoted word (Spark's own names have dots), or an index.
+_STEP = re.compile(r'\.?(?:"(?P<quoted>[^"]+)"|(?P<word>[^."\[\]]+)|\[(?P<index>\d+)\])')
+
+
+@dataclass(frozen=True)
+class Job(Generic[S]):
+    """A job: its help text, the dataclass of its settings, what it does, its report as text."""
+
+    name: str
+    help: str
+    settings: type[S]
+    work: Callable[[S], Report]
+    text: Callable[[Report], str]
+
+
+def run(job: Job[Any], arguments: Sequence[str] | None = None) -> int:
+    """Run a job with the process's arguments or these; return the exit code."""
+    try:
+        given = _parser(job).parse_args(arguments)
+        settings = load_settings(job.settings, given.conf_file, given.set)
+        report = job.work(settings)
+    except StateStoreError as error:
+        notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+        print(f"error: {error}{notes}", file=sys.stderr)
+        return error.exit_code
+    print(json.dumps(report, indent=2) if given.output == "json" else job.text(report))
+    return 0
+
+
+def load_settings(kind: type[S], path: str, overrides: Iterable[str] = ()) -> S:
+    """Return a settings file, with ``NAME=VALUE`` overrides over it; SettingsError when wrong."""
+    table = read_toml(path)
+    where = path
+    for text in overrides:
+        _override(table, text)
+        where = f"{path} with --set"
+    return from_table(table, kind, where=where)
+
+
+def progress(text: str) -> None:
+    """Tell the person who watches the job, on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def write_file(path: str, text: str) -> None:
+    """Write a local file whole: who reads it meanwhile sees the old one or the new one.
+
+    Raises SettingsError when it cannot be written.
+    """
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(f"{text}\n", encoding="utf-8")
+        temporary.replace(target)
+    except OSError as error:
+        raise SettingsError(f"cannot write {path}: {error.strerror}; name another file") from error
+
+
+def columns(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return rows under a header as aligned text, numbers to the right."""
+    shown = list(rows)
+    lines = [[*header], *([str(cell) for cell in row] for row in shown)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    numeric = [all(isinstance(cell, int) for cell in column) for column in zip(*shown, strict=True)]
+    right = numeric or [False] * len(widths)
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if to_right else cell.ljust(width)
+            for cell, width, to_right in zip(line, widths, right, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        # argparse would print its usage and exit; here every error takes the same way out.
+        raise InvalidArgumentError(f"{message}; --help shows examples")
+
+
+def _parser(job: Job[Any]) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog=job.name,
+        description=job.help,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--conf-file", required=True, metavar="FILE", help="the settings, TOML")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="replace one setting, such as store.url=/tmp/store or keyed[0].source.path=new.csv; "
+        "may be repeated",
+    )
+    parser.add_argument("--output", choices=("text", "json"), default="text", help="[text]")
+    return parser
+
+
+def _override(table: dict[str, Any], text: str) -> None:
+    name, equals, value = text.partition("=")
+    steps = _steps(name.strip())
+    if not equals or not steps:
+        raise SettingsError(f"--set takes NAME=VALUE, such as store.url=/tmp/store, not {text!r}")
+    node: Any = table
+    for step in steps[:-1]:
+        _check_step(node, step, name)
+        node = node.setdefault(step, {}) if isinstance(node, dict) else node[step]
+    _check_step(node, steps[-1], name)
+    node[steps[-1]] = _typed(value.strip())
+
+
+def _steps(name: str) -> list[str | int]:
+    steps: list[str | int] = []
+    at = 0
+    while match := _STEP.match(name, at):
+        at = match.end()
+        index = match["index"]
+        steps.append(int(index) if index else match["quoted"] or match["word"])
+    return steps if at == len(name) else []
+
+
+def _check_step(node: Any, step: str | int, name: str) -> None:
+    if isinstance(step, int):
+        size = len(node) if isinstance(node, list) else 0
+        if step >= size:
+            raise SettingsError(f"--set {name}: there is no [{step}]; the file has {size} there")
+    elif not isinstance(node, dict):
+        raise SettingsError(f"--set {name}: {step!r} is no part of a value that is not a table")
+
+
+def _typed(text: str) -> Any:
+    """Return a value as TOML reads it (7, true, ["a"]), else as the text that it is."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

@@ -1,0 +1,156 @@
+"""DataFrames from the settings of a source, and into the place that a sink's settings name.
+
+What Spark refuses about a setting (no such path, unknown column, wrong SQL, an existing target)
+becomes a SettingsError of one sentence that names the state. What goes wrong while rows are read or
+written stays Spark's own error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType, LongType, StructField, StructType
+
+from jobs.places import SinkSettings, SourceSettings, SparkSettings
+from statestore.errors import SettingsError
+from statestore.model.paths import KEY_GROUP
+from statestore.model.state import POSITION, SUBTASK
+from statestore.table.session import spark_session
+
+__all__ = [
+    "element_rows",
+    "keyed_rows",
+    "naming",
+    "read",
+    "refuse_existing",
+    "session",
+    "write",
+]
+
+_WRITERS = "spark.sql.maxConcurrentOutputFileWriters"
+
+
+def session(settings: SparkSettings, *, app_name: str, delta: bool) -> SparkSession:
+    """Return the running Spark session (spark-submit's), or start one with these settings.
+
+    Raises MissingDependencyError when there is no Java, or no Delta and ``delta`` is wanted.
+    """
+    return spark_session(
+        app_name=app_name,
+        master=settings.master,
+        table_format="delta" if delta else "parquet",
+        driver_memory=settings.driver_memory,
+        extra_conf=settings.conf,
+    )
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Turn what Spark refuses in this block into a SettingsError that says ``what`` it is about."""
+    try:
+        yield
+    except (AnalysisException, IllegalArgumentException, ParseException) as error:
+        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise SettingsError(f"{what}: Spark refuses this: {first}") from error
+
+
+def read(spark: SparkSession, source: SourceSettings) -> DataFrame:
+    """Return a source's rows: read, then filtered by ``where``, then mapped by ``select``."""
+    reader = spark.read.options(**source.options)
+    if source.schema is not None:
+        reader = reader.schema(source.schema)
+    if source.format is not None:
+        reader = reader.format(source.format)
+    rows = reader.load(source.path) if source.table is None else reader.table(source.table)
+    if source.where is not None:
+        rows = rows.where(source.where)
+    return rows.selectExpr(*source.select) if source.select else rows
+
+
+def keyed_rows(rows: DataFrame, *, per_subtask: bool) -> DataFrame:
+    """Return a restored keyed state as its rows were stored, and where wanted their ``subtask``.
+
+    Raises SettingsError when the state has a column of that name itself.
+    """
+    rows = rows.drop(KEY_GROUP)
+    if not per_subtask:
+        return rows
+    if SUBTASK in (name.lower() for name in rows.columns):
+        raise SettingsError(
+            f"the state has a column {SUBTASK!r} of its own, so it cannot be written by subtask; "
+            "set per_subtask = false"
+        )
+    # Spark partition i of a restored state is subtask i.
+    return rows.withColumn(SUBTASK, F.spark_partition_id())
+
+
+def element_rows(
+    spark: SparkSession, schema: dict[str, Any], per_subtask: Sequence[Sequence[dict[str, Any]]]
+) -> DataFrame:
+    """Return operator state, in one Spark partition: ``subtask``, ``position``, the elements."""
+    place = [StructField(SUBTASK, IntegerType()), StructField(POSITION, LongType())]
+    columns = StructType([*place, *StructType.fromJson(schema).fields])
+    rows = [
+        {SUBTASK: subtask, POSITION: position, **element}
+        for subtask, elements in enumerate(per_subtask)
+        for position, element in enumerate(elements)
+    ]
+    return spark.createDataFrame(rows, columns).coalesce(1)
+
+
+def refuse_existing(spark: SparkSession, sink: SinkSettings, what: str) -> None:
+    """Raise SettingsError when the sink exists already and its mode does not provide for that."""
+    if sink.mode == "error" and _exists(spark, sink):
+        raise SettingsError(
+            f"{what}: {sink.place} exists; name another place, or choose a mode: "
+            "overwrite, append or ignore"
+        )
+
+
+def write(rows: DataFrame, sink: SinkSettings) -> None:
+    """Write rows to a sink; with ``per_subtask`` one directory for each value of ``subtask``.
+
+    No row leaves its Spark partition. A subtask without rows has no directory.
+    """
+    writer = rows.write.mode(sink.mode)
+    if sink.format is not None:
+        writer = writer.format(sink.format)
+    if sink.per_subtask:
+        # A session may overwrite only the directories that get rows ("dynamic"): those of an
+        # earlier, larger parallelism would stay and be read as state.
+        writer = writer.partitionBy(SUBTASK).option("partitionOverwriteMode", "static")
+    writer = writer.options(**sink.options)
+    with _without_sort(rows.sparkSession):
+        if sink.table is not None:
+            writer.saveAsTable(sink.table)
+        else:
+            writer.save(sink.path)
+
+
+def _exists(spark: SparkSession, sink: SinkSettings) -> bool:
+    if sink.table is not None:
+        return spark.catalog.tableExists(sink.table)
+    if sink.path is None:
+        return False
+    jvm: Any = spark._jvm
+    path = jvm.org.apache.hadoop.fs.Path(sink.path)
+    return bool(path.getFileSystem(spark._jsc.hadoopConfiguration()).exists(path))
+
+
+@contextmanager
+def _without_sort(spark: SparkSession) -> Iterator[None]:
+    """Keep Spark from sorting each Spark partition by ``subtask`` before it writes directories.
+
+    It has one value there: a sort would hold, and perhaps spill, the whole subtask for nothing.
+    """
+    before = spark.conf.get(_WRITERS)
+    spark.conf.set(_WRITERS, "1")
+    try:
+        yield
+    finally:
+        spark.conf.set(_WRITERS, before or "0")

@@ -1,0 +1,108 @@
+"""The settings that all jobs share: the store, Spark, and the places that Spark reads and writes.
+
+A dataclass refuses with InvalidArgumentError what its fields alone cannot; ``statestore.settings``
+adds where in the settings file it stands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from statestore.errors import InvalidArgumentError
+
+__all__ = [
+    "SinkSettings",
+    "SnapshotStoreSettings",
+    "SourceSettings",
+    "SparkSettings",
+    "StoreSettings",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreSettings:
+    """Where the checkpoints lie; ``storage_options`` go to fsspec."""
+
+    url: str
+    storage_options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotStoreSettings(StoreSettings):
+    """A store that is written: also the format of its new tables."""
+
+    table_format: Literal["delta", "parquet"] = "delta"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparkSettings:
+    """The Spark that plain python starts; without effect under spark-submit."""
+
+    master: str = "local[*]"
+    driver_memory: str | None = None
+    conf: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceSettings:
+    """What Spark reads: a table, or a format with a path or options; then SQL over its rows."""
+
+    format: str | None = None
+    path: str | None = None
+    table: str | None = None
+    schema: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    where: str | None = None
+    select: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a source that says nothing, or two things."""
+        _check_place(self.format, self.path, self.table, self.options)
+        if self.table is not None and (self.format or self.schema):
+            raise InvalidArgumentError(
+                "a table knows its own format and schema; leave out format and schema"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkSettings:
+    """Where Spark writes: a table, or a format with a path or options.
+
+    With ``per_subtask`` each subtask's rows lie in a directory of their own.
+    """
+
+    format: str | None = None
+    path: str | None = None
+    table: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    mode: Literal["error", "overwrite", "append", "ignore"] = "error"
+    per_subtask: bool = True
+
+    def __post_init__(self) -> None:
+        """Refuse a sink that says nothing, or two things."""
+        _check_place(self.format, self.path, self.table, self.options)
+
+    @property
+    def place(self) -> str:
+        """What messages call the target."""
+        return self.path or self.table or f"the {self.format} target"
+
+
+def _check_place(
+    format: str | None,  # noqa: A002 - Spark's word
+    path: str | None,
+    table: str | None,
+    options: dict[str, Any],
+) -> None:
+    if path is not None and table is not None:
+        raise InvalidArgumentError("both path and table are given; name one")
+    if path is None and table is None and not options:
+        raise InvalidArgumentError("neither path nor table is given; name one")
+    if table is None and format is None:
+        raise InvalidArgumentError("format is missing, such as parquet, delta, csv or json")
+    for name, value in options.items():
+        if not isinstance(value, str | int | float):
+            raise InvalidArgumentError(
+                f"the option {name!r} is a string, a number, true or false, not {value!r}"
+            )

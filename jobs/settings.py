@@ -1,0 +1,211 @@
+"""The settings of the jobs, as values: what a settings file may say, checked without Spark.
+
+``conf/*.toml`` documents each with its unit, default and reason. The dataclasses mirror the tables
+of the file, down to :mod:`jobs.places`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from jobs.places import (
+    SinkSettings,
+    SnapshotStoreSettings,
+    SourceSettings,
+    SparkSettings,
+    StoreSettings,
+)
+from statestore.errors import InvalidArgumentError
+from statestore.settings import setting
+
+__all__ = [
+    "KeyedSettings",
+    "OffsetsSettings",
+    "OperatorSettings",
+    "RestoreSettings",
+    "RestoredStateSettings",
+    "SnapshotSettings",
+    "StartFilesSettings",
+    "StateName",
+]
+
+MOST_KEY_GROUPS: Final = 32_768
+
+# Per kind: the setting that names its further column, and the name that the column has by default.
+_ENTRY: Final[dict[str, tuple[str, str | None]]] = {
+    "list": ("position", "position"),
+    "map": ("map_key", None),
+    "timers": ("timestamp", "timestamp"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyedSettings:
+    """One keyed state of a snapshot: its name, the columns by role, and where its rows are."""
+
+    uid: str
+    name: str
+    key: tuple[str, ...]
+    source: SourceSettings
+    kind: Literal["value", "list", "map", "reducing", "aggregating", "timers"] = "value"
+    namespace: tuple[str, ...] = ()
+    position: str | None = None
+    map_key: tuple[str, ...] | None = None
+    timestamp: str | None = None
+    time_domain: Literal["event", "processing"] | None = None
+    max_parallelism: int | None = setting(None, unit="key groups", low=1, high=MOST_KEY_GROUPS)
+    hash_scheme: Literal["java", "flink-sql", "pyflink"] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse columns that the kind does not have, and a kind without its columns."""
+        if not self.key:
+            raise InvalidArgumentError("key names no column; a keyed state has at least one")
+        wanted, default = _ENTRY.get(self.kind, (None, None))
+        for name in ("position", "map_key", "timestamp"):
+            if getattr(self, name) is not None and name != wanted:
+                raise InvalidArgumentError(f"{name} is no setting of {self.kind} state")
+        if wanted is not None and default is None and not getattr(self, wanted):
+            raise InvalidArgumentError(f"{wanted} is missing; {self.kind} state needs it")
+        if (self.kind == "timers") is (self.time_domain is None):
+            problem = "is missing" if self.kind == "timers" else f"is no setting of {self.kind}"
+            raise InvalidArgumentError(f"time_domain {problem}; timers have event or processing")
+
+    @property
+    def entry(self) -> tuple[str, ...]:
+        """The columns that tell apart the rows of one key, as the kind has them."""
+        wanted, default = _ENTRY.get(self.kind, (None, None))
+        named = getattr(self, wanted) if wanted else None
+        columns = named or default or ()
+        return (columns,) if isinstance(columns, str) else columns
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperatorSettings:
+    """One operator state of a snapshot: its mode, and where its elements are."""
+
+    uid: str
+    name: str
+    mode: Literal["split", "union", "broadcast"]
+    source: SourceSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotSettings:
+    """The snapshot job: these states, in one checkpoint."""
+
+    parallelism: int = setting(unit="subtasks", low=1, high=MOST_KEY_GROUPS)
+    store: SnapshotStoreSettings
+    spark: SparkSettings = field(default_factory=SparkSettings)
+    keyed: tuple[KeyedSettings, ...] = ()
+    operator: tuple[OperatorSettings, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse no states, a state twice, and fewer key groups than subtasks."""
+        _check_states(self.states)
+        for state in self.keyed:
+            if state.max_parallelism is not None and state.max_parallelism < self.parallelism:
+                raise InvalidArgumentError(
+                    f"state {state.name!r} of operator {state.uid!r} has max_parallelism "
+                    f"{state.max_parallelism}, below the parallelism, {self.parallelism}"
+                )
+
+    @property
+    def states(self) -> tuple[KeyedSettings | OperatorSettings, ...]:
+        """All states, keyed first."""
+        return (*self.keyed, *self.operator)
+
+    @property
+    def needs_delta(self) -> bool:
+        """Whether Spark must have Delta: for the store's tables, or to read a source."""
+        formats = [self.store.table_format, *(state.source.format for state in self.states)]
+        return "delta" in formats
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestoredStateSettings:
+    """One state of a restore, and where it goes."""
+
+    uid: str
+    name: str
+    sink: SinkSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestoreSettings:
+    """The restore job: these states of a checkpoint, at a parallelism (None: as it was taken)."""
+
+    store: StoreSettings
+    checkpoint: Any = "latest"
+    parallelism: int | None = setting(None, unit="subtasks", low=1, high=MOST_KEY_GROUPS)
+    max_parallelism: int | None = setting(None, unit="key groups", low=1, high=MOST_KEY_GROUPS)
+    spark: SparkSettings = field(default_factory=SparkSettings)
+    keyed: tuple[RestoredStateSettings, ...] = ()
+    operator: tuple[RestoredStateSettings, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse no states, a state twice, two states in one place, and a wrong checkpoint."""
+        _check_checkpoint(self.checkpoint)
+        _check_states(self.states)
+        places = [state.sink.path or state.sink.table for state in self.states]
+        for place in places:
+            if place is not None and places.count(place) > 1:
+                raise InvalidArgumentError(f"two states go to {place!r}; give each its own place")
+
+    @property
+    def states(self) -> tuple[RestoredStateSettings, ...]:
+        """All states, keyed first."""
+        return (*self.keyed, *self.operator)
+
+    @property
+    def needs_delta(self) -> bool:
+        """Whether Spark must have Delta: to write a sink. Reading a store never needs it."""
+        return any(state.sink.format == "delta" for state in self.states)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateName:
+    """An operator uid and a state name."""
+
+    uid: str
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartFilesSettings:
+    """The local files that are written; None writes none."""
+
+    per_subtask: str | None = None
+    starting_offsets: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffsetsSettings:
+    """The redistribute_offsets job: one operator state, for a new number of subtasks."""
+
+    store: StoreSettings
+    offsets: StateName
+    parallelism: int = setting(unit="subtasks", low=1, high=MOST_KEY_GROUPS)
+    checkpoint: Any = "latest"
+    files: StartFilesSettings = field(default_factory=StartFilesSettings)
+
+    def __post_init__(self) -> None:
+        """Refuse a wrong checkpoint."""
+        _check_checkpoint(self.checkpoint)
+
+
+def _check_states(
+    states: Sequence[KeyedSettings | OperatorSettings | RestoredStateSettings],
+) -> None:
+    if not states:
+        raise InvalidArgumentError("no state is named; add a [[keyed]] or [[operator]] table")
+    names = [(state.uid, state.name) for state in states]
+    for uid, name in names:
+        if names.count((uid, name)) > 1:
+            raise InvalidArgumentError(f"state {name!r} of operator {uid!r} is named twice")
+
+
+def _check_checkpoint(checkpoint: Any) -> None:
+    if type(checkpoint) is not int and not isinstance(checkpoint, str):
+        raise InvalidArgumentError(f"checkpoint is a number or 'latest', not {checkpoint!r}")

@@ -1,0 +1,218 @@
+"""What ``--output json`` prints: a stable contract, to which fields are only ever added.
+
+Every document is one object. Ids are numbers, ``*_bytes`` bytes, ``*_ms`` milliseconds (``*_at_ms``
+since 1970 UTC), digests 16 hex digits, operator ids 32; a range of key groups is closed.
+
+========  ==========================================================================================
+list      store, checkpoints: [id, created_at_ms, age_ms, parallelism, operators, states, rows,
+          size_bytes, files, error]; of a damaged one id and error {kind, message} only, rest null
+show      store, id, store_id, parallelism, started_at_ms, created_at_ms, age_ms, writer {release,
+          name, token}, rows, size_bytes, files, operators: [uid, operator_id, max_parallelism,
+          states: [name, sort (keyed or operator), columns [{name, type}], rows, size_bytes, files,
+          digest, table {format, path, version}; keyed: kind, key, key_types, namespace, entry,
+          time_domain, hash_scheme, layout; operator: mode, elements_per_subtask]]
+plan      store, id, old_parallelism, parallelism, size_bytes, files, operators: [uid,
+          max_parallelism, states, largest_subtask, subtasks: [subtask, key_groups {first, last},
+          rows, size_bytes, files, requests, elements]]; the same for ``restore --dry-run``
+restore   store, id, parallelism, directory, format, rows, size_bytes, files,
+          states: [uid, name, rows, size_bytes, files]
+get       store, id, operator, state, key: {column: value}, rows: [{column: value}]
+config    settings: [name, value, unit, default, source]
+========  ==========================================================================================
+
+Values of columns are as in ``table/export.py``: decimals and times are strings, bytes hex digits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import singledispatch
+from typing import Any
+
+from statestore.cli.values import (
+    CheckpointList,
+    CheckpointRow,
+    Configuration,
+    FoundRows,
+    PlannedRestore,
+    Restored,
+    Result,
+    ShownCheckpoint,
+)
+from statestore.model.digest import digest_text
+from statestore.model.manifest import Entry, KeyedEntry, Manifest
+from statestore.model.operator_id import operator_id
+from statestore.model.plan import OperatorPlan, SubtaskPlan
+from statestore.model.schema import type_text
+from statestore.table.export import json_value
+
+__all__ = ["document_of", "max_parallelism_of"]
+
+Document = dict[str, Any]
+
+
+@singledispatch
+def document_of(result: Result) -> Document:
+    """Return a verb's result as the JSON document that the module describes."""
+    raise NotImplementedError(type(result).__name__)
+
+
+@document_of.register
+def _(result: CheckpointList) -> Document:
+    rows = [_checkpoint(row, result.now_ms) for row in result.rows]
+    return {"store": result.store, "checkpoints": rows}
+
+
+def _checkpoint(row: CheckpointRow, now_ms: int) -> Document:
+    manifest, error = row.manifest, row.error
+    document: Document = {"id": row.checkpoint_id}
+    if manifest is None:
+        unknown = "created_at_ms age_ms parallelism operators states rows size_bytes files"
+        document |= dict.fromkeys(unknown.split())
+    else:
+        document |= {
+            "created_at_ms": manifest.created_at_ms,
+            "age_ms": now_ms - manifest.created_at_ms,
+            "parallelism": manifest.parallelism,
+            "operators": len(manifest.uids),
+            "states": len(manifest.entries),
+            "rows": manifest.rows,
+            "size_bytes": manifest.size_bytes,
+            "files": manifest.files,
+        }
+    message = None if error is None else {"kind": error.kind, "message": str(error)}
+    return document | {"error": message}
+
+
+@document_of.register
+def _(result: ShownCheckpoint) -> Document:
+    manifest = result.manifest
+    return {
+        "store": result.store,
+        "id": manifest.checkpoint_id,
+        "store_id": manifest.store_id,
+        "parallelism": manifest.parallelism,
+        "started_at_ms": manifest.started_at_ms,
+        "created_at_ms": manifest.created_at_ms,
+        "age_ms": result.now_ms - manifest.created_at_ms,
+        "writer": asdict(manifest.writer),
+        "rows": manifest.rows,
+        "size_bytes": manifest.size_bytes,
+        "files": manifest.files,
+        "operators": [
+            {
+                "uid": uid,
+                "operator_id": operator_id(uid),
+                "max_parallelism": max_parallelism_of(manifest, uid),
+                "states": [_state(e) for e in manifest.entries if e.state.uid == uid],
+            }
+            for uid in manifest.uids
+        ],
+    }
+
+
+def max_parallelism_of(manifest: Manifest, uid: str) -> int | None:
+    """Return the max parallelism of an operator, None when it has no keyed state."""
+    found = (e.state.max_parallelism for e in manifest.keyed if e.state.uid == uid)
+    return next(found, None)
+
+
+def _state(entry: Entry) -> Document:
+    state = entry.state
+    document: Document = {
+        "name": state.name,
+        "sort": "keyed" if isinstance(entry, KeyedEntry) else "operator",
+        "columns": [{"name": f.name, "type": type_text(f.type)} for f in state.schema.fields],
+        "rows": entry.rows,
+        "size_bytes": entry.size_bytes,
+        "files": len(entry.handles),
+        "digest": digest_text(entry.digest),
+        "table": asdict(entry.table),
+    }
+    if not isinstance(entry, KeyedEntry):
+        return document | {
+            "mode": entry.state.mode.value,
+            "elements_per_subtask": list(entry.counts),
+        }
+    keyed = entry.state
+    return document | {
+        "kind": keyed.kind.value,
+        "key": list(keyed.key),
+        "key_types": list(keyed.key_types),
+        "namespace": list(keyed.namespace),
+        "entry": list(keyed.entry),
+        "time_domain": keyed.time_domain and keyed.time_domain.value,
+        "hash_scheme": keyed.hash_scheme,
+        "layout": keyed.layout.value,
+    }
+
+
+@document_of.register
+def _(result: PlannedRestore) -> Document:
+    plan = result.plan
+    return {
+        "store": result.store,
+        "id": plan.checkpoint_id,
+        "old_parallelism": plan.old_parallelism,
+        "parallelism": plan.parallelism,
+        "size_bytes": plan.size_bytes,
+        "files": plan.files,
+        "operators": [_operator(operator) for operator in plan.operators],
+    }
+
+
+def _operator(plan: OperatorPlan) -> Document:
+    return {
+        "uid": plan.uid,
+        "max_parallelism": plan.max_parallelism,
+        "states": list(plan.states),
+        "largest_subtask": plan.largest.subtask,
+        "subtasks": [_subtask(subtask) for subtask in plan.subtasks],
+    }
+
+
+def _subtask(plan: SubtaskPlan) -> Document:
+    groups = plan.key_groups
+    return {
+        "subtask": plan.subtask,
+        "key_groups": groups and {"first": groups.first, "last": groups.last},
+        "rows": plan.rows,
+        "size_bytes": plan.size_bytes,
+        "files": plan.files,
+        "requests": plan.requests,
+        "elements": plan.elements,
+    }
+
+
+@document_of.register
+def _(result: Restored) -> Document:
+    done = result.exported
+    return {
+        "store": result.store,
+        "id": done.checkpoint_id,
+        "parallelism": done.parallelism,
+        "directory": str(done.directory),
+        "format": done.form,
+        "rows": sum(state.rows for state in done.states),
+        "size_bytes": sum(state.size_bytes for state in done.states),
+        "files": sum(state.files for state in done.states),
+        "states": [asdict(state) for state in done.states],
+    }
+
+
+@document_of.register
+def _(result: FoundRows) -> Document:
+    state = result.entry.state
+    return {
+        "store": result.store,
+        "id": result.checkpoint_id,
+        "operator": state.uid,
+        "state": state.name,
+        "key": json_value(dict(zip(state.key, result.key, strict=True))),
+        "rows": [json_value(row) for row in result.rows],
+    }
+
+
+@document_of.register
+def _(result: Configuration) -> Document:
+    return {"settings": [asdict(setting) for setting in result.settings]}

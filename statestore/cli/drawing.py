@@ -1,0 +1,102 @@
+"""Drawings in text: key groups cut for a parallelism, and bars; pure, in Unicode or ASCII.
+
+::
+
+    key groups     0                                                        127
+    parallelism 2  [────────── 0–63 ──────────][───────── 64–127 ──────────]
+    parallelism 3  [───── 0–42 ──────][────── 43–85 ─────][───── 86–127 ─────]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
+
+__all__ = ["ASCII", "UNICODE", "Pen", "bar", "key_group_bars", "range_text", "spans"]
+
+NARROWEST = 20
+
+
+@dataclass(frozen=True)
+class Pen:
+    """The characters to draw with: ``parts`` are the eighths of a cell, the last one is full."""
+
+    line: str
+    dash: str
+    parts: str
+
+
+UNICODE = Pen(line="─", dash="–", parts="▏▎▍▌▋▊▉█")
+ASCII = Pen(line="-", dash="-", parts="#")
+
+
+def key_group_bars(
+    max_parallelism: int, parallelisms: Sequence[int], *, width: int, pen: Pen
+) -> list[str]:
+    """Return the ruler of key groups, and below it one line for each parallelism.
+
+    A parallelism that has too many subtasks to draw in ``width`` is summarised in one segment.
+    """
+    labels = ["key groups", *(f"parallelism {parallelism}" for parallelism in parallelisms)]
+    indent = max(map(len, labels)) + 2
+    cells = max(width - indent, NARROWEST)
+    bars = [_cut(max_parallelism, parallelism, cells, pen) for parallelism in parallelisms]
+    lines = [_ruler(max_parallelism, cells), *bars]
+    return [f"{label:<{indent}}{line}" for label, line in zip(labels, lines, strict=True)]
+
+
+def bar(value: float, maximum: float, *, width: int, pen: Pen) -> str:
+    """Return a bar whose length is to ``width`` as value is to maximum; seen whenever value > 0."""
+    if value <= 0 or maximum <= 0:
+        return ""
+    steps = len(pen.parts)
+    length = max(1, round(value / maximum * width * steps))
+    whole, rest = divmod(length, steps)
+    return pen.parts[-1] * whole + (pen.parts[rest - 1] if rest else "")
+
+
+def range_text(key_groups: KeyGroupRange | None, pen: Pen) -> str:
+    """Return a range of key groups, closed: ``0–31``, or ``5`` for one; nothing for none."""
+    if key_groups is None:
+        return ""
+    return span_text(key_groups.first, key_groups.last, pen)
+
+
+def span_text(first: int, last: int, pen: Pen) -> str:
+    """Return ``first–last``, or one number when both are the same."""
+    return str(first) if first == last else f"{first}{pen.dash}{last}"
+
+
+def spans(count: int, most: int) -> list[range]:
+    """Return ``range(count)`` as consecutive parts, ``most`` at most, sizes within one."""
+    parts = min(count, most)
+    return [range(count * i // parts, count * (i + 1) // parts) for i in range(parts)]
+
+
+def _ruler(max_parallelism: int, cells: int) -> str:
+    last = str(max_parallelism - 1)
+    return "0" if max_parallelism == 1 else f"0{last:>{cells - 1}}"
+
+
+def _cut(max_parallelism: int, parallelism: int, cells: int, pen: Pen) -> str:
+    ranges = KeyGroupAssignment(max_parallelism=max_parallelism, parallelism=parallelism).ranges()
+    edges = [key_groups.first * cells // max_parallelism for key_groups in ranges] + [cells]
+    widths = [stop - start for start, stop in zip(edges, edges[1:], strict=False)]
+    if min(widths) >= 2:
+        drawn = zip(ranges, widths, strict=True)
+        return "".join(_segment(range_text(groups, pen), size, pen) for groups, size in drawn)
+    smallest, largest = min(map(len, ranges)), max(map(len, ranges))
+    plural = "" if largest == 1 else "s"
+    each = f"{span_text(smallest, largest, pen)} key group{plural} each"
+    return _segment(f"{parallelism} subtasks, {each}", cells, pen)
+
+
+def _segment(label: str, width: int, pen: Pen) -> str:
+    room = width - 2
+    if len(label) + 2 <= room:
+        label = f" {label} "
+    elif len(label) > room:
+        label = ""
+    return f"[{label.center(room, pen.line)}]"

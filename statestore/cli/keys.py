@@ -1,0 +1,114 @@
+"""A key from the command line: text into a value of the key column's type.
+
+One key column: the value itself, ``u17`` or ``42`` or ``2026-01-31``. Several key columns, or a
+struct, array or map: JSON, a list in the order of the key or an object by column name. Inside JSON
+too, dates and times are ISO 8601 strings, decimals may be strings, and bytes are hex digits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from statestore.errors import InvalidArgumentError
+from statestore.model.schema import DataType, type_text
+from statestore.model.state import KeyedState
+
+__all__ = ["parse_key"]
+
+
+def parse_key(text: str, state: KeyedState) -> tuple[Any, ...]:
+    """Return the values of the key columns, in order; InvalidArgumentError says what they are."""
+    types = [state.schema.type_of(name) for name in state.key]
+    if len(types) == 1:
+        return (_parse(text, types[0], state),)
+    value = _json(text, state)
+    if isinstance(value, dict) and set(value) == set(state.key):
+        value = [value[name] for name in state.key]
+    if not isinstance(value, list) or len(value) != len(types):
+        raise _unfit(text, state)
+    return tuple(_from_json(item, kind, state) for item, kind in zip(value, types, strict=True))
+
+
+def _parse(text: str, kind: DataType, state: KeyedState) -> Any:
+    if not isinstance(kind, str):
+        return _from_json(_json(text, state), kind, state)
+    try:
+        return _reader(kind)(text)
+    except (ValueError, InvalidOperation):
+        raise _unfit(text, state) from None
+
+
+def _reader(kind: str) -> Callable[[str], Any]:
+    if kind.startswith("decimal"):
+        return Decimal
+    return _READERS[kind]
+
+
+def _boolean(text: str) -> bool:
+    return {"true": True, "false": False}[text] if text in ("true", "false") else bool(int(text))
+
+
+def _instant(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+_READERS: Mapping[str, Callable[[str], Any]] = {
+    "string": str,
+    "long": int,
+    "integer": int,
+    "short": int,
+    "byte": int,
+    "float": float,
+    "double": float,
+    "boolean": _boolean,
+    "binary": bytes.fromhex,
+    "date": date.fromisoformat,
+    "timestamp": _instant,
+    "timestamp_ntz": datetime.fromisoformat,
+}
+
+
+def _json(text: str, state: KeyedState) -> Any:
+    try:
+        return json.loads(text, parse_float=Decimal)
+    except ValueError:
+        raise _unfit(text, state) from None
+
+
+def _from_json(value: Any, kind: DataType, state: KeyedState) -> Any:
+    """Return a JSON value as its column's type; what JSON holds natively is left to Arrow's check."""
+    if value is None:
+        return None
+    if isinstance(kind, str):
+        if isinstance(value, str):
+            return _parse(value, kind, state)
+        if isinstance(value, Decimal) and not kind.startswith("decimal"):
+            return float(value)
+        return value
+    match kind["type"], value:
+        case "struct", dict():
+            types = {field["name"]: field["type"] for field in kind["fields"]}
+            if set(value) == set(types):
+                return {name: _from_json(value[name], types[name], state) for name in types}
+        case "array", list():
+            return [_from_json(item, kind["elementType"], state) for item in value]
+        case "map", list():
+            types = (kind["keyType"], kind["valueType"])
+            return [
+                tuple(_from_json(part, each, state) for part, each in zip(pair, types, strict=True))
+                for pair in value
+                if isinstance(pair, list) and len(pair) == len(types)
+            ]
+    raise _unfit(json.dumps(value, default=str), state)
+
+
+def _unfit(text: str, state: KeyedState) -> InvalidArgumentError:
+    columns = ", ".join(f"{name} {type_text(state.schema.type_of(name))}" for name in state.key)
+    plain = len(state.key) == 1 and isinstance(state.schema.type_of(state.key[0]), str)
+    form = "" if plain else "; give it as JSON, a list of its values or an object by column"
+    return InvalidArgumentError(f"{text!r} is no key of {state}, which has the key ({columns}){form}")

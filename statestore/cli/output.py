@@ -1,0 +1,110 @@
+"""Results on stdout, everything else on stderr; whole lines, whatever reads them.
+
+On a terminal text is coloured and drawn to its width. Elsewhere it has no colours, drawings are 100
+wide, tables as wide as they need, and nothing is cut off or left out.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from statestore.cli.documents import document_of
+from statestore.cli.drawing import ASCII, UNICODE, Pen
+from statestore.cli.values import Result
+from statestore.commands.export import Progress as Listener
+
+__all__ = ["Page", "emit_json", "page", "printable", "progress_bar", "report"]
+
+DRAWING_WIDTH = 100
+UNLIMITED = 100_000
+
+
+@dataclass(frozen=True)
+class Page:
+    """Where text goes: ``width`` is that of drawings."""
+
+    console: Console
+    width: int
+    pen: Pen
+    terminal: bool
+
+    def line(self, text: str = "", style: str = "") -> None:
+        """Write one line, not wrapped."""
+        self.console.print(Text(printable(text), style=style), soft_wrap=True)
+
+    def table(self, table: Table) -> None:
+        """Write a table without the blanks that rich puts at the end of lines."""
+        with self.console.capture() as capture:
+            self.console.print(table)
+        for line in capture.get().splitlines():
+            self.console.file.write(f"{line.rstrip()}\n")
+
+
+def page(file: TextIO | None = None) -> Page:
+    """Return the page on ``file``, by default stdout as it is now."""
+    file = file or sys.stdout
+    pen = UNICODE if _is_unicode(file) else ASCII
+    console = Console(file=file, highlight=False, markup=False, emoji=False)
+    if console.is_terminal:
+        return Page(console, console.width, pen, terminal=True)
+    wide = Console(
+        file=file, highlight=False, markup=False, emoji=False, width=UNLIMITED, no_color=True
+    )
+    return Page(wide, DRAWING_WIDTH, pen, terminal=False)
+
+
+def emit_json(result: Result) -> None:
+    """Write a result to stdout as its JSON document."""
+    text = json.dumps(document_of(result), indent=2, ensure_ascii=not _is_unicode(sys.stdout))
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def printable(text: str) -> str:
+    """Return text without control characters, which a terminal would obey, written as escapes."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def report(error: BaseException, *, label: str = "error") -> None:
+    """Write an error to stderr: one sentence, then its notes."""
+    sys.stderr.write(f"{label}: {_lines(str(error))}\n")
+    for note in getattr(error, "__notes__", ()):
+        sys.stderr.write(f"  {_lines(note)}\n")
+
+
+@contextmanager
+def progress_bar(title: str) -> Iterator[Listener]:
+    """Yield a listener to progress; it draws on stderr when that is a terminal, else nothing."""
+    console = Console(file=sys.stderr)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    bar = Progress(
+        *columns,
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    with bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _is_unicode(file: TextIO) -> bool:
+    encoding = getattr(file, "encoding", None) or ""
+    return encoding.lower().replace("-", "").startswith("utf")
+
+
+def _lines(text: str) -> str:
+    return "\n".join(printable(line) for line in text.splitlines())

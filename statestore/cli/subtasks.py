@@ -1,0 +1,93 @@
+"""The parts of a plan as people see them: key groups cut for each parallelism, subtasks as bars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from statestore.cli.drawing import bar, key_group_bars, span_text, spans
+from statestore.cli.output import Page
+from statestore.cli.units import count, size
+from statestore.model.plan import OperatorPlan, RestorePlan, SubtaskPlan
+
+__all__ = ["write_key_groups", "write_subtasks"]
+
+MOST_LINES = 64
+BAR_WIDTH = 30
+
+
+def write_key_groups(page: Page, plan: RestorePlan) -> None:
+    """Write, for every max parallelism in the plan, its key groups cut for both parallelisms."""
+    parallelisms = tuple(dict.fromkeys((plan.old_parallelism, plan.parallelism)))
+    known = {operator.max_parallelism for operator in plan.operators}
+    for max_parallelism in sorted(number for number in known if number is not None):
+        page.line()
+        fitting = [parallelism for parallelism in parallelisms if parallelism <= max_parallelism]
+        for line in key_group_bars(max_parallelism, fitting, width=page.width, pen=page.pen):
+            page.line(line)
+
+
+def write_subtasks(page: Page, operator: OperatorPlan) -> None:
+    """Write what each subtask reads, with a bar for its rows.
+
+    On a terminal many subtasks are summed up in at most 64 lines; elsewhere each has its line.
+    """
+    subtasks = operator.subtasks
+    parts = spans(len(subtasks), MOST_LINES if page.terminal else len(subtasks))
+    summed = [subtasks[part.start : part.stop] for part in parts]
+    keyed = operator.max_parallelism is not None
+    weights = [_weight(part, keyed) for part in summed]
+    columns = [_columns(part, page) for part in summed]
+    drawn = [bar(w, max(weights), width=BAR_WIDTH, pen=page.pen) for w in weights]
+    names = ["subtask", "key groups", "rows", "", "elements", "bytes", "files", "requests"]
+    if not keyed:
+        names.remove("key groups")
+        names.remove("rows")
+    elif not any(subtask.elements for subtask in subtasks):
+        names.remove("elements")
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name in names:
+        table.add_column(name, justify="left" if name == "" else "right", no_wrap=True)
+    for values, drawing in zip(columns, drawn, strict=True):
+        cells = values | {"": drawing}
+        table.add_row(*(Text(cells[name], "cyan" if name == "" else "") for name in names))
+    page.line()
+    page.table(table)
+    if len(summed) < len(subtasks):
+        page.line(f"a line sums up to {max(map(len, summed))} subtasks; --output json has each")
+    _write_extremes(page, subtasks)
+
+
+def _weight(part: Sequence[SubtaskPlan], keyed: bool) -> int:
+    return sum(subtask.rows if keyed else subtask.elements for subtask in part)
+
+
+def _columns(part: Sequence[SubtaskPlan], page: Page) -> dict[str, str]:
+    first, last = part[0], part[-1]
+    groups = ""
+    if first.key_groups is not None and last.key_groups is not None:
+        groups = span_text(first.key_groups.first, last.key_groups.last, page.pen)
+    return {
+        "subtask": span_text(first.subtask, last.subtask, page.pen),
+        "key groups": groups,
+        "rows": count(sum(subtask.rows for subtask in part)),
+        "elements": count(sum(subtask.elements for subtask in part)),
+        "bytes": size(sum(subtask.size_bytes for subtask in part)),
+        "files": count(sum(subtask.files for subtask in part)),
+        "requests": count(sum(subtask.requests for subtask in part)),
+    }
+
+
+def _write_extremes(page: Page, subtasks: Sequence[SubtaskPlan]) -> None:
+    """Say how uneven the rows are: the slowest subtask decides how long a restore takes."""
+    rows = [subtask.rows for subtask in subtasks]
+    if len(subtasks) < 2 or not any(rows):
+        return
+    most = rows.index(max(rows))
+    ratio = rows[most] * len(rows) / sum(rows)
+    page.line(
+        f"most rows: subtask {most} with {count(rows[most])}, {ratio:.2f} times the mean; "
+        f"fewest: {count(min(rows))}"
+    )

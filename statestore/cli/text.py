@@ -1,0 +1,215 @@
+"""What ``--output text`` prints: for people, free to change; programs read ``--output json``."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from functools import singledispatch
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from statestore.cli.documents import max_parallelism_of
+from statestore.cli.output import Page, printable
+from statestore.cli.subtasks import write_key_groups, write_subtasks
+from statestore.cli.units import count, duration, size, when
+from statestore.cli.values import (
+    CheckpointList,
+    CheckpointRow,
+    Configuration,
+    FoundRows,
+    PlannedRestore,
+    Restored,
+    Result,
+    ShownCheckpoint,
+)
+from statestore.model.digest import digest_text
+from statestore.model.manifest import Entry, KeyedEntry, Manifest
+from statestore.model.operator_id import operator_id
+from statestore.model.schema import Schema
+from statestore.table.export import json_value
+
+__all__ = ["write_text"]
+
+
+@singledispatch
+def write_text(result: Result, page: Page) -> None:
+    """Write a verb's result to the page."""
+    raise NotImplementedError(type(result).__name__)
+
+
+@write_text.register
+def _(result: CheckpointList, page: Page) -> None:
+    if not result.rows:
+        page.line(f"{result.store} has no checkpoint yet")
+        return
+    columns = "id,taken,age,parallelism,operators,states,rows,bytes,files".split(",")
+    table = table_of(*columns, right={"id", *columns[3:]})
+    for row in result.rows:
+        table.add_row(*(cell(text) for text in _checkpoint(row, result.now_ms)))
+    page.table(table)
+
+
+def _checkpoint(row: CheckpointRow, now_ms: int) -> list[str]:
+    manifest = row.manifest
+    if manifest is None:
+        return [str(row.checkpoint_id), "damaged"]
+    return [
+        str(row.checkpoint_id),
+        when(manifest.created_at_ms),
+        duration(now_ms - manifest.created_at_ms),
+        str(manifest.parallelism),
+        count(len(manifest.uids)),
+        count(len(manifest.entries)),
+        count(manifest.rows),
+        size(manifest.size_bytes),
+        count(manifest.files),
+    ]
+
+
+@write_text.register
+def _(result: ShownCheckpoint, page: Page) -> None:
+    manifest = result.manifest
+    took = duration(manifest.created_at_ms - manifest.started_at_ms)
+    age = duration(result.now_ms - manifest.created_at_ms)
+    page.line(f"checkpoint {manifest.checkpoint_id} of {result.store}", "bold")
+    _pairs(
+        page,
+        ("taken", f"{when(manifest.created_at_ms)}, {age} ago; it took {took}"),
+        ("parallelism", str(manifest.parallelism)),
+        ("written by", f"{manifest.writer.name}, statestore {manifest.writer.release}"),
+        ("holds", _amount(manifest.rows, manifest.size_bytes, manifest.files)),
+    )
+    write_key_groups(page, result.plan)
+    for operator in result.plan.operators:
+        page.line()
+        page.line(f"operator {operator.uid}", "bold")
+        groups = max_parallelism_of(manifest, operator.uid)
+        _pairs(
+            page,
+            ("operator id", operator_id(operator.uid)),
+            ("max parallelism", "none: no keyed state" if groups is None else str(groups)),
+        )
+        _states(page, manifest, operator.uid)
+        write_subtasks(page, operator)
+
+
+def _states(page: Page, manifest: Manifest, uid: str) -> None:
+    for entry in manifest.entries:
+        if entry.state.uid == uid:
+            page.line()
+            page.line(f"  state {entry.state.name}", "bold")
+            _pairs(page, *_state(entry), indent="    ")
+
+
+def _state(entry: Entry) -> list[tuple[str, str]]:
+    amount = _amount(entry.rows, entry.size_bytes, len(entry.handles))
+    version = "" if entry.table.version is None else f", Delta table version {entry.table.version}"
+    table = f"{entry.table.format}{version}, {entry.table.path}"
+    last = [("holds", amount), ("digest", digest_text(entry.digest)), ("table", table)]
+    if not isinstance(entry, KeyedEntry):
+        mode = f"operator state, {entry.state.mode.value}"
+        columns = ("columns", str(entry.state.schema))
+        elements = " ".join(count(number) for number in entry.counts)
+        return [("mode", mode), columns, ("elements per subtask", elements), *last]
+    state = entry.state
+    domain = f" in {state.time_domain.value} time" if state.time_domain else ""
+    hashed = f"{state.hash_scheme} ({', '.join(state.key_types)})"
+    roles = (
+        ("key", state.key),
+        ("namespace", state.namespace),
+        ("entry", state.entry),
+        ("values", state.values),
+    )
+    return [
+        ("kind", f"{state.kind.value} state{domain}"),
+        *((role, _columns(state.schema, names)) for role, names in roles if names),
+        ("hash scheme", hashed),
+        *last,
+    ]
+
+
+def _columns(schema: Schema, names: tuple[str, ...]) -> str:
+    return str(schema.select(names))
+
+
+def _amount(rows: int, size_bytes: int, files: int) -> str:
+    return f"{count(rows)} rows, {size(size_bytes)} in {count(files)} files"
+
+
+@write_text.register
+def _(result: PlannedRestore, page: Page) -> None:
+    plan = result.plan
+    change = f"parallelism {plan.old_parallelism} to {plan.parallelism}"
+    page.line(f"restore of checkpoint {plan.checkpoint_id} of {result.store}: {change}", "bold")
+    page.line(f"reads {size(plan.size_bytes)} in {count(plan.files)} files; rewrites nothing")
+    write_key_groups(page, plan)
+    for operator in plan.operators:
+        page.line()
+        page.line(f"operator {operator.uid} ({', '.join(operator.states)})", "bold")
+        write_subtasks(page, operator)
+
+
+@write_text.register
+def _(result: Restored, page: Page) -> None:
+    done = result.exported
+    page.line(
+        f"checkpoint {done.checkpoint_id} restored at parallelism {done.parallelism} "
+        f"to {done.directory}",
+        "bold",
+    )
+    table = table_of("operator", "state", "rows", "bytes", "files", right={"rows", "bytes", "files"})
+    for state in done.states:
+        numbers = (count(state.rows), size(state.size_bytes), count(state.files))
+        table.add_row(*(cell(text) for text in (state.uid, state.name, *numbers)))
+    page.table(table)
+
+
+@write_text.register
+def _(result: FoundRows, page: Page) -> None:
+    state = result.entry.state
+    if not result.rows:
+        key = json.dumps(json_value(result.key), ensure_ascii=False)
+        page.line(f"no rows of key {key} in {state}, checkpoint {result.checkpoint_id}")
+        return
+    table = table_of(*state.schema.names)
+    for row in result.rows:
+        table.add_row(*(cell(_value(row[name])) for name in state.schema.names))
+    page.table(table)
+
+
+def _value(value: Any) -> str:
+    plain = json_value(value)
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+
+
+@write_text.register
+def _(result: Configuration, page: Page) -> None:
+    table = table_of("setting", "value", "unit", "default", "source")
+    for setting in result.settings:
+        value = "none" if setting.value is None else str(setting.value)
+        default = "none" if setting.default is None else str(setting.default)
+        row = (setting.name, value, setting.unit, default, setting.source)
+        table.add_row(*(cell(text) for text in row))
+    page.table(table)
+
+
+def table_of(*columns: str, right: frozenset[str] | set[str] = frozenset()) -> Table:
+    """Return an empty table; what does not fit the terminal is folded, never cut off."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name in columns:
+        side = "right" if name in right else "left"
+        table.add_column(cell(name), justify=side, overflow="fold")  # type: ignore[arg-type]
+    return table
+
+
+def cell(text: str) -> Text:
+    """Return a cell's text as it is, without control characters or markup."""
+    return Text(printable(text))
+
+
+def _pairs(page: Page, *pairs: tuple[str, str], indent: str = "  ") -> None:
+    longest = max(len(name) for name, _ in pairs)
+    for name, value in pairs:
+        page.line(f"{indent}{name:<{longest}}  {value}")

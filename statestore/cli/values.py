@@ -1,0 +1,92 @@
+"""What the verbs return: values, which ``documents.py`` turns into JSON and ``text.py`` into text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from statestore.commands.export import ExportedCheckpoint
+from statestore.errors import StateStoreError
+from statestore.model.manifest import KeyedEntry, Manifest
+from statestore.model.plan import RestorePlan
+from statestore.settings import Setting
+
+__all__ = [
+    "CheckpointList",
+    "CheckpointRow",
+    "Configuration",
+    "FoundRows",
+    "PlannedRestore",
+    "Restored",
+    "Result",
+    "ShownCheckpoint",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a verb found; ``problem`` is raised after the rest has been printed."""
+
+    problem: StateStoreError | None = None
+
+
+@dataclass(frozen=True)
+class CheckpointRow:
+    """One checkpoint of a list: its manifest, or why that cannot be read."""
+
+    checkpoint_id: int
+    manifest: Manifest | None
+    error: StateStoreError | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointList(Result):
+    """The visible checkpoints, oldest first."""
+
+    store: str
+    now_ms: int
+    rows: tuple[CheckpointRow, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownCheckpoint(Result):
+    """One checkpoint, or the selected states of it; ``plan`` is at the parallelism it was taken at."""
+
+    store: str
+    now_ms: int
+    manifest: Manifest
+    plan: RestorePlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRestore(Result):
+    """Who would read what."""
+
+    store: str
+    plan: RestorePlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restored(Result):
+    """What was written."""
+
+    store: str
+    exported: ExportedCheckpoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundRows(Result):
+    """The rows of one key; ``key`` has the key columns in order."""
+
+    store: str
+    checkpoint_id: int
+    entry: KeyedEntry
+    key: tuple[Any, ...]
+    rows: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configuration(Result):
+    """The settings in effect."""
+
+    settings: tuple[Setting, ...]

@@ -1,0 +1,250 @@
+"""``statestore demo``: half of the flights at parallelism 4, the rest at 7, and proof that none is lost.
+
+In DIR it leaves ``flights`` (the input), ``store`` (two checkpoints) and ``uninterrupted`` (the
+store of the run without a stop). A DIR that holds anything already is left as it is, and the demo
+works in its first free sub-directory ``demo-2``, ``demo-3``, …; nothing is ever deleted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from statestore.demo.batches import MicroBatch, micro_batches, partitions_by_subtask
+from statestore.demo.compare import Comparison, compare
+from statestore.demo.flights import MONTHS, FlightLog, read_flights, write_log
+from statestore.demo.job import AIRCRAFT, KEY, Job, consume, fold, restore, snapshot, start
+from statestore.demo.teller import Teller
+from statestore.errors import StorageError
+from statestore.store import StateStore
+from statestore.table.session import spark_session
+
+__all__ = ["run"]
+
+OLD_PARALLELISM = 4
+NEW_PARALLELISM = 7
+# Beside the micro-batches: flights, Spark, writing, 2 snapshots, plan, restore, reference, proof.
+OTHER_STEPS = 9
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A line of the table at the end: a checkpoint of the demo's store."""
+
+    checkpoint: int
+    parallelism: int
+    flights: int
+    rows: int
+    bytes: int
+    files: int
+    seconds: float
+
+
+@dataclass
+class Demo:
+    """What the acts of the story share; ``facts`` become the JSON document."""
+
+    teller: Teller
+    spark: SparkSession
+    directory: Path
+    log: FlightLog
+    facts: dict[str, Any] = field(default_factory=dict)
+    taken: list[Taken] = field(default_factory=list)
+
+    def store(self, name: str = "store", table_format: str = "delta") -> StateStore:
+        """Return a store below the demo's directory."""
+        url = str(self.directory.resolve() / name)
+        return StateStore.open(url, spark=self.spark, table_format=table_format)
+
+    def consume(self, job: Job, batches: Sequence[MicroBatch]) -> Job:
+        """Return the job after some micro-batches."""
+        for number, batch in enumerate(batches, start=1):
+            what = f"parallelism {job.parallelism}, micro-batch {number} of {len(batches)}"
+            with self.teller.step(what):
+                job = consume(self.spark, self.log, job, batch)
+        return job
+
+    def snapshot(self, job: Job) -> int:
+        """Take a checkpoint, and note it for the table at the end."""
+        began = time.monotonic()
+        with self.teller.step(f"parallelism {job.parallelism}, snapshot"):
+            number = snapshot(self.store(), job)
+        seconds = time.monotonic() - began
+        found = self.store().manifest(number)
+        size = (found.rows, found.size_bytes, found.files)
+        self.taken.append(Taken(number, job.parallelism, job.consumed, *size, round(seconds, 2)))
+        return number
+
+
+def run(directory: Path, *, output: str = "text", flights_per_month: int | None = None) -> int:
+    """Tell the whole story; return 0 when the states are equal, 1 when they are not.
+
+    ``output`` is text or json; ``flights_per_month`` takes the first so many flights of each month
+    only. Raises MissingDependencyError without the flights, a fitting Java or Delta's jar,
+    StorageError when the directory cannot be made, and what snapshot and restore raise.
+    """
+    began = time.monotonic()
+    with Teller(output) as teller:
+        with teller.step("reading the flights"):
+            flights = read_flights()
+        with teller.step("starting Spark"):
+            spark = spark_session(app_name="statestore-demo")
+        directory = _fresh(directory, teller)
+        with teller.step("writing the flights as 12 partitions"):
+            log = write_log(flights, directory / "flights", flights_per_month)
+        demo = Demo(teller, spark, directory, log)
+        teller.say(
+            f"{log.rows:,} flights out of New York in 2013: a topic of 12 partitions, one a month.\n"
+            "State of each aircraft: totals (value), routes (map), last five flights (list)."
+        )
+        checkpoint = _first_half(demo)
+        _plan(demo, checkpoint)
+        checkpoint, job = _second_half(demo, checkpoint)
+        equal = _proof(demo, checkpoint)
+        _end(demo, job, time.monotonic() - began)
+    return 0 if equal else 1
+
+
+def _fresh(directory: Path, teller: Teller) -> Path:
+    """Return ``directory`` when it is new or empty, else a new directory in it."""
+    try:
+        if not directory.exists() or not any(directory.iterdir()):
+            directory.mkdir(parents=True, exist_ok=True)
+            return directory
+        names = (directory / f"demo-{number}" for number in itertools.count(2))
+        mine = next(path for path in names if not path.exists())
+        mine.mkdir()
+    except OSError as error:
+        raise StorageError(
+            f"the directory {directory} cannot be written: name another, as in: statestore demo DIR"
+        ) from error
+    teller.say(f"{directory} is not empty and stays as it is; this demo goes to {mine}.")
+    return mine
+
+
+def _first_half(demo: Demo) -> int:
+    half = demo.log.rows // 2
+    job = start(demo.log, OLD_PARALLELISM)
+    batches = micro_batches(job.offsets, demo.log.ends, OLD_PARALLELISM, half)
+    # With what is left after them, as the offsets will say again, but for the bar's length.
+    later = micro_batches(batches[-1].stops, demo.log.ends, NEW_PARALLELISM, demo.log.rows)
+    demo.teller.expect(OTHER_STEPS + len(batches) + len(later))
+    job = demo.consume(job, batches)
+    checkpoint = demo.snapshot(job)
+    demo.teller.say(
+        f"1. At parallelism {OLD_PARALLELISM} the job consumed {job.consumed:,} flights in "
+        f"{len(batches)} micro-batches,\n   took checkpoint {checkpoint}, and was stopped."
+    )
+    return checkpoint
+
+
+def _plan(demo: Demo, checkpoint: int) -> None:
+    with demo.teller.step("planning the restore"):
+        plan = demo.store().plan(parallelism=NEW_PARALLELISM, checkpoint=checkpoint)
+    subtasks = next(each.subtasks for each in plan.operators if each.uid == AIRCRAFT)
+    lines = [(s.subtask, str(s.key_groups), s.rows, s.size_bytes, s.files) for s in subtasks]
+    columns = ("subtask", "key groups", "rows", "bytes", "files")
+    demo.facts["plan"] = [dict(zip(columns, line, strict=True)) for line in lines]
+    demo.teller.say(
+        f"2. The plan for parallelism {NEW_PARALLELISM}, known before any state is read:"
+    )
+    demo.teller.table(columns, lines)
+
+
+def _second_half(demo: Demo, checkpoint: int) -> tuple[int, Job]:
+    with demo.teller.step(f"restoring at parallelism {NEW_PARALLELISM}"):
+        job = restore(demo.store(), checkpoint, NEW_PARALLELISM)
+    assigned = list(enumerate(partitions_by_subtask(job.offsets, NEW_PARALLELISM)))
+    demo.facts["offsets"] = [
+        {"subtask": subtask, "partition": p, "offset": job.offsets[p]}
+        for subtask, mine in assigned
+        for p in mine
+    ]
+    demo.teller.say(
+        f"3. Restored at parallelism {NEW_PARALLELISM}. Source subtasks go on from these offsets:"
+    )
+    lines = [(i, ", ".join(_place(demo.log, job, p) for p in mine)) for i, mine in assigned]
+    demo.teller.table(("subtask", "reads on from"), lines)
+    before = job.consumed
+    batches = micro_batches(job.offsets, demo.log.ends, NEW_PARALLELISM, demo.log.rows)
+    job = demo.consume(job, batches)
+    checkpoint = demo.snapshot(job)
+    demo.teller.say(
+        f"   It consumed the other {job.consumed - before:,} flights in {len(batches)} "
+        f"micro-batches, and took checkpoint {checkpoint}."
+    )
+    return checkpoint, job
+
+
+def _place(log: FlightLog, job: Job, partition: int) -> str:
+    return f"{MONTHS[partition - 1]} {job.offsets[partition]:,} of {log.ends[partition]:,}"
+
+
+def _proof(demo: Demo, checkpoint: int) -> bool:
+    with demo.teller.step("the same flights without a stop"):
+        uninterrupted = _uninterrupted(demo)
+        # Digests are of rows, so that the other table format, which is quicker, has the same.
+        reference = demo.store("uninterrupted", table_format="parquet")
+        snapshot(reference, uninterrupted)
+    with demo.teller.step("comparing"):
+        found = compare(demo.store(), checkpoint, reference, uninterrupted)
+    demo.facts["states"] = [asdict(each) | {"equal": each.equal} for each in found]
+    demo.facts["equal"] = all(each.equal for each in found)
+    demo.teller.say("4. Against one run over all flights, without a stop and without a restore:")
+    demo.teller.table(
+        ("state", "rows", "differing rows", "digest", "uninterrupted"),
+        [(c.state, c.rows, c.differing_rows, c.digest, c.uninterrupted_digest) for c in found],
+    )
+    demo.teller.say(_verdict(found))
+    return all(each.equal for each in found)
+
+
+def _uninterrupted(demo: Demo) -> Job:
+    """Return what one run over the input alone comes to: no micro-batches, no store."""
+    rows = demo.log.read(demo.spark, demo.log.starts, demo.log.ends)
+    keyed = fold(None, rows.where(F.col(KEY).isNotNull())).computed()
+    counts = rows.where(F.col(KEY).isNull()).groupBy("partition").count().collect()
+    unkeyed = dict.fromkeys(demo.log.ends, 0) | {row["partition"]: row["count"] for row in counts}
+    return Job(NEW_PARALLELISM, keyed, demo.log.ends, unkeyed)
+
+
+def _verdict(found: Sequence[Comparison]) -> str:
+    wrong = [each for each in found if not each.equal]
+    if wrong:
+        rows = sum(each.differing_rows for each in wrong)
+        names = ", ".join(each.state for each in wrong)
+        return f"NOT EQUAL: {rows:,} rows differ, in {names}."
+    rows = sum(each.rows for each in found)
+    return f"Equal: every one of the {rows:,} rows of {len(found)} states, and every digest."
+
+
+def _end(demo: Demo, job: Job, seconds: float) -> None:
+    columns = ("checkpoint", "parallelism", "flights", "rows", "bytes", "files", "seconds")
+    lines = [asdict(taken) for taken in demo.taken]
+    unkeyed = sum(job.unkeyed.values())
+    command = f"statestore --store {shlex.quote(str(demo.directory / 'store'))} show latest"
+    demo.teller.table(columns, [line.values() for line in lines])
+    demo.teller.say(
+        f"{job.consumed:,} flights consumed; {unkeyed:,} of them have no tail number, and are counted "
+        "in state unkeyed.\n"
+        f"The demo took {seconds:.0f} seconds. The store stays; look into it with\n\n   {command}"
+    )
+    demo.teller.document(
+        demo.facts
+        | {
+            "checkpoints": lines,
+            "flights": job.consumed,
+            "flights_without_tail_number": unkeyed,
+            "directory": str(demo.directory),
+            "seconds": round(seconds, 1),
+            "next": command,
+        }
+    )

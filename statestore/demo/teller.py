@@ -1,0 +1,134 @@
+"""What the demo prints: the story on stdout, its progress on stderr.
+
+On a terminal the progress is a bar that goes away again; elsewhere it is a line per step, so that a
+log says what was done and how long it took. With ``output="json"`` the story is one document at the
+end.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from statestore.errors import InvalidArgumentError
+
+__all__ = ["Teller"]
+
+Cell = int | float | str
+OUTPUTS = ("text", "json")
+
+
+class Teller:
+    """Prints; use it as a context, so that an error leaves no bar on the terminal.
+
+    Raises InvalidArgumentError for an output other than text and json.
+    """
+
+    def __init__(self, output: str = "text") -> None:
+        if output not in OUTPUTS:
+            raise InvalidArgumentError(f"output is {' or '.join(OUTPUTS)}, not {output!r}")
+        self._json = output == "json"
+        self._steps, self._done = 0, 0
+        self._out = Console(highlight=False, markup=False, soft_wrap=True)
+        stderr = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=stderr,
+            transient=True,
+            # Rich would send stdout the bar's way, to stderr.
+            redirect_stdout=False,
+            redirect_stderr=False,
+            disable=not stderr.is_interactive,
+        )
+        self._task = self._bar.add_task("", total=None)
+
+    def __enter__(self) -> Teller:
+        self._show(True)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._show(False)
+
+    def expect(self, steps: int) -> None:
+        """Say how many steps there will be, counting those that are done."""
+        self._steps = steps
+        self._bar.update(self._task, total=steps)
+
+    @contextmanager
+    def step(self, what: str) -> Iterator[None]:
+        """Show that ``what`` is being done, and when it is, that it is."""
+        began = time.monotonic()
+        self._bar.update(self._task, description=what)
+        yield
+        self._done += 1
+        self._bar.advance(self._task)
+        if self._bar.disable:
+            count = f"[{self._done}/{self._steps}]" if self._steps else f"[{self._done}]"
+            print(f"{count} {what}: {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
+
+    def say(self, text: str) -> None:
+        """Print a paragraph."""
+        self._print(Text(text), Text())
+
+    def table(self, columns: Sequence[str], rows: Iterable[Iterable[Cell]]) -> None:
+        """Print a table: words on the left, numbers on the right with thousands separators."""
+        # Not rich's: that one folds what is wider than the terminal, and pads lines with blanks.
+        lines = [list(row) for row in rows]
+        cells = [list(columns), *([_text(cell) for cell in line] for line in lines)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        right = [isinstance(cell, int | float) for cell in lines[0]]
+        texts = [
+            "  ".join(
+                cell.rjust(width) if number else cell.ljust(width)
+                for cell, width, number in zip(line, widths, right, strict=True)
+            )
+            for line in cells
+        ]
+        head, *body = (Text(f"   {text.rstrip()}") for text in texts)
+        head.stylize("bold")
+        self._print(head, *body, Text())
+
+    def document(self, content: Mapping[str, Any]) -> None:
+        """Print the story as a document, when that is the output."""
+        if self._json:
+            print(json.dumps(content, indent=2))
+
+    def _print(self, *lines: Text) -> None:
+        if self._json:
+            return
+        self._show(False)
+        for line in lines:
+            self._out.print(line)
+        self._show(True)
+
+    def _show(self, wanted: bool) -> None:
+        # A bar that is off still ends with an empty line in some releases of rich.
+        if not self._bar.disable:
+            (self._bar.start if wanted else self._bar.stop)()
+
+
+def _text(cell: Cell) -> str:
+    match cell:
+        case int():
+            return f"{cell:,}"
+        case float():
+            return f"{cell:.1f}"
+        case _:
+            return cell
