@@ -7,9 +7,9 @@ r"""Restore: a checkpoint at a new parallelism, its rows written where Spark can
         jobs/restore.py --conf-file conf/restore.toml
 
 By default each subtask's rows lie in a directory of their own, subtask=0/, subtask=1/, … A target
-that exists is refused before any state is written, unless its mode says otherwise. All settings are documented
-in conf/restore.toml. Exit codes: 2 fix the settings; 10 no such store, checkpoint or state;
-12 the parallelism does not fit; 13 the checkpoint is damaged.
+that exists is refused before any state is written, unless its mode says otherwise.
+conf/restore.toml documents every setting. Exit codes: 2 fix the settings; 10 no such store,
+checkpoint or state; 12 the parallelism does not fit; 13 the checkpoint is damaged.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def open_storage(url: str, options: Mapping[str, Any] | None = None) -> Storage:
 
 
 @contextmanager
-def _named(action: str, where: str) -> Iterator[None]:
+def named(action: str, where: str) -> Iterator[None]:
     """Turn an error of the file system into StorageError naming what was tried, and where."""
     try:
         yield
@@ -116,7 +116,7 @@ class LocalStorage:
 
     def read(self, name: str) -> bytes:
         """Return the bytes of a file."""
-        with _named("read", self._full(name)):
+        with named("read", self._full(name)):
             return (self._root / name).read_bytes()
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
@@ -124,7 +124,7 @@ class LocalStorage:
         file.
         """
         target = self._root / name
-        with _named("write", self._full(name)):
+        with named("write", self._full(name)):
             target.parent.mkdir(parents=True, exist_ok=True)
             temporary = target.parent / f".{target.name}.{uuid.uuid4().hex}"
             try:
@@ -140,7 +140,7 @@ class LocalStorage:
 
     def list(self, folder: str) -> tuple[str, ...]:
         """Return the names of all files below a folder, temporary ones of ours left out."""
-        with _named("list", self._full(folder)):
+        with named("list", self._full(folder)):
             # Unlike a glob, this walk tells an unreadable folder from an empty one.
             found = [
                 Path(parent, name).relative_to(self._root).as_posix()
@@ -152,7 +152,7 @@ class LocalStorage:
 
     def is_empty(self) -> bool:
         """Return whether the folder holds nothing but hidden files and what a new disk holds."""
-        with _named("list", self.url):
+        with named("list", self.url):
             try:
                 with os.scandir(self._root) as entries:
                     return all(entry.name.startswith((".", "lost+found")) for entry in entries)
@@ -161,28 +161,28 @@ class LocalStorage:
 
     def delete(self, name: str) -> None:
         """Remove a file."""
-        with _named("delete", self._full(name)):
+        with named("delete", self._full(name)):
             (self._root / name).unlink(missing_ok=True)
 
     def size(self, name: str) -> int:
         """Return a file's length in bytes."""
-        with _named("read", self._full(name)):
+        with named("read", self._full(name)):
             return (self._root / name).stat().st_size
 
     def open_write(self, name: str) -> BinaryIO:
         """Return a new file, its folders made."""
-        with _named("write", self._full(name)):
+        with named("write", self._full(name)):
             (self._root / name).parent.mkdir(parents=True, exist_ok=True)
             return (self._root / name).open("xb")
 
     def open_read(self, name: str) -> BinaryIO:
         """Return a file to read."""
-        with _named("read", self._full(name)):
+        with named("read", self._full(name)):
             return (self._root / name).open("rb")
 
     def sync(self, names: Iterable[str]) -> None:
         """Sync the files, then every folder on the way to them."""
-        with _named("sync files in", self.url):
+        with named("sync files in", self.url):
             folders: set[Path] = set()
             for name in names:
                 _fsync(self._root / name)
@@ -232,12 +232,12 @@ class S3Storage:
 
     def read(self, name: str) -> bytes:
         """Return the bytes of an object."""
-        with _named("read", self._full(name)):
+        with named("read", self._full(name)):
             return cast(bytes, self._fs.cat_file(self._key(name)))
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Put with ``If-None-Match: *``; S3 answers 412 to all but one."""
-        with _named("write", self._full(name)):
+        with named("write", self._full(name)):
             try:
                 self._fs.pipe_file(self._key(name), data, mode="create")
             except FileExistsError:
@@ -251,7 +251,7 @@ class S3Storage:
 
     def list(self, folder: str) -> tuple[str, ...]:
         """Return the names of all objects below a folder."""
-        with _named("list", self._full(folder)):
+        with named("list", self._full(folder)):
             found = self._fs.find(self._key(folder))
         return tuple(sorted(path[len(self._prefix) + 1 :] for path in found))
 
@@ -259,28 +259,28 @@ class S3Storage:
         """Return whether no object has this prefix; one request for one name."""
         bucket, _, key = self._prefix.partition("/")
         prefix = f"{key}/" if key else ""
-        with _named("list", self.url):
+        with named("list", self.url):
             found = self._fs.call_s3("list_objects_v2", Bucket=bucket, Prefix=prefix, MaxKeys=1)
         return not found.get("Contents")
 
     def delete(self, name: str) -> None:
         """Remove an object; S3 does not mind when there is none."""
-        with _named("delete", self._full(name)):
+        with named("delete", self._full(name)):
             self._fs.rm_file(self._key(name))
 
     def size(self, name: str) -> int:
         """Return an object's length in bytes."""
-        with _named("read", self._full(name)):
+        with named("read", self._full(name)):
             return int(self._fs.info(self._key(name))["size"])
 
     def open_write(self, name: str) -> BinaryIO:
         """Return an object to write; it exists once it is closed."""
-        with _named("write", self._full(name)):
+        with named("write", self._full(name)):
             return cast(BinaryIO, self._fs.open(self._key(name), "wb"))
 
     def open_read(self, name: str) -> BinaryIO:
         """Return an object to read, fetched in blocks as it is read."""
-        with _named("read", self._full(name)):
+        with named("read", self._full(name)):
             return cast(BinaryIO, self._fs.open(self._key(name), "rb"))
 
     def sync(self, names: Iterable[str]) -> None:

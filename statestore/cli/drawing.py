@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
 
@@ -83,7 +84,7 @@ def _ruler(max_parallelism: int, cells: int) -> str:
 def _cut(max_parallelism: int, parallelism: int, cells: int, pen: Pen) -> str:
     ranges = KeyGroupAssignment(max_parallelism=max_parallelism, parallelism=parallelism).ranges()
     edges = [key_groups.first * cells // max_parallelism for key_groups in ranges] + [cells]
-    widths = [stop - start for start, stop in zip(edges, edges[1:], strict=False)]
+    widths = [stop - start for start, stop in pairwise(edges)]
     if min(widths) >= 2:
         drawn = zip(ranges, widths, strict=True)
         return "".join(_segment(range_text(groups, pen), size, pen) for groups, size in drawn)

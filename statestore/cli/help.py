@@ -38,7 +38,9 @@ def _with_own_code(error: type[StateStoreError]) -> list[type[StateStoreError]]:
 
 def _summary(error: type[StateStoreError]) -> str:
     first = (error.__doc__ or "").split("\n\n")[0]
-    return " ".join(first.replace("``", "").split()).rstrip(".")
+    # What follows is about attributes, which a shell does not see.
+    for_shells = " ".join(first.split()).partition("; ``")[0]
+    return for_shells.replace("``", "").rstrip(".")
 
 
 class Verb(click.Command):
@@ -79,9 +81,7 @@ class Root(click.Group):
         _write_sections(formatter, "", self.examples)
 
 
-def _write_sections(
-    formatter: click.HelpFormatter, prints: str, examples: Sequence[str]
-) -> None:
+def _write_sections(formatter: click.HelpFormatter, prints: str, examples: Sequence[str]) -> None:
     if prints:
         with formatter.section("Prints"):
             formatter.write_text(prints)

@@ -1,7 +1,7 @@
 """One run of the command: the options that every verb has, the settings, and the store.
 
-``--store``, ``--output`` and ``--config`` may stand before or after the verb; after it wins. Nothing
-is opened before a verb asks for it.
+``--store``, ``--output`` and ``--config`` may stand before or after the verb; after it wins.
+Nothing is opened before a verb asks for it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,13 @@ import click
 from statestore.settings import ResolvedSettings, Settings, resolve_settings
 from statestore.store import StateStore
 
-__all__ = ["CHECKPOINT", "Invocation", "checkpoint_argument", "common_options", "pass_invocation"]
-
-CHECKPOINT = "latest"
+__all__ = [
+    "Invocation",
+    "checkpoint_argument",
+    "common_options",
+    "pass_invocation",
+    "state_options",
+]
 
 
 class Invocation:
@@ -43,7 +47,7 @@ class Invocation:
     def store(self) -> StateStore:
         """Open the store; a usage error when none is named."""
         url = self.settings.store
-        if url is None:
+        if not url:
             raise click.UsageError("no store is named: give --store URL, or set STATESTORE_URI")
         return StateStore.open(url, table_format=self.settings.table_format)
 
@@ -67,7 +71,7 @@ def common_options() -> list[click.Parameter]:
 
 def checkpoint_argument(function: Any) -> Any:
     """Give a verb the argument CHECKPOINT: a number, or ``latest``, which is the default."""
-    decorate = click.argument("checkpoint", default=CHECKPOINT, metavar="[CHECKPOINT]")
+    decorate = click.argument("checkpoint", default="latest", metavar="[CHECKPOINT]")
     return decorate(function)
 
 

@@ -37,6 +37,9 @@ def _parse(text: str, kind: DataType, state: KeyedState) -> Any:
     if not isinstance(kind, str):
         return _from_json(_json(text, state), kind, state)
     try:
+        # Python's numbers may hold underscores; a key with one is a mistake, not a number.
+        if kind != "string" and "_" in text:
+            raise ValueError(text)
         return _reader(kind)(text)
     except (ValueError, InvalidOperation):
         raise _unfit(text, state) from None
@@ -49,7 +52,9 @@ def _reader(kind: str) -> Callable[[str], Any]:
 
 
 def _boolean(text: str) -> bool:
-    return {"true": True, "false": False}[text] if text in ("true", "false") else bool(int(text))
+    if text not in ("true", "false"):
+        raise ValueError(text)
+    return text == "true"
 
 
 def _instant(text: str) -> datetime:
@@ -81,7 +86,7 @@ def _json(text: str, state: KeyedState) -> Any:
 
 
 def _from_json(value: Any, kind: DataType, state: KeyedState) -> Any:
-    """Return a JSON value as its column's type; what JSON holds natively is left to Arrow's check."""
+    """Return a JSON value as its column's type; numbers and booleans are left to Arrow's check."""
     if value is None:
         return None
     if isinstance(kind, str):
@@ -92,9 +97,9 @@ def _from_json(value: Any, kind: DataType, state: KeyedState) -> Any:
         return value
     match kind["type"], value:
         case "struct", dict():
-            types = {field["name"]: field["type"] for field in kind["fields"]}
-            if set(value) == set(types):
-                return {name: _from_json(value[name], types[name], state) for name in types}
+            fields = {field["name"]: field["type"] for field in kind["fields"]}
+            if set(value) == set(fields):
+                return {name: _from_json(value[name], fields[name], state) for name in fields}
         case "array", list():
             return [_from_json(item, kind["elementType"], state) for item in value]
         case "map", list():
@@ -111,4 +116,6 @@ def _unfit(text: str, state: KeyedState) -> InvalidArgumentError:
     columns = ", ".join(f"{name} {type_text(state.schema.type_of(name))}" for name in state.key)
     plain = len(state.key) == 1 and isinstance(state.schema.type_of(state.key[0]), str)
     form = "" if plain else "; give it as JSON, a list of its values or an object by column"
-    return InvalidArgumentError(f"{text!r} is no key of {state}, which has the key ({columns}){form}")
+    return InvalidArgumentError(
+        f"{text!r} is no key of {state}, which has the key ({columns}){form}"
+    )

@@ -15,7 +15,8 @@ from statestore.model.plan import OperatorPlan, RestorePlan, SubtaskPlan
 __all__ = ["write_key_groups", "write_subtasks"]
 
 MOST_LINES = 64
-BAR_WIDTH = 30
+GAP = 2
+NARROWEST_BAR, WIDEST_BAR = 8, 30
 
 
 def write_key_groups(page: Page, plan: RestorePlan) -> None:
@@ -38,21 +39,25 @@ def write_subtasks(page: Page, operator: OperatorPlan) -> None:
     parts = spans(len(subtasks), MOST_LINES if page.terminal else len(subtasks))
     summed = [subtasks[part.start : part.stop] for part in parts]
     keyed = operator.max_parallelism is not None
-    weights = [_weight(part, keyed) for part in summed]
     columns = [_columns(part, page) for part in summed]
-    drawn = [bar(w, max(weights), width=BAR_WIDTH, pen=page.pen) for w in weights]
-    names = ["subtask", "key groups", "rows", "", "elements", "bytes", "files", "requests"]
+    names = ["subtask", "key groups", "rows", "elements", "bytes", "files", "requests"]
     if not keyed:
         names.remove("key groups")
         names.remove("rows")
     elif not any(subtask.elements for subtask in subtasks):
         names.remove("elements")
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    widths = [max(len(name), *(len(values[name]) for values in columns)) for name in names]
+    room = page.width - sum(width + GAP for width in widths)
+    width = min(max(room, NARROWEST_BAR), WIDEST_BAR)
+    weights = [_weight(part, keyed) for part in summed]
+    drawn = [bar(weight, max(weights), width=width, pen=page.pen) for weight in weights]
+    names.insert(names.index("rows" if keyed else "elements") + 1, "")
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
     for name in names:
-        table.add_column(name, justify="left" if name == "" else "right", no_wrap=True)
+        table.add_column(name, justify="right" if name else "left", overflow="fold")
     for values, drawing in zip(columns, drawn, strict=True):
         cells = values | {"": drawing}
-        table.add_row(*(Text(cells[name], "cyan" if name == "" else "") for name in names))
+        table.add_row(*(Text(cells[name], "" if name else "cyan") for name in names))
     page.line()
     page.table(table)
     if len(summed) < len(subtasks):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from functools import singledispatch
 from typing import Any
 
@@ -13,7 +12,7 @@ from rich.text import Text
 from statestore.cli.documents import max_parallelism_of
 from statestore.cli.output import Page, printable
 from statestore.cli.subtasks import write_key_groups, write_subtasks
-from statestore.cli.units import count, duration, size, when
+from statestore.cli.units import count, counted, duration, size, when
 from statestore.cli.values import (
     CheckpointList,
     CheckpointRow,
@@ -44,7 +43,7 @@ def _(result: CheckpointList, page: Page) -> None:
     if not result.rows:
         page.line(f"{result.store} has no checkpoint yet")
         return
-    columns = "id,taken,age,parallelism,operators,states,rows,bytes,files".split(",")
+    columns = ["id", "taken", "age", "parallelism", "operators", "states", "rows", "bytes", "files"]
     table = table_of(*columns, right={"id", *columns[3:]})
     for row in result.rows:
         table.add_row(*(cell(text) for text in _checkpoint(row, result.now_ms)))
@@ -135,7 +134,7 @@ def _columns(schema: Schema, names: tuple[str, ...]) -> str:
 
 
 def _amount(rows: int, size_bytes: int, files: int) -> str:
-    return f"{count(rows)} rows, {size(size_bytes)} in {count(files)} files"
+    return f"{counted(rows, 'row')}, {size(size_bytes)} in {counted(files, 'file')}"
 
 
 @write_text.register
@@ -143,7 +142,7 @@ def _(result: PlannedRestore, page: Page) -> None:
     plan = result.plan
     change = f"parallelism {plan.old_parallelism} to {plan.parallelism}"
     page.line(f"restore of checkpoint {plan.checkpoint_id} of {result.store}: {change}", "bold")
-    page.line(f"reads {size(plan.size_bytes)} in {count(plan.files)} files; rewrites nothing")
+    page.line(f"reads {size(plan.size_bytes)} in {counted(plan.files, 'file')}; rewrites nothing")
     write_key_groups(page, plan)
     for operator in plan.operators:
         page.line()
@@ -159,7 +158,9 @@ def _(result: Restored, page: Page) -> None:
         f"to {done.directory}",
         "bold",
     )
-    table = table_of("operator", "state", "rows", "bytes", "files", right={"rows", "bytes", "files"})
+    table = table_of(
+        "operator", "state", "rows", "bytes", "files", right={"rows", "bytes", "files"}
+    )
     for state in done.states:
         numbers = (count(state.rows), size(state.size_bytes), count(state.files))
         table.add_row(*(cell(text) for text in (state.uid, state.name, *numbers)))

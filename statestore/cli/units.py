@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-__all__ = ["count", "duration", "size", "when"]
+__all__ = ["count", "counted", "duration", "size", "when"]
 
 _UNITS = ("kB", "MB", "GB", "TB", "PB", "EB")
 _SPANS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
@@ -14,6 +14,11 @@ _LAST_MS = 253_402_300_799_999  # the end of the year 9999, where datetime ends
 def count(number: int) -> str:
     """Return a number with its thousands apart: ``12,345``."""
     return f"{number:,}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return ``1 file``, ``1,200 files``."""
+    return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
 
 
 def size(size_bytes: int) -> str:

@@ -1,4 +1,4 @@
-"""What the verbs return: values, which ``documents.py`` turns into JSON and ``text.py`` into text."""
+"""What the verbs return; ``documents.py`` turns it into JSON, ``text.py`` into text."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class CheckpointList(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class ShownCheckpoint(Result):
-    """One checkpoint, or the selected states of it; ``plan`` is at the parallelism it was taken at."""
+    """One checkpoint, or the selected states of it; ``plan`` is at its own parallelism."""
 
     store: str
     now_ms: int

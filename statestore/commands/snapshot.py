@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import time
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -17,7 +18,12 @@ from typing import Any
 
 from statestore.catalog import Catalog
 from statestore.commands.states import KeyedRequest, keyed_state, operator_state
-from statestore.errors import CommitConflictError, InvalidArgumentError, StorageError
+from statestore.errors import (
+    CommitConflictError,
+    InvalidArgumentError,
+    MalformedManifestError,
+    StorageError,
+)
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
 from statestore.model.paths import keyed_table, operator_table
 from statestore.model.redistribution import RedistributionMode, check_parallelism
@@ -272,17 +278,29 @@ def begin(
 ) -> CheckpointWriter:
     """Return the writer of the store's next checkpoint; ParallelismError when out of bounds."""
     check_parallelism(parallelism)
-    latest = catalog.latest_id()
     attempt = Attempt(
         catalog=catalog,
         table=table,
         parallelism=parallelism,
         checkpoint_id=catalog.next_id(),
-        previous=None if latest is None else catalog.load(latest),
+        previous=_newest_readable(catalog),
         writer=Writer(release, f"{socket.gethostname()}:{os.getpid()}", token),
         started_at_ms=_now_ms(),
     )
     return CheckpointWriter(attempt)
+
+
+def _newest_readable(catalog: Catalog) -> Manifest | None:
+    """Return the checkpoint that new states must agree with, None when there is none (I3).
+
+    A damaged manifest must not keep a job from taking its next checkpoint.
+    """
+    for checkpoint_id in reversed(catalog.checkpoint_ids()):
+        try:
+            return catalog.load(checkpoint_id)
+        except MalformedManifestError as error:
+            warnings.warn(f"{error}; going by the checkpoint before it", stacklevel=4)
+    return None
 
 
 def _names(columns: Columns) -> tuple[str, ...]:

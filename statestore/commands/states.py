@@ -105,7 +105,8 @@ def operator_state(
     if is_frame(elements):
         table = _placed(rows_on_driver(elements), mode, copies)
     else:
-        lists = [elements] if mode is RedistributionMode.BROADCAST else list(elements)
+        several = mode is not RedistributionMode.BROADCAST and isinstance(elements, Iterable)
+        lists = list(elements) if several else [elements]
         if len(lists) != copies:
             raise InvalidArgumentError(
                 f"operator state {name!r} of operator {uid!r} has {len(lists)} lists of "

@@ -22,7 +22,7 @@ _BATCHES_TO_HALF = 3
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What one micro-batch reads: where it starts in each partition, and the offset after its last."""
+    """What one micro-batch reads: of each partition from its start up to, without, its stop."""
 
     starts: Mapping[int, int]
     stops: Mapping[int, int]
@@ -42,7 +42,7 @@ def partitions_by_subtask(partitions: Mapping[int, int], parallelism: int) -> li
 def micro_batches(
     starts: Mapping[int, int], ends: Mapping[int, int], parallelism: int, limit: int
 ) -> list[MicroBatch]:
-    """Return the micro-batches from ``starts`` on that read ``limit`` flights, or all that are left."""
+    """Return the micro-batches from ``starts`` on that read ``limit`` flights, or all there are."""
     batches = []
     here = dict(starts)
     while limit > 0 and here != ends:

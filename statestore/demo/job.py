@@ -64,7 +64,7 @@ class States:
 
 @dataclass(frozen=True)
 class Job:
-    """The job between two micro-batches; ``unkeyed`` counts by partition what has no tail number."""
+    """The job between two micro-batches; ``unkeyed`` counts what has no key, by partition."""
 
     parallelism: int
     states: States | None

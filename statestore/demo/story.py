@@ -1,4 +1,4 @@
-"""``statestore demo``: half of the flights at parallelism 4, the rest at 7, and proof that none is lost.
+"""``statestore demo``: half of the flights at parallelism 4, the rest at 7, and the proof.
 
 In DIR it leaves ``flights`` (the input), ``store`` (two checkpoints) and ``uninterrupted`` (the
 store of the run without a stop). A DIR that holds anything already is left as it is, and the demo
@@ -102,7 +102,7 @@ def run(directory: Path, *, output: str = "text", flights_per_month: int | None 
             log = write_log(flights, directory / "flights", flights_per_month)
         demo = Demo(teller, spark, directory, log)
         teller.say(
-            f"{log.rows:,} flights out of New York in 2013: a topic of 12 partitions, one a month.\n"
+            f"{log.rows:,} flights out of New York in 2013, a topic of 12 monthly partitions.\n"
             "State of each aircraft: totals (value), routes (map), last five flights (list)."
         )
         checkpoint = _first_half(demo)
@@ -233,8 +233,8 @@ def _end(demo: Demo, job: Job, seconds: float) -> None:
     command = f"statestore --store {shlex.quote(str(demo.directory / 'store'))} show latest"
     demo.teller.table(columns, [line.values() for line in lines])
     demo.teller.say(
-        f"{job.consumed:,} flights consumed; {unkeyed:,} of them have no tail number, and are counted "
-        "in state unkeyed.\n"
+        f"{job.consumed:,} flights consumed. {unkeyed:,} of them have no tail number; "
+        "state unkeyed counts them.\n"
         f"The demo took {seconds:.0f} seconds. The store stays; look into it with\n\n   {command}"
     )
     demo.teller.document(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -97,7 +96,7 @@ def _order(table: pa.Table, state: KeyedState) -> pa.Array:
             columns.append(leaf)
             if pa.types.is_floating(leaf.type):
                 # 0.0 and -0.0 compare equal, yet are two keys: put each beside its like.
-                columns.append(pc.equal(pc.divide(1.0, leaf), -math.inf))
+                columns.append(leaf.cast(pa.string()))
     sort_table = pa.table(columns, names=[str(index) for index in range(len(columns))])
     keys = [(name, "ascending", "at_start") for name in sort_table.column_names]
     return pc.sort_indices(sort_table, sort_keys=keys)

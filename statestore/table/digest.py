@@ -55,7 +55,10 @@ def _hash_values(array: pa.Array, kind: pa.DataType) -> U64Array:
         return _hash_maps(array)
     if types.is_list(kind) or types.is_large_list(kind):
         offsets = np.asarray(array.offsets).astype(np.int64)
-        return _hash_sequences(hash_array(array.values), offsets, np.diff(offsets).view(np.uint64))
+        # A slice keeps all values behind it; hashing them for every slice would be quadratic.
+        values = array.values.slice(offsets[0], offsets[-1] - offsets[0])
+        ends = offsets - offsets[0]
+        return _hash_sequences(hash_array(values), ends, np.diff(ends).view(np.uint64))
     if types.is_struct(kind):
         return _hash_fields([field.name for field in kind], array.flatten(), len(array))
     return _mix(_as_int64(array, kind).view(np.uint64) + _STEP)

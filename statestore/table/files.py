@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from statestore.errors import DamagedFileError, MissingFileError
+from statestore.errors import DamagedFileError, MissingFileError, StateStoreError, StorageError
 from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
-from statestore.storage import Storage
+from statestore.storage import Storage, named
 from statestore.table.digest import rows_digest
 
 __all__ = ["FileWriter", "ParquetOptions", "open_file", "read_batches"]
@@ -32,6 +32,7 @@ class ParquetOptions:
     """
 
     row_group_rows: int = 65_536
+    row_group_bytes: int = 32 * 1024 * 1024
     zstd_level: int = 1
 
 
@@ -43,21 +44,28 @@ class FileWriter:
     ) -> None:
         """Create the file ``name`` of the store; StorageError when that fails."""
         self.name = name
-        self._sink = _Sink(storage.open_write(name))
+        self._sink = _Sink(storage.open_write(name), f"{storage.url}/{name}")
         self._options = options
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = 0
+        self._pending_bytes = 0
         self._row_groups = 0
         self._rows = 0
         self._digest = 0
-        self._parquet = pq.ParquetWriter(
-            self._sink,
-            schema,
-            compression="zstd",
-            compression_level=options.zstd_level,
-            # Spark, Delta and DuckDB read the logical types; Arrow's own copy would only be weight.
-            store_schema=False,
-        )
+        try:
+            self._parquet = pq.ParquetWriter(
+                self._sink,
+                schema,
+                compression="zstd",
+                compression_level=options.zstd_level,
+                write_page_checksum=True,
+                # Spark, Delta and DuckDB read the logical types; Arrow's own would only be weight.
+                store_schema=False,
+            )
+        except BaseException:
+            self.abandon()
+            storage.delete(name)
+            raise
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Append rows; they are flushed a whole row group at a time."""
@@ -71,6 +79,9 @@ class FileWriter:
         if batch.num_rows:
             self._pending.append(batch)
             self._pending_rows += batch.num_rows
+            self._pending_bytes += batch.nbytes
+            if self._pending_bytes >= self._options.row_group_bytes:
+                self._flush()
 
     def close(self) -> dict[str, Any]:
         """Finish the file and return rows, size_bytes, row_groups, digest and sha256."""
@@ -88,20 +99,21 @@ class FileWriter:
 
     def abandon(self) -> None:
         """Close the half-written file, so that it can be deleted."""
-        self._sink.close()
+        with suppress(StorageError):  # on a full disk this fails as well
+            self._sink.close()
 
     def _flush(self) -> None:
         table = pa.Table.from_batches(self._pending)
         self._parquet.write_table(table, row_group_size=table.num_rows)
         self._row_groups += 1
-        self._pending, self._pending_rows = [], 0
+        self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
 
 
 class _Sink:
     """A file that Arrow writes to; it counts and hashes what passes."""
 
-    def __init__(self, raw: BinaryIO) -> None:
-        self._raw = raw
+    def __init__(self, raw: BinaryIO, where: str) -> None:
+        self._raw, self._where = raw, where
         self.size = 0
         self.sha256 = hashlib.sha256()
 
@@ -110,7 +122,8 @@ class _Sink:
         return self._raw.closed
 
     def write(self, data: bytes) -> int:
-        self._raw.write(data)
+        with named("write", self._where):
+            self._raw.write(data)
         self.sha256.update(data)
         self.size += len(data)
         return len(data)
@@ -119,10 +132,12 @@ class _Sink:
         return self.size
 
     def flush(self) -> None:
-        self._raw.flush()
+        with named("write", self._where):
+            self._raw.flush()
 
     def close(self) -> None:
-        self._raw.close()
+        with named("write", self._where):
+            self._raw.close()
 
 
 @contextmanager
@@ -141,7 +156,7 @@ def open_file(storage: Storage, folder: str, handle: Handle) -> Iterator[pq.Parq
                 "older checkpoint, or bring the file back from a copy"
             )
         source = storage.native_path(name) or storage.open_read(name)
-        with pq.ParquetFile(source) as parquet:
+        with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
             if parquet.metadata.num_rows != handle.rows:
                 raise DamagedFileError(
                     f"{where} has {parquet.metadata.num_rows} rows, the manifest says {handle.rows}"
@@ -152,7 +167,11 @@ def open_file(storage: Storage, folder: str, handle: Handle) -> Iterator[pq.Parq
             f"{where} is missing, and the manifest names it; restore an older checkpoint, or "
             "bring the file back from a copy"
         ) from error
-    except (pa.ArrowInvalid, OSError) as error:
+    except StateStoreError:
+        raise
+    except (pa.ArrowException, LookupError, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno:  # not what the file holds: reading it failed
+            raise StorageError(f"cannot read {where}: {error}") from error
         raise DamagedFileError(f"{where} cannot be read: {error}") from error
 
 

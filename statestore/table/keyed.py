@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.errors import DuplicateKeyError, NullKeyError
+from statestore.errors import DuplicateKeyError, InvalidArgumentError, NullKeyError
 from statestore.model.handles import KeyedStateHandle
 from statestore.model.keygroups import KeyGroupRange
 from statestore.model.paths import KEY_GROUP, partition_file
-from statestore.model.state import KeyedState
+from statestore.model.state import KeyedState, StateKind
 from statestore.storage import Storage
 from statestore.table.files import FileWriter, ParquetOptions
 from statestore.table.types import arrow_schema
@@ -124,6 +124,7 @@ def _checked(batches: Iterable[pa.RecordBatch], state: KeyedState) -> Iterator[p
         null_keys += _null_keys(batch, state)
         if null_keys:
             continue
+        _refuse_null_entries(batch, state)
         seam = batch if last is None else pa.concat_batches([last, batch])
         _refuse_duplicates(seam, state)
         last = batch.slice(batch.num_rows - 1)
@@ -152,6 +153,18 @@ def _null_keys(batch: pa.RecordBatch, state: KeyedState) -> int:
     for leaf in leaves:
         any_null |= np.asarray(leaf.is_null())
     return int(any_null.sum())
+
+
+def _refuse_null_entries(batch: pa.RecordBatch, state: KeyedState) -> None:
+    """A list has no element without a position, and no timer is without a time."""
+    if state.kind not in (StateKind.LIST, StateKind.TIMERS):
+        return
+    for name in state.entry:
+        if batch.column(name).null_count:
+            raise InvalidArgumentError(
+                f"{state} has rows whose {name!r} is null; it says which {state.kind} entry a row "
+                "is, so give every row a value"
+            )
 
 
 def _refuse_duplicates(batch: pa.RecordBatch, state: KeyedState) -> None:

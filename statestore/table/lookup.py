@@ -15,6 +15,7 @@ from statestore.storage import Storage
 from statestore.table.digest import row_hashes
 from statestore.table.files import open_file
 from statestore.table.hashing import key_groups
+from statestore.table.statistics import positions_of
 from statestore.table.types import arrow_schema
 
 __all__ = ["rows_of_key"]
@@ -33,6 +34,7 @@ def rows_of_key(storage: Storage, entry: KeyedEntry, key: Any) -> list[dict[str,
             wanted.columns,
             max_parallelism=entry.state.max_parallelism,
             hash_scheme=entry.state.hash_scheme,
+            key_types=entry.state.key_types,
         )[0]
     )
     schema = arrow_schema(entry.state.schema)
@@ -66,6 +68,12 @@ def _key_batch(state: KeyedState, key: Any) -> pa.RecordBatch:
         raise InvalidArgumentError(
             f"{key!r} is no key of {state} ({_key_text(state)}): {error}"
         ) from error
+    for value, array in zip(values, arrays, strict=True):
+        if not _is_exact(value, array[0].as_py()):
+            raise InvalidArgumentError(
+                f"{key!r} is no key of {state} ({_key_text(state)}): {value!r} would become "
+                f"{array[0].as_py()!r}"
+            )
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -79,13 +87,26 @@ def _key_values(state: KeyedState, key: Any) -> list[Any]:
     raise InvalidArgumentError(f"{key!r} is no key of {state}; it has the key ({_key_text(state)})")
 
 
+def _is_exact(value: Any, stored: Any) -> bool:
+    """Return whether Arrow took the value as it is: no fraction, time zone or field got lost."""
+    if isinstance(stored, float):
+        return True  # a narrower float is what the column holds
+    if isinstance(stored, dict):
+        return (
+            isinstance(value, Mapping)
+            and set(value) == set(stored)
+            and all(_is_exact(value[name], stored[name]) for name in stored)
+        )
+    return bool(value == stored)
+
+
 def _key_text(state: KeyedState) -> str:
     return ", ".join(f"{name} {type_text(state.schema.type_of(name))}" for name in state.key)
 
 
 def _row_groups(metadata: Any, wanted: pa.RecordBatch) -> list[int]:
     """Return the row groups whose bounds admit the key; all of them where bounds say nothing."""
-    positions = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
+    positions = positions_of(metadata)
     kept = []
     for group in range(metadata.num_row_groups):
         row_group = metadata.row_group(group)

@@ -36,9 +36,7 @@ _INTEGERS: Final = {"Byte": "tinyint", "Short": "smallint", "Integer": "int"}
 
 
 def java_hash_column(column: Column, data_type: T.DataType, name: str = "") -> Column:
-    """Return ``hashCode()`` of ``column`` as the Java type ``name``, by default its own; 0 for
-    null.
-    """
+    """Return ``hashCode()`` of ``column``, as the Java type ``name`` if given; 0 for null."""
     if name in _INTEGERS:
         hashed = column.cast(_INTEGERS[name]).cast("bigint")
     elif isinstance(data_type, T.StructType):

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-__all__ = ["file_statistics"]
+__all__ = ["file_statistics", "positions_of"]
 
 _LONGEST_TEXT = 32
 
@@ -20,11 +20,21 @@ _LONGEST_TEXT = 32
 def file_statistics(metadata: pq.FileMetaData, columns: tuple[str, ...]) -> dict[str, Any]:
     """Return ``numRecords`` and, for the columns that have them, bounds and null counts."""
     bounds: dict[str, dict[str, Any]] = {"minValues": {}, "maxValues": {}, "nullCount": {}}
-    positions = {metadata.schema.column(i).path: i for i in range(metadata.num_columns)}
+    positions = positions_of(metadata)
     for name in columns:
         if name in positions:
             _add_bounds(bounds, name, metadata, positions[name])
     return {"numRecords": metadata.num_rows, **bounds}
+
+
+def positions_of(metadata: pq.FileMetaData) -> dict[str, int]:
+    """Return where in the footer each column stands.
+
+    A path that two have is left out: the column ``a.b`` and the field ``b`` of the struct ``a``
+    look the same.
+    """
+    paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
+    return {path: i for i, path in enumerate(paths) if paths.count(path) == 1}
 
 
 def _add_bounds(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.errors import InvalidArgumentError, SchemaMismatchError, UnsupportedTypeError
 from statestore.model.schema import DataType, Field, Schema, decimal_parts
 
 __all__ = ["arrow_schema", "arrow_type", "schema_of_arrow", "table_of_dicts"]
@@ -66,14 +66,19 @@ def table_of_dicts(rows: Sequence[Mapping[str, Any]], schema: Schema | None) -> 
     """Return dictionaries as a table: of ``schema``, or of every name that one of them has, with
     the type that Arrow sees in the values. A name that a dictionary lacks is null there.
 
-    Raises InvalidArgumentError for a name that ``schema`` lacks, or values without a common type.
+    Raises SchemaMismatchError for a name that ``schema`` lacks, and InvalidArgumentError for values
+    without a common type.
     """
     names = list(dict.fromkeys(name for row in rows for name in row))
     if not all(isinstance(name, str) for name in names):
         raise InvalidArgumentError("the names of columns are strings")
     if schema is not None:
         for name in names:
-            schema.type_of(name)
+            if name not in schema.names:
+                raise SchemaMismatchError(
+                    f"there is a value of {name!r}, and the state was stored with the columns "
+                    f"({schema}); leave it out, or use a new state name"
+                )
         names = list(schema.names)
     kinds = arrow_schema(schema).types if schema is not None else [None] * len(names)
     arrays = []

@@ -1,0 +1,117 @@
+"""The command ``statestore``: arguments to verbs, results to ``output.py``, errors to the shell.
+
+A verb returns a value and prints nothing. An error of ours is one sentence on stderr and the exit
+code of its class; anything else is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from statestore._version import __version__
+from statestore.cli.help import INTERRUPTED, Root
+from statestore.cli.invocation import Invocation, common_options
+from statestore.cli.output import emit_json, page, report
+from statestore.cli.text import write_text
+from statestore.cli.values import Result
+from statestore.cli.verbs.config import print_settings
+from statestore.cli.verbs.demo import run_demo
+from statestore.cli.verbs.get import get_rows
+from statestore.cli.verbs.list import list_checkpoints
+from statestore.cli.verbs.plan import plan_restore
+from statestore.cli.verbs.restore import restore_checkpoint
+from statestore.cli.verbs.show import show_checkpoint
+from statestore.errors import StateStoreError
+
+__all__ = ["cli", "main"]
+
+
+class Command(Root):
+    """The root, and what stands around every verb: printing its result, reporting its error."""
+
+    examples = (
+        "statestore demo ./demo-store",
+        "statestore list --store ./fraud",
+        "statestore --store ./fraud plan --to 7",
+    )
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb, print what it returns, and return the exit status."""
+        result = super().invoke(ctx)
+        if not isinstance(result, Result):
+            return result
+        if ctx.ensure_object(Invocation).settings.output == "json":
+            emit_json(result)
+        else:
+            write_text(result, page())
+            sys.stdout.flush()
+        if result.problem is not None:
+            raise result.problem
+        return 0
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run, then exit, or return the status with ``standalone_mode=False``."""
+        standalone = extra.pop("standalone_mode", True)
+        run: Any = super().main
+        status = _guarded(lambda: run(*args, standalone_mode=False, **extra))
+        if standalone:
+            sys.exit(status)
+        return status
+
+
+@click.group(cls=Command, name="statestore", context_settings={"max_content_width": 100})
+@click.version_option(__version__, prog_name="statestore", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Keep the state of a streaming job as tables, and restore it at any parallelism."""
+
+
+cli.params.extend(common_options())
+for verb in (
+    list_checkpoints,
+    show_checkpoint,
+    plan_restore,
+    restore_checkpoint,
+    get_rows,
+    print_settings,
+    run_demo,
+):
+    cli.add_command(verb)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run with ``argv``, by default the process's arguments, and return the exit status."""
+    if hasattr(sys.stdout, "reconfigure"):
+        # A name that the terminal's encoding lacks is printed as an escape instead of an error.
+        sys.stdout.reconfigure(errors="backslashreplace")
+    return int(cli.main(argv, prog_name="statestore", standalone_mode=False))
+
+
+def _guarded(run: Any) -> int:
+    try:
+        return int(run() or 0)
+    except click.UsageError as error:
+        report(_Sentence(error.format_message()))
+        if error.ctx is not None:
+            sys.stderr.write(f"Try: {error.ctx.command_path} --help\n")
+        return error.exit_code
+    except click.ClickException as error:
+        report(_Sentence(error.format_message()))
+        return error.exit_code
+    except click.Abort:
+        sys.stderr.write("interrupted\n")
+        return INTERRUPTED
+    except StateStoreError as error:
+        report(error)
+        return error.exit_code
+
+
+class _Sentence(Exception):
+    """Click's message in our form: without a full stop, beginning with a small letter."""
+
+    def __str__(self) -> str:
+        text = str(self.args[0]).rstrip(".")
+        return text[:1].lower() + text[1:]

@@ -1,0 +1,91 @@
+"""``statestore restore``: a checkpoint's rows into files, one folder per subtask."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from statestore.cli.help import Verb
+from statestore.cli.invocation import (
+    Invocation,
+    checkpoint_argument,
+    pass_invocation,
+    state_options,
+)
+from statestore.cli.output import progress_bar
+from statestore.cli.values import PlannedRestore, Restored
+from statestore.commands.export import plan_of
+from statestore.store import StateStore
+from statestore.table.export import EXPORT_FORMATS
+from statestore.table.files import ParquetOptions
+
+__all__ = ["restore_checkpoint"]
+
+
+@click.command(
+    "restore",
+    cls=Verb,
+    prints=(
+        "What was written: states, rows, bytes and files. The rows of subtask 3 are in "
+        "DIR/<operator>/<state>/subtask=00003/part-0.parquet. DIR must be empty or new, and "
+        "after an error it is empty. Needs no Spark. With --dry-run: the plan, and nothing is"
+        " written."
+    ),
+    examples=(
+        "statestore restore --parallelism 7 --to ./restored --store ./fraud",
+        "statestore restore 1 --to ./one --operator totals-by-user --format jsonl --store ./fraud",
+        "statestore restore --parallelism 7 --dry-run --store ./fraud",
+    ),
+)
+@checkpoint_argument
+@click.option(
+    "--parallelism",
+    type=int,
+    metavar="N",
+    help="Subtasks to restore for; default: as it was taken.",
+)
+@click.option("--to", "directory", metavar="DIR", help="Directory to write to.")
+@click.option(
+    "--format", "form", type=click.Choice(EXPORT_FORMATS), default="parquet", help="Kind of files."
+)
+@click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
+@state_options
+@pass_invocation
+def restore_checkpoint(
+    invocation: Invocation,
+    checkpoint: str,
+    parallelism: int | None,
+    directory: str | None,
+    form: str,
+    dry_run: bool,
+    uid: str | None,
+    name: str | None,
+) -> PlannedRestore | Restored:
+    """Write the restored rows to files, one directory for each subtask."""
+    store = invocation.store()
+    if dry_run:
+        return _planned(store, checkpoint, parallelism, uid, name)
+    if directory is None:
+        raise click.UsageError("no directory is named: give --to DIR, or --dry-run")
+    settings = invocation.settings
+    with progress_bar("restoring") as progress:
+        exported = store.restore_to(
+            Path(directory),
+            checkpoint=checkpoint,
+            parallelism=parallelism,
+            uid=uid,
+            name=name,
+            form=form,
+            options=ParquetOptions(settings.row_group_rows, settings.zstd_level),
+            progress=progress,
+        )
+    return Restored(store=store.url, exported=exported)
+
+
+def _planned(
+    store: StateStore, checkpoint: str, parallelism: int | None, uid: str | None, name: str | None
+) -> PlannedRestore:
+    manifest = store.manifest(checkpoint)
+    wanted = manifest.parallelism if parallelism is None else parallelism
+    return PlannedRestore(store=store.url, plan=plan_of(manifest, wanted, uid, name))

@@ -1,0 +1,155 @@
+"""The whole demo on a slice of the flights: it ends well, and anything wrong makes it end badly."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import functions as F
+
+from statestore.demo import job as job_module
+from statestore.demo import run, story
+from statestore.demo.flights import FlightLog
+from statestore.demo.job import Job, restore
+from statestore.errors import InvalidArgumentError, StorageError
+from statestore.store import StateStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+SLICE = 30
+
+
+@pytest.fixture(autouse=True)
+def few_key_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file per key group and state takes a while; eight of them are enough for seven subtasks."""
+    monkeypatch.setattr(job_module, "MAX_PARALLELISM", 8)
+
+
+def test_the_story_ends_well(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    directory = tmp_path / "demo"
+    assert run(directory, flights_per_month=SLICE) == 0
+    out, err = capfd.readouterr()
+    assert "Equal: every one of the" in out
+    assert "360 flights consumed" in out
+    assert out.rstrip().endswith(f"statestore --store {directory}/store show latest")
+    assert "parallelism 7, snapshot: " in err
+    done, total = err.splitlines()[-1].partition(" ")[0].strip("[]").split("/")
+    assert done == total
+    assert StateStore.open(str(directory / "store")).checkpoints() == (1, 2)
+
+
+def test_a_directory_in_use_stays_as_it_is_and_json_says_where_the_demo_went(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "demo-2").write_text("mine")
+    assert run(tmp_path, output="json", flights_per_month=SLICE) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert told["directory"] == str(tmp_path / "demo-3")
+    assert (tmp_path / "demo-2").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["demo-2", "demo-3"]
+    assert told["equal"]
+    assert [c["parallelism"] for c in told["checkpoints"]] == [4, 7]
+    assert [c["flights"] for c in told["checkpoints"]] == [180, 360]
+    assert len(told["plan"]) == 7
+    assert sorted(each["partition"] for each in told["offsets"]) == list(range(1, 13))
+    assert sum(each["offset"] for each in told["offsets"]) == 180
+
+
+def shifted(by: int) -> Callable[[Job], Job]:
+    def shift(job: Job) -> Job:
+        return replace(job, offsets={**job.offsets, 3: job.offsets[3] + by})
+
+    return shift
+
+
+def with_another_total(job: Job) -> Job:
+    assert job.states is not None
+    first = job.states.totals.agg(F.min("tail_number")).collect()[0][0]
+    miles = F.col("miles") + (F.col("tail_number") == first).cast("long")
+    return replace(
+        job, states=replace(job.states, totals=job.states.totals.withColumn("miles", miles))
+    )
+
+
+def without_a_list_element(job: Job) -> Job:
+    assert job.states is not None
+    recent = job.states.recent
+    # The newest of all, so that it cannot drop out of the last five later on.
+    first = recent.orderBy(F.col("departure").desc(), F.col("offset").desc()).first()
+    assert first is not None
+    same = (F.col("partition") == first["partition"]) & (F.col("offset") == first["offset"])
+    return replace(job, states=replace(job.states, recent=recent.where(~same)))
+
+
+def with_another_count(job: Job) -> Job:
+    return replace(job, unkeyed={**job.unkeyed, 3: job.unkeyed[3] + 1})
+
+
+@pytest.mark.parametrize(
+    ("tamper", "states"),
+    [
+        pytest.param(shifted(1), {"totals", "routes"}, id="a flight is skipped"),
+        pytest.param(shifted(-1), {"totals", "routes"}, id="a flight is counted twice"),
+        pytest.param(with_another_total, {"totals"}, id="a value is wrong"),
+        pytest.param(without_a_list_element, {"recent"}, id="a list element is gone"),
+        pytest.param(with_another_count, {"unkeyed"}, id="a count is wrong"),
+    ],
+)
+def test_what_a_restore_gets_wrong_is_noticed(
+    tamper: Callable[[Job], Job],
+    states: set[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(story, "restore", lambda *args: tamper(restore(*args)))
+    assert wrong_states(tmp_path, capfd) >= states
+
+
+def test_a_record_that_the_source_skips_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    read = FlightLog.read
+
+    def skipping(
+        log: FlightLog, spark: SparkSession, starts: Mapping[int, int], stops: Mapping[int, int]
+    ) -> DataFrame:
+        rows = read(log, spark, starts, stops)
+        if starts == log.starts and stops == log.ends:
+            return rows  # the uninterrupted run
+        return rows.where((F.col("partition") != 5) | (F.col("offset") != SLICE - 1))
+
+    monkeypatch.setattr(FlightLog, "read", skipping)
+    assert wrong_states(tmp_path, capfd) >= {"totals", "routes"}
+
+
+def wrong_states(directory: Path, capfd: pytest.CaptureFixture[str]) -> set[str]:
+    """Run the demo, see it fail, and return the states whose rows and digests both differ."""
+    assert run(directory, output="json", flights_per_month=SLICE) == 1
+    told: dict[str, Any] = json.loads(capfd.readouterr().out)
+    assert not told["equal"]
+    wrong = [state for state in told["states"] if not state["equal"]]
+    for state in wrong:
+        assert state["differing_rows"] > 0
+        assert state["digest"] != state["uninterrupted_digest"]
+    return {state["state"] for state in wrong}
+
+
+def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(StorageError, match="statestore demo DIR"):
+        run(tmp_path / "file", flights_per_month=SLICE)
+
+
+def test_an_output_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="text or json, not 'xml'"):
+        run(tmp_path / "demo", output="xml")
+    assert not (tmp_path / "demo").exists()
