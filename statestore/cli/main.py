@@ -41,10 +41,11 @@ class Command(Root):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb, print what it returns, and return the exit status."""
+        invocation = ctx.ensure_object(Invocation)  # before the verb's context takes it over
         result = super().invoke(ctx)
         if not isinstance(result, Result):
             return result
-        if ctx.ensure_object(Invocation).settings.output == "json":
+        if invocation.settings.output == "json":
             emit_json(result)
         else:
             write_text(result, page())

@@ -4,8 +4,8 @@ Invariant I1: a key's group depends on the key, the scheme and max parallelism, 
 else. The schemes are Flink 2.3's three worlds (reference section b); one key has a different group
 in each.
 
-``java``       DataStream jobs: ``hashCode()`` of the Java object (b.1, b.2). The default. An int
-               is a Long whatever its width, unless a key type says otherwise ("int": Integer).
+``java``       DataStream jobs: ``hashCode()`` of the Java object (b.1, b.2). The default. A
+               Python int is a Long unless a key type says otherwise ("int": Integer).
 ``flink-sql``  Table and SQL jobs: Murmur3 of the columns as ``BinaryRowData`` (b.4). The declared
                SQL type is part of the key: INT -1 and BIGINT -1 are two keys. NULL is an
                ordinary value.

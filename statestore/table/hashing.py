@@ -7,8 +7,8 @@ type is hashed as is in :mod:`statestore.table.hashing_types`.
 One key column is the bare key in java; several are a TupleN, in the order given. In pyflink the
 key is the only field of a Row, and several columns are what ``key_type=Types.TUPLE([...])`` makes
 of them: a Java Tuple as that field. In flink-sql one or several columns are one row. A job whose
-key is an Integer where the column says Long (or a TIMESTAMP(3) where it says 6) names its types in
-``key_types``.
+key is an Integer where the column is an int64 (or a TIMESTAMP(3) where it says 6) names its types
+in ``key_types``.
 """
 
 from __future__ import annotations

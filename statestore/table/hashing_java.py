@@ -284,7 +284,10 @@ _HASHES: Final[dict[str, Callable[[pa.Array], Hashes]]] = {
 }
 
 _NESTED: Final[tuple[tuple[Callable[[pa.DataType], bool], str], ...]] = (
-    (pa.types.is_signed_integer, "Long"),
+    (pa.types.is_int8, "Byte"),
+    (pa.types.is_int16, "Short"),
+    (pa.types.is_int32, "Integer"),
+    (pa.types.is_int64, "Long"),
     (pa.types.is_float32, "Float"),
     (pa.types.is_float64, "Double"),
     (pa.types.is_boolean, "Boolean"),

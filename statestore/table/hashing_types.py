@@ -7,7 +7,7 @@ They are recorded with a state and pin its hashes. What a column is hashed as:
 Arrow                java, pyflink                 flink-sql
 ===================  ============================  ===================================
 string               String                        STRING
-int8 .. int64        Long (any width: I1)          TINYINT, SMALLINT, INT, BIGINT
+int8 .. int64        Byte, Short, Integer, Long    TINYINT, SMALLINT, INT, BIGINT
 float, double        Float, Double                 FLOAT, DOUBLE
 bool                 Boolean                       BOOLEAN
 decimal128           BigDecimal, the column scale  DECIMAL(p, s)
@@ -19,7 +19,8 @@ binary               pyflink only: byte[], alone   BYTES
 struct               TupleN                        refused: name its fields instead
 ===================  ============================  ===================================
 
-A Python int and an integer column of any width are one key in java and pyflink (invariant I1).
+The width of an integer is part of the key, as in Flink: an Integer -1 and a Long -1 lie in two key
+groups (numbers from 0 up to 2^31 - 1 in the same). A bare Python int is a Long.
 """
 
 from __future__ import annotations
@@ -104,7 +105,10 @@ def _java_name(data_type: pa.DataType, hash_scheme: str, *, nested: bool = False
 
 _JAVA_NAMES: Final[tuple[tuple[Any, str], ...]] = (
     (lambda t: is_text(t), "String"),
-    (pa.types.is_signed_integer, "Long"),
+    (pa.types.is_int8, "Byte"),
+    (pa.types.is_int16, "Short"),
+    (pa.types.is_int32, "Integer"),
+    (pa.types.is_int64, "Long"),
     (pa.types.is_float32, "Float"),
     (pa.types.is_float64, "Double"),
     (pa.types.is_boolean, "Boolean"),

@@ -39,6 +39,8 @@ def java_hash_column(column: Column, data_type: T.DataType, name: str = "") -> C
     """Return ``hashCode()`` of ``column``, as the Java type ``name`` if given; 0 for null."""
     if name in _INTEGERS:
         hashed = column.cast(_INTEGERS[name]).cast("bigint")
+    elif name == "Long":
+        hashed = _long(column.cast("bigint"))
     elif isinstance(data_type, T.StructType):
         fields = [java_hash_column(column.getField(f.name), f.dataType) for f in data_type]
         return tuple_hash_column(fields)
@@ -170,15 +172,12 @@ def _local_datetime(column: Column) -> Column:
     return _date(column).bitwiseXOR(_long(micros_of_day(column) * 1000))
 
 
-def _integral(column: Column) -> Column:
-    return _long(column.cast("bigint"))
-
-
 _Kind: TypeAlias = "type[T.DataType] | tuple[type[T.DataType], ...]"
 
 _HASHES: Final[tuple[tuple[_Kind, Callable[[Column], Column]], ...]] = (
     ((T.StringType, T.CharType, T.VarcharType), _string),
-    ((T.ByteType, T.ShortType, T.IntegerType, T.LongType), _integral),
+    ((T.ByteType, T.ShortType, T.IntegerType), lambda column: column.cast("bigint")),
+    (T.LongType, _long),
     (T.BooleanType, _boolean),
     (T.FloatType, _float),
     (T.DoubleType, _double),

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from statestore.model.keyvalues import RawBits
 
 _INTEGERS: Final = {
-    "byte": ("Byte", pa.int8()),
-    "short": ("Short", pa.int16()),
-    "int": ("Integer", pa.int32()),
-    "long": ("Long", pa.int64()),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "int": pa.int32(),
+    "long": pa.int64(),
 }
 _SIMPLE: Final = {
     "string": pa.string(),
@@ -52,7 +52,7 @@ _NANOS: Final = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 
 
 class Field(NamedTuple):
-    """One key column of one vector: its type, the Java type if it is not the column's own, a value."""
+    """One key column of one vector: its type, the Java type if not the column's own, a value."""
 
     type: pa.DataType
     key_type: str | None
@@ -128,8 +128,7 @@ def _field(tagged: dict[str, Any], unit: str) -> Field | None:
     """The column that holds a tagged value, or None when there is none."""
     tag = tagged["t"]
     if tag in _INTEGERS:
-        name, data_type = _INTEGERS[tag]
-        return Field(data_type, name, tagged["v"])
+        return Field(_INTEGERS[tag], None, tagged["v"])
     if tag == "tuple":
         return _struct_field(tagged["v"], unit)
     if tag == "string" and "utf16" in tagged:
@@ -148,11 +147,10 @@ def _field(tagged: dict[str, Any], unit: str) -> Field | None:
 
 
 def _struct_field(parts: list[dict[str, Any]], unit: str) -> Field | None:
-    """A nested tuple; its integers are Longs, so that Java ints count only where they agree."""
+    """A nested tuple, each field of the type that its Java type has as a column."""
     fields = [Field(pa.int64(), None, None) if p["t"] == "null" else _field(p, unit) for p in parts]
     whole = [field for field in fields if field is not None]
-    narrow = [f for f in whole if f.key_type not in (None, "Long") and f.value < 0]
-    if not parts or len(whole) < len(fields) or narrow or _has_bytes(whole):
+    if not parts or len(whole) < len(fields) or _has_bytes(whole):
         return None
     data_type = pa.struct([(f"f{i}", field.type) for i, field in enumerate(whole)])
     return Field(data_type, None, {f"f{i}": field.value for i, field in enumerate(whole)})

@@ -17,7 +17,7 @@ from statestore.errors import (
     ParallelismError,
     UnsupportedTypeError,
 )
-from statestore.model.keyhash import HASH_SCHEMES, key_group_of, key_hash
+from statestore.model.keyhash import HASH_SCHEMES, Typed, key_group_of, key_hash
 from statestore.table.hashing import check_key_type, key_groups, key_hashes
 from tests.table.columns import Vectors, java_vectors, sql_vectors
 
@@ -43,6 +43,12 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     pa.decimal128(38, 5): st.decimals(-(10**20), 10**20, places=5),
 }
 BINARIES = {pa.binary(): st.binary(), pa.binary(5): st.binary(min_size=5, max_size=5)}
+JAVA_NAMES = {
+    pa.int8(): "byte",
+    pa.int16(): "short",
+    pa.int32(): "int",
+    pa.float32(): "float",
+}
 SQL_NAMES = {
     pa.int8(): "TINYINT",
     pa.int16(): "SMALLINT",
@@ -106,7 +112,7 @@ def test_columns_and_values_agree_in_java(drawn: tuple[list[Any], list[list[Any]
     """I1: both engines agree on any values; one column is the bare key, several are a tuple."""
     types, values = drawn
     arrays = [sliced(column, kind) for column, kind in zip(values, types, strict=True)]
-    kinds = tuple("float" if kind == pa.float32() else None for kind in types)
+    kinds = tuple(JAVA_NAMES.get(kind) for kind in types)
     rows = [tuple(row) for row in zip(*values, strict=True)]
     for scheme in ("java", "pyflink"):
         one = len(types) == 1
@@ -146,20 +152,25 @@ def test_a_struct_is_a_tuple(rows: list[tuple[str | None, int | None]]) -> None:
     """A struct column hashes like the tuple of its fields; null inside it counts 0."""
     kind = pa.struct([("a", pa.string()), ("b", pa.int16())])
     column = sliced([{"a": a, "b": b} for a, b in rows], kind)
-    assert key_hashes([column]).tolist() == [key_hash(row) for row in rows]
+    tuples = [(a, None if b is None else Typed("short", b)) for a, b in rows]
+    assert key_hashes([column]).tolist() == [key_hash(row) for row in tuples]
     deep = pa.chunked_array([pa.StructArray.from_arrays([c], ["x"]) for c in column.chunks])
-    nested = [key_hash((row,)) for row in rows]
+    nested = [key_hash((row,)) for row in tuples]
     assert key_hashes([deep]).tolist() == nested
     typed = check_key_type(deep.type)
-    assert typed == "Tuple1<Tuple2<String, Long>>"
+    assert typed == "Tuple1<Tuple2<String, Short>>"
 
 
 @pytest.mark.parametrize("scheme", ["java", "pyflink"])
-def test_the_width_of_an_integer_does_not_count(scheme: str) -> None:
-    """I1: -1 is one key, whether a column has 8 or 64 bits, or it is a Python int."""
-    kinds = [pa.int8(), pa.int16(), pa.int32(), pa.int64()]
-    found = {int(key_hashes([pa.array([-7], k)], hash_scheme=scheme)[0]) for k in kinds}
-    assert found == {key_hash(-7, hash_scheme=scheme)}
+def test_the_type_of_a_column_decides_the_java_type(scheme: str) -> None:
+    """I1: an int column is an Integer, a bigint column a Long; -7 lies in two key groups."""
+    names = {"byte": pa.int8(), "short": pa.int16(), "int": pa.int32(), "long": pa.int64()}
+    for name, kind in names.items():
+        found = key_hashes([pa.array([-7], kind)], hash_scheme=scheme)
+        assert found.tolist() == [key_hash(-7, key_type=name, hash_scheme=scheme)]
+    narrow, wide = (key_hashes([pa.array([-7], k)])[0] for k in (pa.int32(), pa.int64()))
+    assert narrow != wide
+    assert key_hash(-7, hash_scheme=scheme) == key_hash(-7, key_type="long", hash_scheme=scheme)
 
 
 def test_the_order_of_rows_and_chunks_does_not_count() -> None:
@@ -249,7 +260,8 @@ def test_the_names_of_types() -> None:
     """The names that are recorded with a state."""
     names = {
         pa.string(): ("String", "STRING"),
-        pa.int32(): ("Long", "INT"),
+        pa.int32(): ("Integer", "INT"),
+        pa.int64(): ("Long", "BIGINT"),
         pa.decimal128(10, 2): ("BigDecimal(10,2)", "DECIMAL(10, 2)"),
         pa.timestamp("us"): ("LocalDateTime", "TIMESTAMP(6)"),
         pa.timestamp("ms", "UTC"): ("Instant", "TIMESTAMP_LTZ(3)"),

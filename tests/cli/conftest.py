@@ -1,0 +1,68 @@
+"""Stores made from Arrow rows, without a JVM, and a way to run the command on them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+from statestore import StateStore
+from statestore.cli.main import cli
+from statestore.settings import CONFIG_VARIABLE, ENVIRONMENT
+
+Run = Callable[..., Result]
+
+USERS = 200
+
+
+def fill(path: Path) -> None:
+    store = StateStore.open(str(path), table_format="parquet")
+    names = [f"u{i}" for i in range(USERS)]
+    totals = pa.table({"user_id": names, "total": list(range(USERS))})
+    countries = pa.table({"user_id": names, "country": ["DE", "FR"] * 100, "n": range(USERS)})
+    shops = pa.table({"country": ["DE", "DE", "FR"], "shop": [17, 18, 17], "total": [1, 2, 3]})
+    cards = pa.table({"card": [-5, 0, 7], "total": [1.5, float("nan"), 3.0]})
+    for _ in range(2):
+        with store.snapshot(parallelism=4) as checkpoint:
+            checkpoint.keyed("totals-by-user", "totals", totals, key="user_id", max_parallelism=128)
+            checkpoint.map(
+                "totals-by-user", "per_country", countries, key="user_id", map_key="country"
+            )
+            checkpoint.keyed(
+                "totals-by-shop", "totals", shops, key=["country", "shop"], max_parallelism=8
+            )
+            checkpoint.keyed("totals-by-card", "totals", cards, key="card", max_parallelism=8)
+            offsets = [[{"partition": p, "offset": 10 * p}] for p in range(4)]
+            checkpoint.union("orders-source", "offsets", offsets)
+            checkpoint.split("orders-source", "files", [[{"file": "a"}, {"file": "b"}], [], [], []])
+            checkpoint.broadcast("orders-source", "rules", [{"rule": "r1"}])
+
+
+@pytest.fixture(scope="session")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("cli") / "fraud"
+    fill(path)
+    return path
+
+
+@pytest.fixture
+def fraud(filled: Path, tmp_path: Path) -> Path:
+    """A store of the test's own, which it may damage; ``./fraud`` where the test runs."""
+    return Path(shutil.copytree(filled, tmp_path / "fraud"))
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run the command in an empty directory, without settings from outside."""
+    monkeypatch.chdir(tmp_path)
+    for variable in (CONFIG_VARIABLE, *ENVIRONMENT.values()):
+        monkeypatch.delenv(variable, raising=False)
+
+    def invoke(*arguments: object, env: dict[str, str] | None = None) -> Result:
+        return CliRunner().invoke(cli, [str(argument) for argument in arguments], env=env)
+
+    return invoke

@@ -1,0 +1,313 @@
+"""What holds for every verb: help, exit status, settings, errors, streams."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from statestore import StateStore, __version__, errors
+from statestore.cli.help import INTERRUPTED, Root, Verb, exit_statuses
+from statestore.cli.main import cli, main
+from statestore.errors import StateStoreError
+
+Run = Callable[..., Result]
+
+VERBS = sorted(cli.commands)
+PYTHON = [
+    sys.executable,
+    "-c",
+    "import sys; from statestore.cli.main import main; sys.exit(main())",
+]
+
+
+def every_error(kind: type[StateStoreError] = StateStoreError) -> Iterator[type[StateStoreError]]:
+    yield kind
+    for child in kind.__subclasses__():
+        yield from every_error(child)
+
+
+def test_the_verbs() -> None:
+    assert VERBS == ["config", "demo", "get", "list", "plan", "restore", "show"]
+
+
+@pytest.mark.parametrize("verb", ["", *VERBS])
+def test_help_reads_back(run: Run, verb: str) -> None:
+    done = run(*filter(None, [verb]), "--help")
+    assert (done.exit_code, done.stderr) == (0, "")
+    for title in ("Examples:", "Exit status:", *(["Prints:"] if verb else [])):
+        assert f"\n{title}\n" in done.stdout
+    table = done.stdout.partition("Exit status:\n")[2]
+    found = {int(code): text for code, text in re.findall(r"^  (\d+) +(.*)", table, re.MULTILINE)}
+    codes = {error.exit_code for error in every_error()}
+    assert set(found) == {0, INTERRUPTED, *codes}
+    for code, text in exit_statuses().items():
+        assert text.startswith(found[code])
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_description_is_one_sentence(verb: str) -> None:
+    text = (cli.commands[verb].help or "").strip()
+    assert text.endswith(".")
+    assert text.count(". ") == 0
+
+
+def examples() -> list[str]:
+    commands = [cli, *cli.commands.values()]
+    return [e for c in commands if isinstance(c, Root | Verb) for e in c.examples]
+
+
+@pytest.mark.parametrize("example", examples())
+def test_examples_work(run: Run, fraud: Path, monkeypatch: Any, example: str) -> None:
+    ran: list[Path] = []
+
+    def run_demo(directory: Path, *, output: str) -> int:
+        ran.append(directory)
+        return 0
+
+    demo = SimpleNamespace(run=run_demo)
+    real = importlib.import_module
+    monkeypatch.setattr(
+        importlib, "import_module", lambda name: demo if name == "statestore.demo" else real(name)
+    )
+    words = shlex.split(example)
+    env = dict(word.split("=", 1) for word in words[: words.index("statestore")])
+    done = run(*words[words.index("statestore") + 1 :], env=env)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout or ran
+
+
+@pytest.mark.parametrize("kind", list(every_error()), ids=lambda kind: str(kind.__name__))
+def test_every_error_leaves_with_its_code(
+    run: Run, monkeypatch: Any, kind: type[StateStoreError]
+) -> None:
+    def fail(url: str, **options: object) -> StateStore:
+        error = kind("it went wrong")
+        error.add_note("while testing")
+        raise error
+
+    monkeypatch.setattr(StateStore, "open", fail)
+    done = run("list", "--store", "s")
+    assert done.exit_code == kind.exit_code
+    assert (done.stdout, done.stderr) == ("", "error: it went wrong\n  while testing\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["lst"], 2, "no command 'lst'; did you mean 'list'?\nTry: statestore --help"),
+        (["xyz"], 2, "no command 'xyz'; there is config, demo, get, "),
+        (["list"], 2, "no store is named: give --store URL, or set STATESTORE_URI\nTry: "),
+        (["list", "--sture", "x"], 2, "no such option '--sture'"),
+        (["list", "x", "--store", "fraud"], 2, "got unexpected extra argument (x)\nTry: "),
+        (["plan", "--store", "fraud"], 2, "missing option '--to'\nTry: statestore plan --help\n"),
+        (["plan", "--to", "x", "--store", "fraud"], 2, "invalid value for '--to'"),
+        (["list", "--output", "xml", "--store", "fraud"], 2, "invalid value for '--output'"),
+        (["show", "x", "--store", "fraud"], 2, "a checkpoint is a number or 'latest', not 'x'"),
+        (["show", "--state", "totals", "--store", "fraud"], 2, "state 'totals' needs its operator"),
+        (["list", "--store", "gs://b/x"], 2, "a store cannot lie on gs://"),
+        (["list", "--store", "nowhere"], 10, "no store at "),
+        (["list", "--store", "fraud/statestore.json"], 10, ""),
+        (["show", "9", "--store", "fraud"], 10, "no checkpoint 9 in "),
+        (["show", "--operator", "x", "--store", "fraud"], 10, "no operator 'x' in checkpoint 2"),
+        (
+            ["show", "--operator", "totals-by-shop", "--state", "x", "--store", "fraud"],
+            10,
+            "no state 'x' in operator 'totals-by-shop' of checkpoint 2; it has 'totals'",
+        ),
+        (["plan", "--to", "9", "--store", "fraud"], 12, "parallelism 9 is above the stored max"),
+        (["plan", "--to", "0", "--store", "fraud"], 12, "parallelism 0 is out of bounds"),
+        (["config", "--config", "nowhere.toml"], 2, "no settings file nowhere.toml"),
+    ],
+)
+def test_what_goes_wrong_is_one_sentence(
+    run: Run, fraud: Path, arguments: list[str], code: int, message: str
+) -> None:
+    done = run(*arguments)
+    assert (done.exit_code, done.stdout) == (code, "")
+    assert done.stderr.startswith(f"error: {message}")
+    assert "Traceback" not in done.stderr
+
+
+def test_notes_follow_the_sentence(run: Run, fraud: Path) -> None:
+    done = run("plan", "--to", "9", "--store", fraud)
+    assert done.stderr.splitlines()[1].startswith("  while planning state ")
+
+
+def test_the_common_options_may_stand_on_either_side(run: Run, fraud: Path) -> None:
+    before = run("--output", "json", "--store", fraud, "show", "1")
+    after = run("show", "1", "--store", fraud, "--output", "json")
+    assert json.loads(before.stdout)["store_id"] == json.loads(after.stdout)["store_id"]
+    both = run("--store", "nowhere", "show", "1", "--store", fraud)
+    assert both.exit_code == 0
+
+
+def test_the_environment_names_the_store(run: Run, fraud: Path) -> None:
+    done = run("list", env={"STATESTORE_URI": str(fraud), "STATESTORE_OUTPUT": "json"})
+    assert [row["id"] for row in json.loads(done.stdout)["checkpoints"]] == [1, 2]
+    assert run("list", "--store", "nowhere", env={"STATESTORE_URI": str(fraud)}).exit_code == 10
+
+
+def test_config_says_where_each_value_comes_from(run: Run) -> None:
+    Path("mine.toml").write_text('zstd_level = 9\ntable_format = "parquet"\n')
+    done = run(
+        *("config", "--config", "mine.toml", "--output", "json"),
+        env={"STATESTORE_ZSTD_LEVEL": "3", "STATESTORE_URI": "s3://b/x"},
+    )
+    found = {s["name"]: (s["value"], s["source"]) for s in json.loads(done.stdout)["settings"]}
+    assert found == {
+        "store": ("s3://b/x", "environment STATESTORE_URI"),
+        "output": ("json", "argument --output"),
+        "table_format": ("parquet", "file mine.toml"),
+        "row_group_rows": (65536, "default"),
+        "zstd_level": (3, "environment STATESTORE_ZSTD_LEVEL"),
+    }
+    text = run("config", env={"STATESTORE_CONFIG": "mine.toml"})
+    assert re.search(r"^zstd_level +9 +level +1 +file mine.toml$", text.stdout, re.MULTILINE)
+
+
+def test_a_wrong_setting_is_named(run: Run) -> None:
+    Path("mine.toml").write_text("zstd_levl = 9\n")
+    done = run("config", "--config", "mine.toml")
+    assert done.exit_code == 2
+    assert "mine.toml: no setting 'zstd_levl'; did you mean 'zstd_level'?" in done.stderr
+
+
+def test_version(run: Run) -> None:
+    assert run("--version").stdout == f"statestore {__version__}\n"
+
+
+def test_demo_hands_on_its_status_and_directory(run: Run, monkeypatch: Any) -> None:
+    calls: list[tuple[Path, str, bool]] = []
+
+    def run_demo(directory: Path, *, output: str) -> int:
+        calls.append((directory, output, directory.parent.exists()))
+        return 7
+
+    demo = SimpleNamespace(run=run_demo)
+    monkeypatch.setattr(importlib, "import_module", lambda name: demo)
+    assert run("demo", "here", "--output", "json").exit_code == 7
+    assert run("demo").exit_code == 7
+    assert calls[0] == (Path("here"), "json", True)
+    assert calls[1][1:] == ("text", True)
+    assert not calls[1][0].parent.exists()  # thrown away
+
+
+def test_demo_names_what_to_install(run: Run, monkeypatch: Any) -> None:
+    def missing(name: str) -> Any:
+        raise ModuleNotFoundError(f"No module named {name!r}", name="pyspark")
+
+    monkeypatch.setattr(importlib, "import_module", missing)
+    done = run("demo", "here")
+    assert done.exit_code == errors.MissingDependencyError.exit_code
+    assert done.stderr.startswith("error: the demo needs pyspark, which is not installed: pip ")
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch: Any) -> None:
+    def buggy(*_: object, **__: object) -> None:
+        raise KeyError("bug")
+
+    monkeypatch.setattr(StateStore, "open", buggy)
+    done = CliRunner().invoke(cli, ["list", "--store", "s"])
+    assert isinstance(done.exception, KeyError)
+
+
+def test_ctrl_c_exits_130(run: Run, monkeypatch: Any) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(StateStore, "open", interrupted)
+    done = run("list", "--store", "s")
+    assert (done.exit_code, done.stdout) == (130, "")
+    assert done.stderr.strip() == "interrupted"
+
+
+def test_main_returns_the_status(fraud: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--store", str(fraud)]) == 0
+    assert main(["show", "9", "--store", str(fraud)]) == 10
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.endswith(f"statestore {__version__}\n")
+
+
+def process(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    plain = {k: v for k, v in os.environ.items() if not k.startswith(("STATESTORE", "FORCE"))}
+    return subprocess.run(
+        [*PYTHON, *map(str, arguments)],
+        capture_output=True,
+        encoding="utf-8",
+        env=plain | environment,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_a_pipe_gets_plain_whole_lines(filled: Path) -> None:
+    done = process("show", COLUMNS="40", STATESTORE_URI=str(filled))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\x1b" not in done.stdout
+    assert "…" not in done.stdout
+    assert f"checkpoint 2 of {filled}\n" in done.stdout
+
+
+def test_an_encoding_without_our_characters_gets_ascii(tmp_path: Path) -> None:
+    path = tmp_path / "größe"
+    store = StateStore.open(str(path), table_format="parquet")
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.keyed("zähler", "s", [{"k": "ä"}], key="k")
+    for arguments in (["show"], ["show", "--output", "json"], ["plan", "--to", "3"]):
+        done = process(*arguments, "--store", path, PYTHONIOENCODING="ascii")
+        assert (done.returncode, done.stderr) == (0, ""), arguments
+        assert done.stdout.isascii()
+    assert json.loads(process("show", "--output", "json", "--store", path).stdout)
+
+
+def test_a_reader_that_leaves_is_no_traceback(filled: Path) -> None:
+    command = [*PYTHON, "show", "--output", "json", "--store", str(filled)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        running.stdout.close()
+        assert running.stderr.read() == b""
+    assert running.returncode == 1
+
+
+def test_an_interrupted_restore_leaves_an_empty_target(filled: Path, tmp_path: Path) -> None:
+    store = Path(shutil.copytree(filled, tmp_path / "store"))
+    slow = (
+        "import os, signal, sys; from statestore.commands import export\n"
+        "write = export.write_rows\n"
+        "def killed(*args, **kw):\n"
+        "    os.kill(os.getpid(), signal.SIGINT); return write(*args, **kw)\n"
+        "export.write_rows = killed\n"
+        "from statestore.cli.main import main; sys.exit(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", slow, "restore", "--to", tmp_path / "out", "--store", store],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.strip() == "interrupted"
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_the_command_does_not_load_spark() -> None:
+    code = "import sys, statestore.cli.main; print(*{'pyspark', 'py4j'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from statestore import StateStore
+from statestore.cli.documents import document_of
+from statestore.cli.values import Result as Value
+from statestore.model.digest import digest_text
+from statestore.model.operator_id import operator_id
+
+Run = Callable[..., Result]
+
+
+def manifest_of(store: Path, checkpoint_id: int) -> Path:
+    return store / "checkpoints" / f"{checkpoint_id:010}.json"
+
+
+def test_list_as_text(run: Run, fraud: Path) -> None:
+    done = run("list", "--store", fraud)
+    assert (done.exit_code, done.stderr) == (0, "")
+    header, first, second = done.stdout.splitlines()
+    columns = "id taken age parallelism operators states rows bytes files"
+    assert header.split() == columns.split(" ")
+    assert first.split()[0] == "1"
+    assert second.split()[0] == "2"
+    assert " 413 " in second  # 2 x 200 + 3 + 3 rows, and 4 + 2 + 1 elements
+    assert not [line for line in done.stdout.splitlines() if line != line.rstrip()]
+
+
+def test_list_as_json(run: Run, fraud: Path) -> None:
+    document = json.loads(run("list", "--store", fraud, "--output", "json").stdout)
+    assert set(document) == {"store", "checkpoints"}
+    assert document["store"] == str(fraud)
+    manifest = StateStore.open(str(fraud)).manifest(2)
+    row = document["checkpoints"][1]
+    assert row.pop("age_ms") >= 0
+    assert row == {
+        "id": 2,
+        "created_at_ms": manifest.created_at_ms,
+        "parallelism": 4,
+        "operators": 4,
+        "states": 7,
+        "rows": manifest.rows,
+        "size_bytes": manifest.size_bytes,
+        "files": manifest.files,
+        "error": None,
+    }
+
+
+def test_a_store_without_checkpoints_is_no_error(run: Run, fraud: Path) -> None:
+    for name in (1, 2):
+        manifest_of(fraud, name).unlink()
+    done = run("list", "--store", fraud)
+    assert (done.exit_code, done.stdout) == (0, f"{fraud} has no checkpoint yet\n")
+    assert run("show", "--store", fraud).exit_code == 10
+
+
+def test_list_shows_the_others_beside_a_damaged_one(run: Run, fraud: Path) -> None:
+    manifest_of(fraud, 1).write_text("{")
+    done = run("list", "--store", fraud)
+    assert done.exit_code == 13
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["id", "1", "2"]
+    assert done.stdout.splitlines()[1].split() == ["1", "damaged"]
+    sentence, note = done.stderr.splitlines()
+    assert sentence == "error: 1 of 2 checkpoints cannot be read: 1; restore another one"
+    assert "0000000001.json is not valid JSON" in note
+
+
+def test_list_as_json_names_what_is_damaged(run: Run, fraud: Path) -> None:
+    manifest_of(fraud, 1).write_text("{}")
+    done = run("list", "--store", fraud, "--output", "json")
+    assert done.exit_code == 13
+    damaged, whole = json.loads(done.stdout)["checkpoints"]
+    assert damaged.keys() == whole.keys()
+    assert damaged["error"]["kind"] == "malformed-manifest"
+    assert damaged["rows"] is None
+    assert whole["error"] is None
+
+
+def test_a_manifest_of_a_newer_release_has_its_own_status(run: Run, fraud: Path) -> None:
+    document = json.loads(manifest_of(fraud, 1).read_text())
+    manifest_of(fraud, 1).write_text(json.dumps(document | {"format_version": 99}))
+    done = run("list", "--store", fraud)
+    assert done.exit_code == 14
+    assert "pip install --upgrade" in done.stderr
+
+
+def test_show_as_text(run: Run, fraud: Path) -> None:
+    done = run("show", "--store", fraud)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"checkpoint 2 of {fraud}\n")
+    entry = StateStore.open(str(fraud)).manifest().keyed_entry("totals-by-user", "totals")
+    for text in (
+        "[─────── 0–31 ──────]",
+        operator_id("totals-by-user"),
+        "max parallelism  128",
+        digest_text(entry.digest),
+        "key          user_id string",
+        "values       total long",
+        "operator state, split",
+        "elements per subtask  2 0 0 0",
+        "java (String, Long)",
+        "parquet, operators/totals-by-user/keyed/totals",
+    ):
+        assert text in done.stdout
+
+
+def test_show_as_json(run: Run, fraud: Path) -> None:
+    document = json.loads(run("show", "1", "--store", fraud, "--output", "json").stdout)
+    manifest = StateStore.open(str(fraud)).manifest(1)
+    assert (document["id"], document["rows"]) == (1, manifest.rows)
+    assert document["writer"]["release"] == manifest.writer.release
+    operators = {operator["uid"]: operator for operator in document["operators"]}
+    shop = operators["totals-by-shop"]
+    assert shop["operator_id"] == operator_id("totals-by-shop")
+    assert shop["max_parallelism"] == 8
+    (state,) = shop["states"]
+    entry = manifest.keyed_entry("totals-by-shop", "totals")
+    assert state == {
+        "name": "totals",
+        "sort": "keyed",
+        "columns": [
+            {"name": "country", "type": "string"},
+            {"name": "shop", "type": "long"},
+            {"name": "total", "type": "long"},
+        ],
+        "rows": 3,
+        "size_bytes": entry.size_bytes,
+        "files": len(entry.handles),
+        "digest": digest_text(entry.digest),
+        "table": {"format": "parquet", "path": entry.table.path, "version": None},
+        "kind": "value",
+        "key": ["country", "shop"],
+        "key_types": ["String", "Long"],
+        "namespace": [],
+        "entry": [],
+        "time_domain": None,
+        "hash_scheme": "java",
+        "layout": "partitioned",
+    }
+    assert operators["orders-source"]["max_parallelism"] is None
+    modes = {s["name"]: s for s in operators["orders-source"]["states"]}
+    assert modes["files"]["mode"] == "split"
+    assert modes["files"]["elements_per_subtask"] == [2, 0, 0, 0]
+    assert modes["rules"]["elements_per_subtask"] == [1]
+
+
+@pytest.mark.parametrize(
+    ("options", "states"),
+    [
+        (["--operator", "totals-by-user"], ["totals", "per_country"]),
+        (["--operator", "totals-by-user", "--state", "totals"], ["totals"]),
+        (["--operator", "orders-source", "--state", "rules"], ["rules"]),
+    ],
+)
+def test_show_can_be_narrowed(run: Run, fraud: Path, options: list[str], states: list[str]) -> None:
+    document = json.loads(run("show", *options, "--store", fraud, "--output", "json").stdout)
+    (operator,) = document["operators"]
+    assert [state["name"] for state in operator["states"]] == states
+    text = run("show", *options, "--store", fraud)
+    assert text.exit_code == 0
+    assert text.stdout.count("  state ") == len(states)
+
+
+def test_names_from_the_store_cannot_steer_the_terminal(run: Run, tmp_path: Path) -> None:
+    store = StateStore.open(str(tmp_path / "s"), table_format="parquet")
+    with store.snapshot(parallelism=1) as checkpoint:
+        rows: list[dict[str, Any]] = [{"k": "a\x1b[31m\n[bold]b", "v": 1}]
+        checkpoint.keyed("uid\x1b]0;title\x07", "[red]state", rows, key="k")
+    done = run("show", "--store", tmp_path / "s")
+    assert "uid\\x1b]0;title\\x07" in done.stdout
+    assert "[red]state" in done.stdout
+    assert "\x1b" not in done.stdout
+    got = run(
+        *("get", "a\x1b[31m\n[bold]b", "--operator", "uid\x1b]0;title\x07"),
+        *("--state", "[red]state", "--store", tmp_path / "s"),
+    )
+    assert got.stdout.splitlines()[1].split() == ["a\\x1b[31m\\n[bold]b", "1"]
+
+
+def test_every_result_has_a_document() -> None:
+    for kind in Value.__subclasses__():
+        assert document_of.dispatch(kind) is not document_of.dispatch(Value)

@@ -1,0 +1,42 @@
+"""Settings files for the jobs' tests, and what a job that ran has said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Main = Callable[[list[str]], int]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def report(self) -> Any:
+        return json.loads(self.out)
+
+
+RunJob = Callable[..., Outcome]
+
+
+@pytest.fixture
+def run_job(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> RunJob:
+    """Run a job's ``main`` in this process, with settings given as TOML; paths start at {here}."""
+
+    def run(main: Main, toml: str, *arguments: str) -> Outcome:
+        file = tmp_path / "settings.toml"
+        file.write_text(toml.replace("{here}", str(tmp_path)), encoding="utf-8")
+        capfd.readouterr()
+        code = main(["--conf-file", str(file), *arguments])
+        captured = capfd.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    return run

@@ -1,0 +1,119 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.redistribute_offsets import main
+from statestore import StateStore
+from tests.jobs.conftest import RunJob
+from tests.syntax import ROOT
+
+SETTINGS = """
+parallelism = 3
+[store]
+url = "{here}/store"
+[offsets]
+uid = "orders-source"
+name = "offsets"
+"""
+OLD = [[("orders", 1, 1000), ("orders", 2, 1500)], [("orders", 3, 2000), ("orders", 4, 2200)]]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> StateStore:
+    """Two subtasks, each with two partitions; as split, union and broadcast state."""
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+    fields = ("topic", "partition", "offset")
+    elements = [[dict(zip(fields, offset, strict=True)) for offset in old] for old in OLD]
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.split("orders-source", "offsets", elements)
+        checkpoint.union("orders-source", "as_union", elements)
+        checkpoint.broadcast("orders-source", "as_broadcast", elements[0])
+        checkpoint.split("orders-source", "other", [[{"a": 1}], []])
+    return store
+
+
+@pytest.mark.usefixtures("store")
+def test_two_consumers_become_three(run_job: RunJob) -> None:
+    done = run_job(main, SETTINGS)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines() == [
+        "checkpoint 1, split state 'offsets' of operator 'orders-source', parallelism 2 -> 3",
+        "subtask  topic   partition  offset",
+        "      0  orders          1    1000",
+        "      0  orders          2    1500",
+        "      1  orders          3    2000",
+        "      2  orders          4    2200",
+    ]
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("name", ["offsets", "as_union"])
+@pytest.mark.parametrize("parallelism", [1, 2, 3, 5])
+def test_every_partition_goes_to_exactly_one(run_job: RunJob, name: str, parallelism: int) -> None:
+    arguments = ("--set", f"parallelism={parallelism}", "--set", f"offsets.name={name}")
+    report = run_job(main, SETTINGS, *arguments, "--output", "json").report
+    assert len(report["subtasks"]) == parallelism
+    given = [
+        (offset["topic"], offset["partition"], offset["offset"])
+        for subtask in report["subtasks"]
+        for offset in subtask["offsets"]
+    ]
+    assert sorted(given) == sorted(offset for old in OLD for offset in old)
+
+
+@pytest.mark.usefixtures("store")
+def test_consumers_without_a_partition_are_named(run_job: RunJob) -> None:
+    done = run_job(main, SETTINGS, "--set", "parallelism=6")
+    assert done.out.splitlines()[-1] == "without a partition: subtask 4, 5"
+
+
+@pytest.mark.usefixtures("store")
+def test_the_files(run_job: RunJob, tmp_path: Path) -> None:
+    files = '[files]\nper_subtask = "{here}/all.json"\nstarting_offsets = "{here}/s-{subtask}.json"'
+    done = run_job(main, SETTINGS + files, "--output", "json")
+    assert json.loads((tmp_path / "all.json").read_text()) == done.report
+    assert [(tmp_path / f"s-{i}.json").read_text() for i in range(3)] == [
+        '{"orders":{"1":1000,"2":1500}}\n',
+        '{"orders":{"3":2000}}\n',
+        '{"orders":{"4":2200}}\n',
+    ]
+    one = files.replace("s-{subtask}", "s")
+    assert run_job(main, SETTINGS + one).code == 0
+    assert (tmp_path / "s.json").read_text() == (
+        '{"orders":{"1":1000,"2":1500,"3":2000,"4":2200}}\n'
+    )
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize(
+    ("change", "code", "message"),
+    [
+        ("offsets.name=as_broadcast", 2, "offsets cannot be broadcast"),
+        ("offsets.name=other", 2, "an offset needs the field 'topic'"),
+        ("offsets.name=offset", 10, "no state 'offset' in operator 'orders-source'"),
+        ("checkpoint=9", 10, "no checkpoint 9"),
+        ("store.url=nowhere", 10, "no store at"),
+        ("store.url=ftp://host/x", 2, "a store cannot lie on ftp://"),
+    ],
+)
+def test_errors(run_job: RunJob, change: str, code: int, message: str) -> None:
+    done = run_job(main, SETTINGS, "--set", change)
+    assert (done.code, done.out, done.err.count("\n")) == (code, "", 1)
+    assert message in done.err
+
+
+def test_plain_python_is_enough(store: StateStore, tmp_path: Path) -> None:
+    (tmp_path / "f.toml").write_text(SETTINGS.replace("{here}", str(tmp_path)))
+    code = (
+        "import sys; from jobs.redistribute_offsets import main; main(sys.argv[1:]); "
+        "print({'pyspark', 'py4j', 'delta'} & set(sys.modules))"
+    )
+    command = [sys.executable, "-c", code, "--conf-file", str(tmp_path / "f.toml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.splitlines()[-1] == "set()"
+    assert done.stderr == ""

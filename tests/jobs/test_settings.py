@@ -1,0 +1,194 @@
+"""What a settings file may not say; no JVM is started here."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import pytest
+
+from jobs.settings import KeyedSettings, OffsetsSettings, RestoreSettings, SnapshotSettings
+from statestore.errors import SettingsError
+from statestore.settings import from_table
+
+SNAPSHOT = """
+parallelism = 4
+[store]
+url = "s"
+[[keyed]]
+uid = "totals-by-user"
+name = "totals"
+key = ["user_id"]
+source = {format = "parquet", path = "p"}
+"""
+RESTORE = """
+parallelism = 7
+[store]
+url = "s"
+[[keyed]]
+uid = "totals-by-user"
+name = "totals"
+sink = {format = "parquet", path = "p"}
+"""
+OFFSETS = """
+parallelism = 3
+[store]
+url = "s"
+[offsets]
+uid = "orders-source"
+name = "offsets"
+"""
+SOURCE = 'source = {format = "parquet", path = "p"}'
+SINK = 'sink = {format = "parquet", path = "p"}'
+
+
+def snapshot(toml: str) -> SnapshotSettings:
+    return from_table(tomllib.loads(toml), SnapshotSettings, where="f.toml")
+
+
+def keyed(**given: Any) -> KeyedSettings:
+    table = {"uid": "u", "name": "n", "key": ["k"], "source": {"format": "csv", "path": "p"}}
+    return from_table(table | given, KeyedSettings, where="f.toml")
+
+
+def test_the_defaults() -> None:
+    settings = snapshot(SNAPSHOT)
+    (state,) = settings.keyed
+    assert (settings.store.table_format, settings.spark.master) == ("delta", "local[*]")
+    assert (state.kind, state.entry, state.hash_scheme) == ("value", (), None)
+    assert (state.source.where, state.source.select, state.source.options) == (None, (), {})
+
+
+@pytest.mark.parametrize(
+    ("given", "entry"),
+    [
+        ({"kind": "reducing"}, ()),
+        ({"kind": "list"}, ("position",)),
+        ({"kind": "list", "position": "at"}, ("at",)),
+        ({"kind": "map", "map_key": ["country", "city"]}, ("country", "city")),
+        ({"kind": "timers", "time_domain": "event"}, ("timestamp",)),
+        ({"kind": "timers", "time_domain": "event", "timestamp": "due"}, ("due",)),
+    ],
+)
+def test_each_kind_has_its_columns(given: dict[str, Any], entry: tuple[str, ...]) -> None:
+    assert keyed(**given).entry == entry
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("parallelism = 4", "paralelism = 4", "no setting 'paralelism'; did you mean 'parallelism"),
+        ("parallelism = 4", "", "'parallelism' is missing"),
+        ("parallelism = 4", 'parallelism = "4"', "parallelism is an integer, not a string"),
+        ("parallelism = 4", "parallelism = 0", "parallelism lies in 1..32768, not 0"),
+        ("parallelism = 4", "parallelism = true", "parallelism is an integer, not true or false"),
+        ('url = "s"', "", "'store.url' is missing"),
+        ('url = "s"', 'url = "s"\ntable_format = "dleta"', "did you mean 'delta'"),
+        ('uid = "totals-by-user"', "", r"'keyed\[0\].uid' is missing"),
+        ('name = "totals"', 'nam = "totals"', "did you mean 'name'"),
+        ("[[keyed]]", "[[keyd]]", "no setting 'keyd'; did you mean 'keyed'"),
+        ('key = ["user_id"]', 'key = "user_id"', r"keyed\[0\].key is a list, not a string"),
+        ('key = ["user_id"]', "key = []", "key names no column"),
+        (SOURCE, "", r"'keyed\[0\].source' is missing"),
+        (SOURCE, 'source = {format = "csv", path = "p", table = "t"}', "both path and table are"),
+        (SOURCE, 'source = {format = "csv"}', "neither path nor table is given"),
+        (SOURCE, 'source = {path = "p"}', "format is missing"),
+        (SOURCE, 'source = {table = "t", format = "csv"}', "a table knows its own format"),
+        (SOURCE, 'source = {format = "csv", path = "p", option = {}}', "did you mean 'options'"),
+        (
+            SOURCE,
+            'source = {format = "csv", path = "p", options = {sep = [","]}}',
+            "the option 'sep' is a string, a number, true or false",
+        ),
+    ],
+)
+def test_what_a_snapshot_refuses(old: str, new: str, message: str) -> None:
+    assert SNAPSHOT.count(old) == 1
+    with pytest.raises(SettingsError, match=message) as refused:
+        snapshot(SNAPSHOT.replace(old, new))
+    assert str(refused.value).startswith("f.toml")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"kind": "lits"}, "kind is one of value, list, .*did you mean 'list'"),
+        ({"kind": "map"}, "map_key is missing"),
+        ({"kind": "value", "map_key": ["m"]}, "map_key is no setting of value state"),
+        ({"kind": "map", "map_key": ["m"], "position": "p"}, "position is no setting of map state"),
+        ({"kind": "timers"}, "time_domain is missing"),
+        ({"kind": "value", "time_domain": "event"}, "time_domain is no setting of value"),
+        ({"kind": "timers", "time_domain": "evnt"}, "did you mean 'event'"),
+        ({"max_parallelism": 32769}, "max_parallelism lies in 1..32768"),
+        ({"hash_scheme": "jva"}, "did you mean 'java'"),
+    ],
+)
+def test_what_a_keyed_state_refuses(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        keyed(**given)
+
+
+def test_a_snapshot_names_states_once_and_at_least_one() -> None:
+    with pytest.raises(SettingsError, match=r"no state is named; add a \[\[keyed\]\]"):
+        snapshot('parallelism = 4\nstore = {url = "s"}')
+    with pytest.raises(SettingsError, match="'totals' of operator 'totals-by-user' is named twice"):
+        snapshot(SNAPSHOT + SNAPSHOT[SNAPSHOT.index("[[keyed]]") :])
+
+
+def test_max_parallelism_is_not_below_parallelism() -> None:
+    with pytest.raises(SettingsError, match="max_parallelism 3, below the parallelism, 4"):
+        snapshot(SNAPSHOT + "max_parallelism = 3")
+
+
+def test_the_mode_of_operator_state_must_be_given() -> None:
+    state = '[[operator]]\nuid = "o"\nname = "offsets"\n'
+    with pytest.raises(SettingsError, match=r"'operator\[0\].mode' is missing"):
+        snapshot(SNAPSHOT + state + SOURCE)
+    with pytest.raises(
+        SettingsError, match=r"one of split, union, broadcast, not 'spilt'.*'split'"
+    ):
+        snapshot(SNAPSHOT + state + SOURCE + '\nmode = "spilt"')
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (SINK, 'sink = {path = "p"}', "format is missing"),
+        (SINK, 'sink = {path = "p", table = "t"}', "both path and table are given"),
+        (SINK, 'sink = {format = "csv", path = "p", mode = "overwite"}', "mean 'overwrite'"),
+        ("parallelism = 7", "parallelism = 7\ncheckpoint = 4.2", "checkpoint is a number or"),
+        ('url = "s"', 'url = "s"\ntable_format = "delta"', "no setting 'store.table_format'"),
+    ],
+)
+def test_what_a_restore_refuses(old: str, new: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        from_table(tomllib.loads(RESTORE.replace(old, new)), RestoreSettings, where="f.toml")
+
+
+def test_two_restored_states_do_not_share_a_target() -> None:
+    second = RESTORE[RESTORE.index("[[keyed]]") :].replace('"totals"', '"other"')
+    with pytest.raises(SettingsError, match="two states go to 'p'"):
+        from_table(tomllib.loads(RESTORE + second), RestoreSettings, where="f.toml")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("parallelism = 3", "", "'parallelism' is missing"),
+        ("parallelism = 3", "parallelism = 3\ncheckpoint = true", "checkpoint is a number or"),
+        ("[offsets]", "[offset]", "did you mean 'offsets'"),
+        ('url = "s"', 'url = "s"\n[files]\nper_subtak = "x"', "did you mean 'per_subtask'"),
+    ],
+)
+def test_what_redistribute_offsets_refuses(old: str, new: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        from_table(tomllib.loads(OFFSETS.replace(old, new)), OffsetsSettings, where="f.toml")
+
+
+def test_delta_is_wanted_where_it_is_read_or_written() -> None:
+    without = SNAPSHOT.replace('url = "s"', 'url = "s"\ntable_format = "parquet"')
+    assert snapshot(SNAPSHOT).needs_delta
+    assert not snapshot(without).needs_delta
+    assert snapshot(
+        without.replace('format = "parquet", path', 'format = "delta", path')
+    ).needs_delta

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from jobs.snapshot import main
+from statestore import StateStore
+from tests.jobs.conftest import RunJob
+
+SETTINGS = """
+parallelism = 4
+[store]
+url = "{here}/store"
+table_format = "parquet"
+"""
+KEYED = """
+[[keyed]]
+uid = "totals-by-user"
+name = "totals"
+key = ["user_id"]
+max_parallelism = 128
+"""
+PARQUET = '[keyed.source]\nformat = "parquet"\npath = "{here}/rows.parquet"\n'
+ROWS = {user: user * 10 for user in range(50)}
+
+
+@pytest.fixture(scope="module")
+def rows_in(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same 50 rows in four formats."""
+    here = tmp_path_factory.mktemp("sources")
+    rows = spark.createDataFrame(list(ROWS.items()), "user_id BIGINT, total BIGINT").coalesce(1)
+    for name in ("parquet", "delta", "csv", "json"):
+        rows.write.format(name).option("header", True).save(f"{here}/rows.{name}")
+    return here
+
+
+def subtasks(state: Any, parallelism: int) -> Iterator[dict[str, Any]]:
+    for subtask in range(parallelism):
+        yield from state.subtask(subtask).read_all().drop_columns("key_group").to_pylist()
+
+
+def restored(tmp_path: Path, name: str, parallelism: int = 7) -> list[dict[str, Any]]:
+    store = StateStore.open(str(tmp_path / "store"))
+    state = store.restore(parallelism=parallelism).keyed("totals-by-user", name)
+    return list(subtasks(state, parallelism))
+
+
+SCHEMA = 'schema = "user_id BIGINT, total BIGINT"\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("parquet", ""),
+        ("delta", ""),
+        ("csv", f"options = {{header = true}}\n{SCHEMA}"),
+        ("json", SCHEMA),
+    ],
+)
+def test_every_source_format(
+    name: str, more: str, rows_in: Path, run_job: RunJob, tmp_path: Path
+) -> None:
+    source = f'[keyed.source]\nformat = "{name}"\npath = "{rows_in}/rows.{name}"\n{more}'
+    done = run_job(main, SETTINGS + KEYED + source, "--output", "json")
+    assert (done.code, done.err) == (0, "totals-by-user/totals: 50 rows\n")
+    (state,) = done.report["states"]
+    assert state["bytes"] > 0
+    assert state | {"bytes": 0} == {
+        "uid": "totals-by-user",
+        "name": "totals",
+        "kind": "value",
+        "max_parallelism": 128,
+        "rows": 50,
+        "bytes": 0,
+        "files": done.report["files"],
+    }
+    assert {row["user_id"]: row["total"] for row in restored(tmp_path, "totals")} == ROWS
+
+
+def test_where_and_select_are_sql_over_the_source(
+    rows_in: Path, run_job: RunJob, tmp_path: Path
+) -> None:
+    sql = 'where = "total < 30"\nselect = ["user_id", "total / 10 AS tens"]'
+    source = PARQUET.replace("{here}", str(rows_in)) + sql
+    assert run_job(main, SETTINGS + KEYED + source).code == 0
+    rows = sorted(restored(tmp_path, "totals"), key=lambda row: row["user_id"])
+    assert rows == [{"user_id": user, "tens": float(user)} for user in range(3)]
+
+
+KINDS = """
+[[keyed]]
+uid = "totals-by-user"
+name = "visits"
+kind = "list"
+key = ["user"]
+position = "at"
+source = {format = "json", path = "{here}/visits.json"}
+[[keyed]]
+uid = "totals-by-user"
+name = "per_country"
+kind = "map"
+key = ["user"]
+map_key = ["country"]
+source = {format = "json", path = "{here}/countries.json"}
+[[keyed]]
+uid = "totals-by-user"
+name = "alarms"
+kind = "timers"
+key = ["user"]
+namespace = ["window"]
+time_domain = "event"
+source = {format = "json", path = "{here}/alarms.json"}
+[[operator]]
+uid = "orders-source"
+name = "offsets"
+mode = "union"
+source = {format = "json", path = "{here}/offsets.json"}
+[[operator]]
+uid = "rules"
+name = "rules"
+mode = "broadcast"
+source = {format = "json", path = "{here}/rules.json"}
+"""
+
+
+@pytest.mark.usefixtures("spark")
+def test_all_kinds_become_visible_together(run_job: RunJob, tmp_path: Path) -> None:
+    for name, text in {
+        "visits": '{"user": "a", "at": 0, "page": "x"}\n{"user": "a", "at": 1, "page": "y"}',
+        "countries": '{"user": "a", "country": "DE", "n": 1}\n{"user": "a", "country": "FR"}',
+        "alarms": '{"user": "a", "window": 1, "timestamp": 99}',
+        "offsets": '{"subtask": 3, "topic": "t", "partition": 0, "offset": 5}',
+        "rules": '{"rule": "block"}',
+    }.items():
+        (tmp_path / f"{name}.json").write_text(text)
+    report = run_job(main, SETTINGS + KINDS, "--output", "json").report
+    assert report["checkpoint"] == 1
+    assert {(each["name"], each["kind"], each["rows"]) for each in report["states"]} == {
+        ("visits", "list", 2),
+        ("per_country", "map", 2),
+        ("alarms", "timers", 1),
+        ("offsets", "union", 1),
+        ("rules", "broadcast", 1),
+    }
+    checkpoint = StateStore.open(str(tmp_path / "store")).restore(parallelism=2)
+    offset = {"topic": "t", "partition": 0, "offset": 5}
+    offsets = checkpoint.operator("orders-source", "offsets")
+    assert offsets.per_old_subtask() == [[], [], [], [offset]]
+    assert checkpoint.operator("rules", "rules").subtask(1) == [{"rule": "block"}]
+
+
+def test_as_text_and_as_delta_table(
+    spark: SparkSession, rows_in: Path, run_job: RunJob, tmp_path: Path
+) -> None:
+    source = PARQUET.replace("{here}", str(rows_in))
+    done = run_job(main, SETTINGS + KEYED + source, "--set", "store.table_format=delta")
+    first, header, line = done.out.splitlines()
+    assert first == f"checkpoint 1 of {tmp_path}/store, taken at parallelism 4"
+    assert header.split() == ["uid", "name", "kind", "rows", "bytes", "files"]
+    assert line.split()[:4] == ["totals-by-user", "totals", "value", "50"]
+    table = f"{tmp_path}/store/operators/totals-by-user/keyed/totals"
+    assert spark.read.format("delta").load(table).count() == 50
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "message"),
+    [
+        (
+            "path=/nowhere",
+            2,
+            "state 'totals' of operator 'totals-by-user': Spark refuses this: [PATH",
+        ),
+        ("where=nonsense >", 2, "Spark refuses this: [PARSE_SYNTAX_ERROR]"),
+        ("where=amount > 3", 2, "Spark refuses this: [UNRESOLVED_COLUMN"),
+        ("format=parkuet", 2, "Spark refuses this: [DATA_SOURCE_NOT_FOUND]"),
+        ('select=["total"]', 2, "user_id"),
+        ('select=["NULL AS user_id"]', 2, "user_id"),
+        ('select=["CAST(NULL AS BIGINT) AS user_id"]', 2, "null"),
+        ('select=["1 AS user_id"]', 2, "user_id"),
+    ],
+)
+def test_an_error_is_one_sentence_and_commits_nothing(
+    change: str, code: int, message: str, rows_in: Path, run_job: RunJob, tmp_path: Path
+) -> None:
+    source = PARQUET.replace("{here}", str(rows_in))
+    done = run_job(main, SETTINGS + KEYED + source, "--set", f"keyed[0].source.{change}")
+    assert (done.code, done.out, done.err.count("\n")) == (code, "", 1)
+    assert message in done.err
+    assert StateStore.open(str(tmp_path / "store")).checkpoints() == ()

@@ -1,0 +1,220 @@
+"""Hypothesis strategies: random states of every kind, with random columns.
+
+A :class:`KeyedCase` is a keyed state as a caller would hand it in: an Arrow table and which column
+has which role. No two of its rows claim one entry. :func:`element_lists` is operator state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from statestore.model.state import StateKind, TimeDomain
+from statestore.testing.reference import canonical
+
+if TYPE_CHECKING:
+    from statestore.commands.snapshot import CheckpointWriter
+    from statestore.model.manifest import KeyedEntry
+
+Values = st.SearchStrategy[Any]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A column's type, and a strategy of its values; never null by itself."""
+
+    type: pa.DataType
+    values: Values
+
+
+@dataclass(frozen=True)
+class KeyedCase:
+    """A keyed state to write."""
+
+    kind: StateKind
+    rows: pa.Table
+    key: tuple[str, ...]
+    namespace: tuple[str, ...]
+    entry: tuple[str, ...]
+    max_parallelism: int
+
+    def write(
+        self, checkpoint: CheckpointWriter, uid: str, name: str, rows: Any = None
+    ) -> KeyedEntry:
+        """Write the state, or other rows (a Spark DataFrame, say) in its place."""
+        return checkpoint.keyed(
+            uid,
+            name,
+            self.rows if rows is None else rows,
+            kind=self.kind,
+            key=self.key,
+            namespace=self.namespace,
+            entry=self.entry,
+            max_parallelism=self.max_parallelism,
+            time_domain=TimeDomain.EVENT if self.kind is StateKind.TIMERS else None,
+        )
+
+
+texts = st.sampled_from(["", "a", "A", "é", "e\u0301", "日本", "😀", "\0", "x" * 10_000]) | st.text(
+    st.characters(codec="utf-8"), max_size=12
+)
+uids = st.text(st.characters(codec="utf-8"), min_size=1, max_size=16)
+
+
+def integers(bits: int) -> Values:
+    return st.integers(-1 << bits - 1, (1 << bits - 1) - 1)
+
+
+def decimals(precision: int, scale: int) -> Kind:
+    largest = 10**precision - 1
+    unscaled = st.integers(-largest, largest)
+    values = unscaled.map(lambda number: Decimal(f"{number}e-{scale}"))
+    return Kind(pa.decimal128(precision, scale), values)
+
+
+STRINGS = Kind(pa.string(), texts)
+LONGS = Kind(pa.int64(), integers(64))
+INTEGERS = (
+    LONGS,
+    Kind(pa.int32(), integers(32)),
+    Kind(pa.int16(), integers(16)),
+    Kind(pa.int8(), integers(8)),
+)
+SPECIAL = st.sampled_from([0.0, -0.0, float("nan"), float("inf"), float("-inf")])
+FLOATS = (
+    Kind(pa.float64(), SPECIAL | st.floats()),
+    Kind(pa.float32(), SPECIAL | st.floats(width=32)),
+)
+TIMESTAMPS = (
+    Kind(pa.timestamp("us", tz="UTC"), st.datetimes(timezones=st.just(UTC))),
+    Kind(pa.timestamp("us"), st.datetimes()),
+)
+KEY_KINDS = (
+    STRINGS,
+    *INTEGERS,
+    *FLOATS,
+    *TIMESTAMPS,
+    Kind(pa.bool_(), st.booleans()),
+    Kind(pa.date32(), st.dates()),
+    decimals(10, 2),
+    decimals(38, 18),
+)
+BINARY = Kind(pa.binary(), st.binary(max_size=20))
+
+
+def structs(kinds: list[Kind]) -> Kind:
+    """A struct with one field of each kind."""
+    names = [f"f{index}" for index in range(len(kinds))]
+    type_ = pa.struct([(name, kind.type) for name, kind in zip(names, kinds, strict=True)])
+    values = {name: kind.values for name, kind in zip(names, kinds, strict=True)}
+    return Kind(type_, st.fixed_dictionaries(values))
+
+
+def nullable(kind: Kind) -> Kind:
+    return Kind(kind.type, st.none() | kind.values)
+
+
+def arrays(kind: Kind) -> Kind:
+    return Kind(pa.list_(kind.type), st.lists(st.none() | kind.values, max_size=3))
+
+
+def maps(key: Kind, value: Kind) -> Kind:
+    entries = st.tuples(key.values, st.none() | value.values)
+    unique = st.lists(entries, max_size=3, unique_by=lambda entry: canonical(entry[0]))
+    return Kind(pa.map_(key.type, value.type), unique)
+
+
+key_kinds = st.sampled_from(KEY_KINDS) | st.lists(
+    st.sampled_from(KEY_KINDS), min_size=1, max_size=3
+).map(structs)
+"""Kinds of one key column: scalars, and structs of them."""
+
+value_kinds = st.recursive(
+    st.sampled_from((*KEY_KINDS, BINARY)),
+    lambda inner: (
+        inner.map(arrays)
+        | st.builds(maps, st.sampled_from(KEY_KINDS), inner)
+        | st.lists(inner.map(nullable), min_size=1, max_size=2).map(structs)
+    ),
+    max_leaves=3,
+)
+"""Kinds of a column that holds values, nested ones as well; every level may hold null."""
+
+max_parallelisms = st.sampled_from([1, 2, 3, 7, 128, 200, 32_768])
+
+
+def table(names: list[str], kinds: list[Kind], rows: list[tuple[Any, ...]]) -> pa.Table:
+    """Return rows as an Arrow table with exactly these types."""
+    arrays = [
+        pa.array([row[index] for row in rows], kind.type) for index, kind in enumerate(kinds)
+    ]
+    return pa.table(arrays, names=names)
+
+
+@st.composite
+def keyed_cases(draw: st.DrawFn, max_keys: int = 8) -> KeyedCase:
+    """A keyed state of any kind: some keys, each with no, one or several entries."""
+    kind = draw(st.sampled_from(StateKind))
+    key = draw(st.lists(key_kinds, min_size=1, max_size=3))
+    namespace = draw(st.lists(st.sampled_from(KEY_KINDS).map(nullable), max_size=2))
+    entry = draw(_entry_kinds(kind))
+    values = draw(st.lists(value_kinds.map(nullable), max_size=2))
+    keys = draw(_tuples(key, max_keys, at_least=1))
+    rest = [one.values for one in (*namespace, *entry)]
+    identities = draw(
+        st.lists(st.tuples(st.sampled_from(keys), *rest), max_size=2 * max_keys, unique_by=canonical)
+    )
+    rows = [(*keyed, *others, *(draw(v.values) for v in values)) for keyed, *others in identities]
+    names = {
+        "key": [f"k{i}" for i in range(len(key))],
+        "namespace": [f"ns{i}" for i in range(len(namespace))],
+        "entry": [f"e{i}" for i in range(len(entry))],
+    }
+    columns = [*names["key"], *names["namespace"], *names["entry"]]
+    columns += [f"v{i}" for i in range(len(values))]
+    return KeyedCase(
+        kind=kind,
+        rows=table(columns, [*key, *namespace, *entry, *values], rows),
+        key=tuple(names["key"]),
+        namespace=tuple(names["namespace"]),
+        entry=tuple(names["entry"]),
+        max_parallelism=draw(max_parallelisms),
+    )
+
+
+def parallelisms(max_parallelism: int, limit: int = 9) -> st.SearchStrategy[int]:
+    """Parallelisms that a state of this max parallelism can be restored at."""
+    return st.integers(1, min(max_parallelism, limit))
+
+
+@st.composite
+def element_lists(draw: st.DrawFn, parallelism: int) -> list[list[dict[str, Any]]]:
+    """Elements of an operator state: one list per subtask, the same columns in all."""
+    columns = {
+        "topic": texts,
+        "partition": integers(32),
+        "offset": integers(64),
+    }
+    element = st.fixed_dictionaries(columns)
+    some = st.lists(element, max_size=5)
+    return draw(st.lists(some, min_size=parallelism, max_size=parallelism))
+
+
+def _tuples(kinds: list[Kind], most: int, *, at_least: int) -> st.SearchStrategy[list[Any]]:
+    values = st.tuples(*(kind.values for kind in kinds))
+    return st.lists(values, min_size=at_least, max_size=most, unique_by=canonical)
+
+
+def _entry_kinds(kind: StateKind) -> st.SearchStrategy[list[Kind]]:
+    if kind is StateKind.LIST:
+        return st.sampled_from(INTEGERS).map(lambda one: [one])
+    if kind is StateKind.TIMERS:
+        return st.sampled_from((LONGS, *TIMESTAMPS)).map(lambda one: [one])
+    if kind is StateKind.MAP:
+        return st.lists(st.sampled_from(KEY_KINDS).map(nullable), min_size=1, max_size=2)
+    return st.just([])
