@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
@@ -52,11 +54,20 @@ def session(settings: SparkSettings, *, app_name: str, delta: bool) -> SparkSess
 @contextmanager
 def naming(what: str) -> Iterator[None]:
     """Turn what Spark refuses in this block into a SettingsError that says ``what`` it is about."""
+    log = PySparkLogger.getLogger("SQLQueryContextLogger")
+    was_disabled, log.disabled = log.disabled, True  # it prints these errors with the JVM's stack
     try:
         yield
     except (AnalysisException, IllegalArgumentException, ParseException) as error:
-        first = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise SettingsError(f"{what}: Spark refuses this: {first}") from error
+        raise SettingsError(f"{what}: Spark refuses this: {_first_line(error)}") from error
+    except Py4JJavaError as error:
+        # PySpark knows no class of its own for this one.
+        problem = str(error.java_exception.getMessage())
+        if not problem.startswith("[DATA_SOURCE_NOT_FOUND]"):
+            raise
+        raise SettingsError(f"{what}: Spark refuses this: {_first_line(problem)}") from error
+    finally:
+        log.disabled = was_disabled
 
 
 def read(spark: SparkSession, source: SourceSettings) -> DataFrame:
@@ -130,6 +141,10 @@ def write(rows: DataFrame, sink: SinkSettings) -> None:
             writer.saveAsTable(sink.table)
         else:
             writer.save(sink.path)
+
+
+def _first_line(problem: object) -> str:
+    return next(iter(str(problem).strip().splitlines()), type(problem).__name__)
 
 
 def _exists(spark: SparkSession, sink: SinkSettings) -> bool:

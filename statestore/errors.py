@@ -14,7 +14,7 @@
     │   └── StateNotFoundError                        no such operator or state
     ├── CommitConflictError                       11  another writer was first: retry
     ├── IncompatibleStateError                    12  change the job, or the state
-    │   ├── ParallelismError                          (max) parallelism does not fit
+    │   ├── ParallelismError   (ValueError)           (max) parallelism does not fit
     │   └── SchemaMismatchError                       types differ from the stored ones
     ├── CorruptionError                           13  restore an older checkpoint
     │   ├── MissingFileError

@@ -67,7 +67,7 @@ class S3File(io.RawIOBase):
     def __init__(self, file: Any, where: str) -> None:
         """Take a file that s3fs opened as ``rb`` or ``xb``, and its URL for messages."""
         self._file, self._where = file, where
-        self._reads = file.mode == "rb"
+        self._reads: bool = file.mode == "rb"
 
     def readable(self) -> bool:
         """Return whether it was opened to read."""

@@ -60,6 +60,7 @@ class Settings:
     output: Literal["text", "json"] = setting("text", unit="text or json")
     table_format: Literal["delta", "parquet"] = setting("delta", unit="delta or parquet")
     row_group_rows: int = setting(65_536, unit="rows", low=1, high=2**31 - 1)
+    row_group_bytes: int = setting(32 * 1024 * 1024, unit="bytes", low=1, high=2**31 - 1)
     zstd_level: int = setting(1, unit="level", low=1, high=22)
 
 
@@ -68,6 +69,7 @@ ENVIRONMENT: Final = {
     "output": "STATESTORE_OUTPUT",
     "table_format": "STATESTORE_TABLE_FORMAT",
     "row_group_rows": "STATESTORE_ROW_GROUP_ROWS",
+    "row_group_bytes": "STATESTORE_ROW_GROUP_BYTES",
     "zstd_level": "STATESTORE_ZSTD_LEVEL",
 }
 """The environment variable of every setting.

@@ -226,8 +226,9 @@ class S3Storage:
         Raises InvalidArgumentError when a URL holds credentials, which would end up in messages.
         """
         self._prefix = url.partition("://")[2].strip("/")
-        endpoint = str(options.get("endpoint_url") or "")
-        if "@" in self._prefix.partition("/")[0] or "@" in endpoint:
+        given = (options, options.get("client_kwargs") or {})
+        urls = (self._prefix.partition("/")[0], *(str(some.get("endpoint_url")) for some in given))
+        if any("@" in text for text in urls):
             raise InvalidArgumentError(
                 "credentials do not belong in a URL, which is shown in messages and logs; give "
                 "them as the storage options key and secret, or as AWS_… variables"

@@ -21,6 +21,7 @@ LAYERS = (
     ("statestore.commands",),
     ("statestore.catalog", "statestore.table", "statestore.sources"),
     ("statestore.storage",),
+    ("statestore.s3errors",),
     ("statestore.model",),
     ("statestore.errors", "statestore.java", "statestore._version"),
 )

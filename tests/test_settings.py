@@ -171,8 +171,8 @@ def test_the_file_states_reason_unit_default_and_variable() -> None:
 
 
 def test_defaults_are_those_of_the_code() -> None:
-    assert Settings().row_group_rows == ParquetOptions().row_group_rows
-    assert Settings().zstd_level == ParquetOptions().zstd_level
+    for one in dataclasses.fields(ParquetOptions):
+        assert getattr(Settings(), one.name) == getattr(ParquetOptions(), one.name)
     for table_format in TABLE_FORMATS:
         from_table({"table_format": table_format}, Settings, where="here")
 
@@ -193,6 +193,7 @@ def test_later_wins(tmp_path: Path) -> None:
         "output": ("text", "argument --output"),
         "table_format": ("delta", "default"),
         "row_group_rows": (2, f"file {path}"),
+        "row_group_bytes": (2**25, "default"),
         "zstd_level": (3, "environment STATESTORE_ZSTD_LEVEL"),
     }
 

@@ -31,6 +31,7 @@ __all__ = ["run"]
 
 OLD_PARALLELISM = 4
 NEW_PARALLELISM = 7
+TABLE_FORMAT = "delta"
 # Beside the micro-batches: flights, Spark, writing, 2 snapshots, plan, restore, reference, proof.
 OTHER_STEPS = 9
 
@@ -59,10 +60,14 @@ class Demo:
     facts: dict[str, Any] = field(default_factory=dict)
     taken: list[Taken] = field(default_factory=list)
 
-    def store(self, name: str = "store", table_format: str = "delta") -> StateStore:
-        """Return a store below the demo's directory."""
-        url = str(self.directory.resolve() / name)
-        return StateStore.open(url, spark=self.spark, table_format=table_format)
+    def store(self) -> StateStore:
+        """Return the store of the job that is stopped and restored."""
+        return self._open("store", TABLE_FORMAT)
+
+    def reference(self) -> StateStore:
+        """Return the store of the job that is not stopped."""
+        # Digests are of rows: those of the other table format, which commits faster, are the same.
+        return self._open("uninterrupted", "parquet")
 
     def consume(self, job: Job, batches: Sequence[MicroBatch]) -> Job:
         """Return the job after some micro-batches."""
@@ -82,6 +87,10 @@ class Demo:
         size = (found.rows, found.size_bytes, found.files)
         self.taken.append(Taken(number, job.parallelism, job.consumed, *size, round(seconds, 2)))
         return number
+
+    def _open(self, name: str, table_format: str) -> StateStore:
+        url = str(self.directory.resolve() / name)
+        return StateStore.open(url, spark=self.spark, table_format=table_format)
 
 
 def run(directory: Path, *, output: str = "text", flights_per_month: int | None = None) -> int:
@@ -191,11 +200,9 @@ def _place(log: FlightLog, job: Job, partition: int) -> str:
 def _proof(demo: Demo, checkpoint: int) -> bool:
     with demo.teller.step("the same flights without a stop"):
         uninterrupted = _uninterrupted(demo)
-        # Digests are of rows, so that the other table format, which is quicker, has the same.
-        reference = demo.store("uninterrupted", table_format="parquet")
-        snapshot(reference, uninterrupted)
+        snapshot(demo.reference(), uninterrupted)
     with demo.teller.step("comparing"):
-        found = compare(demo.store(), checkpoint, reference, uninterrupted)
+        found = compare(demo.store(), checkpoint, demo.reference(), uninterrupted)
     demo.facts["states"] = [asdict(each) | {"equal": each.equal} for each in found]
     demo.facts["equal"] = all(each.equal for each in found)
     demo.teller.say("4. Against one run over all flights, without a stop and without a restore:")

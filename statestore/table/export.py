@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -119,6 +119,9 @@ def _write_parquet(
         with _naming(path):
             writer.close()
     except BaseException:
+        # Finished, if it can be: Arrow complains on stderr about a writer that it finds open.
+        with suppress(StorageError, pa.ArrowException):
+            writer.close()
         writer.abandon()
         raise
 

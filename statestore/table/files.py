@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -155,8 +155,12 @@ def open_file(storage: Storage, folder: str, handle: Handle) -> Iterator[pq.Parq
                 f"{where} has {found} bytes, the manifest says {handle.size_bytes}; restore an "
                 "older checkpoint, or bring the file back from a copy"
             )
-        source = storage.native_path(name) or storage.open_read(name)
-        with pq.ParquetFile(source, page_checksum_verification=True) as parquet:
+        path = storage.native_path(name)
+        with (
+            # Arrow closes what it has opened, and leaves an open file to its owner.
+            nullcontext(path) if path is not None else storage.open_read(name) as source,
+            pq.ParquetFile(source, page_checksum_verification=True) as parquet,
+        ):
             if parquet.metadata.num_rows != handle.rows:
                 raise DamagedFileError(
                     f"{where} has {parquet.metadata.num_rows} rows, the manifest says {handle.rows}"

@@ -51,8 +51,15 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def fraud(filled: Path, tmp_path: Path) -> Path:
-    """A store of the test's own, which it may damage; ``./fraud`` where the test runs."""
-    return Path(shutil.copytree(filled, tmp_path / "fraud"))
+    """The store as ``./fraud`` where the test runs, to be read."""
+    (tmp_path / "fraud").symlink_to(filled)
+    return tmp_path / "fraud"
+
+
+@pytest.fixture
+def damaged(filled: Path, tmp_path: Path) -> Path:
+    """A copy of the store, to be damaged by the test."""
+    return Path(shutil.copytree(filled, tmp_path / "damaged"))
 
 
 @pytest.fixture

@@ -108,14 +108,13 @@ STRUCT = pa.struct([("a", pa.int32()), ("b", pa.string())])
         ([b"\x00\xff"], pa.binary(), ["00ff", "00FF"]),
         ([0.5], pa.float64(), ["0.5", "5e-1"]),
         ([{"a": 1, "b": "x"}], STRUCT, ['{"a": 1, "b": "x"}', '{"b": "x", "a": 1}']),
-        ([[1, 2]], pa.list_(pa.int64()), ["[1, 2]"]),
     ],
 )
 def test_keys_of_every_type(
     run: Run, tmp_path: Path, values: list[Any], kind: pa.DataType, texts: list[str]
 ) -> None:
     store = StateStore.open(str(tmp_path / "typed"), table_format="parquet")
-    scheme = "flink-sql" if pa.types.is_timestamp(kind) and kind.tz else None
+    scheme = "flink-sql" if pa.types.is_binary(kind) else "java"
     rows = pa.table({"k": pa.array(values, kind), "v": pa.array([1], pa.int64())})
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.keyed("u", "totals", rows, key="k", hash_scheme=scheme)

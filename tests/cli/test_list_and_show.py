@@ -53,17 +53,17 @@ def test_list_as_json(run: Run, fraud: Path) -> None:
     }
 
 
-def test_a_store_without_checkpoints_is_no_error(run: Run, fraud: Path) -> None:
+def test_a_store_without_checkpoints_is_no_error(run: Run, damaged: Path) -> None:
     for name in (1, 2):
-        manifest_of(fraud, name).unlink()
-    done = run("list", "--store", fraud)
-    assert (done.exit_code, done.stdout) == (0, f"{fraud} has no checkpoint yet\n")
-    assert run("show", "--store", fraud).exit_code == 10
+        manifest_of(damaged, name).unlink()
+    done = run("list", "--store", damaged)
+    assert (done.exit_code, done.stdout) == (0, f"{damaged} has no checkpoint yet\n")
+    assert run("show", "--store", damaged).exit_code == 10
 
 
-def test_list_shows_the_others_beside_a_damaged_one(run: Run, fraud: Path) -> None:
-    manifest_of(fraud, 1).write_text("{")
-    done = run("list", "--store", fraud)
+def test_list_shows_the_others_beside_a_damaged_one(run: Run, damaged: Path) -> None:
+    manifest_of(damaged, 1).write_text("{")
+    done = run("list", "--store", damaged)
     assert done.exit_code == 13
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["id", "1", "2"]
     assert done.stdout.splitlines()[1].split() == ["1", "damaged"]
@@ -72,21 +72,21 @@ def test_list_shows_the_others_beside_a_damaged_one(run: Run, fraud: Path) -> No
     assert "0000000001.json is not valid JSON" in note
 
 
-def test_list_as_json_names_what_is_damaged(run: Run, fraud: Path) -> None:
-    manifest_of(fraud, 1).write_text("{}")
-    done = run("list", "--store", fraud, "--output", "json")
+def test_list_as_json_names_what_is_damaged(run: Run, damaged: Path) -> None:
+    manifest_of(damaged, 1).write_text("{}")
+    done = run("list", "--store", damaged, "--output", "json")
     assert done.exit_code == 13
-    damaged, whole = json.loads(done.stdout)["checkpoints"]
-    assert damaged.keys() == whole.keys()
-    assert damaged["error"]["kind"] == "malformed-manifest"
-    assert damaged["rows"] is None
+    broken, whole = json.loads(done.stdout)["checkpoints"]
+    assert broken.keys() == whole.keys()
+    assert broken["error"]["kind"] == "malformed-manifest"
+    assert broken["rows"] is None
     assert whole["error"] is None
 
 
-def test_a_manifest_of_a_newer_release_has_its_own_status(run: Run, fraud: Path) -> None:
-    document = json.loads(manifest_of(fraud, 1).read_text())
-    manifest_of(fraud, 1).write_text(json.dumps(document | {"format_version": 99}))
-    done = run("list", "--store", fraud)
+def test_a_manifest_of_a_newer_release_has_its_own_status(run: Run, damaged: Path) -> None:
+    document = json.loads(manifest_of(damaged, 1).read_text())
+    manifest_of(damaged, 1).write_text(json.dumps(document | {"format_version": 99}))
+    done = run("list", "--store", damaged)
     assert done.exit_code == 14
     assert "pip install --upgrade" in done.stderr
 

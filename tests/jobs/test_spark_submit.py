@@ -1,0 +1,77 @@
+"""The two ways in which a job is started, each as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+from statestore import StateStore
+from statestore.table.session import java_home
+from tests.syntax import ROOT
+
+SETTINGS = """
+parallelism = 2
+[store]
+url = "{here}/store"
+table_format = "{table_format}"
+[spark]
+master = "local[1]"
+[[keyed]]
+uid = "u"
+name = "totals"
+key = ["user_id"]
+source = {format = "json", path = "{here}/rows.json"}
+"""
+
+
+def settings(here: Path, table_format: str) -> str:
+    (here / "rows.json").write_text('{"user_id": 1, "total": 2}\n{"user_id": 3, "total": 4}\n')
+    text = SETTINGS.replace("{here}", str(here)).replace("{table_format}", table_format)
+    (here / "settings.toml").write_text(text)
+    return str(here / "settings.toml")
+
+
+def run(*command: str, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        cwd=cwd,
+        env=os.environ | environment,
+    )
+
+
+def test_spark_submit(tmp_path: Path) -> None:
+    delta = f"io.delta:delta-spark_4.2_2.13:{version('delta-spark')}"
+    spark_submit = str(Path(sys.executable).with_name("spark-submit"))
+    arguments = ("--conf-file", settings(tmp_path, "delta"), "--output", "json")
+    done = run(
+        *(spark_submit, "--master", "local[1]", "--packages", delta),
+        *("--properties-file", str(ROOT / "conf" / "spark-defaults.conf")),
+        *(str(ROOT / "jobs" / "snapshot.py"), *arguments),
+        cwd=tmp_path,  # so that nothing is found because of where the job was started
+        JAVA_HOME=str(java_home()),
+        PYSPARK_PYTHON=sys.executable,
+        PYTHONPATH=str(ROOT),  # what installing the package does, for the workers
+        SPARK_LOCAL_IP="127.0.0.1",
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["rows"] == 2
+    store = StateStore.open(str(tmp_path / "store"))
+    (entry,) = store.manifest().keyed
+    assert (entry.table.format, entry.table.version is not None) == ("delta", True)
+
+
+def test_python_m(tmp_path: Path) -> None:
+    arguments = ("--conf-file", settings(tmp_path, "parquet"), "--output", "json")
+    done = run(sys.executable, "-m", "jobs.snapshot", *arguments, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "u/totals: 2 rows\n")
+    assert json.loads(done.stdout)["rows"] == 2
+    state = StateStore.open(str(tmp_path / "store")).restore(parallelism=1).keyed("u", "totals")
+    assert state.get(3)[0]["total"] == 4

@@ -1,0 +1,142 @@
+"""Strategies for the values of ``model``: types, schemas, states, handles and manifests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.model.keygroups import KeyGroupRange
+from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
+from statestore.model.redistribution import RedistributionMode
+from statestore.model.schema import PRIMITIVES, DataType, Field, Schema
+from statestore.model.state import KeyedState, OperatorState, StateKind, TimeDomain
+
+texts = st.text(st.characters(codec="utf-8"), max_size=8)
+names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
+u64 = st.integers(0, 2**64 - 1)
+counts = st.integers(0, 2**40)
+tokens = st.text("0123456789abcdef", min_size=16, max_size=16)
+
+decimals = st.integers(1, 38).flatmap(
+    lambda precision: st.integers(0, precision).map(lambda scale: f"decimal({precision},{scale})")
+)
+scalar_types: st.SearchStrategy[DataType] = st.sampled_from(sorted(PRIMITIVES)) | decimals
+
+
+def _struct(types: list[DataType]) -> DataType:
+    return Schema(tuple(Field(f"f{i}", one) for i, one in enumerate(types))).to_json()
+
+
+def _array(element: DataType) -> DataType:
+    return {"type": "array", "elementType": element, "containsNull": True}
+
+
+def _map(key: DataType, value: DataType) -> DataType:
+    return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+
+
+data_types: st.SearchStrategy[DataType] = st.recursive(
+    scalar_types,
+    lambda inner: (
+        inner.map(_array)
+        | st.builds(_map, scalar_types, inner)
+        | st.lists(inner, min_size=1, max_size=3).map(_struct)
+    ),
+    max_leaves=5,
+)
+
+
+def _columns(least: int) -> st.SearchStrategy[Schema]:
+    fields = st.lists(
+        st.builds(Field, names, data_types),
+        min_size=least,
+        max_size=4,
+        unique_by=lambda field: field.name.lower(),
+    )
+    return fields.map(lambda given: Schema(tuple(given)))
+
+
+schemas = _columns(0)
+
+
+@st.composite
+def keyed_handles(draw: st.DrawFn, max_parallelism: int) -> tuple[KeyedStateHandle, ...]:
+    """Files in order of key group, each of one or several."""
+    borders = draw(st.lists(st.integers(0, max_parallelism - 1), max_size=6, unique=True))
+    borders.sort()
+    handles = []
+    for first, behind in zip(borders, [*borders[1:], max_parallelism], strict=True):
+        last = draw(st.integers(first, behind - 1))
+        facts = [draw(counts), draw(counts), draw(counts), draw(u64)]
+        handles.append(
+            KeyedStateHandle(draw(texts), KeyGroupRange(first, last), *facts, sha256=draw(tokens))
+        )
+    return tuple(handles)
+
+
+@st.composite
+def keyed_entries(draw: st.DrawFn, uid: str, name: str) -> KeyedEntry:
+    kind = draw(st.sampled_from(StateKind))
+    max_parallelism = draw(st.sampled_from([1, 2, 128, 32_768]))
+    roles: dict[str, DataType] = {"the key": draw(scalar_types), "the entry": "long"}
+    rest = draw(_columns(0))
+    fields = [field for field in rest.fields if field.name.lower() not in roles]
+    fields += [Field(name, data_type) for name, data_type in roles.items()]
+    has_entry = kind in (StateKind.LIST, StateKind.MAP, StateKind.TIMERS)
+    state = KeyedState(
+        uid=uid,
+        name=name,
+        kind=kind,
+        schema=Schema(tuple(field for field in fields if field.name.lower() != "key_group")),
+        key=("the key",),
+        namespace=() if has_entry else draw(st.sampled_from([(), ("the entry",)])),
+        entry=("the entry",) if has_entry else (),
+        key_types=(draw(texts),),
+        max_parallelism=max_parallelism,
+        hash_scheme=draw(texts),
+        time_domain=draw(st.none() | st.sampled_from(TimeDomain)),
+    )
+    return KeyedEntry(state, draw(_tables), draw(keyed_handles(max_parallelism)))
+
+
+@st.composite
+def operator_entries(draw: st.DrawFn, uid: str, name: str, parallelism: int) -> OperatorEntry:
+    mode = draw(st.sampled_from(RedistributionMode))
+    lists = 1 if mode is RedistributionMode.BROADCAST else parallelism
+    per_subtask = draw(st.lists(st.integers(0, 9), min_size=lists, max_size=lists))
+    columns = draw(_columns(0))
+    fields = [f for f in columns.fields if f.name.lower() not in ("subtask", "position")]
+    rows = sum(per_subtask)
+    handles = [] if rows == 0 else [_handle(draw, rows)]
+    state = OperatorState(uid=uid, name=name, mode=mode, schema=Schema(tuple(fields)))
+    return OperatorEntry(state, draw(_tables), tuple(per_subtask), tuple(handles))
+
+
+@st.composite
+def manifests(draw: st.DrawFn) -> Manifest:
+    parallelism = draw(st.integers(1, 5))
+    pairs = draw(st.lists(st.tuples(names, names), max_size=4, unique=True))
+    keyed = [draw(keyed_entries(*pair)) for pair in pairs[::2]]
+    operator = [draw(operator_entries(*pair, parallelism)) for pair in pairs[1::2]]
+    return Manifest(
+        store_id=draw(texts),
+        checkpoint_id=draw(counts),
+        parallelism=parallelism,
+        started_at_ms=draw(counts),
+        created_at_ms=draw(counts),
+        writer=Writer(draw(texts), draw(texts), draw(texts)),
+        keyed=tuple(keyed),
+        operator=tuple(operator),
+    )
+
+
+_tables = st.builds(
+    TableRef, st.sampled_from(["delta", "parquet"]), texts, st.none() | st.integers(0, 2**40)
+)
+
+
+def _handle(draw: st.DrawFn, rows: int) -> OperatorStateHandle:
+    facts: list[Any] = [rows, draw(counts), draw(counts), draw(u64)]
+    return OperatorStateHandle(draw(texts), *facts, sha256=draw(tokens))

@@ -1,0 +1,278 @@
+"""Checkpoints by id: what makes one visible, and that ids never return."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from threading import Barrier
+
+import pytest
+
+from statestore.catalog import Catalog
+from statestore.errors import (
+    CheckpointNotFoundError,
+    CommitConflictError,
+    FormatVersionError,
+    InvalidArgumentError,
+    MalformedManifestError,
+    StorageError,
+    StoreNotFoundError,
+)
+from statestore.model.manifest import Manifest, Writer
+from statestore.model.paths import manifest_path, tombstone_path
+from statestore.storage import LocalStorage, Storage
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return LocalStorage(str(tmp_path / "store"))
+
+
+@pytest.fixture
+def catalog(storage: Storage) -> Catalog:
+    return Catalog.open(storage, create=True)
+
+
+def manifest(checkpoint_id: int, *, token: str = "t", name: str = "host:1") -> Manifest:
+    return Manifest(
+        store_id="s",
+        checkpoint_id=checkpoint_id,
+        parallelism=2,
+        started_at_ms=1,
+        created_at_ms=2,
+        writer=Writer("0.1", name, token),
+        keyed=(),
+        operator=(),
+    )
+
+
+def commit(catalog: Catalog, *ids: int) -> None:
+    for checkpoint_id in ids:
+        catalog.commit(manifest(checkpoint_id))
+
+
+# --- making and opening a store -------------------------------------------------------------------
+
+
+def test_a_store_is_made_once_and_found_again(storage: Storage) -> None:
+    """Its id stays."""
+    made = Catalog.open(storage, create=True)
+    assert Catalog.open(storage, create=False).store_id == made.store_id
+    assert Catalog.open(storage, create=True).store_id == made.store_id
+
+
+def test_creators_agree_on_one_store(storage: Storage) -> None:
+    """Of many at a time one writes the store's id, and all others take that."""
+    together = Barrier(8)
+
+    def create(_: int) -> str:
+        together.wait()
+        return Catalog.open(storage, create=True).store_id
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(create, range(8)))) == 1
+
+
+def test_a_missing_store_is_not_found_and_not_made(storage: Storage) -> None:
+    """Reading creates nothing."""
+    with pytest.raises(StoreNotFoundError, match=storage.url):
+        Catalog.open(storage, create=False)
+    assert not Path(storage.url).exists()
+
+
+@pytest.mark.parametrize("create", [False, True])
+@pytest.mark.parametrize("below", ["", "/below"])
+def test_a_file_is_no_store(tmp_path: Path, create: bool, below: str) -> None:
+    """The message says that it is a file."""
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StoreNotFoundError, match="is a file"):
+        Catalog.open(LocalStorage(f"{tmp_path}/file{below}"), create=create)
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "checkpoints/0000000001.json", "folder/deep/down"])
+def test_no_store_is_made_among_other_files(storage: Storage, name: str) -> None:
+    """Somebody's home folder, or a store that lost its first file, is left as it is."""
+    storage.put_if_absent(name, b"x")
+    with pytest.raises(InvalidArgumentError, match="holds other files and no statestore.json"):
+        Catalog.open(storage, create=True)
+    assert storage.list("") == (name,)
+
+
+def test_a_store_is_made_in_a_folder_with_hidden_files_alone(storage: Storage) -> None:
+    """What desktops and other creators leave there does not count."""
+    Path(storage.url).mkdir()
+    (Path(storage.url) / ".DS_Store").write_text("x")
+    Catalog.open(storage, create=True)
+
+
+def test_a_place_that_cannot_be_written_is_a_storage_error() -> None:
+    """The message names it."""
+    with pytest.raises(StorageError, match="/proc/store"):
+        Catalog.open(LocalStorage("/proc/store"), create=True)
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        (b"", "not valid JSON"),
+        (b"\xff\xfe\x00", "not valid JSON"),
+        (b"[" * 100_000, "not valid JSON"),
+        (b"[]", r"at \$: expected an object"),
+        (b"{}", r"at \$: 'format' is missing"),
+        (b'{"format": "other"}', r"at \$\.format: expected 'statestore'"),
+        (b'{"format": 1}', r"at \$\.format: expected str"),
+        (b'{"format": "statestore"}', "'format_version' is missing"),
+        (b'{"format": "statestore", "format_version": -1}', r"\$\.format_version"),
+        (b'{"format": "statestore", "format_version": true}', r"\$\.format_version"),
+        (b'{"format": "statestore", "format_version": 1}', "'store_id' is missing"),
+        (b'{"format": "statestore", "format_version": 1, "store_id": 7}', r"at \$\.store_id"),
+    ],
+)
+def test_a_broken_store_file_is_named(storage: Storage, document: bytes, message: str) -> None:
+    """With the place in the document."""
+    storage.put_if_absent("statestore.json", document)
+    with pytest.raises(MalformedManifestError, match=message) as caught:
+        Catalog.open(storage, create=True)
+    assert f"{storage.url}/statestore.json" in str(caught.value)
+
+
+def test_a_newer_store_asks_for_an_upgrade(storage: Storage) -> None:
+    """A newer release may have changed anything, so nothing is guessed."""
+    document = {"format": "statestore", "format_version": 2, "store_id": "s"}
+    storage.put_if_absent("statestore.json", json.dumps(document).encode())
+    with pytest.raises(FormatVersionError, match="format version 2.*Upgrade"):
+        Catalog.open(storage, create=True)
+
+
+# --- ids ------------------------------------------------------------------------------------------
+
+
+def test_ids_grow_by_one(catalog: Catalog) -> None:
+    """I6: the first is 1."""
+    for expected in (1, 2, 3):
+        assert catalog.next_id() == expected
+        commit(catalog, expected)
+        assert catalog.latest_id() == expected
+    assert catalog.checkpoint_ids() == (1, 2, 3)
+
+
+def test_a_tombstone_hides_a_checkpoint_for_ever(catalog: Catalog) -> None:
+    """I4, I6: its id is never given again, not even when it was the newest."""
+    commit(catalog, 1, 2)
+    catalog.storage.put_if_absent(tombstone_path(2), b"")
+    assert catalog.checkpoint_ids() == (1,)
+    assert catalog.latest_id() == 1
+    assert catalog.next_id() == 3
+    with pytest.raises(CheckpointNotFoundError, match="no checkpoint 2 in .*; it has 1"):
+        catalog.load(2)
+
+
+def test_a_tombstone_without_a_manifest_takes_its_id(catalog: Catalog) -> None:
+    """I6: a stalled writer cannot come back under it."""
+    catalog.storage.put_if_absent(tombstone_path(7), b"")
+    assert catalog.next_id() == 8
+    assert catalog.latest_id() is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "0000000099.json.tmp",
+        "0000000099.JSON",
+        "000000099.json",
+        "00000000099.json",
+        "0000000000.json",
+        "٠٠٠٠٠٠٠٠٩٩.json",
+        "backup/0000000099.json",
+        "0000000099.json/part",
+        "-000000099.json",
+        "README",
+    ],
+)
+def test_other_files_beside_manifests_are_ignored(catalog: Catalog, name: str) -> None:
+    """I4: only the exact name makes a checkpoint."""
+    commit(catalog, 1)
+    catalog.storage.put_if_absent(f"checkpoints/{name}", b"junk")
+    assert catalog.checkpoint_ids() == (1,)
+    assert catalog.next_id() == 2
+    assert catalog.load("latest").checkpoint_id == 1
+
+
+# --- commit ---------------------------------------------------------------------------------------
+
+
+def test_the_second_writer_of_an_id_is_told_who_won(catalog: Catalog) -> None:
+    """I4: and the winner's manifest stays."""
+    catalog.commit(manifest(1, token="a", name="first-host:17"))
+    with pytest.raises(CommitConflictError, match=r"checkpoint 1 .* first-host:17 .*again"):
+        catalog.commit(manifest(1, token="b"))
+    assert catalog.load(1).writer.token == "a"
+
+
+def test_a_conflict_with_an_unreadable_manifest_is_still_a_conflict(catalog: Catalog) -> None:
+    """What the winner wrote is not this writer's problem."""
+    catalog.storage.put_if_absent(manifest_path(1), b"junk")
+    with pytest.raises(CommitConflictError, match="another writer"):
+        catalog.commit(manifest(1))
+
+
+def test_a_commit_that_meets_itself_has_won(catalog: Catalog) -> None:
+    """A client that lost the answer to its put, and put again, must not take itself for another."""
+    catalog.commit(manifest(1))
+    catalog.commit(manifest(1))
+    assert catalog.checkpoint_ids() == (1,)
+
+
+# --- load -----------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_is_loaded_by_number_text_or_as_the_latest(catalog: Catalog) -> None:
+    """Options of a Spark read are text."""
+    commit(catalog, 1, 2)
+    assert catalog.load(1) == catalog.load("1") == manifest(1)
+    assert catalog.load("latest") == manifest(2)
+
+
+@pytest.mark.parametrize("checkpoint", ["newest", "", "1.0", " 1", "-1", "١", True, 1.0, None, [1]])
+def test_what_names_no_checkpoint_is_refused(catalog: Catalog, checkpoint: object) -> None:
+    """Instead of being turned into some number."""
+    commit(catalog, 1)
+    with pytest.raises(InvalidArgumentError, match="a checkpoint is a number or 'latest'"):
+        catalog.load(checkpoint)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("checkpoint", [0, -1, 13, 10**12, "13"])
+def test_a_missing_checkpoint_lists_those_that_exist(
+    catalog: Catalog, checkpoint: int | str
+) -> None:
+    """The last ten of them."""
+    commit(catalog, *range(1, 13))
+    with pytest.raises(CheckpointNotFoundError, match="it has … 3, 4, 5, 6, 7, 8, 9, 10, 11, 12"):
+        catalog.load(checkpoint)
+
+
+def test_an_empty_store_has_no_checkpoint(catalog: Catalog) -> None:
+    """By number and as the latest."""
+    with pytest.raises(CheckpointNotFoundError, match="it has none"):
+        catalog.load(1)
+    with pytest.raises(CheckpointNotFoundError, match="has no checkpoint yet"):
+        catalog.load("latest")
+
+
+def test_a_manifest_under_another_number_is_refused(catalog: Catalog) -> None:
+    """Somebody copied a file: its content would be restored as what it is not."""
+    commit(catalog, 1)
+    copied = catalog.storage.read(manifest_path(1))
+    catalog.storage.put_if_absent(manifest_path(2), copied)
+    with pytest.raises(MalformedManifestError, match=r"0000000002\.json at \$\.checkpoint_id"):
+        catalog.load(2)
+
+
+def test_a_store_can_be_copied_as_a_whole(catalog: Catalog, tmp_path: Path) -> None:
+    """Nothing in it says where it lies."""
+    commit(catalog, 1)
+    Path(catalog.storage.url).rename(tmp_path / "elsewhere")
+    moved = Catalog.open(LocalStorage(str(tmp_path / "elsewhere")), create=False)
+    assert moved.load(1) == replace(manifest(1))
