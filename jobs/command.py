@@ -1,9 +1,10 @@
 """What all jobs share: a command line, settings checked once before anything starts, exit codes.
 
 A job is a function from its settings to a report, a value that JSON can hold. The report goes to
-stdout, as text or as JSON; progress and errors go to stderr. An error of ours is one sentence, and
-the process ends with the exit code of the error's class (``statestore/errors.py``); any other
-exception is a defect, of the job or of its data, and keeps its traceback.
+stdout, as text or as JSON; progress and errors go to stderr. (spark-submit joins the two into its
+own stdout: so with JSON there is no progress.) An error of ours is one sentence, and the process
+ends with the exit code of the error's class (``statestore/errors.py``); any other exception is a
+defect, of the job or of its data, and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from typing import Any, Generic, NoReturn, TypeVar
 from statestore.errors import InvalidArgumentError, SettingsError, StateStoreError
 from statestore.settings import from_table, read_toml
 
-__all__ = ["Job", "columns", "load_settings", "progress", "run", "write_file"]
+__all__ = ["Job", "Progress", "Report", "columns", "load_settings", "run", "write_file"]
 
 S = TypeVar("S")
 Report = dict[str, Any]
+Progress = Callable[[str], None]
 
 # A step of a setting's name: a word, a quoted word (Spark's own names have dots), or an index.
 _STEP = re.compile(r'\.?(?:"(?P<quoted>[^"]+)"|(?P<word>[^."\[\]]+)|\[(?P<index>\d+)\])')
@@ -38,7 +40,7 @@ class Job(Generic[S]):
     name: str
     help: str
     settings: type[S]
-    work: Callable[[S], Report]
+    work: Callable[[S, Progress], Report]
     text: Callable[[Report], str]
 
 
@@ -47,7 +49,7 @@ def run(job: Job[Any], arguments: Sequence[str] | None = None) -> int:
     try:
         given = _parser(job).parse_args(arguments)
         settings = load_settings(job.settings, given.conf_file, given.set)
-        report = job.work(settings)
+        report = job.work(settings, _silent if given.output == "json" else _on_stderr)
     except StateStoreError as error:
         notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
         print(f"error: {error}{notes}", file=sys.stderr)
@@ -64,11 +66,6 @@ def load_settings(kind: type[S], path: str, overrides: Iterable[str] = ()) -> S:
         _override(table, text)
         where = f"{path} with --set"
     return from_table(table, kind, where=where)
-
-
-def progress(text: str) -> None:
-    """Tell the person who watches the job, on stderr."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def write_file(path: str, text: str) -> None:
@@ -100,6 +97,14 @@ def columns(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
         ).rstrip()
         for line in lines
     )
+
+
+def _on_stderr(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _silent(text: str) -> None:
+    pass
 
 
 class _Parser(argparse.ArgumentParser):

@@ -17,12 +17,11 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 if not __package__:  # spark-submit runs this file: the package `jobs` lies one folder up
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from jobs.command import Job, columns, run, write_file
+from jobs.command import Job, Progress, Report, columns, run, write_file
 from jobs.settings import OffsetsSettings
 from statestore import StateStore
 from statestore.sources.offsets import (
@@ -37,7 +36,7 @@ __all__ = ["main", "redistribute_offsets"]
 SUBTASK = "{subtask}"
 
 
-def redistribute_offsets(settings: OffsetsSettings) -> dict[str, Any]:
+def redistribute_offsets(settings: OffsetsSettings, progress: Progress) -> Report:
     """Write the files that the settings name; return what each subtask reads, and from where."""
     store = StateStore.open(settings.store.url, storage_options=settings.store.storage_options)
     # At the parallelism it was taken at: a source may have more subtasks than the job's keyed
@@ -65,6 +64,7 @@ def redistribute_offsets(settings: OffsetsSettings) -> dict[str, Any]:
     }
     for path, text in _files(settings, report, new):
         write_file(path, text)
+        progress(f"written: {path}")
     return report
 
 
@@ -75,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _files(
-    settings: OffsetsSettings, report: dict[str, Any], new: Sequence[Sequence[SourceOffset]]
+    settings: OffsetsSettings, report: Report, new: Sequence[Sequence[SourceOffset]]
 ) -> Iterator[tuple[str, str]]:
     files = settings.files
     if files.per_subtask is not None:
@@ -90,7 +90,7 @@ def _files(
         yield files.starting_offsets, starting_offsets_json(o for offsets in new for o in offsets)
 
 
-def _text(report: dict[str, Any]) -> str:
+def _text(report: Report) -> str:
     header = ("subtask", "topic", "partition", "offset")
     rows = [
         [subtask["subtask"], offset["topic"], offset["partition"], offset["offset"]]

@@ -24,7 +24,7 @@ if not __package__:  # spark-submit runs this file: the package `jobs` lies one 
 
 from pyspark.sql import DataFrame, SparkSession
 
-from jobs.command import Job, columns, progress, run
+from jobs.command import Job, Progress, Report, columns, run
 from jobs.frames import element_rows, keyed_rows, naming, refuse_existing, session, write
 from jobs.settings import RestoredStateSettings, RestoreSettings
 from statestore import RestoredCheckpoint, StateStore
@@ -32,7 +32,7 @@ from statestore import RestoredCheckpoint, StateStore
 __all__ = ["main", "restore"]
 
 
-def restore(settings: RestoreSettings) -> dict[str, Any]:
+def restore(settings: RestoreSettings, progress: Progress) -> Report:
     """Write the named states of a checkpoint; return its number and where each state went."""
     known = _open(settings, settings.checkpoint, None)
     for state in settings.keyed:  # before Spark starts: a wrong name should not cost seconds
@@ -103,7 +103,7 @@ def _state(restored: RestoredCheckpoint, state: RestoredStateSettings) -> dict[s
     }
 
 
-def _text(report: dict[str, Any]) -> str:
+def _text(report: Report) -> str:
     header = ("uid", "name", "stored_rows", "target")
     states = columns(header, [[state[name] for name in header] for state in report["states"]])
     parallelism = f"{report['old_parallelism']} -> {report['parallelism']}"

@@ -23,7 +23,7 @@ if not __package__:  # spark-submit runs this file: the package `jobs` lies one 
 
 from pyspark.sql import DataFrame
 
-from jobs.command import Job, columns, progress, run
+from jobs.command import Job, Progress, Report, columns, run
 from jobs.frames import naming, read, session
 from jobs.settings import KeyedSettings, OperatorSettings, SnapshotSettings
 from statestore import CheckpointWriter, StateStore
@@ -33,7 +33,7 @@ from statestore.model.state import TimeDomain
 __all__ = ["main", "snapshot"]
 
 
-def snapshot(settings: SnapshotSettings) -> dict[str, Any]:
+def snapshot(settings: SnapshotSettings, progress: Progress) -> Report:
     """Take one checkpoint; return its number and the rows, bytes and files of each state."""
     spark = session(settings.spark, app_name="snapshot", delta=settings.needs_delta)
     place = settings.store
@@ -104,7 +104,7 @@ def _state(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _text(report: dict[str, Any]) -> str:
+def _text(report: Report) -> str:
     header = ("uid", "name", "kind", "rows", "bytes", "files")
     states = columns(header, [[state[name] for name in header] for state in report["states"]])
     place = f"checkpoint {report['checkpoint']} of {report['store']}"

@@ -1,6 +1,6 @@
 """The state of a streaming job as tables, restorable at any parallelism.
 
-``StateStore.open(url)`` is the way in. Everything here works without Spark; nothing here imports it.
+``StateStore.open(url)`` is the way in. Nothing here imports Spark.
 """
 
 from statestore import errors

@@ -36,9 +36,16 @@ class StateStore:
     take snapshots of Spark DataFrames, to write Delta tables, and to restore as a DataFrame.
     """
 
-    def __init__(self, storage: Storage, spark: SparkSession | None, table_format: str) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        spark: SparkSession | None,
+        table_format: str,
+        parquet: ParquetOptions,
+    ) -> None:
         """Use :meth:`open`."""
-        self._storage, self._spark, self._table_format = storage, spark, table_format
+        self._storage, self._spark = storage, spark
+        self._table_format, self._parquet = table_format, parquet
 
     @classmethod
     def open(
@@ -48,13 +55,15 @@ class StateStore:
         spark: SparkSession | None = None,
         table_format: str = "delta",
         storage_options: Mapping[str, Any] | None = None,
+        parquet: ParquetOptions | None = None,
     ) -> StateStore:
         """Return the store at a path or ``s3://`` URL; nothing is read or created yet.
 
         With ``spark``, the session also learns ``spark.read.format("keyed_state")``. New tables are
         written as ``table_format``: ``delta``, or ``parquet``, which needs no jar; reading takes
-        either. ``storage_options`` go to fsspec. Raises InvalidArgumentError for a file system on
-        which a commit cannot be atomic, or for another table format.
+        either. ``storage_options`` go to fsspec; ``parquet`` says how data files are written.
+        Raises InvalidArgumentError for a file system on which a commit cannot be atomic, or for
+        another table format.
         """
         if table_format not in TABLE_FORMATS:
             raise InvalidArgumentError(
@@ -62,7 +71,8 @@ class StateStore:
             )
         if spark is not None:
             data_source.register(spark)
-        return cls(open_storage(url, storage_options), spark, table_format)
+        storage = open_storage(url, storage_options)
+        return cls(storage, spark, table_format, parquet or ParquetOptions())
 
     @property
     def url(self) -> str:
@@ -82,6 +92,7 @@ class StateStore:
             Catalog.open(self._storage, create=True),
             table,
             parallelism,
+            parquet=self._parquet,
             release=__version__,
             token=uuid.uuid4().hex,
         )

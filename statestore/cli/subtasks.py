@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.table import Table
-from rich.text import Text
-
 from statestore.cli.drawing import bar, key_group_bars, span_text, spans
 from statestore.cli.output import Page
 from statestore.cli.units import count, size
@@ -50,19 +47,23 @@ def write_subtasks(page: Page, operator: OperatorPlan) -> None:
     room = page.width - sum(width + GAP for width in widths)
     width = min(max(room, NARROWEST_BAR), WIDEST_BAR)
     weights = [_weight(part, keyed) for part in summed]
-    drawn = [bar(weight, max(weights), width=width, pen=page.pen) for weight in weights]
-    names.insert(names.index("rows" if keyed else "elements") + 1, "")
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
-    for name in names:
-        table.add_column(name, justify="right" if name else "left", overflow="fold")
-    for values, drawing in zip(columns, drawn, strict=True):
-        cells = values | {"": drawing}
-        table.add_row(*(Text(cells[name], "" if name else "cyan") for name in names))
+    most = max(weights)
+    drawn = [bar(weight, most, width=width, pen=page.pen) for weight in weights]
+    at = names.index("rows" if keyed else "elements") + 1
     page.line()
-    page.table(table)
+    page.line(_line(names, widths, at, " " * width), "bold")
+    for values, drawing in zip(columns, drawn, strict=True):
+        page.line(_line([values[name] for name in names], widths, at, f"{drawing:<{width}}"))
     if len(summed) < len(subtasks):
         page.line(f"a line sums up to {max(map(len, summed))} subtasks; --output json has each")
     _write_extremes(page, subtasks)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], at: int, drawing: str) -> str:
+    """Return one line, numbers to the right, the drawing before cell ``at``; rich is slow at it."""
+    parts = [f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)]
+    parts.insert(at, drawing)
+    return (" " * GAP).join(parts)
 
 
 def _weight(part: Sequence[SubtaskPlan], keyed: bool) -> int:

@@ -11,10 +11,11 @@ import os
 import socket
 import time
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from statestore.catalog import Catalog
 from statestore.commands.states import KeyedRequest, keyed_state, operator_state
@@ -31,11 +32,14 @@ from statestore.model.state import StateKind, TimeDomain
 from statestore.table.base import StateTable
 from statestore.table.elements import write_elements
 from statestore.table.engines import engine_of
+from statestore.table.files import ParquetOptions
 from statestore.table.keyed import KeyedTarget
 
 __all__ = ["CheckpointWriter"]
 
 Columns = str | Sequence[str]
+E = TypeVar("E", KeyedEntry, OperatorEntry)
+_PUBLISHERS = 4
 _USED = "the 'with' block of this snapshot has begun already; take another one: store.snapshot(…)"
 
 
@@ -45,6 +49,7 @@ class Attempt:
 
     catalog: Catalog
     table: StateTable
+    parquet: ParquetOptions
     parallelism: int
     checkpoint_id: int
     previous: Manifest | None
@@ -122,7 +127,9 @@ class CheckpointWriter:
             so_far=self._keyed,
         )
         folder = keyed_table(uid, name)
-        target = KeyedTarget(attempt.catalog.storage, folder, attempt.checkpoint_id, state)
+        target = KeyedTarget(
+            attempt.catalog.storage, folder, attempt.checkpoint_id, state, attempt.parquet
+        )
         handles = engine.write_keyed(rows, attempt.parallelism, target)
         written = KeyedEntry(state, TableRef(attempt.table.format, folder), handles)
         self._keyed.append(written)
@@ -253,12 +260,17 @@ class CheckpointWriter:
             started_at_ms=attempt.started_at_ms,
             created_at_ms=_now_ms(),
             writer=attempt.writer,
-            keyed=tuple(self._published(entry) for entry in self._keyed),
-            operator=tuple(self._published(entry) for entry in self._operator),
+            keyed=tuple(self._published(self._keyed)),
+            operator=tuple(self._published(self._operator)),
         )
 
-    def _published(self, entry: Any) -> Any:
-        return replace(entry, table=self._attempt.table.publish(entry, self._attempt.checkpoint_id))
+    def _published(self, entries: Sequence[E]) -> Iterator[E]:
+        """Publish the tables side by side: a table's commit is mostly waiting."""
+        publish, checkpoint_id = self._attempt.table.publish, self._attempt.checkpoint_id
+        with ThreadPoolExecutor(max_workers=_PUBLISHERS) as pool:
+            tables = pool.map(lambda entry: publish(entry, checkpoint_id), entries)
+            for entry, table in zip(entries, tables, strict=True):
+                yield replace(entry, table=table)
 
     def _entries(self) -> tuple[Entry, ...]:
         return (*self._keyed, *self._operator)
@@ -274,13 +286,20 @@ class CheckpointWriter:
 
 
 def begin(
-    catalog: Catalog, table: StateTable, parallelism: int, *, release: str, token: str
+    catalog: Catalog,
+    table: StateTable,
+    parallelism: int,
+    *,
+    parquet: ParquetOptions,
+    release: str,
+    token: str,
 ) -> CheckpointWriter:
     """Return the writer of the store's next checkpoint; ParallelismError when out of bounds."""
     check_parallelism(parallelism)
     attempt = Attempt(
         catalog=catalog,
         table=table,
+        parquet=parquet,
         parallelism=parallelism,
         checkpoint_id=catalog.next_id(),
         previous=_newest_readable(catalog),

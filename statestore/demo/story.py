@@ -21,7 +21,17 @@ from pyspark.sql import functions as F
 from statestore.demo.batches import MicroBatch, micro_batches, partitions_by_subtask
 from statestore.demo.compare import Comparison, compare
 from statestore.demo.flights import MONTHS, FlightLog, read_flights, write_log
-from statestore.demo.job import AIRCRAFT, KEY, Job, consume, fold, restore, snapshot, start
+from statestore.demo.job import (
+    AIRCRAFT,
+    KEY,
+    MAX_PARALLELISM,
+    Job,
+    consume,
+    fold,
+    restore,
+    snapshot,
+    start,
+)
 from statestore.demo.teller import Teller
 from statestore.errors import StorageError
 from statestore.store import StateStore
@@ -165,6 +175,7 @@ def _plan(demo: Demo, checkpoint: int) -> None:
     demo.teller.say(
         f"2. The plan for parallelism {NEW_PARALLELISM}, known before any state is read:"
     )
+    demo.teller.key_groups(MAX_PARALLELISM, OLD_PARALLELISM, NEW_PARALLELISM)
     demo.teller.table(columns, lines)
 
 

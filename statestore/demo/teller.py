@@ -19,11 +19,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from statestore.cli.drawing import ASCII, UNICODE, key_group_bars
 from statestore.errors import InvalidArgumentError
 
 __all__ = ["Teller"]
 
 Cell = int | float | str
+DRAWING_WIDTH = 100
+INDENT = "   "
 OUTPUTS = ("text", "json")
 
 
@@ -101,9 +104,16 @@ class Teller:
             )
             for line in cells
         ]
-        head, *body = (Text(f"   {text.rstrip()}") for text in texts)
+        head, *body = (Text(INDENT + text.rstrip()) for text in texts)
         head.stylize("bold")
         self._print(head, *body, Text())
+
+    def key_groups(self, max_parallelism: int, *parallelisms: int) -> None:
+        """Draw which subtask has which key groups, a line for each parallelism."""
+        pen = UNICODE if (sys.stdout.encoding or "").lower().startswith("utf") else ASCII
+        width = min(self._out.width, DRAWING_WIDTH) - len(INDENT)
+        lines = key_group_bars(max_parallelism, parallelisms, width=width, pen=pen)
+        self._print(*(Text(INDENT + line) for line in lines), Text())
 
     def document(self, content: Mapping[str, Any]) -> None:
         """Print the story as a document, when that is the output."""

@@ -245,6 +245,8 @@ def _each(operators: list[Node], sort: str, build: Callable[[Node, str], V]) -> 
     """Build every state of a sort; whatever is wrong with one becomes an error with its place."""
     for operator in operators:
         uid = operator.at("uid").text()
+        if not uid:
+            raise operator.at("uid").fail("it is empty")
         for node in operator.at(sort).items():
             try:
                 yield build(node, uid)

@@ -99,8 +99,9 @@ class FileWriter:
 
     def abandon(self) -> None:
         """Close the half-written file, so that it can be deleted."""
-        with suppress(StorageError):  # on a full disk this fails as well
-            self._sink.close()
+        # Or Arrow would try to write a footer to a closed file when it is collected.
+        self._parquet.is_open = False
+        self._sink.abandon()
 
     def _flush(self) -> None:
         table = pa.Table.from_batches(self._pending)
@@ -114,14 +115,17 @@ class _Sink:
 
     def __init__(self, raw: BinaryIO, where: str) -> None:
         self._raw, self._where = raw, where
+        self._abandoned = False
         self.size = 0
         self.sha256 = hashlib.sha256()
 
     @property
     def closed(self) -> bool:
-        return self._raw.closed
+        return self._raw.closed and not self._abandoned
 
     def write(self, data: bytes) -> int:
+        if self._abandoned:  # Arrow writes a footer to the last
+            return len(data)
         with named("write", self._where):
             self._raw.write(data)
         self.sha256.update(data)
@@ -132,8 +136,14 @@ class _Sink:
         return self.size
 
     def flush(self) -> None:
-        with named("write", self._where):
-            self._raw.flush()
+        if not self._abandoned:
+            with named("write", self._where):
+                self._raw.flush()
+
+    def abandon(self) -> None:
+        self._abandoned = True
+        with suppress(StorageError):  # on a full disk this fails as well
+            self.close()
 
     def close(self) -> None:
         with named("write", self._where):

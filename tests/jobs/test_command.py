@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jobs import redistribute_offsets, restore, snapshot
-from jobs.command import Job, columns, load_settings, run, write_file
+from jobs.command import Job, Progress, Report, columns, load_settings, run, write_file
 from statestore.errors import CommitConflictError, SettingsError
 
 
@@ -83,16 +83,20 @@ def run_with(tmp_path: Path, work: Any, *arguments: str) -> int:
 
 
 def test_the_report_goes_to_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_with(tmp_path, lambda settings: {"number": settings.number}) == 0
-    assert capsys.readouterr() == ("number 2\n", "")
-    assert run_with(tmp_path, lambda _: {"number": 3}, "--output", "json") == 0
-    assert capsys.readouterr() == ('{\n  "number": 3\n}\n', "")
+    def work(settings: Outer, progress: Progress) -> Report:
+        progress("half way")
+        return {"number": settings.number}
+
+    assert run_with(tmp_path, work) == 0
+    assert capsys.readouterr() == ("number 2\n", "half way\n")
+    assert run_with(tmp_path, work, "--output", "json") == 0
+    assert capsys.readouterr() == ('{\n  "number": 2\n}\n', "")
 
 
 def test_an_error_is_one_sentence_and_its_exit_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def work(settings: Outer) -> dict[str, Any]:
+    def work(settings: Outer, progress: Progress) -> Report:
         error = CommitConflictError("another writer was first")
         error.add_note("for state 'totals'")
         raise error
@@ -113,7 +117,7 @@ def test_an_error_is_one_sentence_and_its_exit_code(
 def test_a_wrong_command_line(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(job(lambda _: {}), arguments) == 2
+    assert run(job(dict), arguments) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert message in err

@@ -59,12 +59,13 @@ def users_by_directory(path: Path) -> dict[str, list[int]]:
     return found
 
 
-@pytest.mark.parametrize("parallelism", [4, 7, 1])
+@pytest.mark.parametrize("parallelism", [7, 1])
 def test_each_subtask_gets_a_directory(
     parallelism: int, run_job: RunJob, store: StateStore, tmp_path: Path
 ) -> None:
     done = run_job(main, SETTINGS + KEYED, "--set", f"parallelism={parallelism}")
-    assert done.code == 0
+    assert (done.code, done.err) == (0, f"totals-by-user/totals: written to {tmp_path}/totals\n")
+    assert done.out.splitlines()[0] == f"checkpoint 1, parallelism 4 -> {parallelism}"
     found = users_by_directory(tmp_path / "totals")
     state = store.restore(parallelism=parallelism).keyed("totals-by-user", "totals")
     # The same rows in the same order as a reader without Spark gets them.
@@ -80,10 +81,7 @@ def test_each_subtask_gets_a_directory(
 
 def test_the_report(run_job: RunJob, tmp_path: Path) -> None:
     done = run_job(main, SETTINGS + KEYED + OFFSETS, "--output", "json")
-    assert done.err.splitlines() == [
-        f"totals-by-user/totals: written to {tmp_path}/totals",
-        f"orders-source/offsets: written to {tmp_path}/offsets",
-    ]
+    assert done.err == ""
     assert {
         name: done.report[name] for name in ("checkpoint", "old_parallelism", "parallelism")
     } == {

@@ -47,19 +47,25 @@ def run(*command: str, cwd: Path, **environment: str) -> subprocess.CompletedPro
     )
 
 
-def test_spark_submit(tmp_path: Path) -> None:
-    delta = f"io.delta:delta-spark_4.2_2.13:{version('delta-spark')}"
-    spark_submit = str(Path(sys.executable).with_name("spark-submit"))
-    arguments = ("--conf-file", settings(tmp_path, "delta"), "--output", "json")
-    done = run(
-        *(spark_submit, "--master", "local[1]", "--packages", delta),
-        *("--properties-file", str(ROOT / "conf" / "spark-defaults.conf")),
-        *(str(ROOT / "jobs" / "snapshot.py"), *arguments),
-        cwd=tmp_path,  # so that nothing is found because of where the job was started
+def spark_submit(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return run(
+        *(str(Path(sys.executable).with_name("spark-submit")), "--master", "local[1]", *arguments),
+        cwd=cwd,  # not the project's folder: nothing may be found because of where a job starts
         JAVA_HOME=str(java_home()),
         PYSPARK_PYTHON=sys.executable,
         PYTHONPATH=str(ROOT),  # what installing the package does, for the workers
         SPARK_LOCAL_IP="127.0.0.1",
+    )
+
+
+def test_spark_submit(tmp_path: Path) -> None:
+    delta = f"io.delta:delta-spark_4.2_2.13:{version('delta-spark')}"
+    done = spark_submit(
+        *("--packages", delta),
+        *("--properties-file", str(ROOT / "conf" / "spark-defaults.conf")),
+        *(str(ROOT / "jobs" / "snapshot.py"), "--conf-file", settings(tmp_path, "delta")),
+        *("--output", "json"),
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["rows"] == 2
@@ -68,10 +74,21 @@ def test_spark_submit(tmp_path: Path) -> None:
     assert (entry.table.format, entry.table.version is not None) == ("delta", True)
 
 
+def test_spark_submit_keeps_the_exit_code(tmp_path: Path) -> None:
+    job = str(ROOT / "jobs" / "redistribute_offsets.py")
+    name = str(tmp_path / "f.toml")
+    (tmp_path / "f.toml").write_text(
+        'parallelism = 2\nstore = {url = "nowhere"}\noffsets = {uid = "u", name = "n"}'
+    )
+    done = spark_submit(job, "--conf-file", name, cwd=tmp_path)
+    assert done.returncode == 10
+    assert done.stdout.startswith("error: no store at")
+
+
 def test_python_m(tmp_path: Path) -> None:
     arguments = ("--conf-file", settings(tmp_path, "parquet"), "--output", "json")
     done = run(sys.executable, "-m", "jobs.snapshot", *arguments, cwd=ROOT)
-    assert (done.returncode, done.stderr) == (0, "u/totals: 2 rows\n")
+    assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["rows"] == 2
     state = StateStore.open(str(tmp_path / "store")).restore(parallelism=1).keyed("u", "totals")
     assert state.get(3)[0]["total"] == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import strategies as st
@@ -67,7 +68,7 @@ def keyed_handles(draw: st.DrawFn, max_parallelism: int) -> tuple[KeyedStateHand
     borders = draw(st.lists(st.integers(0, max_parallelism - 1), max_size=6, unique=True))
     borders.sort()
     handles = []
-    for first, behind in zip(borders, [*borders[1:], max_parallelism], strict=True):
+    for first, behind in pairwise([*borders, max_parallelism]):
         last = draw(st.integers(first, behind - 1))
         facts = [draw(counts), draw(counts), draw(counts), draw(u64)]
         handles.append(

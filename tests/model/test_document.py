@@ -1,0 +1,86 @@
+"""A broken document says where it is broken."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from statestore.errors import FormatVersionError, MalformedManifestError
+from statestore.model.document import Node, parse_document
+
+
+def parse(document: Any) -> Node:
+    return parse_document(json.dumps(document).encode(), name="doc", form="f", newest=3)
+
+
+def node(value: Any) -> Node:
+    return Node({"a": {"b": [value]}}, "$", "doc")
+
+
+def test_getters_give_what_they_promise() -> None:
+    """Each one type."""
+    root = parse(
+        {
+            "format": "f",
+            "format_version": 3,
+            "text": "é",
+            "number": 0,
+            "texts": ["a"],
+            "numbers": [0, 7],
+            "nothing": None,
+        }
+    )
+    assert root.at("text").text() == "é"
+    assert root.at("number").number() == 0
+    assert root.at("texts").texts() == ("a",)
+    assert root.at("numbers").numbers() == (0, 7)
+    assert [item.text() for item in root.at("texts").items()] == ["a"]
+    assert root.maybe("nothing") is root.maybe("absent") is None
+    assert root.object()["number"] == 0
+
+
+@pytest.mark.parametrize(
+    ("getter", "value"),
+    [
+        *[("text", value) for value in (1, None, [], {})],
+        *[("number", value) for value in ("1", -1, 1.0, True, None, [], {})],
+        *[("texts", value) for value in ("a", [1], [None], {}, ["a", 1])],
+        *[("numbers", value) for value in (1, [-1], [True], [1.0], ["1"], [0, None])],
+        *[("object", value) for value in ([], "a", None)],
+        *[("items", value) for value in ({}, "a", None)],
+    ],
+)
+def test_another_type_is_refused_with_its_place(getter: str, value: Any) -> None:
+    """A path into the document."""
+    place = next(node(value).at("a").at("b").items())
+    with pytest.raises(MalformedManifestError, match=r"^doc at \$\.a\.b\[0\]: expected"):
+        list(getattr(place, getter)() or ())
+
+
+def test_a_missing_member_is_named() -> None:
+    """With the place that lacks it."""
+    with pytest.raises(MalformedManifestError, match=r"doc at \$\.a: 'c' is missing"):
+        node(1).at("a").at("c")
+    with pytest.raises(MalformedManifestError, match=r"doc at \$\.a\.b: expected an object"):
+        node(1).at("a").at("b").at("c")
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"nonsense", b"\xff", b"\x00", b"[" * 10**5, b"1 2"])
+def test_what_is_no_json_is_malformed(raw: bytes) -> None:
+    """Whatever the parser thinks of it."""
+    with pytest.raises(MalformedManifestError, match="doc is not valid JSON"):
+        parse_document(raw, name="doc", form="f", newest=1)
+
+
+def test_another_form_is_refused() -> None:
+    """A manifest is no store file."""
+    with pytest.raises(MalformedManifestError, match=r"\$\.format: expected 'f', found 'g'"):
+        parse({"format": "g", "format_version": 1})
+
+
+def test_a_newer_version_asks_for_an_upgrade_before_anything_else_is_read() -> None:
+    """It may have changed everything."""
+    with pytest.raises(FormatVersionError, match="version 4; this release reads up to 3"):
+        parse({"format": "f", "format_version": 4})

@@ -1,0 +1,138 @@
+"""What a state may consist of: roles of columns by kind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.model.redistribution import RedistributionMode
+from statestore.model.schema import Field, Schema
+from statestore.model.state import KeyedState, OperatorState, StateKind, TimeDomain
+
+ARRAY = {"type": "array", "elementType": "long", "containsNull": True}
+COLUMNS = {
+    "user": "string",
+    "site": "long",
+    "window": "timestamp",
+    "country": "string",
+    "at": "long",
+    "total": "double",
+    "items": ARRAY,
+}
+WITH_ENTRY = {StateKind.LIST: "at", StateKind.MAP: "country", StateKind.TIMERS: "window"}
+
+
+def schema(columns: dict[str, Any] | None = None) -> Schema:
+    return Schema(tuple(Field(name, kind) for name, kind in (columns or COLUMNS).items()))
+
+
+def keyed(**changes: Any) -> KeyedState:
+    known: dict[str, Any] = {
+        "uid": "u",
+        "name": "n",
+        "kind": StateKind.VALUE,
+        "schema": schema(),
+        "key": ("user",),
+        "key_types": ("String",),
+        "max_parallelism": 128,
+        "hash_scheme": "java",
+    }
+    return KeyedState(**(known | changes))
+
+
+def operator(*columns: str) -> OperatorState:
+    return OperatorState(
+        uid="u",
+        name="n",
+        mode=RedistributionMode.UNION,
+        schema=schema(dict.fromkeys(columns, "long")),
+    )
+
+
+def test_identity_is_key_namespace_and_entry() -> None:
+    """In this order; all other columns are values, in stored order."""
+    state = keyed(
+        kind=StateKind.MAP,
+        key=("user", "site"),
+        key_types=("String", "Long"),
+        namespace=("window",),
+        entry=("country",),
+    )
+    assert state.identity == ("user", "site", "window", "country")
+    assert state.values == ("at", "total", "items")
+
+
+@pytest.mark.parametrize("kind", StateKind)
+def test_a_kind_takes_an_entry_column_or_none(kind: StateKind) -> None:
+    """A list its position, a map its map key, timers their time; the others nothing."""
+    column = WITH_ENTRY.get(kind)
+    state = keyed(kind=kind, entry=(column,) if column else ())
+    assert state.kind is kind
+    with pytest.raises(InvalidArgumentError, match=f"{kind} state takes"):
+        keyed(kind=kind, entry=() if column else ("at",))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"key": ()}, "name at least one key column"),
+        ({"key": ("nobody",)}, "no column 'nobody'; the columns are user, site"),
+        ({"namespace": ("nobody",)}, "no column 'nobody'"),
+        ({"key": ("user", "user"), "key_types": ("String",) * 2}, "'user' has two roles"),
+        ({"namespace": ("user",)}, "'user' has two roles"),
+        ({"kind": StateKind.MAP, "entry": ("user",)}, "'user' has two roles"),
+        ({"key_types": ()}, "1 key columns have 0 key types"),
+        ({"schema": schema({"user": "string", "key_group": "long"})}, "'key_group' is named like"),
+        ({"schema": schema({"user": "string", "Key_Group": "long"})}, "'Key_Group' is named like"),
+    ],
+)
+def test_a_role_that_does_not_fit_is_refused(changes: dict[str, Any], message: str) -> None:
+    """The message names state, operator and column."""
+    with pytest.raises(InvalidArgumentError, match=message):
+        keyed(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kind": StateKind.LIST, "entry": ("country",)}, "position column 'country' has type st"),
+        ({"kind": StateKind.TIMERS, "entry": ("country",)}, "timestamp column 'country' has type"),
+        ({"kind": StateKind.MAP, "entry": ("items",)}, "'items' has type array<long>"),
+        ({"namespace": ("items",)}, "'items' has type array<long>, which cannot tell rows apart"),
+        ({"key": ("items",)}, "'items' has type array<long>"),
+    ],
+)
+def test_a_type_that_cannot_play_its_role_is_refused(
+    changes: dict[str, Any], message: str
+) -> None:
+    """Positions are integers, times are times, and what identifies a row can be compared."""
+    with pytest.raises(UnsupportedTypeError, match=message):
+        keyed(**changes)
+
+
+@pytest.mark.parametrize("column", ["subtask", "position", "Position"])
+def test_elements_have_no_column_of_the_stores_own(column: str) -> None:
+    """Spark could not tell them apart."""
+    with pytest.raises(InvalidArgumentError, match=f"'{column}' is named like a column of the sto"):
+        operator("partition", column)
+
+
+def test_names_of_the_other_sort_are_free() -> None:
+    """A keyed state has no subtask column, and elements have no key group."""
+    assert keyed(schema=schema({"user": "string", "subtask": "long", "position": "long"}))
+    assert operator("key_group")
+
+
+@pytest.mark.parametrize("enum", [StateKind, TimeDomain])
+def test_an_unknown_word_lists_those_that_there_are(enum: type[StateKind]) -> None:
+    """As every wrong argument does."""
+    with pytest.raises(InvalidArgumentError, match="'nonsense': use one of '(value|event)', "):
+        enum("nonsense")
+
+
+def test_states_name_themselves() -> None:
+    """As messages show them."""
+    assert str(keyed()) == "state 'n' of operator 'u'"
+    assert str(operator("a")) == "union state 'n' of operator 'u'"

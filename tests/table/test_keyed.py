@@ -1,0 +1,204 @@
+"""Sorted rows into one file per key group: what is refused on the way, and what is left behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from statestore.errors import (
+    DuplicateKeyError,
+    InvalidArgumentError,
+    NullKeyError,
+    StorageError,
+)
+from statestore.model.keygroups import KeyGroupRange
+from statestore.model.state import KeyedState, StateKind
+from statestore.storage import LocalStorage
+from statestore.table.files import ParquetOptions
+from statestore.table.keyed import KeyedTarget, write_sorted
+from statestore.table.types import schema_of_arrow
+
+NAN = float("nan")
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> LocalStorage:
+    return LocalStorage(str(tmp_path))
+
+
+def target(storage: LocalStorage, rows: pa.Table, **roles: Any) -> KeyedTarget:
+    state = KeyedState(
+        **(
+            {
+                "uid": "u",
+                "name": "n",
+                "kind": StateKind.VALUE,
+                "schema": schema_of_arrow(rows.drop_columns(["key_group"]).schema),
+                "key": ("k",),
+                "key_types": ("Long",),
+                "max_parallelism": 128,
+                "hash_scheme": "java",
+            }
+            | roles
+        )
+    )
+    return KeyedTarget(storage, "t", 7, state, ParquetOptions(row_group_rows=3))
+
+
+def rows(key_groups: list[int], **columns: Any) -> pa.Table:
+    groups = pa.array(key_groups, pa.int32())
+    return pa.table({"key_group": groups, **columns})
+
+
+def write(storage: LocalStorage, table: pa.Table, batch_rows: int, **roles: Any) -> Any:
+    batches = table.to_batches(max_chunksize=batch_rows)
+    return write_sorted(batches, target(storage, table, **roles))
+
+
+@pytest.mark.parametrize("batch_rows", [1, 2, 3, 4, 100])
+def test_every_key_group_is_one_file_however_batches_are_cut(
+    storage: LocalStorage, batch_rows: int
+) -> None:
+    """I5, I8: handles in order, each with its own rows, row groups and bytes."""
+    table = rows([3, 3, 3, 3, 9, 100, 100], k=list(range(7)))
+    handles = write(storage, table, batch_rows)
+    assert [h.key_groups for h in handles] == [KeyGroupRange(g, g) for g in (3, 9, 100)]
+    assert [h.rows for h in handles] == [4, 1, 2]
+    assert [h.row_groups for h in handles] == [2, 1, 1]
+    for handle in handles:
+        assert storage.size(f"t/{handle.path}") == handle.size_bytes
+        assert handle.path.startswith(f"key_group={handle.key_groups.first}/0000000007-")
+    assert len(storage.list("t")) == 3
+
+
+def test_no_rows_are_no_files(storage: LocalStorage) -> None:
+    """Nor are empty batches."""
+    table = rows([], k=pa.array([], pa.int64()))
+    empty = pa.RecordBatch.from_pylist([], table.schema)
+    assert write_sorted([], target(storage, table)) == ()
+    assert write_sorted([empty, empty], target(storage, table)) == ()
+    assert storage.list("t") == ()
+
+
+def test_two_attempts_never_meet(storage: LocalStorage) -> None:
+    """A task that is run again writes files of its own."""
+    table = rows([1], k=[1])
+    first, second = write(storage, table, 9), write(storage, table, 9)
+    assert first[0].path != second[0].path
+    assert first[0].digest == second[0].digest
+
+
+@pytest.mark.parametrize("batch_rows", [1, 2, 3, 100])
+@pytest.mark.parametrize(
+    ("keys", "at"),
+    [
+        (pa.array([1, 2, 2, 3]), 2),
+        (pa.array([1, 1, 2, 3]), 1),
+        (pa.array([1, 2, 3, 3]), 3),
+        (pa.array(["", "", "a", "b"]), ""),
+        (pa.array([1.0, 2.0, NAN, NAN]), NAN),
+        (pa.array([-0.0, 0.0, 0.0, 1.0]), 0.0),
+        (pa.array([-0.0, -0.0, 0.0, 1.0], pa.float32()), -0.0),
+        (pa.array([False, True, True, True]), True),
+        (pa.array([{"a": 1, "b": "x"}, {"a": 1, "b": "y"}, {"a": 1, "b": "y"}, {"a": 2, "b": ""}]),
+         {"a": 1, "b": "y"}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_two_rows_of_one_entry_are_refused_across_any_border(
+    storage: LocalStorage, keys: pa.Array, at: Any, batch_rows: int
+) -> None:
+    """The message shows the entry; nothing is left behind."""
+    table = rows([5] * 4, k=keys)
+    with pytest.raises(DuplicateKeyError) as caught:
+        write(storage, table, batch_rows)
+    assert f"two rows of state 'n' of operator 'u' claim the same entry {{'k': {at!r}}}" in str(
+        caught.value
+    )
+    assert storage.list("t") == ()
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pa.array([-0.0, 0.0]),
+        pa.array([-0.0, 0.0], pa.float32()),
+        pa.array(["a", "a\0"]),
+        pa.array(["e\u0301", "é"]),
+        pa.array([{"a": 1, "b": 2}, {"a": 2, "b": 1}]),
+        pa.array([{"z": -0.0}, {"z": 0.0}]),
+        pa.array([float("inf"), NAN]),
+    ],
+    ids=str,
+)
+def test_keys_that_differ_are_two_keys(storage: LocalStorage, keys: pa.Array) -> None:
+    """As their hashes tell them apart: 0.0 is not -0.0."""
+    assert write(storage, rows([5, 5], k=keys), 9)[0].rows == 2
+
+
+def test_namespace_and_entry_tell_rows_of_one_key_apart(storage: LocalStorage) -> None:
+    """A null namespace is one as well: twice it is a duplicate."""
+    table = rows([1] * 3, k=[1, 1, 1], ns=[None, 1, 2])
+    assert write(storage, table, 2, namespace=("ns",))[0].rows == 3
+    twice = rows([1] * 3, k=[1, 1, 1], ns=pa.array([None, None, 2], pa.int64()))
+    with pytest.raises(DuplicateKeyError, match="'ns': None"):
+        write(storage, twice, 1, namespace=("ns",))
+
+
+@pytest.mark.parametrize("batch_rows", [1, 2, 100])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        pa.array([None, 1, None, 2, None]),
+        pa.array([None, {"a": 1}, {"a": None}, {"a": 2}, {"a": None}], pa.struct([("a", "int64")])),
+    ],
+    ids=["scalar", "struct"],
+)
+def test_null_keys_are_counted_and_refused(
+    storage: LocalStorage, keys: pa.Array, batch_rows: int
+) -> None:
+    """All of them, over all batches; files that were begun are gone."""
+    with pytest.raises(NullKeyError, match=r"3 rows of state 'n' .*\(k\)") as caught:
+        write(storage, rows([0, 0, 1, 1, 2], k=keys), batch_rows)
+    assert caught.value.rows == 3
+    assert storage.list("t") == ()
+
+
+def test_a_null_key_is_an_ordinary_key_in_flink_sql(storage: LocalStorage) -> None:
+    """There NULL has a hash; twice it is a duplicate."""
+    sql = {"hash_scheme": "flink-sql", "key_types": ("BIGINT",)}
+    assert write(storage, rows([5, 5], k=[None, 1]), 9, **sql)[0].rows == 2
+    with pytest.raises(DuplicateKeyError, match="'k': None"):
+        write(storage, rows([5, 5], k=pa.array([None, None], pa.int64())), 9, **sql)
+
+
+@pytest.mark.parametrize("kind", [StateKind.LIST, StateKind.TIMERS])
+def test_a_position_or_time_is_never_null(storage: LocalStorage, kind: StateKind) -> None:
+    """A list has no element without a place, and no timer is without a time."""
+    table = rows([1, 1], k=[1, 1], e=[None, 1])
+    with pytest.raises(InvalidArgumentError, match=r"rows whose 'e' is null"):
+        write(storage, table, 9, kind=kind, entry=("e",))
+    assert storage.list("t") == ()
+
+
+def test_an_error_of_the_rows_themselves_leaves_no_file(storage: LocalStorage) -> None:
+    """Whoever produces the batches may fail half way."""
+    table = rows([1, 2], k=[1, 2])
+
+    def batches() -> Any:
+        yield from table.to_batches(max_chunksize=1)
+        raise RuntimeError("the source broke")
+
+    with pytest.raises(RuntimeError, match="the source broke"):
+        write_sorted(batches(), target(storage, table))
+    assert storage.list("t") == ()
+
+
+def test_rows_out_of_order_are_refused(storage: LocalStorage) -> None:
+    """A key group that comes back would need a second file."""
+    with pytest.raises(StorageError, match="key_group=1/"):
+        write(storage, rows([1, 2, 1], k=[1, 2, 3]), 9)
+    assert storage.list("t") == ()

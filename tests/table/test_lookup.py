@@ -1,0 +1,184 @@
+"""One key's rows: what is a key, what is not, and how little is read for it."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from statestore.commands.restore import RestoredKeyedState
+from statestore.errors import DamagedFileError, InvalidArgumentError, MissingFileError, NullKeyError
+from statestore.store import StateStore
+
+NOON = datetime(2020, 1, 1, 12)
+NAN = float("nan")
+
+
+def state(folder: Path, keys: pa.Array | pa.Table, **options: Any) -> RestoredKeyedState:
+    """Rows with these keys, and their number as ``v``."""
+    rows = keys if isinstance(keys, pa.Table) else pa.table({"k": keys})
+    rows = rows.append_column("v", pa.array(range(len(rows))))
+    store = StateStore.open(str(folder / "store"), table_format="parquet")
+    options = {"key": "k", "max_parallelism": 2} | options
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.keyed("u", "n", rows, **options)
+    return store.restore().keyed("u", "n")
+
+
+def found(restored: RestoredKeyedState, key: Any) -> list[int]:
+    return [row["v"] for row in restored.get(key)]
+
+
+@pytest.mark.parametrize(
+    ("keys", "key"),
+    [
+        (pa.array([1, 2]), 2),
+        (pa.array([1, 2]), 2.0),
+        (pa.array([1, 2]), Decimal(2)),
+        (pa.array([1, 2]), np.int16(2)),
+        (pa.array([1, -2], pa.int8()), -2),
+        (pa.array([1.0, 2.0]), 2),
+        (pa.array([0.0, -0.0]), -0.0),
+        (pa.array([-0.0, 0.0]), 0.0),
+        (pa.array([1.0, NAN]), NAN),
+        (pa.array([1.0, 0.1], pa.float32()), 0.1),
+        (pa.array([True, False]), False),
+        (pa.array(["a", ""]), ""),
+        (pa.array(["é", "e\u0301"]), "e\u0301"),
+        (pa.array(["a", "x" * 10_000]), "x" * 10_000),
+        (pa.array([NOON, NOON + timedelta(1)]), NOON + timedelta(1)),
+        (pa.array([NOON, datetime(1, 1, 1)], pa.timestamp("us", "UTC")), datetime(1, 1, 1, tzinfo=UTC)),
+        (
+            pa.array([datetime(1, 1, 1), NOON], pa.timestamp("us", "UTC")),
+            datetime(2020, 1, 1, 14, tzinfo=timezone(timedelta(hours=2))),
+        ),
+        (pa.array([date(1, 1, 1), date(2020, 1, 1)]), date(2020, 1, 1)),
+        (pa.array([Decimal("1.10"), Decimal("1.20")]), Decimal("1.2")),
+        (pa.array([Decimal("1.10"), Decimal("2.00")]), 2),
+        (pa.array([{"a": 1, "b": "x"}, {"a": 1, "b": ""}]), {"b": "", "a": 1}),
+        (pa.array([3_000_000, 18_262], pa.date32()), date(2020, 1, 1)),
+        (pa.array([2**62, 0], pa.timestamp("us")), datetime(1970, 1, 1)),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_key_is_found_by_its_value(tmp_path: Path, keys: pa.Array, key: Any) -> None:
+    """The second of two; whatever Python type spells it exactly."""
+    assert found(state(tmp_path, keys), key) == [1]
+
+
+@pytest.mark.parametrize(
+    ("keys", "key"),
+    [
+        (pa.array([1]), 1.5),
+        (pa.array([1]), True),
+        (pa.array([1]), "1"),
+        (pa.array([1]), 2**64),
+        (pa.array([1], pa.int8()), 300),
+        (pa.array([1]), (1, 2)),
+        (pa.array([1]), {"other": 1}),
+        (pa.array([1.0]), "1"),
+        (pa.array([1.0]), 2**53 + 1),
+        (pa.array([True]), 1),
+        (pa.array(["a"]), b"a"),
+        (pa.array(["a"]), 1),
+        (pa.array(["a"]), "\ud800"),
+        (pa.array([NOON]), NOON.replace(tzinfo=UTC)),
+        (pa.array([NOON]), NOON.date()),
+        (pa.array([NOON], pa.timestamp("us", "UTC")), NOON),
+        (pa.array([NOON.date()]), NOON),
+        (pa.array([NOON.date()]), "2020-01-01"),
+        (pa.array([Decimal("1.20")]), Decimal("1.234")),
+        (pa.array([Decimal("1.20")]), 1.2),
+        (pa.array([{"a": 1, "b": "x"}]), {"a": 1}),
+        (pa.array([{"a": 1, "b": "x"}]), {"a": 1, "b": "x", "c": 2}),
+        (pa.array([{"a": 1}]), {"a": 1.5}),
+    ],
+    ids=str,
+)
+def test_a_value_that_is_no_key_is_refused(tmp_path: Path, keys: pa.Array, key: Any) -> None:
+    """Instead of being rounded to one, or answered with nothing; the key is shown."""
+    with pytest.raises(InvalidArgumentError, match=r"is no key of state 'n' of operator 'u'.*\(k "):
+        state(tmp_path, keys).get(key)
+
+
+def test_a_null_key_is_refused_where_it_cannot_be_one(tmp_path: Path) -> None:
+    """In flink-sql it can."""
+    with pytest.raises(NullKeyError):
+        state(tmp_path, pa.array([1])).get(None)
+    sql = state(tmp_path / "sql", pa.array([1, None]), hash_scheme="flink-sql")
+    assert found(sql, None) == [1]
+
+
+def test_several_key_columns_are_a_tuple_or_a_dictionary(tmp_path: Path) -> None:
+    """Each column by its name, in any order."""
+    rows = pa.table({"a": [1, 1, 2], "b": ["x", "y", "x"]})
+    both = state(tmp_path, rows, key=["a", "b"])
+    assert found(both, (1, "y")) == found(both, [1, "y"]) == found(both, {"b": "y", "a": 1}) == [1]
+    for wrong in (1, (1,), (1, "y", 2), {"a": 1}, "1y"):
+        with pytest.raises(InvalidArgumentError, match=r"it has the key \(a long, b string\)"):
+            both.get(wrong)
+
+
+def test_one_key_column_can_be_named(tmp_path: Path) -> None:
+    """As several are."""
+    assert found(state(tmp_path, pa.array([1, 2])), {"k": 2}) == [1]
+
+
+def test_a_missing_key_has_no_rows(tmp_path: Path) -> None:
+    """Also one whose key group has no file."""
+    few = state(tmp_path, pa.array([1]), max_parallelism=128)
+    assert [few.get(key) for key in range(2, 40)] == [[]] * 38
+
+
+@pytest.mark.parametrize("precision", ["s", "ms", "us"])
+def test_a_timestamp_of_any_precision_is_found(tmp_path: Path, precision: str) -> None:
+    """I1: it is stored in microseconds, and hashed as the recorded type says."""
+    keys = pa.array([NOON], pa.timestamp(precision))
+    for scheme in ("java", "flink-sql"):
+        restored = state(tmp_path / scheme, keys, hash_scheme=scheme, max_parallelism=128)
+        assert found(restored, NOON) == [0]
+
+
+def test_a_column_with_a_dot_in_its_name_is_not_a_field_of_a_struct(tmp_path: Path) -> None:
+    """Parquet writes ``a.b`` for both; their bounds must not be mixed up."""
+    rows = pa.table({"a.b": ["x", "y", "z"], "a": [{"b": "0"}, {"b": "0"}, {"b": "1"}]})
+    restored = state(tmp_path, rows, key="a.b")
+    assert [found(restored, key) for key in "xyz"] == [[0], [1], [2]]
+
+
+def test_row_groups_that_cannot_hold_the_key_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a big key group, one row group for one key."""
+    restored = state(tmp_path, pa.array(range(200_000)), max_parallelism=1)
+    assert restored.entry.handles[0].row_groups == 4
+    read: list[int] = []
+    read_row_group = pq.ParquetFile.read_row_group
+
+    def counting(self: Any, index: int, **options: Any) -> pa.Table:
+        read.append(index)
+        return read_row_group(self, index, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", counting)
+    assert found(restored, 150_000) == [150_000]
+    assert found(restored, 200_000) == []
+    assert read == [2]
+
+
+def test_a_lookup_names_a_missing_or_damaged_file(tmp_path: Path) -> None:
+    """As a restore does."""
+    restored = state(tmp_path, pa.array([1]), max_parallelism=1)
+    [path] = (tmp_path / "store").rglob("*.parquet")
+    raw = path.read_bytes()
+    path.write_bytes(raw[:-1])
+    with pytest.raises(DamagedFileError, match=path.name):
+        restored.get(1)
+    path.unlink()
+    with pytest.raises(MissingFileError, match=path.name):
+        restored.get(1)
