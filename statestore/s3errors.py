@@ -31,6 +31,7 @@ ADVICE = {
         *("EndpointConnectionError", "ConnectTimeoutError", "ConnectionClosedError"),
         *("ReadTimeoutError", "ProxyConnectionError", "FSTimeoutError", "ClientPayloadError"),
     },
+    "another put of it is under way; try again": {"ConditionalRequestConflict"},
     "the server has too much to do; try again later": {"SlowDown", "ServiceUnavailable", "503"},
     "check the storage options": {"TypeError", "ValueError", "ParamValidationError"},
 }

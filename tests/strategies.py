@@ -150,9 +150,7 @@ max_parallelisms = st.sampled_from([1, 2, 3, 7, 128, 200, 32_768])
 
 def table(names: list[str], kinds: list[Kind], rows: list[tuple[Any, ...]]) -> pa.Table:
     """Return rows as an Arrow table with exactly these types."""
-    arrays = [
-        pa.array([row[index] for row in rows], kind.type) for index, kind in enumerate(kinds)
-    ]
+    arrays = [pa.array([row[index] for row in rows], kind.type) for index, kind in enumerate(kinds)]
     return pa.table(arrays, names=names)
 
 
@@ -167,7 +165,9 @@ def keyed_cases(draw: st.DrawFn, max_keys: int = 8) -> KeyedCase:
     keys = draw(_tuples(key, max_keys, at_least=1))
     rest = [one.values for one in (*namespace, *entry)]
     identities = draw(
-        st.lists(st.tuples(st.sampled_from(keys), *rest), max_size=2 * max_keys, unique_by=canonical)
+        st.lists(
+            st.tuples(st.sampled_from(keys), *rest), max_size=2 * max_keys, unique_by=canonical
+        )
     )
     rows = [(*keyed, *others, *(draw(v.values) for v in values)) for keyed, *others in identities]
     names = {

@@ -95,7 +95,7 @@ def test_a_file_is_no_store(tmp_path: Path, create: bool, below: str) -> None:
 def test_no_store_is_made_among_other_files(storage: Storage, name: str) -> None:
     """Somebody's home folder, or a store that lost its first file, is left as it is."""
     storage.put_if_absent(name, b"x")
-    with pytest.raises(InvalidArgumentError, match="holds other files and no statestore.json"):
+    with pytest.raises(InvalidArgumentError, match=r"holds other files and no statestore\.json"):
         Catalog.open(storage, create=True)
     assert storage.list("") == (name,)
 
@@ -142,7 +142,7 @@ def test_a_newer_store_asks_for_an_upgrade(storage: Storage) -> None:
     """A newer release may have changed anything, so nothing is guessed."""
     document = {"format": "statestore", "format_version": 2, "store_id": "s"}
     storage.put_if_absent("statestore.json", json.dumps(document).encode())
-    with pytest.raises(FormatVersionError, match="format version 2.*Upgrade"):
+    with pytest.raises(FormatVersionError, match=r"format version 2.*Upgrade"):
         Catalog.open(storage, create=True)
 
 
@@ -165,7 +165,7 @@ def test_a_tombstone_hides_a_checkpoint_for_ever(catalog: Catalog) -> None:
     assert catalog.checkpoint_ids() == (1,)
     assert catalog.latest_id() == 1
     assert catalog.next_id() == 3
-    with pytest.raises(CheckpointNotFoundError, match="no checkpoint 2 in .*; it has 1"):
+    with pytest.raises(CheckpointNotFoundError, match=r"no checkpoint 2 in .*; it has 1"):
         catalog.load(2)
 
 

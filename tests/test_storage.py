@@ -14,7 +14,7 @@ from statestore.storage import LocalStorage, Storage, open_storage
 from statestore.testing.suites import StorageSuite
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 class TestLocalStorage(StorageSuite):
@@ -36,7 +36,14 @@ def small_files() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     "url",
-    ["memory://x", "http://host/x", "https://host/x", "gs://b/x", "hdfs://n/x", "simplecache::s3://b"],
+    [
+        "memory://x",
+        "http://host/x",
+        "https://host/x",
+        "gs://b/x",
+        "hdfs://n/x",
+        "simplecache::s3://b",
+    ],
 )
 def test_a_file_system_without_put_if_absent_is_refused(url: str) -> None:
     """I4: a commit there would not be atomic, so nothing is opened."""
@@ -55,7 +62,7 @@ def test_below_a_regular_file_every_call_is_a_storage_error(tmp_path: Path) -> N
     """The error names the path and keeps its cause."""
     (tmp_path / "file").write_text("x")
     storage = LocalStorage(str(tmp_path / "file"))
-    calls = [
+    calls: list[Callable[[], object]] = [
         lambda: storage.read("a"),
         lambda: storage.size("a"),
         lambda: storage.put_if_absent("a", b"x"),

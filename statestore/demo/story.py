@@ -18,6 +18,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from statestore.cli.drawing import range_text
 from statestore.demo.batches import MicroBatch, micro_batches, partitions_by_subtask
 from statestore.demo.compare import Comparison, compare
 from statestore.demo.flights import MONTHS, FlightLog, read_flights, write_log
@@ -169,14 +170,16 @@ def _plan(demo: Demo, checkpoint: int) -> None:
     with demo.teller.step("planning the restore"):
         plan = demo.store().plan(parallelism=NEW_PARALLELISM, checkpoint=checkpoint)
     subtasks = next(each.subtasks for each in plan.operators if each.uid == AIRCRAFT)
-    lines = [(s.subtask, str(s.key_groups), s.rows, s.size_bytes, s.files) for s in subtasks]
-    columns = ("subtask", "key groups", "rows", "bytes", "files")
-    demo.facts["plan"] = [dict(zip(columns, line, strict=True)) for line in lines]
+    demo.facts["plan"] = [asdict(each) for each in subtasks]
+    pen = demo.teller.pen
+    lines = [
+        (s.subtask, range_text(s.key_groups, pen), s.rows, s.size_bytes, s.files) for s in subtasks
+    ]
     demo.teller.say(
         f"2. The plan for parallelism {NEW_PARALLELISM}, known before any state is read:"
     )
     demo.teller.key_groups(MAX_PARALLELISM, OLD_PARALLELISM, NEW_PARALLELISM)
-    demo.teller.table(columns, lines)
+    demo.teller.table(("subtask", "key groups", "rows", "bytes", "files"), lines)
 
 
 def _second_half(demo: Demo, checkpoint: int) -> tuple[int, Job]:

@@ -33,6 +33,8 @@ OUTPUTS = ("text", "json")
 class Teller:
     """Prints; use it as a context, so that an error leaves no bar on the terminal.
 
+    ``pen`` has the characters that stdout can show.
+
     Raises InvalidArgumentError for an output other than text and json.
     """
 
@@ -42,6 +44,7 @@ class Teller:
         self._json = output == "json"
         self._steps, self._done = 0, 0
         self._out = Console(highlight=False, markup=False, soft_wrap=True)
+        self.pen = UNICODE if (sys.stdout.encoding or "").lower().startswith("utf") else ASCII
         stderr = Console(stderr=True)
         self._bar = Progress(
             TextColumn("{task.description}"),
@@ -110,9 +113,8 @@ class Teller:
 
     def key_groups(self, max_parallelism: int, *parallelisms: int) -> None:
         """Draw which subtask has which key groups, a line for each parallelism."""
-        pen = UNICODE if (sys.stdout.encoding or "").lower().startswith("utf") else ASCII
         width = min(self._out.width, DRAWING_WIDTH) - len(INDENT)
-        lines = key_group_bars(max_parallelism, parallelisms, width=width, pen=pen)
+        lines = key_group_bars(max_parallelism, parallelisms, width=width, pen=self.pen)
         self._print(*(Text(INDENT + line) for line in lines), Text())
 
     def document(self, content: Mapping[str, Any]) -> None:

@@ -98,8 +98,9 @@ def read_elements(
 
     ``where`` keeps the elements whose columns hold one of the given values, {"partition": [0, 4]}.
     """
-    for column in where or {}:
-        state.schema.type_of(column)
+    if state.schema.fields:  # a state that never had an element has no columns, and no elements
+        for column in where or {}:
+            state.schema.type_of(column)
     for handle in handles:
         for batch in read_batches(storage, folder, handle, _stored_schema(state.schema)):
             for row in _kept(batch, where or {}).to_pylist():

@@ -63,7 +63,7 @@ class FileWriter:
                 store_schema=False,
             )
         except BaseException:
-            self.abandon()
+            self._sink.abandon()
             storage.delete(name)
             raise
 

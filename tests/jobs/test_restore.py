@@ -219,3 +219,13 @@ def test_a_damaged_file_is_an_error_of_the_job(run_job: RunJob, tmp_path: Path) 
         file.unlink()
     done = run_job(main, SETTINGS + OFFSETS)
     assert (done.code, done.out) == (13, "")
+
+
+def test_rows_are_neither_exchanged_nor_sorted(run_job: RunJob, spark: SparkSession) -> None:
+    assert run_job(main, SETTINGS + KEYED).code == 0
+    queries: Any = spark._jsparkSession.sharedState().statusStore().executionsList()
+    plan = queries.apply(queries.size() - 1).physicalPlanDescription()
+    assert "InsertIntoHadoopFsRelationCommand" in plan
+    assert "MapInArrow" in plan
+    assert "Exchange" not in plan
+    assert "Sort" not in plan

@@ -41,16 +41,18 @@ def test_getters_give_what_they_promise() -> None:
     assert root.object()["number"] == 0
 
 
+WRONG: dict[str, list[Any]] = {
+    "text": [1, None, [], {}],
+    "number": ["1", -1, 1.0, True, None, [], {}],
+    "texts": ["a", [1], [None], {}, ["a", 1]],
+    "numbers": [1, [-1], [True], [1.0], ["1"], [0, None]],
+    "object": [[], "a", None],
+    "items": [{}, "a", None],
+}
+
+
 @pytest.mark.parametrize(
-    ("getter", "value"),
-    [
-        *[("text", value) for value in (1, None, [], {})],
-        *[("number", value) for value in ("1", -1, 1.0, True, None, [], {})],
-        *[("texts", value) for value in ("a", [1], [None], {}, ["a", 1])],
-        *[("numbers", value) for value in (1, [-1], [True], [1.0], ["1"], [0, None])],
-        *[("object", value) for value in ([], "a", None)],
-        *[("items", value) for value in ({}, "a", None)],
-    ],
+    ("getter", "value"), [(getter, value) for getter, values in WRONG.items() for value in values]
 )
 def test_another_type_is_refused_with_its_place(getter: str, value: Any) -> None:
     """A path into the document."""

@@ -157,7 +157,8 @@ def test_a_missing_member_is_named_with_its_place(path: tuple[Any, ...]) -> None
 @pytest.mark.parametrize("path", list(places(document())), ids=str)
 def test_another_value_is_refused_or_read_never_a_crash(path: tuple[Any, ...]) -> None:
     """Whatever a member is replaced by: malformed, with its place, or a manifest that is whole."""
-    for wrong in (None, True, -1, 1.5, "", "x", [], [[]], {}, [None], 2**70):
+    wrongs: list[Any] = [None, True, -1, 1.5, "", "x", [], [[]], {}, [None], 2**70]
+    for wrong in wrongs:
         try:
             loaded = read(change(path, to=wrong))
         except MalformedManifestError as error:
@@ -222,7 +223,7 @@ def test_a_parallelism_out_of_bounds_is_malformed(parallelism: int) -> None:
 
 def test_a_newer_manifest_asks_for_an_upgrade() -> None:
     """Also when nothing else of it can be read."""
-    with pytest.raises(FormatVersionError, match="m.json has format version 2"):
+    with pytest.raises(FormatVersionError, match=r"m\.json has format version 2"):
         read({"format": "statestore-checkpoint", "format_version": 2})
 
 

@@ -135,7 +135,11 @@ def test_nullability_metadata_and_spaces_do_not_make_types_differ() -> None:
 def test_arrays_and_maps_have_no_order() -> None:
     """At any depth: they cannot be part of what identifies a row."""
     nested = {"type": "struct", "fields": [{"name": "a", "type": ARRAY}]}
-    assert [is_ordered(t) for t in ("long", STRUCT, ARRAY, MAP, nested)] == [True, True, *[False] * 3]
+    assert [is_ordered(t) for t in ("long", STRUCT, ARRAY, MAP, nested)] == [
+        True,
+        True,
+        *[False] * 3,
+    ]
 
 
 @pytest.mark.parametrize("document", [{}, {"fields": 1}, {"fields": [{}]}, {"fields": ["x"]}])

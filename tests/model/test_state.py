@@ -12,7 +12,7 @@ from statestore.model.schema import Field, Schema
 from statestore.model.state import KeyedState, OperatorState, StateKind, TimeDomain
 
 ARRAY = {"type": "array", "elementType": "long", "containsNull": True}
-COLUMNS = {
+COLUMNS: dict[str, Any] = {
     "user": "string",
     "site": "long",
     "window": "timestamp",
@@ -104,9 +104,7 @@ def test_a_role_that_does_not_fit_is_refused(changes: dict[str, Any], message: s
         ({"key": ("items",)}, "'items' has type array<long>"),
     ],
 )
-def test_a_type_that_cannot_play_its_role_is_refused(
-    changes: dict[str, Any], message: str
-) -> None:
+def test_a_type_that_cannot_play_its_role_is_refused(changes: dict[str, Any], message: str) -> None:
     """Positions are integers, times are times, and what identifies a row can be compared."""
     with pytest.raises(UnsupportedTypeError, match=message):
         keyed(**changes)
@@ -121,14 +119,15 @@ def test_elements_have_no_column_of_the_stores_own(column: str) -> None:
 
 def test_names_of_the_other_sort_are_free() -> None:
     """A keyed state has no subtask column, and elements have no key group."""
-    assert keyed(schema=schema({"user": "string", "subtask": "long", "position": "long"}))
-    assert operator("key_group")
+    names = ("user", "subtask", "position")
+    assert keyed(schema=schema(dict.fromkeys(names, "long"))).schema.names == names
+    assert operator("key_group").schema.names == ("key_group",)
 
 
 @pytest.mark.parametrize("enum", [StateKind, TimeDomain])
 def test_an_unknown_word_lists_those_that_there_are(enum: type[StateKind]) -> None:
     """As every wrong argument does."""
-    with pytest.raises(InvalidArgumentError, match="'nonsense': use one of '(value|event)', "):
+    with pytest.raises(InvalidArgumentError, match=r"'nonsense': use one of '(value|event)', "):
         enum("nonsense")
 
 

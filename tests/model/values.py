@@ -70,10 +70,8 @@ def keyed_handles(draw: st.DrawFn, max_parallelism: int) -> tuple[KeyedStateHand
     handles = []
     for first, behind in pairwise([*borders, max_parallelism]):
         last = draw(st.integers(first, behind - 1))
-        facts = [draw(counts), draw(counts), draw(counts), draw(u64)]
-        handles.append(
-            KeyedStateHandle(draw(texts), KeyGroupRange(first, last), *facts, sha256=draw(tokens))
-        )
+        facts: list[Any] = [draw(counts), draw(counts), draw(counts), draw(u64), draw(tokens)]
+        handles.append(KeyedStateHandle(draw(texts), KeyGroupRange(first, last), *facts))
     return tuple(handles)
 
 
@@ -139,5 +137,5 @@ _tables = st.builds(
 
 
 def _handle(draw: st.DrawFn, rows: int) -> OperatorStateHandle:
-    facts: list[Any] = [rows, draw(counts), draw(counts), draw(u64)]
-    return OperatorStateHandle(draw(texts), *facts, sha256=draw(tokens))
+    facts: list[Any] = [rows, draw(counts), draw(counts), draw(u64), draw(tokens)]
+    return OperatorStateHandle(draw(texts), *facts)

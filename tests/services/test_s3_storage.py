@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 import subprocess
 import sys
 import time
@@ -12,22 +13,36 @@ from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
+from fsspec.asyn import sync
 from s3fs.errors import translate_boto_error
 
 from statestore.errors import InvalidArgumentError, StorageError
-from statestore.storage import S3Storage
+from statestore.storage import S3Storage, Storage
 from statestore.testing.s3 import S3Server
 from statestore.testing.suites import StorageSuite
+from tests.services.racing import LANES, race
 
 MIB = 2**20
 
 
 class TestS3Storage(StorageSuite):
-    """The suite; its fixture ``storage`` is that of conftest.py."""
+    """The suite; the race is run many names at a time, see racing.py."""
+
+    races = 128
 
     @pytest.fixture
     def storage(self, s3: S3Server, url: str) -> S3Storage:
-        return S3Storage(url, s3.options)
+        # A connection for each name that is raced for at a time.
+        config = s3.options["config_kwargs"] | {"max_pool_connections": LANES}
+        return S3Storage(url, s3.options | {"config_kwargs": config})
+
+    def test_of_many_writers_one_wins_and_no_reader_sees_a_part(self, storage: Storage) -> None:
+        assert isinstance(storage, S3Storage)
+        names = [f"races/{number:04}" for number in range(self.races)]
+        won, problems = race(storage, self.writers, names)
+        assert problems == []
+        assert sorted(name for mine in won for name in mine) == names
+        assert sum(map(bool, won)) > 1, "nobody had a rival"
 
 
 @pytest.fixture
@@ -49,8 +64,6 @@ def requests(storage: S3Storage, monkeypatch: pytest.MonkeyPatch) -> list[tuple[
 
 
 def _wait(filesystem: Any, call: Callable[..., Any], *given: Any, **arguments: Any) -> Any:
-    from fsspec.asyn import sync
-
     return sync(filesystem.loop, call, filesystem, *given, **arguments)
 
 
@@ -177,7 +190,9 @@ def test_a_put_that_met_another_is_sent_again(
         assert storage.put_if_absent("a", b"x")
         assert storage.read("a") == b"x"
         return
-    with pytest.raises(StorageError, match=f"cannot write {storage.url}/a: conflict; try again"):
+    with pytest.raises(
+        StorageError, match=f"cannot write {storage.url}/a: .*; another put of it is under way"
+    ):
         storage.put_if_absent("a", b"x")
 
 
@@ -232,19 +247,13 @@ def _run(code: str, storage: S3Storage, *options: str) -> tuple[str, str, float]
     start = time.monotonic()
     done = subprocess.run(
         [sys.executable, *options, "-c", code],
-        input=_pickled(storage),
+        input=pickle.dumps(storage),
         capture_output=True,
         timeout=60,
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode().strip(), done.stderr.decode(), time.monotonic() - start
-
-
-def _pickled(storage: S3Storage) -> bytes:
-    import pickle
-
-    return pickle.dumps(storage)
 
 
 def test_a_forked_process_opens_its_own_connection(storage: S3Storage) -> None:
@@ -270,8 +279,6 @@ def test_an_interpreter_ends_in_silence_with_files_open(storage: S3Storage) -> N
         ("s3://b/x", {"max_concurrency": 0}, "storage options do not fit: max_concurrency"),
     ],
 )
-def test_what_cannot_be_a_store_is_refused(
-    url: str, options: dict[str, Any], message: str
-) -> None:
+def test_what_cannot_be_a_store_is_refused(url: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         S3Storage(url, options)

@@ -82,7 +82,7 @@ def test_an_element_is_a_dictionary_or_a_dataclass() -> None:
     ]
 
 
-Pair = namedtuple("Pair", "a b")  # noqa: PYI024
+Pair = namedtuple("Pair", "a b")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,10 @@ def test_no_elements_are_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-LISTS = [[{"t": "a", "p": 0}, {"t": "b", "p": 0}], [{"t": "a", "p": None}]]
+LISTS: list[list[dict[str, Any]]] = [
+    [{"t": "a", "p": 0}, {"t": "b", "p": 0}],
+    [{"t": "a", "p": None}],
+]
 
 
 @pytest.mark.parametrize(
@@ -154,9 +157,7 @@ def test_where_keeps_elements_with_these_values(
         ({"p": [2**70]}, "cannot be compared"),
     ],
 )
-def test_a_condition_that_cannot_hold_is_refused(
-    tmp_path: Path, where: Any, message: str
-) -> None:
+def test_a_condition_that_cannot_hold_is_refused(tmp_path: Path, where: Any, message: str) -> None:
     """Instead of an empty answer."""
     with pytest.raises(InvalidArgumentError, match=message):
         stored(tmp_path, elements_table(LISTS, None), where)

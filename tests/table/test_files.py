@@ -61,6 +61,14 @@ def test_a_handle_states_what_was_written(storage: LocalStorage, row_group_rows:
     assert read(storage, handle).equals(ROWS.cast(SCHEMA))
 
 
+def test_wide_rows_are_cut_into_row_groups_by_their_bytes(storage: LocalStorage) -> None:
+    """A reader holds one row group: a few wide rows must not fill its memory."""
+    handle = write(storage, row_group_bytes=1)
+    assert handle.row_groups == 8  # the batches of 13 rows
+    assert handle.digest == rows_digest(ROWS)
+    assert read(storage, handle).equals(ROWS.cast(SCHEMA))
+
+
 def test_pages_carry_checksums(storage: LocalStorage) -> None:
     """A flipped bit is an error and not another row, except in a few places of headers and footer;
     these the digest finds.
@@ -159,7 +167,7 @@ def test_a_disk_that_cannot_be_read_is_no_damage(
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(pq, "ParquetFile", failing)
-    with pytest.raises(StorageError, match="cannot read .*f.parquet: .*Input/output error"):
+    with pytest.raises(StorageError, match=r"cannot read .*f\.parquet: .*Input/output error"):
         read(storage, handle)
 
 
@@ -167,13 +175,11 @@ def test_files_are_closed_however_they_are_opened(tmp_path: Path) -> None:
     """By a path, or by the storage; also when the reader stops half way."""
     storage = CountingStorage(str(tmp_path))
     handle = write(storage)
-    open_read, files = storage.open_read, []
-    storage.open_read = lambda name: files.append(open_read(name)) or files[-1]  # type: ignore[func-returns-value,method-assign]
     batches = read_batches(storage, "t", handle, SCHEMA)
     next(iter(batches))
     batches.close()  # type: ignore[attr-defined]
     read(storage, handle)
-    assert [file.closed for file in files] == [True, True]
+    assert [file.closed for file in storage.files] == [True, True]
 
 
 def test_an_abandoned_file_can_be_deleted(storage: LocalStorage) -> None:

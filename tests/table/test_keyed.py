@@ -30,21 +30,17 @@ def storage(tmp_path: Path) -> LocalStorage:
 
 
 def target(storage: LocalStorage, rows: pa.Table, **roles: Any) -> KeyedTarget:
-    state = KeyedState(
-        **(
-            {
-                "uid": "u",
-                "name": "n",
-                "kind": StateKind.VALUE,
-                "schema": schema_of_arrow(rows.drop_columns(["key_group"]).schema),
-                "key": ("k",),
-                "key_types": ("Long",),
-                "max_parallelism": 128,
-                "hash_scheme": "java",
-            }
-            | roles
-        )
-    )
+    known: dict[str, Any] = {
+        "uid": "u",
+        "name": "n",
+        "kind": StateKind.VALUE,
+        "schema": schema_of_arrow(rows.drop_columns(["key_group"]).schema),
+        "key": ("k",),
+        "key_types": ("Long",),
+        "max_parallelism": 128,
+        "hash_scheme": "java",
+    }
+    state = KeyedState(**(known | roles))
     return KeyedTarget(storage, "t", 7, state, ParquetOptions(row_group_rows=3))
 
 

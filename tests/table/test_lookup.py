@@ -25,7 +25,8 @@ def state(folder: Path, keys: pa.Array | pa.Table, **options: Any) -> RestoredKe
     rows = keys if isinstance(keys, pa.Table) else pa.table({"k": keys})
     rows = rows.append_column("v", pa.array(range(len(rows))))
     store = StateStore.open(str(folder / "store"), table_format="parquet")
-    options = {"key": "k", "max_parallelism": 2} | options
+    options.setdefault("key", "k")
+    options.setdefault("max_parallelism", 2)
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.keyed("u", "n", rows, **options)
     return store.restore().keyed("u", "n")
@@ -53,7 +54,10 @@ def found(restored: RestoredKeyedState, key: Any) -> list[int]:
         (pa.array(["é", "e\u0301"]), "e\u0301"),
         (pa.array(["a", "x" * 10_000]), "x" * 10_000),
         (pa.array([NOON, NOON + timedelta(1)]), NOON + timedelta(1)),
-        (pa.array([NOON, datetime(1, 1, 1)], pa.timestamp("us", "UTC")), datetime(1, 1, 1, tzinfo=UTC)),
+        (
+            pa.array([NOON, datetime(1, 1, 1)], pa.timestamp("us", "UTC")),
+            datetime(1, 1, 1, tzinfo=UTC),
+        ),
         (
             pa.array([datetime(1, 1, 1), NOON], pa.timestamp("us", "UTC")),
             datetime(2020, 1, 1, 14, tzinfo=timezone(timedelta(hours=2))),

@@ -1,0 +1,205 @@
+"""A snapshot commits all of its states or nothing, and refuses what could not be restored."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from statestore.errors import (
+    CommitConflictError,
+    DuplicateKeyError,
+    InvalidArgumentError,
+    StateStoreError,
+    StorageError,
+)
+from statestore.storage import LocalStorage
+from statestore.store import StateStore
+
+ROWS = pa.table({"k": ["a", "b", "c"], "v": [1, 2, 3]})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> StateStore:
+    return StateStore.open(str(tmp_path / "store"), table_format="parquet")
+
+
+def files(store: StateStore) -> list[str]:
+    return sorted(p.name for p in Path(store.url, "operators").rglob("*") if p.is_file())
+
+
+def take(store: StateStore, rows: Any = ROWS, parallelism: int = 2, **options: Any) -> Any:
+    with store.snapshot(parallelism=parallelism) as checkpoint:
+        return checkpoint.keyed("u", "n", rows, **({"key": "k"} | options))
+
+
+# --- one commit -----------------------------------------------------------------------------------
+
+
+def test_states_and_offsets_become_visible_together(store: StateStore) -> None:
+    """I4: nothing of them before the block ends, all of them after."""
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.keyed("u", "n", ROWS, key="k")
+        checkpoint.union("source", "offsets", [[{"p": 0}], [{"p": 1}]])
+        assert store.checkpoints() == ()
+        for known in ("id", "manifest"):
+            with pytest.raises(InvalidArgumentError, match="when its 'with' block ends"):
+                getattr(checkpoint, known)
+    assert checkpoint.id == 1
+    assert store.checkpoints() == (1,)
+    assert store.manifest() == checkpoint.manifest
+    assert (checkpoint.manifest.parallelism, checkpoint.manifest.uids) == (2, ("source", "u"))
+
+
+def test_every_named_file_is_there_with_the_stated_size_and_digest(store: StateStore) -> None:
+    """I5: and no other."""
+    take(store)
+    manifest = store.manifest()
+    named = {f"{e.table.path}/{h.path}": h for e in manifest.entries for h in e.handles}
+    assert sorted(name.rpartition("/")[2] for name in named) == files(store)
+    for name, handle in named.items():
+        assert Path(store.url, name).stat().st_size == handle.size_bytes
+
+
+@pytest.mark.parametrize("error", [RuntimeError("job"), KeyboardInterrupt(), SystemExit(1)])
+def test_a_job_that_raises_leaves_nothing(store: StateStore, error: BaseException) -> None:
+    """I4, I10: its files are gone, the last checkpoint is readable, the error is the job's own."""
+    take(store)
+    before = files(store)
+    with pytest.raises(type(error)) as caught, store.snapshot(parallelism=2) as checkpoint:  # noqa: PT012
+        checkpoint.keyed("u", "n", ROWS, key="k")
+        checkpoint.broadcast("u", "rules", [{"r": 1}])
+        assert len(files(store)) > len(before)
+        raise error
+    assert caught.value is error
+    assert files(store) == before
+    assert store.checkpoints() == (1,)
+    assert store.restore(parallelism=1).keyed("u", "n").subtask(0).read_all().num_rows == 3
+    assert take(store) is not None
+    assert store.checkpoints() == (1, 2)
+
+
+def test_a_state_that_is_refused_can_be_left_out(store: StateStore) -> None:
+    """The job may catch the error and go on with the other states."""
+    with store.snapshot(parallelism=1) as checkpoint:
+        with pytest.raises(DuplicateKeyError):
+            checkpoint.keyed("u", "twice", [{"k": 1}, {"k": 1}], key="k")
+        checkpoint.keyed("u", "n", ROWS, key="k")
+    assert [entry.state.name for entry in store.manifest().entries] == ["n"]
+
+
+def test_of_two_writers_at_a_time_one_commits(store: StateStore) -> None:
+    """I4, I6: the other one's files are gone, and its next try has a new id."""
+    first, second = store.snapshot(parallelism=1), store.snapshot(parallelism=1)
+    with pytest.raises(CommitConflictError, match=r"checkpoint 1 .* Take the snapshot again"):  # noqa: PT012, SIM117
+        with second:
+            second.keyed("u", "n", ROWS, key="k")
+            with first:
+                first.keyed("u", "n", ROWS, key="k")
+    assert len(files(store)) == len(store.manifest().keyed[0].handles)
+    assert store.restore(parallelism=1).keyed("u", "n").subtask(0).read_all().num_rows == 3
+    take(store)
+    assert store.checkpoints() == (1, 2)
+
+
+def test_files_of_a_commit_that_may_have_happened_stay(
+    store: StateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I5, I10: the manifest was put, then the answer was lost; what it names must be there."""
+    put = LocalStorage.put_if_absent
+
+    def lost(self: LocalStorage, name: str, data: bytes) -> bool:
+        put(self, name, data)
+        raise StorageError("the network is down")
+
+    with store.snapshot(parallelism=1) as checkpoint:
+        pass
+    with pytest.raises(StorageError), store.snapshot(parallelism=1) as checkpoint:  # noqa: PT012
+        checkpoint.keyed("u", "n", ROWS, key="k")
+        monkeypatch.setattr(LocalStorage, "put_if_absent", lost)
+    assert store.checkpoints() == (1, 2)
+    assert store.restore(parallelism=1).keyed("u", "n").subtask(0).read_all().num_rows == 3
+
+
+def test_an_error_while_cleaning_up_does_not_hide_the_jobs_own(
+    store: StateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It becomes a note, one for each file that stays behind."""
+
+    def failing(self: LocalStorage, name: str) -> None:
+        raise StorageError(f"cannot delete {name}")
+
+    with pytest.raises(RuntimeError, match="job") as caught, store.snapshot(parallelism=1) as c:  # noqa: PT012
+        entry = c.keyed("u", "n", ROWS, key="k")
+        monkeypatch.setattr(LocalStorage, "delete", failing)
+        raise RuntimeError("job")
+    assert len(caught.value.__notes__) == len(entry.handles)
+
+
+def test_a_writer_is_used_once(store: StateStore) -> None:
+    """Neither its block nor its methods work again, and what it committed stays."""
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.keyed("u", "n", ROWS, key="k")
+    with pytest.raises(InvalidArgumentError, match="take another one"):
+        checkpoint.keyed("u", "other", ROWS, key="k")
+    with pytest.raises(InvalidArgumentError, match="take another one"):
+        checkpoint.union("u", "other", [[]])
+    with pytest.raises(InvalidArgumentError, match="take another one"), checkpoint:
+        raise AssertionError
+    assert store.restore(parallelism=1).keyed("u", "n").subtask(0).read_all().num_rows == 3
+
+
+def test_a_full_disk_leaves_nothing(store: StateStore) -> None:
+    """A storage error that names the file, and no part of it stays."""
+    take(store, pa.table({"k": [1]}))
+    before = files(store)
+    big = pa.table({"k": [1], "v": [os.urandom(9000)]})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(StorageError, match=r"cannot write .*\.parquet"):
+            take_other(store, big)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert files(store) == before
+
+
+def take_other(store: StateStore, rows: Any) -> None:
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.keyed("u", "other", rows, key="k")
+
+
+# --- the store ------------------------------------------------------------------------------------
+
+
+def test_a_store_is_not_made_inside_a_foreign_folder(tmp_path: Path) -> None:
+    """Nor in a file; what is there stays as it is."""
+    (tmp_path / "thesis.txt").write_text("x")
+    for place in (tmp_path, tmp_path / "thesis.txt"):
+        store = StateStore.open(str(place), table_format="parquet")
+        with pytest.raises(StateStoreError, match="not a store"):
+            store.snapshot(parallelism=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_a_table_format_is_delta_or_parquet(tmp_path: Path) -> None:
+    """Delta needs Spark, and says so before anything is written."""
+    with pytest.raises(InvalidArgumentError, match="'iceberg'; there is delta and parquet"):
+        StateStore.open(str(tmp_path), table_format="iceberg")
+    with pytest.raises(InvalidArgumentError, match="written with Spark"):
+        StateStore.open(str(tmp_path)).snapshot(parallelism=1)
+
+
+def test_the_writer_and_the_times_are_recorded(store: StateStore) -> None:
+    """Each attempt has a token of its own."""
+    take(store)
+    take(store)
+    first, second = (store.manifest(checkpoint) for checkpoint in (1, 2))
+    assert first.started_at_ms <= first.created_at_ms <= second.started_at_ms
+    assert first.writer.token != second.writer.token
+    assert first.writer.name == second.writer.name
+    assert first.store_id == second.store_id

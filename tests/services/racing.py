@@ -1,0 +1,71 @@
+"""Processes that race to put the same names, many names at a time; readers look on.
+
+The server of the tests makes the loser of a collision wait for whole seconds, idle: names that are
+raced for one after another would take minutes.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+from statestore.storage import S3Storage, Storage
+
+SIZE = 64 * 1024
+LANES = 32
+
+
+def race(storage: S3Storage, writers: int, names: list[str]) -> tuple[list[list[str]], list[str]]:
+    """Return which names each writer has won, and whatever a reader has found that is not whole."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    barrier, results = context.Barrier(writers), context.SimpleQueue()
+    processes = [
+        context.Process(target=_write, args=(storage, number, names, barrier, results))
+        for number in range(1, writers + 1)
+    ]
+    for process in processes:
+        process.start()
+    problems = []
+    while results.empty():
+        problems += [torn for name in names[::LANES] for torn in _torn(storage, name)]
+        time.sleep(0.02)
+    outcomes: dict[int, Any] = dict(results.get() for _ in processes)
+    for process in processes:
+        process.join()
+    for number, (won, torn) in outcomes.items():
+        problems += torn
+        problems += [name for name in won if storage.read(name)[0] != number]
+    return [won for won, _ in outcomes.values()], problems
+
+
+def _write(storage: Storage, number: int, names: list[str], barrier: Any, results: Any) -> None:
+    won: list[str] = []
+    problems: list[str] = []
+    try:
+        with ThreadPoolExecutor(LANES) as lanes:
+            for first in range(0, len(names), LANES):
+                some = names[first : first + LANES]
+                barrier.wait(timeout=60)
+                puts = lanes.map(partial(_put, storage, number), some)
+                won += [name for name, is_mine in zip(some, puts, strict=True) if is_mine]
+                for torn in lanes.map(partial(_torn, storage), some):
+                    problems += torn
+    except Exception as error:  # noqa: BLE001 - reported by the process that asserts
+        problems.append(repr(error))
+    results.put((number, (won, problems)))
+
+
+def _put(storage: Storage, number: int, name: str) -> bool:
+    return storage.put_if_absent(name, bytes([number]) * SIZE)
+
+
+def _torn(storage: Storage, name: str) -> list[str]:
+    try:
+        raw = storage.read(name)
+    except FileNotFoundError:
+        return []
+    return [] if raw == raw[:1] * SIZE else [f"{name}: {len(raw)} bytes, or of two writers"]

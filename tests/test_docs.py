@@ -1,0 +1,92 @@
+"""What the documents show is run: README's Python, its commands, and the demo's printed output."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from statestore.demo import run
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    """Return the fenced blocks of README in a language."""
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def commands() -> list[str]:
+    """Return what README tells the reader to type."""
+    return re.findall(r"^\$ (.+)$", "\n".join(blocks("console")), re.MULTILINE)
+
+
+@pytest.fixture
+def here(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working folder in which README's Python has just been run."""
+    assert spark is not None
+    monkeypatch.chdir(tmp_path)
+    for block in blocks("python"):
+        exec(compile(block, "README.md", "exec"), {})
+    return tmp_path
+
+
+def test_the_examples_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """README's Python runs as it stands, and every statestore command on the store it made."""
+    assert "checkpoint 1" in capsys.readouterr().out
+    typed = [line for line in commands() if line.startswith("statestore ")]
+    assert len(typed) > 4
+    for line in typed:
+        words = [sys.executable, "-m", "statestore", *shlex.split(line)[1:]]
+        done = subprocess.run(words, cwd=here, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{line}\n{done.stderr}"
+        assert done.stdout or "--to ./restored" in line
+
+
+def test_the_commands_exist() -> None:
+    """Make targets, jobs and settings files that README names are there."""
+    makefile = (ROOT / "Makefile").read_text()
+    for line in commands():
+        match shlex.split(line):
+            case ["make", target]:
+                assert f"\n{target}:" in makefile
+            case ["python", "-m", module, "--conf-file", settings]:
+                assert (ROOT / f"{module.replace('.', '/')}.py").exists()
+                assert (ROOT / settings).exists()
+            case ["statestore", *_]:
+                continue
+            case other:
+                pytest.fail(f"README shows a command that no test runs: {other}")
+
+
+def test_the_demo_prints_what_readme_shows(
+    tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The whole demo, over all flights: equal to an uninterrupted run, and as README has it."""
+    assert spark is not None
+    assert run(tmp_path / "statestore-demo") == 0
+    printed = capsys.readouterr().out
+    (shown,) = (block for block in blocks("text") if "flights" in block)
+    assert masked(printed) == masked(shown)
+
+
+def masked(text: str) -> list[str]:
+    """Return the lines without what differs from run to run: seconds, and where the store lies."""
+    text = re.sub(r"\d+(\.\d)?(?= s\b| seconds\b|$)", "#", text.strip(), flags=re.MULTILINE)
+    text = re.sub(r"--store \S+", "--store #", text)
+    return [re.sub(r" +", " ", line).strip() for line in text.splitlines() if line.strip()]
+
+
+def test_links_lead_somewhere() -> None:
+    """Every relative link in README and docs names a file of the repository."""
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / "bench/README.md"]:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+            if not target.startswith("http"):
+                assert os.path.exists(page.parent / target), f"{page.name}: {target}"  # noqa: PTH110
