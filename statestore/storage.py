@@ -14,6 +14,7 @@ system come out as StorageError with the cause kept, except FileNotFoundError, w
 from __future__ import annotations
 
 import errno
+import functools
 import itertools
 import os
 import uuid
@@ -26,7 +27,7 @@ import fsspec
 from fsspec.utils import get_protocol
 
 from statestore.errors import InvalidArgumentError, MissingDependencyError, StorageError
-from statestore.s3errors import S3File, s3_code, s3_errors
+from statestore.s3io import S3Reader, S3Writer, s3_code, s3_errors
 
 __all__ = ["LocalStorage", "S3Storage", "Storage", "open_storage"]
 
@@ -331,16 +332,15 @@ class S3Storage:
 
     def open_write(self, name: str) -> BinaryIO:
         """Return an object to write, sent in parts; it exists once it is closed."""
-        with s3_errors("write", self._full(name)):
-            file = self._fs.open(self._key(name), "xb", block_size=_PART_BYTES)
-            return cast(BinaryIO, S3File(file, self._full(name)))
+        call = functools.partial(self._call, name=name)
+        return cast(BinaryIO, S3Writer(call, self._full(name), _PART_BYTES))
 
     def open_read(self, name: str) -> BinaryIO:
         """Return an object to read, fetched by byte ranges as it is read."""
         size = self.size(name)
         with s3_errors("read", self._full(name)):
             file = self._fs.open(self._key(name), "rb", block_size=_READ_AHEAD_BYTES, size=size)
-            return cast(BinaryIO, S3File(file, self._full(name)))
+            return cast(BinaryIO, S3Reader(file, self._full(name)))
 
     def sync(self, names: Iterable[str]) -> None:
         """Do nothing: an object that exists is durable."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from statestore.model.keyhash import DEFAULT_HASH_SCHEME, HASH_SCHEMES
 from statestore.model.state import StateKind, TimeDomain
 from statestore.testing.reference import canonical
 
@@ -42,6 +43,7 @@ class KeyedCase:
     namespace: tuple[str, ...]
     entry: tuple[str, ...]
     max_parallelism: int
+    hash_scheme: str = DEFAULT_HASH_SCHEME
 
     def write(
         self, checkpoint: CheckpointWriter, uid: str, name: str, rows: Any = None
@@ -56,6 +58,7 @@ class KeyedCase:
             namespace=self.namespace,
             entry=self.entry,
             max_parallelism=self.max_parallelism,
+            hash_scheme=self.hash_scheme,
             time_domain=TimeDomain.EVENT if self.kind is StateKind.TIMERS else None,
         )
 
@@ -158,7 +161,10 @@ def table(names: list[str], kinds: list[Kind], rows: list[tuple[Any, ...]]) -> p
 def keyed_cases(draw: st.DrawFn, max_keys: int = 8) -> KeyedCase:
     """A keyed state of any kind: some keys, each with no, one or several entries."""
     kind = draw(st.sampled_from(StateKind))
-    key = draw(st.lists(key_kinds, min_size=1, max_size=3))
+    scheme = draw(st.sampled_from(HASH_SCHEMES))
+    # A row of Flink SQL has no struct in its key.
+    one_column = st.sampled_from(KEY_KINDS) if scheme == "flink-sql" else key_kinds
+    key = draw(st.lists(one_column, min_size=1, max_size=3))
     namespace = draw(st.lists(st.sampled_from(KEY_KINDS).map(nullable), max_size=2))
     entry = draw(_entry_kinds(kind))
     values = draw(st.lists(value_kinds.map(nullable), max_size=2))
@@ -184,6 +190,7 @@ def keyed_cases(draw: st.DrawFn, max_keys: int = 8) -> KeyedCase:
         namespace=tuple(names["namespace"]),
         entry=tuple(names["entry"]),
         max_parallelism=draw(max_parallelisms),
+        hash_scheme=scheme,
     )
 
 

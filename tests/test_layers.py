@@ -23,7 +23,7 @@ LAYERS = (
     ("statestore.commands",),
     ("statestore.catalog", "statestore.table", "statestore.sources"),
     ("statestore.storage",),
-    ("statestore.s3errors",),
+    ("statestore.s3io",),
     ("statestore.model",),
     ("statestore.errors", "statestore.java", "statestore._version"),
 )

@@ -11,11 +11,11 @@ import os
 import socket
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 from statestore.catalog import Catalog
 from statestore.commands.states import KeyedRequest, keyed_state, operator_state
@@ -38,7 +38,6 @@ from statestore.table.keyed import KeyedTarget
 __all__ = ["CheckpointWriter"]
 
 Columns = str | Sequence[str]
-E = TypeVar("E", KeyedEntry, OperatorEntry)
 _PUBLISHERS = 4
 _USED = "the 'with' block of this snapshot has begun already; take another one: store.snapshot(…)"
 
@@ -253,6 +252,9 @@ class CheckpointWriter:
 
     def _manifest(self) -> Manifest:
         attempt = self._attempt
+        tables = iter(self._publish())
+        keyed = tuple(replace(entry, table=next(tables)) for entry in self._keyed)
+        operator = tuple(replace(entry, table=next(tables)) for entry in self._operator)
         return Manifest(
             store_id=attempt.catalog.store_id,
             checkpoint_id=attempt.checkpoint_id,
@@ -260,17 +262,15 @@ class CheckpointWriter:
             started_at_ms=attempt.started_at_ms,
             created_at_ms=_now_ms(),
             writer=attempt.writer,
-            keyed=tuple(self._published(self._keyed)),
-            operator=tuple(self._published(self._operator)),
+            keyed=keyed,
+            operator=operator,
         )
 
-    def _published(self, entries: Sequence[E]) -> Iterator[E]:
-        """Publish the tables side by side: a table's commit is mostly waiting."""
+    def _publish(self) -> Sequence[TableRef]:
+        """Publish all tables, side by side: a table's commit is mostly waiting."""
         publish, checkpoint_id = self._attempt.table.publish, self._attempt.checkpoint_id
         with ThreadPoolExecutor(max_workers=_PUBLISHERS) as pool:
-            tables = pool.map(lambda entry: publish(entry, checkpoint_id), entries)
-            for entry, table in zip(entries, tables, strict=True):
-                yield replace(entry, table=table)
+            return [*pool.map(lambda entry: publish(entry, checkpoint_id), self._entries())]
 
     def _entries(self) -> tuple[Entry, ...]:
         return (*self._keyed, *self._operator)

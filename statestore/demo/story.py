@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import itertools
 import shlex
+import shutil
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -251,7 +253,7 @@ def _end(demo: Demo, job: Job, seconds: float) -> None:
     columns = ("checkpoint", "parallelism", "flights", "rows", "bytes", "files", "seconds")
     lines = [asdict(taken) for taken in demo.taken]
     unkeyed = sum(job.unkeyed.values())
-    command = f"statestore --store {shlex.quote(str(demo.directory / 'store'))} show latest"
+    command = f"{_program()} --store {shlex.quote(str(demo.directory / 'store'))} show latest"
     demo.teller.table(columns, [line.values() for line in lines])
     demo.teller.say(
         f"{job.consumed:,} flights consumed. {unkeyed:,} of them have no tail number; "
@@ -269,3 +271,11 @@ def _end(demo: Demo, job: Job, seconds: float) -> None:
             "next": command,
         }
     )
+
+
+def _program() -> str:
+    """Return how the reader runs the command: by name, or by the path of this run (make demo)."""
+    if shutil.which("statestore"):
+        return "statestore"
+    run_by = Path(sys.argv[0])
+    return shlex.quote(str(run_by)) if run_by.name == "statestore" else "python -m statestore"

@@ -1,4 +1,4 @@
-"""What S3 answers, as errors of ours that say what to do; and files that raise them.
+"""What S3 answers, as errors of ours that say what to do; its objects as files that raise them.
 
 Of botocore's, aiohttp's and s3fs's errors not all are OSError, and s3fs turns some of S3's own into
 a bare EINVAL. Here each becomes StorageError, its cause kept, or FileNotFoundError where the caller
@@ -10,13 +10,13 @@ from __future__ import annotations
 import errno
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
 from statestore.errors import StorageError
 
-__all__ = ["S3File", "s3_code", "s3_errors"]
+__all__ = ["S3Reader", "S3Writer", "s3_code", "s3_errors"]
 
 ADVICE = {
     "there is no such bucket; create it, or check the URL": {"NoSuchBucket"},
@@ -62,25 +62,20 @@ def s3_code(error: BaseException) -> str:
     return str(response.get("Error", {}).get("Code", type(error).__name__))
 
 
-class S3File(io.RawIOBase):
-    """A file of s3fs whose errors are ours; after one, nothing of a new object appears."""
+class S3Reader(io.RawIOBase):
+    """An object to read and seek in, fetched by byte ranges; wraps a file of s3fs."""
 
     def __init__(self, file: Any, where: str) -> None:
-        """Take a file that s3fs opened as ``rb`` or ``xb``, and its URL for messages."""
+        """Take a file opened to read, and its URL for messages."""
         self._file, self._where = file, where
-        self._reads: bool = file.mode == "rb"
 
     def readable(self) -> bool:
-        """Return whether it was opened to read."""
-        return self._reads
-
-    def writable(self) -> bool:
-        """Return whether it was opened to write."""
-        return not self._reads
+        """Return True."""
+        return True
 
     def seekable(self) -> bool:
-        """Return whether it can be read from any place; a new object is written front to back."""
-        return self._reads
+        """Return True."""
+        return True
 
     def tell(self) -> int:
         """Return the position."""
@@ -101,25 +96,75 @@ class S3File(io.RawIOBase):
         buffer[: len(data)] = data
         return len(data)
 
+    def close(self) -> None:
+        """Let go of what was read ahead."""
+        super().close()
+        self._file.close()
+
+
+class S3Writer(io.RawIOBase):
+    """A new object, sent in parts while it is written; it exists once it is closed, whole.
+
+    Not s3fs's own file, which finishes the object when it is merely dropped, also after an error,
+    and at the end of the interpreter waits for ever for a thread that has ended before.
+    """
+
+    def __init__(self, call: Callable[..., dict[str, Any]], where: str, part_bytes: int) -> None:
+        """Take what asks S3 about this object, its URL for messages, and how much a part holds."""
+        self._call, self._where, self._part_bytes = call, where, part_bytes
+        self._waiting = bytearray()
+        self._upload: str | None = None
+        self._parts: list[dict[str, Any]] = []
+
+    def writable(self) -> bool:
+        """Return True."""
+        return True
+
     def write(self, data: Any, /) -> int:
-        """Take bytes; they are sent a part at a time."""
+        """Take bytes; once they fill a part, it is sent."""
+        if self.closed:
+            raise ValueError(f"{self._where} is closed already")
+        size = memoryview(data).nbytes
+        self._waiting += data
         with s3_errors("write", self._where), self._discarding():
-            return int(self._file.write(data))
+            while len(self._waiting) >= self._part_bytes:
+                self._send_part()
+        return size
 
     def close(self) -> None:
-        """Finish: a new object exists from here on, whole."""
+        """Make the object appear."""
         if self.closed:
             return
         super().close()
-        with s3_errors("read" if self._reads else "write", self._where), self._discarding():
-            self._file.close()
+        with s3_errors("write", self._where), self._discarding():
+            if self._upload is None:
+                self._call("put_object", Body=bytes(self._waiting))
+                return
+            if self._waiting:
+                self._send_part()
+            parts = {"Parts": self._parts}
+            self._call("complete_multipart_upload", UploadId=self._upload, MultipartUpload=parts)
+
+    def __del__(self) -> None:
+        """Send nothing: what was not closed shall not appear."""
+        super().close()
+
+    def _send_part(self) -> None:
+        if self._upload is None:
+            self._upload = str(self._call("create_multipart_upload")["UploadId"])
+        number = len(self._parts) + 1
+        body = bytes(self._waiting[: self._part_bytes])
+        sent = self._call("upload_part", UploadId=self._upload, PartNumber=number, Body=body)
+        self._parts.append({"PartNumber": number, "ETag": sent["ETag"]})
+        del self._waiting[: self._part_bytes]
 
     @contextmanager
     def _discarding(self) -> Iterator[None]:
         try:
             yield
-        except Exception:
-            self._file.closed = True
-            # Parts that were sent would stay, unseen and billed.
-            self._file.discard()
+        except BaseException:
+            super().close()
+            if self._upload is not None:
+                # Parts that were sent would stay, unseen and billed.
+                self._call("abort_multipart_upload", UploadId=self._upload)
             raise
