@@ -52,8 +52,9 @@ class TestDeltaTable(StateTableSuite):
         # DuckDB reads the files that the log names; its own Delta extension is a download.
         files = [f"{path}/{handle.path}" for handle in store.manifest().keyed[0].handles]
         query = "SELECT * FROM read_parquet($files, hive_partitioning=true)"
-        found = duckdb.sql(query, params={"files": files}).to_arrow_table()
-        assert spark_rows(_Frame(found)) == wanted
+        found = duckdb.sql(query, params={"files": files})
+        assert found is not None
+        assert spark_rows(_Frame(found.to_arrow_table())) == wanted
 
     def test_the_manifest_names_the_table_version(
         self, store: StateStore, users: Any, spark: SparkSession
