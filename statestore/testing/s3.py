@@ -37,11 +37,13 @@ START_SECONDS = 60
 STARTS = 3
 LOG, CONFIG = "weed.log", "s3.json"
 
-# Runs its arguments, and kills them when its stdin closes: however we end, the kernel closes it.
+# Runs its arguments after the first; when its stdin closes, as it does however this process ends,
+# it removes the sockets that lie outside of the directory, and kills what it runs.
 _TIED_TO_US = """
 exec 3<&0
+sockets=$1; shift
 "$@" 3<&- & server=$!
-{ cat <&3 > /dev/null; kill -9 $server; } 2> /dev/null &
+{ cat <&3 > /dev/null; rm -f $sockets; kill -9 $server; } 2> /dev/null &
 wait $server
 """
 _SERVERS = ("master", "volume", "filer", "s3")
@@ -125,7 +127,8 @@ def _running(weed: str, directory: Path) -> Iterator[tuple[subprocess.Popen[byte
     (directory / "data").mkdir(parents=True, exist_ok=True)
     (directory / CONFIG).touch(mode=0o600)
     (directory / CONFIG).write_text(json.dumps(_users(server)))
-    command = ["sh", "-c", _TIED_TO_US, "sh", weed, *_arguments(ports, grpc)]
+    sockets = " ".join(f"/tmp/seaweedfs-{name}-grpc-{port}.sock" for name, port in grpc.items())
+    command = ["sh", "-c", _TIED_TO_US, "sh", sockets, weed, *_arguments(ports, grpc)]
     with (directory / LOG).open("wb") as log:
         process = subprocess.Popen(
             command, cwd=directory, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT
@@ -137,8 +140,6 @@ def _running(weed: str, directory: Path) -> Iterator[tuple[subprocess.Popen[byte
         # Not asked to end, but killed: nothing that it wrote is needed any more.
         process.stdin.close()
         process.wait(timeout=30)
-        for name, port in grpc.items():
-            Path(f"/tmp/seaweedfs-{name}-grpc-{port}.sock").unlink(missing_ok=True)
 
 
 def _arguments(ports: dict[str, int], grpc: dict[str, int]) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 from statestore.storage import S3Storage, Storage
 
 SIZE = 64 * 1024
-LANES = 32
+LANES = 64
 
 
 def race(storage: S3Storage, writers: int, names: list[str]) -> tuple[list[list[str]], list[str]]:
