@@ -74,10 +74,6 @@ class Catalog:
         manifests, tombstones = self._ids()
         return max(manifests | tombstones, default=0) + 1
 
-    def latest_id(self) -> int | None:
-        """Return the newest visible checkpoint's id, None when there is none."""
-        return max(self.checkpoint_ids(), default=None)
-
     def load(self, checkpoint: int | str) -> Manifest:
         """Return a manifest by id or ``"latest"``.
 
@@ -111,10 +107,18 @@ class Catalog:
         # An object store's client that lost the answer puts again, and then meets its own object.
         if self.storage.read(name) == raw:
             return
-        raise CommitConflictError(
-            f"checkpoint {manifest.checkpoint_id} of {self.storage.url} was committed by "
-            f"{self._winner(name)} first; nothing of this one is visible. Take the snapshot "
-            "again: it will get a new id"
+        raise self._conflict(manifest.checkpoint_id)
+
+    def refuse_taken(self, checkpoint_id: int) -> None:
+        """Raise CommitConflictError when the id is taken: what would be lost is not even begun."""
+        if manifest_path(checkpoint_id) in self.storage.list(CHECKPOINTS):
+            raise self._conflict(checkpoint_id)
+
+    def _conflict(self, checkpoint_id: int) -> CommitConflictError:
+        return CommitConflictError(
+            f"checkpoint {checkpoint_id} of {self.storage.url} was committed by "
+            f"{self._winner(manifest_path(checkpoint_id))} first; nothing of this one is visible. "
+            "Take the snapshot again: it will get a new id"
         )
 
     def _ids(self) -> tuple[set[int], set[int]]:

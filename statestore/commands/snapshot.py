@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import socket
 import time
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -18,11 +17,11 @@ from types import TracebackType
 from typing import Any
 
 from statestore.catalog import Catalog
+from statestore.commands.history import History
 from statestore.commands.states import KeyedRequest, keyed_state, operator_state
 from statestore.errors import (
     CommitConflictError,
     InvalidArgumentError,
-    MalformedManifestError,
     StorageError,
 )
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
@@ -51,7 +50,7 @@ class Attempt:
     parquet: ParquetOptions
     parallelism: int
     checkpoint_id: int
-    previous: Manifest | None
+    history: History
     writer: Writer
     started_at_ms: int
 
@@ -65,7 +64,7 @@ class CheckpointWriter:
         self._keyed: list[KeyedEntry] = []
         self._operator: list[OperatorEntry] = []
         self._committed: Manifest | None = None
-        self._entered = self._left = False
+        self._entered = self._left = self._published = False
 
     @property
     def id(self) -> int:
@@ -122,7 +121,7 @@ class CheckpointWriter:
             schema=engine.schema_of(rows),
             key_types=lambda names, scheme: engine.key_types(rows, names, scheme),
             parallelism=attempt.parallelism,
-            previous=attempt.previous,
+            history=attempt.history,
             so_far=self._keyed,
         )
         folder = keyed_table(uid, name)
@@ -213,6 +212,7 @@ class CheckpointWriter:
             self._discard(error)
             return
         try:
+            self._attempt.catalog.refuse_taken(self._attempt.checkpoint_id)
             manifest = self._manifest()
         except BaseException as failure:
             self._discard(failure)
@@ -231,7 +231,7 @@ class CheckpointWriter:
         self._refuse_twice(uid, name)
         attempt = self._attempt
         state, table, counts = operator_state(
-            uid, name, elements, mode, attempt.parallelism, attempt.previous
+            uid, name, elements, mode, attempt.parallelism, attempt.history
         )
         folder = operator_table(uid, name)
         handles = write_elements(
@@ -269,6 +269,7 @@ class CheckpointWriter:
     def _publish(self) -> Sequence[TableRef]:
         """Publish all tables, side by side: a table's commit is mostly waiting."""
         publish, checkpoint_id = self._attempt.table.publish, self._attempt.checkpoint_id
+        self._published = self._attempt.table.keeps_log
         with ThreadPoolExecutor(max_workers=_PUBLISHERS) as pool:
             return [*pool.map(lambda entry: publish(entry, checkpoint_id), self._entries())]
 
@@ -276,7 +277,13 @@ class CheckpointWriter:
         return (*self._keyed, *self._operator)
 
     def _discard(self, reason: BaseException) -> None:
-        """Delete what was written; what cannot be deleted is noted on the reason, and left."""
+        """Delete what was written; what cannot be deleted is noted on the reason, and left.
+
+        Files that a table's log may name already stay: without them the table could not be read.
+        """
+        if self._published:
+            reason.add_note("its files stay behind: the tables' newest versions name them")
+            return
         for entry in self._entries():
             for handle in entry.handles:
                 try:
@@ -302,24 +309,11 @@ def begin(
         parquet=parquet,
         parallelism=parallelism,
         checkpoint_id=catalog.next_id(),
-        previous=_newest_readable(catalog),
+        history=History(catalog),
         writer=Writer(release, f"{socket.gethostname()}:{os.getpid()}", token),
         started_at_ms=_now_ms(),
     )
     return CheckpointWriter(attempt)
-
-
-def _newest_readable(catalog: Catalog) -> Manifest | None:
-    """Return the checkpoint that new states must agree with, None when there is none (I3).
-
-    A damaged manifest must not keep a job from taking its next checkpoint.
-    """
-    for checkpoint_id in reversed(catalog.checkpoint_ids()):
-        try:
-            return catalog.load(checkpoint_id)
-        except MalformedManifestError as error:
-            warnings.warn(f"{error}; going by the checkpoint before it", stacklevel=4)
-    return None
 
 
 def _names(columns: Columns) -> tuple[str, ...]:

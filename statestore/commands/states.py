@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from statestore.commands.history import History
 from statestore.errors import InvalidArgumentError, ParallelismError, SchemaMismatchError
 from statestore.model.keygroups import default_max_parallelism, effective_max_parallelism
 from statestore.model.keyhash import HASH_SCHEMES
-from statestore.model.manifest import KeyedEntry, Manifest
+from statestore.model.manifest import KeyedEntry
 from statestore.model.redistribution import RedistributionMode, redistribute_counts
 from statestore.model.schema import Schema, same_columns
 from statestore.model.state import (
@@ -56,14 +57,14 @@ def keyed_state(
     schema: Schema,
     key_types: Callable[[tuple[str, ...], str], tuple[str, ...]],
     parallelism: int,
-    previous: Manifest | None,
+    history: History,
     so_far: Sequence[KeyedEntry],
 ) -> KeyedState:
     """Return the state to write, its columns in stored order: key, namespace, entry, values.
 
     Raises InvalidArgumentError, UnsupportedTypeError, ParallelismError or SchemaMismatchError.
     """
-    stored = _stored(previous, request.uid, request.name)
+    stored = history.keyed(request.uid, request.name)
     scheme = request.hash_scheme or (stored.hash_scheme if stored else DEFAULT_HASH_SCHEME)
     if scheme not in HASH_SCHEMES:
         raise InvalidArgumentError(f"no hash scheme {scheme!r}; there is {', '.join(HASH_SCHEMES)}")
@@ -78,7 +79,7 @@ def keyed_state(
         namespace=request.namespace,
         entry=request.entry,
         key_types=key_types(request.key, scheme),
-        max_parallelism=_max_parallelism(request, parallelism, previous, so_far),
+        max_parallelism=_max_parallelism(request, parallelism, history, so_far),
         hash_scheme=scheme,
         time_domain=request.time_domain,
     )
@@ -91,14 +92,14 @@ def operator_state(
     elements: Any,
     mode: RedistributionMode,
     parallelism: int,
-    previous: Manifest | None,
+    history: History,
 ) -> tuple[OperatorState, pa.Table, tuple[int, ...]]:
     """Return the state, its elements with ``subtask`` and ``position``, and the counts per subtask.
 
     Raises InvalidArgumentError when the lists are not one per subtask, and SchemaMismatchError when
     mode or columns differ from the stored ones.
     """
-    stored = _stored_operator(previous, uid, name)
+    stored = history.operator(uid, name)
     if stored is not None and stored.mode is mode and not stored.schema.fields:
         stored = None  # it never had an element, so nothing is known of its columns
     copies = 1 if mode is RedistributionMode.BROADCAST else parallelism
@@ -110,9 +111,8 @@ def operator_state(
         if len(lists) != copies:
             raise InvalidArgumentError(
                 f"operator state {name!r} of operator {uid!r} has {len(lists)} lists of "
-                "elements, and the "
-                f"parallelism is {parallelism}: give one list per subtask, an empty one where "
-                "there is none"
+                f"elements, and the parallelism is {parallelism}: give one list per subtask, an "
+                "empty one where there is none"
             )
         table = elements_table(lists, stored.schema if stored else None)
     state = OperatorState(uid=uid, name=name, mode=mode, schema=schema_of_elements(table))
@@ -164,33 +164,22 @@ def _bare(element: dict[str, Any]) -> dict[str, Any]:
 def _max_parallelism(
     request: KeyedRequest,
     parallelism: int,
-    previous: Manifest | None,
+    history: History,
     so_far: Sequence[KeyedEntry],
 ) -> int:
-    """Return the operator's max parallelism: stored, or of its other states, or asked for, or
-    default.
+    """Return the operator's max parallelism: as stored, else of its other states, else as asked
+    for, else Flink's default.
     """
-    entries: Iterable[KeyedEntry] = (*so_far, *(previous.keyed if previous else ()))
-    known = [e.state.max_parallelism for e in entries if e.state.uid == request.uid]
+    uid, asked = request.uid, request.max_parallelism
+    siblings = (entry.state.max_parallelism for entry in so_far if entry.state.uid == uid)
+    known = next(siblings, None) or history.max_parallelism(uid)
     try:
-        if known:
-            return effective_max_parallelism(known[0], parallelism, request.max_parallelism)
-        if request.max_parallelism is None:
+        if known is None and asked is None:
             return default_max_parallelism(parallelism)
-        return effective_max_parallelism(None, parallelism, request.max_parallelism)
+        return effective_max_parallelism(known, parallelism, asked)
     except ParallelismError as error:
-        error.add_note(f"for state {request.name!r} of operator {request.uid!r}")
+        error.add_note(f"for state {request.name!r} of operator {uid!r}")
         raise
-
-
-def _stored(previous: Manifest | None, uid: str, name: str) -> KeyedState | None:
-    entries = previous.keyed if previous else ()
-    return next((e.state for e in entries if (e.state.uid, e.state.name) == (uid, name)), None)
-
-
-def _stored_operator(previous: Manifest | None, uid: str, name: str) -> OperatorState | None:
-    entries = previous.operator if previous else ()
-    return next((e.state for e in entries if (e.state.uid, e.state.name) == (uid, name)), None)
 
 
 def _as_stored(state: KeyedState, stored: KeyedState) -> KeyedState:

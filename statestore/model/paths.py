@@ -28,6 +28,7 @@ __all__ = [
     "keyed_table",
     "manifest_path",
     "operator_file",
+    "operator_folder",
     "operator_table",
     "partition_file",
     "tombstone_path",
@@ -95,14 +96,19 @@ def checkpoint_id_of(path: str) -> tuple[int, bool] | None:
     return int(match[1]), match[2] == "expired"
 
 
+def operator_folder(uid: str) -> str:
+    """Return the folder of an operator's tables."""
+    return f"operators/{escape(uid)}"
+
+
 def keyed_table(uid: str, state: str) -> str:
     """Return the folder of a keyed state's table."""
-    return f"operators/{escape(uid)}/keyed/{escape(state)}"
+    return f"{operator_folder(uid)}/keyed/{escape(state)}"
 
 
 def operator_table(uid: str, state: str) -> str:
     """Return the folder of an operator state's table."""
-    return f"operators/{escape(uid)}/operator/{escape(state)}"
+    return f"{operator_folder(uid)}/operator/{escape(state)}"
 
 
 def partition_file(checkpoint_id: int, key_group: int, token: str) -> str:

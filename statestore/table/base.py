@@ -24,6 +24,7 @@ class StateTable(Protocol):
     """The table of one state, in one store."""
 
     format: str
+    keeps_log: bool
 
     def publish(self, entry: Entry, checkpoint_id: int) -> TableRef:
         """Make the entry's files the table's content, if the format keeps a log; return the table.
@@ -37,6 +38,7 @@ class ParquetTable:
     """Data files without a log: there is nothing to publish."""
 
     format = "parquet"
+    keeps_log = False
 
     def publish(self, entry: Entry, checkpoint_id: int) -> TableRef:
         """Return the table as the entry names it."""

@@ -57,6 +57,7 @@ class DeltaTable:
     """Publishes the states of one store as Delta tables."""
 
     format = "delta"
+    keeps_log = True
 
     def __init__(self, spark: SparkSession, storage: Storage) -> None:
         """Take a session that has Delta; MissingDependencyError when it has not."""
@@ -87,12 +88,15 @@ class DeltaTable:
         delta = self._jvm.org.apache.spark.sql.delta
         parse = _scala_object(delta.actions, "Action").fromJson
         transaction = delta.DeltaLog.forTable(self._spark._jsparkSession, url).startTransaction()
-        if transaction.readVersion() < 0:
-            transaction.updateMetadata(parse(json.dumps(_metadata(entry))), False)
-        else:
-            _check_schema(transaction.metadata().schemaString(), entry)
+        new = transaction.readVersion() < 0
+        old = [] if new else list(_iterate(transaction.filterFiles()))
+        if new or (not old and not _fits(transaction.metadata().schemaString(), entry)):
+            table_id = str(uuid.uuid4()) if new else transaction.metadata().id()
+            metadata = parse(json.dumps(_metadata(entry, table_id)))
+            transaction.updateMetadata(metadata, False)
+        elif not _fits(transaction.metadata().schemaString(), entry):
+            raise _other_columns(transaction.metadata().schemaString(), entry)
         application = f"statestore:{entry.table.path}"
-        old = list(_iterate(transaction.filterFiles()))
         published = transaction.txnVersion(application) == checkpoint_id
         if published and {file.path() for file in old} == {h.path for h in entry.handles}:
             return int(transaction.readVersion())
@@ -130,12 +134,12 @@ class DeltaTable:
         }
 
 
-def _metadata(entry: Entry) -> dict[str, Any]:
+def _metadata(entry: Entry, table_id: str) -> dict[str, Any]:
     """Return the action that makes the table (Delta protocol, "Change Metadata")."""
     keyed = isinstance(entry, KeyedEntry)
     names = ",".join(f"`{name.replace('`', '``')}`" for name in _statistics_columns(entry))
     metadata = {
-        "id": str(uuid.uuid4()),
+        "id": table_id,
         "description": f"statestore: {entry.state}",
         "format": {"provider": "parquet", "options": {}},
         "schemaString": json.dumps(_table_schema(entry).to_json()),
@@ -154,13 +158,16 @@ def _table_schema(entry: Entry) -> Schema:
     return Schema((*added, *entry.state.schema.fields))
 
 
-def _check_schema(schema_string: str, entry: Entry) -> None:
-    stored, wanted = schema_from_json(json.loads(schema_string)), _table_schema(entry)
-    if not same_columns(stored, wanted):
-        raise SchemaMismatchError(
-            f"the Delta table of {entry.state} has the columns ({stored}), and this checkpoint has "
-            f"({wanted}); keep them, or use a new state name"
-        )
+def _fits(schema_string: str, entry: Entry) -> bool:
+    return same_columns(schema_from_json(json.loads(schema_string)), _table_schema(entry))
+
+
+def _other_columns(schema_string: str, entry: Entry) -> SchemaMismatchError:
+    stored = schema_from_json(json.loads(schema_string))
+    return SchemaMismatchError(
+        f"the Delta table of {entry.state} has the columns ({stored}), and this checkpoint has "
+        f"({_table_schema(entry)}); keep them, or use a new state name"
+    )
 
 
 def _statistics_columns(entry: Entry) -> tuple[str, ...]:

@@ -1,9 +1,8 @@
 """Operator state into files and back: elements with their old subtask and position.
 
 An operator state of a checkpoint is one file, ordered by (subtask, position). Broadcast state is
-one copy, as subtask 0. Reading can be limited to the elements with given column values (Parquet row
-groups and pages that cannot hold them are skipped), so that a reader of union state fetches only
-its part.
+one copy, as subtask 0. Reading can be limited to the elements with given column values, so that a
+reader of union state is handed its part alone; the file is still read as a whole.
 """
 
 from __future__ import annotations

@@ -338,3 +338,20 @@ def test_elements_in_a_place_that_is_none_are_refused(
 def elements(store: StateStore, mode: str, given: Any) -> Any:
     with store.snapshot(parallelism=2) as checkpoint:
         return getattr(checkpoint, mode)("u", "n", given)
+
+
+def test_a_state_left_out_for_a_while_keeps_its_key_groups(store: StateStore) -> None:
+    """I3: a state that the newest checkpoint lacks is still what an older one stored."""
+    rows = pa.table({"user": ["a", "b"], "n": [1, 2]})
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.keyed("op", "state", rows, key="user", max_parallelism=16)
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.union("source", "offsets", [[{"n": 1}], []])
+    with store.snapshot(parallelism=2) as checkpoint:
+        again = checkpoint.keyed("op", "state", rows, key="user")
+    assert again.state.max_parallelism == 16
+    with (
+        pytest.raises(ParallelismError),
+        store.snapshot(parallelism=2) as checkpoint,
+    ):
+        checkpoint.keyed("op", "state", rows, key="user", max_parallelism=32)

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from statestore import StateStore, errors
-from statestore.testing.table_suite import StateTableSuite, rows_of, spark_rows, take
+from statestore.testing.table_suite import StateTableSuite, rows_of, spark_rows, take, write
 
 TABLE = "operators/totals/keyed/total"
 
@@ -98,6 +98,27 @@ class TestDeltaTable(StateTableSuite):
         assert spark_rows(kept.dataframe()) == rows_of(users)
         take(store, users)
         assert spark_rows(spark.read.format("delta").load(f"{store.url}/{TABLE}")) == rows_of(users)
+
+    def test_a_lost_race_leaves_the_table_readable(
+        self, store: StateStore, users: Any, spark: SparkSession
+    ) -> None:
+        """I4: of two snapshots one wins, and the newest table version can be read all the same."""
+        late = store.snapshot(parallelism=2)
+        write(late.__enter__(), users)
+        take(store, users.where("total >= 1000"))
+        with pytest.raises(errors.CommitConflictError, match="committed by"):
+            late.__exit__(None, None, None)
+        assert store.checkpoints() == (1,)
+        found = spark_rows(spark.read.format("delta").load(f"{store.url}/{TABLE}"))
+        assert found == rows_of(users.where("total >= 1000"))
+
+    def test_a_state_that_began_empty_can_get_elements(self, store: StateStore) -> None:
+        """Columns become known with the first element; the Delta table takes them then."""
+        with store.snapshot(parallelism=2) as checkpoint:
+            checkpoint.union("source", "offsets", [[], []])
+        with store.snapshot(parallelism=2) as checkpoint:
+            checkpoint.union("source", "offsets", [[{"n": 1}], []])
+        assert store.restore().operator("source", "offsets").subtask(1) == [{"n": 1}]
 
     def test_a_session_without_delta_is_named(self, tmp_path: Path) -> None:
         """Without a session the error names the format that needs no jar."""

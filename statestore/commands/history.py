@@ -1,0 +1,73 @@
+"""What the store knows of a state from the checkpoints before: the newest one that has it (I3).
+
+Nearly always that is the newest checkpoint. A state that it lacks may have been left out for a
+while, so older checkpoints are asked too, but only where the operator has files in the store: a
+state that is new costs one listing.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+
+from statestore.catalog import Catalog
+from statestore.errors import MalformedManifestError
+from statestore.model.manifest import Entry, Manifest
+from statestore.model.paths import operator_folder
+from statestore.model.state import KeyedState, OperatorState
+
+__all__ = ["History"]
+
+
+class History:
+    """The checkpoints of a store as they were when a snapshot began, read when they are needed."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        """Look which checkpoints there are."""
+        self._catalog = catalog
+        self._unread = list(catalog.checkpoint_ids())
+        self._read: list[Manifest] = []
+
+    def keyed(self, uid: str, name: str) -> KeyedState | None:
+        """Return a keyed state as the newest checkpoint that has it stored it."""
+        for entry in self._entries(uid):
+            if entry.state.name == name and isinstance(entry.state, KeyedState):
+                return entry.state
+        return None
+
+    def operator(self, uid: str, name: str) -> OperatorState | None:
+        """Return an operator state as the newest checkpoint that has it stored it."""
+        for entry in self._entries(uid):
+            if entry.state.name == name and isinstance(entry.state, OperatorState):
+                return entry.state
+        return None
+
+    def max_parallelism(self, uid: str) -> int | None:
+        """Return the number of key groups of an operator, None when it has no keyed state."""
+        for entry in self._entries(uid):
+            if isinstance(entry.state, KeyedState):
+                return entry.state.max_parallelism
+        return None
+
+    def _entries(self, uid: str) -> Iterator[Entry]:
+        """Yield an operator's states, newest checkpoint first."""
+        for number, manifest in enumerate(self._manifests()):
+            yield from (entry for entry in manifest.entries if entry.state.uid == uid)
+            if number == 0 and not self._catalog.storage.list(operator_folder(uid)):
+                return
+
+    def _manifests(self) -> Iterator[Manifest]:
+        yield from self._read
+        while self._unread:
+            manifest = self._load(self._unread.pop())
+            if manifest is not None:
+                self._read.append(manifest)
+                yield manifest
+
+    def _load(self, checkpoint_id: int) -> Manifest | None:
+        """Return a manifest; a damaged one must not keep a job from its next checkpoint."""
+        try:
+            return self._catalog.load(checkpoint_id)
+        except MalformedManifestError as error:
+            warnings.warn(f"{error}; going by the checkpoint before it", stacklevel=8)
+            return None
