@@ -33,6 +33,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         master="local[2]",
         extra_conf={
             "spark.sql.shuffle.partitions": "2",
+            # VACUUM lists folders with as many tasks, 10,000 by default.
+            "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         },
     )
