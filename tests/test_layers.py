@@ -23,7 +23,6 @@ LAYERS = (
     ("statestore.commands",),
     ("statestore.catalog", "statestore.table", "statestore.sources"),
     ("statestore.storage",),
-    ("statestore.s3io",),
     ("statestore.model",),
     ("statestore.errors", "statestore.java", "statestore._version"),
 )

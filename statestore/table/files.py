@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 
 from statestore.errors import DamagedFileError, MissingFileError, StateStoreError, StorageError
 from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
-from statestore.storage import Storage, named
+from statestore.storage import Storage
+from statestore.storage.base import named
 from statestore.table.digest import rows_digest
 
 __all__ = ["FileWriter", "ParquetOptions", "open_file", "read_batches"]

@@ -1,0 +1,42 @@
+"""Bytes by name: the only part that knows where a store lies, and the only home of fsspec.
+
+A store needs of its file system: read, list, delete, write a new file, and ``put_if_absent``, which
+makes a name appear whole or not at all, for exactly one of several writers. That last one is what
+every commit rests on (I4), so it is ours per file system, not fsspec's generic check-then-write:
+
+* a local (or mounted) file system: a temporary file, synced, then a hard link to its name;
+* S3: a conditional put (``If-None-Match: *``).
+
+Other file systems are refused when a store is opened, instead of being trusted. Errors of the file
+system come out as StorageError with the cause kept, except FileNotFoundError, which says just that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fsspec.utils import get_protocol
+
+from statestore.errors import InvalidArgumentError
+from statestore.storage.base import Storage
+from statestore.storage.local import LocalStorage
+from statestore.storage.s3 import S3Storage
+
+__all__ = ["LocalStorage", "S3Storage", "Storage", "open_storage"]
+
+
+def open_storage(url: str, options: Mapping[str, Any] | None = None) -> Storage:
+    """Return the storage behind a path or URL; ``options`` go to fsspec (credentials, endpoint, …).
+
+    Raises InvalidArgumentError for a file system on which put-if-absent is not known to hold.
+    """
+    protocol = get_protocol(url)
+    if protocol in ("file", "local"):
+        return LocalStorage(url)
+    if protocol in ("s3", "s3a"):
+        return S3Storage(url, options or {})
+    raise InvalidArgumentError(
+        f"a store cannot lie on {protocol}://: it is not known to put a file only if it is absent, "
+        "which commits rest on; use a local path or s3://"
+    )

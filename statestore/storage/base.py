@@ -1,0 +1,72 @@
+"""The port: what a store needs of its file system, and how its errors come out."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import BinaryIO, Protocol
+
+from statestore.errors import StorageError
+
+__all__ = ["Storage", "named"]
+
+
+class Storage(Protocol):
+    """What a store needs of a file system. Names are relative, with ``/``; values can be
+    pickled.
+    """
+
+    url: str
+
+    def read(self, name: str) -> bytes:
+        """Return the bytes of a file; FileNotFoundError when there is none."""
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Make ``name`` appear with ``data``, whole and durable; False when the name is taken."""
+
+    def list(self, folder: str) -> tuple[str, ...]:
+        """Return the names of all files below a folder, sorted; none when it does not exist."""
+
+    def is_empty(self) -> bool:
+        """Return whether nothing lies here yet, hidden files aside; costs one short listing."""
+
+    def delete(self, name: str) -> None:
+        """Remove a file; nothing happens when there is none."""
+
+    def size(self, name: str) -> int:
+        """Return a file's length in bytes; FileNotFoundError when there is none."""
+
+    def open_write(self, name: str) -> BinaryIO:
+        """Return a file to write; it may be visible before it is closed, so its name must be
+        new.
+        """
+
+    def open_read(self, name: str) -> BinaryIO:
+        """Return a file to read and seek in; FileNotFoundError when there is none."""
+
+    def sync(self, names: Iterable[str]) -> None:
+        """Return when the written files would survive a loss of power."""
+
+    def native_path(self, name: str) -> str | None:
+        """Return a path that the operating system opens itself, None on an object store."""
+
+    def spark_url(self, name: str) -> str:
+        """Return the URL under which Spark's file systems know a file or folder."""
+
+
+@contextmanager
+def named(action: str, where: str) -> Iterator[None]:
+    """Turn an error of the file system into StorageError naming what was tried, and where."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if action == "read":
+            raise
+        raise StorageError(f"cannot {action} {where}: {error}") from error
+    except PermissionError as error:
+        raise StorageError(f"cannot {action} {where}: permission denied") from error
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise StorageError(f"cannot {action} {where}: the disk is full") from error
+        raise StorageError(f"cannot {action} {where}: {error}") from error

@@ -1,0 +1,127 @@
+"""A folder of a local or mounted file system, where a hard link is the commit."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+import fsspec
+
+from statestore.storage.base import named
+
+__all__ = ["LocalStorage"]
+
+
+class LocalStorage:
+    """A folder of a local or mounted file system that has hard links and fsync."""
+
+    def __init__(self, url: str) -> None:
+        """Take a path or ``file://`` URL; nothing is created yet."""
+        root = fsspec.filesystem("file")._strip_protocol(url)
+        self._root = Path(os.path.abspath(root))  # noqa: PTH100 - keep symbolic links as given
+        self.url = str(self._root)
+
+    def read(self, name: str) -> bytes:
+        """Return the bytes of a file."""
+        with named("read", self._full(name)):
+            return (self._root / name).read_bytes()
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Write a synced temporary file and link it to its name: one winner, never a partial
+        file.
+        """
+        target = self._root / name
+        with named("write", self._full(name)):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            temporary = target.parent / f".{target.name}.{uuid.uuid4().hex}"
+            try:
+                temporary.write_bytes(data)
+                _fsync(temporary)
+                os.link(temporary, target)
+            except FileExistsError:
+                return False
+            finally:
+                temporary.unlink(missing_ok=True)
+            _fsync(target.parent)
+        return True
+
+    def list(self, folder: str) -> tuple[str, ...]:
+        """Return the names of all files below a folder, temporary ones of ours left out."""
+        with named("list", self._full(folder)):
+            # Unlike a glob, this walk tells an unreadable folder from an empty one.
+            found = [
+                Path(parent, name).relative_to(self._root).as_posix()
+                for parent, _, names in os.walk(self._root / folder, onerror=_unless_missing)
+                for name in names
+                if not name.startswith(".")
+            ]
+            return tuple(sorted(found))
+
+    def is_empty(self) -> bool:
+        """Return whether the folder holds nothing but hidden files and what a new disk holds."""
+        with named("list", self.url):
+            try:
+                with os.scandir(self._root) as entries:
+                    return all(entry.name.startswith((".", "lost+found")) for entry in entries)
+            except FileNotFoundError:
+                return True
+
+    def delete(self, name: str) -> None:
+        """Remove a file."""
+        with named("delete", self._full(name)):
+            (self._root / name).unlink(missing_ok=True)
+
+    def size(self, name: str) -> int:
+        """Return a file's length in bytes."""
+        with named("read", self._full(name)):
+            return (self._root / name).stat().st_size
+
+    def open_write(self, name: str) -> BinaryIO:
+        """Return a new file, its folders made."""
+        with named("write", self._full(name)):
+            (self._root / name).parent.mkdir(parents=True, exist_ok=True)
+            return (self._root / name).open("xb")
+
+    def open_read(self, name: str) -> BinaryIO:
+        """Return a file to read."""
+        with named("read", self._full(name)):
+            return (self._root / name).open("rb")
+
+    def sync(self, names: Iterable[str]) -> None:
+        """Sync the files, then every folder on the way to them."""
+        with named("sync files in", self.url):
+            folders: set[Path] = set()
+            for name in names:
+                _fsync(self._root / name)
+                below = (self._root / name).relative_to(self._root).parents
+                folders.update(self._root / folder for folder in below)
+            for path in sorted(folders, reverse=True):
+                _fsync(path)
+
+    def native_path(self, name: str) -> str | None:
+        """Return the absolute path."""
+        return self._full(name)
+
+    def spark_url(self, name: str) -> str:
+        """Return a ``file:`` URL."""
+        return f"file:{self._root / name}"
+
+    def _full(self, name: str) -> str:
+        return str(self._root / name)
+
+
+def _unless_missing(error: OSError) -> None:
+    """Raise what a walk met, unless the folder is gone."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
+
+
+def _fsync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

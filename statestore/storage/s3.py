@@ -1,0 +1,190 @@
+"""A prefix of a bucket, where a conditional put is the commit."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, BinaryIO, cast
+
+import fsspec
+
+from statestore.errors import InvalidArgumentError, MissingDependencyError
+from statestore.storage.s3io import S3Reader, S3Writer, s3_code, s3_errors
+
+__all__ = ["S3Storage"]
+
+_PUT = "statestore-put"
+_PUTS = 5
+# S3 takes 10,000 parts of 5 MiB or more: one file of a store holds up to 80 GB.
+_PART_BYTES = 8 * 2**20
+_READ_AHEAD_BYTES = 4 * 2**20
+# Closing a connection that a forked process inherited would close its parent's; so none is dropped.
+_HELD: list[Any] = []
+
+
+class S3Storage:
+    """A prefix of a bucket, through s3fs; each call sees what other writers did before it.
+
+    Fork-safe, and pickled with its options: a worker gets the credentials it was given here.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+        """Take an ``s3://`` (or ``s3a://``) URL and s3fs options; nothing is read yet.
+
+        Raises InvalidArgumentError when a URL holds credentials, which would end up in messages.
+        """
+        self._prefix = url.partition("://")[2].strip("/")
+        given = (options, options.get("client_kwargs") or {})
+        urls = (self._prefix.partition("/")[0], *(str(some.get("endpoint_url")) for some in given))
+        if any("@" in text for text in urls):
+            raise InvalidArgumentError(
+                "credentials do not belong in a URL, which is shown in messages and logs; give "
+                "them as the storage options key and secret, or as AWS_… variables"
+            )
+        if not self._prefix:
+            raise InvalidArgumentError("a store on S3 needs a bucket: s3://bucket/prefix")
+        # A cached listing would hide what others wrote; more than one request at a time is of no
+        # use for objects as small as ours, and makes s3fs ask for the size of each before.
+        self._options = {"max_concurrency": 1, **options, "use_listings_cache": False}
+        self.url = f"s3://{self._prefix}"
+        self._open_filesystem()
+
+    def __repr__(self) -> str:
+        return f"S3Storage({self.url!r})"
+
+    def _open_filesystem(self) -> None:
+        try:
+            self._opened: Any = fsspec.filesystem("s3", **self._options)
+        except ImportError as error:
+            raise MissingDependencyError(
+                "a store on S3 needs s3fs: pip install 'statestore[s3]'"
+            ) from error
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidArgumentError(f"the storage options do not fit: {error}") from error
+        self._process = os.getpid()
+        if self._opened not in _HELD:
+            _HELD.append(self._opened)
+
+    @property
+    def _fs(self) -> Any:
+        """The connection of this process: one that a fork inherited is another's."""
+        if self._process != os.getpid():
+            self._open_filesystem()
+        return self._opened
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the connection behind: a worker opens its own."""
+        return {key: value for key, value in vars(self).items() if key != "_opened"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Open a connection of this process."""
+        vars(self).update(state)
+        self._open_filesystem()
+
+    def read(self, name: str) -> bytes:
+        """Return the bytes of an object."""
+        with s3_errors("read", self._full(name)):
+            return cast(bytes, self._fs.cat_file(self._key(name)))
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Put with ``If-None-Match: *``; S3 answers 412 to all but one.
+
+        A put whose answer was lost is sent again by botocore, and meets itself: each carries a
+        mark that tells its own object from another writer's.
+        """
+        mark = uuid.uuid4().hex
+        with s3_errors("write", self._full(name)):
+            for attempt in itertools.count(1):
+                try:
+                    self._call(
+                        "put_object", name, Body=data, IfNoneMatch="*", Metadata={_PUT: mark}
+                    )
+                    return True
+                except OSError as error:
+                    # 409: another put of this name is under way, and may yet fail.
+                    if s3_code(error) == "ConditionalRequestConflict" and attempt < _PUTS:
+                        continue
+                    if s3_code(error) not in ("PreconditionFailed", "412"):
+                        raise
+                break
+            try:
+                return bool(self._call("head_object", name)["Metadata"].get(_PUT) == mark)
+            except FileNotFoundError:
+                return False
+
+    def list(self, folder: str) -> tuple[str, ...]:
+        """Return the names of all objects below a folder; markers of folders are left out."""
+        with s3_errors("list", self._full(folder)):
+            names = [name for page in self._pages(folder) for name in page]
+        return tuple(sorted(name for name in names if not name.rpartition("/")[2].startswith(".")))
+
+    def is_empty(self) -> bool:
+        """Return whether no object has this prefix, hidden ones aside; mostly one request."""
+        with s3_errors("list", self.url):
+            return all(name.startswith(".") for page in self._pages("", 50) for name in page)
+
+    def delete(self, name: str) -> None:
+        """Remove an object; S3 does not mind when there is none."""
+        with s3_errors("delete", self._full(name)):
+            self._call("delete_object", name)
+
+    def size(self, name: str) -> int:
+        """Return an object's length in bytes."""
+        with s3_errors("read", self._full(name)):
+            try:
+                return int(self._call("head_object", name)["ContentLength"])
+            except FileNotFoundError:
+                self._bucket_exists()
+                raise
+
+    def open_write(self, name: str) -> BinaryIO:
+        """Return an object to write, sent in parts; it exists once it is closed."""
+        call = functools.partial(self._call, name=name)
+        return cast(BinaryIO, S3Writer(call, self._full(name), _PART_BYTES))
+
+    def open_read(self, name: str) -> BinaryIO:
+        """Return an object to read, fetched by byte ranges as it is read."""
+        size = self.size(name)
+        with s3_errors("read", self._full(name)):
+            file = self._fs.open(self._key(name), "rb", block_size=_READ_AHEAD_BYTES, size=size)
+            return cast(BinaryIO, S3Reader(file, self._full(name)))
+
+    def sync(self, names: Iterable[str]) -> None:
+        """Do nothing: an object that exists is durable."""
+
+    def native_path(self, name: str) -> str | None:
+        """Return None: there is no path."""
+        return None
+
+    def spark_url(self, name: str) -> str:
+        """Return an ``s3a:`` URL, as hadoop-aws reads it."""
+        return f"s3a://{self._key(name)}"
+
+    def _call(self, method: str, name: str, **arguments: Any) -> dict[str, Any]:
+        bucket, key, _ = self._fs.split_path(self._key(name))
+        return cast(dict[str, Any], self._fs.call_s3(method, Bucket=bucket, Key=key, **arguments))
+
+    def _pages(self, folder: str, page: int = 1000) -> Iterator[tuple[str, ...]]:
+        bucket, root, _ = self._fs.split_path(self._prefix)
+        root = f"{root}/" if root else ""
+        wanted = {"Bucket": bucket, "Prefix": f"{root}{folder}/" if folder else root}
+        while True:
+            found = self._fs.call_s3("list_objects_v2", MaxKeys=page, **wanted)
+            keys = [item["Key"] for item in found.get("Contents", ())]
+            yield tuple(key[len(root) :] for key in keys if not key.endswith("/"))
+            if not found["IsTruncated"]:
+                return
+            wanted["ContinuationToken"] = found["NextContinuationToken"]
+
+    def _bucket_exists(self) -> None:
+        """Raise when not even the bucket exists, which the answer about an object did not say."""
+        next(self._pages("", 1))
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}/{name}".rstrip("/")
+
+    def _full(self, name: str) -> str:
+        return f"s3://{self._key(name)}"
