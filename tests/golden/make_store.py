@@ -1,0 +1,64 @@
+"""Write a golden store: ``python -m tests.golden.make_store tests/golden/store_v1``.
+
+Done once per release that changes the format, into a new folder; old ones are never written again.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from statestore import StateStore
+from statestore.table.session import spark_session
+
+USERS = ["ann", "bob", "zoë", "", "状态"]
+DAY = dt.date(2026, 11, 21)
+
+
+def totals() -> pa.Table:
+    """Return a value state with every simple type, nulls and a nested column."""
+    nested = [{"tags": ["a", "b"], "seen": {"DE": 1}}, None, {"tags": [], "seen": {}}, None, None]
+    kind = pa.struct([("tags", pa.list_(pa.string())), ("seen", pa.map_(pa.string(), pa.int64()))])
+    return pa.table(
+        {
+            "user": USERS,
+            "count": pa.array([1, 2, None, -4, 5], pa.int64()),
+            "share": pa.array([0.5, -0.0, float("inf"), None, 1e-300], pa.float64()),
+            "amount": pa.array([Decimal("1.25"), None, Decimal("-3.50"), Decimal(0), None]).cast(
+                pa.decimal128(10, 2)
+            ),
+            "day": pa.array([DAY, None, DAY, None, DAY], pa.date32()),
+            "at": pa.array([0, 1, None, -1, 10**15], pa.timestamp("us", "UTC")),
+            "nested": pa.array(nested, kind),
+        }
+    )
+
+
+def write(store: StateStore) -> None:
+    """Take one checkpoint with a state of every kind."""
+    options: dict[str, Any] = {"key": "user", "max_parallelism": 4}
+    rows = [{"user": user, "n": n} for user in USERS for n in range(2)]
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.keyed("golden", "totals", totals(), **options)
+        checkpoint.map("golden", "by number", rows, map_key="n", **options)
+        checkpoint.list("golden", "list", rows, position="n", **options)
+        checkpoint.timers("golden", "timers", rows, timestamp="n", time_domain="event", **options)
+        checkpoint.union("source", "offsets", [[{"partition": 0, "offset": 7}], []])
+        checkpoint.split("source", "splits", [[{"split": "a"}, {"split": "b"}], [{"split": "c"}]])
+        checkpoint.broadcast("source", "rules", [{"rule": "x > 1"}])
+
+
+def main() -> None:
+    """Write two checkpoints: one as plain Parquet, one as Delta tables of the same states."""
+    directory = Path(sys.argv[1])
+    write(StateStore.open(str(directory), table_format="parquet"))
+    write(StateStore.open(str(directory), spark=spark_session(master="local[2]")))
+
+
+if __name__ == "__main__":
+    main()
