@@ -22,7 +22,13 @@ DAY = dt.date(2026, 11, 21)
 
 def totals() -> pa.Table:
     """Return a value state with every simple type, nulls and a nested column."""
-    nested = [{"tags": ["a", "b"], "seen": {"DE": 1}}, None, {"tags": [], "seen": {}}, None, None]
+    nested: list[dict[str, Any] | None] = [
+        {"tags": ["a", "b"], "seen": {"DE": 1}},
+        None,
+        {"tags": [], "seen": {}},
+        None,
+        None,
+    ]
     kind = pa.struct([("tags", pa.list_(pa.string())), ("seen", pa.map_(pa.string(), pa.int64()))])
     return pa.table(
         {
