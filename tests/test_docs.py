@@ -28,24 +28,23 @@ def commands() -> list[str]:
     return re.findall(r"^\$ (.+)$", "\n".join(blocks("console")), re.MULTILINE)
 
 
-@pytest.fixture
-def here(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder in which README's Python has just been run."""
+def test_the_examples_run(
+    tmp_path: Path,
+    spark: SparkSession,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """README's Python runs as it stands, and every statestore command on the store it made."""
     assert spark is not None
     monkeypatch.chdir(tmp_path)
     for block in blocks("python"):
         exec(compile(block, "README.md", "exec"), {})
-    return tmp_path
-
-
-def test_the_examples_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """README's Python runs as it stands, and every statestore command on the store it made."""
     assert "checkpoint 1" in capsys.readouterr().out
     typed = [line for line in commands() if line.startswith("statestore ")]
     assert len(typed) > 4
     for line in typed:
         words = [sys.executable, "-m", "statestore", *shlex.split(line)[1:]]
-        done = subprocess.run(words, cwd=here, capture_output=True, text=True, check=False)
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{line}\n{done.stderr}"
         assert done.stdout or "--to ./restored" in line
 

@@ -25,13 +25,18 @@ class TestLocalStorage(StorageSuite):
         return LocalStorage(str(tmp_path / "store"))
 
 
-@pytest.fixture
+@contextmanager
 def small_files() -> Iterator[None]:
-    """A system that lets no file grow beyond 100 bytes: what a full disk looks like."""
+    """A system that lets no file grow beyond 100 bytes: what a full disk looks like.
+
+    No fixture: pytest itself writes to a file between a test and its teardown.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize(
@@ -125,14 +130,14 @@ def test_a_folder_that_vanishes_during_a_listing_is_left_out(
     assert storage.list("a") == ("a/c/2",)
 
 
-@pytest.mark.usefixtures("small_files")
 def test_a_put_that_does_not_fit_leaves_nothing(tmp_path: Path) -> None:
     """I4: not even a temporary file; the name is still free."""
     storage = LocalStorage(str(tmp_path))
-    with pytest.raises(StorageError, match=f"cannot write {tmp_path}/a"):
+    with pytest.raises(StorageError, match=f"cannot write {tmp_path}/a"), small_files():
         storage.put_if_absent("a", bytes(101))
     assert list(tmp_path.iterdir()) == []
-    assert storage.put_if_absent("a", bytes(100))
+    with small_files():
+        assert storage.put_if_absent("a", bytes(100))
 
 
 def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
