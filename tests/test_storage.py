@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
