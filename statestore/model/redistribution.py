@@ -13,8 +13,8 @@ broadcast   New subtask ``i`` gets the copy of the ``i % m``-th of the ``m`` sub
 At unchanged parallelism split state and reported broadcast copies stay where they were. Old
 subtasks without state (``None``: they had finished) count for the parallelism and report nothing.
 
-States are dealt in the iteration order of Java's ``HashMap``; it decides only who gets a remainder.
-(From 64 buckets on Java makes a tree, in another order, of one with 8 names: not followed.)
+States are dealt in the iteration order of Java's ``HashMap`` (``hashmap.py``); it decides only who
+gets a remainder.
 
 A restore reads only, so k restores of one snapshot give the same k times. A job that snapshots a
 union state again must report each element from *one* subtask; if all report all, it multiplies.
@@ -26,13 +26,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import lru_cache
 from itertools import accumulate, chain
 from typing import NamedTuple, TypeVar
 
 from statestore.errors import InvalidArgumentError, ParallelismError
+from statestore.model.hashmap import grouping_order, stored_order
 from statestore.model.keygroups import MAX_PARALLELISM, MIN_PARALLELISM
-from statestore.model.keyhash import key_hash
 
 __all__ = [
     "RedistributionMode",
@@ -46,9 +45,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-
-# A smaller HashMap doubles where a bucket is crowded; from this capacity on it makes a tree of it.
-_TREES_FROM = 64
 
 
 class RedistributionMode(StrEnum):
@@ -188,7 +184,7 @@ def plan_redistribution(old: _Counts, parallelism: int) -> RedistributionPlan:
         starts = tuple(accumulate((run.stop for run in kept), initial=0))
         states[name] = _State(mode, tuple(kept), starts)
     taker = 0
-    for name in _grouping_order(split_look_ups):
+    for name in grouping_order(split_look_ups):
         states[name] = replace(states[name], first_taker=taker)
         taker = (taker + states[name].starts[-1]) % parallelism  # on by the remainder
     return RedistributionPlan(len(old), parallelism, states)
@@ -281,7 +277,7 @@ def _collect(
     reported: dict[str, tuple[RedistributionMode, list[Run]]] = {}
     split_look_ups = []
     for subtask, states in enumerate(known or {} for known in old):
-        for name in _stored_order(states):
+        for name in stored_order(states):
             mode, count = RedistributionMode(states[name][0]), states[name][1]
             if not _is_int(count) or count < 0:
                 raise InvalidArgumentError(
@@ -297,59 +293,6 @@ def _collect(
             if mode is RedistributionMode.SPLIT:
                 split_look_ups.append(name)
     return reported, split_look_ups
-
-
-def _stored_order(names: Iterable[str]) -> list[str]:
-    """The iteration order of one old subtask's states: a HashMap sized for them, filled by put."""
-    stored = list(names)
-    needed = -(-len(stored) * 4 // 3)
-    buckets: list[list[str]] = [[] for _ in range(1 << (needed - 1).bit_length())]
-    for name in stored:
-        bucket = _bucket_of(name, buckets)
-        bucket.append(name)
-        if len(bucket) > 8 and len(buckets) < _TREES_FROM:
-            buckets = _doubled(buckets)
-    return list(chain.from_iterable(buckets))
-
-
-def _grouping_order(look_ups: Iterable[str]) -> list[str]:
-    """The iteration order of the HashMap in which states are grouped by computeIfAbsent.
-
-    It checks the size on the way in, so the table grows one look-up late, even if that look-up
-    adds nothing; and unlike put it counts the new name into a crowded bucket, at its front.
-    """
-    buckets: list[list[str]] = [[] for _ in range(16)]
-    size = 0
-    for name in look_ups:
-        if size > len(buckets) * 3 // 4:
-            buckets = _doubled(buckets)
-        bucket = _bucket_of(name, buckets)
-        if name in bucket:
-            continue
-        bucket.insert(0, name)
-        size += 1
-        if len(bucket) >= 8 and len(buckets) < _TREES_FROM:
-            buckets = _doubled(buckets)
-    return list(chain.from_iterable(buckets))
-
-
-def _doubled(buckets: list[list[str]]) -> list[list[str]]:
-    """The buckets of a table of twice the size; names of one bucket keep their order."""
-    doubled: list[list[str]] = [[] for _ in range(2 * len(buckets))]
-    for name in chain.from_iterable(buckets):
-        _bucket_of(name, doubled).append(name)
-    return doubled
-
-
-def _bucket_of(name: str, buckets: list[list[str]]) -> list[str]:
-    return buckets[_spread_hash(name) & (len(buckets) - 1)]
-
-
-@lru_cache(maxsize=4096)
-def _spread_hash(name: str) -> int:
-    """HashMap's view of a name: Java's string hash with its upper half folded into the lower."""
-    code = key_hash(name, key_type="string", hash_scheme="java") & 0xFFFFFFFF
-    return code ^ code >> 16
 
 
 def check_parallelism(parallelism: int, what: str = "parallelism") -> int:

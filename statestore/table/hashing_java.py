@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError
 from statestore.table.hashing_murmur import Hashes
+from statestore.table.hashing_types import java_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -242,23 +243,10 @@ def _instants(array: pa.Array) -> Hashes:
 
 def _struct(array: pa.Array) -> Hashes:
     fields = [
-        java_hashes(array.field(i), _nested_name(field)) for i, field in enumerate(array.type)
+        java_hashes(array.field(i), java_name(field.type, nested=True))
+        for i, field in enumerate(array.type)
     ]
     return tuple_hashes(fields) if fields else np.zeros(len(array), np.uint32)
-
-
-def _nested_name(field: pa.Field) -> str:
-    """The Java type of a struct's field; its type has been checked with the struct's."""
-    types = pa.types
-    data_type = field.type.value_type if types.is_dictionary(field.type) else field.type
-    if types.is_struct(data_type):
-        return "Tuple"
-    if types.is_timestamp(data_type):
-        return "LocalDateTime" if data_type.tz is None else "Instant"
-    for matches, name in _NESTED:
-        if matches(data_type):
-            return name
-    return "String"
 
 
 def _dictionary(array: pa.Array, name: str) -> Hashes:
@@ -282,16 +270,3 @@ _HASHES: Final[dict[str, Callable[[pa.Array], Hashes]]] = {
     "LocalDateTime": _local_datetimes,
     "Instant": _instants,
 }
-
-_NESTED: Final[tuple[tuple[Callable[[pa.DataType], bool], str], ...]] = (
-    (pa.types.is_int8, "Byte"),
-    (pa.types.is_int16, "Short"),
-    (pa.types.is_int32, "Integer"),
-    (pa.types.is_int64, "Long"),
-    (pa.types.is_float32, "Float"),
-    (pa.types.is_float64, "Double"),
-    (pa.types.is_boolean, "Boolean"),
-    (pa.types.is_decimal128, "BigDecimal"),
-    (pa.types.is_date32, "LocalDate"),
-    (pa.types.is_time, "LocalTime"),
-)

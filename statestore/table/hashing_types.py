@@ -36,7 +36,7 @@ from statestore.model.keyhash import DEFAULT_HASH_SCHEME, check_hash_scheme
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["check_key_type", "check_tuple", "is_binary", "is_text"]
+__all__ = ["check_key_type", "check_tuple", "is_binary", "is_text", "java_name"]
 
 _JAVA_INTEGERS: Final = ("Byte", "Short", "Integer", "Long")
 _SQL_INTEGERS: Final = ("TINYINT", "SMALLINT", "INT", "BIGINT")
@@ -55,7 +55,7 @@ def check_key_type(
     flink-sql timestamp. Raises UnsupportedTypeError, naming what to do, when it cannot be a key.
     """
     check_hash_scheme(hash_scheme)
-    name = _sql_name(type) if hash_scheme == "flink-sql" else _java_name(type, hash_scheme)
+    name = _sql_name(type) if hash_scheme == "flink-sql" else java_name(type, hash_scheme)
     if key_type is None or key_type == name:
         return name
     integers = _SQL_INTEGERS if hash_scheme == "flink-sql" else _JAVA_INTEGERS
@@ -83,16 +83,19 @@ def check_tuple(names: Sequence[str]) -> None:
         )
 
 
-def _java_name(data_type: pa.DataType, hash_scheme: str, *, nested: bool = False) -> str:
+def java_name(
+    data_type: pa.DataType, hash_scheme: str = DEFAULT_HASH_SCHEME, *, nested: bool = False
+) -> str:
+    """Return the Java type that a column, or with ``nested`` a field of a struct, is hashed as."""
     types = pa.types
     if types.is_dictionary(data_type):
-        return _java_name(data_type.value_type, hash_scheme, nested=nested)
+        return java_name(data_type.value_type, hash_scheme, nested=nested)
     if types.is_decimal128(data_type):
         return f"BigDecimal({data_type.precision},{data_type.scale})"
     if types.is_timestamp(data_type):
         return "LocalDateTime" if data_type.tz is None else "Instant"
     if types.is_struct(data_type):
-        inner = [_java_name(field.type, hash_scheme, nested=True) for field in data_type]
+        inner = [java_name(field.type, hash_scheme, nested=True) for field in data_type]
         check_tuple(inner)
         return f"Tuple{len(inner)}<{', '.join(inner)}>" if inner else "Tuple0"
     if is_binary(data_type) and hash_scheme == "pyflink" and not nested:
