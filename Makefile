@@ -1,17 +1,18 @@
 # From a fresh checkout to a running demo: `make demo`. Needs Python 3.11+ and Java 17+, and says
 # how to install either where it is missing. Everything else goes into .venv, and only there
-# (but for Delta's jar, which Spark keeps in its own cache, ~/.ivy2*).
+# (but for Spark's jars, which it keeps in its own cache, ~/.ivy2*).
 
 SHELL := bash
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 DELTA := $(VENV)/.delta
+S3 := $(VENV)/.s3
 # Spark is started through a Java that fits, wherever it is installed.
 WITH_JAVA := JAVA_HOME="$$($(PY) statestore/java.py)" && export JAVA_HOME &&
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint check bench lock clean
+.PHONY: help demo test lint check races bench lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
@@ -19,8 +20,11 @@ help: ## list the targets
 demo: $(READY) $(DELTA) ## run the demo; DIR=path keeps what it writes there
 	@$(WITH_JAVA) $(VENV)/bin/statestore demo $(DIR)
 
-test: $(READY) $(DELTA) ## run all tests; ARGS="-k name" goes to pytest
+test: $(READY) $(DELTA) $(S3) ## run all tests; ARGS="-k name" goes to pytest
 	@$(WITH_JAVA) $(PY) -m pytest $(ARGS)
+
+kills: $(READY) $(DELTA) ## kill a job COUNT times (200) and look what is left
+	@$(WITH_JAVA) $(PY) -m tests.faults.kills --count $(or $(COUNT),200)
 
 lint: $(READY) ## style, format and types
 	$(VENV)/bin/ruff check .
@@ -28,6 +32,10 @@ lint: $(READY) ## style, format and types
 	$(VENV)/bin/mypy
 
 check: lint test ## lint, then test
+
+RACES := 1000
+races: $(READY) ## let processes race for stores; RACES=1000, ARGS="--s3" on the tests' S3 server
+	$(PY) -m tests.races.run --races $(RACES) $(ARGS)
 
 bench: $(READY) $(DELTA) ## run the benchmarks; ARGS="--help" lists their options
 	@$(WITH_JAVA) $(PY) -m bench.run $(ARGS)
@@ -57,6 +65,11 @@ $(READY): pyproject.toml requirements.lock
 $(DELTA): $(READY)
 	@echo "set-up 3/3: fetching Delta's jar (90 MB the first time)"
 	@if $(PY) -m statestore.table.session; then touch $@; fi
+
+# Spark's way to s3a://, for the tests alone: nobody else waits for it.
+$(S3): $(DELTA) statestore/table/spark-s3.conf
+	@echo "for the tests: fetching Spark's jars for S3 (690 MB the first time)"
+	@if $(PY) -m statestore.table.session s3; then touch $@; fi
 
 # Prints the first Python that fits, or one sentence with the command that installs one here.
 define FIND_PYTHON

@@ -37,8 +37,11 @@ __all__ = [
 _WRITERS = "spark.sql.maxConcurrentOutputFileWriters"
 
 
-def session(settings: SparkSettings, *, app_name: str, delta: bool) -> SparkSession:
-    """Return the running Spark session (spark-submit's), or start one with these settings.
+def session(
+    settings: SparkSettings, *, app_name: str, delta: bool, s3: bool = False
+) -> SparkSession:
+    """Return the running Spark session (spark-submit's), or start one with these settings; with
+    ``s3``, one that reads and writes ``s3a://``.
 
     Raises MissingDependencyError when there is no Java, or no Delta and ``delta`` is wanted.
     """
@@ -48,6 +51,7 @@ def session(settings: SparkSettings, *, app_name: str, delta: bool) -> SparkSess
         table_format="delta" if delta else "parquet",
         driver_memory=settings.driver_memory,
         extra_conf=settings.conf,
+        s3=s3,
     )
 
 

@@ -17,7 +17,13 @@ __all__ = [
     "SourceSettings",
     "SparkSettings",
     "StoreSettings",
+    "in_bucket",
 ]
+
+
+def in_bucket(url: str | None) -> bool:
+    """Return whether a path or URL lies on S3."""
+    return (url or "").partition("://")[0] in ("s3", "s3a")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -39,7 +39,9 @@ def restore(settings: RestoreSettings, progress: Progress) -> Report:
         known.keyed(state.uid, state.name)
     for state in settings.operator:
         known.operator(state.uid, state.name)
-    spark = session(settings.spark, app_name="restore", delta=settings.needs_delta)
+    spark = session(
+        settings.spark, app_name="restore", delta=settings.needs_delta, s3=settings.needs_s3
+    )
     # By number: by now "latest" may be another checkpoint.
     restored = _open(settings, known.checkpoint_id, spark)
     frames = [*_keyed(settings, restored), *_operator(settings, restored, spark)]

@@ -16,6 +16,7 @@ from jobs.places import (
     SourceSettings,
     SparkSettings,
     StoreSettings,
+    in_bucket,
 )
 from statestore.errors import InvalidArgumentError
 from statestore.settings import setting
@@ -96,6 +97,7 @@ class SnapshotSettings:
     """The snapshot job: these states, in one checkpoint."""
 
     parallelism: int = setting(unit="subtasks", low=1, high=MOST_KEY_GROUPS)
+    checkpoint_id: int | None = setting(None, unit="checkpoint id", low=1, high=10**10 - 1)
     store: SnapshotStoreSettings
     spark: SparkSettings = field(default_factory=SparkSettings)
     keyed: tuple[KeyedSettings, ...] = ()
@@ -121,6 +123,12 @@ class SnapshotSettings:
         """Whether Spark must have Delta: for the store's tables, or to read a source."""
         formats = [self.store.table_format, *(state.source.format for state in self.states)]
         return "delta" in formats
+
+    @property
+    def needs_s3(self) -> bool:
+        """Whether Spark must reach S3 itself: for Delta tables in a bucket, or to read a source."""
+        tables = self.store.url if self.store.table_format == "delta" else ""
+        return any(map(in_bucket, (tables, *(state.source.path for state in self.states))))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +170,11 @@ class RestoreSettings:
     def needs_delta(self) -> bool:
         """Whether Spark must have Delta: to write a sink. Reading a store never needs it."""
         return any(state.sink.format == "delta" for state in self.states)
+
+    @property
+    def needs_s3(self) -> bool:
+        """Whether Spark must reach S3 itself: to write a sink. Reading a store never needs it."""
+        return any(in_bucket(state.sink.path) for state in self.states)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -35,7 +35,9 @@ __all__ = ["main", "snapshot"]
 
 def snapshot(settings: SnapshotSettings, progress: Progress) -> Report:
     """Take one checkpoint; return its number and the rows, bytes and files of each state."""
-    spark = session(settings.spark, app_name="snapshot", delta=settings.needs_delta)
+    spark = session(
+        settings.spark, app_name="snapshot", delta=settings.needs_delta, s3=settings.needs_s3
+    )
     place = settings.store
     store = StateStore.open(
         place.url,
@@ -43,7 +45,9 @@ def snapshot(settings: SnapshotSettings, progress: Progress) -> Report:
         table_format=place.table_format,
         storage_options=place.storage_options,
     )
-    with store.snapshot(parallelism=settings.parallelism) as checkpoint:
+    with store.snapshot(
+        parallelism=settings.parallelism, checkpoint_id=settings.checkpoint_id
+    ) as checkpoint:
         for state in settings.states:
             with naming(f"state {state.name!r} of operator {state.uid!r}"):
                 rows = read(spark, state.source)
@@ -53,6 +57,7 @@ def snapshot(settings: SnapshotSettings, progress: Progress) -> Report:
     return {
         "store": store.url,
         "checkpoint": manifest.checkpoint_id,
+        "already_committed": checkpoint.already_committed,
         "parallelism": manifest.parallelism,
         "states": [_state(entry) for entry in manifest.entries],
         "rows": manifest.rows,
@@ -108,7 +113,8 @@ def _text(report: Report) -> str:
     header = ("uid", "name", "kind", "rows", "bytes", "files")
     states = columns(header, [[state[name] for name in header] for state in report["states"]])
     place = f"checkpoint {report['checkpoint']} of {report['store']}"
-    return f"{place}, taken at parallelism {report['parallelism']}\n{states}"
+    before = " before; nothing is written" if report["already_committed"] else ""
+    return f"{place}, taken at parallelism {report['parallelism']}{before}\n{states}"
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from statestore import errors
 from statestore._version import __version__
 from statestore.commands.restore import RestoredCheckpoint
 from statestore.commands.snapshot import CheckpointWriter
+from statestore.commands.verify import VerifyReport
 from statestore.model.keygroups import (
     KeyGroupAssignment,
     KeyGroupRange,
@@ -31,6 +32,7 @@ __all__ = [
     "RestoredCheckpoint",
     "StateKind",
     "StateStore",
+    "VerifyReport",
     "__version__",
     "default_max_parallelism",
     "effective_max_parallelism",

@@ -1,13 +1,12 @@
 """Checkpoints by id: which exist, which is next, and the one step that makes one visible.
 
 A checkpoint is visible exactly when its manifest exists without a tombstone (I4). Its id is one
-more than the greatest id that ever had a manifest or a tombstone (I6): neither name is ever
-removed.
+more than the greatest id that ever had a manifest or a tombstone, or greater (I6): neither name is
+ever removed. Who may commit at all is the business of ``fence.py``.
 """
 
 from __future__ import annotations
 
-import json
 import uuid
 
 from statestore.errors import (
@@ -19,11 +18,17 @@ from statestore.errors import (
     StorageError,
     StoreNotFoundError,
 )
-from statestore.model.document import parse_document
+from statestore.model.document import document_bytes, parse_document
 from statestore.model.manifest import Manifest
 from statestore.model.manifest_json import manifest_from_json, manifest_to_json
-from statestore.model.paths import CHECKPOINTS, STORE_FILE, checkpoint_id_of, manifest_path
-from statestore.storage import Storage
+from statestore.model.paths import (
+    CHECKPOINTS,
+    STORE_FILE,
+    checkpoint_id_of,
+    manifest_path,
+    tombstone_path,
+)
+from statestore.storage import Storage, refuse_unsafe
 
 __all__ = ["Catalog"]
 
@@ -43,7 +48,8 @@ class Catalog:
         """Return the catalog of a store; with ``create``, make the store if there is none.
 
         Raises StoreNotFoundError, InvalidArgumentError when the store would be made among other
-        files, FormatVersionError when a newer release wrote it, or StorageError.
+        files, FormatVersionError when a newer release wrote it, or StorageError, also for a file
+        system that does not keep to put-if-absent, which is tried once before a store is made.
         """
         try:
             raw = storage.read(STORE_FILE)
@@ -70,14 +76,14 @@ class Catalog:
         return tuple(sorted(manifests - tombstones))
 
     def next_id(self) -> int:
-        """Return the id that the next checkpoint will try to take."""
+        """Return the smallest id that no checkpoint has had, nor one below."""
         manifests, tombstones = self._ids()
         return max(manifests | tombstones, default=0) + 1
 
-    def load(self, checkpoint: int | str) -> Manifest:
-        """Return a manifest by id or ``"latest"``.
+    def resolve(self, checkpoint: int | str) -> int:
+        """Return the id of a visible checkpoint, by id or ``"latest"``; its manifest is not read.
 
-        Raises CheckpointNotFoundError naming the checkpoints that exist, or MalformedManifestError.
+        Raises CheckpointNotFoundError naming the checkpoints that exist.
         """
         ids = self.checkpoint_ids()
         wanted = self._wanted(checkpoint, ids)
@@ -85,6 +91,14 @@ class Catalog:
             raise CheckpointNotFoundError(
                 f"no checkpoint {wanted} in {self.storage.url}; {_list(ids)}"
             )
+        return wanted
+
+    def load(self, checkpoint: int | str) -> Manifest:
+        """Return a manifest by id or ``"latest"``.
+
+        Raises CheckpointNotFoundError naming the checkpoints that exist, or MalformedManifestError.
+        """
+        wanted = self.resolve(checkpoint)
         name = manifest_path(wanted)
         manifest = manifest_from_json(self.storage.read(name), name=f"{self.storage.url}/{name}")
         if manifest.checkpoint_id != wanted:
@@ -97,22 +111,39 @@ class Catalog:
     def commit(self, manifest: Manifest) -> None:
         """Make a checkpoint visible: put its manifest, if its id is free (I4, I5).
 
-        Raises CommitConflictError naming the winner when another writer has taken the id. After any
-        other error the manifest may be there all the same.
+        Raises CommitConflictError naming the winner when another writer has taken the id, or when
+        a tombstone has: then the manifest is there and nobody will ever see it. After any other
+        error the manifest may be there, and visible, all the same.
         """
         name = manifest_path(manifest.checkpoint_id)
         raw = manifest_to_json(manifest)
-        if self.storage.put_if_absent(name, raw):
-            return
         # An object store's client that lost the answer puts again, and then meets its own object.
-        if self.storage.read(name) == raw:
+        if not self.storage.put_if_absent(name, raw) and self.storage.read(name) != raw:
+            raise self._conflict(manifest.checkpoint_id)
+        # Looked for after the put: a tombstone that came just before it must not go unseen.
+        try:
+            self.storage.read(tombstone_path(manifest.checkpoint_id))
+        except FileNotFoundError:
             return
-        raise self._conflict(manifest.checkpoint_id)
+        raise self._expired(manifest.checkpoint_id)
 
     def refuse_taken(self, checkpoint_id: int) -> None:
-        """Raise CommitConflictError when the id is taken: what would be lost is not even begun."""
-        if manifest_path(checkpoint_id) in self.storage.list(CHECKPOINTS):
-            raise self._conflict(checkpoint_id)
+        """Raise CommitConflictError when the id, or a greater one, is taken: what would be lost, or
+        come out of order, is not even published.
+        """
+        manifests, tombstones = self._ids()
+        if checkpoint_id in tombstones:
+            raise self._expired(checkpoint_id)
+        newest = max(manifests | tombstones, default=0)
+        if checkpoint_id in manifests or newest > checkpoint_id:
+            raise self._conflict(checkpoint_id if checkpoint_id in manifests else newest)
+
+    def _expired(self, checkpoint_id: int) -> CommitConflictError:
+        return CommitConflictError(
+            f"checkpoint {checkpoint_id} of {self.storage.url} has a tombstone: its number was "
+            "given up, and nothing of this one is visible. Take the snapshot again: it will get a "
+            "new id"
+        )
 
     def _conflict(self, checkpoint_id: int) -> CommitConflictError:
         return CommitConflictError(
@@ -144,7 +175,7 @@ class Catalog:
             writer = manifest_from_json(self.storage.read(name), name=name).writer
         except (StateStoreError, FileNotFoundError):
             return "another writer"
-        return f"writer {writer.name} (statestore {writer.release})"
+        return f"writer {writer.name} (statestore {writer.release}, generation {writer.generation})"
 
 
 def _create(storage: Storage) -> bytes:
@@ -153,10 +184,12 @@ def _create(storage: Storage) -> bytes:
         "format_version": STORE_FORMAT_VERSION,
         "store_id": str(uuid.uuid4()),
     }
-    raw = json.dumps(document).encode() + b"\n"
+    raw = document_bytes(document)
     # Of two creators one wins, and both must go on with the winner's store id.
-    if storage.is_empty() and storage.put_if_absent(STORE_FILE, raw):
-        return raw
+    if storage.is_empty():
+        refuse_unsafe(storage)
+        if storage.put_if_absent(STORE_FILE, raw):
+            return raw
     try:
         return storage.read(STORE_FILE)
     except FileNotFoundError:

@@ -12,7 +12,7 @@
     │   ├── StoreNotFoundError                        no store at this URL
     │   ├── CheckpointNotFoundError
     │   └── StateNotFoundError                        no such operator or state
-    ├── CommitConflictError                       11  another writer was first: retry
+    ├── CommitConflictError                       11  another writer was first, or took over: retry
     ├── IncompatibleStateError                    12  change the job, or the state
     │   ├── ParallelismError   (ValueError)           (max) parallelism does not fit
     │   └── SchemaMismatchError                       types differ from the stored ones
@@ -132,7 +132,9 @@ class StateNotFoundError(NotFoundError):
 
 
 class CommitConflictError(StateStoreError):
-    """Another writer committed this checkpoint id first; nothing of this one is visible. Retry."""
+    """Another writer committed this id first, or has taken over the store; nothing of this one is
+    visible. Open the store again and retry.
+    """
 
     kind = "commit-conflict"
     exit_code = 11

@@ -9,18 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 from statestore._version import __version__
 from statestore.catalog import Catalog
+from statestore.commands import begin as begin_command
 from statestore.commands import data_source
 from statestore.commands import export as export_command
 from statestore.commands import restore as restore_command
-from statestore.commands import snapshot as snapshot_command
+from statestore.commands import verify as verify_command
 from statestore.commands.export import ExportedCheckpoint, Progress
 from statestore.commands.restore import RestoredCheckpoint
 from statestore.commands.snapshot import CheckpointWriter
+from statestore.commands.verify import VerifyReport
 from statestore.errors import InvalidArgumentError
+from statestore.fence import Fence
 from statestore.model.manifest import Manifest
 from statestore.model.plan import RestorePlan, plan_restore
 from statestore.storage import Storage, open_storage
 from statestore.table.base import TABLE_FORMATS, open_table
+from statestore.table.engines import spark_module
 from statestore.table.files import ParquetOptions
 
 if TYPE_CHECKING:
@@ -34,6 +38,11 @@ class StateStore:
 
     Each method is one call into ``commands/``. A store is read without Spark; Spark is needed to
     take snapshots of Spark DataFrames, to write Delta tables, and to restore as a DataFrame.
+
+    The first :meth:`snapshot` of an object claims the store for it. From then on any object that
+    claimed before, in another process or in this one, commits no more: of a job that was taken for
+    dead and its successor, only the successor writes. So keep one object for the life of a job; to
+    take the store over on purpose, open it again.
     """
 
     def __init__(
@@ -46,6 +55,7 @@ class StateStore:
         """Use :meth:`open`."""
         self._storage, self._spark = storage, spark
         self._table_format, self._parquet = table_format, parquet
+        self._fence = Fence(storage, release=__version__)
 
     @classmethod
     def open(
@@ -61,9 +71,27 @@ class StateStore:
 
         With ``spark``, the session also learns ``spark.read.format("keyed_state")``. New tables are
         written as ``table_format``: ``delta``, or ``parquet``, which needs no jar; reading takes
-        either. ``storage_options`` go to fsspec; ``parquet`` says how data files are written.
+        either. ``storage_options`` go to fsspec, and Spark's ``s3a`` learns them for this bucket;
+        ``parquet`` says how data files are written.
         Raises InvalidArgumentError for a file system on which a commit cannot be atomic, or for
         another table format.
+        """
+        storage = open_storage(url, storage_options)
+        return cls.over(storage, spark=spark, table_format=table_format, parquet=parquet)
+
+    @classmethod
+    def over(
+        cls,
+        storage: Storage,
+        *,
+        spark: SparkSession | None = None,
+        table_format: str = "delta",
+        parquet: ParquetOptions | None = None,
+    ) -> StateStore:
+        """Return the store on a storage of your own, one that ``testing.suites.StorageSuite``
+        holds.
+
+        Else as :meth:`open`. InvalidArgumentError for another table format.
         """
         if table_format not in TABLE_FORMATS:
             raise InvalidArgumentError(
@@ -71,7 +99,7 @@ class StateStore:
             )
         if spark is not None:
             data_source.register(spark)
-        storage = open_storage(url, storage_options)
+            spark_module("spark_s3").hand_on(spark, storage)
         return cls(storage, spark, table_format, parquet or ParquetOptions())
 
     @property
@@ -79,19 +107,34 @@ class StateStore:
         """Where the store lies, without credentials."""
         return self._storage.url
 
-    def snapshot(self, *, parallelism: int) -> CheckpointWriter:
+    def snapshot(self, *, parallelism: int, checkpoint_id: int | None = None) -> CheckpointWriter:
         """Begin the next checkpoint; use it as ``with store.snapshot(parallelism=4) as
         checkpoint``.
 
         The store is created when there is none. Leaving the block commits all states at once; an
         exception commits nothing. Raises ParallelismError, StorageError, or CommitConflictError
-        when another writer commits the same id first.
+        when another writer has taken over (here, or when the block ends) or commits the same id
+        first.
+
+        With ``checkpoint_id`` a retry writes nothing twice. If that checkpoint is visible, at
+        whatever parallelism it was taken, the writer's calls return what is stored, its ``id`` is
+        this one, and its ``already_committed`` is True. Otherwise it must be greater than every id
+        before, and may leave some out; else InvalidArgumentError. Spark runs a micro-batch again
+        when it does not know whether the batch was done::
+
+            def keep(frame: DataFrame, batch_id: int) -> None:  # batches count from 0, ids from 1
+                with store.snapshot(parallelism=4, checkpoint_id=batch_id + 1) as checkpoint:
+                    checkpoint.keyed("totals-by-user", "totals", totals_of(frame), key="user_id")
+
+            stream.writeStream.foreachBatch(keep).start()
         """
         table = open_table(self._table_format, self._storage, self._spark)
-        return snapshot_command.begin(
+        return begin_command.begin(
             Catalog.open(self._storage, create=True),
+            self._fence,
             table,
             parallelism,
+            checkpoint_id=checkpoint_id,
             parquet=self._parquet,
             release=__version__,
             token=uuid.uuid4().hex,
@@ -103,11 +146,15 @@ class StateStore:
         checkpoint: int | str = "latest",
         parallelism: int | None = None,
         max_parallelism: int | None = None,
+        verify: bool = False,
     ) -> RestoredCheckpoint:
         """Return a checkpoint ready to be read at a parallelism (by default the one it was taken
         at).
 
-        ``max_parallelism`` need not be given; when it is, it must be what was stored. Raises
+        ``max_parallelism`` need not be given; when it is, it must be what was stored. Size and row
+        count of every file are checked when it is opened; with ``verify`` also the SHA-256 of its
+        bytes, in whatever process reads it, before the first row is handed over: DamagedFileError
+        names the file. Raises
         StoreNotFoundError, CheckpointNotFoundError, MalformedManifestError or ParallelismError.
         """
         return restore_command.restore(
@@ -116,6 +163,7 @@ class StateStore:
             checkpoint=checkpoint,
             parallelism=parallelism,
             max_parallelism=max_parallelism,
+            verify=verify,
         )
 
     def restore_to(
@@ -129,6 +177,7 @@ class StateStore:
         form: str = "parquet",
         options: ParquetOptions | None = None,
         progress: Progress | None = None,
+        verify: bool = False,
     ) -> ExportedCheckpoint:
         """Write a checkpoint's rows to files, ``parquet`` or ``jsonl``, one folder per subtask.
 
@@ -138,13 +187,35 @@ class StateStore:
         and StorageError when it cannot be written.
         """
         return export_command.export(
-            self.restore(checkpoint=checkpoint, parallelism=parallelism),
+            self.restore(checkpoint=checkpoint, parallelism=parallelism, verify=verify),
             Path(directory),
             form=form,
             uid=uid,
             name=name,
             options=options or ParquetOptions(),
             progress=progress or (lambda done, total: None),
+        )
+
+    def verify(
+        self,
+        checkpoint: int | str = "latest",
+        deep: bool = False,
+        on_progress: Progress | None = None,
+    ) -> VerifyReport:
+        """Return whether a checkpoint (by id, ``latest``, or ``all``) is as it was written.
+
+        Checked are the manifest, and of every file its length, rows, row groups and columns: one
+        length and one footer are read per file. With ``deep`` every byte and row is read: SHA-256,
+        digest, key group of every key, order, duplicates, null keys. What is broken is in the
+        report, all of it; nothing is raised for it. ``on_progress`` hears of the files checked, and
+        of how many. Raises StoreNotFoundError, CheckpointNotFoundError, FormatVersionError, or
+        StorageError when something could not be read.
+        """
+        return verify_command.verify(
+            self._storage,
+            checkpoint=checkpoint,
+            deep=deep,
+            progress=on_progress or (lambda done, total: None),
         )
 
     def plan(self, *, parallelism: int, checkpoint: int | str = "latest") -> RestorePlan:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from statestore.errors import (
     StorageError,
     StoreNotFoundError,
 )
+from statestore.model.document import document_bytes, sealed
 from statestore.model.manifest import Manifest, Writer
 from statestore.model.paths import manifest_path, tombstone_path
 from statestore.storage import LocalStorage, Storage
@@ -119,8 +119,7 @@ def test_a_place_that_cannot_be_written_is_a_storage_error() -> None:
         (b"", "not valid JSON"),
         (b"\xff\xfe\x00", "not valid JSON"),
         (b"[" * 100_000, "not valid JSON"),
-        (b"[]", r"at \$: expected an object"),
-        (b"{}", r"at \$: 'format' is missing"),
+        (b'{"x": 1}', r"at \$: 'format' is missing"),
         (b'{"format": "other"}', r"at \$\.format: expected 'statestore'"),
         (b'{"format": 1}', r"at \$\.format: expected str"),
         (b'{"format": "statestore"}', "'format_version' is missing"),
@@ -131,8 +130,8 @@ def test_a_place_that_cannot_be_written_is_a_storage_error() -> None:
     ],
 )
 def test_a_broken_store_file_is_named(storage: Storage, document: bytes, message: str) -> None:
-    """With the place in the document."""
-    storage.put_if_absent("statestore.json", document)
+    """With the place in the document, where its bytes are those that were written."""
+    storage.put_if_absent("statestore.json", sealed(document.removesuffix(b"}")))
     with pytest.raises(MalformedManifestError, match=message) as caught:
         Catalog.open(storage, create=True)
     assert f"{storage.url}/statestore.json" in str(caught.value)
@@ -141,7 +140,7 @@ def test_a_broken_store_file_is_named(storage: Storage, document: bytes, message
 def test_a_newer_store_asks_for_an_upgrade(storage: Storage) -> None:
     """A newer release may have changed anything, so nothing is guessed."""
     document = {"format": "statestore", "format_version": 2, "store_id": "s"}
-    storage.put_if_absent("statestore.json", json.dumps(document).encode())
+    storage.put_if_absent("statestore.json", document_bytes(document))
     with pytest.raises(FormatVersionError, match=r"format version 2.*Upgrade"):
         Catalog.open(storage, create=True)
 
@@ -222,6 +221,33 @@ def test_a_commit_that_meets_itself_has_won(catalog: Catalog) -> None:
     catalog.commit(manifest(1))
     catalog.commit(manifest(1))
     assert catalog.checkpoint_ids() == (1,)
+
+
+def test_a_commit_under_a_tombstone_has_failed(catalog: Catalog) -> None:
+    """I4, I6: the put succeeds, and nobody would ever see it."""
+    catalog.storage.put_if_absent(tombstone_path(1), b"")
+    for _ in range(2):
+        with pytest.raises(CommitConflictError, match=r"checkpoint 1 .* has a tombstone.*new id"):
+            catalog.commit(manifest(1))
+    assert catalog.checkpoint_ids() == ()
+
+
+def test_an_id_that_is_taken_or_passed_over_is_refused_before_anything_is_lost(
+    catalog: Catalog,
+) -> None:
+    """I6: naming who has it, or the newest."""
+    commit(catalog, 1, 2, 3)
+    catalog.refuse_taken(4)
+    catalog.storage.put_if_absent(tombstone_path(3), b"")
+    for checkpoint_id, message in {
+        2: "checkpoint 2 .* committed by writer host:1",
+        3: "checkpoint 3 .* has a tombstone",
+    }.items():
+        with pytest.raises(CommitConflictError, match=message):
+            catalog.refuse_taken(checkpoint_id)
+    catalog.storage.put_if_absent(manifest_path(9), b"junk")
+    with pytest.raises(CommitConflictError, match=r"checkpoint 9 .* another writer"):
+        catalog.refuse_taken(4)
 
 
 # --- load -----------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ LAYERS = (
     ("statestore",),  # the public names
     ("statestore.store",),
     ("statestore.commands",),
-    ("statestore.catalog", "statestore.table", "statestore.sources"),
+    ("statestore.catalog", "statestore.fence", "statestore.table", "statestore.sources"),
     ("statestore.storage",),
     ("statestore.model",),
     ("statestore.errors", "statestore.java", "statestore._version"),

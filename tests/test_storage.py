@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from statestore.catalog import Catalog
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.storage import LocalStorage, Storage, open_storage
 from statestore.testing.suites import StorageSuite
@@ -171,3 +173,33 @@ def test_hidden_files_are_not_listed_and_do_not_fill_a_folder(tmp_path: Path) ->
 def _write_to_full_disk(data: bytes) -> int:
     with Path("/dev/full").open("wb", buffering=0) as full:
         return full.write(data)
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_hard_links_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def link(source: Path, target: Path) -> None:
+        raise OSError(code, os.strerror(code), str(target))
+
+    monkeypatch.setattr(os, "link", link)
+    storage = LocalStorage(str(tmp_path))
+    with pytest.raises(StorageError, match="this file system has no hard links, and a commit is"):
+        Catalog.open(storage, create=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_system_whose_links_overwrite_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I4: tried before a store is made, and nothing is left."""
+    monkeypatch.setattr(os, "link", lambda source, target: Path(source).replace(target))
+    storage = LocalStorage(str(tmp_path))
+    with pytest.raises(StorageError, match=r"cannot hold a store: a hard link replaces a file"):
+        Catalog.open(storage, create=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_is_made_without_a_trace_of_the_probe(tmp_path: Path) -> None:
+    Catalog.open(LocalStorage(str(tmp_path)), create=True)
+    assert [path.name for path in tmp_path.iterdir()] == ["statestore.json"]

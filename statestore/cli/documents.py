@@ -7,15 +7,19 @@ since 1970 UTC), digests 16 hex digits, operator ids 32; a range of key groups i
 list      store, checkpoints: [id, created_at_ms, age_ms, parallelism, operators, states, rows,
           size_bytes, files, error]; of a damaged one id and error {kind, message} only, rest null
 show      store, id, store_id, parallelism, started_at_ms, created_at_ms, age_ms, writer {release,
-          name, token}, rows, size_bytes, files, operators: [uid, operator_id, max_parallelism,
-          states: [name, sort (keyed or operator), columns [{name, type}], rows, size_bytes, files,
-          digest, table {format, path, version}; keyed: kind, key, key_types, namespace, entry,
-          time_domain, hash_scheme, layout; operator: mode, elements_per_subtask]]
+          name, token, generation}, rows, size_bytes, files, operators: [uid, operator_id,
+          max_parallelism, states: [name, sort (keyed or operator), columns [{name, type}], rows,
+          size_bytes, files, digest, table {format, path, version}; keyed: kind, key, key_types,
+          namespace, entry, time_domain, hash_scheme, layout; operator: mode,
+          elements_per_subtask]]
 plan      store, id, old_parallelism, parallelism, size_bytes, files, operators: [uid,
           max_parallelism, states, largest_subtask, subtasks: [subtask, key_groups {first, last},
           rows, size_bytes, files, requests, elements]]; the same for ``restore --dry-run``
 restore   store, id, parallelism, directory, format, rows, size_bytes, files,
-          states: [uid, name, rows, size_bytes, files]
+          states: [uid, name, rows, size_bytes, files, proof {stored {rows, digest}, subtasks:
+          [rows, digest], copies}]: the subtasks sum to what is stored, or each is a copy of it
+verify    store, checkpoints (ids), deep, sound, files, rows, size_bytes, broken: [file, kind, what,
+          id, operator, state, key_groups {first, last}], strays: [file]; names are relative
 get       store, id, operator, state, key: {column: value}, rows: [{column: value}]
 config    settings: [name, value, unit, default, source]
 ========  ==========================================================================================
@@ -38,11 +42,15 @@ from statestore.cli.values import (
     Restored,
     Result,
     ShownCheckpoint,
+    Verified,
 )
+from statestore.commands.export import ExportedState
+from statestore.commands.verify import BrokenFile
 from statestore.model.digest import digest_text
 from statestore.model.manifest import Entry, KeyedEntry, Manifest
 from statestore.model.operator_id import operator_id
 from statestore.model.plan import OperatorPlan, SubtaskPlan
+from statestore.model.proof import RowSet
 from statestore.model.schema import type_text
 from statestore.table.export import json_value
 
@@ -196,7 +204,56 @@ def _(result: Restored) -> Document:
         "rows": sum(state.rows for state in done.states),
         "size_bytes": sum(state.size_bytes for state in done.states),
         "files": sum(state.files for state in done.states),
-        "states": [asdict(state) for state in done.states],
+        "states": [_exported(state) for state in done.states],
+    }
+
+
+def _exported(state: ExportedState) -> Document:
+    proof = state.proof
+    return {
+        "uid": state.uid,
+        "name": state.name,
+        "rows": state.rows,
+        "size_bytes": state.size_bytes,
+        "files": state.files,
+        "proof": {
+            "stored": _row_set(proof.stored),
+            "subtasks": [_row_set(found) for found in proof.subtasks],
+            "copies": proof.copies,
+        },
+    }
+
+
+def _row_set(found: RowSet) -> Document:
+    return {"rows": found.rows, "digest": digest_text(found.digest)}
+
+
+@document_of.register
+def _(result: Verified) -> Document:
+    report = result.report
+    return {
+        "store": report.store,
+        "checkpoints": list(report.checkpoints),
+        "deep": report.deep,
+        "sound": report.is_sound,
+        "files": report.files,
+        "rows": report.rows,
+        "size_bytes": report.size_bytes,
+        "broken": [_broken(file) for file in report.broken],
+        "strays": list(report.strays),
+    }
+
+
+def _broken(file: BrokenFile) -> Document:
+    groups = file.key_groups
+    return {
+        "file": file.file,
+        "kind": file.kind,
+        "what": list(file.what),
+        "id": file.checkpoint_id,
+        "operator": file.uid,
+        "state": file.state,
+        "key_groups": groups and {"first": groups.first, "last": groups.last},
     }
 
 

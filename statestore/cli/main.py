@@ -25,6 +25,7 @@ from statestore.cli.verbs.list import list_checkpoints
 from statestore.cli.verbs.plan import plan_restore
 from statestore.cli.verbs.restore import restore_checkpoint
 from statestore.cli.verbs.show import show_checkpoint
+from statestore.cli.verbs.verify import verify_checkpoint
 from statestore.errors import StateStoreError
 
 __all__ = ["cli", "main"]
@@ -76,6 +77,7 @@ for verb in (
     show_checkpoint,
     plan_restore,
     restore_checkpoint,
+    verify_checkpoint,
     get_rows,
     print_settings,
     run_demo,

@@ -6,12 +6,11 @@ import json
 from functools import singledispatch
 from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
 from statestore.cli.documents import max_parallelism_of
-from statestore.cli.output import Page, printable
+from statestore.cli.output import Page
+from statestore.cli.soundness import write_proof, write_report
 from statestore.cli.subtasks import write_key_groups, write_subtasks
+from statestore.cli.tables import cell, table_of
 from statestore.cli.units import count, counted, duration, size, when
 from statestore.cli.values import (
     CheckpointList,
@@ -22,6 +21,7 @@ from statestore.cli.values import (
     Restored,
     Result,
     ShownCheckpoint,
+    Verified,
 )
 from statestore.model.digest import digest_text
 from statestore.model.manifest import Entry, KeyedEntry, Manifest
@@ -165,6 +165,8 @@ def _(result: Restored, page: Page) -> None:
         numbers = (count(state.rows), size(state.size_bytes), count(state.files))
         table.add_row(*(cell(text) for text in (state.uid, state.name, *numbers)))
     page.table(table)
+    for state in done.states:
+        write_proof(page, state)
 
 
 @write_text.register
@@ -196,18 +198,9 @@ def _(result: Configuration, page: Page) -> None:
     page.table(table)
 
 
-def table_of(*columns: str, right: frozenset[str] | set[str] = frozenset()) -> Table:
-    """Return an empty table; what does not fit the terminal is folded, never cut off."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for name in columns:
-        side = "right" if name in right else "left"
-        table.add_column(cell(name), justify=side, overflow="fold")  # type: ignore[arg-type]
-    return table
-
-
-def cell(text: str) -> Text:
-    """Return a cell's text as it is, without control characters or markup."""
-    return Text(printable(text))
+@write_text.register
+def _(result: Verified, page: Page) -> None:
+    write_report(page, result.report)
 
 
 def _pairs(page: Page, *pairs: tuple[str, str], indent: str = "  ") -> None:

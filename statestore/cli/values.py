@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from statestore.commands.export import ExportedCheckpoint
+from statestore.commands.verify import VerifyReport
 from statestore.errors import StateStoreError
 from statestore.model.manifest import KeyedEntry, Manifest
 from statestore.model.plan import RestorePlan
@@ -20,6 +21,7 @@ __all__ = [
     "Restored",
     "Result",
     "ShownCheckpoint",
+    "Verified",
 ]
 
 
@@ -90,3 +92,10 @@ class Configuration(Result):
     """The settings in effect."""
 
     settings: tuple[Setting, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verified(Result):
+    """What was checked, and what is broken; ``problem`` says that something is."""
+
+    report: VerifyReport

@@ -6,14 +6,17 @@
 
 Uids and states are written as in the store. Every subtask has its file, also an empty one, so that
 a reader needs no special case. The files are written aside and moved to their names when all are
-complete and, for keyed state, their rows have the digest that the manifest states (I7).
+complete and :class:`RescaleProof` holds for every state: the rows written are those of which the
+manifest states the digest (I7).
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,10 +28,12 @@ from statestore.errors import (
     StateNotFoundError,
     StorageError,
 )
-from statestore.model.digest import combine
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
 from statestore.model.paths import escape
 from statestore.model.plan import OperatorPlan, RestorePlan, plan_restore, redistribution_of
+from statestore.model.proof import RescaleProof, RowSet
+from statestore.model.redistribution import RedistributionMode
+from statestore.table.elements import element_digests
 from statestore.table.export import EXPORT_FORMATS, elements_reader, write_rows
 from statestore.table.files import ParquetOptions
 
@@ -45,13 +50,17 @@ INCOMPLETE = ".incomplete"
 
 @dataclass(frozen=True)
 class ExportedState:
-    """One state as written, all subtasks together: union and broadcast count once per subtask."""
+    """One state as written, all subtasks together: union and broadcast count once per subtask.
+
+    The digests of ``proof`` are of the state's own columns.
+    """
 
     uid: str
     name: str
     rows: int
     size_bytes: int
     files: int
+    proof: RescaleProof
 
 
 @dataclass(frozen=True)
@@ -124,7 +133,7 @@ def export(
         raise InvalidArgumentError(f"no format {form!r}; there is {' and '.join(EXPORT_FORMATS)}")
     selected = select(restored.manifest, uid, name)
     writing = _Export(restored, form, options, progress, _total(restored, selected))
-    with _appearing(directory) as folder:
+    with _appearing(directory, restored.manifest.uids) as folder:
         states = tuple(writing.write(entry, folder) for entry in selected.entries)
     return ExportedCheckpoint(restored.checkpoint_id, restored.parallelism, directory, form, states)
 
@@ -157,9 +166,13 @@ class _Export:
             for subtask, rows in enumerate(self._readers(entry))
         ]
         rows = sum(file.rows for file in files)
-        if isinstance(entry, KeyedEntry) and (
-            rows != entry.rows or combine(file.digest for file in files) != entry.digest
-        ):
+        proof = RescaleProof(
+            self._stored(entry),
+            tuple(RowSet(file.rows, file.digest) for file in files),
+            copies=isinstance(entry, OperatorEntry)
+            and entry.state.mode is not RedistributionMode.SPLIT,
+        )
+        if not proof.holds:
             raise DamagedFileError(
                 f"the files of {entry.state} hold other rows than its manifest says (I7); restore "
                 "an older checkpoint"
@@ -170,7 +183,21 @@ class _Export:
             rows=rows,
             size_bytes=sum(file.size_bytes for file in files),
             files=len(files),
+            proof=proof,
         )
+
+    def _stored(self, entry: Entry) -> RowSet:
+        """Return what the manifest states; of elements, without the columns of their old place."""
+        if isinstance(entry, KeyedEntry):
+            return RowSet(entry.rows, entry.digest)
+        lists = self._restored.operator(entry.state.uid, entry.state.name).per_old_subtask()
+        bare, placed = element_digests(lists, entry.state.schema)
+        if placed != entry.digest:
+            raise DamagedFileError(
+                f"the file of {entry.state} holds other elements than its manifest says (I7); "
+                "restore an older checkpoint"
+            )
+        return RowSet(entry.rows, bare)
 
     def _readers(self, entry: Entry) -> Iterator[pa.RecordBatchReader]:
         uid, name = entry.state.uid, entry.state.name
@@ -192,23 +219,45 @@ class _Export:
 
 
 @contextmanager
-def _appearing(directory: Path) -> Iterator[Path]:
-    """Yield a folder inside ``directory`` whose content moves up when all of it is there."""
+def _appearing(directory: Path, uids: Iterable[str]) -> Iterator[Path]:
+    """Yield a folder inside ``directory`` whose content moves up when all of it is there.
+
+    As long as the folder is there, the content of the directory is not complete. What a run that
+    was killed has left of these operators is removed first (I10).
+    """
     folder = directory / INCOMPLETE
+    with ExitStack() as held:
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            _lock(directory, held)
+            if folder.exists():
+                for path in (*(directory / escape(uid) for uid in uids), folder):
+                    shutil.rmtree(path, ignore_errors=True)
+            if next(directory.iterdir(), None) is not None:
+                raise InvalidArgumentError(
+                    f"{directory} is not empty; name a new or an empty directory"
+                )
+            folder.mkdir()
+        except OSError as error:
+            raise StorageError(f"cannot write {directory}: {error.strerror or error}") from error
+        try:
+            yield folder
+            for path in folder.iterdir():
+                path.rename(directory / path.name)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lock(directory: Path, held: ExitStack) -> None:
+    """Hold the directory against another run; the system lets go of it when this process dies."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    held.callback(os.close, descriptor)
     try:
-        if directory.exists() and next(directory.iterdir(), None) is not None:
-            raise InvalidArgumentError(
-                f"{directory} is not empty; name a new or an empty directory"
-            )
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise StorageError(f"cannot write {directory}: {error.strerror or error}") from error
-    try:
-        yield folder
-        for path in folder.iterdir():
-            path.rename(directory / path.name)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InvalidArgumentError(
+            f"another process is writing {directory}; name another directory"
+        ) from None
 
 
 def _total(restored: RestoredCheckpoint, selected: Manifest) -> int:

@@ -43,24 +43,35 @@ def restore(
     checkpoint: int | str,
     parallelism: int | None,
     max_parallelism: int | None,
+    verify: bool = False,
 ) -> RestoredCheckpoint:
     """Return a checkpoint ready to be read at ``parallelism`` (None: as it was taken).
+
+    With ``verify`` every read checks the SHA-256 of a file before it hands over a row of it.
 
     Raises CheckpointNotFoundError, MalformedManifestError or ParallelismError; reads no data file.
     """
     manifest = catalog.load(checkpoint)
     wanted = manifest.parallelism if parallelism is None else parallelism
     plan = plan_restore(manifest, wanted, max_parallelism)
-    return RestoredCheckpoint(catalog, spark, manifest, plan)
+    return RestoredCheckpoint(catalog, spark, manifest, plan, verify=verify)
 
 
 class RestoredCheckpoint:
     """A checkpoint at a parallelism; ``plan`` says who reads what, ``manifest`` what there is."""
 
-    def __init__(self, catalog: Catalog, spark: Any, manifest: Manifest, plan: RestorePlan) -> None:
+    def __init__(
+        self,
+        catalog: Catalog,
+        spark: Any,
+        manifest: Manifest,
+        plan: RestorePlan,
+        *,
+        verify: bool = False,
+    ) -> None:
         """Keep the parts; see :func:`restore`."""
         self.manifest, self.plan = manifest, plan
-        self._catalog, self._spark = catalog, spark
+        self._catalog, self._spark, self._verify = catalog, spark, verify
 
     @property
     def checkpoint_id(self) -> int:
@@ -75,25 +86,34 @@ class RestoredCheckpoint:
     def keyed(self, uid: str, name: str) -> RestoredKeyedState:
         """Return a keyed state; StateNotFoundError names those that exist."""
         entry = self.manifest.keyed_entry(uid, name)
+        assignment = assignment_of(entry, self.parallelism)
         return RestoredKeyedState(
-            self._catalog, self._spark, entry, assignment_of(entry, self.parallelism)
+            self._catalog, self._spark, entry, assignment, verify=self._verify
         )
 
     def operator(self, uid: str, name: str) -> RestoredOperatorState:
         """Return an operator state; StateNotFoundError names those that exist."""
         entry = self.manifest.operator_entry(uid, name)
-        return RestoredOperatorState(self._catalog, self.manifest, entry, self.parallelism)
+        return RestoredOperatorState(
+            self._catalog, self.manifest, entry, self.parallelism, verify=self._verify
+        )
 
 
 class RestoredKeyedState:
     """One keyed state, by subtask, as a DataFrame, or by key."""
 
     def __init__(
-        self, catalog: Catalog, spark: Any, entry: KeyedEntry, assignment: KeyGroupAssignment
+        self,
+        catalog: Catalog,
+        spark: Any,
+        entry: KeyedEntry,
+        assignment: KeyGroupAssignment,
+        *,
+        verify: bool = False,
     ) -> None:
         """Keep the parts; see :meth:`RestoredCheckpoint.keyed`."""
         self.entry, self.assignment = entry, assignment
-        self._catalog, self._spark = catalog, spark
+        self._catalog, self._spark, self._verify = catalog, spark, verify
 
     @property
     def digest(self) -> int:
@@ -107,7 +127,7 @@ class RestoredKeyedState:
         MissingFileError or DamagedFileError naming the file.
         """
         handles = self._handles(subtask)
-        return record_batch_reader(self._catalog.storage, self.entry, handles)
+        return record_batch_reader(self._catalog.storage, self.entry, handles, verify=self._verify)
 
     def dataframe(self) -> DataFrame:
         """Return a DataFrame whose Spark partition i holds exactly subtask i's rows; no shuffle.
@@ -121,7 +141,7 @@ class RestoredKeyedState:
             )
         per_subtask = [self._handles(i) for i in range(self.assignment.parallelism)]
         frame: DataFrame = spark_module("spark_scan").dataframe(
-            self._spark, self._catalog.storage, self.entry, per_subtask
+            self._spark, self._catalog.storage, self.entry, per_subtask, verify=self._verify
         )
         return frame
 
@@ -130,7 +150,7 @@ class RestoredKeyedState:
 
         Opens at most one data file. Raises InvalidArgumentError when the value does not fit.
         """
-        return rows_of_key(self._catalog.storage, self.entry, key)
+        return rows_of_key(self._catalog.storage, self.entry, key, verify=self._verify)
 
     def _handles(self, subtask: int) -> tuple[KeyedStateHandle, ...]:
         return handles_of(self.entry, self.assignment.range_of(subtask))
@@ -140,11 +160,17 @@ class RestoredOperatorState:
     """One operator state, as its new subtasks get it."""
 
     def __init__(
-        self, catalog: Catalog, manifest: Manifest, entry: OperatorEntry, parallelism: int
+        self,
+        catalog: Catalog,
+        manifest: Manifest,
+        entry: OperatorEntry,
+        parallelism: int,
+        *,
+        verify: bool = False,
     ) -> None:
         """Keep the parts; see :meth:`RestoredCheckpoint.operator`."""
         self.entry = entry
-        self._catalog = catalog
+        self._catalog, self._verify = catalog, verify
         self._dealt = redistribution_of(manifest, entry.state.uid, parallelism)
 
     def subtask(
@@ -172,7 +198,12 @@ class RestoredOperatorState:
         spans = None if runs is None else {run.subtask: range(run.first, run.stop) for run in runs}
         try:
             rows = read_elements(
-                self._catalog.storage, entry.table.path, entry.handles, entry.state, where
+                self._catalog.storage,
+                entry.table.path,
+                entry.handles,
+                entry.state,
+                where,
+                verify=self._verify,
             )
             for subtask, position, element in rows:
                 if spans is None or position in spans.get(subtask, ()):

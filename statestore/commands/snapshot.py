@@ -7,12 +7,11 @@ exception in the block deletes what was written and commits nothing.
 
 from __future__ import annotations
 
-import os
-import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -24,20 +23,22 @@ from statestore.errors import (
     InvalidArgumentError,
     StorageError,
 )
+from statestore.fence import Fence
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
 from statestore.model.paths import keyed_table, operator_table
-from statestore.model.redistribution import RedistributionMode, check_parallelism
+from statestore.model.redistribution import RedistributionMode
 from statestore.model.state import StateKind, TimeDomain
 from statestore.table.base import StateTable
 from statestore.table.elements import write_elements
 from statestore.table.engines import engine_of
-from statestore.table.files import ParquetOptions
+from statestore.table.files import ParquetOptions, check_size
 from statestore.table.keyed import KeyedTarget
 
 __all__ = ["CheckpointWriter"]
 
 Columns = str | Sequence[str]
 _PUBLISHERS = 4
+_CONFIRMERS = 16
 _USED = "the 'with' block of this snapshot has begun already; take another one: store.snapshot(…)"
 
 
@@ -46,6 +47,7 @@ class Attempt:
     """What is fixed for one attempt to take a checkpoint."""
 
     catalog: Catalog
+    fence: Fence
     table: StateTable
     parquet: ParquetOptions
     parallelism: int
@@ -56,7 +58,13 @@ class Attempt:
 
 
 class CheckpointWriter:
-    """Collects the states of one checkpoint; commits them together when its block ends."""
+    """Collects the states of one checkpoint; commits them together when its block ends.
+
+    ``already_committed`` says that an earlier attempt had committed this id, and nothing is written
+    now.
+    """
+
+    already_committed = False
 
     def __init__(self, attempt: Attempt) -> None:
         """Start with no states; see ``StateStore.snapshot``."""
@@ -206,14 +214,19 @@ class CheckpointWriter:
     ) -> None:
         """Commit, or after an exception delete what was written; a commit that another writer won
         deletes it too.
+
+        A writer that was replaced meanwhile is stopped before it publishes tables, and again right
+        before it puts the manifest; ``fence.py`` says why that is enough.
         """
         self._left = True
         if error is not None:
             self._discard(error)
             return
         try:
+            self._attempt.fence.check()
             self._attempt.catalog.refuse_taken(self._attempt.checkpoint_id)
             manifest = self._manifest()
+            self._attempt.fence.check()
         except BaseException as failure:
             self._discard(failure)
             raise
@@ -252,6 +265,7 @@ class CheckpointWriter:
 
     def _manifest(self) -> Manifest:
         attempt = self._attempt
+        self._confirm_files()
         tables = iter(self._publish())
         keyed = tuple(replace(entry, table=next(tables)) for entry in self._keyed)
         operator = tuple(replace(entry, table=next(tables)) for entry in self._operator)
@@ -260,11 +274,24 @@ class CheckpointWriter:
             checkpoint_id=attempt.checkpoint_id,
             parallelism=attempt.parallelism,
             started_at_ms=attempt.started_at_ms,
-            created_at_ms=_now_ms(),
+            created_at_ms=time.time_ns() // 1_000_000,
             writer=attempt.writer,
             keyed=keyed,
             operator=operator,
         )
+
+    def _confirm_files(self) -> None:
+        """Ask for the size of every file that the manifest will name, side by side (I5).
+
+        Raises MissingFileError or DamagedFileError for one that is not as it was written.
+        """
+        storage = self._attempt.catalog.storage
+        entries = self._entries()
+        folders = [entry.table.path for entry in entries for _ in entry.handles]
+        handles = [handle for entry in entries for handle in entry.handles]
+        with ThreadPoolExecutor(max_workers=_CONFIRMERS) as pool:
+            for _ in pool.map(partial(check_size, storage), folders, handles):
+                continue
 
     def _publish(self) -> Sequence[TableRef]:
         """Publish all tables, side by side: a table's commit is mostly waiting."""
@@ -292,33 +319,5 @@ class CheckpointWriter:
                     reason.add_note(f"its file stays behind: {error}")
 
 
-def begin(
-    catalog: Catalog,
-    table: StateTable,
-    parallelism: int,
-    *,
-    parquet: ParquetOptions,
-    release: str,
-    token: str,
-) -> CheckpointWriter:
-    """Return the writer of the store's next checkpoint; ParallelismError when out of bounds."""
-    check_parallelism(parallelism)
-    attempt = Attempt(
-        catalog=catalog,
-        table=table,
-        parquet=parquet,
-        parallelism=parallelism,
-        checkpoint_id=catalog.next_id(),
-        history=History(catalog),
-        writer=Writer(release, f"{socket.gethostname()}:{os.getpid()}", token),
-        started_at_ms=_now_ms(),
-    )
-    return CheckpointWriter(attempt)
-
-
 def _names(columns: Columns) -> tuple[str, ...]:
     return (columns,) if isinstance(columns, str) else tuple(columns)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

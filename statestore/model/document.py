@@ -1,14 +1,23 @@
-"""Reading JSON documents so that a broken one says where: ``$.operators[0].keyed[1].rows``."""
+"""JSON documents that tell when a byte of them changed, and where a broken one is broken.
+
+A document's last member is the SHA-256 of all bytes before it, at a place counted from the end of
+the file, so a flipped byte anywhere is found before the document is read. Errors of content name
+the place: ``$.operators[0].keyed[1].rows``.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from typing import Any
 
 from statestore.errors import FormatVersionError, MalformedManifestError
 
-__all__ = ["Node", "parse_document"]
+__all__ = ["Node", "document_bytes", "parse_document", "sealed"]
+
+_SEAL, _END = b',"sha256":"', b'"}\n'
+_SEAL_BYTES = len(_SEAL) + 64 + len(_END)
 
 
 class Node:
@@ -80,12 +89,30 @@ class Node:
         return self.value
 
 
+def document_bytes(document: dict[str, Any]) -> bytes:
+    """Return a document as bytes: compact JSON, UTF-8, and as last member its own SHA-256."""
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    return sealed(text.encode().removesuffix(b"}"))
+
+
+def sealed(body: bytes) -> bytes:
+    """Return a document that lacks its closing brace, ended with its SHA-256."""
+    return body + _SEAL + hashlib.sha256(body).hexdigest().encode() + _END
+
+
 def parse_document(raw: bytes, *, name: str, form: str, newest: int) -> Node:
     """Return the root of a document of the given form.
 
-    Raises MalformedManifestError when the bytes are no such document, and FormatVersionError when
-    its ``format_version`` is greater than ``newest``, the newest that this release reads.
+    Raises MalformedManifestError when a byte differs from those that were written or the bytes are
+    no such document, and FormatVersionError when its ``format_version`` is greater than ``newest``,
+    the newest that this release reads.
     """
+    body, seal = raw[:-_SEAL_BYTES], raw[-_SEAL_BYTES:]
+    if body + seal != sealed(body):
+        raise MalformedManifestError(
+            f"{name} is damaged: its bytes are not those that were written (SHA-256); bring it "
+            "back from a copy"
+        )
     try:
         root = Node(json.loads(raw), "$", name)
     except (ValueError, RecursionError) as error:

@@ -32,11 +32,15 @@ class TableRef:
 
 @dataclass(frozen=True)
 class Writer:
-    """Who wrote a checkpoint: release, ``host:pid``, and a token that is new for every attempt."""
+    """Who wrote a checkpoint: release, ``host:pid``, and a token that is new for every attempt.
+
+    ``generation`` is that of its claim to the store (I6); 0 in stores from before there were any.
+    """
 
     release: str
     name: str
     token: str
+    generation: int = 0
 
 
 @dataclass(frozen=True)

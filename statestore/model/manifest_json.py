@@ -7,13 +7,12 @@ member.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from statestore.errors import CorruptionError, StateStoreError
 from statestore.model.digest import digest_text
-from statestore.model.document import Node, parse_document
+from statestore.model.document import Node, document_bytes, parse_document
 from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.model.keygroups import MAX_PARALLELISM, KeyGroupRange
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
@@ -51,7 +50,7 @@ def manifest_to_json(manifest: Manifest) -> bytes:
         "writer": vars(manifest.writer),
         "operators": operators,
     }
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    return document_bytes(document)
 
 
 def manifest_from_json(raw: bytes, *, name: str) -> Manifest:
@@ -61,7 +60,6 @@ def manifest_from_json(raw: bytes, *, name: str) -> Manifest:
     """
     root = parse_document(raw, name=name, form=FORMAT, newest=FORMAT_VERSION)
     operators = list(root.at("operators").items())
-    writer = root.at("writer")
     if not 0 < root.at("parallelism").number() <= MAX_PARALLELISM:
         raise root.at("parallelism").fail(f"it is not in 1..{MAX_PARALLELISM}")
     manifest = Manifest(
@@ -70,13 +68,23 @@ def manifest_from_json(raw: bytes, *, name: str) -> Manifest:
         parallelism=root.at("parallelism").number(),
         started_at_ms=root.at("started_at_ms").number(),
         created_at_ms=root.at("created_at_ms").number(),
-        writer=Writer(*(writer.at(key).text() for key in ("release", "name", "token"))),
+        writer=_writer(root.at("writer")),
         keyed=tuple(_each(operators, "keyed", _keyed_entry)),
         operator=tuple(_each(operators, "operator", _operator_entry)),
     )
     for entry in manifest.operator:
         _check_counts(root.at("operators"), entry, manifest.parallelism)
     return manifest
+
+
+def _writer(node: Node) -> Writer:
+    generation = node.maybe("generation")
+    return Writer(
+        release=node.at("release").text(),
+        name=node.at("name").text(),
+        token=node.at("token").text(),
+        generation=generation.number() if generation else 0,
+    )
 
 
 def _keyed_json(entry: KeyedEntry) -> dict[str, Any]:

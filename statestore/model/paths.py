@@ -5,6 +5,7 @@
     statestore.json                              written once, when the store is created
     checkpoints/0000000042.json                  manifest of checkpoint 42
     checkpoints/0000000042.expired               its tombstone
+    writers/0000000003.json                      claim of the third writer
     operators/<uid>/keyed/<state>/               table of one keyed state
       key_group=17/0000000042-00017-<token>.parquet
     operators/<uid>/operator/<state>/            table of one operator state
@@ -24,7 +25,9 @@ from statestore.errors import InvalidArgumentError
 __all__ = [
     "CHECKPOINTS",
     "STORE_FILE",
+    "WRITERS",
     "checkpoint_id_of",
+    "generation_of",
     "keyed_table",
     "manifest_path",
     "operator_file",
@@ -33,15 +36,18 @@ __all__ = [
     "partition_file",
     "tombstone_path",
     "unescape",
+    "writer_path",
 ]
 
 STORE_FILE = "statestore.json"
 CHECKPOINTS = "checkpoints"
+WRITERS = "writers"
 KEY_GROUP = "key_group"
 
 # Leaves room for the `key_group=` folder and file name in file systems that allow 255 bytes a name.
 _LONGEST_NAME = 200
 _CHECKPOINT_FILE = re.compile(rf"{CHECKPOINTS}/([0-9]{{10}})\.(json|expired)")
+_WRITER_FILE = re.compile(rf"{WRITERS}/([0-9]{{10}})\.json")
 _LARGEST_ID = 10**10 - 1
 
 
@@ -94,6 +100,19 @@ def checkpoint_id_of(path: str) -> tuple[int, bool] | None:
     if match is None or int(match[1]) == 0:
         return None
     return int(match[1]), match[2] == "expired"
+
+
+def writer_path(generation: int) -> str:
+    """Return the name of the claim of a writer generation, 1 or more."""
+    return f"{WRITERS}/{generation:010}.json"
+
+
+def generation_of(path: str) -> int | None:
+    """Return the writer generation that a file's name in the store claims, None when it claims
+    none.
+    """
+    match = _WRITER_FILE.fullmatch(path)
+    return int(match[1]) or None if match else None
 
 
 def operator_folder(uid: str) -> str:

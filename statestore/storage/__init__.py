@@ -7,8 +7,10 @@ every commit rests on (I4), so it is ours per file system, not fsspec's generic 
 * a local (or mounted) file system: a temporary file, synced, then a hard link to its name;
 * S3: a conditional put (``If-None-Match: *``).
 
-Other file systems are refused when a store is opened, instead of being trusted. Errors of the file
-system come out as StorageError with the cause kept, except FileNotFoundError, which says just that.
+Other file systems are refused when a store is opened, instead of being trusted; and of these two,
+one where it does not hold in fact is refused when a store is made (``probe.py``). Errors of the
+file system come out as StorageError with the cause kept, except FileNotFoundError, which says just
+that.
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ from fsspec.utils import get_protocol
 from statestore.errors import InvalidArgumentError
 from statestore.storage.base import Storage
 from statestore.storage.local import LocalStorage
+from statestore.storage.probe import refuse_unsafe
 from statestore.storage.s3 import S3Storage
 
-__all__ = ["LocalStorage", "S3Storage", "Storage", "open_storage"]
+__all__ = ["LocalStorage", "S3Storage", "Storage", "open_storage", "refuse_unsafe"]
 
 
 def open_storage(url: str, options: Mapping[str, Any] | None = None) -> Storage:

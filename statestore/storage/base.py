@@ -54,6 +54,9 @@ class Storage(Protocol):
     def spark_url(self, name: str) -> str:
         """Return the URL under which Spark's file systems know a file or folder."""
 
+    def hadoop_settings(self) -> dict[str, str]:
+        """Return what Spark's file systems need to know; it holds secrets, never show it."""
+
 
 @contextmanager
 def named(action: str, where: str) -> Iterator[None]:

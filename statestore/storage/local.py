@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import uuid
 from collections.abc import Iterable
@@ -10,6 +11,7 @@ from typing import BinaryIO
 
 import fsspec
 
+from statestore.errors import StorageError
 from statestore.storage.base import named
 
 __all__ = ["LocalStorage"]
@@ -40,7 +42,7 @@ class LocalStorage:
             try:
                 temporary.write_bytes(data)
                 _fsync(temporary)
-                os.link(temporary, target)
+                _link(temporary, target)
             except FileExistsError:
                 return False
             finally:
@@ -109,8 +111,25 @@ class LocalStorage:
         """Return a ``file:`` URL."""
         return f"file:{self._root / name}"
 
+    def hadoop_settings(self) -> dict[str, str]:
+        """Return nothing: a path says it all."""
+        return {}
+
     def _full(self, name: str) -> str:
         return str(self._root / name)
+
+
+def _link(temporary: Path, target: Path) -> None:
+    try:
+        os.link(temporary, target)
+    except OSError as error:
+        # The file is ours and was just made: what is not permitted or known is the link itself.
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+        raise StorageError(
+            f"cannot write {target}: this file system has no hard links, and a commit is one "
+            "(FAT, and some network and cloud mounts, have none); use another place for the store"
+        ) from error
 
 
 def _unless_missing(error: OSError) -> None:

@@ -7,12 +7,15 @@ import itertools
 import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, BinaryIO, cast
 
 import fsspec
 
 from statestore.errors import InvalidArgumentError, MissingDependencyError
+from statestore.storage.s3a import s3a_settings
 from statestore.storage.s3io import S3Reader, S3Writer, s3_code, s3_errors
+from statestore.storage.s3retry import attempts_of, patient, whole
 
 __all__ = ["S3Storage"]
 
@@ -27,6 +30,8 @@ _HELD: list[Any] = []
 
 class S3Storage:
     """A prefix of a bucket, through s3fs; each call sees what other writers did before it.
+
+    What fails in passing is tried again, a few times and for seconds (``s3retry.py``).
 
     Fork-safe, and pickled with its options: a worker gets the credentials it was given here.
     """
@@ -48,7 +53,8 @@ class S3Storage:
             raise InvalidArgumentError("a store on S3 needs a bucket: s3://bucket/prefix")
         # A cached listing would hide what others wrote; more than one request at a time is of no
         # use for objects as small as ours, and makes s3fs ask for the size of each before.
-        self._options = {"max_concurrency": 1, **options, "use_listings_cache": False}
+        options = patient({"max_concurrency": 1, **options, "use_listings_cache": False})
+        self._options, self._attempts = options, attempts_of(options)
         self.url = f"s3://{self._prefix}"
         self._open_filesystem()
 
@@ -64,6 +70,8 @@ class S3Storage:
             ) from error
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidArgumentError(f"the storage options do not fit: {error}") from error
+        # botocore repeats a request; both of them would multiply (s3retry.py).
+        self._opened.retries = 1
         self._process = os.getpid()
         if self._opened not in _HELD:
             _HELD.append(self._opened)
@@ -86,8 +94,9 @@ class S3Storage:
 
     def read(self, name: str) -> bytes:
         """Return the bytes of an object."""
-        with s3_errors("read", self._full(name)):
-            return cast(bytes, self._fs.cat_file(self._key(name)))
+        with self._errors("read", name):
+            cat = functools.partial(self._fs.cat_file, self._key(name))
+            return cast(bytes, whole(cat, self._attempts))
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Put with ``If-None-Match: *``; S3 answers 412 to all but one.
@@ -96,7 +105,7 @@ class S3Storage:
         mark that tells its own object from another writer's.
         """
         mark = uuid.uuid4().hex
-        with s3_errors("write", self._full(name)):
+        with self._errors("write", name):
             for attempt in itertools.count(1):
                 try:
                     self._call(
@@ -117,23 +126,23 @@ class S3Storage:
 
     def list(self, folder: str) -> tuple[str, ...]:
         """Return the names of all objects below a folder; markers of folders are left out."""
-        with s3_errors("list", self._full(folder)):
+        with self._errors("list", folder):
             names = [name for page in self._pages(folder) for name in page]
         return tuple(sorted(name for name in names if not name.rpartition("/")[2].startswith(".")))
 
     def is_empty(self) -> bool:
         """Return whether no object has this prefix, hidden ones aside; mostly one request."""
-        with s3_errors("list", self.url):
+        with self._errors("list", ""):
             return all(name.startswith(".") for page in self._pages("", 50) for name in page)
 
     def delete(self, name: str) -> None:
         """Remove an object; S3 does not mind when there is none."""
-        with s3_errors("delete", self._full(name)):
+        with self._errors("delete", name):
             self._call("delete_object", name)
 
     def size(self, name: str) -> int:
         """Return an object's length in bytes."""
-        with s3_errors("read", self._full(name)):
+        with self._errors("read", name):
             try:
                 return int(self._call("head_object", name)["ContentLength"])
             except FileNotFoundError:
@@ -143,14 +152,14 @@ class S3Storage:
     def open_write(self, name: str) -> BinaryIO:
         """Return an object to write, sent in parts; it exists once it is closed."""
         call = functools.partial(self._call, name=name)
-        return cast(BinaryIO, S3Writer(call, self._full(name), _PART_BYTES))
+        return cast(BinaryIO, S3Writer(call, self._full(name), _PART_BYTES, self._attempts))
 
     def open_read(self, name: str) -> BinaryIO:
         """Return an object to read, fetched by byte ranges as it is read."""
         size = self.size(name)
-        with s3_errors("read", self._full(name)):
+        with self._errors("read", name):
             file = self._fs.open(self._key(name), "rb", block_size=_READ_AHEAD_BYTES, size=size)
-            return cast(BinaryIO, S3Reader(file, self._full(name)))
+            return cast(BinaryIO, S3Reader(file, self._full(name), self._attempts))
 
     def sync(self, names: Iterable[str]) -> None:
         """Do nothing: an object that exists is durable."""
@@ -162,6 +171,13 @@ class S3Storage:
     def spark_url(self, name: str) -> str:
         """Return an ``s3a:`` URL, as hadoop-aws reads it."""
         return f"s3a://{self._key(name)}"
+
+    def hadoop_settings(self) -> dict[str, str]:
+        """Return the options in ``s3a``'s words, for this bucket alone."""
+        return s3a_settings(self._prefix.partition("/")[0], self._options)
+
+    def _errors(self, action: str, name: str) -> AbstractContextManager[None]:
+        return s3_errors(action, self._full(name), self._attempts)
 
     def _call(self, method: str, name: str, **arguments: Any) -> dict[str, Any]:
         bucket, key, _ = self._fs.split_path(self._key(name))

@@ -8,16 +8,24 @@ asked for an object that is not there. Neither library is imported: errors go by
 from __future__ import annotations
 
 import errno
+import functools
 import io
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
 from statestore.errors import StorageError
+from statestore.storage.s3retry import BROKEN_OFF, whole
 
 __all__ = ["S3Reader", "S3Writer", "s3_code", "s3_errors"]
 
+# What was tried again before it came out, of what is no answer of the server.
+UNANSWERED = {
+    *("EndpointConnectionError", "ConnectTimeoutError", "ConnectionClosedError"),
+    *("ReadTimeoutError", "ProxyConnectionError", *BROKEN_OFF),
+}
 ADVICE = {
     "there is no such bucket; create it, or check the URL": {"NoSuchBucket"},
     "the server refuses these credentials, or they do not permit this; check the storage options "
@@ -27,22 +35,27 @@ ADVICE = {
     },
     "give the storage options key and secret, or set the variables AWS_ACCESS_KEY_ID and "
     "AWS_SECRET_ACCESS_KEY": {"NoCredentialsError", "PartialCredentialsError"},
-    "check that the server runs, and the storage option endpoint_url; then try again": {
-        *("EndpointConnectionError", "ConnectTimeoutError", "ConnectionClosedError"),
-        *("ReadTimeoutError", "ProxyConnectionError", "FSTimeoutError", "ClientPayloadError"),
-    },
+    "check that the server runs, and the storage option endpoint_url; then try again": UNANSWERED,
     "another put of it is under way; try again": {"ConditionalRequestConflict"},
     "the server has too much to do; try again later": {"SlowDown", "ServiceUnavailable", "503"},
+    "the server failed; look into its log, or try again later": {
+        *("InternalError", "500", "BadGateway", "502", "GatewayTimeout", "504"),
+    },
+    "the server lacks what a store needs of S3; use another server, or a local folder": {
+        *("NotImplemented", "501"),
+    },
     "check the storage options": {"TypeError", "ValueError", "ParamValidationError"},
 }
 
 
 @contextmanager
-def s3_errors(action: str, where: str) -> Iterator[None]:
-    """Turn any error of S3 into StorageError naming what was tried, where, and what to do.
+def s3_errors(action: str, where: str, attempts: int) -> Iterator[None]:
+    """Turn any error of S3 into StorageError naming what was tried, where, how often, and what to
+    do.
 
     FileNotFoundError stays what it is while reading, unless it is the bucket that is missing.
     """
+    start = time.monotonic()
     try:
         yield
     except StorageError:
@@ -52,7 +65,9 @@ def s3_errors(action: str, where: str) -> Iterator[None]:
         if action == "read" and isinstance(error, FileNotFoundError) and code != "NoSuchBucket":
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), where) from error
         advice = [text for text, codes in ADVICE.items() if code in codes]
-        said = " ".join(str(error).split()).rstrip(".") or code
+        text = str(error) or str(error.__cause__ or code)  # fsspec's timeout is silent
+        said = " ".join(text.split()).rstrip(".")
+        said += _tried(error, attempts, time.monotonic() - start)
         raise StorageError("; ".join([f"cannot {action} {where}: {said}", *advice])) from error
 
 
@@ -62,12 +77,24 @@ def s3_code(error: BaseException) -> str:
     return str(response.get("Error", {}).get("Code", type(error).__name__))
 
 
+def _tried(error: BaseException, attempts: int, seconds: float) -> str:
+    """Return how often and how long it was tried, where it was tried again."""
+    response = getattr(error.__cause__ or error, "response", None) or {}
+    again = int(response.get("ResponseMetadata", {}).get("RetryAttempts", 0))
+    if again:
+        return f" (tried {again + 1} times in {seconds:.1f} s)"
+    if attempts > 1 and s3_code(error) in UNANSWERED:
+        # botocore stops sooner when much has failed before, and does not say so.
+        return f" (tried up to {attempts} times in {seconds:.1f} s)"
+    return ""
+
+
 class S3Reader(io.RawIOBase):
     """An object to read and seek in, fetched by byte ranges; wraps a file of s3fs."""
 
-    def __init__(self, file: Any, where: str) -> None:
-        """Take a file opened to read, and its URL for messages."""
-        self._file, self._where = file, where
+    def __init__(self, file: Any, where: str, attempts: int) -> None:
+        """Take a file opened to read, its URL for messages, how often to ask for a range."""
+        self._file, self._where, self._attempts = file, where, attempts
 
     def readable(self) -> bool:
         """Return True."""
@@ -87,8 +114,9 @@ class S3Reader(io.RawIOBase):
 
     def read(self, size: int | None = -1, /) -> bytes:
         """Return ``size`` bytes, fewer only at the end."""
-        with s3_errors("read", self._where):
-            return cast(bytes, self._file.read(-1 if size is None else size))
+        with s3_errors("read", self._where, self._attempts):
+            read = functools.partial(self._file.read, -1 if size is None else size)
+            return cast(bytes, whole(read, self._attempts))
 
     def readinto(self, buffer: Any, /) -> int:
         """Read into a buffer; return how much."""
@@ -109,9 +137,14 @@ class S3Writer(io.RawIOBase):
     and at the end of the interpreter waits for ever for a thread that has ended before.
     """
 
-    def __init__(self, call: Callable[..., dict[str, Any]], where: str, part_bytes: int) -> None:
-        """Take what asks S3 about this object, its URL for messages, and how much a part holds."""
+    def __init__(
+        self, call: Callable[..., dict[str, Any]], where: str, part_bytes: int, attempts: int
+    ) -> None:
+        """Take what asks S3 about this object, and how often at most; its URL for messages; and
+        how much a part holds.
+        """
         self._call, self._where, self._part_bytes = call, where, part_bytes
+        self._attempts, self._size = attempts, 0
         self._waiting = bytearray()
         self._upload: str | None = None
         self._parts: list[dict[str, Any]] = []
@@ -126,7 +159,8 @@ class S3Writer(io.RawIOBase):
             raise ValueError(f"{self._where} is closed already")
         size = memoryview(data).nbytes
         self._waiting += data
-        with s3_errors("write", self._where), self._discarding():
+        self._size += size
+        with s3_errors("write", self._where, self._attempts), self._discarding():
             while len(self._waiting) >= self._part_bytes:
                 self._send_part()
         return size
@@ -136,14 +170,13 @@ class S3Writer(io.RawIOBase):
         if self.closed:
             return
         super().close()
-        with s3_errors("write", self._where), self._discarding():
+        with s3_errors("write", self._where, self._attempts), self._discarding():
             if self._upload is None:
                 self._call("put_object", Body=bytes(self._waiting))
                 return
             if self._waiting:
                 self._send_part()
-            parts = {"Parts": self._parts}
-            self._call("complete_multipart_upload", UploadId=self._upload, MultipartUpload=parts)
+            self._complete()
 
     def __del__(self) -> None:
         """Send nothing: what was not closed shall not appear."""
@@ -157,6 +190,18 @@ class S3Writer(io.RawIOBase):
         sent = self._call("upload_part", UploadId=self._upload, PartNumber=number, Body=body)
         self._parts.append({"PartNumber": number, "ETag": sent["ETag"]})
         del self._waiting[: self._part_bytes]
+
+    def _complete(self) -> None:
+        parts = {"Parts": self._parts}
+        try:
+            self._call("complete_multipart_upload", UploadId=self._upload, MultipartUpload=parts)
+        except OSError as error:
+            # botocore lost the answer and asked again: what is complete is no upload any more. The
+            # name is new and this file's alone, so an object of its length is this one.
+            if s3_code(error) != "NoSuchUpload":
+                raise
+            if int(self._call("head_object")["ContentLength"]) != self._size:
+                raise
 
     @contextmanager
     def _discarding(self) -> Iterator[None]:

@@ -36,6 +36,7 @@ from statestore.model.schema import Field, Schema, same_columns, schema_from_jso
 from statestore.model.state import POSITION, SUBTASK
 from statestore.storage import Storage
 from statestore.table.files import open_file
+from statestore.table.spark_s3 import refuse_without_s3a
 from statestore.table.statistics import file_statistics
 
 __all__ = ["DeltaTable"]
@@ -60,7 +61,9 @@ class DeltaTable:
     keeps_log = True
 
     def __init__(self, spark: SparkSession, storage: Storage) -> None:
-        """Take a session that has Delta; MissingDependencyError when it has not."""
+        """Take a session that has Delta, and ``s3a`` for a bucket; MissingDependencyError when it
+        has not.
+        """
         extensions = spark.conf.get("spark.sql.extensions", "") or ""
         if "io.delta" not in extensions:
             raise MissingDependencyError(
@@ -69,6 +72,7 @@ class DeltaTable:
                 "(see conf/spark-defaults.conf), or open the store with table_format='parquet', "
                 "which needs no jar"
             )
+        refuse_without_s3a(spark, storage)
         self._spark, self._storage = spark, storage
         self._jvm: Any = spark._jvm
 
@@ -186,7 +190,9 @@ def _iterate(sequence: Any) -> Iterable[JavaObject]:
 
 def _named(error: Py4JJavaError | PySparkException, entry: Entry) -> Exception:
     text = str(error)
-    first = text.strip().splitlines()[0] if text.strip() else type(error).__name__
+    # py4j's first line says which of our calls it was, the second what happened.
+    lines = [line for line in text.splitlines() if not line.startswith("An error occurred while")]
+    first = lines[0].lstrip(": ") if lines else type(error).__name__
     if "Concurrent" in text or "DELTA_CONCURRENT" in text or "MetadataChanged" in text:
         return CommitConflictError(
             f"another writer changed the Delta table of {entry.state} while this checkpoint was "

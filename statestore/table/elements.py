@@ -22,14 +22,17 @@ from statestore.model.paths import operator_file
 from statestore.model.schema import Schema
 from statestore.model.state import POSITION, SUBTASK, OperatorState
 from statestore.storage import Storage
+from statestore.table.digest import rows_digest
 from statestore.table.files import FileWriter, ParquetOptions, read_batches
 from statestore.table.types import arrow_schema, schema_of_arrow, table_of_dicts
 
 __all__ = [
+    "element_digests",
     "elements_of_table",
     "elements_table",
     "read_elements",
     "schema_of_elements",
+    "stored_schema",
     "write_elements",
 ]
 
@@ -48,6 +51,18 @@ def elements_table(per_subtask: Sequence[Iterable[Any]], schema: Schema | None) 
     subtasks = [subtask for subtask, elements in enumerate(lists) for _ in elements]
     positions = [position for elements in lists for position in range(len(elements))]
     return _with_place(rows, subtasks, positions)
+
+
+def element_digests(
+    per_subtask: Sequence[Sequence[dict[str, Any]]], schema: Schema
+) -> tuple[int, int]:
+    """Return the digests of stored elements, given per old subtask: of their own columns alone, and
+    with ``subtask`` and ``position``, which is the one that the manifest states.
+    """
+    if not schema.fields:
+        return 0, 0
+    rows = elements_table(per_subtask, schema).select(stored_schema(schema).names)
+    return rows_digest(rows.select(schema.names)), rows_digest(rows)
 
 
 def elements_of_table(table: pa.Table) -> list[dict[str, Any]]:
@@ -70,7 +85,7 @@ def write_elements(
     """
     if table.num_rows == 0:
         return ()
-    schema = _stored_schema(state.schema)
+    schema = stored_schema(state.schema)
     ordered = table.sort_by([(SUBTASK, "ascending"), (POSITION, "ascending")])
     path = operator_file(checkpoint_id, uuid.uuid4().hex[:16])
     writer = FileWriter(storage, f"{folder}/{path}", schema, ParquetOptions())
@@ -78,11 +93,11 @@ def write_elements(
         for batch in ordered.select(schema.names).cast(schema).to_batches():
             writer.write(batch)
         handle = OperatorStateHandle(path, **writer.close())
+        storage.sync([f"{folder}/{path}"])
     except BaseException:
         writer.abandon()
         storage.delete(f"{folder}/{path}")
         raise
-    storage.sync([f"{folder}/{path}"])
     return (handle,)
 
 
@@ -92,16 +107,20 @@ def read_elements(
     handles: Iterable[OperatorStateHandle],
     state: OperatorState,
     where: Mapping[str, Sequence[Any]] | None = None,
+    *,
+    verify: bool = False,
 ) -> Iterator[tuple[int, int, dict[str, Any]]]:
     """Yield (old subtask, position, element) in stored order.
 
     ``where`` keeps the elements whose columns hold one of the given values, {"partition": [0, 4]}.
+    With ``verify`` the SHA-256 of the file is checked first.
     """
     if state.schema.fields:  # a state that never had an element has no columns, and no elements
         for column in where or {}:
             state.schema.type_of(column)
     for handle in handles:
-        for batch in read_batches(storage, folder, handle, _stored_schema(state.schema)):
+        schema = stored_schema(state.schema)
+        for batch in read_batches(storage, folder, handle, schema, verify=verify):
             for row in _kept(batch, where or {}).to_pylist():
                 yield row.pop(SUBTASK), row.pop(POSITION), row
 
@@ -124,7 +143,8 @@ def _kept(batch: pa.RecordBatch, where: Mapping[str, Sequence[Any]]) -> pa.Recor
     return batch
 
 
-def _stored_schema(schema: Schema) -> pa.Schema:
+def stored_schema(schema: Schema) -> pa.Schema:
+    """Return the columns of an operator state's file: ``subtask``, ``position``, the element's."""
     place = [pa.field(SUBTASK, pa.int32()), pa.field(POSITION, pa.int64())]
     return pa.schema([*place, *arrow_schema(schema)])
 

@@ -1,14 +1,15 @@
 """Parquet data files: written with exact counts and checksums, read a row group at a time.
 
 Every file is checked against its handle when it is opened: size and row count always, so that a
-truncated or replaced file is named instead of restored (I7).
+truncated or replaced file is named instead of restored (I7); on request also the SHA-256 of its
+bytes, before the first row is handed over.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -21,9 +22,13 @@ from statestore.storage import Storage
 from statestore.storage.base import named
 from statestore.table.digest import rows_digest
 
-__all__ = ["FileWriter", "ParquetOptions", "open_file", "read_batches"]
+__all__ = ["FileWriter", "ParquetOptions", "check_size", "open_file", "read_batches"]
 
 Handle = KeyedStateHandle | OperatorStateHandle
+
+# Up to here a verified file is read once, into memory; a row group may be as large. Beyond, twice.
+_AT_ONCE_BYTES = 32 * 2**20
+_CHUNK_BYTES = 2**20
 
 
 @dataclass(frozen=True)
@@ -151,32 +156,83 @@ class _Sink:
             self._raw.close()
 
 
-@contextmanager
-def open_file(storage: Storage, folder: str, handle: Handle) -> Iterator[pq.ParquetFile]:
-    """Open a data file and check it against its handle.
-
-    Raises MissingFileError or DamagedFileError, naming the file, also while it is being read.
-    """
+def check_size(storage: Storage, folder: str, handle: Handle) -> None:
+    """Raise MissingFileError or DamagedFileError unless a file is as long as its handle says."""
     name = f"{folder}/{handle.path}"
     where = f"{storage.url}/{name}"
-    try:
+    with _naming(where):
         found = storage.size(name)
         if found != handle.size_bytes:
             raise DamagedFileError(
                 f"{where} has {found} bytes, the manifest says {handle.size_bytes}; restore an "
                 "older checkpoint, or bring the file back from a copy"
             )
-        path = storage.native_path(name)
-        with (
-            # Arrow closes what it has opened, and leaves an open file to its owner.
-            nullcontext(path) if path is not None else storage.open_read(name) as source,
-            pq.ParquetFile(source, page_checksum_verification=True) as parquet,
-        ):
-            if parquet.metadata.num_rows != handle.rows:
-                raise DamagedFileError(
-                    f"{where} has {parquet.metadata.num_rows} rows, the manifest says {handle.rows}"
-                )
-            yield parquet
+
+
+@contextmanager
+def open_file(
+    storage: Storage, folder: str, handle: Handle, *, verify: bool = False
+) -> Iterator[pq.ParquetFile]:
+    """Open a data file and check it against its handle: size and rows, with ``verify`` SHA-256 too.
+
+    Raises MissingFileError or DamagedFileError, naming the file, also while it is being read.
+    """
+    check_size(storage, folder, handle)
+    name = f"{folder}/{handle.path}"
+    where = f"{storage.url}/{name}"
+    with (
+        _naming(where),
+        _source(storage, name, handle, verify) as source,
+        pq.ParquetFile(source, page_checksum_verification=True) as parquet,
+    ):
+        if parquet.metadata.num_rows != handle.rows:
+            raise DamagedFileError(
+                f"{where} has {parquet.metadata.num_rows} rows, the manifest says {handle.rows}"
+            )
+        yield parquet
+
+
+def read_batches(
+    storage: Storage, folder: str, handle: Handle, schema: pa.Schema, *, verify: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """Yield a file's rows in stored order as batches of ``schema``; at most a row group is held."""
+    with open_file(storage, folder, handle, verify=verify) as parquet:
+        for batch in parquet.iter_batches(columns=schema.names, use_threads=False):
+            yield batch.select(schema.names).cast(schema)
+
+
+def _source(
+    storage: Storage, name: str, handle: Handle, verify: bool
+) -> AbstractContextManager[Any]:
+    """Return what Arrow reads from; it closes what it has opened, and leaves an open file alone."""
+    if verify and handle.size_bytes <= _AT_ONCE_BYTES:
+        raw = storage.read(name)
+        _check_sha256(storage, name, handle, hashlib.sha256(raw).hexdigest())
+        return nullcontext(pa.BufferReader(raw))
+    if verify:
+        sha256 = hashlib.sha256()
+        with storage.open_read(name) as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                sha256.update(chunk)
+        _check_sha256(storage, name, handle, sha256.hexdigest())
+    path = storage.native_path(name)
+    return nullcontext(path) if path is not None else storage.open_read(name)
+
+
+def _check_sha256(storage: Storage, name: str, handle: Handle, found: str) -> None:
+    if found != handle.sha256:
+        raise DamagedFileError(
+            f"{storage.url}/{name} holds other bytes than were written: their SHA-256 is "
+            f"{found[:16]}…, the manifest says {handle.sha256[:16]}…; restore an older checkpoint, "
+            "or bring the file back from a copy"
+        )
+
+
+@contextmanager
+def _naming(where: str) -> Iterator[None]:
+    """Turn what goes wrong while a file is read into an error that names it."""
+    try:
+        yield
     except FileNotFoundError as error:
         raise MissingFileError(
             f"{where} is missing, and the manifest names it; restore an older checkpoint, or "
@@ -188,12 +244,3 @@ def open_file(storage: Storage, folder: str, handle: Handle) -> Iterator[pq.Parq
         if isinstance(error, OSError) and error.errno:  # not what the file holds: reading it failed
             raise StorageError(f"cannot read {where}: {error}") from error
         raise DamagedFileError(f"{where} cannot be read: {error}") from error
-
-
-def read_batches(
-    storage: Storage, folder: str, handle: Handle, schema: pa.Schema
-) -> Iterator[pa.RecordBatch]:
-    """Yield a file's rows in stored order as batches of ``schema``; at most a row group is held."""
-    with open_file(storage, folder, handle) as parquet:
-        for batch in parquet.iter_batches(columns=schema.names, use_threads=False):
-            yield batch.select(schema.names).cast(schema)

@@ -26,7 +26,7 @@ from statestore.storage import Storage
 from statestore.table.files import FileWriter, ParquetOptions
 from statestore.table.types import arrow_schema
 
-__all__ = ["KeyedTarget", "null_key_error", "write_sorted"]
+__all__ = ["KeyedTarget", "leaf_columns", "null_key_error", "null_keys", "write_sorted"]
 
 
 @dataclass(frozen=True)
@@ -117,20 +117,20 @@ def _by_key_group(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]
 def _checked(batches: Iterable[pa.RecordBatch], state: KeyedState) -> Iterator[pa.RecordBatch]:
     """Pass batches on; stop at a duplicate entry, and at null keys after counting all of them."""
     last: pa.RecordBatch | None = None
-    null_keys = 0
+    nulls = 0
     for batch in batches:
         if batch.num_rows == 0:
             continue
-        null_keys += _null_keys(batch, state)
-        if null_keys:
+        nulls += null_keys(batch, state)
+        if nulls:
             continue
         _refuse_null_entries(batch, state)
         seam = batch if last is None else pa.concat_batches([last, batch])
         _refuse_duplicates(seam, state)
         last = batch.slice(batch.num_rows - 1)
         yield batch
-    if null_keys:
-        raise null_key_error(state, null_keys)
+    if nulls:
+        raise null_key_error(state, nulls)
 
 
 def null_key_error(state: KeyedState, rows: int) -> NullKeyError:
@@ -143,7 +143,8 @@ def null_key_error(state: KeyedState, rows: int) -> NullKeyError:
     )
 
 
-def _null_keys(batch: pa.RecordBatch, state: KeyedState) -> int:
+def null_keys(batch: pa.RecordBatch, state: KeyedState) -> int:
+    """Return how many rows have no key: a null in a key column, where that is not a key itself."""
     if state.hash_scheme == "flink-sql":  # there NULL is an ordinary key
         return 0
     leaves = [leaf for name in state.key for leaf in leaf_columns(batch.column(name))]

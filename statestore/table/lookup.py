@@ -21,11 +21,14 @@ from statestore.table.types import arrow_schema
 __all__ = ["rows_of_key"]
 
 
-def rows_of_key(storage: Storage, entry: KeyedEntry, key: Any) -> list[dict[str, Any]]:
+def rows_of_key(
+    storage: Storage, entry: KeyedEntry, key: Any, *, verify: bool = False
+) -> list[dict[str, Any]]:
     """Return the rows of a key as dictionaries, in stored order; none when the state lacks the key.
 
     ``key`` is a value, or for several key columns a tuple or a dictionary. Reads the one file of
-    the key's group, in it only row groups whose bounds admit the key. Raises InvalidArgumentError
+    the key's group, in it only row groups whose bounds admit the key; with ``verify`` the whole
+    file, to check its SHA-256. Raises InvalidArgumentError
     when the value does not fit the key's type.
     """
     wanted = _key_batch(entry.state, key)
@@ -43,7 +46,7 @@ def rows_of_key(storage: Storage, entry: KeyedEntry, key: Any) -> list[dict[str,
     for handle in entry.handles:
         if group not in handle.key_groups:
             continue
-        with open_file(storage, entry.table.path, handle) as parquet:
+        with open_file(storage, entry.table.path, handle, verify=verify) as parquet:
             for index in _row_groups(parquet.metadata, wanted):
                 table = (
                     parquet.read_row_group(index, use_threads=False)

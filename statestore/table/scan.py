@@ -24,17 +24,26 @@ def restored_schema(schema: Schema) -> pa.Schema:
 
 
 def record_batch_reader(
-    storage: Storage, entry: KeyedEntry, handles: Sequence[KeyedStateHandle]
+    storage: Storage,
+    entry: KeyedEntry,
+    handles: Sequence[KeyedStateHandle],
+    *,
+    verify: bool = False,
 ) -> pa.RecordBatchReader:
     """Return the rows of the handles as a stream of Arrow batches; one row group is in memory."""
     schema = restored_schema(entry.state.schema)
-    return pa.RecordBatchReader.from_batches(schema, read_handles(storage, entry, handles))
+    batches = read_handles(storage, entry, handles, verify=verify)
+    return pa.RecordBatchReader.from_batches(schema, batches)
 
 
 def read_handles(
-    storage: Storage, entry: KeyedEntry, handles: Sequence[KeyedStateHandle]
+    storage: Storage,
+    entry: KeyedEntry,
+    handles: Sequence[KeyedStateHandle],
+    *,
+    verify: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the handles, in the given order.
+    """Yield the rows of the handles, in the given order; with ``verify`` SHA-256 is checked first.
 
     Raises MissingFileError or DamagedFileError, naming file, state and operator.
     """
@@ -43,7 +52,7 @@ def read_handles(
     for handle in handles:
         key_group = pa.scalar(handle.key_groups.first, pa.int32())
         try:
-            for batch in read_batches(storage, entry.table.path, handle, stored):
+            for batch in read_batches(storage, entry.table.path, handle, stored, verify=verify):
                 groups = pa.repeat(key_group, batch.num_rows)
                 yield pa.RecordBatch.from_arrays([groups, *batch.columns], schema=restored)
         except StateStoreError as error:

@@ -2,7 +2,8 @@
 
 :func:`spark_session` finds a Java, points Spark's Python workers at this interpreter, applies
 ``spark-defaults.conf`` (packaged beside this module; ``conf/spark-defaults.conf`` is the same file)
-and adds Delta. All settings with their reasons are in that file; none is repeated here.
+and adds Delta; with ``s3=True`` also ``spark-s3.conf`` and Spark's access to ``s3a://``. All
+settings with their reasons are in those files; none is repeated here.
 
 Under ``spark-submit`` and in a notebook a Spark is running already, and its settings are its
 owner's: the session is taken as it is, and only checked for Delta.
@@ -49,13 +50,17 @@ def spark_session(
     table_format: Literal["delta", "parquet"] = "delta",
     driver_memory: str | None = None,
     extra_conf: Mapping[str, str] | None = None,
+    s3: bool = False,
 ) -> SparkSession:
     """Return a Spark session, started on this machine unless one is running.
 
-    ``driver_memory`` (such as ``"2g"``) and ``extra_conf`` go over ``spark-defaults.conf``. They,
-    ``app_name`` and ``master`` are without effect when Spark is running already.
+    ``s3`` lets Spark itself read and write ``s3a://``, which Delta tables in a bucket need; its
+    jars (690 MB) are fetched the first time. A store's credentials are handed on by
+    ``StateStore.open(…, spark=…)``; no setting holds one. ``driver_memory`` (such as ``"2g"``) and
+    ``extra_conf`` go over ``spark-defaults.conf``. All but ``table_format`` are without effect when
+    Spark is running already.
 
-    Raises :class:`MissingDependencyError` when there is no fitting Java, when Delta's jar cannot be
+    Raises :class:`MissingDependencyError` when there is no fitting Java, when a jar cannot be
     fetched, or when the running session was started without Delta, and
     :class:`InvalidArgumentError` for another ``table_format``.
     """
@@ -64,9 +69,13 @@ def spark_session(
     if _is_running():
         return _checked(SparkSession.Builder().getOrCreate(), table_format)
     settings = default_settings(table_format)
+    if s3:
+        settings |= _settings_in("spark-s3.conf")
     if driver_memory is not None:
         settings["spark.driver.memory"] = driver_memory
-    settings |= extra_conf or {}
+    for name, value in (extra_conf or {}).items():
+        packages = name == PACKAGES and settings.get(PACKAGES)
+        settings[name] = f"{packages},{value}" if packages else value
     builder = SparkSession.Builder().appName(app_name).master(master)
     if table_format == "delta":
         wanted = settings.pop(PACKAGES, "")
@@ -87,23 +96,29 @@ def java_home() -> Path:
 
 def default_settings(table_format: str = "delta") -> dict[str, str]:
     """Return ``spark-defaults.conf`` as a mapping, for Parquet without what Delta's jar defines."""
-    text = files("statestore.table").joinpath("spark-defaults.conf").read_text(encoding="utf-8")
-    lines = (line.strip() for line in text.splitlines())
-    pairs = (line.split(maxsplit=1) for line in lines if line and not line.startswith("#"))
-    settings = dict(pairs)
+    settings = _settings_in("spark-defaults.conf")
     if table_format == "delta":
         return settings
     return {name: value for name, value in settings.items() if not value.startswith(DELTA_CLASSES)}
 
 
 def main() -> int:
-    """Start and stop Spark once, which fetches Delta's jar. Return the exit code."""
+    """Start and stop Spark once, which fetches Delta's jar; with the argument ``s3``, those for
+    ``s3a://`` as well. Return the exit code.
+    """
     try:
-        spark_session(master="local[1]").stop()
+        spark_session(master="local[1]", s3="s3" in sys.argv[1:]).stop()
     except StateStoreError as error:
         print(error, file=sys.stderr)
         return error.exit_code
     return 0
+
+
+def _settings_in(name: str) -> dict[str, str]:
+    text = files("statestore.table").joinpath(name).read_text(encoding="utf-8")
+    lines = (line.strip() for line in text.splitlines())
+    pairs = (line.split(maxsplit=1) for line in lines if line and not line.startswith("#"))
+    return dict(pairs)
 
 
 def _is_running() -> bool:

@@ -40,7 +40,12 @@ class Read:
 
 
 def dataframe(
-    spark: SparkSession, storage: Storage, entry: KeyedEntry, per_subtask: Sequence[Handles]
+    spark: SparkSession,
+    storage: Storage,
+    entry: KeyedEntry,
+    per_subtask: Sequence[Handles],
+    *,
+    verify: bool = False,
 ) -> DataFrame:
     """Return a DataFrame whose Spark partition i holds the rows of ``per_subtask[i]``, in that
     order.
@@ -52,7 +57,7 @@ def dataframe(
     def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for subtask in batch.column(0).to_pylist():
-                for rows in read_handles(storage, entry, per_subtask[subtask]):
+                for rows in read_handles(storage, entry, per_subtask[subtask], verify=verify):
                     yield rows.cast(arrow)
 
     return spark.range(0, parallelism, 1, parallelism).mapInArrow(read, schema)

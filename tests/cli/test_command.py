@@ -40,7 +40,7 @@ def every_error(kind: type[StateStoreError] = StateStoreError) -> Iterator[type[
 
 
 def test_the_verbs() -> None:
-    assert VERBS == ["config", "demo", "get", "list", "plan", "restore", "show"]
+    assert VERBS == ["config", "demo", "get", "list", "plan", "restore", "show", "verify"]
 
 
 @pytest.mark.parametrize("verb", ["", *VERBS])
@@ -191,19 +191,17 @@ def test_version(run: Run) -> None:
 
 
 def test_demo_hands_on_its_status_and_directory(run: Run, monkeypatch: Any) -> None:
-    calls: list[tuple[Path, str, bool]] = []
+    calls: list[tuple[Path, str]] = []
 
     def run_demo(directory: Path, *, output: str) -> int:
-        calls.append((directory, output, directory.parent.exists()))
+        calls.append((directory, output))
         return 7
 
     demo = SimpleNamespace(run=run_demo)
     monkeypatch.setattr(importlib, "import_module", lambda name: demo)
     assert run("demo", "here", "--output", "json").exit_code == 7
     assert run("demo").exit_code == 7
-    assert calls[0] == (Path("here"), "json", True)
-    assert calls[1][1:] == ("text", True)
-    assert not calls[1][0].parent.exists()  # thrown away
+    assert calls == [(Path("here"), "json"), (Path("statestore-demo"), "text")]
 
 
 def test_demo_names_what_to_install(run: Run, monkeypatch: Any) -> None:

@@ -12,6 +12,7 @@ from statestore import StateStore
 from statestore.cli.documents import document_of
 from statestore.cli.values import Result as Value
 from statestore.model.digest import digest_text
+from statestore.model.document import document_bytes
 from statestore.model.operator_id import operator_id
 
 Run = Callable[..., Result]
@@ -69,7 +70,7 @@ def test_list_shows_the_others_beside_a_damaged_one(run: Run, damaged: Path) -> 
     assert done.stdout.splitlines()[1].split() == ["1", "damaged"]
     sentence, note = done.stderr.splitlines()
     assert sentence == "error: 1 of 2 checkpoints cannot be read: 1; restore another one"
-    assert "0000000001.json is not valid JSON" in note
+    assert "0000000001.json is damaged" in note
 
 
 def test_list_as_json_names_what_is_damaged(run: Run, damaged: Path) -> None:
@@ -85,7 +86,8 @@ def test_list_as_json_names_what_is_damaged(run: Run, damaged: Path) -> None:
 
 def test_a_manifest_of_a_newer_release_has_its_own_status(run: Run, damaged: Path) -> None:
     document = json.loads(manifest_of(damaged, 1).read_text())
-    manifest_of(damaged, 1).write_text(json.dumps(document | {"format_version": 99}))
+    del document["sha256"]
+    manifest_of(damaged, 1).write_bytes(document_bytes(document | {"format_version": 99}))
     done = run("list", "--store", damaged)
     assert done.exit_code == 14
     assert "pip install --upgrade" in done.stderr

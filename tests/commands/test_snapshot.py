@@ -12,8 +12,10 @@ import pytest
 
 from statestore.errors import (
     CommitConflictError,
+    DamagedFileError,
     DuplicateKeyError,
     InvalidArgumentError,
+    MissingFileError,
     StateStoreError,
     StorageError,
 )
@@ -53,6 +55,31 @@ def test_states_and_offsets_become_visible_together(store: StateStore) -> None:
     assert store.checkpoints() == (1,)
     assert store.manifest() == checkpoint.manifest
     assert (checkpoint.manifest.parallelism, checkpoint.manifest.uids) == (2, ("source", "u"))
+
+
+@pytest.mark.parametrize("sort", ["keyed", "operator"])
+@pytest.mark.parametrize("damage", ["cut short", "longer", "gone"])
+def test_a_file_that_is_not_as_written_stops_the_commit(
+    store: StateStore, sort: str, damage: str
+) -> None:
+    """I5: its size is asked for before the manifest is put; the error names the file."""
+    writer = store.snapshot(parallelism=1)
+
+    def commit() -> None:
+        with writer as checkpoint:
+            checkpoint.keyed("u", "n", ROWS, key="k")
+            checkpoint.union("u", "offsets", [[{"p": 0}]])
+            file = sorted(Path(store.url, "operators/u", sort).rglob("*.parquet"))[-1]
+            raw = file.read_bytes()
+            file.unlink()
+            if damage != "gone":
+                file.write_bytes(raw[:-1] if damage == "cut short" else raw + b"\0")
+
+    error = MissingFileError if damage == "gone" else DamagedFileError
+    with pytest.raises(error, match=rf"operators/u/{sort}/.*\.parquet"):
+        commit()
+    assert store.checkpoints() == ()
+    assert files(store) == []
 
 
 def test_every_named_file_is_there_with_the_stated_size_and_digest(store: StateStore) -> None:

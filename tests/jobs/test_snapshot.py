@@ -49,6 +49,21 @@ def restored(tmp_path: Path, name: str, parallelism: int = 7) -> list[dict[str, 
     return list(subtasks(state, parallelism))
 
 
+def test_a_job_that_runs_again_with_its_id_writes_nothing(
+    rows_in: Path, run_job: RunJob, tmp_path: Path
+) -> None:
+    settings = SETTINGS + KEYED + PARQUET.replace("{here}", str(rows_in))
+    for again in (False, True):
+        done = run_job(main, settings, "--output", "json", "--set", "checkpoint_id=7")
+        assert (done.code, done.report["checkpoint"]) == (0, 7)
+        assert done.report["already_committed"] is again
+        assert done.report["rows"] == 50
+    done = run_job(main, settings, "--set", "checkpoint_id=7")
+    assert done.out.splitlines()[0].endswith("at parallelism 4 before; nothing is written")
+    assert StateStore.open(str(tmp_path / "store")).checkpoints() == (7,)
+    assert run_job(main, settings, "--set", "checkpoint_id=3").code == 2
+
+
 SCHEMA = 'schema = "user_id BIGINT, total BIGINT"\n'
 
 

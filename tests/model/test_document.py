@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from statestore.errors import FormatVersionError, MalformedManifestError
-from statestore.model.document import Node, parse_document
+from statestore.model.document import Node, document_bytes, parse_document, sealed
 
 
 def parse(document: Any) -> Node:
-    return parse_document(json.dumps(document).encode(), name="doc", form="f", newest=3)
+    return parse_document(document_bytes(document), name="doc", form="f", newest=3)
 
 
 def node(value: Any) -> Node:
@@ -71,9 +71,30 @@ def test_a_missing_member_is_named() -> None:
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"nonsense", b"\xff", b"\x00", b"[" * 10**5, b"1 2"])
 def test_what_is_no_json_is_malformed(raw: bytes) -> None:
-    """Whatever the parser thinks of it."""
+    """Whatever the parser thinks of it; without its checksum it is not even given to the parser."""
     with pytest.raises(MalformedManifestError, match="doc is not valid JSON"):
+        parse_document(sealed(raw), name="doc", form="f", newest=1)
+    with pytest.raises(MalformedManifestError, match="doc is damaged"):
         parse_document(raw, name="doc", form="f", newest=1)
+
+
+def test_every_other_byte_is_damage() -> None:
+    """I4: each byte of a document, replaced by each other value, and one more or one less."""
+    raw = document_bytes({"format": "f", "format_version": 1})
+    for at in range(len(raw)):
+        for value in set(range(256)) - {raw[at]}:
+            changed = raw[:at] + bytes([value]) + raw[at + 1 :]
+            with pytest.raises(MalformedManifestError, match="doc is damaged"):
+                parse_document(changed, name="doc", form="f", newest=1)
+    for changed in (raw[:-1], raw[1:], raw + b"\n", b" " + raw, raw.replace(b",", b", ")):
+        with pytest.raises(MalformedManifestError, match="doc is damaged"):
+            parse_document(changed, name="doc", form="f", newest=1)
+
+
+def test_a_document_is_json_for_any_reader() -> None:
+    """Its checksum is a member like others, and the last one."""
+    read = json.loads(document_bytes({"format": "é", "files": {"sha256": ["x"]}}))
+    assert list(read) == ["format", "files", "sha256"]
 
 
 def test_another_form_is_refused() -> None:

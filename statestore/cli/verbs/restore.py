@@ -27,7 +27,8 @@ __all__ = ["restore_checkpoint"]
     "restore",
     cls=Verb,
     prints=(
-        "What was written: states, rows, bytes and files. The rows of subtask 3 are in "
+        "What was written: states, rows, bytes and files, and per state the rows and digest of "
+        "each subtask, which sum to the stored ones. The rows of subtask 3 are in "
         "DIR/<operator>/<state>/subtask=00003/part-0.parquet. DIR must be empty or new, and "
         "after an error it is empty. Needs no Spark. With --dry-run: the plan, and nothing is"
         " written."
@@ -49,6 +50,7 @@ __all__ = ["restore_checkpoint"]
 @click.option(
     "--format", "form", type=click.Choice(EXPORT_FORMATS), default="parquet", help="Kind of files."
 )
+@click.option("--verify", is_flag=True, help="Check the SHA-256 of every file before its rows.")
 @click.option("--dry-run", is_flag=True, help="Print the plan and stop.")
 @state_options
 @pass_invocation
@@ -58,6 +60,7 @@ def restore_checkpoint(
     parallelism: int | None,
     directory: str | None,
     form: str,
+    verify: bool,
     dry_run: bool,
     uid: str | None,
     name: str | None,
@@ -83,6 +86,7 @@ def restore_checkpoint(
                 zstd_level=settings.zstd_level,
             ),
             progress=progress,
+            verify=verify,
         )
     return Restored(store=store.url, exported=exported)
 

@@ -1,0 +1,114 @@
+"""Beginning a checkpoint: who writes it, and under which id, or that it is there already (I6).
+
+A writer first claims the store (``fence.py``), then looks for the newest id, in this order: so it
+sees whatever a writer before it was still allowed to commit, or takes an id that one cannot pass.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from statestore.catalog import Catalog
+from statestore.commands.history import History
+from statestore.commands.snapshot import Attempt, CheckpointWriter
+from statestore.errors import InvalidArgumentError
+from statestore.fence import Fence
+from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry, Writer
+from statestore.model.paths import manifest_path
+from statestore.model.redistribution import RedistributionMode, check_parallelism
+from statestore.table.base import StateTable
+from statestore.table.files import ParquetOptions
+
+__all__ = ["CommittedCheckpoint", "begin"]
+
+
+class CommittedCheckpoint(CheckpointWriter):
+    """A checkpoint that an earlier attempt committed: every call returns what is stored, and
+    writes nothing. Rows are not looked at, so a DataFrame is not even computed.
+    """
+
+    already_committed = True
+
+    def __init__(self, manifest: Manifest) -> None:
+        """Take the stored manifest; ``id`` and ``manifest`` are known at once."""
+        self._committed = manifest
+        self._entered = self._left = False
+
+    def keyed(self, uid: str, name: str, rows: Any, **options: Any) -> KeyedEntry:
+        """Return the stored keyed state; StateNotFoundError when the checkpoint has none."""
+        return self.manifest.keyed_entry(uid, name)
+
+    def _write_operator(
+        self, uid: str, name: str, elements: Any, mode: RedistributionMode
+    ) -> OperatorEntry:
+        return self.manifest.operator_entry(uid, name)
+
+    def __exit__(self, *error: object) -> None:
+        """Do nothing: neither the end of the block nor an error in it changes what is stored."""
+        self._left = True
+
+
+def begin(
+    catalog: Catalog,
+    fence: Fence,
+    table: StateTable,
+    parallelism: int,
+    *,
+    checkpoint_id: int | None,
+    parquet: ParquetOptions,
+    release: str,
+    token: str,
+) -> CheckpointWriter:
+    """Return the writer of the next checkpoint, or of ``checkpoint_id``.
+
+    When that one is visible, nothing is claimed or written: see :class:`CommittedCheckpoint`.
+    Raises ParallelismError, InvalidArgumentError for an id that was passed over or has expired, or
+    CommitConflictError when another writer has taken the store over.
+    """
+    check_parallelism(parallelism)
+    if checkpoint_id is not None:
+        # Before the claim: an id that cannot be had is no reason to replace a writer at work.
+        _check_number(checkpoint_id)
+        stored = _stored(catalog, checkpoint_id, catalog.next_id())
+        if stored is not None:
+            return stored
+    claim = fence.enter()
+    free = max(catalog.next_id(), claim.announced_id)
+    if checkpoint_id is not None:
+        stored = _stored(catalog, checkpoint_id, free)
+        if stored is not None:
+            return stored
+        if checkpoint_id > free:
+            claim = fence.announce(checkpoint_id)
+    attempt = Attempt(
+        catalog=catalog,
+        fence=fence,
+        table=table,
+        parquet=parquet,
+        parallelism=parallelism,
+        checkpoint_id=checkpoint_id or free,
+        history=History(catalog),
+        writer=Writer(release, claim.name, token, claim.generation),
+        started_at_ms=time.time_ns() // 1_000_000,
+    )
+    return CheckpointWriter(attempt)
+
+
+def _stored(catalog: Catalog, checkpoint_id: int, free: int) -> CommittedCheckpoint | None:
+    """Return the checkpoint if it is visible, None if it can be written, at or above ``free``."""
+    if checkpoint_id >= free:
+        return None
+    if checkpoint_id in catalog.checkpoint_ids():
+        return CommittedCheckpoint(catalog.load(checkpoint_id))
+    raise InvalidArgumentError(
+        f"checkpoint {checkpoint_id} of {catalog.storage.url} is not visible, and its number "
+        "cannot be given any more: it has expired or was passed over, ids only grow, and the next "
+        f"one is {free}; give that or a greater one"
+    )
+
+
+def _check_number(checkpoint_id: int) -> None:
+    if isinstance(checkpoint_id, bool) or not isinstance(checkpoint_id, int):
+        raise InvalidArgumentError(f"a checkpoint id is a number, not {checkpoint_id!r}")
+    manifest_path(checkpoint_id)  # refuses what is out of bounds

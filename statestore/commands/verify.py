@@ -1,0 +1,252 @@
+"""Verify: is a checkpoint still what was written? Everything that is not is named; nothing else is.
+
+First ``statestore.json``, the newest writer's claim and the manifest, each of which carries its own
+SHA-256; then every file that the manifest names, side by side, as far as ``table/verify.py`` says.
+It goes on after what is broken, so that one run finds all of it. Files that lie in the tables of
+the checkpoint's states and that no manifest of the store names are *strays*: left by a writer that
+crashed, or being written by one that has not committed yet. They are listed, and are no damage.
+
+Shallow costs two small reads a file and no data; deep reads all bytes once and decodes all rows.
+Looking for strays lists the tables and may read every manifest of the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from statestore.catalog import Catalog
+from statestore.errors import (
+    CorruptionError,
+    FormatVersionError,
+    MalformedManifestError,
+    MissingFileError,
+    StoreNotFoundError,
+)
+from statestore.model.claim import claim_from_json
+from statestore.model.handles import KeyedStateHandle
+from statestore.model.keygroups import KeyGroupRange
+from statestore.model.manifest import Manifest
+from statestore.model.manifest_json import manifest_from_json
+from statestore.model.paths import (
+    CHECKPOINTS,
+    STORE_FILE,
+    WRITERS,
+    checkpoint_id_of,
+    generation_of,
+    manifest_path,
+    writer_path,
+)
+from statestore.storage import Storage
+from statestore.table.verify import FileCheck, check_file
+
+__all__ = ["ALL", "BrokenFile", "VerifyReport", "verify"]
+
+ALL = "all"
+_THREADS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokenFile:
+    """A file that is not what was written: whose it is, and what is wrong with it.
+
+    ``kind`` is that of the error that reading it would raise. ``checkpoint_id`` is None for
+    ``statestore.json``; operator, state and key groups are None where a file has none.
+    """
+
+    file: str
+    kind: str
+    what: tuple[str, ...]
+    checkpoint_id: int | None = None
+    uid: str | None = None
+    state: str | None = None
+    key_groups: KeyGroupRange | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyReport:
+    """What was checked, and what was found; names of files are relative to the store."""
+
+    store: str
+    checkpoints: tuple[int, ...]
+    deep: bool
+    files: int
+    rows: int
+    size_bytes: int
+    broken: tuple[BrokenFile, ...]
+    strays: tuple[str, ...]
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether everything that was checked is as it was written."""
+        return not self.broken
+
+    @property
+    def problem(self) -> CorruptionError | None:
+        """The error that says that something is broken, None when nothing is."""
+        if self.is_sound:
+            return None
+        first = self.broken[0]
+        number = "1 file is" if len(self.broken) == 1 else f"{len(self.broken)} files are"
+        return CorruptionError(
+            f"{number} broken in {self.store}, the first is {first.file}: it "
+            f"{'; '.join(first.what)}. Restore a checkpoint that is sound, or bring the files back "
+            "from a copy"
+        )
+
+
+def verify(
+    storage: Storage,
+    *,
+    checkpoint: int | str,
+    deep: bool,
+    progress: Callable[[int, int], None],
+) -> VerifyReport:
+    """Return what is broken in a checkpoint, by id or ``latest``, or in ``all``.
+
+    ``progress`` hears of the files checked, and of how many; with ``all`` that is an estimate until
+    the last one. Raises StoreNotFoundError, CheckpointNotFoundError, FormatVersionError, or
+    StorageError when something could not be read.
+    """
+    run = _Run(storage, deep, progress)
+    catalog = run.open()
+    run.check_claim()
+    ids = catalog.checkpoint_ids() if checkpoint == ALL else (catalog.resolve(checkpoint),)
+    for number, checkpoint_id in enumerate(ids):
+        manifest = run.load(catalog, checkpoint_id)
+        if manifest is not None:
+            run.check(manifest, checkpoints_left=len(ids) - number)
+    return VerifyReport(
+        store=storage.url,
+        checkpoints=ids,
+        deep=deep,
+        files=run.files,
+        rows=run.rows,
+        size_bytes=run.size_bytes,
+        broken=tuple(run.broken),
+        strays=_strays(storage, run, set(ids)),
+    )
+
+
+@dataclass
+class _Run:
+    """One verification under way: what it has found, and what it has checked."""
+
+    storage: Storage
+    deep: bool
+    progress: Callable[[int, int], None]
+    broken: list[BrokenFile] = field(default_factory=list)
+    tables: set[str] = field(default_factory=set)
+    named: set[str] = field(default_factory=set)
+    unreadable: set[int] = field(default_factory=set)
+    files: int = 0
+    rows: int = 0
+    size_bytes: int = 0
+
+    def open(self) -> Catalog:
+        """Return the catalog, also of a store whose first file is broken; its id is then empty."""
+        try:
+            return Catalog.open(self.storage, create=False)
+        except MalformedManifestError as error:
+            self._note(error, STORE_FILE, None)
+        except StoreNotFoundError:
+            if not Catalog(self.storage, "").checkpoint_ids():
+                raise
+            self._note(MissingFileError("is missing"), STORE_FILE, None)
+        return Catalog(self.storage, "")
+
+    def check_claim(self) -> None:
+        """Look whether the newest writer's claim can be read: the next writer goes by it."""
+        generation = max(filter(None, map(generation_of, self.storage.list(WRITERS))), default=0)
+        if not generation:
+            return
+        name = writer_path(generation)
+        try:
+            claim_from_json(self.storage.read(name), name=name, generation=generation)
+        except MalformedManifestError as error:
+            self._note(error, name, None)
+
+    def load(self, catalog: Catalog, checkpoint_id: int) -> Manifest | None:
+        """Return a manifest, None when it is broken."""
+        name = manifest_path(checkpoint_id)
+        try:
+            manifest = catalog.load(checkpoint_id)
+            if catalog.store_id and manifest.store_id != catalog.store_id:
+                raise MalformedManifestError(f"is the manifest of store {manifest.store_id}")
+        except MalformedManifestError as error:
+            self._note(error, name, checkpoint_id)
+            self.unreadable.add(checkpoint_id)
+            return None
+        return manifest
+
+    def check(self, manifest: Manifest, *, checkpoints_left: int) -> None:
+        """Check the files of a checkpoint, several at a time, and report in their order."""
+        checks = list(self._checks(manifest))
+        expected = self.files + len(checks) * checkpoints_left
+        self.progress(self.files, expected)
+        with ThreadPoolExecutor(max_workers=_THREADS) as pool:
+            for check, flaws in zip(checks, pool.map(check_file, checks), strict=True):
+                entry, handle = check.entry, check.handle
+                groups = handle.key_groups if isinstance(handle, KeyedStateHandle) else None
+                if flaws is not None:
+                    self.broken.append(
+                        BrokenFile(
+                            file=f"{entry.table.path}/{handle.path}",
+                            kind=flaws.kind,
+                            what=flaws.what,
+                            checkpoint_id=manifest.checkpoint_id,
+                            uid=entry.state.uid,
+                            state=entry.state.name,
+                            key_groups=groups,
+                        )
+                    )
+                self.files += 1
+                self.rows += handle.rows
+                self.size_bytes += handle.size_bytes
+                self.progress(self.files, expected)
+
+    def _checks(self, manifest: Manifest) -> Iterator[FileCheck]:
+        for entry in manifest.entries:
+            self.tables.add(entry.table.path)
+            first_row = 0
+            for handle in entry.handles:
+                self.named.add(f"{entry.table.path}/{handle.path}")
+                yield FileCheck(self.storage, entry, handle, first_row, self.deep)
+                first_row += handle.rows
+
+    def _note(self, error: CorruptionError, name: str, checkpoint_id: int | None) -> None:
+        what = str(error).removeprefix(f"{self.storage.url}/").removeprefix(f"{name} ")
+        self.broken.append(
+            BrokenFile(file=name, kind=error.kind, what=(what,), checkpoint_id=checkpoint_id)
+        )
+
+
+def _strays(storage: Storage, run: _Run, seen: set[int]) -> tuple[str, ...]:
+    """Return the data files of the tables that no manifest names; ``run`` names those of the seen.
+
+    Of a manifest that cannot be read nobody knows what it names: files of its checkpoint are none.
+    """
+    found = {
+        name
+        for table in run.tables
+        for name in storage.list(table)
+        # Names that begin so are no data: Delta's log, for one.
+        if not any(part.startswith("_") for part in name.removeprefix(f"{table}/").split("/"))
+    } - run.named
+    unreadable = set(run.unreadable)
+    identities = filter(None, map(checkpoint_id_of, storage.list(CHECKPOINTS)))
+    others = {number for number, is_tombstone in identities if not is_tombstone} - seen
+    for number in sorted(others, reverse=True):
+        if not found:
+            break
+        name = manifest_path(number)
+        try:
+            entries = manifest_from_json(storage.read(name), name=name).entries
+        except (CorruptionError, FormatVersionError):
+            unreadable.add(number)
+            continue
+        for entry in entries:
+            found.difference_update(f"{entry.table.path}/{h.path}" for h in entry.handles)
+    unknown = tuple(f"{number:010}-" for number in unreadable)
+    return tuple(sorted(n for n in found if not n.rpartition("/")[2].startswith(unknown)))

@@ -1,0 +1,127 @@
+"""The fence: of all who ever wrote to a store, only the newest may commit (I4, I6).
+
+A writer claims the next free generation, a file put if absent. Whoever finds a newer claim than its
+own has been replaced: it was taken for dead, or another was started beside it. It must not commit
+again, however long it slept.
+
+**Why a check before the put is enough.** Between the check and the put of its manifest a writer may
+stall for any time, and its successor may commit meanwhile. The late put still cannot bury what the
+successor committed, because no id above the successor's is ever in flight:
+
+* An id is fixed when a checkpoint begins. It is the next one, the newest in the store plus one, or
+  it was announced in a claim (:meth:`Fence.announce`) if it is greater.
+* The successor claims after the check, or the check would have found it. It looks for the newest
+  id after it has claimed, and takes none below an announced one, which each claim hands on to the
+  next. So each of its ids is at least the stalled writer's.
+* If they are equal, put-if-absent lets one of the two win, and the other is told. If the
+  successor's is greater, the late checkpoint lies below it: the latest stays the successor's.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+import uuid
+from dataclasses import replace
+
+from statestore.errors import CommitConflictError, StateStoreError
+from statestore.model.claim import Claim, claim_from_json, claim_to_json
+from statestore.model.paths import WRITERS, generation_of, writer_path
+from statestore.storage import Storage
+
+__all__ = ["Fence"]
+
+
+class Fence:
+    """The claim of one writer to a store; made when it first writes."""
+
+    def __init__(self, storage: Storage, *, release: str) -> None:
+        """Say which release would claim; nothing is claimed yet."""
+        self._storage, self._release = storage, release
+        self._claim: Claim | None = None
+        self._process = 0
+        self._lock = threading.Lock()
+
+    def enter(self) -> Claim:
+        """Return this writer's claim: made on the first call, checked on every other.
+
+        A process that was forked from the one that claimed is another writer, and claims anew.
+        Raises CommitConflictError as :meth:`check` does, MalformedManifestError or
+        FormatVersionError when the newest claim cannot be read, or StorageError.
+        """
+        with self._lock:
+            claim = self._claim if self._process == os.getpid() else None
+            while claim is None:
+                newest = self._newest()
+                claim = self._put(newest.generation + 1 if newest else 1, newest)
+        self.check()
+        return claim
+
+    def check(self) -> None:
+        """Raise CommitConflictError when a newer generation has been claimed: by whom, since when.
+
+        One request: generations have no gaps, so the one after this writer's tells.
+        """
+        if self._claim is not None and self._is_claimed(self._claim.generation + 1):
+            raise self._replaced(self._claim)
+
+    def announce(self, checkpoint_id: int) -> Claim:
+        """Claim the next generation, saying that a checkpoint id greater than the next one is used.
+
+        Raises CommitConflictError when another writer has claimed that generation.
+        """
+        with self._lock:
+            mine = self._claim
+            assert mine is not None, "enter() comes first"
+            claim = self._put(mine.generation + 1, replace(mine, announced_id=checkpoint_id))
+            if claim is None:
+                raise self._replaced(mine)
+            return claim
+
+    def _put(self, generation: int, before: Claim | None) -> Claim | None:
+        """Claim a generation, handing on what was announced; None when it is taken."""
+        claim = Claim(
+            generation=generation,
+            name=f"{socket.gethostname()}:{os.getpid()}",
+            token=uuid.uuid4().hex,
+            release=self._release,
+            claimed_at_ms=time.time_ns() // 1_000_000,
+            announced_id=before.announced_id if before else 0,
+        )
+        name, raw = writer_path(generation), claim_to_json(claim)
+        # A client that lost the answer to its put may put again, and then meets its own object.
+        if not self._storage.put_if_absent(name, raw) and self._storage.read(name) != raw:
+            return None
+        self._claim, self._process = claim, os.getpid()
+        return claim
+
+    def _newest(self) -> Claim | None:
+        found = [generation_of(name) for name in self._storage.list(WRITERS)]
+        newest = max((generation for generation in found if generation), default=None)
+        return self._read(newest) if newest else None
+
+    def _read(self, generation: int) -> Claim:
+        name = writer_path(generation)
+        raw = self._storage.read(name)
+        return claim_from_json(raw, name=f"{self._storage.url}/{name}", generation=generation)
+
+    def _is_claimed(self, generation: int) -> bool:
+        try:
+            self._storage.read(writer_path(generation))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _replaced(self, mine: Claim) -> CommitConflictError:
+        try:
+            newer = str(self._newest())
+        except (StateStoreError, FileNotFoundError):
+            newer = "a writer whose claim cannot be read"
+        return CommitConflictError(
+            f"{newer} has taken over {self._storage.url} from this writer (generation "
+            f"{mine.generation}); nothing of this checkpoint is visible, and this writer commits "
+            "no more. If it should go on in place of the other, open the store again: "
+            "StateStore.open(…)"
+        )

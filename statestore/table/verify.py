@@ -1,0 +1,179 @@
+"""Whether a data file is what its manifest says: what is wrong with it, in words, or nothing.
+
+===========  ================================================  ====================================
+level        reads                                             finds
+===========  ================================================  ====================================
+shallow      the file's length and its footer                  missing, cut short, replaced by a
+                                                               file of other length, rows, row
+                                                               groups or columns
+deep         every byte, and every row of every column         also any other byte, rows of another
+                                                               key group, out of order, twice, or
+                                                               without a key, another digest
+===========  ================================================  ====================================
+
+One row group is in memory; a file of up to 32 MiB is read once, as a whole, a larger one twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from statestore.errors import CorruptionError
+from statestore.model.digest import digest_text
+from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.model.manifest import Entry, KeyedEntry
+from statestore.model.state import POSITION, SUBTASK, KeyedState, StateKind
+from statestore.storage import Storage
+from statestore.table.digest import rows_digest
+from statestore.table.elements import stored_schema
+from statestore.table.files import open_file
+from statestore.table.hashing import key_groups
+from statestore.table.keyed import null_keys
+from statestore.table.order import RowOrder
+from statestore.table.types import arrow_schema
+
+__all__ = ["FileCheck", "Flaws", "check_file"]
+
+Handle = KeyedStateHandle | OperatorStateHandle
+
+
+@dataclass(frozen=True)
+class FileCheck:
+    """One file to be checked; ``first_row`` is how many elements of its state lie before it."""
+
+    storage: Storage
+    entry: Entry
+    handle: Handle
+    first_row: int
+    deep: bool
+
+
+@dataclass(frozen=True)
+class Flaws:
+    """What is wrong with a file: the kind of error that a restore would raise, and the reasons."""
+
+    kind: str
+    what: tuple[str, ...]
+
+
+def check_file(check: FileCheck) -> Flaws | None:
+    """Return what is wrong with a file, None when it is what the manifest says.
+
+    Raises StorageError when the file could not be read, which says nothing about what it holds.
+    """
+    folder, handle = check.entry.table.path, check.handle
+    try:
+        with open_file(check.storage, folder, handle, verify=check.deep) as parquet:
+            found = tuple(_flaws(parquet, check))
+    except CorruptionError as error:
+        where = f"{check.storage.url}/{folder}/{handle.path} "
+        what = str(error).removeprefix(where).partition("; restore an older")[0]
+        return Flaws(error.kind, (what,))
+    return Flaws("damaged-file", found) if found else None
+
+
+def _flaws(parquet: pq.ParquetFile, check: FileCheck) -> Iterator[str]:
+    entry, handle = check.entry, check.handle
+    stored = arrow_schema if isinstance(entry, KeyedEntry) else stored_schema
+    schema = stored(entry.state.schema)
+    if parquet.num_row_groups != handle.row_groups:
+        yield f"has {parquet.num_row_groups} row groups, the manifest says {handle.row_groups}"
+    if parquet.schema_arrow.names != schema.names:
+        found = ", ".join(parquet.schema_arrow.names)
+        yield f"has the columns ({found}), the manifest says ({', '.join(schema.names)})"
+    elif check.deep:
+        yield from _row_flaws(parquet, schema, check)
+
+
+def _row_flaws(parquet: pq.ParquetFile, schema: pa.Schema, check: FileCheck) -> Iterator[str]:
+    entry, handle = check.entry, check.handle
+    rows: _KeyedRows | _ElementRows
+    if isinstance(entry, KeyedEntry):
+        assert isinstance(handle, KeyedStateHandle)
+        rows = _KeyedRows(entry.state, handle)
+    else:
+        rows = _ElementRows(entry.counts, check.first_row)
+    digest = 0
+    for index in range(parquet.num_row_groups):
+        table = parquet.read_row_group(index, use_threads=False).cast(schema).combine_chunks()
+        for batch in table.to_batches():
+            digest = (digest + rows_digest(batch)) % 2**64
+            rows.see(batch)
+    yield from rows.flaws()
+    if digest != handle.digest:
+        yield (
+            f"its rows have the digest {digest_text(digest)}, the manifest says "
+            f"{digest_text(handle.digest)}"
+        )
+
+
+class _KeyedRows:
+    """The rows of one file of keyed state: of its key groups, in order, none twice, all with key
+    (I1, I7).
+    """
+
+    def __init__(self, state: KeyedState, handle: KeyedStateHandle) -> None:
+        self._state, self._handle = state, handle
+        self._order = RowOrder(state.identity)
+        self._elsewhere = self._null_keys = self._null_entries = 0
+
+    def see(self, batch: pa.RecordBatch) -> None:
+        state, own = self._state, self._handle.key_groups
+        self._order.see(batch)
+        without_key = null_keys(batch, state)
+        self._null_keys += without_key
+        if state.kind in (StateKind.LIST, StateKind.TIMERS):
+            self._null_entries += sum(batch.column(name).null_count for name in state.entry)
+        if without_key:  # these have no key group
+            return
+        groups = key_groups(
+            [batch.column(name) for name in state.key],
+            max_parallelism=state.max_parallelism,
+            hash_scheme=state.hash_scheme,
+            key_types=state.key_types,
+        )
+        self._elsewhere += int(((groups < own.first) | (groups > own.last)).sum())
+
+    def flaws(self) -> Iterator[str]:
+        if self._null_keys:
+            yield f"{self._null_keys} of its rows have a null key"
+        if self._null_entries:
+            yield f"{self._null_entries} of its rows have a null entry column"
+        if self._elsewhere:
+            yield f"{self._elsewhere} of its rows belong to other key groups by their key's hash"
+        if not self._order.is_sorted:
+            yield "its rows are not sorted"
+        if self._order.duplicates:
+            yield f"{self._order.duplicates} of its rows claim the entry of the row before them"
+
+
+class _ElementRows:
+    """The elements of one file of operator state: the counted ones of each subtask, in order (I7,
+    I11).
+    """
+
+    def __init__(self, counts: tuple[int, ...], first_row: int) -> None:
+        self._starts = np.concatenate(([0], np.cumsum(counts)))
+        self._at = first_row
+        self._wrong = 0
+
+    def see(self, batch: pa.RecordBatch) -> None:
+        places = np.arange(self._at, self._at + batch.num_rows)
+        self._at += batch.num_rows
+        # Beyond the last element the subtask would be one that there is not.
+        subtasks = np.searchsorted(self._starts, places, side="right") - 1
+        wrong = np.ones(batch.num_rows, np.bool_)
+        found = batch.column(SUBTASK), batch.column(POSITION)
+        if not any(column.null_count for column in found):
+            subtask, position = map(np.asarray, found)
+            wrong = (subtask != subtasks) | (position != places - self._starts[subtasks])
+        self._wrong += int(wrong.sum())
+
+    def flaws(self) -> Iterator[str]:
+        if self._wrong:
+            yield f"{self._wrong} of its elements are at another subtask or position than counted"

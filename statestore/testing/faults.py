@@ -1,0 +1,271 @@
+"""A storage that fails at a chosen call: what does a backend, or a job, do when its disk breaks?
+
+::
+
+    calls = calls_of(MyStorage(url), lambda storage: take(StateStore.over(storage)))
+    for call in calls:
+        storage = FaultyStorage(MyStorage(url), Fault(call.number, FaultKind.FULL))
+        with pytest.raises(StorageError):
+            take(StateStore.over(storage))
+
+Calls are counted from 1, in the order in which they are made: those of the storage, and the
+``write``, ``read`` and ``close`` of the files that it opens (seeking touches nothing). The same run
+makes the same calls, so a fault at a number is the same fault again; what a command asks for
+side by side changes places among itself. A pickled copy counts on by
+itself from where the original was.
+
+A fault of a kind that a call cannot meet lets it pass: a full disk does not stop a read. Errors
+come out as a file system's do: StorageError from the storage, OSError from an open file.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, BinaryIO, TypeVar, cast
+
+from statestore.errors import StorageError
+from statestore.storage import Storage
+from statestore.storage.base import named
+
+__all__ = ["Call", "Fault", "FaultKind", "FaultyStorage", "calls_of"]
+
+T = TypeVar("T")
+
+_WRITING = ("put_if_absent", "open_write", "write", "close", "sync")
+_CHANGING = (*_WRITING, "delete")
+
+
+class FaultKind(Enum):
+    """What happens at the call."""
+
+    ERROR = "an input/output error, before anything is done"
+    FULL = "the disk is full: every call that needs room fails"
+    READ_ONLY = "the file system is read-only: every call that changes something fails"
+    DISCONNECTED = "the connection is lost, before anything is done"
+    ANSWER_LOST = "it is done, and the connection is lost before the answer: an error all the same"
+    ANSWER_WRONG = "a put, write or sync answers that it is done, and nothing was done"
+    TRUNCATED = "a file loses its tail, from the middle of this write on, and nobody is told"
+    DELAYED = "it takes long, and succeeds"
+    KILLED = "the process dies (SIGKILL); of a write, half of the bytes are out"
+
+
+_ACTIONS = {"put_if_absent": "write", "open_write": "write", "open_read": "read", "size": "read"}
+_ERRNO = {
+    FaultKind.ERROR: errno.EIO,
+    FaultKind.FULL: errno.ENOSPC,
+    FaultKind.READ_ONLY: errno.EROFS,
+    FaultKind.DISCONNECTED: errno.ECONNRESET,
+    FaultKind.ANSWER_LOST: errno.ECONNRESET,
+}
+_MET_BY = {
+    FaultKind.FULL: _WRITING,
+    FaultKind.READ_ONLY: _CHANGING,
+    FaultKind.ANSWER_WRONG: ("put_if_absent", "write", "sync"),
+    FaultKind.TRUNCATED: ("write",),
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault at call number ``at``; a lasting one also at every call after it."""
+
+    at: int
+    kind: FaultKind
+    lasting: bool = False
+    seconds: float = 0.01
+    """How long a delayed call waits."""
+
+    def strikes(self, call: Call) -> bool:
+        """Return whether this call meets the fault."""
+        reached = call.number >= self.at if self.lasting else call.number == self.at
+        return reached and call.operation in _MET_BY.get(self.kind, (call.operation,))
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call: its number, the method (of the storage, or of a file), and the file's name."""
+
+    number: int
+    operation: str
+    name: str
+
+
+def calls_of(storage: Storage, run: Callable[[Storage], Any]) -> tuple[Call, ...]:
+    """Run once without a fault and return every call in order; ``len`` of it is the last number."""
+    watched = FaultyStorage(storage)
+    run(watched)
+    return watched.calls
+
+
+class FaultyStorage:
+    """Another storage, with at most one fault; it can be pickled when the other one can."""
+
+    def __init__(self, storage: Storage, fault: Fault | None = None) -> None:
+        """Wrap a storage; without a fault, calls are only counted."""
+        self._storage, self._fault = storage, fault
+        self._calls: list[Call] = []
+        self._lock = threading.Lock()
+        self.url = storage.url
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The calls made so far, in order."""
+        return tuple(self._calls)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._lock = threading.Lock()
+
+    def read(self, name: str) -> bytes:
+        """Return the bytes of a file."""
+        return self._call("read", name, lambda: self._storage.read(name))
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Put a file if its name is free."""
+        put = self._storage.put_if_absent
+        return self._call("put_if_absent", name, lambda: put(name, data), wrong=True)
+
+    def list(self, folder: str) -> tuple[str, ...]:
+        """Return the names of all files below a folder."""
+        return self._call("list", folder, lambda: self._storage.list(folder))
+
+    def is_empty(self) -> bool:
+        """Return whether nothing lies here yet."""
+        return self._call("is_empty", "", self._storage.is_empty)
+
+    def delete(self, name: str) -> None:
+        """Remove a file."""
+        self._call("delete", name, lambda: self._storage.delete(name))
+
+    def size(self, name: str) -> int:
+        """Return a file's length in bytes."""
+        return self._call("size", name, lambda: self._storage.size(name))
+
+    def open_write(self, name: str) -> BinaryIO:
+        """Return a file to write, whose calls count too."""
+        opened = self._call("open_write", name, lambda: self._storage.open_write(name))
+        return cast(BinaryIO, _FaultyFile(opened, name, self))
+
+    def open_read(self, name: str) -> BinaryIO:
+        """Return a file to read, whose calls count too."""
+        opened = self._call("open_read", name, lambda: self._storage.open_read(name))
+        return cast(BinaryIO, _FaultyFile(opened, name, self))
+
+    def sync(self, names: Iterable[str]) -> None:
+        """Make files durable."""
+        some = tuple(names)
+        self._call("sync", ", ".join(some), lambda: self._storage.sync(some), wrong=None)
+
+    def native_path(self, name: str) -> str | None:
+        """Return None: all files are opened here, where their calls are counted."""
+        return None
+
+    def spark_url(self, name: str) -> str:
+        """Return the other storage's URL; what Spark does there is not counted."""
+        return self._storage.spark_url(name)
+
+    def hadoop_settings(self) -> dict[str, str]:
+        """Return the other storage's settings."""
+        return self._storage.hadoop_settings()
+
+    def _call(self, operation: str, name: str, do: Callable[[], T], wrong: Any = None) -> T:
+        with named(_ACTIONS.get(operation, operation), f"{self.url}/{name}"):
+            return cast(T, self.meet(operation, name, do, wrong))
+
+    def meet(self, operation: str, name: str, do: Callable[[], Any], wrong: Any = None) -> Any:
+        """Count a call and do it, unless the fault strikes; ``wrong`` is what a wrong answer is.
+
+        Raises the fault's OSError; this is what the files that are open here call.
+        """
+        with self._lock:
+            call = Call(len(self._calls) + 1, operation, name)
+            self._calls.append(call)
+        fault = self._fault
+        if fault is None or not fault.strikes(call):
+            return do()
+        match fault.kind:
+            case FaultKind.KILLED:
+                os.kill(os.getpid(), signal.SIGKILL)
+            case FaultKind.DELAYED:
+                time.sleep(fault.seconds)
+                return do()
+            case FaultKind.ANSWER_WRONG:
+                return wrong
+            case FaultKind.ANSWER_LOST:
+                with suppress(OSError, StorageError):  # an answer that is lost as well
+                    _drop(do())
+            case FaultKind.TRUNCATED:
+                raise _Truncated
+        raise OSError(_ERRNO[fault.kind], f"{os.strerror(_ERRNO[fault.kind])} (injected at {call})")
+
+    @property
+    def kills(self) -> bool:
+        """Whether the next call is the one at which the process dies."""
+        fault, number = self._fault, len(self._calls) + 1
+        return fault is not None and fault.kind is FaultKind.KILLED and fault.at == number
+
+
+def _drop(answer: Any) -> None:
+    """Close a file that was opened, and that nobody hears of."""
+    if hasattr(answer, "close"):
+        answer.close()
+
+
+class _Truncated(Exception):
+    """From the middle of this write on, nothing reaches the file."""
+
+
+class _FaultyFile:
+    """An open file; what has no call of its own goes to the file behind."""
+
+    def __init__(self, raw: BinaryIO, name: str, storage: FaultyStorage) -> None:
+        self._raw, self._name, self._storage = raw, name, storage
+        self._lost_tail = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+    def __enter__(self) -> _FaultyFile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def read(self, size: int = -1) -> bytes:
+        data: bytes = self._storage.meet("read", self._name, lambda: self._raw.read(size))
+        return data
+
+    def write(self, data: Any) -> int:
+        length = memoryview(data).nbytes
+        half = memoryview(data).cast("B")[: length // 2]
+        if self._lost_tail:
+            return self._storage.meet("write", self._name, lambda: length, length) or length
+        if self._storage.kills:
+            self._raw.write(half)
+            self._raw.flush()
+        try:
+            self._storage.meet("write", self._name, lambda: self._raw.write(data), length)
+        except _Truncated:
+            self._raw.write(half)
+            self._lost_tail = True
+        return length
+
+    def close(self) -> None:
+        """Close the file; a close that fails leaves it closed, as the system's does."""
+        if self._raw.closed:
+            return
+        try:
+            self._storage.meet("close", self._name, self._raw.close)
+        finally:
+            self._raw.close()

@@ -1,0 +1,132 @@
+"""``statestore verify``, and the proofs that ``restore`` prints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from statestore import StateStore
+from statestore.cli.output import progress_bar
+from statestore.model.digest import digest_text
+from tests.damage import change_unread_byte
+
+Run = Callable[..., Result]
+
+
+def a_file(store: Path) -> Path:
+    """Return a data file of checkpoint 2."""
+    entry = StateStore.open(str(store)).manifest(2).keyed_entry("totals-by-shop", "totals")
+    return store / entry.table.path / entry.handles[0].path
+
+
+def test_a_sound_checkpoint_ends_with_0(run: Run, fraud: Path) -> None:
+    """I5: and says what was read."""
+    for options, read in (([], "no data"), (["--deep"], "every byte and every row")):
+        done = run("verify", *options, "--store", fraud)
+        assert (done.exit_code, done.stderr) == (0, "")
+        assert done.stdout.startswith(f"checkpoint 2 of {fraud}: sound\n")
+        assert read in done.stdout
+    done = run("verify", "--all", "--store", fraud, "--output", "json")
+    document = json.loads(done.stdout)
+    assert (document["checkpoints"], document["sound"], document["deep"]) == ([1, 2], True, False)
+    assert (document["broken"], document["strays"]) == ([], [])
+
+
+def test_a_broken_file_is_named_with_whose_it_is(run: Run, damaged: Path) -> None:
+    """I5: as text and as JSON, with exit code 13 and the error last."""
+    file = a_file(damaged)
+    change_unread_byte(file)
+    assert run("verify", "--store", damaged).exit_code == 0
+    done = run("verify", "--deep", "--store", damaged)
+    assert done.exit_code == 13
+    (line,) = (line for line in done.stdout.splitlines() if file.name in line)
+    assert line.startswith("totals-by-shop  totals")
+    assert "holds other bytes than were written" in line
+    assert done.stderr.startswith(f"error: 1 file is broken in {damaged}, the first is operators/")
+
+    done = run("verify", "2", "--deep", "--store", damaged, "--output", "json")
+    assert done.exit_code == 13
+    document = json.loads(done.stdout)
+    (broken,) = document["broken"]
+    assert not document["sound"]
+    assert (damaged / broken["file"]) == file
+    assert (broken["kind"], broken["id"]) == ("damaged-file", 2)
+    assert (broken["operator"], broken["state"]) == ("totals-by-shop", "totals")
+    assert broken["key_groups"]["first"] == broken["key_groups"]["last"]
+
+
+def test_a_stray_file_is_listed_and_no_damage(run: Run, damaged: Path) -> None:
+    """I5: exit code 0."""
+    file = a_file(damaged)
+    stray = file.with_name("0000000003-00000-0000000000000000.parquet")
+    stray.write_bytes(b"half a file")
+    done = run("verify", "--deep", "--store", damaged)
+    assert done.exit_code == 0
+    assert "1 stray file, which no manifest names:\n" in done.stdout
+    assert stray.relative_to(damaged).as_posix() in done.stdout
+
+
+@pytest.mark.parametrize("damage", ["manifest", "store file"])
+def test_damaged_documents_are_listed(run: Run, damaged: Path, damage: str) -> None:
+    """I4: like any other file."""
+    name = "checkpoints/0000000002.json" if damage == "manifest" else "statestore.json"
+    (damaged / name).write_bytes((damaged / name).read_bytes().replace(b"-", b"_", 1))
+    done = run("verify", "--store", damaged)
+    assert done.exit_code == 13
+    assert any(line.strip().startswith(name) for line in done.stdout.splitlines())
+    assert "is damaged" in done.stdout
+
+
+def test_all_and_one_exclude_each_other(run: Run, fraud: Path) -> None:
+    """A usage error, not a guess."""
+    done = run("verify", "1", "--all", "--store", fraud)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert run("verify", "7", "--store", fraud).exit_code == 10
+
+
+def test_a_bar_that_is_told_of_no_files_is_drawn() -> None:
+    """A checkpoint may hold none."""
+    with progress_bar("verifying") as progress:
+        progress(0, 0)
+
+
+def test_restore_can_verify(run: Run, damaged: Path) -> None:
+    """I7: a byte that no reader looks at is found on request, and nothing is left."""
+    file = a_file(damaged)
+    change_unread_byte(file)
+    assert run("restore", "--to", "plain", "--store", damaged).exit_code == 0
+    done = run("restore", "--to", "out", "--verify", "--store", damaged)
+    assert done.exit_code == 13
+    assert file.name in done.stderr
+    assert list(Path("out").iterdir()) == []
+
+
+@pytest.mark.parametrize("parallelism", [1, 3, 7])
+def test_a_restore_prints_the_proof(run: Run, fraud: Path, parallelism: int) -> None:
+    """I7: per state rows and digest of each subtask, and that they are what is stored."""
+    arguments = ("restore", "--parallelism", parallelism, "--store", fraud)
+    document = json.loads(run(*arguments, "--to", "out", "--output", "json").stdout)
+    manifest = StateStore.open(str(fraud)).manifest()
+    for state in document["states"]:
+        stored, subtasks = state["proof"]["stored"], state["proof"]["subtasks"]
+        entry = manifest.find(state["uid"], state["name"])
+        assert (stored["rows"], len(subtasks)) == (entry.rows, parallelism)
+        if entry in manifest.keyed:
+            assert stored["digest"] == digest_text(entry.digest)
+        if state["proof"]["copies"]:
+            assert all(subtask == stored for subtask in subtasks)
+            continue
+        assert sum(subtask["rows"] for subtask in subtasks) == stored["rows"]
+        total = sum(int(subtask["digest"], 16) for subtask in subtasks) % 2**64
+        assert digest_text(total) == stored["digest"]
+    text = run(*arguments, "--to", "again").stdout
+    for state in document["states"]:
+        part = text.partition(f"state {state['name']} of operator {state['uid']}\n")[2]
+        lines = [line.split() for line in part.splitlines()[1 : parallelism + 3]]
+        last = ["each" if state["proof"]["copies"] else "sum", *lines[-1][1:]]
+        assert lines[-2:] == [last, ["stored", *lines[-1][1:]]]
+        assert lines[-1][2] == state["proof"]["stored"]["digest"]

@@ -1,0 +1,54 @@
+"""A small store with every kind of state, and ways to damage it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from statestore.model.state import StateKind
+from statestore.store import StateStore
+
+USERS = [f"user-{i}" for i in range(12)]
+SORTS = (*StateKind, "split", "union", "broadcast")
+
+
+def fill(path: Path, max_parallelism: int = 2) -> StateStore:
+    """Take a checkpoint of every kind of keyed state and every mode of operator state."""
+    store = StateStore.open(str(path), table_format="parquet")
+    rows, more, times = (
+        [{"user": user, "n": first + n} for user in USERS for n in range(3)] for first in (0, 3, 6)
+    )
+    options: dict[str, Any] = {"key": "user", "max_parallelism": max_parallelism}
+    with store.snapshot(parallelism=max_parallelism) as checkpoint:
+        for part, kind in enumerate(("value", "reducing", "aggregating"), start=7):
+            values = pa.table({"user": USERS, "x": [i / part for i in range(len(USERS))]})
+            checkpoint.keyed("job", kind, values, kind=kind, **options)
+        checkpoint.map("job", "map", rows, map_key="n", **options)
+        checkpoint.list("job", "list", more, position="n", **options)
+        checkpoint.timers("job", "timers", times, timestamp="n", time_domain="event", **options)
+        lists: list[Any] = [[] for _ in range(max_parallelism - 1)]
+        checkpoint.split("source", "split", [[{"s": "a"}, {"s": "b"}], *lists])
+        checkpoint.union("source", "union", [[{"p": 0}, {"p": 1}], *lists])
+        checkpoint.broadcast("source", "broadcast", [{"rule": "x > 1"}])
+    return store
+
+
+def copy_of(store: StateStore, path: Path) -> StateStore:
+    """Return a copy of a store, to be damaged."""
+    return StateStore.open(str(shutil.copytree(store.url, path)), table_format="parquet")
+
+
+def files_of(store: StateStore, name: str) -> list[Path]:
+    """Return the data files of a state in the latest checkpoint."""
+    (entry,) = (entry for entry in store.manifest().entries if entry.state.name == name)
+    return [Path(store.url, entry.table.path, handle.path) for handle in entry.handles]
+
+
+def change_unread_byte(file: Path) -> None:
+    """Change a byte that no reader looks at: in the name of the program that wrote the file."""
+    raw = file.read_bytes()
+    assert raw.count(b"parquet-cpp-arrow") == 1
+    file.write_bytes(raw.replace(b"parquet-cpp-arrow", b"parquet-cpp-arroz"))

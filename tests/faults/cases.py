@@ -1,0 +1,109 @@
+"""A store with one checkpoint of every kind of state, the next one, and what must be true after it
+was interrupted. Rows come from Arrow and tables are plain Parquet: no JVM.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from statestore.model.paths import KEY_GROUP
+from statestore.storage import LocalStorage, Storage
+from statestore.store import StateStore
+from statestore.table.digest import rows_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["copy_of", "data_files", "make_store", "over", "rows_of", "settle", "take", "whole"]
+
+PARALLELISM = 2
+
+
+def keyed_rows(number: int) -> dict[str, pa.Table]:
+    """Return the keyed states of a checkpoint, all of which its number decides."""
+    users = [f"u{i}" for i in range(4)]
+    return {
+        "totals": pa.table({"user": ["a", *users], "n": [number * 10 + i for i in range(5)]}),
+        "routes": pa.table({"user": users, "to": ["a", "b", "c", "d"], "n": [number] * 4}),
+        "recent": pa.table({"user": users, "position": [0, 1, 0, 1], "n": [number] * 4}),
+    }
+
+
+def elements(number: int) -> dict[str, list[list[dict[str, Any]]]]:
+    """Return the operator states of a checkpoint, one list per subtask; of broadcast one copy."""
+    return {
+        "offsets": [[{"partition": 0, "offset": number}], [{"partition": 1, "offset": number + 1}]],
+        "splits": [[{"split": f"{number}-{i}"} for i in range(3)], []],
+        "rules": [[{"rule": number}]],
+    }
+
+
+def take(store: StateStore, number: int) -> None:
+    """Take a checkpoint that holds what this number decides."""
+    rows, lists = keyed_rows(number), elements(number)
+    with store.snapshot(parallelism=PARALLELISM) as checkpoint:
+        checkpoint.keyed("users", "totals", rows["totals"], key="user", max_parallelism=2)
+        checkpoint.map("users", "routes", rows["routes"], key="user", map_key="to")
+        checkpoint.list("users", "recent", rows["recent"], key="user")
+        checkpoint.union("source", "offsets", lists["offsets"])
+        checkpoint.split("source", "splits", lists["splits"])
+        checkpoint.broadcast("source", "rules", lists["rules"][0])
+
+
+def over(storage: Storage) -> StateStore:
+    """Return a store on a storage, with tables of plain Parquet."""
+    return StateStore.over(storage, table_format="parquet")
+
+
+def make_store(folder: Path) -> Path:
+    """Make a store with checkpoint 1."""
+    take(over(LocalStorage(str(folder))), 1)
+    return folder
+
+
+def copy_of(folder: Path, to: Path) -> Path:
+    """Copy a store, in place of whatever is there."""
+    shutil.rmtree(to, ignore_errors=True)
+    shutil.copytree(folder, to)
+    return to
+
+
+def data_files(folder: Path) -> dict[str, bytes]:
+    """Return every file of a store but claims and the like: data, manifests, the store's own."""
+    kept = [*folder.glob("operators/**/*"), *folder.glob("checkpoints/*")]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in kept if path.is_file()}
+
+
+def whole(store: StateStore, number: int) -> None:
+    """Assert that a checkpoint reads back with its digests, and holds what its number decides."""
+    restored = store.restore(checkpoint=number, parallelism=1, verify=True)
+    for name, rows in keyed_rows(number).items():
+        keyed = restored.keyed("users", name)
+        found = keyed.subtask(0).read_all().drop_columns([KEY_GROUP])
+        assert sum(map(rows_digest, found.to_batches())) % 2**64 == keyed.digest
+        assert rows_of(found) == rows_of(rows)
+    for name, lists in elements(number).items():
+        assert restored.operator("source", name).per_old_subtask() == lists
+
+
+def rows_of(rows: pa.Table) -> Counter[str]:
+    """Return rows as a multiset."""
+    return Counter(repr(sorted(row.items())) for row in rows.to_pylist())
+
+
+def settle(folder: Path, visible: Iterable[int]) -> None:
+    """Assert that these checkpoints are visible and whole, and that the next one succeeds."""
+    expected = tuple(visible)
+    store = over(LocalStorage(str(folder)))
+    if expected:
+        assert store.checkpoints() == expected
+    for number in expected:
+        whole(store, number)
+    take(store, len(expected) + 1)
+    assert store.checkpoints() == (*expected, len(expected) + 1)
+    whole(store, len(expected) + 1)

@@ -1,0 +1,87 @@
+"""The job that is killed: it snapshots with Spark and Delta as fast as it can, until it dies.
+
+Everything that it stores follows from the checkpoint's number, so that whoever finds a checkpoint
+knows what has to be in it. It says ``ready`` when Spark stands, and then the number of each
+checkpoint as soon as ``with`` has returned: what it has said must never be lost.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from statestore.errors import CheckpointNotFoundError, StoreNotFoundError
+from statestore.store import StateStore
+from statestore.table.session import spark_session
+
+__all__ = ["READY", "offsets", "per_country", "totals"]
+
+READY = "ready"
+PARALLELISM = 2
+MAX_PARALLELISM = 4
+PARTITIONS = 4
+
+
+def totals(number: int) -> list[dict[str, Any]]:
+    """Return the value state of a checkpoint: one row per user, more users as time goes on."""
+    return [{"user": f"u{i}", "n": number * 1000 + i} for i in range(20 + number % 7)]
+
+
+def per_country(number: int) -> list[dict[str, Any]]:
+    """Return the map state of a checkpoint: entries come and go."""
+    return [
+        {"user": f"u{i}", "country": f"c{(number + j) % 5}", "n": number * 100 + j}
+        for i in range(12)
+        for j in range((number + i) % 3)
+    ]
+
+
+def offsets(number: int) -> list[list[dict[str, Any]]]:
+    """Return the union state of a checkpoint: per subtask, how far each of its partitions is."""
+    elements = [{"partition": p, "offset": number * 10 + p} for p in range(PARTITIONS)]
+    return [elements[subtask::PARALLELISM] for subtask in range(PARALLELISM)]
+
+
+def last_number(store: StateStore) -> int:
+    """Return the number that the newest checkpoint's offsets stand for, 0 in a new store."""
+    try:
+        restored = store.restore(parallelism=1)
+    except (CheckpointNotFoundError, StoreNotFoundError):
+        return 0
+    first = restored.operator("source", "offsets").subtask(0, where={"partition": [0]})
+    return int(first[0]["offset"]) // 10
+
+
+def run(url: str, scratch: str) -> None:
+    """Go on from the newest checkpoint for ever; every checkpoint has the next number."""
+    spark = spark_session(
+        app_name="statestore-kills",
+        master="local[2]",
+        driver_memory="512m",
+        extra_conf={
+            "spark.sql.shuffle.partitions": "2",
+            "spark.local.dir": scratch,
+            "spark.sql.warehouse.dir": f"{scratch}/warehouse",
+            # The last: a JVM that lives for seconds has no use for its second compiler.
+            "spark.driver.extraJavaOptions": (
+                f"-Djava.io.tmpdir={scratch} -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+            ),
+        },
+    )
+    print(READY, flush=True)
+    store = StateStore.open(url, spark=spark)
+    number = last_number(store)
+    while True:
+        number += 1
+        value = spark.createDataFrame(totals(number), "user string, n long")
+        entries = spark.createDataFrame(per_country(number), "user string, country string, n long")
+        with store.snapshot(parallelism=PARALLELISM) as checkpoint:
+            checkpoint.keyed("users", "totals", value, key="user", max_parallelism=MAX_PARALLELISM)
+            checkpoint.map("users", "per_country", entries, key="user", map_key="country")
+            checkpoint.union("source", "offsets", offsets(number))
+        assert checkpoint.id == number
+        print(checkpoint.id, flush=True)
+
+
+if __name__ == "__main__":
+    run(*sys.argv[1:])

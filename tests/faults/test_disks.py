@@ -1,0 +1,118 @@
+"""A disk that is full, and one that is read-only, for real: file systems in memory, mounted for
+the test in a name space of its own, so that no right beyond the user's is needed.
+
+Where the system lets nobody mount, a limit on the size of files, and folders without the right to
+write, stand in.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from statestore.errors import InvalidArgumentError, StorageError
+from statestore.storage import LocalStorage
+from statestore.store import StateStore
+from tests.faults.cases import copy_of, data_files, over, settle, take, whole
+
+UNSHARE = ["unshare", "--map-root-user", "--mount", "--user"]
+ROOT = Path(__file__).parents[2]
+
+
+def can_mount(folder: Path) -> bool:
+    """Return whether this system lets a user mount in a name space of his own."""
+    try:
+        script = f"mount -t tmpfs -o size=64k none {folder}"
+        done = subprocess.run([*UNSHARE, "sh", "-c", script], capture_output=True, check=False)
+    except FileNotFoundError:
+        return False
+    return done.returncode == 0
+
+
+def mounted(script: str, name: str, folder: Path) -> None:
+    """Run a function of this module in a name space where the script has mounted something."""
+    imports = "from pathlib import Path; import tests.faults.test_disks as t"
+    code = f"{imports}; t.{name}(Path('{folder}'))"
+    run = f'{script} && exec "{sys.executable}" -c "{code}"'
+    done = subprocess.run(
+        [*UNSHARE, "sh", "-c", run], capture_output=True, text=True, cwd=ROOT, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def fill(folder: Path) -> None:
+    """Snapshot until the disk is full, then make room: what was committed is whole, and on it
+    goes. An export to a full disk leaves nothing.
+    """
+    store = over(LocalStorage(str(folder / "store")))
+    with pytest.raises(StorageError, match="the disk is full"):
+        take_many(store)
+    number = store.checkpoints()[-1]
+    assert number >= 2
+    assert store.checkpoints() == tuple(range(1, number + 1))
+    for each in store.checkpoints():
+        whole(store, each)
+    with pytest.raises(StorageError):
+        store.restore_to(folder / "out")
+    assert [path.name for path in folder.iterdir() if any(path.iterdir())] == ["store"]
+    subprocess.run(["mount", "-o", "remount,size=8m", folder], check=True)
+    settle(folder / "store", store.checkpoints())
+
+
+def take_many(store: StateStore) -> None:
+    for number in range(1, 1000):
+        take(store, number)
+
+
+def refuse(folder: Path) -> None:
+    """Read from a disk that cannot be written; a snapshot says so and changes nothing."""
+    before, store = data_files(folder), over(LocalStorage(str(folder)))
+    with pytest.raises(StorageError, match=r"Read-only|permission denied"):
+        take(store, 2)
+    with pytest.raises((StorageError, InvalidArgumentError)):
+        store.restore_to(folder / "out")
+    whole(store, 1)
+    assert store.verify(deep=True).is_sound
+    assert data_files(folder) == before
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    """I4, I5, I10: on a tmpfs of 192 KiB."""
+    if can_mount(tmp_path):
+        mounted(f"mount -t tmpfs -o size=192k none {tmp_path}", "fill", tmp_path)
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    take(over(LocalStorage(str(tmp_path))), 1)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (500, hard))
+    try:
+        with pytest.raises(StorageError, match="cannot write"):
+            take(over(LocalStorage(str(tmp_path))), 2)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    settle(tmp_path, (1,))
+
+
+def test_a_read_only_store(base: Path, tmp_path: Path) -> None:
+    """I4, I10: bind-mounted read-only; once it can be written again, the snapshot succeeds."""
+    folder = copy_of(base, tmp_path / "store")
+    if can_mount(tmp_path):
+        bind = f"mount --bind {folder} {folder} && mount -o remount,ro,bind {folder}"
+        mounted(bind, "refuse", folder)
+    else:
+        folders = [folder, *(path for path in folder.rglob("*") if path.is_dir())]
+        for path in folders:
+            path.chmod(0o555)
+        try:
+            if os.access(folder, os.W_OK):  # root may write all the same
+                whole(over(LocalStorage(str(folder))), 1)
+            else:
+                refuse(folder)
+        finally:
+            for path in folders:
+                path.chmod(0o755)
+    settle(folder, (1,))

@@ -1,0 +1,14 @@
+"""A few real kills of Python, JVM and workers; ``make kills COUNT=200`` does many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.faults.kills import kill_many
+
+
+def test_a_killed_job_loses_nothing(tmp_path: Path) -> None:
+    """I4, I5, I6, I10: with Spark and Delta, SIGKILL in the first snapshots."""
+    evidence = kill_many(2, 5, tmp_path)
+    assert evidence.problems == []
+    assert evidence.visible

@@ -1,0 +1,153 @@
+"""The process dies (SIGKILL) at any call of the storage: I4, I5, I6, I10. No JVM."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statestore.storage import LocalStorage
+from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
+from tests.faults.cases import copy_of, over, settle, take
+from tests.faults.test_reading import exported, restore_to
+from tests.faults.test_snapshot import commit_in
+
+ROOT = Path(__file__).parents[2]
+
+
+def dies(work: Callable[..., None], *runs: tuple[Any, ...]) -> list[bool]:
+    """Run each in a process of its own; return which of them were killed. An error fails."""
+    # Forked from a new process, not from here: Arrow's threads do not survive a fork.
+    code = "from tests.faults.test_processes import fork_each; fork_each()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=pickle.dumps((work.__name__, runs)),
+        capture_output=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    codes = [int(line) for line in done.stdout.split()]
+    assert {*codes} <= {0, -signal.SIGKILL}, done.stderr.decode()
+    return [code != 0 for code in codes]
+
+
+def fork_each() -> None:
+    """Read the name of a function of this module and the runs; print each run's exit code."""
+    name, runs = pickle.load(sys.stdin.buffer)
+    for arguments in runs:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                globals()[name](*arguments)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+                raise
+            finally:
+                os._exit(code)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+
+def take_and_die(folder: Path, at: int, number: int) -> None:
+    fault = Fault(at, FaultKind.KILLED)
+    take(over(FaultyStorage(LocalStorage(str(folder)), fault)), number)
+
+
+def export_and_die(folder: Path, to: Path, at: int) -> None:
+    fault = Fault(at, FaultKind.KILLED)
+    restore_to(over(FaultyStorage(LocalStorage(str(folder)), fault)), to)
+
+
+def rename_and_die(folder: Path, to: Path, at: int) -> None:
+    die_in("rename", at)
+    restore_to(over(LocalStorage(str(folder))), to)
+
+
+def put_and_die(folder: Path, system_call: str, at: int) -> None:
+    die_in(system_call, at)
+    LocalStorage(str(folder)).put_if_absent("checkpoints/0000000002.json", b"x" * 100_000)
+
+
+def begun(base: Path, folder: Path, number: int) -> Path:
+    """Return a store whose next checkpoint is this one; before the first there is no store."""
+    return folder if number == 1 else copy_of(base, folder)
+
+
+def die_in(system_call: str, at: int) -> None:
+    """Let this process die before a system call when it is made for the ``at``-th time."""
+    real, made = getattr(os, system_call), [0]
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        made[0] += 1
+        if made[0] == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*arguments, **options)
+
+    setattr(os, system_call, call)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_snapshot_killed_at_any_call(base: Path, fast_path: Path, number: int) -> None:
+    """I4, I5, I6, I10: the first of a store, and one after another. What was committed is whole,
+    the next snapshot succeeds; the killed one is visible, whole, only if its commit was done.
+    """
+    counted = begun(base, fast_path / "counted", number)
+    calls = calls_of(LocalStorage(str(counted)), lambda storage: take(over(storage), number))
+    commit = commit_in(calls, number)
+    if number == 1:  # the store is made; from its first file on it is as any other snapshot
+        first = next(call.number for call in calls if call.operation == "open_write")
+        calls = (*calls[:first], *calls[commit - 1 :])
+    folders = [begun(base, fast_path / str(call.number), number) for call in calls]
+    runs = [(folder, call.number, number) for folder, call in zip(folders, calls, strict=True)]
+    assert all(dies(take_and_die, *runs))
+    for folder, call in zip(folders, calls, strict=True):
+        settle(folder, range(1, number + (call.number > commit)))
+
+
+def test_an_export_killed_at_any_call_is_run_again(base: Path, fast_path: Path) -> None:
+    """I10: into the same directory; until it is done the directory says that it is not."""
+    reader = LocalStorage(str(base))
+    right = restore_to(over(reader), fast_path / "right")
+    calls = calls_of(reader, lambda storage: restore_to(over(storage), fast_path / "counted"))
+    last = max(call.number for call in calls if call.operation == "read")
+    runs = [(base, fast_path / str(call.number), call.number) for call in calls[:last]]
+    assert all(dies(export_and_die, *runs))
+    for _, to, _ in runs:
+        assert exported(to) != right
+        assert restore_to(over(reader), to) == right
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_an_export_killed_while_its_folders_move_up_is_run_again(
+    base: Path, fast_path: Path, at: int
+) -> None:
+    """I10: one of the two operators may be in its place already."""
+    right = restore_to(over(LocalStorage(str(base))), fast_path / "right")
+    assert dies(rename_and_die, (base, fast_path / "to", at)) == [True]
+    assert len(list((fast_path / "to" / "out").iterdir())) == at
+    assert restore_to(over(LocalStorage(str(base))), fast_path / "to") == right
+
+
+@pytest.mark.parametrize(
+    ("system_call", "at", "appeared"),
+    [("fsync", 1, False), ("link", 1, False), ("unlink", 1, True), ("fsync", 2, True)],
+)
+def test_a_put_killed_between_its_system_calls_is_whole_or_not_there(
+    fast_path: Path, system_call: str, at: int, appeared: bool
+) -> None:
+    """I4: and what it has left aside hinders nobody."""
+    assert dies(put_and_die, (fast_path, system_call, at)) == [True]
+    storage = LocalStorage(str(fast_path))
+    assert storage.list("") == (("checkpoints/0000000002.json",) if appeared else ())
+    assert storage.put_if_absent("checkpoints/0000000002.json", b"y" * 100_000) is not appeared
+    assert set(storage.read("checkpoints/0000000002.json")) == {ord("x" if appeared else "y")}

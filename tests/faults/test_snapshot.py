@@ -1,0 +1,148 @@
+"""A snapshot that is interrupted at any call of the storage, by any fault: I4, I5, I6, I10."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statestore.errors import CorruptionError, StateStoreError, StorageError
+from statestore.model.paths import manifest_path
+from statestore.storage import LocalStorage
+from statestore.testing.faults import Call, Fault, FaultKind, FaultyStorage, calls_of
+from tests.faults.cases import copy_of, data_files, over, settle, take, whole
+
+STOPPING = [
+    (FaultKind.ERROR, False),
+    (FaultKind.ANSWER_LOST, False),
+    (FaultKind.FULL, True),
+    (FaultKind.READ_ONLY, True),
+    (FaultKind.DISCONNECTED, True),
+]
+
+
+@pytest.fixture(scope="module")
+def calls(base: Path, memory: Path) -> tuple[Call, ...]:
+    """Every call that taking checkpoint 2 makes."""
+    copy = copy_of(base, memory / "counted")
+    return calls_of(LocalStorage(str(copy)), lambda storage: take(over(storage), 2))
+
+
+def is_commit(call: Call, number: int = 2) -> bool:
+    return (call.operation, call.name) == ("put_if_absent", manifest_path(number))
+
+
+def commit_in(calls: tuple[Call, ...], number: int = 2) -> int:
+    """Return the number of the call that commits."""
+    (at,) = [call.number for call in calls if is_commit(call, number)]
+    return at
+
+
+def interrupted(folder: Path, fault: Fault, number: int = 2) -> StateStoreError | None:
+    """Take a checkpoint with a fault; return the error that it ends with."""
+    try:
+        take(over(FaultyStorage(LocalStorage(str(folder)), fault)), number)
+    except StateStoreError as error:
+        return error
+    return None
+
+
+def test_the_manifest_is_put_once_and_last(calls: tuple[Call, ...]) -> None:
+    """I5: no call changes anything after the commit, and every file was synced before."""
+    after = calls[commit_in(calls) :]
+    assert {call.operation for call in after} <= {"read", "list"}
+    files = {call.name for call in calls if call.operation == "open_write"}
+    assert len(files) == 6
+    synced = {n for call in calls if call.operation == "sync" for n in call.name.split(", ")}
+    assert synced == files
+
+
+@pytest.mark.parametrize(("kind", "lasting"), STOPPING)
+def test_whatever_call_fails_nothing_is_half_visible(
+    base: Path, fast_path: Path, calls: tuple[Call, ...], kind: FaultKind, lasting: bool
+) -> None:
+    """I4, I6, I10: the error is a StorageError, and checkpoint 1 is whole. Checkpoint 2 is
+    invisible when the error came before its commit was done; from there on, the lost answer to
+    the commit included, it is there, whole. The next one succeeds.
+    """
+    before, commit = data_files(base), commit_in(calls)
+    for call in calls:
+        if not Fault(call.number, kind).strikes(call):
+            continue
+        folder = copy_of(base, fast_path / "store")
+        error = interrupted(folder, Fault(call.number, kind, lasting))
+        assert isinstance(error, StorageError), call
+        committed = call.number + (kind is FaultKind.ANSWER_LOST) > commit
+        if not lasting and call.number < commit and call.operation != "open_write":
+            assert data_files(folder) == before, call  # it could clean up
+        settle(folder, (1, 2) if committed else (1,))
+
+
+@pytest.mark.parametrize("kind", [FaultKind.TRUNCATED, FaultKind.ANSWER_WRONG])
+def test_a_file_that_lost_bytes_does_not_get_into_a_checkpoint(
+    base: Path, fast_path: Path, calls: tuple[Call, ...], kind: FaultKind
+) -> None:
+    """I5: nobody was told when it was written; the sizes asked for before the commit tell."""
+    for call in calls:
+        if call.operation == "write":
+            folder = copy_of(base, fast_path / "store")
+            error = interrupted(folder, Fault(call.number, kind))
+            assert isinstance(error, CorruptionError), call
+            assert call.name.rpartition("-")[0] in str(error)
+            settle(folder, (1,))
+
+
+def test_a_wrong_answer_to_a_put_harms_no_other_checkpoint(
+    base: Path, fast_path: Path, calls: tuple[Call, ...]
+) -> None:
+    """I4: such a storage breaks its contract, so that its writer cannot know; readers do."""
+    for call in calls:
+        if call.operation == "put_if_absent":
+            folder = copy_of(base, fast_path / "store")
+            interrupted(folder, Fault(call.number, FaultKind.ANSWER_WRONG))
+            settle(folder, (1,) if is_commit(call) else (1, 2))
+
+
+def test_a_slow_storage_changes_nothing(base: Path, fast_path: Path) -> None:
+    """Every call takes long, and all is well."""
+    folder = copy_of(base, fast_path / "store")
+    fault = Fault(1, FaultKind.DELAYED, lasting=True, seconds=0.002)
+    assert interrupted(folder, fault) is None
+    settle(folder, (1, 2))
+
+
+def test_a_reader_at_any_moment_sees_whole_checkpoints(base: Path, fast_path: Path) -> None:
+    """I4: between any two calls of the writer only checkpoint 1 is visible, then both."""
+    folder = copy_of(base, fast_path / "store")
+    reader = over(LocalStorage(str(folder)))
+    seen: list[tuple[int, ...]] = []
+
+    class Watched(FaultyStorage):
+        def meet(self, operation: str, name: str, do: Any, wrong: Any = None) -> Any:
+            result = super().meet(operation, name, do, wrong)
+            seen.append(reader.checkpoints())
+            for number in seen[-1][-1:]:
+                whole(reader, number)
+            return result
+
+    take(over(Watched(LocalStorage(str(folder)))), 2)
+    assert seen[:-1] == [(1,)] * (len(seen) - 1)
+    assert seen[-1] == (1, 2)
+
+
+@pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.ANSWER_LOST, FaultKind.DISCONNECTED])
+def test_a_first_snapshot_that_fails_leaves_a_place_to_begin(
+    fast_path: Path, kind: FaultKind
+) -> None:
+    """I10: the store itself is made by the same run; afterwards checkpoint 1 is the first."""
+    counted = calls_of(LocalStorage(str(fast_path / "counted")), lambda s: take(over(s), 1))
+    # As far as the first file; from there on it is as any other snapshot.
+    beginning = next(call.number for call in counted if call.operation == "open_write")
+    commit = commit_in(counted, 1)
+    for call in (*counted[:beginning], *counted[commit - 1 :]):
+        folder = fast_path / f"store {call.number}"
+        fault = Fault(call.number, kind, lasting=kind is FaultKind.DISCONNECTED)
+        assert isinstance(interrupted(folder, fault, 1), StorageError), call
+        done = call.number + (kind is FaultKind.ANSWER_LOST) > commit
+        settle(folder, (1,) if done else ())

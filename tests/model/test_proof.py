@@ -1,0 +1,41 @@
+"""A proof holds exactly when the subtasks have what is stored."""
+
+from __future__ import annotations
+
+import pytest
+
+from statestore.model.proof import RescaleProof, RowSet
+
+STORED = RowSet(3, 5)
+
+
+@pytest.mark.parametrize(
+    ("subtasks", "holds"),
+    [
+        ((STORED,), True),
+        ((RowSet(1, 2**64 - 1), RowSet(2, 6)), True),
+        ((RowSet(0, 0), STORED, RowSet(0, 0)), True),
+        ((RowSet(1, 1), RowSet(2, 5)), False),
+        ((RowSet(1, 1), RowSet(1, 4)), False),
+        ((STORED, STORED), False),
+        ((), False),
+    ],
+)
+def test_parts_sum_to_what_is_stored(subtasks: tuple[RowSet, ...], holds: bool) -> None:
+    """I7: rows and digests, modulo 2⁶⁴."""
+    assert RescaleProof(STORED, subtasks).holds is holds
+
+
+@pytest.mark.parametrize(
+    ("subtasks", "holds"),
+    [
+        ((STORED, STORED), True),
+        ((STORED, RowSet(3, 4)), False),
+        ((RowSet(1, 1), RowSet(2, 4)), False),
+    ],
+)
+def test_copies_are_each_what_is_stored(subtasks: tuple[RowSet, ...], holds: bool) -> None:
+    """I7: union and broadcast."""
+    proof = RescaleProof(STORED, subtasks, copies=True)
+    assert proof.holds is holds
+    assert (proof.together == STORED) is holds

@@ -1,0 +1,133 @@
+"""What may be true after a race, whoever won it: I4 and I6, held against the store itself.
+
+A checkpoint is visible exactly when one writer was told that it committed it, it holds that
+writer's rows and no others, and it lies above all that were committed before its writer began. A
+loser was told by whom, and that one exists. No file is left that no checkpoint names.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from statestore import Manifest, StateStore
+from statestore.model.claim import Claim, claim_from_json
+from statestore.model.paths import WRITERS
+from statestore.storage import open_storage
+from statestore.table.digest import rows_digest
+from tests.races.plan import Race, Try
+from tests.races.worker import STATE, UID, rows_of
+
+__all__ = ["problems"]
+
+TAKEN = re.compile(r"checkpoint (\d+) of \S+ was committed by writer (\S+) .*generation (\d+)\)")
+REPLACED = re.compile(r"^writer (\S+) \(.*generation (\d+), since .* has taken over")
+
+
+def problems(race: Race, tries: Sequence[Try], url: str, options: dict[str, Any]) -> list[str]:
+    """Return a sentence for everything that must not be, none when all is well."""
+    store = StateStore.open(url, table_format="parquet", storage_options=options)
+    storage = open_storage(url, options)
+    claims = [
+        claim_from_json(storage.read(name), name=name, generation=at)
+        for at, name in enumerate(storage.list(WRITERS), 1)
+    ]
+    manifests = {checkpoint: store.manifest(checkpoint) for checkpoint in store.checkpoints()}
+    named = {
+        f"{entry.table.path}/{handle.path}"
+        for manifest in manifests.values()
+        for entry in manifest.entries
+        for handle in entry.handles
+    }
+    found = [
+        *_winners(tries, manifests, claims),
+        *_contents(race, tries, store, manifests),
+        *_order(tries, manifests, claims),
+        *itertools.chain.from_iterable(_loser(each, manifests, claims) for each in tries),
+    ]
+    if set(storage.list("operators")) != named:
+        found.append("the files in the store are not those that its checkpoints name")
+    return [f"race {race.number}: {problem}" for problem in found]
+
+
+def _winners(
+    tries: Sequence[Try], manifests: dict[int, Manifest], claims: Sequence[Claim]
+) -> Iterator[str]:
+    """Visible is what was reported as committed, once each; somebody won, unless the last writer
+    asked for an id below one that another had announced.
+    """
+    committed = Counter(each.id for each in tries if each.outcome == "committed")
+    if set(committed) != set(manifests) or committed.total() != len(committed):
+        yield f"visible are {sorted(manifests)}, and reported as committed {sorted(committed)}"
+    announced = max(claim.announced_id for claim in claims)
+    below = any(e.outcome == "refused" and (e.asked_id or 0) < announced for e in tries)
+    if not committed and not below:
+        yield "nobody won"
+    for each in tries:
+        if each.outcome == "already" and each.id not in manifests:
+            yield f"{each} is not visible"
+        if each.outcome in ("committed", "already") and each.asked_id not in (None, each.id):
+            yield f"{each} has another id than was asked for"
+
+
+def _contents(
+    race: Race, tries: Sequence[Try], store: StateStore, manifests: dict[int, Manifest]
+) -> Iterator[str]:
+    """Every visible checkpoint is whole, and exactly its writer's."""
+    for each in tries:
+        if each.id not in manifests or each.outcome not in ("committed", "already"):
+            continue
+        if manifests[each.id].entries[0].digest != each.digest:
+            yield f"checkpoint {each.id} is not what its writer was told: {each}"
+        if each.outcome == "already":
+            continue
+        state = store.restore(checkpoint=each.id, parallelism=2).keyed(UID, STATE)
+        found = pa.concat_tables([state.subtask(at).read_all() for at in range(2)])
+        wanted = rows_of(race.number, each.writer, each.number)
+        rows = sorted(found.drop_columns(["key_group"]).to_pylist(), key=lambda row: row["k"])
+        if rows != wanted.to_pylist() or rows_digest(wanted) != each.digest:
+            yield f"checkpoint {each.id} holds {rows}, and not the rows of {each}"
+
+
+def _order(
+    tries: Sequence[Try], manifests: dict[int, Manifest], claims: Sequence[Claim]
+) -> Iterator[str]:
+    """Ids grow with time and with generations, and generations are somebody's."""
+    generations = [manifests[each].writer.generation for each in sorted(manifests)]
+    if generations != sorted(generations):
+        yield f"generations go down along the ids: {generations}"
+    if set(generations) - {claim.generation for claim in claims}:
+        yield f"nobody claimed one of {generations}"
+    announced = [claim.announced_id for claim in claims]
+    if announced != sorted(announced):
+        yield "a claim does not hand on the announced id"
+    committed = [each for each in tries if each.outcome == "committed"]
+    for earlier, later in itertools.permutations(committed, 2):
+        if earlier.ended < later.began and earlier.id >= later.id:
+            yield f"{later} came after {earlier}"
+
+
+def _loser(each: Try, manifests: dict[int, Manifest], claims: Sequence[Claim]) -> Iterator[str]:
+    """A loser names a real winner or a newer writer, and lost to it by right."""
+    if each.outcome == "refused" and (each.asked_id is None or each.asked_id in manifests):
+        yield f"an id is refused that is visible, or was not asked for: {each}"
+    if each.outcome != "conflict":
+        return
+    taken, replaced = TAKEN.search(each.message), REPLACED.search(each.message)
+    if taken:
+        winner = manifests.get(int(taken[1]))
+        if winner is None or winner.checkpoint_id < each.id:
+            yield f"lost to no checkpoint: {each}"
+        elif (winner.writer.name, winner.writer.generation) != (taken[2], int(taken[3])):
+            yield f"names another winner: {each}"
+    elif replaced:
+        newer = [claim for claim in claims if claim.generation == int(replaced[2])]
+        if not newer or newer[0].name != replaced[1] or newer[0].generation <= each.generation:
+            yield f"was replaced by nobody: {each}"
+    else:
+        yield f"names nobody: {each}"

@@ -1,0 +1,80 @@
+"""What the writers of one race do, drawn from a seed: who sleeps where, and who comes back."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+__all__ = ["Part", "Race", "Try", "draw"]
+
+MOST_WRITERS = 8
+POINTS = ("open", "begin", "write", "commit", "put")
+"""Where a writer stalls: before it opens the store, begins, writes, leaves its block; and inside
+the commit, after the last check and before the put of the manifest.
+"""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One writer of a race: its stalls in seconds by point, and what it does about a conflict."""
+
+    writer: int
+    stalls: dict[str, float]
+    retries: int
+    reopens: bool
+    checkpoints: int
+    ids: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Race:
+    """Writers that open one store at about the same moment."""
+
+    number: int
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Try:
+    """What became of one snapshot of one writer; times are of the machine's one clock."""
+
+    writer: int
+    number: int
+    outcome: str
+    began: float
+    ended: float
+    pid: int
+    message: str = ""
+    asked_id: int | None = None
+    id: int = 0
+    generation: int = 0
+    digest: int = 0
+
+
+def draw(number: int, seed: int, unit: float) -> Race:
+    """Return race ``number`` of a seed; stalls are a few times ``unit`` seconds."""
+    dice = random.Random(f"{seed}/{number}")
+    same_ids = dice.random() < 0.25
+    parts = [
+        _part(dice, writer, unit, same_ids=same_ids)
+        for writer in range(dice.randint(2, MOST_WRITERS))
+    ]
+    return Race(number, tuple(parts))
+
+
+def _part(dice: random.Random, writer: int, unit: float, *, same_ids: bool) -> Part:
+    stalls = {point: dice.uniform(0, 3) * unit for point in POINTS if dice.random() < 0.3}
+    checkpoints = dice.choice((1, 1, 1, 2, 3))
+    ids: tuple[int | None, ...] = (None,) * checkpoints
+    if same_ids:  # all retry the same micro-batches
+        ids = tuple(range(1, checkpoints + 1))
+    elif dice.random() < 0.2:  # its ids leave some out
+        ids = tuple(at * dice.choice((3, 10)) for at in range(1, checkpoints + 1))
+    return Part(
+        writer=writer,
+        stalls=stalls,
+        retries=dice.choice((0, 0, 1, 2)),
+        reopens=dice.random() < 0.8,
+        checkpoints=checkpoints,
+        ids=ids,
+    )

@@ -1,0 +1,192 @@
+"""Races of 2 to 8 processes for one store, each judged by ``tests/races/check.py``.
+
+    python -m tests.races.run --races 1000
+    python -m tests.races.run --races 1000 --s3 --seconds 1500
+
+Processes live as long as the run, and take part in one race per lane at a time. On S3 there are
+many lanes, because the server of the tests makes the loser of a colliding put wait for seconds.
+Prints counts, and every problem with the seed that draws the same race again; exit code 1 when
+there was a problem.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import multiprocessing
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from statestore.testing.s3 import s3_server
+from tests.races.check import problems
+from tests.races.plan import MOST_WRITERS, Race, Try, draw
+from tests.races.worker import Task, run_worker
+
+__all__ = ["Place", "Result", "main", "on_disk", "on_s3", "run_races"]
+
+DISK_LANES, S3_LANES = 2, 32
+DISK_UNIT, S3_UNIT = 0.02, 0.2
+LEAD_SECONDS = 0.005
+PATIENCE_SECONDS = 120
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where stores are made, how many at a time, and how long a stall lasts there."""
+
+    root: str
+    options: dict[str, Any]
+    lanes: int
+    unit: float
+
+    def clear(self, url: str) -> None:
+        """Remove a store that is not needed any more; on S3 the whole server goes later."""
+        if not self.options:
+            shutil.rmtree(url)
+
+
+@dataclass
+class Result:
+    """Counts of a run, and what was wrong in it."""
+
+    races: int = 0
+    writers: int = 0
+    outcomes: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+
+    def add(self, race: Race, tries: list[Try], found: list[str]) -> None:
+        """Count one race."""
+        self.races += 1
+        self.writers += len(race.parts)
+        for each in tries:
+            replaced = each.outcome == "conflict" and "has taken over" in each.message
+            self.outcomes["replaced" if replaced else each.outcome] += 1
+        self.problems += found
+
+    def __str__(self) -> str:
+        """Return one line."""
+        outcomes = ", ".join(f"{number} {name}" for name, number in sorted(self.outcomes.items()))
+        return (
+            f"{self.races} races of {self.writers} writers: {outcomes}; "
+            f"{len(self.problems)} problems"
+        )
+
+
+@contextmanager
+def on_disk() -> Iterator[Place]:
+    """A temporary folder."""
+    with tempfile.TemporaryDirectory(prefix="races-") as folder:
+        yield Place(folder, {}, DISK_LANES, DISK_UNIT)
+
+
+@contextmanager
+def on_s3() -> Iterator[Place]:
+    """A server of this run's own."""
+    with tempfile.TemporaryDirectory(prefix="races-") as folder, s3_server(Path(folder)) as server:
+        options = server.options
+        options["config_kwargs"] |= {"max_pool_connections": S3_LANES}
+        yield Place(server.url("races"), options, S3_LANES, S3_UNIT)
+
+
+def run_races(place: Place, races: int, *, seed: int, seconds: float, verbose: bool) -> Result:
+    """Run races until there were as many, or the time is over."""
+    result, numbers, deadline = Result(), count(1), time.monotonic() + seconds
+    with _workers(place.lanes) as lanes, ThreadPoolExecutor(place.lanes) as drivers:
+
+        def drive(lane: list[Connection]) -> None:
+            while (number := next(numbers)) <= races and time.monotonic() < deadline:
+                race = draw(number, seed, place.unit)
+                url = f"{place.root}/{number:06}"
+                try:
+                    tries, found = _race(race, url, place, lane)
+                except Exception as error:  # noqa: BLE001 - a run tells of all its races
+                    tries, found = [], [f"race {number}: {error!r}"]
+                result.add(race, tries, found)
+                if found:
+                    print(*found, f"(seed {seed})", sep="\n", flush=True)
+                elif result.races % 50 == 0 and verbose:
+                    print(result, flush=True)
+                if not found:
+                    place.clear(url)
+
+        for driven in [drivers.submit(drive, lane) for lane in lanes]:
+            driven.result()
+    return result
+
+
+def _race(
+    race: Race, url: str, place: Place, lane: list[Connection]
+) -> tuple[list[Try], list[str]]:
+    start = time.monotonic() + LEAD_SECONDS
+    mine = lane[: len(race.parts)]
+    for connection, part in zip(mine, race.parts, strict=True):
+        connection.send(Task(url, place.options, race.number, part, start))
+    tries: list[Try] = []
+    found: list[str] = []
+    for connection in mine:
+        if not connection.poll(PATIENCE_SECONDS):
+            raise TimeoutError(f"a writer of race {race.number} does not answer")
+        answer = connection.recv()
+        if isinstance(answer, str):
+            found.append(f"race {race.number}: a writer met {answer}")
+        else:
+            tries += answer
+    return tries, found or problems(race, tries, url, place.options)
+
+
+@contextmanager
+def _workers(lanes: int) -> Iterator[list[list[Connection]]]:
+    """Start the processes; yield, for each lane, a connection to each process."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.races.worker"])
+    ours: list[list[Connection]] = [[] for _ in range(lanes)]
+    processes = []
+    for _ in range(MOST_WRITERS):
+        pairs = [context.Pipe() for _ in range(lanes)]
+        process = context.Process(
+            target=run_worker, args=([theirs for _, theirs in pairs],), daemon=True
+        )
+        process.start()
+        processes.append(process)
+        for lane, (end, theirs) in zip(ours, pairs, strict=True):
+            theirs.close()
+            lane.append(end)
+    try:
+        yield ours
+    finally:
+        for lane in ours:
+            for end in lane:
+                end.close()
+        for process in processes:
+            process.join(PATIENCE_SECONDS)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what the arguments say; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.races.run", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--races", type=int, default=1000, help="how many; 1000")
+    parser.add_argument("--seed", type=int, default=1, help="draws other races; 1")
+    parser.add_argument("--seconds", type=float, default=3600, help="stop after these; 3600")
+    parser.add_argument("--s3", action="store_true", help="on the tests' S3 server, not on disk")
+    asked = parser.parse_args(arguments)
+    began = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        place = stack.enter_context(on_s3() if asked.s3 else on_disk())
+        result = run_races(place, asked.races, seed=asked.seed, seconds=asked.seconds, verbose=True)
+    print(f"{result}, in {time.monotonic() - began:.0f} s", flush=True)
+    return 1 if result.problems else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,117 @@
+"""A short share of the races, on disk and on S3, and the checker held to account."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from statestore import StateStore
+from tests.races.check import problems
+from tests.races.plan import MOST_WRITERS, POINTS, Part, Race, Try, draw
+from tests.races.run import main, on_disk, on_s3, run_races
+from tests.races.worker import Task, rows_of, write
+
+
+def test_races_on_disk() -> None:
+    """I4, I6: 100 races; `make races` runs more."""
+    with on_disk() as place:
+        result = run_races(place, 100, seed=2, seconds=120, verbose=False)
+    assert result.problems == []
+    assert result.races == 100
+    assert {"committed", "conflict", "replaced", "already", "refused"} == set(result.outcomes)
+
+
+def test_races_on_s3() -> None:
+    """I4, I6: 20 races, many at a time."""
+    with on_s3() as place:
+        result = run_races(place, 20, seed=2, seconds=240, verbose=False)
+    assert result.problems == []
+    assert result.races == 20
+    assert {"committed", "replaced"} <= set(result.outcomes)
+
+
+def test_the_command_prints_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--races", "3", "--seed", "5"]) == 0
+    assert "3 races of" in capsys.readouterr().out
+
+
+def test_a_seed_draws_the_same_race_again() -> None:
+    """All sizes and all stalls come up."""
+    races = [draw(number, 1, 0.1) for number in range(200)]
+    assert races == [draw(number, 1, 0.1) for number in range(200)]
+    assert {len(race.parts) for race in races} == set(range(2, MOST_WRITERS + 1))
+    assert {point for race in races for part in race.parts for point in part.stalls} == set(POINTS)
+
+
+# --- the checker ----------------------------------------------------------------------------------
+
+PART = Part(writer=0, stalls={}, retries=0, reopens=True, checkpoints=1, ids=(None,))
+RACE = Race(1, (PART, replace(PART, writer=1)))
+
+
+def raced(url: str) -> list[Try]:
+    """Let both writers of a race write, one after the other."""
+    return [made for part in RACE.parts for made in write(Task(url, {}, 1, part, 0.0))]
+
+
+def test_the_checker_lets_a_clean_race_pass(tmp_path: Path) -> None:
+    tries = raced(str(tmp_path))
+    assert [each.id for each in tries] == [1, 2]
+    assert problems(RACE, tries, str(tmp_path), {}) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ({"outcome": "conflict"}, "visible are"),
+        ({"outcome": "conflict", "message": "no name"}, "names nobody"),
+        ({"outcome": "refused"}, "was not asked for"),
+        ({"digest": 1}, "is not what its writer was told"),
+        ({"number": 7}, "and not the rows of"),
+        ({"id": 2}, "visible are"),
+        ({"asked_id": 9}, "another id"),
+        ({"began": 1e12}, "came after"),
+        (
+            {
+                "outcome": "conflict",
+                "message": "checkpoint 2 of x was committed by writer me (statestore 1, "
+                "generation 1)",
+            },
+            "names another winner",
+        ),
+        (
+            {
+                "outcome": "conflict",
+                "message": "writer me (statestore 1, generation 9, since now) has taken over x",
+            },
+            "was replaced by nobody",
+        ),
+    ],
+)
+def test_the_checker_finds(change: dict[str, object], found: str, tmp_path: Path) -> None:
+    """Every way in which what a writer says is not what the store holds."""
+    first, second = raced(str(tmp_path))
+    changed = replace(first, **change)  # type: ignore[arg-type]
+    assert found in "\n".join(problems(RACE, [changed, second], str(tmp_path), {}))
+
+
+def test_the_checker_finds_files_that_nobody_names(tmp_path: Path) -> None:
+    tries = raced(str(tmp_path))
+    (tmp_path / "operators/stray.parquet").touch()
+    assert "not those that its checkpoints name" in problems(RACE, tries, str(tmp_path), {})[0]
+
+
+def test_the_checker_finds_a_buried_checkpoint(tmp_path: Path) -> None:
+    """I6: an older generation above a newer one."""
+    old = StateStore.open(str(tmp_path), table_format="parquet")
+    old.snapshot(parallelism=2)
+    new = replace(RACE.parts[0], ids=(5,))
+    tries = write(Task(str(tmp_path), {}, 1, new, 0.0))
+    old._fence.check = lambda: None  # type: ignore[method-assign]
+    with old.snapshot(parallelism=2) as checkpoint:
+        entry = checkpoint.keyed("races", "rows", rows_of(1, 1, 0), key="k", max_parallelism=2)
+    late = replace(tries[0], writer=1, id=checkpoint.id, digest=entry.digest, generation=1)
+    found = problems(RACE, [*tries, late], str(tmp_path), {})
+    assert "generations go down along the ids: [3, 1]" in "\n".join(found)

@@ -1,0 +1,147 @@
+"""A process that writes in one race after another, in several lanes at a time; it needs no JVM."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pyarrow as pa
+
+from statestore import StateStore
+from statestore.errors import CommitConflictError, InvalidArgumentError
+from statestore.model.paths import CHECKPOINTS
+from statestore.storage import Storage, open_storage
+from statestore.table.files import ParquetOptions
+from tests.races.plan import Part, Try
+
+__all__ = ["Task", "rows_of", "run_worker", "write"]
+
+UID, STATE = "races", "rows"
+ROWS = 3
+
+
+@dataclass(frozen=True)
+class Task:
+    """One writer's part in one race; all parts of a race start at the same moment."""
+
+    url: str
+    options: dict[str, Any]
+    race: int
+    part: Part
+    start: float
+
+
+class Stalling:
+    """A storage that sleeps just before it puts a manifest, after every check has been made."""
+
+    def __init__(self, storage: Storage, seconds: float) -> None:
+        self._storage, self._seconds = storage, seconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        if name.startswith(CHECKPOINTS):
+            time.sleep(self._seconds)
+        return self._storage.put_if_absent(name, data)
+
+
+def rows_of(race: int, writer: int, number: int) -> pa.Table:
+    """Return the rows of one try: no other try of any race writes the same."""
+    content = [f"race {race} writer {writer} try {number}"] * ROWS
+    return pa.table({"k": list(range(ROWS)), "by": content})
+
+
+def run_worker(lanes: list[Connection]) -> None:
+    """Serve each lane in a thread, until its other end is closed."""
+    threads = [threading.Thread(target=_lane, args=(lane,)) for lane in lanes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _lane(connection: Connection) -> None:
+    while True:
+        try:
+            task: Task = connection.recv()
+        except EOFError:
+            return
+        try:
+            connection.send(write(task))
+        except Exception as error:  # noqa: BLE001 - reported by the process that checks
+            connection.send(repr(error))
+
+
+def write(task: Task) -> list[Try]:
+    """Take the part; return its tries in order."""
+    time.sleep(max(0.0, task.start - time.monotonic()))
+    part, tries = task.part, list[Try]()
+    _stall(part, "open", first=True)
+    store, retries = _open(task), part.retries
+    done = 0
+    while done < part.checkpoints:
+        made = _attempt(store, task, len(tries), part.ids[done])
+        tries.append(made)
+        if made.outcome in ("committed", "already"):
+            done += 1
+        elif retries and made.outcome == "conflict":
+            retries -= 1
+            if part.reopens:
+                store = _open(task)
+        else:
+            break
+    return tries
+
+
+def _attempt(store: StateStore, task: Task, number: int, asked_id: int | None) -> Try:
+    part, first = task.part, number == 0
+    began = time.monotonic()
+    outcome = partial(Try, part.writer, number, began=began, pid=os.getpid(), asked_id=asked_id)
+    checkpoint: Any = None
+    try:
+        _stall(part, "begin", first=first)
+        checkpoint = store.snapshot(parallelism=2, checkpoint_id=asked_id)
+        with checkpoint:
+            _stall(part, "write", first=first)
+            rows = rows_of(task.race, part.writer, number)
+            entry = checkpoint.keyed(UID, STATE, rows, key="k", max_parallelism=2)
+            _stall(part, "commit", first=first)
+    except CommitConflictError as error:
+        return outcome(
+            outcome="conflict", ended=time.monotonic(), message=str(error), **_known(checkpoint)
+        )
+    except InvalidArgumentError as error:
+        return outcome(outcome="refused", ended=time.monotonic(), message=str(error))
+    return outcome(
+        outcome="already" if checkpoint.already_committed else "committed",
+        ended=time.monotonic(),
+        id=checkpoint.id,
+        generation=checkpoint.manifest.writer.generation,
+        digest=entry.digest,
+    )
+
+
+def _known(checkpoint: Any) -> dict[str, int]:
+    """Return the id and generation that a loser had, if it had come so far."""
+    if checkpoint is None:
+        return {}
+    attempt = checkpoint._attempt
+    return {"id": attempt.checkpoint_id, "generation": attempt.writer.generation}
+
+
+def _open(task: Task) -> StateStore:
+    storage: Any = open_storage(task.url, task.options)
+    if "put" in task.part.stalls:
+        storage = Stalling(storage, task.part.stalls["put"])
+    return StateStore(storage, None, "parquet", ParquetOptions())
+
+
+def _stall(part: Part, point: str, *, first: bool) -> None:
+    if first and point in part.stalls:
+        time.sleep(part.stalls[point])

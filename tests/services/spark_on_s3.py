@@ -1,0 +1,90 @@
+"""Spark and Delta on ``s3a://`` in a process of its own: jars are fixed when a JVM starts.
+
+Options come over stdin, as no argument that others could list; what was found goes to stdout, and
+all that Spark says, at level DEBUG for a while, to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from statestore import StateStore
+from statestore.table.session import spark_session
+from statestore.testing.table_suite import arrow_rows, rows_of, spark_rows
+
+TABLE = "operators/totals/keyed/total"
+OFFSETS = [[{"topic": "t", "partition": n, "offset": 100 + n}] for n in range(3)]
+
+
+def main() -> None:
+    """Take two checkpoints, restore them with Spark, and read their tables with Spark."""
+    given = json.load(sys.stdin)
+    spark = spark_session(
+        app_name="spark-on-s3",
+        master="local[2]",
+        extra_conf={"spark.sql.shuffle.partitions": "2"},
+        s3=True,
+    )
+    store = StateStore.open(given["url"], spark=spark, storage_options=given["options"])
+    user = F.format_string("user-%03d", F.col("id")).alias("user")
+    users = spark.range(0, 150, 1, 2).select(user, (F.col("id") * 10).alias("total"))
+    for rows in (users, users.where("total >= 1000")):
+        with store.snapshot(parallelism=2) as checkpoint:
+            checkpoint.keyed("totals", "total", rows, key="user", max_parallelism=3)
+            checkpoint.union("source", "offsets", OFFSETS[:2])
+    found = _checked(spark, store, users) | {"dump": _dump(spark), "shown": _shown(store)}
+    spark.stop()
+    print(json.dumps(found))
+
+
+def _checked(spark: SparkSession, store: StateStore, users: Any) -> dict[str, Any]:
+    """Return what is the same, by name."""
+    url = f"{store.url.replace('s3://', 's3a://')}/{TABLE}"
+    delta = spark.read.format("delta")
+    first, second = rows_of(users), rows_of(users.where("total >= 1000"))
+    restored = store.restore(checkpoint=1, parallelism=3)
+    keyed, offsets = restored.keyed("totals", "total"), restored.operator("source", "offsets")
+    spark.sparkContext.setLogLevel("DEBUG")
+    newest = spark_rows(delta.load(url))
+    spark.sparkContext.setLogLevel("ERROR")
+    versions = [store.manifest(number).keyed[0].table.version for number in (1, 2)]
+    return {
+        "restored with Spark": spark_rows(keyed.dataframe()) == first,
+        "restored without": arrow_rows(keyed, 3) == first,
+        "newest table": newest == second,
+        "first version": spark_rows(delta.option("versionAsOf", versions[0]).load(url)) == first,
+        "union": all(offsets.subtask(subtask) == OFFSETS[0] + OFFSETS[1] for subtask in range(3)),
+        "versions": versions == [0, 1],
+        "partitions": keyed.dataframe().rdd.getNumPartitions() == 3,
+        "a bucket that is not there": _refusal(spark),
+        "digests": [store.manifest(number).keyed[0].digest for number in (1, 2)],
+        "rows": sorted(users.toArrow().column("user").to_pylist()),
+    }
+
+
+def _refusal(spark: SparkSession) -> str:
+    try:
+        spark.read.format("delta").load("s3a://no-such-bucket/table").count()
+    except Exception as error:  # noqa: BLE001 - its text is looked at
+        return str(error)
+    return ""
+
+
+def _dump(spark: SparkSession) -> str:
+    """Return all that Spark shows of its settings."""
+    sets = [tuple(row) for row in spark.sql("SET -v").collect()]
+    listed = spark.sparkContext.getConf().getAll()
+    return repr((sets, listed, spark.conf.getAll))
+
+
+def _shown(store: StateStore) -> str:
+    return repr((store, vars(store), store.restore(), vars(store.restore())))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""Spark's own access to a bucket: Delta on ``s3a://``, on a real server."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import uuid
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from statestore import StateStore
+from statestore.errors import MissingDependencyError
+from statestore.storage import LocalStorage, S3Storage
+from statestore.storage.s3a import s3a_settings
+from statestore.table.session import spark_session
+from statestore.testing.s3 import S3Server
+from tests.syntax import ROOT
+
+CONF = ROOT / "conf" / "spark-s3.conf"
+
+
+@pytest.fixture(scope="module")
+def taken(s3: S3Server) -> tuple[str, dict[str, Any], str]:
+    """A store that a Spark of its own has written: where, what was found, all that was said."""
+    url = s3.url(uuid.uuid4().hex)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.services.spark_on_s3"],
+        input=json.dumps({"url": url, "options": s3.options}),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=540,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+    return url, json.loads(done.stdout), done.stdout + done.stderr
+
+
+def test_spark_and_delta_write_and_read_a_bucket(taken: tuple[str, dict[str, Any], str]) -> None:
+    """I7: rows, versions and offsets."""
+    _, found, _ = taken
+    assert [name for name, is_so in found.items() if is_so is False] == []
+    assert "no-such-bucket" in found["a bucket that is not there"]
+
+
+def test_what_spark_wrote_is_read_without_it(
+    s3: S3Server, taken: tuple[str, dict[str, Any], str]
+) -> None:
+    """I7: the same rows and digests by way of s3fs, in a process that has no JVM for it."""
+    url, found, _ = taken
+    store = StateStore.open(url, storage_options=s3.options)
+    assert [store.manifest(number).keyed[0].digest for number in (1, 2)] == found["digests"]
+    keyed = store.restore(checkpoint=1, parallelism=2).keyed("totals", "total")
+    rows = pa.concat_tables([keyed.subtask(subtask).read_all() for subtask in range(2)])
+    assert sorted(rows["user"].to_pylist()) == found["rows"]
+    offsets = store.restore(parallelism=3).operator("source", "offsets")
+    assert [element["partition"] for element in offsets.subtask(2)] == [0, 1]
+    # Arrow hashes and writes the same rows to the same digest.
+    other = StateStore.open(f"{url}-arrow", table_format="parquet", storage_options=s3.options)
+    with other.snapshot(parallelism=3) as checkpoint:
+        checkpoint.keyed(
+            "totals", "total", rows.select(["user", "total"]), key="user", max_parallelism=3
+        )
+    assert other.manifest().keyed[0].digest == found["digests"][0]
+
+
+def test_no_secret_is_said_or_stored(s3: S3Server, taken: tuple[str, dict[str, Any], str]) -> None:
+    """Neither at level DEBUG, nor among Spark's settings, nor in any object of the store."""
+    url, found, said = taken
+    assert "DEBUG" in said, "Spark's log was looked at"
+    assert "s3a.S3AFileSystem" in said or "fs.s3a" in said
+    assert s3.secret_key not in said
+    assert "spark.hadoop.fs.s3a.attempts.maximum" in found["dump"]
+    assert s3.access_key not in found["dump"]
+    storage = S3Storage(url, s3.options)
+    names = storage.list("")
+    assert any("_delta_log/" in name for name in names)
+    assert not any(s3.secret_key.encode() in storage.read(name) for name in names)
+
+
+def test_a_spark_without_s3a_is_named(s3: S3Server, url: str, spark: SparkSession) -> None:
+    """The session of the tests has none: what to do is in the message."""
+    store = StateStore.open(url, spark=spark, storage_options=s3.options)
+    with pytest.raises(MissingDependencyError, match=r"spark_session\(s3=True\)"):
+        store.snapshot(parallelism=1)
+    assert spark_session(s3=True) is spark
+
+
+def test_every_setting_has_its_reason_and_none_a_secret() -> None:
+    text = CONF.read_text()
+    settings = [part for part in text.split("\n\n") if "\nspark." in part]
+    assert len(settings) >= 8
+    assert all(part.startswith("# ") for part in settings)
+    lines = [line for line in text.splitlines() if line.startswith("spark.")]
+    assert not any(word in line.split()[0] for line in lines for word in ("secret", "key", "token"))
+
+
+def test_options_in_the_words_of_s3a(s3: S3Server) -> None:
+    """For this bucket alone, and who asks is said too, or keys of the environment would mix."""
+    given = {
+        "key": "k",
+        "secret": "s",
+        "endpoint_url": "http://127.0.0.1:1",
+        "client_kwargs": {"region_name": "eu-central-1"},
+    }
+    base, provider = "fs.s3a.bucket.b.", "org.apache.hadoop.fs.s3a."
+    assert s3a_settings("b", given) == {
+        f"{base}access.key": "k",
+        f"{base}secret.key": "s",
+        f"{base}aws.credentials.provider": f"{provider}SimpleAWSCredentialsProvider",
+        f"{base}endpoint": "http://127.0.0.1:1",
+        f"{base}connection.ssl.enabled": "false",
+        f"{base}path.style.access": "true",
+        f"{base}endpoint.region": "eu-central-1",
+    }
+    assert s3a_settings("b", {"key": "k", "secret": "s", "token": "t"}) == {
+        f"{base}access.key": "k",
+        f"{base}secret.key": "s",
+        f"{base}session.token": "t",
+        f"{base}aws.credentials.provider": f"{provider}TemporaryAWSCredentialsProvider",
+    }
+    assert s3a_settings("b", {"profile": "me"}) == {
+        f"{base}auth.profile.name": "me",
+        f"{base}aws.credentials.provider": f"{provider}auth.ProfileAWSCredentialsProvider",
+    }
+    anonymous = f"{provider}AnonymousAWSCredentialsProvider"
+    assert s3a_settings("b", {"anon": True}) == {f"{base}aws.credentials.provider": anonymous}
+    assert s3a_settings("b", {}) == LocalStorage("x").hadoop_settings() == {}
