@@ -10,6 +10,7 @@ import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 
@@ -62,8 +63,9 @@ def write(store: StateStore) -> None:
 def main() -> None:
     """Write two checkpoints: one as plain Parquet, one as Delta tables of the same states."""
     directory = Path(sys.argv[1])
-    write(StateStore.open(str(directory), table_format="parquet"))
-    write(StateStore.open(str(directory), spark=spark_session(master="local[2]")))
+    with patch("socket.gethostname", return_value="golden"):
+        write(StateStore.open(str(directory), table_format="parquet"))
+        write(StateStore.open(str(directory), spark=spark_session(master="local[2]")))
 
 
 if __name__ == "__main__":
