@@ -82,6 +82,9 @@ class DeltaTable:
         Raises CommitConflictError when somebody else changed the table meanwhile, or StorageError.
         """
         url = self._storage.spark_url(entry.table.path)
+        # Delta asks for the session of the thread, and several threads publish.
+        sessions = SparkSession._get_j_spark_session_class(self._jvm)
+        sessions.setActiveSession(self._spark._jsparkSession)
         try:
             version = self._commit(url, entry, checkpoint_id)
         except (Py4JJavaError, PySparkException) as error:

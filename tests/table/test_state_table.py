@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from statestore import StateStore, errors
-from statestore.testing.table_suite import StateTableSuite, rows_of, spark_rows, take, write
+from statestore.testing.table_suite import (
+    StateTableSuite,
+    publish,
+    rows_of,
+    spark_rows,
+    take,
+    write,
+)
 
 TABLE = "operators/totals/keyed/total"
 
@@ -111,6 +119,29 @@ class TestDeltaTable(StateTableSuite):
         assert store.checkpoints() == (1,)
         found = spark_rows(spark.read.format("delta").load(f"{store.url}/{TABLE}"))
         assert found == rows_of(users.where("total >= 1000"))
+
+    def test_any_thread_of_a_new_driver_publishes(
+        self, store: StateStore, users: Any, spark: SparkSession
+    ) -> None:
+        """I10: a restarted driver reads Delta's log checkpoint, also where no session is active."""
+        take(store, users)
+        properties = "SET TBLPROPERTIES ('delta.checkpointInterval' = '1')"
+        spark.sql(f"ALTER TABLE delta.`{store.url}/{TABLE}` {properties}")
+        take(store, users)
+        log = Path(store.url) / TABLE / "_delta_log"
+        assert list(log.glob("*.checkpoint*"))
+        for checksum in log.glob("*.crc"):  # as a driver leaves it that is killed after its commit
+            checksum.unlink()
+        entry = store.manifest().keyed[0]
+
+        def in_a_new_driver() -> Any:
+            spark._get_j_spark_session_class(spark._jvm).clearActiveSession()
+            jvm: Any = spark._jvm
+            jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+            return publish(store, entry, 2)
+
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(in_a_new_driver).result() == entry.table
 
     def test_a_state_that_began_empty_can_get_elements(self, store: StateStore) -> None:
         """Columns become known with the first element; the Delta table takes them then."""
