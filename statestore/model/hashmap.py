@@ -1,4 +1,4 @@
-"""The order in which Java's ``HashMap`` gives back the names it holds (reference section c).
+"""The order in which Java's ``HashMap`` gives back the names it holds.
 
 Flink keeps the states of an operator in such maps and deals them in this order; it decides only
 which subtask gets a remainder. From 64 buckets on Java makes a tree, in another order, of a bucket

@@ -1,7 +1,7 @@
 """``hashCode()`` of the Java objects that Flink keys by, for Python values.
 
-The contract is Java's own for the types of reference section b.1, Flink 2.3's ``Tuple0..25``, and
-its ``Row.hashCode`` (``RowUtils.deepHashCode``) for b.2; results are signed 32-bit ints. What
+The contract is Java's own for the types of ``javascalars``, Flink 2.3's ``Tuple0..25``, and
+its ``Row.hashCode`` (``RowUtils.deepHashCode``) for rows; results are signed 32-bit ints. What
 Flink refuses as a key is refused: arrays and enums have an identity hash, different in every JVM.
 Inside a Row, arrays count by content, as in Flink.
 """
@@ -57,7 +57,7 @@ def java_hash(value: object, key_type: KeyType = None) -> int:
 
 
 def row_hash(row: Row) -> int:
-    """``Row.hashCode()``: kind and fields, arrays and collections by content (section b.2)."""
+    """``Row.hashCode()``: kind and fields, arrays and collections by content."""
     kind = 31 * ROW_KINDS[row.kind]
     if isinstance(row.fields, Mapping):
         named = sum(_deep(name, "string") ^ _deep(field) for name, field in row.fields.items())

@@ -1,4 +1,4 @@
-"""``hashCode()`` of the Java types that hold no other value (reference section b.1).
+"""``hashCode()`` of the Java types that hold no other value.
 
 The contract is Java's own: String, the boxed numbers, BigInteger, BigDecimal, java.time, java.sql
 and UUID. Every function takes the Python value, raises InvalidArgumentError when the type cannot

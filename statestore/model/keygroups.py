@@ -1,7 +1,7 @@
 """Key groups: how many there are, which one a hash falls into, which subtask owns it.
 
 The contract is that of Flink 2.3's ``KeyGroupRangeAssignment``, ``KeyGroupRange`` and, for the max
-parallelism of a restored job, ``StateAssignmentOperation`` (reference sections a and d.2).
+parallelism of a restored job, ``StateAssignmentOperation``.
 Invariant I2: for every parallelism up to max parallelism the ranges tile ``0 .. max - 1`` in order,
 none is empty, their sizes differ by at most one, and ``subtask_of`` and ``range_of`` are inverse.
 Flink computes ``i = parallelism`` silently and gets a range past the end; here every subtask and
@@ -59,7 +59,8 @@ def default_max_parallelism(parallelism: int) -> int:
 def effective_max_parallelism(
     stored: int | Sequence[int | None] | None, parallelism: int, configured: int | None = None
 ) -> int:
-    """The max parallelism that a job restored at ``parallelism`` runs with (reference section d.2).
+    """The max parallelism that a job restored at ``parallelism`` runs with, as Flink's
+    ``StateAssignmentOperation`` decides.
 
     ``stored`` is what the snapshot holds, per operator; None means an operator without state,
     which says nothing (Flink lets it put the initial value back, an accident of its map order that

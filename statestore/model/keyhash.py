@@ -1,16 +1,16 @@
 """The hash of a key, and its key group, by a named hash scheme.
 
 Invariant I1: a key's group depends on the key, the scheme and max parallelism, and on nothing
-else. The schemes are Flink 2.3's three worlds (reference section b); one key has a different group
+else. The schemes are Flink 2.3's three worlds; one key has a different group
 in each.
 
-``java``       DataStream jobs: ``hashCode()`` of the Java object (b.1, b.2). The default. A
+``java``       DataStream jobs: ``hashCode()`` of the Java object. The default. A
                Python int is a Long unless a key type says otherwise ("int": Integer).
-``flink-sql``  Table and SQL jobs: Murmur3 of the columns as ``BinaryRowData`` (b.4). The declared
+``flink-sql``  Table and SQL jobs: Murmur3 of the columns as ``BinaryRowData``. The declared
                SQL type is part of the key: INT -1 and BIGINT -1 are two keys. NULL is an
                ordinary value.
 ``pyflink``    PyFlink DataStream jobs that give ``key_by`` a key type: a ``Row`` around the Java
-               object (b.3); a PyFlink tuple type is a Java Tuple inside that Row. A job without
+               object; a PyFlink tuple type is a Java Tuple inside that Row. A job without
                key type hashes ``pickle.dumps(key)``: pass these bytes as the key.
 """
 

@@ -1,6 +1,6 @@
 """The values a key can be made of, and their exact integer forms.
 
-The contract is the value side of reference section b. A plain Python value says which Java or SQL
+The contract is the value side of ``keyhash``. A plain Python value says which Java or SQL
 type it stands for. Where it cannot, it is wrapped: :class:`Typed` names the type at any depth,
 :class:`Row` is Flink's ``Row`` with its kind, :class:`RawBits` is a float by its bits. Python's
 dates and times stop at microseconds and at the years 1..9999; an int in their place reaches all

@@ -1,7 +1,7 @@
 """Flink SQL's key: the bytes of a ``BinaryRowData`` and their Murmur3 hash.
 
 The contract is that of Flink 2.3's ``BinaryRowData``, ``BinaryRowWriter`` and ``MurmurHashUtils``
-as the planner's ``KeySelectorUtil`` uses them (reference section b.4): a header with the null
+as the planner's ``KeySelectorUtil`` uses them: a header with the null
 bits, eight bytes a column, then a variable part; little-endian; hashed by Murmur3-x86-32 with seed
 42. A NULL column is an ordinary key. Values must already have the declared precision and scale: a
 value that would have to be rounded is refused, because rounding would silently merge keys.

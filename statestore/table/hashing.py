@@ -1,7 +1,7 @@
 """Key hashes and key groups of Arrow columns, whole columns at a time.
 
 The contract is that of :mod:`statestore.model.keyhash`, value by value (invariant I1): the same
-schemes, the same 32-bit hashes as Flink 2.3 (reference sections a and b). What a column of which
+schemes, the same 32-bit hashes as Flink 2.3. What a column of which
 type is hashed as is in :mod:`statestore.table.hashing_types`.
 
 One key column is the bare key in java; several are a TupleN, in the order given. In pyflink the
@@ -93,7 +93,7 @@ def _batch_hashes(columns: Sequence[pa.Array], names: Sequence[str], hash_scheme
         return sql_hashes(columns, names)
     parts = [java_hashes(column, name) for column, name in zip(columns, names, strict=True)]
     hashes = parts[0] if len(parts) == 1 else tuple_hashes(parts)
-    # Row.of(key): 31 for the row, 31 for the field (reference b.2, b.3).
+    # Row.of(key): 31 for the row, 31 for the field, as PyFlink wraps a key.
     return hashes + np.uint32(62) if hash_scheme == "pyflink" else hashes
 
 

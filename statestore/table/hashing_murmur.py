@@ -1,5 +1,4 @@
-"""Murmur3-x86-32 over arrays: one step per 32-bit word, all rows at once (reference sections a,
-b.4).
+"""Murmur3-x86-32 over arrays: one step per 32-bit word, all rows at once.
 
 The algorithm is Austin Appleby's, in the public domain. The caller brings the seed and mixes in the
 length in bytes before :func:`finish`.

@@ -1,6 +1,6 @@
 """The Murmur3 hash of ``BinaryRowData``, for Arrow columns, without building the rows.
 
-The contract is reference section b.4; the scalar twin, which does build the bytes, is
+The contract is Flink's ``BinaryRowData``; the scalar twin, which does build the bytes, is
 ``model.sqlhash``. Murmur3 reads four bytes at a time, so it is enough to know each 32-bit word of a
 row: the header, two words a column, then the variable part of every column in order.
 """

@@ -1,6 +1,6 @@
 """What an Arrow column is hashed as, when it is a key column.
 
-The contract is reference section b, one line a type; the names are Java's and Flink SQL's own.
+One line a type; the names are Java's and Flink SQL's own.
 They are recorded with a state and pin its hashes. What a column is hashed as:
 
 ===================  ============================  ===================================

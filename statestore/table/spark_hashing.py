@@ -1,6 +1,6 @@
 """The key group and the subtask of a row as native Spark columns: no Python runs on the executors.
 
-The contract is that of :mod:`statestore.model.keyhash` (invariant I1; reference sections a and b),
+The contract is that of :mod:`statestore.model.keyhash` (invariant I1),
 with the types of :mod:`statestore.table.hashing_types`: string, byte to long, float, double,
 boolean, decimal, date (LocalDate), timestamp (Instant), timestamp_ntz (LocalDateTime), binary
 where the scheme has it, struct (a Tuple), and several columns.
@@ -82,7 +82,7 @@ def key_hash_column(
         return sql_hash_column([(column, name) for column, _, name in typed])
     fields = [java_hash_column(column, data_type, name) for column, data_type, name in typed]
     hashed = fields[0] if len(fields) == 1 else tuple_hash_column(fields)
-    # Row.of(key): 31 for the row, 31 for the field (reference b.2, b.3).
+    # Row.of(key): 31 for the row, 31 for the field, as PyFlink wraps a key.
     return (signed(hashed + 62) if hash_scheme == "pyflink" else hashed).cast("int")
 
 
