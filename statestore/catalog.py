@@ -28,7 +28,7 @@ from statestore.model.paths import (
     manifest_path,
     tombstone_path,
 )
-from statestore.storage import Storage, refuse_unsafe
+from statestore.storage import Storage, put_once, refuse_unsafe
 
 __all__ = ["Catalog"]
 
@@ -117,8 +117,7 @@ class Catalog:
         """
         name = manifest_path(manifest.checkpoint_id)
         raw = manifest_to_json(manifest)
-        # An object store's client that lost the answer puts again, and then meets its own object.
-        if not self.storage.put_if_absent(name, raw) and self.storage.read(name) != raw:
+        if not put_once(self.storage, name, raw):
             raise self._conflict(manifest.checkpoint_id)
         # Looked for after the put: a tombstone that came just before it must not go unseen.
         try:
@@ -188,7 +187,7 @@ def _create(storage: Storage) -> bytes:
     # Of two creators one wins, and both must go on with the winner's store id.
     if storage.is_empty():
         refuse_unsafe(storage)
-        if storage.put_if_absent(STORE_FILE, raw):
+        if put_once(storage, STORE_FILE, raw):
             return raw
     try:
         return storage.read(STORE_FILE)

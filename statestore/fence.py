@@ -29,7 +29,7 @@ from dataclasses import replace
 from statestore.errors import CommitConflictError, StateStoreError
 from statestore.model.claim import Claim, claim_from_json, claim_to_json
 from statestore.model.paths import WRITERS, generation_of, writer_path
-from statestore.storage import Storage
+from statestore.storage import Storage, put_once
 
 __all__ = ["Fence"]
 
@@ -91,8 +91,7 @@ class Fence:
             announced_id=before.announced_id if before else 0,
         )
         name, raw = writer_path(generation), claim_to_json(claim)
-        # A client that lost the answer to its put may put again, and then meets its own object.
-        if not self._storage.put_if_absent(name, raw) and self._storage.read(name) != raw:
+        if not put_once(self._storage, name, raw):
             return None
         self._claim, self._process = claim, os.getpid()
         return claim

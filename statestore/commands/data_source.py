@@ -1,7 +1,7 @@
 """``spark.read.format("keyed_state")``: a restore spelled as options.
 
-``store``, ``operator`` and ``state`` must be given; ``parallelism`` (as stored) and ``checkpoint``
-(``latest``) may be. Credentials come from the environment of the driver and the executors.
+``store``, ``operator`` and ``state`` must be given; ``parallelism`` (as stored), ``checkpoint``
+(``latest``) and ``verify`` (``false``) may be: see :meth:`StateStore.restore`. Credentials come from the environment of the driver and the executors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["register", "resolve"]
 
 REQUIRED = ("store", "operator", "state")
-OPTIONAL = ("parallelism", "checkpoint")
+OPTIONAL = ("parallelism", "checkpoint", "verify")
 
 
 def register(spark: SparkSession) -> None:
@@ -54,7 +54,7 @@ def resolve(options: Mapping[str, str]) -> Read:
     entry = manifest.keyed_entry(given["operator"], given["state"])
     assignment = assignment_of(entry, _parallelism(given, manifest.parallelism))
     per_subtask = tuple(handles_of(entry, key_groups) for key_groups in assignment.ranges())
-    read: Read = spark_module("spark_scan").Read(storage, entry, per_subtask)
+    read: Read = spark_module("spark_scan").Read(storage, entry, per_subtask, _verify(given))
     return read
 
 
@@ -64,3 +64,10 @@ def _parallelism(given: Mapping[str, str], stored: int) -> int:
         return int(text)
     except ValueError:
         raise InvalidArgumentError(f"parallelism is a number, not {text!r}") from None
+
+
+def _verify(given: Mapping[str, str]) -> bool:
+    text = given.get("verify", "false").lower()
+    if text not in ("true", "false"):
+        raise InvalidArgumentError(f"verify is true or false, not {text!r}")
+    return text == "true"

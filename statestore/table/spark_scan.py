@@ -37,6 +37,7 @@ class Read:
     storage: Storage
     entry: KeyedEntry
     per_subtask: tuple[Handles, ...]
+    verify: bool
 
 
 def dataframe(
@@ -81,7 +82,7 @@ class SubtaskReader(DataSourceReader):
 
     def __init__(self, read: Read) -> None:
         """Keep the resolved read."""
-        self._read = read
+        self._read, self._verify = read, read.verify
         self._arrow = to_arrow_schema(spark_schema(read.entry.state.schema), timezone="UTC")
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -92,7 +93,8 @@ class SubtaskReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a subtask's rows. Called on an executor, once per Spark partition."""
         assert isinstance(partition, SubtaskPartition)
-        for rows in read_handles(partition.storage, partition.entry, partition.handles):
+        storage, entry, handles = partition.storage, partition.entry, partition.handles
+        for rows in read_handles(storage, entry, handles, verify=self._verify):
             yield rows.cast(self._arrow)
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.errors import PythonException
+from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import SparkSession
 
 from statestore.commands.verify import VerifyReport
@@ -307,6 +307,24 @@ def test_a_verified_dataframe_names_the_file(store: StateStore, spark: SparkSess
     with pytest.raises(PythonException, match="holds other bytes than were written") as caught:
         frame.collect()
     assert file.name in str(caught.value)
+
+
+@pytest.mark.parametrize("word", ["true", "false", "maybe"])
+def test_the_data_source_verifies_on_request(
+    store: StateStore, spark: SparkSession, word: str
+) -> None:
+    """I7: a byte that no reader looks at is found with ``verify``, and not without."""
+    file, *_ = files_of(store, "value")
+    change_unread_byte(file)
+    StateStore.open(store.url, spark=spark)
+    options = {"store": store.url, "operator": "job", "state": "value", "verify": word}
+    source = spark.read.format("keyed_state").options(**options)
+    if word == "false":
+        assert source.load().count() == store.manifest().keyed_entry("job", "value").rows
+        return
+    message = "holds other bytes than were written" if word == "true" else "verify is true or false"
+    with pytest.raises(PySparkException, match=message):
+        source.load().collect()
 
 
 def fails(read: Callable[[], object], file: Path) -> None:

@@ -1,8 +1,9 @@
 """The job that is killed: it snapshots with Spark and Delta as fast as it can, until it dies.
 
 Everything that it stores follows from the checkpoint's number, so that whoever finds a checkpoint
-knows what has to be in it. It says ``ready`` when Spark stands, and then the number of each
-checkpoint as soon as ``with`` has returned: what it has said must never be lost.
+knows what has to be in it. It says ``ready`` when Spark stands, waits to be told to go, and then
+says the number of each checkpoint as soon as ``with`` has returned: what it has said must never be
+lost.
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ def run(url: str, scratch: str) -> None:
         },
     )
     print(READY, flush=True)
+    if not sys.stdin.readline():
+        return  # whoever would have said so is gone
     store = StateStore.open(url, spark=spark)
     number = last_number(store)
     while True:

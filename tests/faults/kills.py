@@ -2,9 +2,9 @@
 
 A job (``tests/faults/job.py``) snapshots two keyed states and its offsets with Spark and Delta, one
 checkpoint after another. At a random moment all of its processes, Python, JVM and Spark's Python
-workers, get SIGKILL at once. Then the store is judged without Spark, and the job is started again
-and has to go on from what it finds. Moments are drawn from ``--seed``: in the first snapshots
-after the start, none of them in the start of the JVM, where nothing of ours runs.
+workers, get SIGKILL at once. Then the store is judged without Spark, and the next job (its JVM has
+been started meanwhile) has to go on from what it finds. Moments are drawn from ``--seed``: in the
+first snapshots after the start, none of them in the start of the JVM, where nothing of ours runs.
 
 After each kill every new checkpoint, and a few old ones, are read back whole; at the end all of
 them. Needs Linux (``/proc``), where it finds the workers, which Spark puts in a group of their own.
@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from tests.faults.evidence import Evidence
@@ -39,9 +40,9 @@ def kill_many(count: int, seed: int, folder: Path) -> Evidence:
     moments, samples = random.Random(seed), random.Random(seed)
     evidence = Evidence(folder / "store")
     pace = Pace()
-    for kill in range(1, count + 1):
-        with Victim(folder) as job:
-            job.wait_for(READY)
+    for kill, job in enumerate(victims(folder, count), start=1):
+        with job:
+            job.begin()
             for snapshot in range(moments.choice((0, 1, 1, 2, 2, 3))):
                 begun = time.monotonic()
                 job.wait_for(None)
@@ -72,25 +73,44 @@ class Pace:
         return self._seconds.get(snapshot, 2.0)
 
 
+def victims(folder: Path, count: int) -> Iterator[Victim]:
+    """Yield jobs one after another; the JVM of the next one starts while one is being killed."""
+    spare = Victim(folder, 1)
+    for number in range(1, count + 1):
+        job, spare = spare, Victim(folder, number + 1) if number < count else spare
+        yield job
+
+
 class Victim:
-    """The running job: a session of its own, so that all of its processes can be found."""
+    """The running job: a session of its own, so that all of its processes can be found.
 
-    def __init__(self, folder: Path) -> None:
+    It starts at once, and does nothing with the store until :meth:`begin`.
+    """
+
+    def __init__(self, folder: Path, number: int) -> None:
         self.said: list[int] = []
-        self._scratch = folder / "scratch"
-        self._url, self._errors = folder / "store", folder / "job.log"
+        self._scratch = folder / f"scratch-{number}"
+        self._errors = folder / "job.log"
         self._pending = b""
-
-    def __enter__(self) -> Victim:
         self._scratch.mkdir()
         with self._errors.open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.faults.job", str(self._url), str(self._scratch)],
+                [sys.executable, "-m", "tests.faults.job", str(folder / "store"), self._scratch],
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 env=os.environ | {"TMPDIR": str(self._scratch)},
                 start_new_session=True,
             )
+
+    def begin(self) -> None:
+        """Wait until Spark stands, and let it take snapshots."""
+        self.wait_for(READY)
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"go\n")
+        self._process.stdin.flush()
+
+    def __enter__(self) -> Victim:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -100,6 +120,8 @@ class Victim:
             for process in alive:
                 _kill(process)
         assert self._process.stdout is not None
+        assert self._process.stdin is not None
+        self._process.stdin.close()
         with self._process.stdout as said:
             self._pending += said.read()
         self._process.wait()
