@@ -29,7 +29,7 @@ def dies(work: Callable[..., None], *runs: tuple[Any, ...]) -> list[bool]:
     code = "from tests.faults.test_processes import fork_each; fork_each()"
     done = subprocess.run(
         [sys.executable, "-c", code],
-        input=pickle.dumps((work.__name__, runs)),
+        input=pickle.dumps((work, runs)),
         capture_output=True,
         cwd=ROOT,
         check=False,
@@ -41,14 +41,14 @@ def dies(work: Callable[..., None], *runs: tuple[Any, ...]) -> list[bool]:
 
 
 def fork_each() -> None:
-    """Read the name of a function of this module and the runs; print each run's exit code."""
-    name, runs = pickle.load(sys.stdin.buffer)
+    """Read a function of a test module and the runs; print each run's exit code."""
+    work, runs = pickle.load(sys.stdin.buffer)
     for arguments in runs:
         child = os.fork()
         if child == 0:
             code = 1
             try:
-                globals()[name](*arguments)
+                work(*arguments)
                 code = 0
             except BaseException:
                 traceback.print_exc()

@@ -1,0 +1,103 @@
+"""Commands interrupted at any call, and processes killed there, on a real S3 server: I4, I5, I10.
+
+One store is used for all of it: what one interrupted run has left, the next one meets.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statestore.errors import StateStoreError, StorageError
+from statestore.storage import S3Storage, Storage
+from statestore.testing.faults import Call, Fault, FaultKind, FaultyStorage, calls_of
+from tests.faults.cases import over, take, whole
+from tests.faults.test_processes import dies
+from tests.faults.test_reading import COMMANDS, Command
+from tests.faults.test_snapshot import commit_in
+
+
+@pytest.fixture
+def calls(storage: S3Storage) -> tuple[Call, ...]:
+    """Every call that another checkpoint makes; the store has 1 and 2 then."""
+    take(over(storage), 1)
+    return calls_of(storage, lambda counted: take(over(counted), 2))
+
+
+def check(storage: Storage, newest: int) -> None:
+    """Assert that the checkpoints up to this one are visible, and it is whole."""
+    store = over(storage)
+    assert store.checkpoints() == tuple(range(1, newest + 1))
+    whole(store, newest)
+
+
+@pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.ANSWER_LOST])
+def test_whatever_call_fails_nothing_is_half_visible(
+    storage: S3Storage, calls: tuple[Call, ...], kind: FaultKind
+) -> None:
+    """I4, I6, I10: the error is a StorageError; a checkpoint is there, whole, once its put is
+    done, the lost answer to it included.
+    """
+    newest, commit = 2, commit_in(calls)
+    for call in calls:
+        with pytest.raises(StorageError):
+            take(over(FaultyStorage(storage, Fault(call.number, kind))), newest + 1)
+        newest += call.number + (kind is FaultKind.ANSWER_LOST) > commit
+        check(storage, newest)
+    take(over(storage), newest + 1)
+    check(storage, newest + 1)
+
+
+@pytest.mark.parametrize("kind", [FaultKind.ANSWER_WRONG, FaultKind.TRUNCATED])
+def test_bytes_that_never_arrived_are_in_no_checkpoint(
+    storage: S3Storage, calls: tuple[Call, ...], kind: FaultKind
+) -> None:
+    """I5: neither of a data file nor of the manifest, though the answer was that all is well."""
+    struck = [call for call in calls if Fault(call.number, kind).strikes(call)]
+    for call in (call for call in struck if call.operation != "sync"):
+        with pytest.raises(StateStoreError):
+            take(over(FaultyStorage(storage, Fault(call.number, kind))), 3)
+        check(storage, 2)
+
+
+def take_and_die(url: str, options: dict[str, Any], at: int, newest: int) -> None:
+    """Look at what the run before has left; die at a call of the next checkpoint."""
+    storage = S3Storage(url, options)
+    check(storage, newest)
+    take(over(FaultyStorage(storage, Fault(at, FaultKind.KILLED))), newest + 1)
+
+
+def test_a_process_killed_at_any_call_leaves_whole_checkpoints(
+    storage: S3Storage, s3: Any, calls: tuple[Call, ...]
+) -> None:
+    """I4, I5, I6, I10: SIGKILL."""
+    commit = commit_in(calls)
+    # Who dies after the commit has committed, so the next run finds one more.
+    late = [call.number for call in calls if call.number > commit]
+    newest = {number: 2 + index for index, number in enumerate(late)}
+    runs = [(storage.url, s3.options, call.number, newest.get(call.number, 2)) for call in calls]
+    assert all(dies(take_and_die, *runs))
+    check(storage, 2 + len(late))
+    take(over(storage), 3 + len(late))
+    check(storage, 3 + len(late))
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.__name__)
+def test_a_command_that_fails_can_be_run_again(
+    storage: S3Storage, tmp_path: Path, command: Command
+) -> None:
+    """I10: any command that reads, at any call; it changes nothing in the bucket."""
+    take(over(storage), 1)
+    before = storage.list("")
+    answers: list[Any] = []
+    calls = calls_of(storage, lambda s: answers.append(command(over(s), tmp_path / "right")))
+    assert {"read", "list"} & {call.operation for call in calls}
+    for call in calls:
+        folder = tmp_path / str(call.number)
+        with pytest.raises(StorageError):
+            command(over(FaultyStorage(storage, Fault(call.number, FaultKind.ERROR))), folder)
+        assert list((folder / "out").glob("*")) == [], call
+    assert command(over(storage), tmp_path / "again") == answers[0]
+    assert storage.list("") == before
