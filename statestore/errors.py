@@ -15,7 +15,8 @@
     ├── CommitConflictError                       11  another writer was first, or took over: retry
     ├── IncompatibleStateError                    12  change the job, or the state
     │   ├── ParallelismError   (ValueError)           (max) parallelism does not fit
-    │   └── SchemaMismatchError                       types differ from the stored ones
+    │   ├── SchemaMismatchError                       types differ from the stored ones
+    │   └── UnclaimedStateError                       stored state that no operator claims
     ├── CorruptionError                           13  restore an older checkpoint
     │   ├── MissingFileError
     │   ├── DamagedFileError                          not what the manifest says
@@ -52,6 +53,7 @@ __all__ = [
     "StateStoreError",
     "StorageError",
     "StoreNotFoundError",
+    "UnclaimedStateError",
     "UnsupportedTypeError",
 ]
 
@@ -157,6 +159,12 @@ class SchemaMismatchError(IncompatibleStateError):
     """Key or value types differ from those the state was stored with."""
 
     kind = "schema-mismatch"
+
+
+class UnclaimedStateError(IncompatibleStateError):
+    """The snapshot holds state of an operator that the job does not have; it would be lost."""
+
+    kind = "unclaimed-state"
 
 
 class CorruptionError(StateStoreError):

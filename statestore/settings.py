@@ -30,6 +30,7 @@ __all__ = [
     "Settings",
     "from_table",
     "load_toml",
+    "read_text",
     "read_toml",
     "resolve_settings",
     "setting",
@@ -62,6 +63,8 @@ class Settings:
     row_group_rows: int = setting(65_536, unit="rows", low=1, high=2**31 - 1)
     row_group_bytes: int = setting(32 * 1024 * 1024, unit="bytes", low=1, high=2**31 - 1)
     zstd_level: int = setting(1, unit="level", low=1, high=22)
+    local_cache: str | None = setting(None, unit="path")
+    local_cache_bytes: int = setting(10 * 2**30, unit="bytes", low=1)
 
 
 ENVIRONMENT: Final = {
@@ -71,6 +74,8 @@ ENVIRONMENT: Final = {
     "row_group_rows": "STATESTORE_ROW_GROUP_ROWS",
     "row_group_bytes": "STATESTORE_ROW_GROUP_BYTES",
     "zstd_level": "STATESTORE_ZSTD_LEVEL",
+    "local_cache": "STATESTORE_LOCAL_CACHE",
+    "local_cache_bytes": "STATESTORE_LOCAL_CACHE_BYTES",
 }
 """The environment variable of every setting.
 
@@ -157,12 +162,20 @@ def load_toml(path: str | Path, kind: type[T], *, section: str | None = None) ->
 def read_toml(path: str | Path) -> dict[str, Any]:
     """Return the content of a TOML file; SettingsError when there is none or it is not TOML."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(read_text(path))
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path} is not valid TOML: {error}") from error
+
+
+def read_text(path: str | Path) -> str:
+    """Return the content of a settings file; SettingsError when there is none or it is not text."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
         raise SettingsError(f"no settings file {path}; check the path") from None
     except OSError as error:
         raise SettingsError(f"cannot read the settings file {path}: {error.strerror}") from error
-    except ValueError as error:  # not TOML, or not UTF-8
+    except UnicodeDecodeError as error:
         raise SettingsError(f"{path} is not valid TOML: {error}") from error
 
 

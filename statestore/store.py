@@ -5,13 +5,14 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from statestore._version import __version__
 from statestore.catalog import Catalog
 from statestore.commands import begin as begin_command
 from statestore.commands import data_source
 from statestore.commands import export as export_command
+from statestore.commands import plan as plan_command
 from statestore.commands import restore as restore_command
 from statestore.commands import verify as verify_command
 from statestore.commands.export import ExportedCheckpoint, Progress
@@ -20,9 +21,12 @@ from statestore.commands.snapshot import CheckpointWriter
 from statestore.commands.verify import VerifyReport
 from statestore.errors import InvalidArgumentError
 from statestore.fence import Fence
+from statestore.model.graph import JobGraph
 from statestore.model.manifest import Manifest
-from statestore.model.plan import RestorePlan, plan_restore
-from statestore.storage import Storage, open_storage
+from statestore.model.plan import RestorePlan
+from statestore.model.target import RestoreTarget
+from statestore.storage import CachedStorage, Storage, open_storage
+from statestore.storage.cached import DEFAULT_LIMIT_BYTES
 from statestore.table.base import TABLE_FORMATS, open_table
 from statestore.table.engines import spark_module
 from statestore.table.files import ParquetOptions
@@ -51,9 +55,11 @@ class StateStore:
         spark: SparkSession | None,
         table_format: str,
         parquet: ParquetOptions,
+        data: Storage | None = None,
     ) -> None:
-        """Use :meth:`open`."""
+        """Use :meth:`open`. ``data`` is the storage as snapshots and restores see it."""
         self._storage, self._spark = storage, spark
+        self._data = data or storage
         self._table_format, self._parquet = table_format, parquet
         self._fence = Fence(storage, release=__version__)
 
@@ -66,6 +72,8 @@ class StateStore:
         table_format: str = "delta",
         storage_options: Mapping[str, Any] | None = None,
         parquet: ParquetOptions | None = None,
+        local_cache: str | Path | None = None,
+        local_cache_bytes: int = DEFAULT_LIMIT_BYTES,
     ) -> StateStore:
         """Return the store at a path or ``s3://`` URL; nothing is read or created yet.
 
@@ -73,11 +81,17 @@ class StateStore:
         written as ``table_format``: ``delta``, or ``parquet``, which needs no jar; reading takes
         either. ``storage_options`` go to fsspec, and Spark's ``s3a`` learns them for this bucket;
         ``parquet`` says how data files are written.
-        Raises InvalidArgumentError for a file system on which a commit cannot be atomic, or for
-        another table format.
+
+        ``local_cache`` is a folder that every host has for itself. Data files that are written or
+        restored there are kept, up to ``local_cache_bytes``, and restored from there as long as
+        their SHA-256 is the manifest's; else from the store.
+
+        Raises InvalidArgumentError for a file system on which a commit cannot be atomic, for
+        another table format, or for a cache that holds nothing.
         """
         storage = open_storage(url, storage_options)
-        return cls.over(storage, spark=spark, table_format=table_format, parquet=parquet)
+        data = CachedStorage(storage, local_cache, local_cache_bytes) if local_cache else None
+        return cls._over(storage, spark, table_format, parquet, data)
 
     @classmethod
     def over(
@@ -93,6 +107,17 @@ class StateStore:
 
         Else as :meth:`open`. InvalidArgumentError for another table format.
         """
+        return cls._over(storage, spark, table_format, parquet, None)
+
+    @classmethod
+    def _over(
+        cls,
+        storage: Storage,
+        spark: SparkSession | None,
+        table_format: str,
+        parquet: ParquetOptions | None,
+        data: Storage | None,
+    ) -> StateStore:
         if table_format not in TABLE_FORMATS:
             raise InvalidArgumentError(
                 f"no table format {table_format!r}; there is {' and '.join(TABLE_FORMATS)}"
@@ -100,14 +125,20 @@ class StateStore:
         if spark is not None:
             data_source.register(spark)
             spark_module("spark_s3").hand_on(spark, storage)
-        return cls(storage, spark, table_format, parquet or ParquetOptions())
+        return cls(storage, spark, table_format, parquet or ParquetOptions(), data)
 
     @property
     def url(self) -> str:
         """Where the store lies, without credentials."""
         return self._storage.url
 
-    def snapshot(self, *, parallelism: int, checkpoint_id: int | None = None) -> CheckpointWriter:
+    def snapshot(
+        self,
+        *,
+        parallelism: int | None = None,
+        graph: JobGraph | None = None,
+        checkpoint_id: int | None = None,
+    ) -> CheckpointWriter:
         """Begin the next checkpoint; use it as ``with store.snapshot(parallelism=4) as
         checkpoint``.
 
@@ -115,6 +146,10 @@ class StateStore:
         exception commits nothing. Raises ParallelismError, StorageError, or CommitConflictError
         when another writer has taken over (here, or when the block ends) or commits the same id
         first.
+
+        With ``graph`` each operator has the parallelism, max parallelism and operator id that the
+        job graph gives it, the graph is stored with the checkpoint, and state can be kept only for
+        operators that it has: under the uid, or under the name of one without uid.
 
         With ``checkpoint_id`` a retry writes nothing twice. If that checkpoint is visible, at
         whatever parallelism it was taken, the writer's calls return what is stored, its ``id`` is
@@ -128,12 +163,13 @@ class StateStore:
 
             stream.writeStream.foreachBatch(keep).start()
         """
-        table = open_table(self._table_format, self._storage, self._spark)
+        table = open_table(self._table_format, self._data, self._spark)
         return begin_command.begin(
-            Catalog.open(self._storage, create=True),
+            Catalog.open(self._data, create=True),
             self._fence,
             table,
             parallelism,
+            graph=graph,
             checkpoint_id=checkpoint_id,
             parquet=self._parquet,
             release=__version__,
@@ -144,26 +180,38 @@ class StateStore:
         self,
         *,
         checkpoint: int | str = "latest",
-        parallelism: int | None = None,
+        parallelism: int | Literal["auto"] | None = None,
         max_parallelism: int | None = None,
+        bytes_per_task: int | None = None,
+        graph: JobGraph | None = None,
+        allow_non_restored_state: bool = False,
         verify: bool = False,
     ) -> RestoredCheckpoint:
         """Return a checkpoint ready to be read at a parallelism (by default the one it was taken
         at).
 
+        ``parallelism="auto"`` chooses it from the bytes of each key group, so that a subtask gets
+        about ``bytes_per_task`` (16 MiB unless given); ``.plan.choices`` says how. With ``graph``
+        the operators of that job find their state by operator id, each at its own parallelism, and
+        state that none of them claims is refused unless ``allow_non_restored_state``;
+        ``.matching`` says who found what.
+
         ``max_parallelism`` need not be given; when it is, it must be what was stored. Size and row
         count of every file are checked when it is opened; with ``verify`` also the SHA-256 of its
         bytes, in whatever process reads it, before the first row is handed over: DamagedFileError
-        names the file. Raises
-        StoreNotFoundError, CheckpointNotFoundError, MalformedManifestError or ParallelismError.
+        names the file. Raises StoreNotFoundError, CheckpointNotFoundError, MalformedManifestError,
+        ParallelismError, UnclaimedStateError, or InvalidArgumentError for arguments that do not go
+        together.
         """
-        return restore_command.restore(
-            self._catalog(),
-            self._spark,
-            checkpoint=checkpoint,
+        target = RestoreTarget(
             parallelism=parallelism,
             max_parallelism=max_parallelism,
-            verify=verify,
+            bytes_per_task=bytes_per_task,
+            graph=graph,
+            allow_non_restored_state=allow_non_restored_state,
+        )
+        return restore_command.restore(
+            self._catalog(), self._spark, checkpoint=checkpoint, target=target, verify=verify
         )
 
     def restore_to(
@@ -171,23 +219,24 @@ class StateStore:
         directory: str | Path,
         *,
         checkpoint: int | str = "latest",
-        parallelism: int | None = None,
+        parallelism: int | Literal["auto"] | None = None,
         uid: str | None = None,
         name: str | None = None,
         form: str = "parquet",
         options: ParquetOptions | None = None,
         progress: Progress | None = None,
-        verify: bool = False,
+        **target: Any,
     ) -> ExportedCheckpoint:
         """Write a checkpoint's rows to files, ``parquet`` or ``jsonl``, one folder per subtask.
 
-        All states, those of operator ``uid``, or its state ``name``. ``directory`` is empty or does
-        not exist; after an error it is empty. Raises what :meth:`restore` raises, also
-        StateNotFoundError, CorruptionError, InvalidArgumentError for a directory that is not empty,
-        and StorageError when it cannot be written.
+        All states, those of operator ``uid``, or its state ``name``; the other arguments are those
+        of :meth:`restore`. ``directory`` is empty or does not exist; after an error it is empty.
+        Raises what :meth:`restore` raises, also StateNotFoundError, CorruptionError,
+        InvalidArgumentError for a directory that is not empty, and StorageError when it cannot be
+        written.
         """
         return export_command.export(
-            self.restore(checkpoint=checkpoint, parallelism=parallelism, verify=verify),
+            self.restore(checkpoint=checkpoint, parallelism=parallelism, **target),
             Path(directory),
             form=form,
             uid=uid,
@@ -218,9 +267,24 @@ class StateStore:
             progress=on_progress or (lambda done, total: None),
         )
 
-    def plan(self, *, parallelism: int, checkpoint: int | str = "latest") -> RestorePlan:
-        """Return who would read what at a parallelism, before anything is read."""
-        return plan_restore(self.manifest(checkpoint), parallelism)
+    def plan(
+        self,
+        *,
+        parallelism: int | Literal["auto"] | None = None,
+        checkpoint: int | str = "latest",
+        bytes_per_task: int | None = None,
+        graph: JobGraph | None = None,
+        uid: str | None = None,
+        name: str | None = None,
+    ) -> RestorePlan:
+        """Return who would read what, before anything is read; of ``uid`` or its state ``name``.
+
+        The other arguments are those of :meth:`restore`. State that no operator of ``graph`` claims
+        is not refused here, but named in the plan's ``matching``.
+        """
+        local = self._data.copies() if isinstance(self._data, CachedStorage) else frozenset()
+        target = RestoreTarget(parallelism=parallelism, bytes_per_task=bytes_per_task, graph=graph)
+        return plan_command.plan(self.manifest(checkpoint), target, uid, name, local)
 
     def manifest(self, checkpoint: int | str = "latest") -> Manifest:
         """Return the manifest of a checkpoint."""
@@ -231,4 +295,4 @@ class StateStore:
         return self._catalog().checkpoint_ids()
 
     def _catalog(self) -> Catalog:
-        return Catalog.open(self._storage, create=False)
+        return Catalog.open(self._data, create=False)

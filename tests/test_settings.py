@@ -195,6 +195,8 @@ def test_later_wins(tmp_path: Path) -> None:
         "row_group_rows": (2, f"file {path}"),
         "row_group_bytes": (2**25, "default"),
         "zstd_level": (3, "environment STATESTORE_ZSTD_LEVEL"),
+        "local_cache": (None, "default"),
+        "local_cache_bytes": (10 * 2**30, "default"),
     }
 
 

@@ -11,10 +11,17 @@ show      store, id, store_id, parallelism, started_at_ms, created_at_ms, age_ms
           max_parallelism, states: [name, sort (keyed or operator), columns [{name, type}], rows,
           size_bytes, files, digest, table {format, path, version}; keyed: kind, key, key_types,
           namespace, entry, time_domain, hash_scheme, layout; operator: mode,
-          elements_per_subtask]]
-plan      store, id, old_parallelism, parallelism, size_bytes, files, operators: [uid,
+          elements_per_subtask]]; with ``--graph``: store, id, vertices: [id, parallelism,
+          max_parallelism, operators: [name, uid, uid_hash, operator_id, states (names)]], edges:
+          [from, to, partitioner]
+plan      store, id, old_parallelism, parallelism, size_bytes, local_bytes, files, operators: [uid,
           max_parallelism, states, largest_subtask, subtasks: [subtask, key_groups {first, last},
-          rows, size_bytes, files, requests, elements]]; the same for ``restore --dry-run``
+          rows, size_bytes, local_bytes, files, requests, elements]], choices: [uid, total_bytes,
+          first_guess, ranges_at_limit, parallelism, largest_subtask_bytes,
+          largest_byte_range_bytes], matching (null without a graph): operators: [name, operator_id,
+          outcome, found_by, stored], dropped, ignored: [operator_id, uid, name, states, rows,
+          size_bytes], hints: [operator, uid, uid_hash, stored, reason]; the same for
+          ``restore --dry-run``
 restore   store, id, parallelism, directory, format, rows, size_bytes, files,
           states: [uid, name, rows, size_bytes, files, proof {stored {rows, digest}, subtasks:
           [rows, digest], copies}]: the subtasks sum to what is stored, or each is a copy of it
@@ -33,6 +40,7 @@ from dataclasses import asdict
 from functools import singledispatch
 from typing import Any
 
+from statestore.cli.graph_documents import choices_document, graph_document, matching_document
 from statestore.cli.values import (
     CheckpointList,
     CheckpointRow,
@@ -42,13 +50,13 @@ from statestore.cli.values import (
     Restored,
     Result,
     ShownCheckpoint,
+    ShownGraph,
     Verified,
 )
 from statestore.commands.export import ExportedState
 from statestore.commands.verify import BrokenFile
 from statestore.model.digest import digest_text
 from statestore.model.manifest import Entry, KeyedEntry, Manifest
-from statestore.model.operator_id import operator_id
 from statestore.model.plan import OperatorPlan, SubtaskPlan
 from statestore.model.proof import RowSet
 from statestore.model.schema import type_text
@@ -110,7 +118,7 @@ def _(result: ShownCheckpoint) -> Document:
         "operators": [
             {
                 "uid": uid,
-                "operator_id": operator_id(uid),
+                "operator_id": manifest.operators.id_of(uid),
                 "max_parallelism": max_parallelism_of(manifest, uid),
                 "states": [_state(e) for e in manifest.entries if e.state.uid == uid],
             }
@@ -156,6 +164,14 @@ def _state(entry: Entry) -> Document:
 
 
 @document_of.register
+def _(result: ShownGraph) -> Document:
+    manifest = result.manifest
+    assert manifest.graph is not None
+    document = {"store": result.store, "id": manifest.checkpoint_id}
+    return document | graph_document(manifest, manifest.graph)
+
+
+@document_of.register
 def _(result: PlannedRestore) -> Document:
     plan = result.plan
     return {
@@ -164,8 +180,11 @@ def _(result: PlannedRestore) -> Document:
         "old_parallelism": plan.old_parallelism,
         "parallelism": plan.parallelism,
         "size_bytes": plan.size_bytes,
+        "local_bytes": plan.local_bytes,
         "files": plan.files,
         "operators": [_operator(operator) for operator in plan.operators],
+        "choices": choices_document(plan.choices),
+        "matching": matching_document(plan.matching),
     }
 
 
@@ -186,6 +205,7 @@ def _subtask(plan: SubtaskPlan) -> Document:
         "key_groups": groups and {"first": groups.first, "last": groups.last},
         "rows": plan.rows,
         "size_bytes": plan.size_bytes,
+        "local_bytes": plan.local_bytes,
         "files": plan.files,
         "requests": plan.requests,
         "elements": plan.elements,

@@ -49,7 +49,13 @@ class Invocation:
         url = self.settings.store
         if not url:
             raise click.UsageError("no store is named: give --store URL, or set STATESTORE_URI")
-        return StateStore.open(url, table_format=self.settings.table_format)
+        settings = self.settings
+        return StateStore.open(
+            url,
+            table_format=settings.table_format,
+            local_cache=settings.local_cache,
+            local_cache_bytes=settings.local_cache_bytes,
+        )
 
 
 pass_invocation = click.make_pass_decorator(Invocation, ensure=True)

@@ -37,7 +37,7 @@ class Command(Root):
     examples = (
         "statestore demo ./demo-store",
         "statestore list --store ./fraud",
-        "statestore --store ./fraud plan --to 7",
+        "statestore --store ./fraud plan --parallelism 7",
     )
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -7,6 +7,7 @@ from functools import singledispatch
 from typing import Any
 
 from statestore.cli.documents import max_parallelism_of
+from statestore.cli.graphs import write_choices, write_graph, write_matching
 from statestore.cli.output import Page
 from statestore.cli.soundness import write_proof, write_report
 from statestore.cli.subtasks import write_key_groups, write_subtasks
@@ -21,11 +22,11 @@ from statestore.cli.values import (
     Restored,
     Result,
     ShownCheckpoint,
+    ShownGraph,
     Verified,
 )
 from statestore.model.digest import digest_text
 from statestore.model.manifest import Entry, KeyedEntry, Manifest
-from statestore.model.operator_id import operator_id
 from statestore.model.schema import Schema
 from statestore.table.export import json_value
 
@@ -87,7 +88,7 @@ def _(result: ShownCheckpoint, page: Page) -> None:
         groups = max_parallelism_of(manifest, operator.uid)
         _pairs(
             page,
-            ("operator id", operator_id(operator.uid)),
+            ("operator id", manifest.operators.id_of(operator.uid)),
             ("max parallelism", "none: no keyed state" if groups is None else str(groups)),
         )
         _states(page, manifest, operator.uid)
@@ -143,11 +144,25 @@ def _(result: PlannedRestore, page: Page) -> None:
     change = f"parallelism {plan.old_parallelism} to {plan.parallelism}"
     page.line(f"restore of checkpoint {plan.checkpoint_id} of {result.store}: {change}", "bold")
     page.line(f"reads {size(plan.size_bytes)} in {counted(plan.files, 'file')}; rewrites nothing")
+    if plan.local_bytes:
+        page.line(f"{size(plan.local_bytes)} of them are in the local cache of this host")
+    if plan.choices:
+        write_choices(page, plan.choices, plan.parallelism)
+    if plan.matching is not None:
+        write_matching(page, plan.matching)
     write_key_groups(page, plan)
     for operator in plan.operators:
         page.line()
         page.line(f"operator {operator.uid} ({', '.join(operator.states)})", "bold")
         write_subtasks(page, operator)
+
+
+@write_text.register
+def _(result: ShownGraph, page: Page) -> None:
+    manifest = result.manifest
+    assert manifest.graph is not None
+    page.line(f"job graph of checkpoint {manifest.checkpoint_id} of {result.store}", "bold")
+    write_graph(page, manifest, manifest.graph)
 
 
 @write_text.register

@@ -21,6 +21,7 @@ __all__ = [
     "Restored",
     "Result",
     "ShownCheckpoint",
+    "ShownGraph",
     "Verified",
 ]
 
@@ -58,6 +59,14 @@ class ShownCheckpoint(Result):
     now_ms: int
     manifest: Manifest
     plan: RestorePlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownGraph(Result):
+    """The job graph of a checkpoint, which has one."""
+
+    store: str
+    manifest: Manifest
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,9 @@ from statestore.commands.history import History
 from statestore.commands.snapshot import Attempt, CheckpointWriter
 from statestore.errors import InvalidArgumentError
 from statestore.fence import Fence
+from statestore.model.graph import JobGraph
 from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry, Writer
+from statestore.model.operators import Operators
 from statestore.model.paths import manifest_path
 from statestore.model.redistribution import RedistributionMode, check_parallelism
 from statestore.table.base import StateTable
@@ -53,8 +55,9 @@ def begin(
     catalog: Catalog,
     fence: Fence,
     table: StateTable,
-    parallelism: int,
+    parallelism: int | None,
     *,
+    graph: JobGraph | None,
     checkpoint_id: int | None,
     parquet: ParquetOptions,
     release: str,
@@ -62,11 +65,12 @@ def begin(
 ) -> CheckpointWriter:
     """Return the writer of the next checkpoint, or of ``checkpoint_id``.
 
-    When that one is visible, nothing is claimed or written: see :class:`CommittedCheckpoint`.
-    Raises ParallelismError, InvalidArgumentError for an id that was passed over or has expired, or
-    CommitConflictError when another writer has taken the store over.
+    ``parallelism`` None is the largest of the graph's operators. When that checkpoint is visible,
+    nothing is claimed or written: see :class:`CommittedCheckpoint`. Raises ParallelismError,
+    InvalidArgumentError for an id that was passed over or has expired, or CommitConflictError when
+    another writer has taken the store over.
     """
-    check_parallelism(parallelism)
+    operators = Operators(_parallelism(parallelism, graph), graph)
     if checkpoint_id is not None:
         # Before the claim: an id that cannot be had is no reason to replace a writer at work.
         _check_number(checkpoint_id)
@@ -86,13 +90,21 @@ def begin(
         fence=fence,
         table=table,
         parquet=parquet,
-        parallelism=parallelism,
+        operators=operators,
         checkpoint_id=checkpoint_id or free,
         history=History(catalog),
         writer=Writer(release, claim.name, token, claim.generation),
         started_at_ms=time.time_ns() // 1_000_000,
     )
     return CheckpointWriter(attempt)
+
+
+def _parallelism(parallelism: int | None, graph: JobGraph | None) -> int:
+    if parallelism is not None:
+        return check_parallelism(parallelism)
+    if graph is None or not graph.nodes:
+        raise InvalidArgumentError("parallelism must be given, or a job graph that has it")
+    return max(node.parallelism for node in graph.nodes)
 
 
 def _stored(catalog: Catalog, checkpoint_id: int, free: int) -> CommittedCheckpoint | None:

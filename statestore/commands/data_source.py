@@ -1,7 +1,8 @@
 """``spark.read.format("keyed_state")``: a restore spelled as options.
 
 ``store``, ``operator`` and ``state`` must be given; ``parallelism`` (as stored), ``checkpoint``
-(``latest``) and ``verify`` (``false``) may be: see :meth:`StateStore.restore`. Credentials come from the environment of the driver and the executors.
+(``latest``) and ``verify`` (``false``) may be: see :meth:`StateStore.restore`. Credentials come
+from the environment of the driver and the executors.
 """
 
 from __future__ import annotations

@@ -17,20 +17,20 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from statestore.commands.restore import RestoredCheckpoint
+from statestore.commands.plan import select
+from statestore.commands.restore import RestoredCheckpoint, RestoredOperatorState
 from statestore.errors import (
     DamagedFileError,
     InvalidArgumentError,
-    StateNotFoundError,
     StorageError,
 )
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
 from statestore.model.paths import escape
-from statestore.model.plan import OperatorPlan, RestorePlan, plan_restore, redistribution_of
+from statestore.model.plan import redistribution_of
 from statestore.model.proof import RescaleProof, RowSet
 from statestore.model.redistribution import RedistributionMode
 from statestore.table.elements import element_digests
@@ -40,7 +40,7 @@ from statestore.table.files import ParquetOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ExportedCheckpoint", "ExportedState", "Progress", "export", "plan_of", "select"]
+__all__ = ["ExportedCheckpoint", "ExportedState", "Progress", "export"]
 
 Progress = Callable[[int, int], None]
 """Hears how many rows are written, and of how many."""
@@ -74,46 +74,6 @@ class ExportedCheckpoint:
     states: tuple[ExportedState, ...]
 
 
-def select(manifest: Manifest, uid: str | None, name: str | None) -> Manifest:
-    """Return the manifest with the states of one operator, or one state of it, only.
-
-    Raises StateNotFoundError naming those that exist, InvalidArgumentError for a state without uid.
-    """
-    if uid is None:
-        if name is not None:
-            raise InvalidArgumentError(
-                f"state {name!r} needs its operator: states of two operators may share a name"
-            )
-        return manifest
-    if name is not None:
-        entry = manifest.find(uid, name)
-        keyed = (entry,) if isinstance(entry, KeyedEntry) else ()
-        operator = (entry,) if isinstance(entry, OperatorEntry) else ()
-        return replace(manifest, keyed=keyed, operator=operator)
-    if uid not in manifest.uids:
-        raise StateNotFoundError(
-            f"no operator {uid!r} in checkpoint {manifest.checkpoint_id}; it has "
-            f"{', '.join(map(repr, manifest.uids)) or 'none'}"
-        )
-    return replace(
-        manifest,
-        keyed=tuple(entry for entry in manifest.keyed if entry.state.uid == uid),
-        operator=tuple(entry for entry in manifest.operator if entry.state.uid == uid),
-    )
-
-
-def plan_of(
-    manifest: Manifest, parallelism: int, uid: str | None = None, name: str | None = None
-) -> RestorePlan:
-    """Return the plan of restoring the selected states; raises as :func:`select` and a plan."""
-    selected = select(manifest, uid, name)
-    plan = plan_restore(selected, parallelism)
-    if name is None or not selected.operator:
-        return plan
-    # Who gets a remainder depends on all states of the operator, so the whole of it is dealt.
-    return replace(plan, operators=(_dealt(manifest, plan.operators[0], name),))
-
-
 def export(
     restored: RestoredCheckpoint,
     directory: Path,
@@ -134,7 +94,7 @@ def export(
     selected = select(restored.manifest, uid, name)
     writing = _Export(restored, form, options, progress, _total(restored, selected))
     with _appearing(directory, restored.manifest.uids) as folder:
-        states = tuple(writing.write(entry, folder) for entry in selected.entries)
+        states = tuple(writing.write(entry, folder) for entry in _claimed(restored, selected))
     return ExportedCheckpoint(restored.checkpoint_id, restored.parallelism, directory, form, states)
 
 
@@ -190,7 +150,7 @@ class _Export:
         """Return what the manifest states; of elements, without the columns of their old place."""
         if isinstance(entry, KeyedEntry):
             return RowSet(entry.rows, entry.digest)
-        lists = self._restored.operator(entry.state.uid, entry.state.name).per_old_subtask()
+        lists = self._operator(entry).per_old_subtask()
         bare, placed = element_digests(lists, entry.state.schema)
         if placed != entry.digest:
             raise DamagedFileError(
@@ -200,18 +160,24 @@ class _Export:
         return RowSet(entry.rows, bare)
 
     def _readers(self, entry: Entry) -> Iterator[pa.RecordBatchReader]:
-        uid, name = entry.state.uid, entry.state.name
+        restored, uid, name = self._restored, entry.state.uid, entry.state.name
+        parallelism = restored.plan.parallelism_of(uid)
         if isinstance(entry, KeyedEntry):
-            keyed = self._restored.keyed(uid, name)
-            yield from (keyed.subtask(i) for i in range(self._restored.parallelism))
+            keyed = restored.keyed(_new_label(restored, uid), name)
+            yield from (keyed.subtask(i) for i in range(parallelism))
             return
         # The file is small and is read once, not once per subtask.
-        lists = self._restored.operator(uid, name).per_old_subtask()
-        dealt = redistribution_of(self._restored.manifest, uid, self._restored.parallelism)
-        for subtask in range(self._restored.parallelism):
+        lists = self._operator(entry).per_old_subtask()
+        dealt = redistribution_of(restored.manifest, uid, parallelism)
+        for subtask in range(parallelism):
             runs = dealt.runs(subtask)[name]
             elements = [e for run in runs for e in lists[run.subtask][run.first : run.stop]]
             yield elements_reader(elements, entry.state.schema)
+
+    def _operator(self, entry: OperatorEntry) -> RestoredOperatorState:
+        return self._restored.operator(
+            _new_label(self._restored, entry.state.uid), entry.state.name
+        )
 
     def _advance(self, rows: int) -> None:
         self._done += rows
@@ -261,24 +227,26 @@ def _lock(directory: Path, held: ExitStack) -> None:
 
 
 def _total(restored: RestoredCheckpoint, selected: Manifest) -> int:
-    total = sum(entry.rows for entry in selected.keyed)
-    for entry in selected.operator:
+    total = 0
+    for entry in _claimed(restored, selected):
         uid, name = entry.state.uid, entry.state.name
-        dealt = redistribution_of(restored.manifest, uid, restored.parallelism)
-        for subtask in range(restored.parallelism):
+        if isinstance(entry, KeyedEntry):
+            total += entry.rows
+            continue
+        parallelism = restored.plan.parallelism_of(uid)
+        dealt = redistribution_of(restored.manifest, uid, parallelism)
+        for subtask in range(parallelism):
             total += sum(run.stop - run.first for run in dealt.runs(subtask)[name])
     return total
 
 
-def _dealt(manifest: Manifest, plan: OperatorPlan, name: str) -> OperatorPlan:
-    dealt = redistribution_of(manifest, plan.uid, len(plan.subtasks))
-    return replace(
-        plan,
-        subtasks=tuple(
-            replace(
-                subtask,
-                elements=sum(run.stop - run.first for run in dealt.runs(subtask.subtask)[name]),
-            )
-            for subtask in plan.subtasks
-        ),
-    )
+def _claimed(restored: RestoredCheckpoint, selected: Manifest) -> tuple[Entry, ...]:
+    """Return the selected states that an operator of the job takes over: without a graph, all."""
+    planned = {operator.uid for operator in restored.plan.operators}
+    return tuple(entry for entry in selected.entries if entry.state.uid in planned)
+
+
+def _new_label(restored: RestoredCheckpoint, uid: str) -> str:
+    """Return what the new job calls a stored operator."""
+    claimed = restored.plan.claimed or {uid: uid}
+    return next(label for label, stored in claimed.items() if stored == uid)

@@ -12,18 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from statestore.catalog import Catalog
-from statestore.errors import InvalidArgumentError, StateStoreError
+from statestore.errors import InvalidArgumentError, StateNotFoundError, StateStoreError
 from statestore.model.handles import KeyedStateHandle
 from statestore.model.keygroups import KeyGroupAssignment
 from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry
-from statestore.model.plan import (
-    RestorePlan,
-    assignment_of,
-    handles_of,
-    plan_restore,
-    redistribution_of,
-)
+from statestore.model.matching import Matching
+from statestore.model.operators import label_of
+from statestore.model.plan import RestorePlan, assignment_of, handles_of, redistribution_of
 from statestore.model.redistribution import Run
+from statestore.model.target import RestoreTarget, plan_target
 from statestore.table.elements import read_elements
 from statestore.table.engines import spark_module
 from statestore.table.lookup import rows_of_key
@@ -41,19 +38,20 @@ def restore(
     spark: Any,
     *,
     checkpoint: int | str,
-    parallelism: int | None,
-    max_parallelism: int | None,
+    target: RestoreTarget,
     verify: bool = False,
 ) -> RestoredCheckpoint:
-    """Return a checkpoint ready to be read at ``parallelism`` (None: as it was taken).
+    """Return a checkpoint ready to be read by a target.
 
     With ``verify`` every read checks the SHA-256 of a file before it hands over a row of it.
 
-    Raises CheckpointNotFoundError, MalformedManifestError or ParallelismError; reads no data file.
+    Raises CheckpointNotFoundError, MalformedManifestError, ParallelismError, or UnclaimedStateError
+    when no operator of the target's graph claims some state; reads no data file.
     """
     manifest = catalog.load(checkpoint)
-    wanted = manifest.parallelism if parallelism is None else parallelism
-    plan = plan_restore(manifest, wanted, max_parallelism)
+    plan = plan_target(manifest, target)
+    if plan.matching is not None and not target.allow_non_restored_state:
+        plan.matching.refuse_unclaimed()
     return RestoredCheckpoint(catalog, spark, manifest, plan, verify=verify)
 
 
@@ -80,22 +78,51 @@ class RestoredCheckpoint:
 
     @property
     def parallelism(self) -> int:
-        """The parallelism it is restored at."""
+        """The parallelism it is restored at; with a job graph, the largest of its operators."""
         return self.plan.parallelism
 
+    @property
+    def matching(self) -> Matching | None:
+        """Which operator of the job graph found which state; None without a graph."""
+        return self.plan.matching
+
+    def parallelism_of(self, uid: str) -> int:
+        """Return the parallelism of an operator; errors as those of :meth:`keyed`."""
+        return self.plan.parallelism_of(self._stored_uid(uid))
+
     def keyed(self, uid: str, name: str) -> RestoredKeyedState:
-        """Return a keyed state; StateNotFoundError names those that exist."""
-        entry = self.manifest.keyed_entry(uid, name)
-        assignment = assignment_of(entry, self.parallelism)
+        """Return a keyed state; StateNotFoundError names those that exist.
+
+        With a job graph ``uid`` is an operator of it: its uid, or its name if it has none.
+        """
+        entry = self.manifest.keyed_entry(self._stored_uid(uid), name)
+        assignment = assignment_of(entry, self.parallelism_of(uid))
         return RestoredKeyedState(
             self._catalog, self._spark, entry, assignment, verify=self._verify
         )
 
     def operator(self, uid: str, name: str) -> RestoredOperatorState:
-        """Return an operator state; StateNotFoundError names those that exist."""
-        entry = self.manifest.operator_entry(uid, name)
+        """Return an operator state; ``uid`` and errors as those of :meth:`keyed`."""
+        entry = self.manifest.operator_entry(self._stored_uid(uid), name)
         return RestoredOperatorState(
-            self._catalog, self.manifest, entry, self.parallelism, verify=self._verify
+            self._catalog, self.manifest, entry, self.parallelism_of(uid), verify=self._verify
+        )
+
+    def _stored_uid(self, uid: str) -> str:
+        """Return under which uid the state of an operator of the job is stored."""
+        claimed, matching = self.plan.claimed, self.plan.matching
+        if claimed is None or matching is None:
+            return uid
+        if uid in claimed:
+            return claimed[uid]
+        labels = [label_of(found.node) for found in matching.nodes]
+        if uid in labels:
+            raise StateNotFoundError(
+                f"operator {uid!r} finds no state in checkpoint {self.checkpoint_id}: it starts "
+                "empty; restored.matching says why"
+            )
+        raise StateNotFoundError(
+            f"the job graph has no operator {uid!r}; it has {', '.join(map(repr, labels))}"
         )
 
 

@@ -21,10 +21,12 @@ from statestore.commands.states import KeyedRequest, keyed_state, operator_state
 from statestore.errors import (
     CommitConflictError,
     InvalidArgumentError,
+    ParallelismError,
     StorageError,
 )
 from statestore.fence import Fence
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
+from statestore.model.operators import Operators
 from statestore.model.paths import keyed_table, operator_table
 from statestore.model.redistribution import RedistributionMode
 from statestore.model.state import StateKind, TimeDomain
@@ -50,11 +52,24 @@ class Attempt:
     fence: Fence
     table: StateTable
     parquet: ParquetOptions
-    parallelism: int
+    operators: Operators
     checkpoint_id: int
     history: History
     writer: Writer
     started_at_ms: int
+
+    def max_parallelism_of(self, uid: str, wanted: int | None) -> int | None:
+        """Return what the caller asks for, or else the job's graph; None leaves it to the store.
+
+        Raises ParallelismError when both speak and differ.
+        """
+        of_graph = self.operators.max_parallelism_of(uid)
+        if None not in (wanted, of_graph) and wanted != of_graph:
+            raise ParallelismError(
+                f"operator {uid!r} has max parallelism {of_graph} in the job graph, as its chain "
+                f"has, and {wanted} is asked for; name one of them only"
+            )
+        return of_graph if wanted is None else wanted
 
 
 class CheckpointWriter:
@@ -106,10 +121,13 @@ class CheckpointWriter:
 
         ``rows`` is a Spark DataFrame, an Arrow table, a frame that speaks Arrow, or a list of
         dictionaries. Max parallelism is fixed for the life of the operator's state: by default it
-        is what the operator was stored with, else Flink's default for this parallelism. Returns
+        is what the job's graph says, else what the operator was stored with, else Flink's default
+        for this parallelism. Returns
         what the manifest will say. Raises NullKeyError, DuplicateKeyError, UnsupportedTypeError,
         SchemaMismatchError or ParallelismError before anything is visible.
         """
+        self._refuse_twice(uid, name)
+        attempt = self._attempt
         request = KeyedRequest(
             uid=uid,
             name=name,
@@ -117,18 +135,17 @@ class CheckpointWriter:
             key=_names(key),
             namespace=_names(namespace),
             entry=_names(entry),
-            max_parallelism=max_parallelism,
+            max_parallelism=attempt.max_parallelism_of(uid, max_parallelism),
             hash_scheme=hash_scheme,
             time_domain=time_domain,
         )
         engine, rows = engine_of(rows)
-        self._refuse_twice(uid, name)
-        attempt = self._attempt
+        parallelism = attempt.operators.parallelism_of(uid)
         state = keyed_state(
             request,
             schema=engine.schema_of(rows),
             key_types=lambda names, scheme: engine.key_types(rows, names, scheme),
-            parallelism=attempt.parallelism,
+            parallelism=parallelism,
             history=attempt.history,
             so_far=self._keyed,
         )
@@ -136,7 +153,7 @@ class CheckpointWriter:
         target = KeyedTarget(
             attempt.catalog.storage, folder, attempt.checkpoint_id, state, attempt.parquet
         )
-        handles = engine.write_keyed(rows, attempt.parallelism, target)
+        handles = engine.write_keyed(rows, parallelism, target)
         written = KeyedEntry(state, TableRef(attempt.table.format, folder), handles)
         self._keyed.append(written)
         return written
@@ -244,7 +261,7 @@ class CheckpointWriter:
         self._refuse_twice(uid, name)
         attempt = self._attempt
         state, table, counts = operator_state(
-            uid, name, elements, mode, attempt.parallelism, attempt.history
+            uid, name, elements, mode, attempt.operators.parallelism_of(uid), attempt.history
         )
         folder = operator_table(uid, name)
         handles = write_elements(
@@ -257,6 +274,7 @@ class CheckpointWriter:
     def _refuse_twice(self, uid: str, name: str) -> None:
         if self._left:
             raise InvalidArgumentError(_USED)
+        self._attempt.operators.check(uid)
         for written in self._entries():
             if (written.state.uid, written.state.name) == (uid, name):
                 raise InvalidArgumentError(
@@ -272,7 +290,8 @@ class CheckpointWriter:
         return Manifest(
             store_id=attempt.catalog.store_id,
             checkpoint_id=attempt.checkpoint_id,
-            parallelism=attempt.parallelism,
+            parallelism=attempt.operators.parallelism,
+            graph=attempt.operators.graph,
             started_at_ms=attempt.started_at_ms,
             created_at_ms=time.time_ns() // 1_000_000,
             writer=attempt.writer,

@@ -15,7 +15,11 @@ __all__ = ["KeyedStateHandle", "OperatorStateHandle"]
 
 @dataclass(frozen=True, slots=True)
 class KeyedStateHandle:
-    """A data file of a keyed state: the rows of ``key_groups`` (closed range), sorted by entry."""
+    """A data file of a keyed state: the rows of ``key_groups`` (closed range), sorted by entry.
+
+    ``host`` is the name of the machine whose local cache got a copy when the file was written,
+    empty when there was no cache.
+    """
 
     path: str
     key_groups: KeyGroupRange
@@ -24,6 +28,7 @@ class KeyedStateHandle:
     row_groups: int
     digest: int
     sha256: str
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 from statestore.errors import StateNotFoundError
 from statestore.model.digest import combine
+from statestore.model.graph import JobGraph
 from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.model.operators import Operators
 from statestore.model.state import KeyedState, OperatorState
 
 __all__ = ["KeyedEntry", "Manifest", "OperatorEntry", "TableRef", "Writer"]
@@ -103,7 +106,11 @@ E = TypeVar("E", bound=Entry)
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """A checkpoint: its number, the parallelism it was taken at, and its states."""
+    """A checkpoint: its number, the parallelism it was taken at, and its states.
+
+    ``graph`` is the graph of the job that wrote it, if that was given; an operator then had the
+    parallelism of its node.
+    """
 
     store_id: str
     checkpoint_id: int
@@ -113,6 +120,7 @@ class Manifest:
     writer: Writer
     keyed: tuple[KeyedEntry, ...]
     operator: tuple[OperatorEntry, ...]
+    graph: JobGraph | None = None
 
     def __post_init__(self) -> None:
         """Put the states in order of operator, and otherwise leave their order, as stored."""
@@ -128,6 +136,11 @@ class Manifest:
     def uids(self) -> tuple[str, ...]:
         """The operator uids, sorted."""
         return tuple(sorted({entry.state.uid for entry in self.entries}))
+
+    @cached_property
+    def operators(self) -> Operators:
+        """Parallelism and operator id of each operator."""
+        return Operators(self.parallelism, self.graph)
 
     @property
     def rows(self) -> int:

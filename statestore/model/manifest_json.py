@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 from statestore.errors import CorruptionError, StateStoreError
 from statestore.model.digest import digest_text
 from statestore.model.document import Node, document_bytes, parse_document
+from statestore.model.graph_json import graph_from_json, graph_to_json
 from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.model.keygroups import MAX_PARALLELISM, KeyGroupRange
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
-from statestore.model.operator_id import operator_id
 from statestore.model.redistribution import RedistributionMode
 from statestore.model.schema import Schema, schema_from_json
 from statestore.model.state import KeyedState, Layout, OperatorState, StateKind, TimeDomain
@@ -33,7 +33,7 @@ def manifest_to_json(manifest: Manifest) -> bytes:
     operators = [
         {
             "uid": uid,
-            "id": operator_id(uid),
+            "id": manifest.operators.id_of(uid),
             "keyed": [_keyed_json(e) for e in manifest.keyed if e.state.uid == uid],
             "operator": [_operator_json(e) for e in manifest.operator if e.state.uid == uid],
         }
@@ -50,6 +50,8 @@ def manifest_to_json(manifest: Manifest) -> bytes:
         "writer": vars(manifest.writer),
         "operators": operators,
     }
+    if manifest.graph is not None:
+        document["graph"] = graph_to_json(manifest.graph)
     return document_bytes(document)
 
 
@@ -62,6 +64,7 @@ def manifest_from_json(raw: bytes, *, name: str) -> Manifest:
     operators = list(root.at("operators").items())
     if not 0 < root.at("parallelism").number() <= MAX_PARALLELISM:
         raise root.at("parallelism").fail(f"it is not in 1..{MAX_PARALLELISM}")
+    graph = root.maybe("graph")
     manifest = Manifest(
         store_id=root.at("store_id").text(),
         checkpoint_id=root.at("checkpoint_id").number(),
@@ -71,9 +74,11 @@ def manifest_from_json(raw: bytes, *, name: str) -> Manifest:
         writer=_writer(root.at("writer")),
         keyed=tuple(_each(operators, "keyed", _keyed_entry)),
         operator=tuple(_each(operators, "operator", _operator_entry)),
+        graph=graph_from_json(graph) if graph else None,
     )
     for entry in manifest.operator:
-        _check_counts(root.at("operators"), entry, manifest.parallelism)
+        subtasks = manifest.operators.parallelism_of(entry.state.uid)
+        _check_counts(root.at("operators"), entry, subtasks)
     return manifest
 
 
@@ -106,8 +111,18 @@ def _keyed_json(entry: KeyedEntry) -> dict[str, Any]:
         | {
             "first": [handle.key_groups.first for handle in entry.handles],
             "last": [handle.key_groups.last for handle in entry.handles],
-        },
+        }
+        | _hosts_json(entry.handles),
     }
+
+
+def _hosts_json(handles: Sequence[KeyedStateHandle]) -> dict[str, Any]:
+    """Return each host once, and per file which it is; nothing when no file has one."""
+    hosts = sorted({handle.host for handle in handles} - {""})
+    if not hosts:
+        return {}
+    number = {host: at for at, host in enumerate(hosts)} | {"": -1}
+    return {"hosts": hosts, "host": [number[handle.host] for handle in handles]}
 
 
 def _operator_json(entry: OperatorEntry) -> dict[str, Any]:
@@ -160,11 +175,25 @@ def _keyed_entry(node: Node, uid: str) -> KeyedEntry:
     files = node.at("files")
     ranges = map(KeyGroupRange, files.at("first").numbers(), files.at("last").numbers())
     handles = tuple(
-        KeyedStateHandle(path, key_groups, *rest)
-        for key_groups, (path, *rest) in _zip(files, ranges, files.at("first"))
+        KeyedStateHandle(*(path, key_groups, *rest, host))
+        for (key_groups, (path, *rest)), host in zip(
+            _zip(files, ranges, files.at("first")), _hosts(files), strict=True
+        )
     )
     _check_order(node, handles)
     return _agreeing(node, KeyedEntry(state, _table(node), handles))
+
+
+def _hosts(files: Node) -> list[str]:
+    """Return the host of each file, empty where none is known."""
+    count = len(files.at("first").numbers())
+    hosts = files.maybe("hosts")
+    if hosts is None:
+        return [""] * count
+    names, numbers = (*hosts.texts(), ""), files.at("host").numbers()
+    if len(numbers) != count or not all(-1 <= number < len(names) - 1 for number in numbers):
+        raise files.at("host").fail("it is not one place in hosts, or -1, for each file")
+    return [names[number] for number in numbers]
 
 
 def _check_order(node: Node, handles: Sequence[KeyedStateHandle]) -> None:

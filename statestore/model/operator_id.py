@@ -1,16 +1,26 @@
-"""Operator ids: 128 bits that name an operator across jobs, from the uid its author gave it.
+"""Operator ids: 128 bits that name an operator across jobs.
 
-Follows Flink's ``StreamGraphHasherV2`` for operators with a uid: MurmurHash3 x64 128 with seed 0
-over the UTF-8 bytes of the uid, each 64-bit half printed little-endian. The id depends on the uid
-alone: not on the job, the operator's name, its position in the graph or its parallelism. That is
-why state finds its operator again after a job was changed, and why the uid must stay the same.
+Follows Flink's ``StreamGraphHasherV2``.
+
+With a uid: MurmurHash3 x64 128 with seed 0 over the UTF-8 bytes of the uid, each 64-bit half
+printed little-endian. The id depends on the uid alone: not on the job, the operator's name, its
+position in the graph or its parallelism. That is why state finds its operator again after a job
+was changed, and why the uid must stay the same.
+
+Without one: generated from how many operators were visited before it, how many of its out-edges
+are chainable, and the ids of its inputs. Any operator added, removed or moved before it, and any
+change of chaining, gives it another id; only the names and the code do not matter.
 """
 
 from __future__ import annotations
 
-from statestore.errors import InvalidArgumentError
+from collections import deque
 
-__all__ = ["operator_id"]
+from statestore.errors import InvalidArgumentError
+from statestore.model.chaining import chainable_edges
+from statestore.model.graph import JobGraph
+
+__all__ = ["operator_id", "operator_ids"]
 
 _U64 = (1 << 64) - 1
 _C1 = 0x87C37B91114253D5
@@ -31,6 +41,53 @@ def operator_id(uid: str) -> str:
     if not uid:
         raise InvalidArgumentError("an operator uid must not be empty")
     return _murmur3_128(_java_utf8(uid)).hex()
+
+
+def operator_ids(graph: JobGraph) -> dict[str, str]:
+    """The operator id of every operator of a job by its name, in creation order.
+
+    An id given as ``uid_hash`` is not among them: it is looked up on restore, and never written.
+
+    Raises :class:`InvalidArgumentError` when two uids have one id (only uids with unpaired
+    surrogates can).
+    """
+    chainable = {(edge.source, edge.target) for edge in chainable_edges(graph)}
+    ids: dict[str, bytes] = {}
+    owners: dict[bytes, str] = {}
+    waiting = deque(node.name for node in graph.nodes if not graph.in_edges(node))
+    visited = set(waiting)
+    while waiting:
+        name = waiting.popleft()
+        uid = graph.node(name).uid
+        inputs = [edge.source for edge in graph.in_edges(name)]
+        targets = [edge.target for edge in graph.out_edges(name)]
+        if uid is not None:
+            found = bytes.fromhex(operator_id(uid))
+        elif all(source in ids for source in inputs):
+            chained = sum((name, target) in chainable for target in targets)
+            found = _generated(len(ids), chained, [ids[source] for source in inputs])
+        else:
+            visited.discard(name)  # the last of its inputs brings it back
+            continue
+        if found in owners:
+            raise InvalidArgumentError(
+                f"the operators {owners[found]!r} and {name!r} have one operator id, "
+                f"{found.hex()}: give one of them another uid"
+            )
+        ids[name], owners[found] = found, name
+        for target in targets:
+            if target not in visited:
+                visited.add(target)
+                waiting.append(target)
+    return {node.name: ids[node.name].hex() for node in graph.nodes}
+
+
+def _generated(before: int, chained: int, inputs: list[bytes]) -> bytes:
+    """The id of an operator visited after ``before`` others, with ``chained`` chainable outputs."""
+    digest = _murmur3_128(before.to_bytes(4, "little") * (1 + chained))
+    for other in inputs:
+        digest = bytes((a * 37 & 0xFF) ^ b for a, b in zip(digest, other, strict=True))
+    return digest
 
 
 def _java_utf8(text: str) -> bytes:

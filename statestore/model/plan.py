@@ -8,8 +8,10 @@ parallelism.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
+from statestore.model.byte_ranges import KeyGroupDecision
 from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.model.keygroups import (
     KeyGroupAssignment,
@@ -17,6 +19,7 @@ from statestore.model.keygroups import (
     effective_max_parallelism,
 )
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
+from statestore.model.matching import Matching
 from statestore.model.redistribution import (
     RedistributionMode,
     RedistributionPlan,
@@ -26,6 +29,7 @@ from statestore.model.redistribution import (
 
 __all__ = [
     "OperatorPlan",
+    "ParallelismChoice",
     "RestorePlan",
     "SubtaskPlan",
     "assignment_of",
@@ -40,7 +44,8 @@ class SubtaskPlan:
     """What one subtask of an operator reads; ``elements`` counts its operator state.
 
     ``requests`` is what an object store would be asked: per file its length and its footer, and one
-    read per Parquet row group.
+    read per Parquet row group. ``local_bytes`` lie in the local cache of this host already, as far
+    as their length tells.
     """
 
     subtask: int
@@ -50,6 +55,7 @@ class SubtaskPlan:
     files: int
     requests: int
     elements: int
+    local_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -68,18 +74,46 @@ class OperatorPlan:
 
 
 @dataclass(frozen=True)
+class ParallelismChoice:
+    """The parallelism that the bytes of one operator's keyed state ask for, and how that came."""
+
+    uid: str
+    decision: KeyGroupDecision
+
+
+@dataclass(frozen=True)
 class RestorePlan:
-    """The plan of a whole checkpoint at a new parallelism."""
+    """The plan of a whole checkpoint at a new parallelism: the largest of any operator.
+
+    ``choices`` says how a parallelism was chosen, if it was. With a job graph ``matching`` says
+    which operator takes over which state, and ``claimed`` names, by the label of each operator of
+    the new job that finds state, the stored operator's.
+    """
 
     checkpoint_id: int
     old_parallelism: int
     parallelism: int
     operators: tuple[OperatorPlan, ...]
+    choices: tuple[ParallelismChoice, ...] = ()
+    matching: Matching | None = None
+    claimed: Mapping[str, str] | None = None
+
+    def parallelism_of(self, uid: str) -> int:
+        """Return the parallelism of a stored operator; that of the plan when it is not in it."""
+        for operator in self.operators:
+            if operator.uid == uid:
+                return len(operator.subtasks)
+        return self.parallelism
 
     @property
     def size_bytes(self) -> int:
         """Bytes read by all subtasks together."""
         return sum(subtask.size_bytes for plan in self.operators for subtask in plan.subtasks)
+
+    @property
+    def local_bytes(self) -> int:
+        """Of these bytes, those that this host has in its local cache."""
+        return sum(subtask.local_bytes for plan in self.operators for subtask in plan.subtasks)
 
     @property
     def files(self) -> int:
@@ -109,18 +143,31 @@ def _line(plan: SubtaskPlan) -> str:
 
 
 def plan_restore(
-    manifest: Manifest, parallelism: int, max_parallelism: int | None = None
+    manifest: Manifest,
+    parallelism: int | Mapping[str, int],
+    max_parallelism: int | None = None,
+    *,
+    local: Container[str] = frozenset(),
 ) -> RestorePlan:
-    """Return the plan of restoring a checkpoint at ``parallelism``.
+    """Return the plan of restoring a checkpoint at ``parallelism``, one for all operators or each.
 
-    Raises ParallelismError, naming the operator, when parallelism is out of bounds or above the
-    stored max parallelism, or when ``max_parallelism`` is given and differs from the stored one.
+    Operators that a mapping does not name are left out. ``local`` holds the names of the files of
+    which this host has a copy. Raises ParallelismError, naming the operator, when parallelism is
+    out of bounds or above the stored max parallelism, or when ``max_parallelism`` is given and
+    differs from the stored one.
     """
-    check_parallelism(parallelism)
-    plans = tuple(
-        _plan_operator(manifest, uid, parallelism, max_parallelism) for uid in manifest.uids
+    wanted = (
+        parallelism
+        if isinstance(parallelism, Mapping)
+        else dict.fromkeys(manifest.uids, check_parallelism(parallelism))
     )
-    return RestorePlan(manifest.checkpoint_id, manifest.parallelism, parallelism, plans)
+    plans = tuple(
+        _plan_operator(manifest, uid, check_parallelism(wanted[uid]), max_parallelism, local)
+        for uid in manifest.uids
+        if uid in wanted
+    )
+    most = parallelism if isinstance(parallelism, int) else max(wanted.values(), default=1)
+    return RestorePlan(manifest.checkpoint_id, manifest.parallelism, most, plans)
 
 
 def assignment_of(
@@ -150,7 +197,8 @@ def redistribution_of(manifest: Manifest, uid: str, parallelism: int) -> Redistr
 
     Broadcast state is stored once, so it counts as reported by old subtask 0 alone.
     """
-    old: list[dict[str, tuple[RedistributionMode, int]]] = [{} for _ in range(manifest.parallelism)]
+    subtasks = manifest.operators.parallelism_of(uid)
+    old: list[dict[str, tuple[RedistributionMode, int]]] = [{} for _ in range(subtasks)]
     for entry in manifest.operator:
         if entry.state.uid == uid:
             for states, count in zip(old, entry.counts, strict=False):
@@ -159,7 +207,11 @@ def redistribution_of(manifest: Manifest, uid: str, parallelism: int) -> Redistr
 
 
 def _plan_operator(
-    manifest: Manifest, uid: str, parallelism: int, max_parallelism: int | None
+    manifest: Manifest,
+    uid: str,
+    parallelism: int,
+    max_parallelism: int | None,
+    local: Container[str],
 ) -> OperatorPlan:
     keyed = [entry for entry in manifest.keyed if entry.state.uid == uid]
     operator = [entry for entry in manifest.operator if entry.state.uid == uid]
@@ -168,7 +220,8 @@ def _plan_operator(
         assignment = assignment_of(entry, parallelism, max_parallelism)
     dealt = redistribution_of(manifest, uid, parallelism) if operator else None
     subtasks = tuple(
-        _plan_subtask(keyed, operator, assignment, subtask, dealt) for subtask in range(parallelism)
+        _plan_subtask(keyed, operator, assignment, subtask, dealt, local)
+        for subtask in range(parallelism)
     )
     entries: list[Entry] = [*keyed, *operator]
     names = tuple(entry.state.name for entry in entries)
@@ -181,19 +234,24 @@ def _plan_subtask(
     assignment: KeyGroupAssignment | None,
     subtask: int,
     dealt: RedistributionPlan | None,
+    local: Container[str],
 ) -> SubtaskPlan:
     key_groups = assignment.range_of(subtask) if assignment else None
-    handles = [h for entry in keyed for h in handles_of(entry, key_groups)] if key_groups else []
-    files: list[KeyedStateHandle | OperatorStateHandle] = [*handles]
-    files.extend(handle for entry in operator for handle in entry.handles)
+    files: list[tuple[str, KeyedStateHandle | OperatorStateHandle]] = []
+    if key_groups is not None:
+        files += [(e.table.path, handle) for e in keyed for handle in handles_of(e, key_groups)]
+    rows = sum(handle.rows for _, handle in files)
+    files += [(entry.table.path, handle) for entry in operator for handle in entry.handles]
+    copied = [handle for folder, handle in files if f"{folder}/{handle.path}" in local]
     return SubtaskPlan(
         subtask=subtask,
         key_groups=key_groups,
-        rows=sum(handle.rows for handle in handles),
-        size_bytes=sum(file.size_bytes for file in files),
+        rows=rows,
+        size_bytes=sum(handle.size_bytes for _, handle in files),
         files=len(files),
-        requests=sum(2 + file.row_groups for file in files),
+        requests=sum(2 + handle.row_groups for _, handle in files),
         elements=_elements(dealt, subtask),
+        local_bytes=sum(handle.size_bytes for handle in copied),
     )
 
 

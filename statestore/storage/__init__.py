@@ -22,12 +22,21 @@ from fsspec.utils import get_protocol
 
 from statestore.errors import InvalidArgumentError
 from statestore.storage.base import Storage
+from statestore.storage.cached import CachedStorage
 from statestore.storage.local import LocalStorage
 from statestore.storage.probe import refuse_unsafe
 from statestore.storage.put import put_once
 from statestore.storage.s3 import S3Storage
 
-__all__ = ["LocalStorage", "S3Storage", "Storage", "open_storage", "put_once", "refuse_unsafe"]
+__all__ = [
+    "CachedStorage",
+    "LocalStorage",
+    "S3Storage",
+    "Storage",
+    "open_storage",
+    "put_once",
+    "refuse_unsafe",
+]
 
 
 def open_storage(url: str, options: Mapping[str, Any] | None = None) -> Storage:

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from statestore.errors import DamagedFileError, MissingFileError, StateStoreError, StorageError
 from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
-from statestore.storage import Storage
+from statestore.storage import CachedStorage, Storage
 from statestore.storage.base import named
 from statestore.table.digest import rows_digest
 
@@ -171,18 +171,18 @@ def check_size(storage: Storage, folder: str, handle: Handle) -> None:
 
 @contextmanager
 def open_file(
-    storage: Storage, folder: str, handle: Handle, *, verify: bool = False
+    storage: Storage, folder: str, handle: Handle, *, verify: bool = False, whole: bool = False
 ) -> Iterator[pq.ParquetFile]:
     """Open a data file and check it against its handle: size and rows, with ``verify`` SHA-256 too.
 
-    Raises MissingFileError or DamagedFileError, naming the file, also while it is being read.
+    With a local cache its copy there is opened instead, if that still has the SHA-256; with
+    ``whole`` one is made, because all of the file will be read. Raises MissingFileError or
+    DamagedFileError, naming the file, also while it is being read.
     """
-    check_size(storage, folder, handle)
-    name = f"{folder}/{handle.path}"
-    where = f"{storage.url}/{name}"
+    where = f"{storage.url}/{folder}/{handle.path}"
     with (
         _naming(where),
-        _source(storage, name, handle, verify) as source,
+        _source(storage, folder, handle, verify, whole) as source,
         pq.ParquetFile(source, page_checksum_verification=True) as parquet,
     ):
         if parquet.metadata.num_rows != handle.rows:
@@ -196,27 +196,58 @@ def read_batches(
     storage: Storage, folder: str, handle: Handle, schema: pa.Schema, *, verify: bool = False
 ) -> Iterator[pa.RecordBatch]:
     """Yield a file's rows in stored order as batches of ``schema``; at most a row group is held."""
-    with open_file(storage, folder, handle, verify=verify) as parquet:
+    with open_file(storage, folder, handle, verify=verify, whole=True) as parquet:
         for batch in parquet.iter_batches(columns=schema.names, use_threads=False):
             yield batch.select(schema.names).cast(schema)
 
 
 def _source(
-    storage: Storage, name: str, handle: Handle, verify: bool
+    storage: Storage, folder: str, handle: Handle, verify: bool, whole: bool
 ) -> AbstractContextManager[Any]:
     """Return what Arrow reads from; it closes what it has opened, and leaves an open file alone."""
+    name = f"{folder}/{handle.path}"
+    if isinstance(storage, CachedStorage):
+        copy: AbstractContextManager[Any] | None = _local_copy(storage, name, handle, whole)
+        if copy is not None:
+            return copy
+    check_size(storage, folder, handle)
     if verify and handle.size_bytes <= _AT_ONCE_BYTES:
         raw = storage.read(name)
         _check_sha256(storage, name, handle, hashlib.sha256(raw).hexdigest())
         return nullcontext(pa.BufferReader(raw))
     if verify:
-        sha256 = hashlib.sha256()
         with storage.open_read(name) as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                sha256.update(chunk)
-        _check_sha256(storage, name, handle, sha256.hexdigest())
+            found = _sha256(file)
+        _check_sha256(storage, name, handle, found)
     path = storage.native_path(name)
     return nullcontext(path) if path is not None else storage.open_read(name)
+
+
+def _local_copy(
+    storage: CachedStorage, name: str, handle: Handle, whole: bool
+) -> pa.NativeFile | None:
+    """Return the open copy of a file if its bytes are those of the handle, else None."""
+    path = storage.copy_of(name) or (storage.fetch(name) if whole else None)
+    if path is None:
+        return None
+    try:
+        file = pa.OSFile(str(path))
+        if file.size() == handle.size_bytes and _sha256(file) == handle.sha256:
+            file.seek(0)
+            storage.touch(name)
+            return file
+        file.close()
+    except OSError:  # another process has just made room, or the disk fails: the store has it
+        return None
+    storage.drop(name)
+    return None
+
+
+def _sha256(file: Any) -> str:
+    sha256 = hashlib.sha256()
+    while chunk := file.read(_CHUNK_BYTES):
+        sha256.update(chunk)
+    return sha256.hexdigest()
 
 
 def _check_sha256(storage: Storage, name: str, handle: Handle, found: str) -> None:

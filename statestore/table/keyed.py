@@ -9,6 +9,7 @@ visible.
 from __future__ import annotations
 
 import itertools
+import socket
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from statestore.model.handles import KeyedStateHandle
 from statestore.model.keygroups import KeyGroupRange
 from statestore.model.paths import KEY_GROUP, partition_file
 from statestore.model.state import KeyedState, StateKind
-from statestore.storage import Storage
+from statestore.storage import CachedStorage, Storage
 from statestore.table.files import FileWriter, ParquetOptions
 from statestore.table.types import arrow_schema
 
@@ -69,6 +70,8 @@ class _GroupWriter:
         self._file: FileWriter | None = None
         self._key_group = -1
         self._handles: list[KeyedStateHandle] = []
+        # Where copies lie is of use to who places subtasks; without copies it says nothing.
+        self._host = socket.gethostname() if isinstance(target.storage, CachedStorage) else ""
 
     def write(self, key_group: int, rows: pa.RecordBatch) -> None:
         if self._file is None or key_group != self._key_group:
@@ -95,7 +98,8 @@ class _GroupWriter:
             return
         key_groups = KeyGroupRange(self._key_group, self._key_group)
         facts = self._file.close()
-        self._handles.append(KeyedStateHandle(self._path(), key_groups, **facts))
+        handle = KeyedStateHandle(self._path(), key_groups, **facts, host=self._host)
+        self._handles.append(handle)
         self._file = None
 
     def _path(self) -> str:

@@ -12,11 +12,42 @@ from click.testing import CliRunner, Result
 
 from statestore import StateStore
 from statestore.cli.main import cli
+from statestore.model.graph import JobGraph
 from statestore.settings import CONFIG_VARIABLE, ENVIRONMENT
 
 Run = Callable[..., Result]
 
 USERS = 200
+
+JOB = """
+[job]
+parallelism = 4
+
+[[operator]]
+name = "orders"
+uid = "orders-source"
+
+[[operator]]
+name = "clean"
+inputs = ["orders"]
+
+[[operator]]
+name = "by user"
+uid = "totals-by-user"
+max_parallelism = 128
+inputs = [{ from = "clean", partitioner = "hash" }]
+
+[[operator]]
+name = "by shop"
+uid = "totals-by-shop"
+inputs = [{ from = "clean", partitioner = "hash" }]
+
+[[operator]]
+name = "by card"
+uid = "totals-by-card"
+inputs = [{ from = "clean", partitioner = "hash" }]
+"""
+"""The job whose state it is; checkpoint 2 has its graph."""
 
 
 def fill(path: Path) -> None:
@@ -26,8 +57,8 @@ def fill(path: Path) -> None:
     countries = pa.table({"user_id": names, "country": ["DE", "FR"] * 100, "n": range(USERS)})
     shops = pa.table({"country": ["DE", "DE", "FR"], "shop": [17, 18, 17], "total": [1, 2, 3]})
     cards = pa.table({"card": [-5, 0, 7], "total": [1.5, float("nan"), 3.0]})
-    for _ in range(2):
-        with store.snapshot(parallelism=4) as checkpoint:
+    for graph in (None, JobGraph.from_toml(JOB)):
+        with store.snapshot(parallelism=4, graph=graph) as checkpoint:
             checkpoint.keyed("totals-by-user", "totals", totals, key="user_id", max_parallelism=128)
             checkpoint.map(
                 "totals-by-user", "per_country", countries, key="user_id", map_key="country"

@@ -22,6 +22,7 @@ from statestore import StateStore, __version__, errors
 from statestore.cli.help import INTERRUPTED, Root, Verb, exit_statuses
 from statestore.cli.main import cli, main
 from statestore.errors import StateStoreError
+from tests.cli.conftest import JOB
 
 Run = Callable[..., Result]
 
@@ -82,6 +83,7 @@ def test_examples_work(run: Run, fraud: Path, monkeypatch: Any, example: str) ->
     monkeypatch.setattr(
         importlib, "import_module", lambda name: demo if name == "statestore.demo" else real(name)
     )
+    Path("new-job.toml").write_text(JOB)
     words = shlex.split(example)
     env = dict(word.split("=", 1) for word in words[: words.index("statestore")])
     done = run(*words[words.index("statestore") + 1 :], env=env)
@@ -112,8 +114,11 @@ def test_every_error_leaves_with_its_code(
         (["list"], 2, "no store is named: give --store URL, or set STATESTORE_URI\nTry: "),
         (["list", "--sture", "x"], 2, "no such option '--sture'"),
         (["list", "x", "--store", "fraud"], 2, "got unexpected extra argument (x)\nTry: "),
-        (["plan", "--store", "fraud"], 2, "missing option '--to'\nTry: statestore plan --help\n"),
-        (["plan", "--to", "x", "--store", "fraud"], 2, "invalid value for '--to'"),
+        (
+            ["plan", "--parallelism", "x", "--store", "fraud"],
+            2,
+            "invalid value for '--parallelism'",
+        ),
         (["list", "--output", "xml", "--store", "fraud"], 2, "invalid value for '--output'"),
         (["show", "x", "--store", "fraud"], 2, "a checkpoint is a number or 'latest', not 'x'"),
         (["show", "--state", "totals", "--store", "fraud"], 2, "state 'totals' needs its operator"),
@@ -127,8 +132,12 @@ def test_every_error_leaves_with_its_code(
             10,
             "no state 'x' in operator 'totals-by-shop' of checkpoint 2; it has 'totals'",
         ),
-        (["plan", "--to", "9", "--store", "fraud"], 12, "parallelism 9 is above the stored max"),
-        (["plan", "--to", "0", "--store", "fraud"], 12, "parallelism "),
+        (
+            ["plan", "--parallelism", "9", "--store", "fraud"],
+            12,
+            "parallelism 9 is above the stored max",
+        ),
+        (["plan", "--parallelism", "0", "--store", "fraud"], 12, "parallelism "),
         (["config", "--config", "nowhere.toml"], 2, "no settings file nowhere.toml"),
     ],
 )
@@ -142,7 +151,7 @@ def test_what_goes_wrong_is_one_sentence(
 
 
 def test_notes_follow_the_sentence(run: Run, fraud: Path) -> None:
-    done = run("plan", "--to", "9", "--store", fraud)
+    done = run("plan", "--parallelism", "9", "--store", fraud)
     assert done.stderr.splitlines()[1].startswith("  while planning state ")
 
 
@@ -174,6 +183,8 @@ def test_config_says_where_each_value_comes_from(run: Run) -> None:
         "row_group_rows": (65536, "default"),
         "row_group_bytes": (2**25, "default"),
         "zstd_level": (3, "environment STATESTORE_ZSTD_LEVEL"),
+        "local_cache": (None, "default"),
+        "local_cache_bytes": (10 * 2**30, "default"),
     }
     text = run("config", env={"STATESTORE_CONFIG": "mine.toml"})
     assert re.search(r"^zstd_level +9 +level +1 +file mine.toml$", text.stdout, re.MULTILINE)
@@ -265,7 +276,7 @@ def test_an_encoding_without_our_characters_gets_ascii(tmp_path: Path) -> None:
     store = StateStore.open(str(path), table_format="parquet")
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.keyed("zähler", "s", [{"k": "ä"}], key="k")
-    for arguments in (["show"], ["show", "--output", "json"], ["plan", "--to", "3"]):
+    for arguments in (["show"], ["show", "--output", "json"], ["plan", "--parallelism", "3"]):
         done = process(*arguments, "--store", path, PYTHONIOENCODING="ascii")
         assert (done.returncode, done.stderr) == (0, ""), arguments
         assert done.stdout.isascii()

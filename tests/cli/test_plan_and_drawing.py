@@ -21,7 +21,7 @@ Run = Callable[..., Result]
 
 
 def test_plan_as_text(run: Run, fraud: Path) -> None:
-    done = run("plan", "--to", "7", "--store", fraud)
+    done = run("plan", "--parallelism", "7", "--store", fraud)
     assert (done.exit_code, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0] == f"restore of checkpoint 2 of {fraud}: parallelism 4 to 7"
@@ -31,7 +31,7 @@ def test_plan_as_text(run: Run, fraud: Path) -> None:
 
 
 def test_plan_as_json(run: Run, fraud: Path) -> None:
-    done = run("plan", "--to", "7", "1", "--store", fraud, "--output", "json")
+    done = run("plan", "--parallelism", "7", "1", "--store", fraud, "--output", "json")
     document = json.loads(done.stdout)
     plan = StateStore.open(str(fraud)).plan(parallelism=7, checkpoint=1)
     assert (document["id"], document["old_parallelism"], document["parallelism"]) == (1, 4, 7)
@@ -42,7 +42,8 @@ def test_plan_as_json(run: Run, fraud: Path) -> None:
     assert users["subtasks"][3]["key_groups"] == {"first": 55, "last": 73}
     assert sum(subtask["rows"] for subtask in users["subtasks"]) == 400
     assert set(users["subtasks"][0]) == {
-        *("subtask", "key_groups", "rows", "size_bytes", "files", "requests", "elements")
+        *("subtask", "key_groups", "rows", "size_bytes", "local_bytes", "files", "requests"),
+        "elements",
     }
     source = operators["orders-source"]
     assert source["subtasks"][0]["key_groups"] is None

@@ -131,7 +131,9 @@ def test_other_rows_than_the_manifest_says_are_refused(run: Run, damaged: Path) 
 def test_a_dry_run_is_the_plan(run: Run, fraud: Path) -> None:
     arguments = ("--store", fraud, "--output", "json")
     dry = run("restore", "--parallelism", "7", "--to", "out", "--dry-run", *arguments)
-    assert json.loads(dry.stdout) == json.loads(run("plan", "--to", "7", *arguments).stdout)
+    assert json.loads(dry.stdout) == json.loads(
+        run("plan", "--parallelism", "7", *arguments).stdout
+    )
     assert not Path("out").exists()
 
 

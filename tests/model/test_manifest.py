@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -266,6 +267,6 @@ def test_an_operator_state_asked_for_by_the_wrong_sort_is_named() -> None:
     """In both directions; an empty checkpoint has none."""
     with pytest.raises(StateNotFoundError, match=r"is keyed state; ask with \.keyed"):
         SMALL.operator_entry("totals", "sum")
-    empty = Manifest(**(vars(SMALL) | {"keyed": (), "operator": ()}))
+    empty = replace(SMALL, keyed=(), operator=())
     with pytest.raises(StateNotFoundError, match="it has none"):
         empty.find("totals", "sum")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, Literal
 
 import click
 
@@ -14,9 +15,8 @@ from statestore.cli.invocation import (
     state_options,
 )
 from statestore.cli.output import progress_bar
+from statestore.cli.targets import graph_of, target_options
 from statestore.cli.values import PlannedRestore, Restored
-from statestore.commands.export import plan_of
-from statestore.store import StateStore
 from statestore.table.export import EXPORT_FORMATS
 from statestore.table.files import ParquetOptions
 
@@ -36,15 +36,16 @@ __all__ = ["restore_checkpoint"]
     examples=(
         "statestore restore --parallelism 7 --to ./restored --store ./fraud",
         "statestore restore 1 --to ./one --operator totals-by-user --format jsonl --store ./fraud",
-        "statestore restore --parallelism 7 --dry-run --store ./fraud",
+        "statestore restore --parallelism auto --bytes-per-task 256MiB --dry-run --store ./fraud",
+        "statestore restore --graph new-job.toml --to ./new --store ./fraud",
     ),
 )
 @checkpoint_argument
+@target_options
 @click.option(
-    "--parallelism",
-    type=int,
-    metavar="N",
-    help="Subtasks to restore for; default: as it was taken.",
+    "--allow-non-restored-state",
+    is_flag=True,
+    help="Drop the state that no operator of the graph claims.",
 )
 @click.option("--to", "directory", metavar="DIR", help="Directory to write to.")
 @click.option(
@@ -57,7 +58,10 @@ __all__ = ["restore_checkpoint"]
 def restore_checkpoint(
     invocation: Invocation,
     checkpoint: str,
-    parallelism: int | None,
+    parallelism: int | Literal["auto"] | None,
+    bytes_per_task: int | None,
+    graph: str | None,
+    allow_non_restored_state: bool,
     directory: str | None,
     form: str,
     verify: bool,
@@ -67,16 +71,21 @@ def restore_checkpoint(
 ) -> PlannedRestore | Restored:
     """Write the restored rows to files, one directory for each subtask."""
     store = invocation.store()
+    target: dict[str, Any] = {
+        "checkpoint": checkpoint,
+        "parallelism": parallelism,
+        "bytes_per_task": bytes_per_task,
+        "graph": graph_of(graph),
+    }
     if dry_run:
-        return _planned(store, checkpoint, parallelism, uid, name)
+        return PlannedRestore(store=store.url, plan=store.plan(uid=uid, name=name, **target))
     if directory is None:
         raise click.UsageError("no directory is named: give --to DIR, or --dry-run")
     settings = invocation.settings
     with progress_bar("restoring") as progress:
         exported = store.restore_to(
             Path(directory),
-            checkpoint=checkpoint,
-            parallelism=parallelism,
+            allow_non_restored_state=allow_non_restored_state,
             uid=uid,
             name=name,
             form=form,
@@ -87,13 +96,6 @@ def restore_checkpoint(
             ),
             progress=progress,
             verify=verify,
+            **target,
         )
     return Restored(store=store.url, exported=exported)
-
-
-def _planned(
-    store: StateStore, checkpoint: str, parallelism: int | None, uid: str | None, name: str | None
-) -> PlannedRestore:
-    manifest = store.manifest(checkpoint)
-    wanted = manifest.parallelism if parallelism is None else parallelism
-    return PlannedRestore(store=store.url, plan=plan_of(manifest, wanted, uid, name))

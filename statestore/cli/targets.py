@@ -1,0 +1,82 @@
+"""The options that say what a checkpoint is restored for: a parallelism, or a job's graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import click
+
+from statestore.errors import InvalidArgumentError
+from statestore.model.graph import JobGraph
+from statestore.model.sizes import bytes_of
+from statestore.model.target import AUTO
+from statestore.settings import read_text
+
+__all__ = ["graph_of", "target_options"]
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def target_options(function: F) -> F:
+    """Give a verb ``--parallelism``, ``--bytes-per-task`` and ``--graph``."""
+    for option in reversed(_options()):
+        function = option(function)
+    return function
+
+
+def graph_of(path: str | None) -> JobGraph | None:
+    """Return the job graph in a TOML file; SettingsError or InvalidArgumentError name the place."""
+    if path is None:
+        return None
+    try:
+        return JobGraph.from_toml(read_text(Path(path)))
+    except InvalidArgumentError as error:
+        error.add_note(f"in {path}")
+        raise
+
+
+def _options() -> list[Any]:
+    return [
+        click.option(
+            "--parallelism",
+            type=_Parallelism(),
+            metavar="N|auto",
+            help="Subtasks to restore for; auto chooses by bytes. Default: as it was taken.",
+        ),
+        click.option(
+            "--bytes-per-task",
+            type=_Bytes(),
+            metavar="SIZE",
+            help="Keyed state that a subtask should get, for auto: 256MiB. [16MiB]",
+        ),
+        click.option(
+            "--graph",
+            metavar="FILE",
+            help="The new job's graph, TOML: its operators find their state by operator id.",
+        ),
+    ]
+
+
+class _Parallelism(click.ParamType[Any]):
+    name = "parallelism"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int | Literal["auto"]:
+        if value == AUTO:
+            return AUTO
+        try:
+            return int(value)
+        except ValueError:
+            self.fail(f"{value!r} is neither a number nor 'auto'", param, ctx)
+
+
+class _Bytes(click.ParamType[Any]):
+    name = "size"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        try:
+            return bytes_of(value)
+        except InvalidArgumentError as error:
+            self.fail(str(error), param, ctx)

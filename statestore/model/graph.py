@@ -1,0 +1,358 @@
+"""The graph of a job: its operators in creation order, and the edges between them.
+
+What Flink's ``StreamGraph`` knows of a job and what decides, in ``operator_id.py`` and
+``chaining.py``, which ids its operators have and which of them run in one task. Nothing of the
+operators' code is in it.
+
+A graph can be written as TOML (:meth:`JobGraph.from_toml`)::
+
+    [job]                         # every option may be left out
+    parallelism = 4               # of operators that name none; 1 by default
+    auto_generate_uids = false    # an operator without uid is an error
+
+    [[operator]]                  # in the order in which the job creates them
+    name = "orders"
+    kind = "source"
+    uid = "orders"
+
+    [[operator]]
+    name = "totals"
+    uid = "totals"
+    inputs = [{ from = "orders", partitioner = "hash" }]
+
+Where this differs from Flink: names are unique, two operators with one ``uid_hash`` are refused, a
+``uid_hash`` is no uid to ``auto_generate_uids``, and a slot group is not inherited from the inputs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import KW_ONLY, dataclass
+from enum import StrEnum
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+from typing import Final, TypeVar
+
+from statestore.errors import InvalidArgumentError, ParallelismError, StateStoreError
+from statestore.model.graph_toml import Table, close_match, graph_tables
+from statestore.model.keygroups import MAX_PARALLELISM, KeyGroupAssignment
+
+__all__ = ["ChainingStrategy", "Edge", "Exchange", "JobGraph", "Node", "Partitioner"]
+
+V = TypeVar("V")
+_HASH: Final = re.compile("[0-9a-fA-F]{32}")
+
+
+class _Word(StrEnum):
+    """An enum whose members may be written in any case, with spaces or hyphens."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> _Word:
+        word = re.sub("[ -]", "_", value.strip()).upper() if isinstance(value, str) else ""
+        if word in cls.__members__:
+            return cls[word]
+        what = re.sub("(?<=[a-z])(?=[A-Z])", " ", cls.__name__).lower()
+        raise InvalidArgumentError(
+            f"unknown {what} {value!r}: {close_match(word, cls.__members__)}"
+        )
+
+
+class ChainingStrategy(_Word):
+    """Whether an operator may run in the task of its input (Flink's ``ChainingStrategy``)."""
+
+    ALWAYS = "ALWAYS"
+    NEVER = "NEVER"
+    HEAD = "HEAD"
+    HEAD_WITH_SOURCES = "HEAD_WITH_SOURCES"
+
+
+class Partitioner(_Word):
+    """How an edge deals records to subtasks: the names of Flink's ``StreamPartitioner`` classes."""
+
+    FORWARD = "FORWARD"
+    REBALANCE = "REBALANCE"
+    RESCALE = "RESCALE"
+    HASH = "HASH"
+    SHUFFLE = "SHUFFLE"
+    GLOBAL = "GLOBAL"
+    BROADCAST = "BROADCAST"
+    CUSTOM = "CUSTOM"
+
+
+class Exchange(_Word):
+    """When an edge's records can be read (Flink's ``StreamExchangeMode``); BATCH never chains."""
+
+    PIPELINED = "PIPELINED"
+    BATCH = "BATCH"
+    UNDEFINED = "UNDEFINED"
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One operator of a job.
+
+    ``uid`` is the name that its author gave its state. ``uid_hash``, 32 hex digits (kept in lower
+    case), is an operator id to look up first on restore (Flink's ``setUidHash``); new snapshots do
+    not use it. ``max_parallelism`` None means derived. ``source`` is a source of the present
+    interface, ``legacy_source`` one of the old; ``yielding`` an operator that yields its thread
+    while it waits (async wait, sink writer).
+
+    Raises InvalidArgumentError, or ParallelismError when parallelism or max parallelism is not in
+    1..32768 or parallelism is above max parallelism.
+    """
+
+    name: str
+    _: KW_ONLY
+    uid: str | None = None
+    uid_hash: str | None = None
+    parallelism: int = 1
+    max_parallelism: int | None = None
+    strategy: ChainingStrategy = ChainingStrategy.ALWAYS
+    slot_group: str = "default"
+    source: bool = False
+    legacy_source: bool = False
+    yielding: bool = False
+
+    def __post_init__(self) -> None:
+        """Check every field; the message names the operator."""
+        _check_text("the name of an operator", self.name)
+        if self.uid is not None:
+            _check_text(f"the uid of {self}", self.uid)
+        _check_text(f"the slot group of {self}", self.slot_group)
+        for flag in ("source", "legacy_source", "yielding"):
+            _check_bool(f"{flag} of {self}", getattr(self, flag))
+        if self.source and self.legacy_source:
+            raise InvalidArgumentError(f"{self} is a source and a legacy source: choose one")
+        if self.uid_hash is not None:
+            if not _HASH.fullmatch(str(self.uid_hash)):
+                raise InvalidArgumentError(
+                    f"the uid_hash of {self} is {self.uid_hash!r}: it must be 32 hex digits, as "
+                    "operator ids are; a name goes into uid"
+                )
+            object.__setattr__(self, "uid_hash", self.uid_hash.lower())
+        highest = MAX_PARALLELISM if self.max_parallelism is None else self.max_parallelism
+        try:
+            object.__setattr__(self, "strategy", ChainingStrategy(self.strategy))
+            KeyGroupAssignment(max_parallelism=highest, parallelism=self.parallelism)
+        except (InvalidArgumentError, ParallelismError) as error:
+            raise type(error)(f"{self}: {error}") from error
+
+    def __str__(self) -> str:
+        """Return how messages name the operator."""
+        return f"operator {self.name!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """One edge: the names of both operators, how records are dealt, and which input it feeds.
+
+    ``partitioner`` None means forward when both operators have the same parallelism, else
+    rebalance: see :meth:`JobGraph.partitioner`. ``number`` is the input of the target, 0 if it has
+    one only and from 1 otherwise. Raises InvalidArgumentError.
+    """
+
+    source: str
+    target: str
+    _: KW_ONLY
+    partitioner: Partitioner | None = None
+    exchange: Exchange = Exchange.UNDEFINED
+    number: int = 0
+
+    def __post_init__(self) -> None:
+        """Check every field; the message names the edge."""
+        _check_text("the source of an edge", self.source)
+        _check_text("the target of an edge", self.target)
+        try:
+            if self.partitioner is not None:
+                object.__setattr__(self, "partitioner", Partitioner(self.partitioner))
+            object.__setattr__(self, "exchange", Exchange(self.exchange))
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{self}: {error}") from error
+        if type(self.number) is not int or self.number < 0:
+            raise InvalidArgumentError(
+                f"{self}: the input number is {self.number!r}: it must be 0 or more"
+            )
+
+    def __str__(self) -> str:
+        """Return how messages name the edge."""
+        return f"edge {self.source!r} -> {self.target!r}"
+
+
+@dataclass(frozen=True)
+class JobGraph:
+    """A whole job: ``nodes`` in creation order, ``edges`` in order of target, and its options.
+
+    Edges may be given in any order; those of one target keep theirs, which is the order of its
+    inputs. Two edges between the same operators are two edges. A node without in-edges is where
+    the job starts.
+
+    Raises InvalidArgumentError for two operators with one name, uid or uid_hash, an edge from or to
+    an operator that is not there, a source with inputs, a cycle, a forward edge between different
+    parallelisms, and a missing uid when ``auto_generate_uids`` is off.
+    """
+
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...] = ()
+    _: KW_ONLY
+    chaining: bool = True
+    chain_different_max: bool = True
+    auto_generate_uids: bool = True
+
+    def __post_init__(self) -> None:
+        """Bring the edges into order and check the graph as a whole."""
+        object.__setattr__(self, "nodes", tuple(self.nodes))
+        for option in ("chaining", "chain_different_max", "auto_generate_uids"):
+            _check_bool(option, getattr(self, option))
+        self._check_nodes()
+        edges = tuple(self.edges)
+        for edge in edges:
+            self._check_edge(edge)
+        # A stable sort: edges of one target keep their order.
+        in_order = sorted(edges, key=lambda edge: self._positions[edge.target])
+        object.__setattr__(self, "edges", tuple(in_order))
+        self.topological_order()
+
+    @classmethod
+    def from_toml(cls, text: str) -> JobGraph:
+        """Return the graph that a TOML document describes; the module's docstring shows one.
+
+        ``[job]``: ``chaining``, ``chain_different_max``, ``auto_generate_uids``, and the
+        ``parallelism`` and ``max_parallelism`` of operators that name none. ``[[operator]]``:
+        ``name``, ``uid``, ``uid_hash``, ``parallelism``, ``max_parallelism``, ``chaining`` (a
+        strategy), ``slot_group``, ``kind`` (source, legacy source, operator, yielding operator or
+        sink; without it: source if it has no inputs, else operator) and ``inputs``, a list of names
+        or of tables with ``from``, ``partitioner``, ``exchange`` and ``number``, or the same tables
+        as ``[[operator.input]]``.
+
+        Raises SettingsError, InvalidArgumentError or ParallelismError; all name the place.
+        """
+        tables = graph_tables(text)
+        nodes = tuple(_made(Node, place, table) for place, table in tables.nodes)
+        edges = tuple(_made(Edge, place, table) for place, table in tables.edges)
+        return cls(nodes, edges, **tables.options)
+
+    def node(self, name: str) -> Node:
+        """Return the operator called ``name``; InvalidArgumentError when there is none."""
+        return self.nodes[self.position(name)]
+
+    def position(self, name: str) -> int:
+        """Return the place of an operator in creation order, from 0; errors as :meth:`node`."""
+        if name not in self._positions:
+            raise InvalidArgumentError(
+                f"no operator {name!r}: {close_match(name, self._positions)}"
+            )
+        return self._positions[name]
+
+    def in_edges(self, node: Node | str) -> tuple[Edge, ...]:
+        """Return the edges into an operator, in the order of its inputs."""
+        return self._in_edges[self.nodes[self.position(_name(node))].name]
+
+    def out_edges(self, node: Node | str) -> tuple[Edge, ...]:
+        """Return the edges out of an operator, in creation order of their targets."""
+        return self._out_edges[self.nodes[self.position(_name(node))].name]
+
+    def partitioner(self, edge: Edge) -> Partitioner:
+        """Return how an edge deals records: what it names, else forward or rebalance."""
+        if edge.partitioner is not None:
+            return edge.partitioner
+        equal = self.node(edge.source).parallelism == self.node(edge.target).parallelism
+        return Partitioner.FORWARD if equal else Partitioner.REBALANCE
+
+    def topological_order(self) -> tuple[str, ...]:
+        """Return the names so that each comes after its inputs; always the same order."""
+        return self._topological_order
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return {node.name: position for position, node in enumerate(self.nodes)}
+
+    @cached_property
+    def _in_edges(self) -> dict[str, tuple[Edge, ...]]:
+        return self._grouped((edge.target, edge) for edge in self.edges)
+
+    @cached_property
+    def _out_edges(self) -> dict[str, tuple[Edge, ...]]:
+        return self._grouped((edge.source, edge) for edge in self.edges)
+
+    def _grouped(self, pairs: Iterable[tuple[str, Edge]]) -> dict[str, tuple[Edge, ...]]:
+        groups: dict[str, list[Edge]] = {node.name: [] for node in self.nodes}
+        for name, edge in pairs:
+            groups[name].append(edge)
+        return {name: tuple(edges) for name, edges in groups.items()}
+
+    @cached_property
+    def _topological_order(self) -> tuple[str, ...]:
+        inputs = {name: [e.source for e in edges] for name, edges in self._in_edges.items()}
+        try:
+            return tuple(TopologicalSorter(inputs).static_order())
+        except CycleError as error:
+            path = " -> ".join(map(repr, error.args[1]))
+            raise InvalidArgumentError(
+                f"the job graph has a cycle: {path}; remove one of these edges"
+            ) from error
+
+    def _check_nodes(self) -> None:
+        seen: dict[tuple[str, str], str] = {}
+        for node in self.nodes:
+            if not isinstance(node, Node):
+                raise InvalidArgumentError(f"a node is a Node, not {type(node).__name__}")
+            if not self.auto_generate_uids and node.uid is None:
+                raise InvalidArgumentError(
+                    f"{node} has no uid, and auto_generate_uids is off: give it one"
+                )
+            if ("name", node.name) in seen:
+                raise InvalidArgumentError(f"two operators are called {node.name!r}: rename one")
+            seen["name", node.name] = node.name
+            for what, value in (("uid", node.uid), ("uid_hash", node.uid_hash)):
+                if value is None:
+                    continue
+                other = seen.setdefault((what, value), node.name)
+                if other != node.name:
+                    raise InvalidArgumentError(
+                        f"the operators {other!r} and {node.name!r} have one {what}, {value!r}: "
+                        "give each its own, or both would claim the same state"
+                    )
+
+    def _check_edge(self, edge: Edge) -> None:
+        if not isinstance(edge, Edge):
+            raise InvalidArgumentError(f"an edge is an Edge, not {type(edge).__name__}")
+        for name in (edge.source, edge.target):
+            if name not in self._positions:
+                hint = close_match(name, self._positions)
+                raise InvalidArgumentError(f"{edge}: there is no operator {name!r}; {hint}")
+        source, target = self.node(edge.source), self.node(edge.target)
+        if target.source or target.legacy_source:
+            raise InvalidArgumentError(
+                f"{edge}: {target} is a source and has no inputs; remove the edge, or make it an "
+                "operator"
+            )
+        forward = edge.partitioner is Partitioner.FORWARD
+        if forward and source.parallelism != target.parallelism:
+            raise InvalidArgumentError(
+                f"{edge} is forward, but goes from parallelism {source.parallelism} to "
+                f"{target.parallelism}: use rebalance or rescale, or make them equal"
+            )
+
+
+def _name(node: Node | str) -> str:
+    return node.name if isinstance(node, Node) else node
+
+
+def _made(build: Callable[..., V], place: str, table: Table) -> V:
+    """Build a node or an edge; an error gets the place in the document as a note."""
+    try:
+        return build(**table)
+    except StateStoreError as error:
+        error.add_note(f"in the job graph at {place}")
+        raise
+
+
+def _check_text(what: str, value: object) -> None:
+    if not isinstance(value, str) or not value:
+        raise InvalidArgumentError(f"{what} must be a string that is not empty, not {value!r}")
+
+
+def _check_bool(what: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise InvalidArgumentError(f"{what} must be true or false, not {value!r}")

@@ -1,0 +1,92 @@
+"""Who the operators of a checkpoint are, and how many subtasks and key groups each has.
+
+The store names an operator by a label, under which its state lies: its uid, or, for an operator of
+a job graph that has none, its name. Without a graph every label is a uid, and all operators have
+the parallelism of the job.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from statestore.errors import InvalidArgumentError
+from statestore.model.chaining import job_vertices
+from statestore.model.graph import JobGraph, Node
+from statestore.model.graph_toml import close_match
+from statestore.model.operator_id import operator_id, operator_ids
+
+__all__ = ["Operators", "label_of"]
+
+
+def label_of(node: Node) -> str:
+    """Return the label of an operator: its uid, else its name."""
+    return node.name if node.uid is None else node.uid
+
+
+@dataclass(frozen=True)
+class Operators:
+    """The operators of a job at ``parallelism``, as its graph has them, if there is one."""
+
+    parallelism: int
+    graph: JobGraph | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse two operators with one label with InvalidArgumentError."""
+        seen: dict[str, Node] = {}
+        for node in self.graph.nodes if self.graph else ():
+            other = seen.setdefault(label_of(node), node)
+            if other is not node:
+                raise InvalidArgumentError(
+                    f"{other} and {node} would keep their state in one place, {label_of(node)!r}: "
+                    "the uid of one is the name of the other, which has no uid; give it one"
+                )
+
+    def parallelism_of(self, label: str) -> int:
+        """Return the number of subtasks of an operator."""
+        node = self._by_label.get(label)
+        return self.parallelism if node is None else node.parallelism
+
+    def max_parallelism_of(self, label: str) -> int | None:
+        """Return the max parallelism that the graph gives an operator, None when it gives none.
+
+        It is that of the head of the operator's chain, as a chain runs as one job vertex.
+        """
+        node = self._by_label.get(label)
+        return None if node is None else self._max_parallelism.get(node.name)
+
+    def has_uid(self, label: str) -> bool:
+        """Return whether the label is a uid, from which the operator's id comes."""
+        node = self._by_label.get(label)
+        return node is None or node.uid is not None
+
+    def name_of(self, label: str) -> str | None:
+        """Return the name of an operator in the graph, None when there is no graph."""
+        node = self._by_label.get(label)
+        return None if node is None else node.name
+
+    def id_of(self, label: str) -> str:
+        """Return the operator id: from the uid, or generated from the place in the graph."""
+        node = self._by_label.get(label)
+        return operator_id(label) if node is None else self._ids[node.name]
+
+    def check(self, label: str) -> None:
+        """Raise InvalidArgumentError when there is a graph, and no operator with this label."""
+        if self.graph is not None and label not in self._by_label:
+            raise InvalidArgumentError(
+                f"the job graph has no operator {label!r}: {close_match(label, self._by_label)}. "
+                "State is kept under the operator's uid, or under its name when it has no uid"
+            )
+
+    @cached_property
+    def _by_label(self) -> dict[str, Node]:
+        return {label_of(node): node for node in self.graph.nodes} if self.graph else {}
+
+    @cached_property
+    def _ids(self) -> dict[str, str]:
+        return operator_ids(self.graph) if self.graph else {}
+
+    @cached_property
+    def _max_parallelism(self) -> dict[str, int | None]:
+        vertices = job_vertices(self.graph, self._ids) if self.graph else ()
+        return {name: vertex.max_parallelism for vertex in vertices for name in vertex.nodes}

@@ -1,0 +1,400 @@
+"""Which slot a subtask runs in, so that it lies close to its state.
+
+Follows Flink 2.3. :func:`select_slot` is the default scheduler's ``SlotSelectionStrategy`` family:
+``DefaultLocationPreferenceSlotSelectionStrategy``,
+``EvenlySpreadOutLocationPreferenceSlotSelectionStrategy``, and
+``PreviousAllocationSlotSelectionStrategy`` around either; :func:`preferred_locations` is its
+``DefaultPreferredLocationsRetriever``. :func:`assign_by_locality` is the adaptive scheduler's
+``StateLocalitySlotAssigner``, and :func:`slots_per_group` its ``SlotSharingSlotAllocator``.
+:func:`place_subtasks` is the same rule for the subtasks of one operator.
+
+Where Flink takes any of several, these functions are deterministic: of equally good slots
+:func:`select_slot` takes the first one offered, groups left over get the remaining slots in
+ascending order, and sharing groups with equal headroom are served in the order given.
+
+Differs on purpose: resource profiles are left out, so offer only slots that fit; fewer slots than
+groups, a slot offered twice and an unknown vertex are errors.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple, TypeVar
+
+from statestore.errors import InvalidArgumentError, ParallelismError
+from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
+from statestore.model.redistribution import check_parallelism
+
+__all__ = [
+    "Locality",
+    "LocalityAssignment",
+    "Location",
+    "PreviousAllocation",
+    "ProducerInput",
+    "Selection",
+    "Slot",
+    "SlotStrategy",
+    "VertexDemand",
+    "VertexState",
+    "assign_by_locality",
+    "place_subtasks",
+    "preferred_locations",
+    "select_slot",
+    "slots_per_group",
+]
+
+Group = TypeVar("Group", int, str)
+Vertex = int | str
+
+_MOST_NEIGHBOURS: Final = 8
+
+
+class Locality(StrEnum):
+    """How close a slot is to the preferred locations."""
+
+    LOCAL = "LOCAL"
+    HOST_LOCAL = "HOST_LOCAL"
+    NON_LOCAL = "NON_LOCAL"
+    UNCONSTRAINED = "UNCONSTRAINED"  # there was no preference
+
+
+class SlotStrategy(StrEnum):
+    """How the default scheduler picks a slot.
+
+    EVENLY is ``taskmanager.load-balance.mode: SLOTS``; a streaming job with local recovery uses the
+    strategy around previous allocations, a batch job never does.
+    """
+
+    DEFAULT = "default"
+    EVENLY = "evenly"
+    PREVIOUS_DEFAULT = "previous-default"
+    PREVIOUS_EVENLY = "previous-evenly"
+
+    @classmethod
+    def _missing_(cls, value: object) -> SlotStrategy:
+        known = ", ".join(repr(strategy.value) for strategy in cls)
+        raise InvalidArgumentError(f"unknown slot strategy {value!r}: use one of {known}")
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A task manager and the host that it runs on."""
+
+    task_manager: str
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A free slot; ``utilization`` is the share of its task manager's slots that are taken.
+
+    Raises InvalidArgumentError if the id is not an int, or utilization is not in 0..1.
+    """
+
+    slot: int
+    task_manager: str
+    host: str
+    utilization: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_int("a slot id", self.slot)
+        if isinstance(self.utilization, bool) or not 0 <= self.utilization <= 1:
+            raise InvalidArgumentError(
+                f"slot {self.slot}: utilization must be in 0..1, not {self.utilization!r}"
+            )
+
+
+class Selection(NamedTuple):
+    """The slot that was picked, and how close it is."""
+
+    slot: int
+    locality: Locality
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerInput:
+    """One input of a subtask: where its producers run, and how many subtasks consume them."""
+
+    producers: tuple[Location, ...]
+    consumers: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PreviousAllocation:
+    """What an old subtask had: its slot, its key groups, and the bytes of their state.
+
+    Bytes are the full sizes of its keyed handles, shared files included. Raises
+    InvalidArgumentError if the slot is not an int or the size is negative.
+    """
+
+    slot: int
+    key_groups: KeyGroupRange
+    size_bytes: int
+
+    def __post_init__(self) -> None:
+        _check_int("a slot id", self.slot)
+        if _check_int("size_bytes", self.size_bytes) < 0:
+            raise InvalidArgumentError(f"slot {self.slot}: {self.size_bytes} bytes, below 0")
+
+
+@dataclass(frozen=True, slots=True)
+class VertexState:
+    """A vertex to be placed: its max parallelism, and where its state lies."""
+
+    vertex: Vertex
+    max_parallelism: int
+    previous: tuple[PreviousAllocation, ...] = ()
+
+
+class LocalityAssignment(NamedTuple):
+    """Which group gets which slot.
+
+    ``scores`` holds per group and old slot the score, where it is positive; ``by_score`` the slots
+    that were given for their score; ``slots`` those and the ones for the ``rest`` of the groups.
+    """
+
+    scores: dict[str, dict[int, int]]
+    by_score: dict[str, int]
+    rest: tuple[str, ...]
+    slots: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class VertexDemand:
+    """The parallelism that a vertex needs at least, and the one that it wants.
+
+    Raises ParallelismError unless 1 <= minimum <= wanted <= 32768.
+    """
+
+    minimum: int
+    wanted: int
+
+    def __post_init__(self) -> None:
+        check_parallelism(self.minimum, "the minimum parallelism")
+        check_parallelism(self.wanted, "the wanted parallelism")
+        if self.minimum > self.wanted:
+            raise ParallelismError(
+                f"the minimum parallelism {self.minimum} is above the wanted one, {self.wanted}"
+            )
+
+    def parallelism(self, slots: int) -> int:
+        """Return the parallelism in a sharing group of ``slots`` slots."""
+        return min(self.wanted, slots)
+
+
+def preferred_locations(
+    last: Location | None, inputs: Iterable[ProducerInput] = ()
+) -> tuple[Location, ...]:
+    """Return where a subtask would like to run, each location once.
+
+    ``last`` is where it ran before, if it restores state: nothing else counts then. Else it is the
+    producers of the input with the fewest locations, the later one on a tie; inputs with more than
+    8 producers or 8 consumers, and without producers, are ignored. For a slot that several subtasks
+    share, join theirs: a location named twice weighs twice.
+    """
+    if last is not None:
+        return (last,)
+    best: tuple[Location, ...] = ()
+    for one in inputs:
+        if one.consumers <= _MOST_NEIGHBOURS and len(one.producers) <= _MOST_NEIGHBOURS:
+            distinct = tuple(dict.fromkeys(one.producers))
+            if distinct and (not best or len(distinct) <= len(best)):
+                best = distinct
+    return best
+
+
+def select_slot(
+    strategy: SlotStrategy | str,
+    free: Sequence[Slot],
+    *,
+    preferred: Sequence[Location] = (),
+    prior: Collection[int] = (),
+    reserved: Collection[int] = (),
+) -> Selection | None:
+    """Return the slot for one subtask, or one shared slot, or None if there is none for it.
+
+    The strategies around a previous allocation take a slot of ``prior``, also if it is reserved,
+    and else none of ``reserved``: those hold the local state of other subtasks. The others look at
+    neither. Raises InvalidArgumentError for an unknown strategy, or a slot offered twice.
+    """
+    strategy = SlotStrategy(strategy)
+    _check_distinct([slot.slot for slot in free])
+    if strategy in (SlotStrategy.PREVIOUS_DEFAULT, SlotStrategy.PREVIOUS_EVENLY):
+        for slot in free:
+            if slot.slot in prior:
+                return Selection(slot.slot, Locality.LOCAL)
+        free = [slot for slot in free if slot.slot not in reserved]
+    if not free:
+        return None
+    best = max(free, key=lambda slot: _preference(strategy, slot, preferred))
+    return Selection(best.slot, _locality(best, preferred))
+
+
+def _preference(strategy: SlotStrategy, slot: Slot, preferred: Sequence[Location]) -> float:
+    local = sum(place.task_manager == slot.task_manager for place in preferred)
+    on_host = sum(place.host == slot.host for place in preferred)
+    if strategy in (SlotStrategy.EVENLY, SlotStrategy.PREVIOUS_EVENLY):
+        return local * 20 + on_host * 2 - slot.utilization
+    return local * 10 + on_host
+
+
+def _locality(slot: Slot, preferred: Sequence[Location]) -> Locality:
+    if not preferred:
+        return Locality.UNCONSTRAINED
+    if any(place.task_manager == slot.task_manager for place in preferred):
+        return Locality.LOCAL
+    if any(place.host == slot.host for place in preferred):
+        return Locality.HOST_LOCAL
+    return Locality.NON_LOCAL
+
+
+def slots_per_group(groups: Mapping[str, Sequence[VertexDemand]], free: int) -> dict[str, int]:
+    """Return how many slots each slot sharing group gets.
+
+    A group gets what its neediest vertex needs, and an equal share of what is free beyond all
+    needs, up to what its widest vertex wants; the groups that want least beyond their need come
+    first, so that others get what they leave. A vertex then runs with
+    :meth:`VertexDemand.parallelism`.
+
+    Raises InvalidArgumentError if a group is empty, or fewer slots are free than needed.
+    """
+    for group, demands in groups.items():
+        if not demands:
+            raise InvalidArgumentError(f"slot sharing group {group!r} has no vertex: leave it out")
+    needs = {group: max(vertex.minimum for vertex in each) for group, each in groups.items()}
+    room = {g: max(vertex.wanted for vertex in each) - needs[g] for g, each in groups.items()}
+    left = _check_int("the number of free slots", free) - sum(needs.values())
+    if left < 0:
+        raise _too_few(sum(needs.values()), free)
+    slots = {}
+    for done, group in enumerate(sorted(groups, key=lambda group: room[group])):
+        extra = min(room[group], left // (len(groups) - done))
+        slots[group] = needs[group] + extra
+        left -= extra
+    return {group: slots[group] for group in groups}
+
+
+def assign_by_locality(
+    vertices: Sequence[VertexState],
+    groups: Mapping[str, Sequence[tuple[Vertex, int]]],
+    free: Sequence[int],
+) -> LocalityAssignment:
+    """Return the slot of every group of subtasks that share one.
+
+    ``groups`` holds per group its (vertex, subtask) pairs; a vertex has as many subtasks as the
+    groups name. A group scores, in an old slot, about the bytes of its new key groups that lie
+    there. The highest score is served first; on a tie the smaller slot id, then the smaller group.
+
+    Raises InvalidArgumentError if a vertex is unknown or given twice, a subtask is missing or in
+    two groups, or a slot is offered twice or too few are; ParallelismError if a vertex has more
+    subtasks than its max parallelism.
+    """
+    known = {state.vertex: state for state in vertices}
+    if len(known) < len(vertices):
+        raise InvalidArgumentError("a vertex is given twice: give its old subtasks together")
+    scores: dict[str, dict[int, int]] = {}
+    for vertex, owners in _owners(groups, known).items():
+        assignment = KeyGroupAssignment(
+            max_parallelism=known[vertex].max_parallelism, parallelism=len(owners)
+        )
+        _add_scores(scores, owners, assignment, known[vertex].previous)
+    by_score, remaining = _assign(scores, tuple(groups), free)
+    return LocalityAssignment(scores, by_score, tuple(remaining), by_score | remaining)
+
+
+def place_subtasks(
+    assignment: KeyGroupAssignment, previous: Sequence[PreviousAllocation], free: Sequence[int]
+) -> tuple[int, ...]:
+    """Return the slot of every new subtask of one operator: where most of its bytes lie.
+
+    As :func:`assign_by_locality` with one group per subtask, the smaller subtask being first on a
+    tie. Raises InvalidArgumentError if a slot is offered twice, or fewer than subtasks are.
+    """
+    scores: dict[int, dict[int, int]] = {}
+    subtasks = range(assignment.parallelism)
+    _add_scores(scores, dict(enumerate(subtasks)), assignment, previous)
+    by_score, remaining = _assign(scores, subtasks, free)
+    slots = by_score | remaining
+    return tuple(slots[subtask] for subtask in subtasks)
+
+
+def _owners(
+    groups: Mapping[str, Sequence[tuple[Vertex, int]]], known: Collection[Vertex]
+) -> dict[Vertex, dict[int, str]]:
+    """Per vertex the group of each of its subtasks, once all of them are known to be there."""
+    owners: dict[Vertex, dict[int, str]] = {}
+    for group, members in groups.items():
+        for vertex, subtask in members:
+            if vertex not in known:
+                raise InvalidArgumentError(
+                    f"group {group!r} has vertex {vertex!r}; there is {[*known]}"
+                )
+            owner = owners.setdefault(vertex, {}).setdefault(subtask, group)
+            if owner != group:
+                raise InvalidArgumentError(
+                    f"subtask {subtask} of vertex {vertex!r} is in groups {owner!r} and {group!r}"
+                )
+    for vertex, subtasks in owners.items():
+        if missing := set(range(len(subtasks))) - subtasks.keys():
+            raise InvalidArgumentError(
+                f"no group has subtask {min(missing)} of vertex {vertex!r}, which has {[*subtasks]}"
+            )
+    return owners
+
+
+def _add_scores(
+    scores: dict[Group, dict[int, int]],
+    owners: Mapping[int, Group],
+    assignment: KeyGroupAssignment,
+    previous: Iterable[PreviousAllocation],
+) -> None:
+    """Add what every new subtask of one vertex finds in old slots to the score of its group."""
+    for old in previous:
+        # Flink's rounding: whole bytes per key group, and 1 at least; empty state counts 1 in all.
+        per_group = max(1, old.size_bytes // len(old.key_groups))
+        first, last = map(assignment.subtask_of, (old.key_groups.first, old.key_groups.last))
+        for subtask in range(first, last + 1):
+            common = assignment.range_of(subtask).intersect(old.key_groups)
+            score = len(common) * per_group if common and old.size_bytes else 1
+            in_slot = scores.setdefault(owners[subtask], {})
+            in_slot[old.slot] = in_slot.get(old.slot, 0) + score
+
+
+def _assign(
+    scores: Mapping[Group, Mapping[int, int]], groups: Sequence[Group], free: Sequence[int]
+) -> tuple[dict[Group, int], dict[Group, int]]:
+    """The slots given for their score, and those of the groups left over."""
+    _check_distinct(free)
+    if len(free) < len(groups):
+        raise _too_few(len(groups), len(free))
+    pairs = sorted((-n, slot, g) for g, in_slot in scores.items() for slot, n in in_slot.items())
+    left, chosen = set(free), dict[Group, int]()
+    for _, slot, group in pairs:
+        if slot in left and group not in chosen:
+            chosen[group] = slot
+            left.remove(slot)
+    rest = (group for group in groups if group not in chosen)
+    return chosen, dict(zip(rest, sorted(left), strict=False))
+
+
+def _too_few(needed: int, free: int) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{needed} slots are needed and {free} are free: free more slots, or lower the parallelism"
+    )
+
+
+def _check_distinct(slots: Sequence[int]) -> None:
+    for slot, times in Counter(slots).items():
+        _check_int("a slot id", slot)
+        if times > 1:
+            raise InvalidArgumentError(f"slot {slot} is offered twice")
+
+
+def _check_int(name: str, value: object) -> int:
+    # bool is an int to Python; as an id or a number it is always a mistake.
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidArgumentError(f"{name} must be an int, not {value!r}")
+    return value

@@ -1,0 +1,37 @@
+"""Numbers of bytes as people write them: ``256MiB``, ``1.5 GB``, ``4096``."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import Final
+
+from statestore.errors import InvalidArgumentError
+
+__all__ = ["bytes_of"]
+
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+_DECIMAL: Final = {f"{prefix}b": 1000**power for power, prefix in enumerate(" kmgtpe") if power}
+_BINARY: Final = {f"{prefix}ib": 1024**power for power, prefix in enumerate(" kmgtpe") if power}
+_UNITS: Final = {"": 1, "b": 1, "bytes": 1} | _DECIMAL | _BINARY
+
+
+def bytes_of(text: str | int) -> int:
+    """Return the number of bytes that a text means; a number is one already.
+
+    Units of 1000 are kB, MB, GB, TB, PB, EB, units of 1024 are KiB, MiB, …, in any case of letters.
+    (Flink's MemorySize reads both as 1024.) Raises InvalidArgumentError for anything else, for a
+    fraction of a byte, and for less than one.
+    """
+    match = _SIZE.fullmatch(text.strip()) if isinstance(text, str) else None
+    if isinstance(text, int) and not isinstance(text, bool):
+        size = Decimal(text)
+    elif match is not None and match[2].lower() in _UNITS:
+        size = Decimal(match[1]) * _UNITS[match[2].lower()]
+    else:
+        raise InvalidArgumentError(
+            f"{text!r} is no number of bytes; write 256MiB, 1.5GB, 4096 or the like"
+        )
+    if size < 1 or size != int(size):
+        raise InvalidArgumentError(f"{text!r} is not a whole number of bytes, 1 at least")
+    return int(size)

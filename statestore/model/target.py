@@ -1,0 +1,155 @@
+"""What a checkpoint is restored for: a parallelism, one to be chosen, or a job by its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from statestore.errors import InvalidArgumentError
+from statestore.model.byte_ranges import KeyGroupDecision, decide_for_key_groups
+from statestore.model.graph import JobGraph
+from statestore.model.manifest import KeyedEntry, Manifest
+from statestore.model.matching import Matching, StoredOperator, check_parallelism, match
+from statestore.model.operators import label_of
+from statestore.model.parallelism import BYTES_PER_TASK
+from statestore.model.plan import ParallelismChoice, RestorePlan, plan_restore
+from statestore.model.sizes import bytes_of
+
+__all__ = ["AUTO", "RestoreTarget", "matching_of", "plan_target"]
+
+AUTO: Literal["auto"] = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestoreTarget:
+    """Who restores: ``parallelism`` subtasks of each operator, or the operators of ``graph``.
+
+    ``parallelism`` None is as the checkpoint was taken, ``"auto"`` chooses it so that a subtask
+    gets about ``bytes_per_task`` bytes of keyed state (None: Flink's 16 MiB). A graph brings the
+    parallelism of each operator with it, and stored state that no operator of it claims is refused
+    unless ``allow_non_restored_state``. Raises InvalidArgumentError for what does not go together.
+    """
+
+    parallelism: int | Literal["auto"] | None = None
+    max_parallelism: int | None = None
+    bytes_per_task: int | None = None
+    graph: JobGraph | None = None
+    allow_non_restored_state: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse two answers to one question."""
+        if isinstance(self.parallelism, str) and self.parallelism != AUTO:
+            raise InvalidArgumentError(
+                f"parallelism is a number or {AUTO!r}, not {self.parallelism!r}"
+            )
+        if self.bytes_per_task is not None and self.parallelism != AUTO:
+            raise InvalidArgumentError(
+                "bytes_per_task chooses a parallelism, and one is given; ask for parallelism "
+                f"{AUTO!r}"
+            )
+        if self.bytes_per_task is not None:
+            bytes_of(self.bytes_per_task)
+        if self.graph is not None and (self.parallelism, self.max_parallelism) != (None, None):
+            raise InvalidArgumentError(
+                "the job graph says the parallelism and max parallelism of each operator; give "
+                "either it or them"
+            )
+        if self.graph is None and self.allow_non_restored_state:
+            raise InvalidArgumentError(
+                "allow_non_restored_state is about the operators of a job: give its graph; without "
+                "one no state is refused"
+            )
+
+
+def plan_target(
+    manifest: Manifest, target: RestoreTarget, local: Container[str] = frozenset()
+) -> RestorePlan:
+    """Return the plan of a restore; unclaimed state is in its ``matching``, and not yet refused.
+
+    Raises ParallelismError, naming the operator, or InvalidArgumentError. See
+    :func:`~statestore.model.plan.plan_restore` for ``local``.
+    """
+    if target.graph is not None:
+        return _plan_graph(manifest, target.graph, local)
+    choices: tuple[ParallelismChoice, ...] = ()
+    parallelism: int | Mapping[str, int]
+    if target.parallelism == AUTO:
+        per_task = BYTES_PER_TASK if target.bytes_per_task is None else target.bytes_per_task
+        choices = choices_of(manifest, per_task)
+        parallelism = max((c.decision.parallelism for c in choices), default=manifest.parallelism)
+    elif target.parallelism is None:
+        known = manifest.operators
+        parallelism = {uid: known.parallelism_of(uid) for uid in manifest.uids}
+    else:
+        parallelism = target.parallelism
+    plan = plan_restore(manifest, parallelism, target.max_parallelism, local=local)
+    if target.parallelism is None:
+        plan = replace(plan, parallelism=manifest.parallelism)
+    return replace(plan, choices=choices)
+
+
+def choices_of(manifest: Manifest, bytes_per_task: int) -> tuple[ParallelismChoice, ...]:
+    """Return, for each operator with keyed state, the parallelism that its bytes ask for.
+
+    None is above the smallest max parallelism in the checkpoint: the job gets the largest of them,
+    and each operator must be able to run at it.
+    """
+    limit = min((entry.state.max_parallelism for entry in manifest.keyed), default=1)
+    return tuple(
+        ParallelismChoice(uid, _decide(entries, bytes_per_task, limit))
+        for uid in manifest.uids
+        if (entries := [entry for entry in manifest.keyed if entry.state.uid == uid])
+    )
+
+
+def _decide(entries: list[KeyedEntry], bytes_per_task: int, limit: int) -> KeyGroupDecision:
+    """Decide from the bytes of each key group, all states of the operator together."""
+    sizes = [0] * entries[0].state.max_parallelism
+    for entry in entries:
+        for handle in entry.handles:
+            groups = handle.key_groups
+            share, rest = divmod(handle.size_bytes, len(groups))
+            for at, group in enumerate(range(groups.first, groups.last + 1)):
+                sizes[group] += share + (at < rest)
+    return decide_for_key_groups(sizes, bytes_per_task=bytes_per_task, max_parallelism=limit)
+
+
+def matching_of(manifest: Manifest, graph: JobGraph) -> Matching:
+    """Return which operator of a job finds which of the checkpoint; see ``matching.py``."""
+    return match([_stored(manifest, uid) for uid in manifest.uids], graph, manifest.graph)
+
+
+def _stored(manifest: Manifest, uid: str) -> StoredOperator:
+    entries = [entry for entry in manifest.entries if entry.state.uid == uid]
+    keyed = [entry for entry in entries if isinstance(entry, KeyedEntry)]
+    has_uid = manifest.operators.has_uid(uid)
+    return StoredOperator(
+        operator_id=manifest.operators.id_of(uid),
+        uid=uid if has_uid else None,
+        name=manifest.operators.name_of(uid),
+        states=tuple(entry.state.name for entry in entries),
+        rows=sum(entry.rows for entry in entries),
+        size_bytes=sum(entry.size_bytes for entry in entries),
+        max_parallelism=keyed[0].state.max_parallelism if keyed else None,
+        parallelism=manifest.operators.parallelism_of(uid),
+    )
+
+
+def _plan_graph(manifest: Manifest, graph: JobGraph, local: Container[str]) -> RestorePlan:
+    matching = matching_of(manifest, graph)
+    check_parallelism(matching, graph)
+    uids = {manifest.operators.id_of(uid): uid for uid in manifest.uids}
+    claimed = {
+        label_of(found.node): uids[found.stored.operator_id]
+        for found in matching.nodes
+        if found.stored is not None
+    }
+    parallelism = {
+        uids[found.stored.operator_id]: found.node.parallelism
+        for found in matching.nodes
+        if found.stored is not None
+    }
+    plan = plan_restore(manifest, parallelism, local=local)
+    most = max((node.parallelism for node in graph.nodes), default=1)
+    return replace(plan, parallelism=most, matching=matching, claimed=claimed)

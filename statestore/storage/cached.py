@@ -1,0 +1,264 @@
+"""A storage with a copy on this host of what was written or read here last.
+
+After a restart most subtasks come back where they were; with a local copy they read their state
+from the disk beside them and not from the store (Flink's local recovery, ``from-local``). Data
+files alone are kept, never what a commit is made of. A copy is only a second chance: its reader
+compares its SHA-256 with the manifest's and otherwise goes to the store, and a cache that cannot be
+written stops nobody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import uuid
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from statestore.errors import InvalidArgumentError, StorageError
+from statestore.storage.base import Storage
+
+__all__ = ["DEFAULT_LIMIT_BYTES", "CachedStorage"]
+
+DEFAULT_LIMIT_BYTES = 10 * 2**30
+
+# The cache is looked through for what is too much after so much has been added.
+_TRIM_EVERY_BYTES = 64 * 2**20
+_CHUNK_BYTES = 2**20
+_log = logging.getLogger(__name__)
+
+
+class CachedStorage:
+    """Another storage, and a folder of this host with copies of its data files.
+
+    Any number of processes and stores may share the folder. It holds up to ``limit_bytes``, of
+    which what was used least lately goes first. It may be deleted at any time.
+    """
+
+    def __init__(
+        self, storage: Storage, folder: str | Path, limit_bytes: int = DEFAULT_LIMIT_BYTES
+    ) -> None:
+        """Wrap a storage; nothing is made yet. InvalidArgumentError for a limit that holds
+        nothing.
+        """
+        if limit_bytes < 1:
+            raise InvalidArgumentError(
+                f"a local cache of {limit_bytes} bytes holds nothing; give at least 1, or none"
+            )
+        self._storage, self._limit_bytes = storage, limit_bytes
+        self._root = Path(folder).expanduser().absolute()
+        # Two stores may hold files of one name, such as a copy and its original.
+        self._folder = self._root / hashlib.sha256(storage.url.encode()).hexdigest()[:16]
+        self._added_bytes = 0
+        self.url = storage.url
+
+    # --- the copies -------------------------------------------------------------------------------
+
+    def copy_of(self, name: str) -> Path | None:
+        """Return where the copy of a file lies on this host, None when there is none."""
+        path = self._folder / name
+        return path if path.is_file() else None
+
+    def copies(self) -> frozenset[str]:
+        """Return the names of all files that have a copy on this host."""
+        found = (path.relative_to(self._folder) for path in self._folder.rglob("*.parquet"))
+        return frozenset(path.as_posix() for path in found)
+
+    def fetch(self, name: str) -> Path | None:
+        """Copy a file of the store here and return where; None when there is no room for it.
+
+        FileNotFoundError when the store has none, StorageError when it cannot be read.
+        """
+        copy = _Copy.begin(self._folder / name)
+        with self._storage.open_read(name) as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                copy.write(chunk)
+        return self._keep(copy)
+
+    def drop(self, name: str) -> None:
+        """Forget the copy of a file."""
+        with _Harmless("delete", self._folder / name):
+            (self._folder / name).unlink(missing_ok=True)
+
+    def touch(self, name: str) -> None:
+        """Mark the copy of a file as used now."""
+        with suppress(FileNotFoundError), _Harmless("touch", self._folder / name):
+            os.utime(self._folder / name)
+
+    def _keep(self, copy: _Copy) -> Path | None:
+        self._added_bytes += copy.size
+        kept = copy.keep()
+        if self._added_bytes >= _TRIM_EVERY_BYTES:
+            self.trim()
+        return kept
+
+    def trim(self) -> None:
+        """Delete what was used least lately, until the folder is within its limit."""
+        self._added_bytes = 0
+        with _Harmless("trim", self._root):
+            found = []
+            for parent, _, names in os.walk(self._root):
+                for name in names:
+                    path = Path(parent, name)
+                    with suppress(FileNotFoundError):  # another process trims as well
+                        stat = path.stat()
+                        found.append((stat.st_mtime_ns, stat.st_size, path))
+            excess = sum(size for _, size, _ in found) - self._limit_bytes
+            for _, size, path in sorted(found):
+                if excess <= 0:
+                    return
+                path.unlink(missing_ok=True)
+                excess -= size
+
+    # --- the storage ------------------------------------------------------------------------------
+
+    def read(self, name: str) -> bytes:
+        """Return the bytes of a file of the store."""
+        return self._storage.read(name)
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Put a file into the store if its name is free."""
+        return self._storage.put_if_absent(name, data)
+
+    def list(self, folder: str) -> tuple[str, ...]:
+        """Return the names of all files below a folder of the store."""
+        return self._storage.list(folder)
+
+    def is_empty(self) -> bool:
+        """Return whether nothing lies in the store yet."""
+        return self._storage.is_empty()
+
+    def delete(self, name: str) -> None:
+        """Remove a file from the store, and its copy."""
+        self.drop(name)
+        self._storage.delete(name)
+
+    def size(self, name: str) -> int:
+        """Return the length of a file of the store."""
+        return self._storage.size(name)
+
+    def open_write(self, name: str) -> BinaryIO:
+        """Return a file of the store to write; once it is closed there is a copy of it here."""
+        file = self._storage.open_write(name)
+        return cast(BinaryIO, _Tee(file, _Copy.begin(self._folder / name), self))
+
+    def open_read(self, name: str) -> BinaryIO:
+        """Return a file of the store to read."""
+        return self._storage.open_read(name)
+
+    def sync(self, names: Iterable[str]) -> None:
+        """Make files of the store durable; copies need not be."""
+        self._storage.sync(names)
+        self.trim()
+
+    def native_path(self, name: str) -> str | None:
+        """Return what the other storage does."""
+        return self._storage.native_path(name)
+
+    def spark_url(self, name: str) -> str:
+        """Return the URL of the store's own file or folder."""
+        return self._storage.spark_url(name)
+
+    def hadoop_settings(self) -> dict[str, str]:
+        """Return what the other storage does."""
+        return self._storage.hadoop_settings()
+
+
+class _Harmless:
+    """Log what the local disk refuses, and go on without the cache."""
+
+    def __init__(self, action: str, path: Path) -> None:
+        self._action, self._path = action, path
+        self.failed = False
+
+    def __enter__(self) -> _Harmless:
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        if not isinstance(error, OSError):
+            return False
+        self.failed = True
+        _log.warning("local cache: cannot %s %s: %s; going on without", *self._said(error))
+        return True
+
+    def _said(self, error: OSError) -> tuple[str, Path, str]:
+        return self._action, self._path, error.strerror or str(error)
+
+
+class _Copy:
+    """A copy being written beside its name; it takes its name when it is whole."""
+
+    def __init__(self, path: Path, temporary: Path, file: BinaryIO | None) -> None:
+        self._path, self._temporary, self._file = path, temporary, file
+        self.size = 0
+
+    @classmethod
+    def begin(cls, path: Path) -> _Copy:
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        with _Harmless("write", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return cls(path, temporary, temporary.open("xb"))
+        return cls(path, temporary, None)
+
+    def write(self, data: Any) -> None:
+        if self._file is None:
+            return
+        with _Harmless("write", self._path) as attempt:
+            self._file.write(data)
+            self.size += memoryview(data).nbytes
+        if attempt.failed:
+            self.discard()
+
+    def keep(self) -> Path | None:
+        if self._file is None:
+            return None
+        with _Harmless("write", self._path) as attempt:
+            self._file.close()
+            self._temporary.replace(self._path)
+        if attempt.failed:
+            self.discard()
+        return None if attempt.failed else self._path
+
+    def discard(self) -> None:
+        file, self._file = self._file, None
+        with _Harmless("delete", self._temporary):
+            if file is not None:
+                with suppress(OSError):  # a full disk also fails to flush what is thrown away
+                    file.close()
+            self._temporary.unlink(missing_ok=True)
+
+
+class _Tee:
+    """A file of the store being written; what reaches it is copied."""
+
+    def __init__(self, file: BinaryIO, copy: _Copy, storage: CachedStorage) -> None:
+        self._file, self._copy, self._storage = file, copy, storage
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def __enter__(self) -> _Tee:
+        return self
+
+    def __exit__(self, kind: Any, *error: object) -> None:
+        if kind is not None:
+            self._copy.discard()
+        self.close()
+
+    def write(self, data: Any) -> int:
+        written = self._file.write(data)
+        self._copy.write(data)
+        return written
+
+    def close(self) -> None:
+        if self._file.closed:
+            return
+        try:
+            self._file.close()
+        except (OSError, StorageError):
+            self._copy.discard()
+            raise
+        self._storage._keep(self._copy)

@@ -1,0 +1,121 @@
+"""``show --graph``, ``plan --graph`` and ``--parallelism auto``: what people and programs get."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from tests.cli.conftest import JOB
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def other_job(tmp_path: Path) -> Path:
+    """A job in which the users' totals have another uid, and ``clean`` another place."""
+    path = tmp_path / "other.toml"
+    text = JOB.replace('uid = "totals-by-user"', 'uid = "user-totals"')
+    path.write_text(text + '\n[[operator]]\nname = "new"\ninputs = ["by shop"]\n')
+    return path
+
+
+def test_a_graph_is_drawn_by_its_chains(run: Run, fraud: Path) -> None:
+    done = run("show", "--graph", "--store", fraud)
+    assert (done.exit_code, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"job graph of checkpoint 2 of {fraud}"
+    assert "job vertex 1  orders → clean  (parallelism 4)" in lines
+    assert "  └ HASH to job vertex 2" in lines
+    (orders,) = [line for line in lines if line.startswith("  orders")]
+    assert "uid orders-source" in orders
+    assert "offsets: 4 elements" in orders
+    (clean,) = [line for line in lines if line.startswith("  clean")]
+    assert clean.endswith("no state")
+    assert any(line.endswith("(parallelism 4, max parallelism 128)") for line in lines)
+
+
+def test_a_graph_for_programs(run: Run, fraud: Path) -> None:
+    document = json.loads(run("show", "--graph", "--store", fraud, "--output", "json").stdout)
+    assert document["id"] == 2
+    first = document["vertices"][0]
+    assert [operator["name"] for operator in first["operators"]] == ["orders", "clean"]
+    assert first["id"] == first["operators"][0]["operator_id"]
+    assert first["operators"][0]["states"] == ["offsets", "files", "rules"]
+    assert document["edges"][0] == {"from": "orders", "to": "clean", "partitioner": "FORWARD"}
+    assert len(document["edges"]) == 4
+
+
+def test_a_checkpoint_without_a_graph_says_how_to_give_one(run: Run, fraud: Path) -> None:
+    done = run("show", "1", "--graph", "--store", fraud)
+    assert done.exit_code == 2
+    assert "checkpoint 1 has no job graph: give one when it is taken" in done.stderr
+
+
+def test_a_plan_says_what_a_new_job_finds(run: Run, fraud: Path, other_job: Path) -> None:
+    done = run("plan", "--graph", other_job, "--store", fraud)
+    assert (done.exit_code, done.stderr) == (0, "")
+    text = done.stdout
+    assert "by shop  finds stored operator 'totals-by-shop' by uid: totals; 3 rows" in text
+    assert "by user  starts empty" in text
+    assert "dropped: stored operator 'totals-by-user': totals, per_country; 400 rows" in text
+    assert "hint: set uid = 'totals-by-user' on operator 'by user'" in text
+    assert "a restore refuses to drop state; --allow-non-restored-state allows it" in text
+    done = run("plan", "--graph", other_job, "--store", fraud, "--output", "json")
+    matching = json.loads(done.stdout)["matching"]
+    outcomes = {found["name"]: found["outcome"] for found in matching["operators"]}
+    assert outcomes["by user"] == outcomes["new"] == "empty"
+    assert [stored["uid"] for stored in matching["dropped"]] == ["totals-by-user"]
+    assert matching["hints"][0]["uid"] == "totals-by-user"
+
+
+def test_a_restore_drops_state_only_when_told(
+    run: Run, fraud: Path, other_job: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    refused = run("restore", "--graph", other_job, "--to", out, "--store", fraud)
+    assert refused.exit_code == 12
+    assert "'totals-by-user' with 400 rows" in refused.stderr
+    assert not out.exists()
+    arguments = ("restore", "--graph", other_job, "--to", out, "--store", fraud)
+    assert run(*arguments, "--allow-non-restored-state").exit_code == 0
+    assert {path.name for path in out.iterdir()} == {
+        *("orders-source", "totals-by-shop", "totals-by-card")
+    }
+
+
+def test_a_chosen_parallelism_is_explained(run: Run, fraud: Path, tmp_path: Path) -> None:
+    options = ("--parallelism", "auto", "--bytes-per-task", "20kB", "--store", fraud)
+    done = run("plan", *options)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "is chosen by bytes:" in done.stdout
+    assert "totals-by-user: " in done.stdout
+    document = json.loads(run("plan", *options, "--output", "json").stdout)
+    wishes = {choice["uid"]: choice["parallelism"] for choice in document["choices"]}
+    assert document["parallelism"] == max(wishes.values()) > 1
+    done = run("restore", *options, "--to", tmp_path / "out", "--output", "json")
+    assert json.loads(done.stdout)["parallelism"] == document["parallelism"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--parallelism", "many"), "'many' is neither a number nor 'auto'"),
+        (("--parallelism", "auto", "--bytes-per-task", "lots"), "'lots' is no number of bytes"),
+        (("--bytes-per-task", "1MiB"), "ask for parallelism 'auto'"),
+        (("--graph", "none.toml"), "no settings file none.toml"),
+        (("--graph", "bad.toml"), "cycle: 'a' -> 'b' -> 'a'"),
+    ],
+)
+def test_what_a_plan_refuses(
+    run: Run, fraud: Path, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    (tmp_path / "bad.toml").write_text(
+        '[[operator]]\nname = "a"\ninputs = ["b"]\n[[operator]]\nname = "b"\ninputs = ["a"]\n'
+    )
+    done = run("plan", *arguments, "--store", fraud)
+    assert done.exit_code == 2
+    assert message in done.stderr

@@ -1,0 +1,203 @@
+"""A job graph in the checkpoint: who the operators are, and which state finds its way to whom."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statestore import StateStore
+from statestore.errors import (
+    InvalidArgumentError,
+    ParallelismError,
+    StateNotFoundError,
+    UnclaimedStateError,
+)
+from statestore.model.graph import JobGraph
+from statestore.model.operator_id import operator_id, operator_ids
+
+ROWS = [{"user": f"u{i}", "n": i} for i in range(50)]
+
+JOB = """
+[[operator]]
+name = "orders"
+uid = "source"
+parallelism = 2
+
+[[operator]]
+name = "clean"
+parallelism = 2
+inputs = ["orders"]
+
+[[operator]]
+name = "totals"
+uid = "totals"
+parallelism = 4
+max_parallelism = 8
+inputs = [{ from = "clean", partitioner = "hash" }]
+"""
+
+
+def job(text: str = JOB, **changes: Any) -> JobGraph:
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, str(new))
+    return JobGraph.from_toml(text)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> StateStore:
+    return StateStore.open(str(tmp_path), table_format="parquet")
+
+
+def take(store: StateStore, graph: JobGraph) -> None:
+    with store.snapshot(graph=graph) as checkpoint:
+        checkpoint.keyed("totals", "sums", ROWS, key="user")
+        checkpoint.union("source", "offsets", [[{"p": 0, "o": 5}], [{"p": 1, "o": 6}]])
+        checkpoint.split("clean", "pending", [[{"x": 1}, {"x": 2}], [{"x": 3}]])
+
+
+def test_a_checkpoint_keeps_the_graph_of_its_job(store: StateStore) -> None:
+    graph = job()
+    take(store, graph)
+    manifest = store.manifest()
+    assert manifest.graph == graph
+    assert manifest.parallelism == 4
+    ids = operator_ids(graph)
+    known = manifest.operators
+    assert known.id_of("totals") == ids["totals"] == operator_id("totals")
+    assert known.id_of("clean") == ids["clean"] != operator_id("clean")
+    assert [known.parallelism_of(uid) for uid in ("source", "clean", "totals")] == [2, 2, 4]
+    assert manifest.keyed_entry("totals", "sums").state.max_parallelism == 8
+
+
+def test_without_a_graph_each_operator_comes_back_as_it_was(store: StateStore) -> None:
+    take(store, job())
+    restored = store.restore()
+    assert restored.parallelism_of("source") == 2
+    assert restored.parallelism_of("totals") == 4
+    assert restored.operator("clean", "pending").subtask(1) == [{"x": 3}]
+    at_seven = store.restore(parallelism=7)
+    assert len(at_seven.plan.operators[0].subtasks) == 7
+
+
+def test_the_new_job_finds_its_state_by_operator_id(store: StateStore) -> None:
+    """I7: each operator at its own parallelism; names do not matter, uids do."""
+    take(store, job())
+    renamed = job(
+        JOB.replace('name = "totals"', 'name = "sums per user"'), **{"lelism = 4": "lelism = 7"}
+    )
+    restored = store.restore(graph=renamed)
+    totals = restored.keyed("totals", "sums")
+    rows = [row for i in range(7) for row in totals.subtask(i).read_all().to_pylist()]
+    assert sorted(row["n"] for row in rows) == list(range(50))
+    assert restored.operator("source", "offsets").subtask(1) == [{"p": 0, "o": 5}, {"p": 1, "o": 6}]
+    assert restored.operator("clean", "pending").subtask(0) == [{"x": 1}, {"x": 2}]
+    assert restored.matching is not None
+    assert {found.outcome for found in restored.matching.nodes} == {"found"}
+
+
+GONE = JOB.replace('uid = "totals"\n', 'uid = "sums"\n')
+
+
+def test_state_that_no_operator_claims_is_refused(store: StateStore, tmp_path: Path) -> None:
+    take(store, job())
+    with pytest.raises(UnclaimedStateError) as caught:
+        store.restore(graph=job(GONE))
+    message = str(caught.value)
+    assert "stored operator 'totals' with 50 rows" in message
+    assert "set uid = 'totals' on operator 'totals' to keep" in message
+    assert "--allow-non-restored-state" in message
+    plan = store.plan(graph=job(GONE))
+    assert plan.matching is not None
+    assert [one.uid for one in plan.matching.dropped] == ["totals"]
+    allowed = store.restore(graph=job(GONE), allow_non_restored_state=True)
+    with pytest.raises(StateNotFoundError, match=r"operator 'sums' finds no state .* starts empty"):
+        allowed.keyed("sums", "sums")
+    with pytest.raises(StateNotFoundError, match="the job graph has no operator 'totals'"):
+        allowed.keyed("totals", "sums")
+    out = tmp_path / "out"
+    done = store.restore_to(out, graph=job(GONE), allow_non_restored_state=True)
+    assert {state.uid for state in done.states} == {"clean", "source"}
+
+
+def test_a_generated_id_is_lost_with_the_place_and_kept_with_its_hash(store: StateStore) -> None:
+    """What the hint says works: Flink's setUidHash."""
+    take(store, job())
+    moved = "[[operator]]\nname = 'other'\n" + JOB
+    plan = store.plan(graph=job(moved))
+    assert plan.matching is not None
+    (hint,) = plan.matching.hints
+    assert (hint.node, hint.uid_hash) == ("clean", operator_ids(job())["clean"])
+    with pytest.raises(UnclaimedStateError, match="uid_hash = "):
+        store.restore(graph=job(moved))
+    kept = moved.replace('name = "clean"', f'name = "clean"\nuid_hash = "{hint.uid_hash}"')
+    restored = store.restore(graph=job(kept))
+    assert restored.operator("clean", "pending").subtask(1) == [{"x": 3}]
+
+
+def test_state_is_kept_only_for_operators_of_the_graph(store: StateStore) -> None:
+    with (
+        pytest.raises(InvalidArgumentError, match="has no operator 'total': did you mean 'totals'"),
+        store.snapshot(graph=job()) as checkpoint,
+    ):
+        checkpoint.keyed("total", "sums", ROWS, key="user")
+    assert store.checkpoints() == ()
+
+
+def test_a_name_that_is_anothers_uid_is_refused(store: StateStore) -> None:
+    clash = JOB.replace('name = "clean"', 'name = "source"').replace('["orders"]', '["orders"]')
+    clash = clash.replace('from = "clean"', 'from = "source"')
+    with pytest.raises(InvalidArgumentError, match="would keep their state in one place"):
+        store.snapshot(graph=job(clash))
+
+
+def test_a_max_parallelism_beside_that_of_the_graph_is_refused(store: StateStore) -> None:
+    with (
+        pytest.raises(ParallelismError, match="has max parallelism 8 in the job graph"),
+        store.snapshot(graph=job()) as checkpoint,
+    ):
+        checkpoint.keyed("totals", "sums", ROWS, key="user", max_parallelism=16)
+
+
+@pytest.mark.parametrize(
+    ("new", "message"),
+    [
+        ({"lelism = 4": "lelism = 9", "max_parallelism = 8\n": ""}, "parallelism 9 is above the s"),
+        ({"max_parallelism = 8": "max_parallelism = 16"}, "8 .* 16 is configured"),
+    ],
+)
+def test_a_graph_that_does_not_fit_names_the_operator(
+    store: StateStore, new: dict[str, str], message: str
+) -> None:
+    take(store, job())
+    with pytest.raises(ParallelismError, match=f"operator 'totals': .*{message}"):
+        store.restore(graph=job(**new))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"graph": job(), "parallelism": 4},
+        {"graph": job(), "max_parallelism": 8},
+        {"bytes_per_task": 100},
+        {"bytes_per_task": 100, "parallelism": 4},
+        {"parallelism": "many"},
+        {"allow_non_restored_state": True},
+        {"parallelism": "auto", "bytes_per_task": 0},
+        {"parallelism": "auto", "bytes_per_task": -1},
+    ],
+)
+def test_what_does_not_go_together_is_refused(store: StateStore, given: dict[str, Any]) -> None:
+    take(store, job())
+    with pytest.raises(InvalidArgumentError):
+        store.restore(**given)
+
+
+def test_a_retry_with_the_same_id_keeps_the_graph(store: StateStore) -> None:
+    for _ in range(2):
+        with store.snapshot(graph=job(), checkpoint_id=3) as checkpoint:
+            checkpoint.split("clean", "pending", [[{"x": 1}], []])
+    assert checkpoint.already_committed
+    assert checkpoint.manifest.graph == job()

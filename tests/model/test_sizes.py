@@ -1,0 +1,36 @@
+"""Numbers of bytes in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from statestore.errors import InvalidArgumentError
+from statestore.model.sizes import bytes_of
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("256MiB", 256 * 2**20),
+        ("16 mib", 16 * 2**20),
+        ("1.5GB", 1_500_000_000),
+        ("1kB", 1000),
+        ("2 TiB", 2 * 2**40),
+        ("4096", 4096),
+        (" 7 bytes ", 7),
+        ("7B", 7),
+        (4096, 4096),
+    ],
+)
+def test_a_size_in_bytes(text: str | int, size: int) -> None:
+    assert bytes_of(text) == size
+
+
+@pytest.mark.parametrize(
+    "text", ["", "MiB", "-1MiB", "0", "0.5", "1.0001kB", "1 parsec", "1,5GB", "1e6", 0, -4, True]
+)
+def test_what_is_no_size(text: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="bytes"):
+        bytes_of(text)
