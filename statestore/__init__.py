@@ -5,9 +5,12 @@
 
 from statestore import errors
 from statestore._version import __version__
+from statestore.commands.decide import decide
+from statestore.commands.partition import partition
 from statestore.commands.restore import RestoredCheckpoint
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.commands.verify import VerifyReport
+from statestore.model.graph import Edge, JobGraph, Node
 from statestore.model.keygroups import (
     KeyGroupAssignment,
     KeyGroupRange,
@@ -17,27 +20,50 @@ from statestore.model.keygroups import (
 from statestore.model.keyhash import key_group_of
 from statestore.model.manifest import Manifest
 from statestore.model.operator_id import operator_id
+from statestore.model.partitioners import (
+    Broadcast,
+    Custom,
+    Forward,
+    Global,
+    KeyGroup,
+    Rebalance,
+    Rescale,
+    Shuffle,
+)
 from statestore.model.plan import RestorePlan
 from statestore.model.redistribution import RedistributionMode, redistribute
 from statestore.model.state import StateKind
 from statestore.store import StateStore
 
 __all__ = [
+    "Broadcast",
     "CheckpointWriter",
+    "Custom",
+    "Edge",
+    "Forward",
+    "Global",
+    "JobGraph",
+    "KeyGroup",
     "KeyGroupAssignment",
     "KeyGroupRange",
     "Manifest",
+    "Node",
+    "Rebalance",
     "RedistributionMode",
+    "Rescale",
     "RestorePlan",
     "RestoredCheckpoint",
+    "Shuffle",
     "StateKind",
     "StateStore",
     "VerifyReport",
     "__version__",
+    "decide",
     "default_max_parallelism",
     "effective_max_parallelism",
     "errors",
     "key_group_of",
     "operator_id",
+    "partition",
     "redistribute",
 ]

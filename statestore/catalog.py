@@ -126,6 +126,13 @@ class Catalog:
             return
         raise self._expired(manifest.checkpoint_id)
 
+    def expire(self, checkpoint_id: int, tombstone: bytes) -> None:
+        """Make a checkpoint invisible for ever; nothing happens when it has a tombstone already.
+
+        Raises StorageError; the tombstone may be there all the same.
+        """
+        put_once(self.storage, tombstone_path(checkpoint_id), tombstone)
+
     def refuse_taken(self, checkpoint_id: int) -> None:
         """Raise CommitConflictError when the id, or a greater one, is taken: what would be lost, or
         come out of order, is not even published.

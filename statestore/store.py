@@ -11,10 +11,12 @@ from statestore._version import __version__
 from statestore.catalog import Catalog
 from statestore.commands import begin as begin_command
 from statestore.commands import data_source
+from statestore.commands import expire as expire_command
 from statestore.commands import export as export_command
 from statestore.commands import plan as plan_command
 from statestore.commands import restore as restore_command
 from statestore.commands import verify as verify_command
+from statestore.commands.expire import ExpiredCheckpoints
 from statestore.commands.export import ExportedCheckpoint, Progress
 from statestore.commands.restore import RestoredCheckpoint
 from statestore.commands.snapshot import CheckpointWriter
@@ -285,6 +287,16 @@ class StateStore:
         local = self._data.copies() if isinstance(self._data, CachedStorage) else frozenset()
         target = RestoreTarget(parallelism=parallelism, bytes_per_task=bytes_per_task, graph=graph)
         return plan_command.plan(self.manifest(checkpoint), target, uid, name, local)
+
+    def expire(self, *, retain: int, dry_run: bool = False) -> ExpiredCheckpoints:
+        """Give up all but the newest ``retain`` checkpoints: they are invisible from now on.
+
+        No data file is deleted. With ``dry_run`` only say what would be given up. Raises
+        InvalidArgumentError for fewer than one, StoreNotFoundError or StorageError.
+        """
+        return expire_command.expire(
+            self._catalog(), retain=retain, release=__version__, dry_run=dry_run
+        )
 
     def manifest(self, checkpoint: int | str = "latest") -> Manifest:
         """Return the manifest of a checkpoint."""

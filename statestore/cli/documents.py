@@ -28,6 +28,9 @@ restore   store, id, parallelism, directory, format, rows, size_bytes, files,
 verify    store, checkpoints (ids), deep, sound, files, rows, size_bytes, broken: [file, kind, what,
           id, operator, state, key_groups {first, last}], strays: [file]; names are relative
 get       store, id, operator, state, key: {column: value}, rows: [{column: value}]
+expire    store, dry_run, expired, kept, damaged (ids), files, size_bytes
+decide    parallelism, algorithm, bytes_per_task, min_parallelism, max_parallelism, inputs: [url,
+          broadcast, size_bytes, files]
 config    settings: [name, value, unit, default, source]
 ========  ==========================================================================================
 
@@ -45,6 +48,8 @@ from statestore.cli.values import (
     CheckpointList,
     CheckpointRow,
     Configuration,
+    Decided,
+    Expired,
     FoundRows,
     PlannedRestore,
     Restored,
@@ -288,6 +293,26 @@ def _(result: FoundRows) -> Document:
         "key": json_value(dict(zip(state.key, result.key, strict=True))),
         "rows": [json_value(row) for row in result.rows],
     }
+
+
+@document_of.register
+def _(result: Expired) -> Document:
+    return asdict(result.expired)
+
+
+@document_of.register
+def _(result: Decided) -> Document:
+    document = asdict(result.decided)
+    inputs = [
+        {
+            "url": one.url,
+            "broadcast": one.broadcast,
+            "size_bytes": one.size_bytes,
+            "files": len(one.sizes),
+        }
+        for one in result.decided.inputs
+    ]
+    return document | {"inputs": inputs}
 
 
 @document_of.register

@@ -19,7 +19,9 @@ from statestore.cli.output import emit_json, page, report
 from statestore.cli.text import write_text
 from statestore.cli.values import Result
 from statestore.cli.verbs.config import print_settings
+from statestore.cli.verbs.decide import decide_parallelism
 from statestore.cli.verbs.demo import run_demo
+from statestore.cli.verbs.expire import expire_checkpoints
 from statestore.cli.verbs.get import get_rows
 from statestore.cli.verbs.list import list_checkpoints
 from statestore.cli.verbs.plan import plan_restore
@@ -79,6 +81,8 @@ for verb in (
     restore_checkpoint,
     verify_checkpoint,
     get_rows,
+    expire_checkpoints,
+    decide_parallelism,
     print_settings,
     run_demo,
 ):

@@ -14,7 +14,7 @@ from statestore.model.sizes import bytes_of
 from statestore.model.target import AUTO
 from statestore.settings import read_text
 
-__all__ = ["graph_of", "target_options"]
+__all__ = ["Bytes", "graph_of", "target_options"]
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -48,7 +48,7 @@ def _options() -> list[Any]:
         ),
         click.option(
             "--bytes-per-task",
-            type=_Bytes(),
+            type=Bytes(),
             metavar="SIZE",
             help="Keyed state that a subtask should get, for auto: 256MiB. [16MiB]",
         ),
@@ -72,10 +72,13 @@ class _Parallelism(click.ParamType[Any]):
             self.fail(f"{value!r} is neither a number nor 'auto'", param, ctx)
 
 
-class _Bytes(click.ParamType[Any]):
+class Bytes(click.ParamType[Any]):
+    """A number of bytes, such as 256MiB."""
+
     name = "size"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        """Return the number; a usage error when it is none."""
         try:
             return bytes_of(value)
         except InvalidArgumentError as error:

@@ -17,6 +17,8 @@ from statestore.cli.values import (
     CheckpointList,
     CheckpointRow,
     Configuration,
+    Decided,
+    Expired,
     FoundRows,
     PlannedRestore,
     Restored,
@@ -200,6 +202,36 @@ def _(result: FoundRows, page: Page) -> None:
 def _value(value: Any) -> str:
     plain = json_value(value)
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+
+
+@write_text.register
+def _(result: Expired, page: Page) -> None:
+    done = result.expired
+    verb = "would expire" if done.dry_run else "expired"
+    page.line(f"{verb} {counted(len(done.expired), 'checkpoint')} of {done.store}", "bold")
+    _pairs(
+        page,
+        ("expired", " ".join(map(str, done.expired)) or "none"),
+        ("kept", " ".join(map(str, done.kept)) or "none"),
+        ("unused now", f"{size(done.size_bytes)} in {counted(done.files, 'file')}"),
+    )
+    if done.damaged:
+        page.line(f"  the manifest cannot be read of {' '.join(map(str, done.damaged))}")
+
+
+@write_text.register
+def _(result: Decided, page: Page) -> None:
+    done = result.decided
+    page.line(f"parallelism {done.parallelism}", "bold")
+    page.line(
+        f"  {size(done.bytes_per_task)} per task, between {done.min_parallelism} and "
+        f"{done.max_parallelism}, as Flink {done.algorithm} decides"
+    )
+    for one in done.inputs:
+        read = "read whole by every task" if one.broadcast else "divided"
+        page.line(
+            f"  {one.url}: {size(one.size_bytes)} in {counted(len(one.sizes), 'file')}, {read}"
+        )
 
 
 @write_text.register

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from statestore.commands.decide import DecidedParallelism
+from statestore.commands.expire import ExpiredCheckpoints
 from statestore.commands.export import ExportedCheckpoint
 from statestore.commands.verify import VerifyReport
 from statestore.errors import StateStoreError
@@ -16,6 +18,8 @@ __all__ = [
     "CheckpointList",
     "CheckpointRow",
     "Configuration",
+    "Decided",
+    "Expired",
     "FoundRows",
     "PlannedRestore",
     "Restored",
@@ -101,6 +105,20 @@ class Configuration(Result):
     """The settings in effect."""
 
     settings: tuple[Setting, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expired(Result):
+    """What was given up."""
+
+    expired: ExpiredCheckpoints
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decided(Result):
+    """A parallelism, and what it follows from."""
+
+    decided: DecidedParallelism
 
 
 @dataclass(frozen=True, kw_only=True)

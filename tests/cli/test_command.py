@@ -41,7 +41,8 @@ def every_error(kind: type[StateStoreError] = StateStoreError) -> Iterator[type[
 
 
 def test_the_verbs() -> None:
-    assert VERBS == ["config", "demo", "get", "list", "plan", "restore", "show", "verify"]
+    wanted = "config decide demo expire get list plan restore show verify"
+    assert wanted.split() == VERBS
 
 
 @pytest.mark.parametrize("verb", ["", *VERBS])
@@ -110,7 +111,7 @@ def test_every_error_leaves_with_its_code(
     ("arguments", "code", "message"),
     [
         (["lst"], 2, "no command 'lst'; did you mean 'list'?\nTry: statestore --help"),
-        (["xyz"], 2, "no command 'xyz'; there is config, demo, get, "),
+        (["xyz"], 2, "no command 'xyz'; there is config, decide, demo, expire, get, "),
         (["list"], 2, "no store is named: give --store URL, or set STATESTORE_URI\nTry: "),
         (["list", "--sture", "x"], 2, "no such option '--sture'"),
         (["list", "x", "--store", "fraud"], 2, "got unexpected extra argument (x)\nTry: "),

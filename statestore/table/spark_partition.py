@@ -1,0 +1,260 @@
+"""A partitioner applied to a Spark DataFrame: Spark partition i is what downstream subtask i gets.
+
+The channel of every row is a native Spark column, computed in the JVM by the rules of
+:mod:`statestore.model.partitioners`, and ``repartitionById`` puts the row there.
+
+The source subtasks are the Spark partitions that the DataFrame has, and a record's index is its
+place in its own. So the rows are taken as they lie. Left to the optimizer, Spark drops a sort below
+an exchange, counts a small DataFrame as one partition, and may divide a large one differently once
+there is an exchange above it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from functools import reduce
+from operator import or_
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import IntegralType, StructField, StructType
+
+from statestore.errors import InvalidArgumentError, NullKeyError, ParallelismError
+from statestore.model.partitioners import (
+    Broadcast,
+    Custom,
+    Forward,
+    Global,
+    KeyGroup,
+    Partitioner,
+    Rebalance,
+    Rescale,
+    Shuffle,
+    column_names,
+    wiring,
+)
+from statestore.model.redistribution import check_parallelism
+from statestore.table.spark_hashing import check_spark_key, column_of, key_group_column
+from statestore.table.spark_hashing_java import divide
+
+__all__ = ["partition"]
+
+_INDEX_BITS: Final = (1 << 33) - 1
+"""The part of ``monotonically_increasing_id()`` that counts rows within a Spark partition."""
+
+
+def partition(df: DataFrame, partitioner: Partitioner, *, parallelism: int) -> DataFrame:
+    """Return ``df`` in exactly ``parallelism`` Spark partitions, one per downstream subtask.
+
+    Columns and schema stay as they are. Rows of one source partition keep their order in each
+    partition that they go to. Forward returns the same partitions and exchanges nothing.
+
+    Not promised: the order between rows of different source partitions, and which channels a
+    Shuffle or a Rebalance without ``first`` draws. They are drawn now, once, and evaluating the
+    result again gives the same, if each source partition has its rows in the same order again.
+    After an exchange it may not; a Rebalance, Rescale or Shuffle can then even lose or repeat rows
+    when an executor is lost half way. Sort within the partitions first, or checkpoint.
+
+    Exchanges inside ``df`` run now; filters and column choices made afterwards are not moved
+    before the exchange. KeyGroup counts null keys now, unless the schema or a filter in ``df`` says
+    that there are none. ``df`` is of a classic session, and not a stream (in ``foreachBatch`` it is
+    none).
+
+    Raises ParallelismError when ``parallelism`` is not in 1..32768 or Forward meets another number
+    of Spark partitions, NullKeyError with the number of rows, UnsupportedTypeError for a key column
+    without a hash, and InvalidArgumentError for any other argument that does not fit. A Custom
+    column that answers null or no channel fails the query when it runs.
+    """
+    check_parallelism(parallelism)
+    rows, sources = _as_it_lies(_batch(df))
+    match partitioner:
+        case Forward():
+            _wired(partitioner, sources, parallelism)
+            return rows
+        case Broadcast():
+            return _to_all(rows, parallelism)
+        case Global():
+            channel = F.lit(0)
+        case Shuffle():
+            drawn = F.rand(_drawn_if_none(partitioner.seed))
+            channel = F.floor(drawn * parallelism).cast("int")
+        case Rebalance():
+            channel = _rebalanced(partitioner, parallelism)
+        case Rescale():
+            # Without partitions there are no rows, and any wiring will do.
+            channel = _rescaled(_wired(partitioner, max(sources, 1), parallelism), parallelism)
+        case KeyGroup():
+            channel = _owner(df, rows, partitioner, parallelism)
+        case Custom():
+            channel = _answer(rows, partitioner, parallelism)
+        case _:
+            raise InvalidArgumentError(
+                f"a DataFrame cannot be partitioned by {partitioner!r}: use a partitioner of "
+                "statestore, such as Rebalance()"
+            )
+    return rows.repartitionById(parallelism, channel)
+
+
+def _batch(df: Any) -> DataFrame:
+    if isinstance(df, DataFrame) and not df.isStreaming:
+        return df
+    raise InvalidArgumentError(
+        f"partition takes a batch Spark DataFrame, not {type(df).__name__}: for a stream, call it "
+        "in foreachBatch"
+    )
+
+
+def _as_it_lies(df: DataFrame) -> tuple[DataFrame, int]:
+    """Return ``df`` with its Spark partitions and rows settled, and how many partitions it has.
+
+    As ``checkpoint()`` does, the plan is replaced by the rows that it gives, but nothing is stored.
+    ``df["a"]`` still names a column of the result.
+    """
+    session: Any = df.sparkSession
+    spark = session._jvm.org.apache.spark.sql
+    lying = df._jdf.queryExecution().toRdd()
+    plan = _scala_object(spark.execution, "LogicalRDD").fromDataset(lying, df._jdf, False)
+    settled = _scala_object(spark.classic, "Dataset").ofRows(session._jsparkSession, plan)
+    return DataFrame(settled, session), int(lying.getNumPartitions())
+
+
+def _scala_object(package: Any, name: str) -> Any:
+    return getattr(getattr(package, f"{name}$"), "MODULE$")
+
+
+def _wired(partitioner: Partitioner, sources: int, parallelism: int) -> int:
+    """Return ``sources``; ParallelismError when the partitioner cannot connect so many."""
+    try:
+        check_parallelism(sources, "upstream parallelism")
+        if isinstance(partitioner, Forward):
+            wiring(partitioner, sources, parallelism)
+    except ParallelismError as error:
+        error.add_note(f"the DataFrame has {sources} Spark partitions, its upstream parallelism")
+        raise
+    return sources
+
+
+def _to_all(rows: DataFrame, parallelism: int) -> DataFrame:
+    temporary = "channel"
+    taken = {name.lower() for name in rows.columns}
+    while temporary in taken:
+        temporary += "_"
+    each = F.explode(F.sequence(F.lit(0), F.lit(parallelism - 1)))
+    copies = rows.select("*", each.alias(temporary))
+    return copies.repartitionById(parallelism, F.col(temporary)).drop(temporary)
+
+
+def _index() -> Column:
+    return F.monotonically_increasing_id().bitwiseAND(_INDEX_BITS)
+
+
+def _drawn_if_none(seed: int | None) -> int:
+    return random.getrandbits(63) if seed is None else seed
+
+
+def _rebalanced(partitioner: Rebalance, parallelism: int) -> Column:
+    given = partitioner.start(parallelism)
+    if given is None:
+        # A start for every source partition out of one number: none has to be counted, and a
+        # repeated task has its own again.
+        seed = F.lit(_drawn_if_none(None))
+        first = F.pmod(F.xxhash64(seed, F.spark_partition_id()), F.lit(parallelism))
+    else:
+        first = F.lit(given)
+    return ((_index() + first + 1) % parallelism).cast("int")
+
+
+def _rescaled(up: int, down: int) -> Column:
+    """Return the subtask behind the record's channel, as ``model.partitioners.pointwise`` wires."""
+    source = F.spark_partition_id().cast("bigint")
+    if up >= down:
+        return divide((source + 1) * down - 1, up).cast("int")
+    begin = divide(source * down + (up - 1), up)
+    consumers = divide((source + 1) * down + (up - 1), up) - begin
+    channel = _index() % consumers
+    # The consumer whose number, modulo the number of consumers, is the channel.
+    return (begin + F.pmod(channel - begin, consumers)).cast("int")
+
+
+def _owner(df: DataFrame, rows: DataFrame, partitioner: KeyGroup, parallelism: int) -> Column:
+    key = column_names(partitioner.key)
+    check_spark_key(df.schema, key, partitioner.hash_scheme)
+    maximum = partitioner.max_at(parallelism)
+    group = key_group_column(
+        df.schema, key, max_parallelism=maximum, hash_scheme=partitioner.hash_scheme
+    )
+    # Not subtask_column: with fewer key groups than subtasks some of them get nothing.
+    owner = divide(group.cast("bigint") * parallelism, maximum).cast("int")
+    leaves = [leaf for name in key for leaf in _nullable(column_of(name), df.schema[name])]
+    if partitioner.hash_scheme == "flink-sql" or not leaves:  # there NULL is an ordinary key
+        return owner
+    is_null = reduce(or_, [leaf.isNull() for leaf in leaves])
+    if not _is_known_empty(df.where(is_null)):
+        _refuse_null_keys(rows.where(is_null).count(), key)
+    # The rows may be others when the query runs.
+    stop = F.raise_error(F.lit(f"a row has a null key ({', '.join(key)}): it has no key group"))
+    return F.when(is_null, stop.cast("int")).otherwise(owner)
+
+
+def _nullable(column: Column, field: StructField, nullable: bool = False) -> Iterator[Column]:
+    """Yield what has to be there for a key to be one: the leaves of a column that may be null."""
+    nullable = nullable or field.nullable
+    if isinstance(field.dataType, StructType):
+        for inner in field.dataType.fields:
+            yield from _nullable(column.getField(inner.name), inner, nullable)
+    elif nullable:
+        yield column
+
+
+def _is_known_empty(df: DataFrame) -> bool:
+    """Return whether Spark sees from the plan alone that there are no rows."""
+    most = df._jdf.queryExecution().optimizedPlan().maxRows()
+    return bool(most.isDefined()) and int(most.get()) == 0
+
+
+def _refuse_null_keys(rows: int, key: tuple[str, ...]) -> None:
+    if rows:
+        raise NullKeyError(
+            f"{rows} row{'s have' if rows > 1 else ' has'} a null key ({', '.join(key)}); a null "
+            f"key has no key group. Leave them out, e.g. df.where('{key[0]} IS NOT NULL')",
+            rows,
+        )
+
+
+def _answer(rows: DataFrame, partitioner: Custom, parallelism: int) -> Column:
+    key = _custom_key(rows, column_names(partitioner.key))
+    answer = partitioner.function(key, parallelism)
+    if not isinstance(answer, Column):
+        raise InvalidArgumentError(
+            f"on a DataFrame the function of Custom must return a Column, not {answer!r}: it is "
+            "given the key as a Column"
+        )
+    answered = rows.select(answer).schema[0].dataType
+    if not isinstance(answered, IntegralType):
+        raise InvalidArgumentError(
+            f"the column of the custom partitioner must be an integer, not "
+            f"{answered.simpleString()}: cast it"
+        )
+    message = F.concat(
+        F.lit("the custom partitioner answered "),
+        F.coalesce(answer.cast("string"), F.lit("null")),
+        F.lit(" for key "),
+        F.coalesce(key.cast("string"), F.lit("null")),
+        F.lit(f": with {parallelism} channels it must answer an integer in 0..{parallelism - 1}"),
+    )
+    wrong = F.raise_error(message).cast("int")
+    return F.when(answer.between(0, parallelism - 1), answer.cast("int")).otherwise(wrong)
+
+
+def _custom_key(rows: DataFrame, key: tuple[str, ...]) -> Column:
+    for name in key:
+        if name not in rows.columns:
+            raise InvalidArgumentError(
+                f"there is no column {name!r}: the columns are {', '.join(rows.columns)}"
+            )
+    if not key:
+        raise InvalidArgumentError("on a DataFrame Custom needs the key column: key='id'")
+    columns = [column_of(name) for name in key]
+    return columns[0] if len(columns) == 1 else F.struct(*columns)

@@ -1,0 +1,118 @@
+"""All but the newest checkpoints are given up: invisible, and nothing else is touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from statestore import StateStore
+from statestore.errors import (
+    CheckpointNotFoundError,
+    InvalidArgumentError,
+    StorageError,
+    StoreNotFoundError,
+)
+from statestore.model.paths import manifest_path, tombstone_path
+from statestore.storage import LocalStorage
+from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
+from tests.faults.cases import copy_of, over, take, whole
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A store with checkpoints 1 to 4."""
+    store = over(LocalStorage(str(tmp_path / "store")))
+    for number in range(1, 5):
+        take(store, number)
+    return tmp_path / "store"
+
+
+def store_in(folder: Path) -> StateStore:
+    return over(LocalStorage(str(folder)))
+
+
+def test_the_newest_stay_and_their_files(folder: Path) -> None:
+    """I4, I6."""
+    store = store_in(folder)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    rows = {number: store.manifest(number) for number in (1, 2)}
+    done = store.expire(retain=2)
+    assert (done.expired, done.kept) == ((1, 2), (3, 4))
+    assert done.files == sum(manifest.files for manifest in rows.values())
+    assert done.size_bytes == sum(manifest.size_bytes for manifest in rows.values())
+    assert store.checkpoints() == (3, 4)
+    whole(store, 3)
+    with pytest.raises(CheckpointNotFoundError, match=r"no checkpoint 2 in .*; it has 3, 4"):
+        store.restore(checkpoint=2)
+    assert {path: path.read_bytes() for path in before} == before
+    take(store, 5)
+    assert store.checkpoints() == (3, 4, 5)
+
+
+def test_a_dry_run_changes_nothing(folder: Path) -> None:
+    store = store_in(folder)
+    planned = store.expire(retain=1, dry_run=True)
+    assert (planned.expired, planned.kept) == ((1, 2, 3), (4,))
+    assert store.checkpoints() == (1, 2, 3, 4)
+    done = store.expire(retain=1)
+    assert (done.expired, done.files, done.size_bytes) == (
+        *(planned.expired, planned.files),
+        planned.size_bytes,
+    )
+    again = store.expire(retain=1)
+    assert (again.expired, again.kept, again.files) == ((), (4,), 0)
+
+
+def test_one_that_is_being_read_is_read_to_its_end(folder: Path) -> None:
+    store = store_in(folder)
+    reader = store.restore(checkpoint=1, parallelism=1).keyed("users", "totals").subtask(0)
+    store.expire(retain=1)
+    assert isinstance(reader.read_all(), pa.Table)
+
+
+def test_a_damaged_manifest_expires_as_any_other(folder: Path) -> None:
+    (folder / manifest_path(2)).write_text("{")
+    done = store_in(folder).expire(retain=1)
+    assert (done.expired, done.damaged) == ((1, 2, 3), (2,))
+    assert store_in(folder).checkpoints() == (4,)
+
+
+def test_a_tombstone_can_be_read_by_people(folder: Path) -> None:
+    store_in(folder).expire(retain=3)
+    text = (folder / tombstone_path(1)).read_text()
+    assert '"format":"statestore-tombstone"' in text.replace(" ", "")
+    assert '"checkpoint_id":1' in text.replace(" ", "")
+
+
+@pytest.mark.parametrize("retain", [0, -1, True, 1.5, "3"])
+def test_how_many_is_a_number(folder: Path, retain: int) -> None:
+    with pytest.raises(InvalidArgumentError, match="retain"):
+        store_in(folder).expire(retain=retain)
+    assert store_in(folder).checkpoints() == (1, 2, 3, 4)
+
+
+def test_a_store_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(StoreNotFoundError):
+        store_in(tmp_path / "nowhere").expire(retain=1)
+
+
+@pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.ANSWER_LOST, FaultKind.ANSWER_WRONG])
+def test_whatever_call_fails_it_can_be_run_again(
+    folder: Path, tmp_path: Path, kind: FaultKind
+) -> None:
+    """I10: the newest stay whole, what is gone is a run of the oldest, and again finishes."""
+    counted = copy_of(folder, tmp_path / "counted")
+    calls = calls_of(LocalStorage(str(counted)), lambda storage: over(storage).expire(retain=2))
+    for call in calls:
+        if not Fault(call.number, kind).strikes(call):
+            continue
+        copy = copy_of(folder, tmp_path / "copy")
+        fault = Fault(call.number, kind)
+        with pytest.raises(StorageError):
+            over(FaultyStorage(LocalStorage(str(copy)), fault)).expire(retain=2)
+        assert store_in(copy).checkpoints() in ((1, 2, 3, 4), (2, 3, 4), (3, 4))
+        whole(store_in(copy), 4)
+        store_in(copy).expire(retain=2)
+        assert store_in(copy).checkpoints() == (3, 4)
