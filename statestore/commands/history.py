@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from statestore.catalog import Catalog
 from statestore.errors import MalformedManifestError
-from statestore.model.manifest import Entry, Manifest
+from statestore.model.manifest import Entry, KeyedEntry, Manifest
 from statestore.model.paths import operator_folder
 from statestore.model.state import KeyedState, OperatorState
 
@@ -33,6 +33,13 @@ class History:
         for entry in self._entries(uid):
             if entry.state.name == name and isinstance(entry.state, KeyedState):
                 return entry.state
+        return None
+
+    def rows(self, uid: str, name: str) -> int | None:
+        """Return the rows of a keyed state in the newest checkpoint that has it."""
+        for entry in self._entries(uid):
+            if entry.state.name == name and isinstance(entry, KeyedEntry):
+                return entry.rows
         return None
 
     def operator(self, uid: str, name: str) -> OperatorState | None:

@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 from statestore.catalog import Catalog
 from statestore.errors import InvalidArgumentError, StateNotFoundError, StateStoreError
-from statestore.model.handles import KeyedStateHandle
+from statestore.model.handles import KeyedStateSlice
 from statestore.model.keygroups import KeyGroupAssignment
+from statestore.model.locality import preferred_hosts
 from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry
 from statestore.model.matching import Matching
 from statestore.model.operators import label_of
-from statestore.model.plan import RestorePlan, assignment_of, handles_of, redistribution_of
+from statestore.model.plan import RestorePlan, assignment_of, redistribution_of, slices_of
 from statestore.model.redistribution import Run
 from statestore.model.target import RestoreTarget, plan_target
+from statestore.storage import CachedStorage
 from statestore.table.elements import read_elements
 from statestore.table.engines import spark_module
 from statestore.table.lookup import rows_of_key
@@ -153,11 +155,14 @@ class RestoredKeyedState:
         Needs no Spark and no JVM; at most one Parquet row group is in memory. Reading raises
         MissingFileError or DamagedFileError naming the file.
         """
-        handles = self._handles(subtask)
-        return record_batch_reader(self._catalog.storage, self.entry, handles, verify=self._verify)
+        slices = self._slices(subtask)
+        return record_batch_reader(self._catalog.storage, self.entry, slices, verify=self._verify)
 
     def dataframe(self) -> DataFrame:
         """Return a DataFrame whose Spark partition i holds exactly subtask i's rows; no shuffle.
+
+        With a local cache Spark is asked to run a subtask on the host that kept copies of its files
+        when they were written. It may run elsewhere, and then reads from the store.
 
         Raises InvalidArgumentError when the store was opened without a Spark session.
         """
@@ -166,9 +171,16 @@ class RestoredKeyedState:
                 "a DataFrame needs Spark: open the store with StateStore.open(url, spark=spark), "
                 "or read a subtask without Spark: .subtask(0)"
             )
-        per_subtask = [self._handles(i) for i in range(self.assignment.parallelism)]
+        per_subtask = [self._slices(i) for i in range(self.assignment.parallelism)]
+        # Copies are read through a local cache alone: without one their host is no better.
+        cached = isinstance(self._catalog.storage, CachedStorage)
         frame: DataFrame = spark_module("spark_scan").dataframe(
-            self._spark, self._catalog.storage, self.entry, per_subtask, verify=self._verify
+            self._spark,
+            self._catalog.storage,
+            self.entry,
+            per_subtask,
+            hosts=preferred_hosts(self.entry.handles, self.assignment) if cached else (),
+            verify=self._verify,
         )
         return frame
 
@@ -179,8 +191,8 @@ class RestoredKeyedState:
         """
         return rows_of_key(self._catalog.storage, self.entry, key, verify=self._verify)
 
-    def _handles(self, subtask: int) -> tuple[KeyedStateHandle, ...]:
-        return handles_of(self.entry, self.assignment.range_of(subtask))
+    def _slices(self, subtask: int) -> tuple[KeyedStateSlice, ...]:
+        return slices_of(self.entry, self.assignment.range_of(subtask))
 
 
 class RestoredOperatorState:

@@ -29,7 +29,7 @@ from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
 from statestore.model.operators import Operators
 from statestore.model.paths import keyed_table, operator_table
 from statestore.model.redistribution import RedistributionMode
-from statestore.model.state import StateKind, TimeDomain
+from statestore.model.state import Layout, StateKind, TimeDomain
 from statestore.table.base import StateTable
 from statestore.table.elements import write_elements
 from statestore.table.engines import engine_of
@@ -95,6 +95,16 @@ class CheckpointWriter:
         return self.manifest.checkpoint_id
 
     @property
+    def planned(self) -> tuple[int, Writer]:
+        """The number that the checkpoint gets, and its writer; known before it is committed.
+
+        Who never hears whether the commit was done finds out by asking again for this number: the
+        checkpoint is this one if its manifest names the same writer.
+        """
+        fixed = self._committed or self._attempt
+        return fixed.checkpoint_id, fixed.writer
+
+    @property
     def manifest(self) -> Manifest:
         """The committed manifest; InvalidArgumentError before the block has ended."""
         if self._committed is None:
@@ -116,18 +126,23 @@ class CheckpointWriter:
         kind: StateKind | str = StateKind.VALUE,
         entry: Columns = (),
         time_domain: TimeDomain | None = None,
+        layout: Layout | str | None = None,
     ) -> KeyedEntry:
         """Write a keyed state: one row per key and namespace unless ``kind`` says otherwise.
 
         ``rows`` is a Spark DataFrame, an Arrow table, a frame that speaks Arrow, or a list of
         dictionaries. Max parallelism is fixed for the life of the operator's state: by default it
         is what the job's graph says, else what the operator was stored with, else Flink's default
-        for this parallelism. Returns
+        for this parallelism. ``layout`` is ``partitioned`` (a file per key group), ``ranged`` (few
+        files, each with a range of key groups) or ``auto``, which takes ranged files for fewer than
+        2,048 rows a key group; by default what the store was opened with. It may be another one at
+        every checkpoint. Returns
         what the manifest will say. Raises NullKeyError, DuplicateKeyError, UnsupportedTypeError,
         SchemaMismatchError or ParallelismError before anything is visible.
         """
         self._refuse_twice(uid, name)
         attempt = self._attempt
+        engine, rows = engine_of(rows)
         request = KeyedRequest(
             uid=uid,
             name=name,
@@ -138,8 +153,9 @@ class CheckpointWriter:
             max_parallelism=attempt.max_parallelism_of(uid, max_parallelism),
             hash_scheme=hash_scheme,
             time_domain=time_domain,
+            layout=layout or attempt.parquet.layout,
+            rows=engine.rows_known(rows),
         )
-        engine, rows = engine_of(rows)
         parallelism = attempt.operators.parallelism_of(uid)
         state = keyed_state(
             request,

@@ -7,7 +7,7 @@ they are. A difference is refused with both sides shown, before a byte is writte
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from statestore.commands.history import History
@@ -21,6 +21,7 @@ from statestore.model.state import (
     POSITION,
     SUBTASK,
     KeyedState,
+    Layout,
     OperatorState,
     StateKind,
     TimeDomain,
@@ -31,9 +32,14 @@ from statestore.table.engines import is_frame, rows_on_driver
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["KeyedRequest", "keyed_state", "operator_state"]
+__all__ = ["AUTO_LAYOUT", "KeyedRequest", "keyed_state", "operator_state"]
 
 DEFAULT_HASH_SCHEME = "java"
+AUTO_LAYOUT = "auto"
+ROWS_WORTH_A_FILE = 2048
+"""Rows of a key group from which a file of its own costs little beside them."""
+MANY_KEY_GROUPS = 1024
+"""More key groups than this get ranged files while nothing is known of the rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +55,8 @@ class KeyedRequest:
     max_parallelism: int | None
     hash_scheme: str | None
     time_domain: TimeDomain | None
+    layout: str
+    rows: int | None
 
 
 def keyed_state(
@@ -82,8 +90,25 @@ def keyed_state(
         max_parallelism=_max_parallelism(request, parallelism, history, so_far),
         hash_scheme=scheme,
         time_domain=request.time_domain,
+        layout=Layout.PARTITIONED,
     )
+    state = replace(state, layout=_layout(request, state.max_parallelism, history))
     return state if stored is None else _as_stored(state, stored)
+
+
+def _layout(request: KeyedRequest, max_parallelism: int, history: History) -> Layout:
+    """Return the layout that is asked for; ``auto`` goes by the rows of a key group.
+
+    Their number is that of the rows at hand, if it is known, else of the newest checkpoint that has
+    the state. Of a state that is new and unknown only its number of key groups speaks.
+    """
+    if request.layout != AUTO_LAYOUT:
+        return Layout(request.layout)
+    rows = history.rows(request.uid, request.name) if request.rows is None else request.rows
+    if rows is None:
+        return Layout.RANGED if max_parallelism > MANY_KEY_GROUPS else Layout.PARTITIONED
+    few = rows < ROWS_WORTH_A_FILE * max_parallelism
+    return Layout.RANGED if few else Layout.PARTITIONED
 
 
 def operator_state(
@@ -205,7 +230,7 @@ def _as_stored(state: KeyedState, stored: KeyedState) -> KeyedState:
             f"{state} was stored with the columns ({stored.schema}), and now has "
             f"({state.schema}); keep them, or use a new state name"
         )
-    return stored
+    return replace(stored, layout=state.layout)
 
 
 def _text(value: str | tuple[str, ...]) -> str:

@@ -2,23 +2,72 @@
 
 Paths are relative to the table's folder, so a store can be moved or copied as a whole. A file is
 referred to by its exact length and the SHA-256 of its bytes, never by name or time alone.
+
+On a restore a handle is *cut* to the key groups that a subtask owns, as Flink's
+``KeyGroupsStateHandle.getIntersection`` cuts the offsets of one; a handle that does not know where
+its key groups begin is passed on whole, as ``IncrementalRemoteKeyedStateHandle`` is, and its reader
+skips what is not its own.
 """
 
 from __future__ import annotations
 
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from statestore.model.keygroups import KeyGroupRange
+from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
 
-__all__ = ["KeyedStateHandle", "OperatorStateHandle"]
+__all__ = [
+    "GroupIndex",
+    "KeyedStateHandle",
+    "KeyedStateSlice",
+    "OperatorStateHandle",
+    "assign",
+    "reassign",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupIndex:
+    """Rows and digest of each key group of a file, in order: 64-bit little-endian integers.
+
+    Packed, because a state may have 32,768 key groups and a checkpoint hundreds of states.
+    """
+
+    rows: bytes
+    digests: bytes
+
+    @classmethod
+    def of(cls, rows: Iterable[int], digests: Iterable[int]) -> GroupIndex:
+        """Return the index of these numbers, each in 0..2**64 - 1."""
+        return cls(_packed(rows), _packed(digests))
+
+    def __len__(self) -> int:
+        """Return the number of key groups."""
+        return len(self.rows) // 8
+
+    def rows_in(self, first: int, stop: int) -> int:
+        """Return the rows of the key groups from place ``first`` up to but not ``stop``."""
+        return sum(_unpacked(self.rows[8 * first : 8 * stop]))
+
+    def digest_in(self, first: int, stop: int) -> int:
+        """Return the digest of the rows of these key groups."""
+        return sum(_unpacked(self.digests[8 * first : 8 * stop])) % 2**64
+
+    def row_counts(self) -> Sequence[int]:
+        """Return the rows of every key group."""
+        return _unpacked(self.rows)
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedStateHandle:
-    """A data file of a keyed state: the rows of ``key_groups`` (closed range), sorted by entry.
+    """A data file of a keyed state: the rows of ``key_groups`` (closed range), sorted by key group
+    and entry.
 
-    ``host`` is the name of the machine whose local cache got a copy when the file was written,
-    empty when there was no cache.
+    ``index`` says what lies in which key group; a file of one key group needs none. ``host`` is the
+    name of the machine whose local cache got a copy when the file was written, empty when there was
+    no cache.
     """
 
     path: str
@@ -29,6 +78,63 @@ class KeyedStateHandle:
     digest: int
     sha256: str
     host: str = ""
+    index: GroupIndex | None = None
+
+    def cut(self, key_groups: KeyGroupRange) -> KeyedStateSlice | None:
+        """Return the part that belongs to ``key_groups``, None when there is none.
+
+        Without an index that is the whole file, whose reader skips the other key groups.
+        """
+        common = self.key_groups.intersect(key_groups)
+        if common is None:
+            return None
+        return KeyedStateSlice(self, self.key_groups if self.index is None else common)
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedStateSlice:
+    """A part of a data file: the rows of ``key_groups``, which lie together."""
+
+    handle: KeyedStateHandle
+    key_groups: KeyGroupRange
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is all of the file."""
+        return self.key_groups == self.handle.key_groups
+
+    @property
+    def first_row(self) -> int:
+        """The place of its first row in the file."""
+        index = self.handle.index
+        return 0 if index is None else index.rows_in(0, self._first)
+
+    @property
+    def rows(self) -> int:
+        """Its rows."""
+        index = self.handle.index
+        return self.handle.rows if index is None else index.rows_in(self._first, self._stop)
+
+    @property
+    def digest(self) -> int:
+        """The digest of its rows."""
+        index = self.handle.index
+        return self.handle.digest if index is None else index.digest_in(self._first, self._stop)
+
+    @property
+    def size_bytes(self) -> int:
+        """Its share of the file's bytes, by rows; of a whole file its length."""
+        if self.is_whole:
+            return self.handle.size_bytes
+        return -(-self.handle.size_bytes * self.rows // max(self.handle.rows, 1))
+
+    @property
+    def _first(self) -> int:
+        return self.key_groups.first - self.handle.key_groups.first
+
+    @property
+    def _stop(self) -> int:
+        return self.key_groups.last + 1 - self.handle.key_groups.first
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,3 +147,42 @@ class OperatorStateHandle:
     row_groups: int
     digest: int
     sha256: str
+
+
+def assign(
+    handles: Iterable[KeyedStateHandle], key_groups: KeyGroupRange
+) -> tuple[KeyedStateSlice, ...]:
+    """Return what a subtask that owns ``key_groups`` reads of the handles, in their order."""
+    cut = (handle.cut(key_groups) for handle in handles)
+    return tuple(part for part in cut if part is not None)
+
+
+def reassign(
+    old: Sequence[Sequence[KeyedStateHandle]], max_parallelism: int, parallelism: int
+) -> tuple[tuple[KeyedStateSlice, ...], ...]:
+    """Return, for each new subtask, what it reads of the handles of the old ones, in their order.
+
+    Follows Flink's ``StateAssignmentOperation.reAssignSubKeyedStates``: at the old parallelism
+    every subtask gets its own handles as they are, whatever their ranges. A store does not need
+    that case, because its subtasks write the ranges that they own. Raises ParallelismError.
+    """
+    assignment = KeyGroupAssignment(max_parallelism=max_parallelism, parallelism=parallelism)
+    if len(old) == parallelism:
+        return tuple(tuple(KeyedStateSlice(h, h.key_groups) for h in own) for own in old)
+    handles = [handle for own in old for handle in own]
+    return tuple(assign(handles, key_groups) for key_groups in assignment.ranges())
+
+
+def _packed(numbers: Iterable[int]) -> bytes:
+    packed = array("Q", numbers)
+    if sys.byteorder == "big":
+        packed.byteswap()
+    return packed.tobytes()
+
+
+def _unpacked(raw: bytes) -> Sequence[int]:
+    numbers = array("Q")
+    numbers.frombytes(raw)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers

@@ -7,14 +7,16 @@ member.
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from statestore.errors import CorruptionError, StateStoreError
 from statestore.model.digest import digest_text
 from statestore.model.document import Node, document_bytes, parse_document
 from statestore.model.graph_json import graph_from_json, graph_to_json
-from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.model.handles import GroupIndex, KeyedStateHandle, OperatorStateHandle
 from statestore.model.keygroups import MAX_PARALLELISM, KeyGroupRange
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
 from statestore.model.redistribution import RedistributionMode
@@ -112,7 +114,8 @@ def _keyed_json(entry: KeyedEntry) -> dict[str, Any]:
             "first": [handle.key_groups.first for handle in entry.handles],
             "last": [handle.key_groups.last for handle in entry.handles],
         }
-        | _hosts_json(entry.handles),
+        | _hosts_json(entry.handles)
+        | _index_json(entry.handles),
     }
 
 
@@ -123,6 +126,17 @@ def _hosts_json(handles: Sequence[KeyedStateHandle]) -> dict[str, Any]:
         return {}
     number = {host: at for at, host in enumerate(hosts)} | {"": -1}
     return {"hosts": hosts, "host": [number[handle.host] for handle in handles]}
+
+
+def _index_json(handles: Sequence[KeyedStateHandle]) -> dict[str, Any]:
+    """Return, per file of several key groups, the rows and digests of each; else nothing."""
+    found = [handle.index for handle in handles if handle.index is not None]
+    if not found:
+        return {}
+    return {
+        "group_rows": [b64encode(index.rows).decode() for index in found],
+        "group_digests": [b64encode(index.digests).decode() for index in found],
+    }
 
 
 def _operator_json(entry: OperatorEntry) -> dict[str, Any]:
@@ -174,12 +188,13 @@ def _keyed_entry(node: Node, uid: str) -> KeyedEntry:
     )
     files = node.at("files")
     ranges = map(KeyGroupRange, files.at("first").numbers(), files.at("last").numbers())
+    columns = zip(_zip(files, ranges, files.at("first")), _hosts(files), strict=True)
     handles = tuple(
         KeyedStateHandle(*(path, key_groups, *rest, host))
-        for (key_groups, (path, *rest)), host in zip(
-            _zip(files, ranges, files.at("first")), _hosts(files), strict=True
-        )
+        for (key_groups, (path, *rest)), host in columns
     )
+    if state.layout is Layout.RANGED and handles:
+        handles = _indexed(files, handles)
     _check_order(node, handles)
     return _agreeing(node, KeyedEntry(state, _table(node), handles))
 
@@ -194,6 +209,25 @@ def _hosts(files: Node) -> list[str]:
     if len(numbers) != count or not all(-1 <= number < len(names) - 1 for number in numbers):
         raise files.at("host").fail("it is not one place in hosts, or -1, for each file")
     return [names[number] for number in numbers]
+
+
+def _indexed(files: Node, handles: Sequence[KeyedStateHandle]) -> tuple[KeyedStateHandle, ...]:
+    """Return the handles with their indexes, which must add up to them."""
+    rows, digests = files.at("group_rows"), files.at("group_digests")
+    if not len(handles) == len(rows.texts()) == len(digests.texts()):
+        raise rows.fail("the arrays differ in length")
+    indexed = []
+    for handle, *texts in zip(handles, rows.texts(), digests.texts(), strict=True):
+        index = GroupIndex(*(b64decode(text, validate=True) for text in texts))
+        length = 8 * len(handle.key_groups)
+        if not length == len(index.rows) == len(index.digests):
+            raise rows.fail(f"{handle.path} has {len(handle.key_groups)} key groups, not as many")
+        if index.rows_in(0, length) != handle.rows:
+            raise rows.fail(f"the key groups of {handle.path} do not add up to its rows")
+        if index.digest_in(0, length) != handle.digest:
+            raise digests.fail(f"the key groups of {handle.path} do not add up to its digest")
+        indexed.append(replace(handle, index=index))
+    return tuple(indexed)
 
 
 def _check_order(node: Node, handles: Sequence[KeyedStateHandle]) -> None:

@@ -7,7 +7,8 @@
     checkpoints/0000000042.expired               its tombstone
     writers/0000000003.json                      claim of the third writer
     operators/<uid>/keyed/<state>/               table of one keyed state
-      key_group=17/0000000042-00017-<token>.parquet
+      key_group=17/0000000042-00017-<token>.parquet       one key group (layout partitioned)
+      0000000042-00017-<token>.parquet                    some from 17 on (layout ranged)
     operators/<uid>/operator/<state>/            table of one operator state
       0000000042-<token>.parquet
 
@@ -34,6 +35,7 @@ __all__ = [
     "operator_folder",
     "operator_table",
     "partition_file",
+    "ranged_file",
     "tombstone_path",
     "unescape",
     "writer_path",
@@ -135,6 +137,11 @@ def partition_file(checkpoint_id: int, key_group: int, token: str) -> str:
     write.
     """
     return f"{KEY_GROUP}={key_group}/{_digits(checkpoint_id)}-{key_group:05}-{token}.parquet"
+
+
+def ranged_file(checkpoint_id: int, first: int, token: str) -> str:
+    """Return the name of a data file with several key groups, of which ``first`` is the first."""
+    return f"{_digits(checkpoint_id)}-{first:05}-{token}.parquet"
 
 
 def operator_file(checkpoint_id: int, token: str) -> str:

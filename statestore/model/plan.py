@@ -8,11 +8,12 @@ parallelism.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from statestore.model.byte_ranges import KeyGroupDecision
-from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.model.handles import KeyedStateHandle, KeyedStateSlice, assign
 from statestore.model.keygroups import (
     KeyGroupAssignment,
     KeyGroupRange,
@@ -36,6 +37,7 @@ __all__ = [
     "handles_of",
     "plan_restore",
     "redistribution_of",
+    "slices_of",
 ]
 
 
@@ -191,6 +193,11 @@ def handles_of(entry: KeyedEntry, key_groups: KeyGroupRange) -> tuple[KeyedState
     return entry.handles[first:last]
 
 
+def slices_of(entry: KeyedEntry, key_groups: KeyGroupRange) -> tuple[KeyedStateSlice, ...]:
+    """Return what a subtask that owns ``key_groups`` reads, in order of key group."""
+    return assign(handles_of(entry, key_groups), key_groups)
+
+
 def redistribution_of(manifest: Manifest, uid: str, parallelism: int) -> RedistributionPlan:
     """Return who gets which elements of an operator's states: together, for their remainders
     spread.
@@ -237,22 +244,46 @@ def _plan_subtask(
     local: Container[str],
 ) -> SubtaskPlan:
     key_groups = assignment.range_of(subtask) if assignment else None
-    files: list[tuple[str, KeyedStateHandle | OperatorStateHandle]] = []
-    if key_groups is not None:
-        files += [(e.table.path, handle) for e in keyed for handle in handles_of(e, key_groups)]
-    rows = sum(handle.rows for _, handle in files)
-    files += [(entry.table.path, handle) for entry in operator for handle in entry.handles]
-    copied = [handle for folder, handle in files if f"{folder}/{handle.path}" in local]
+    reads = [*_keyed_reads(keyed, key_groups), *_operator_reads(operator)]
     return SubtaskPlan(
         subtask=subtask,
         key_groups=key_groups,
-        rows=rows,
-        size_bytes=sum(handle.size_bytes for _, handle in files),
-        files=len(files),
-        requests=sum(2 + handle.row_groups for _, handle in files),
+        rows=sum(read.rows for read in reads),
+        size_bytes=sum(read.size_bytes for read in reads),
+        files=len(reads),
+        requests=sum(2 + read.row_groups for read in reads),
         elements=_elements(dealt, subtask),
-        local_bytes=sum(handle.size_bytes for handle in copied),
+        local_bytes=sum(read.size_bytes for read in reads if read.name in local),
     )
+
+
+class _Read(NamedTuple):
+    """What one subtask reads of one file; ``rows`` counts keyed rows alone."""
+
+    name: str
+    rows: int
+    size_bytes: int
+    row_groups: int
+
+
+def _keyed_reads(keyed: list[KeyedEntry], key_groups: KeyGroupRange | None) -> Iterator[_Read]:
+    if key_groups is None:
+        return
+    for entry in keyed:
+        for part in slices_of(entry, key_groups):
+            handle = part.handle
+            # Of a file that is cut, its share, and the row group that is cut as well.
+            share = handle.row_groups * part.rows // max(handle.rows, 1) + 1
+            row_groups = handle.row_groups if part.is_whole else min(share, handle.row_groups)
+            name = f"{entry.table.path}/{handle.path}"
+            yield _Read(name, part.rows, part.size_bytes, row_groups)
+
+
+def _operator_reads(operator: list[OperatorEntry]) -> Iterator[_Read]:
+    for entry in operator:
+        for handle in entry.handles:
+            name = f"{entry.table.path}/{handle.path}"
+            yield _Read(name, 0, handle.size_bytes, handle.row_groups)
 
 
 def _elements(dealt: RedistributionPlan | None, subtask: int) -> int:

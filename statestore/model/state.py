@@ -61,9 +61,17 @@ class TimeDomain(StrEnum):
 
 
 class Layout(StrEnum):
-    """Which key groups lie in which file; recorded per state, so that others can be added."""
+    """Which key groups lie in which file; recorded per state and checkpoint."""
 
     PARTITIONED = "partitioned"
+    """One file per key group, in a folder of its own."""
+
+    RANGED = "ranged"
+    """Few files, each with a contiguous range of key groups, row groups cut between key groups."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Layout:
+        raise _unknown("layout", value, cls)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from statestore.table.hashing import check_key_type, key_groups
 from statestore.table.keyed import KeyedTarget, leaf_columns, null_key_error, write_sorted
 from statestore.table.types import arrow_schema, schema_of_arrow, table_of_dicts
 
-__all__ = ["as_table", "key_types", "schema_of", "write_keyed"]
+__all__ = ["as_table", "key_types", "rows_known", "schema_of", "write_keyed"]
 
 
 def as_table(rows: Any) -> pa.Table:
@@ -48,6 +48,11 @@ def key_types(rows: pa.Table, key: tuple[str, ...], hash_scheme: str) -> tuple[s
     none.
     """
     return tuple(check_key_type(rows.schema.field(name).type, hash_scheme) for name in key)
+
+
+def rows_known(rows: pa.Table) -> int | None:
+    """Return how many rows there are."""
+    return int(rows.num_rows)
 
 
 def write_keyed(

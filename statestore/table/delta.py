@@ -33,7 +33,7 @@ from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.model.manifest import Entry, KeyedEntry, OperatorEntry, TableRef
 from statestore.model.paths import KEY_GROUP
 from statestore.model.schema import Field, Schema, same_columns, schema_from_json
-from statestore.model.state import POSITION, SUBTASK
+from statestore.model.state import POSITION, SUBTASK, Layout
 from statestore.storage import Storage
 from statestore.table.files import open_file
 from statestore.table.spark_s3 import refuse_without_s3a
@@ -97,11 +97,14 @@ class DeltaTable:
         transaction = delta.DeltaLog.forTable(self._spark._jsparkSession, url).startTransaction()
         new = transaction.readVersion() < 0
         old = [] if new else list(_iterate(transaction.filterFiles()))
-        if new or (not old and not _fits(transaction.metadata().schemaString(), entry)):
+        # All of the table's files are replaced, so its layout may be another one than before.
+        moved = not new and not _lies_alike(transaction.metadata(), entry)
+        fits = not new and _fits(transaction.metadata().schemaString(), entry)
+        if new or (not old and not fits) or (fits and moved):
             table_id = str(uuid.uuid4()) if new else transaction.metadata().id()
             metadata = parse(json.dumps(_metadata(entry, table_id)))
             transaction.updateMetadata(metadata, False)
-        elif not _fits(transaction.metadata().schemaString(), entry):
+        elif not fits:
             raise _other_columns(transaction.metadata().schemaString(), entry)
         application = f"statestore:{entry.table.path}"
         published = transaction.txnVersion(application) == checkpoint_id
@@ -127,7 +130,7 @@ class DeltaTable:
 
     def _add(self, entry: Entry, handle: Handle, now_ms: int) -> dict[str, Any]:
         values = {}
-        if isinstance(handle, KeyedStateHandle):
+        if isinstance(handle, KeyedStateHandle) and _is_partitioned(entry):
             values[KEY_GROUP] = str(handle.key_groups.first)
         with open_file(self._storage, entry.table.path, handle) as parquet:
             statistics = file_statistics(parquet.metadata, _statistics_columns(entry))
@@ -143,14 +146,13 @@ class DeltaTable:
 
 def _metadata(entry: Entry, table_id: str) -> dict[str, Any]:
     """Return the action that makes the table (Delta protocol, "Change Metadata")."""
-    keyed = isinstance(entry, KeyedEntry)
     names = ",".join(f"`{name.replace('`', '``')}`" for name in _statistics_columns(entry))
     metadata = {
         "id": table_id,
         "description": f"statestore: {entry.state}",
         "format": {"provider": "parquet", "options": {}},
         "schemaString": json.dumps(_table_schema(entry).to_json()),
-        "partitionColumns": [KEY_GROUP] if keyed else [],
+        "partitionColumns": [KEY_GROUP] if _is_partitioned(entry) else [],
         "configuration": _PROPERTIES | {"delta.dataSkippingStatsColumns": names},
         "createdTime": int(time.time() * 1000),
     }
@@ -178,7 +180,17 @@ def _other_columns(schema_string: str, entry: Entry) -> SchemaMismatchError:
 
 
 def _statistics_columns(entry: Entry) -> tuple[str, ...]:
-    return entry.state.identity if isinstance(entry, KeyedEntry) else (SUBTASK, POSITION)
+    if not isinstance(entry, KeyedEntry):
+        return (SUBTASK, POSITION)
+    return entry.state.identity if _is_partitioned(entry) else (KEY_GROUP, *entry.state.identity)
+
+
+def _is_partitioned(entry: Entry) -> bool:
+    return isinstance(entry, KeyedEntry) and entry.state.layout is Layout.PARTITIONED
+
+
+def _lies_alike(metadata: Any, entry: Entry) -> bool:
+    return bool(metadata.partitionColumns().nonEmpty()) is _is_partitioned(entry)
 
 
 def _scala_object(package: Any, name: str) -> Any:

@@ -31,6 +31,9 @@ class Engine(Protocol):
     def key_types(self, rows: Any, key: tuple[str, ...], hash_scheme: str) -> tuple[str, ...]:
         """Return per key column the type whose hash is taken."""
 
+    def rows_known(self, rows: Any) -> int | None:
+        """Return how many rows there are, None when that would have to be computed."""
+
     def write_keyed(
         self, rows: Any, parallelism: int, target: KeyedTarget
     ) -> tuple[KeyedStateHandle, ...]:

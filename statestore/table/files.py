@@ -8,9 +8,11 @@ bytes, before the first row is handed over.
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -22,7 +24,14 @@ from statestore.storage import CachedStorage, Storage
 from statestore.storage.base import named
 from statestore.table.digest import rows_digest
 
-__all__ = ["FileWriter", "ParquetOptions", "check_size", "open_file", "read_batches"]
+__all__ = [
+    "FileWriter",
+    "ParquetOptions",
+    "check_size",
+    "open_file",
+    "read_batches",
+    "row_groups_of",
+]
 
 Handle = KeyedStateHandle | OperatorStateHandle
 
@@ -30,16 +39,25 @@ Handle = KeyedStateHandle | OperatorStateHandle
 _AT_ONCE_BYTES = 32 * 2**20
 _CHUNK_BYTES = 2**20
 
+# A row group ends with a key group once it has this part of the rows that it may have: more of
+# them cost footer, fewer make subtasks that share one read it twice.
+_GROUPS_PER_ROW_GROUP = 16
+
 
 @dataclass(frozen=True)
 class ParquetOptions:
     """How data files are written: rows a row group holds at most, and zstd's level (1 fast, 22
     small).
+
+    ``layout`` is that of keyed states: ``partitioned``, ``ranged`` or ``auto``.
     """
 
     row_group_rows: int = 65_536
     row_group_bytes: int = 32 * 1024 * 1024
     zstd_level: int = 1
+    layout: str = "partitioned"
+    file_bytes: int = 128 * 2**20
+    """After so many bytes a ranged file ends at the next key group."""
 
 
 class FileWriter:
@@ -73,9 +91,17 @@ class FileWriter:
             storage.delete(name)
             raise
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        """Append rows; they are flushed a whole row group at a time."""
-        self._digest += rows_digest(batch)
+    @property
+    def written_bytes(self) -> int:
+        """Bytes that have reached the file so far."""
+        return self._sink.size
+
+    def write(self, batch: pa.RecordBatch, digest: int | None = None) -> None:
+        """Append rows; they are flushed a whole row group at a time.
+
+        ``digest`` is that of the rows without what the store adds to them; by default of all.
+        """
+        self._digest += rows_digest(batch) if digest is None else digest
         self._rows += batch.num_rows
         while self._pending_rows + batch.num_rows >= self._options.row_group_rows:
             room = self._options.row_group_rows - self._pending_rows
@@ -88,6 +114,11 @@ class FileWriter:
             self._pending_bytes += batch.nbytes
             if self._pending_bytes >= self._options.row_group_bytes:
                 self._flush()
+
+    def end_group(self) -> None:
+        """End a row group here if it has some size: a key group ends, and a reader may begin."""
+        if self._pending_rows >= self._options.row_group_rows // _GROUPS_PER_ROW_GROUP:
+            self._flush()
 
     def close(self) -> dict[str, Any]:
         """Finish the file and return rows, size_bytes, row_groups, digest and sha256."""
@@ -193,12 +224,41 @@ def open_file(
 
 
 def read_batches(
-    storage: Storage, folder: str, handle: Handle, schema: pa.Schema, *, verify: bool = False
+    storage: Storage,
+    folder: str,
+    handle: Handle,
+    schema: pa.Schema,
+    *,
+    rows: range | None = None,
+    verify: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield a file's rows in stored order as batches of ``schema``; at most a row group is held."""
-    with open_file(storage, folder, handle, verify=verify, whole=True) as parquet:
-        for batch in parquet.iter_batches(columns=schema.names, use_threads=False):
-            yield batch.select(schema.names).cast(schema)
+    """Yield a file's rows in stored order as batches of ``schema``; at most a row group is held.
+
+    ``rows`` is the part of the file that is wanted; only row groups that hold some of it are read.
+    """
+    wanted = range(handle.rows) if rows is None else rows
+    whole = 2 * len(wanted) >= handle.rows
+    with open_file(storage, folder, handle, verify=verify, whole=whole) as parquet:
+        numbers, at = row_groups_of(parquet.metadata, wanted)
+        for batch in parquet.iter_batches(
+            row_groups=[*numbers], columns=schema.names, use_threads=False
+        ):
+            begin, end = max(wanted.start - at, 0), min(wanted.stop - at, batch.num_rows)
+            at += batch.num_rows
+            if begin < end:
+                yield batch.slice(begin, end - begin).select(schema.names).cast(schema)
+
+
+def row_groups_of(metadata: pq.FileMetaData, rows: range) -> tuple[range, int]:
+    """Return which row groups hold any of these rows of a file, and the place of their first row.
+
+    An empty range of rows has none.
+    """
+    ends = [*accumulate(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))]
+    if not rows:
+        return range(0), 0
+    first, last = bisect_right(ends, rows.start), bisect_left(ends, rows.stop)
+    return range(first, min(last + 1, len(ends))), ends[first - 1] if first else 0
 
 
 def _source(

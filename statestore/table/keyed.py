@@ -1,4 +1,4 @@
-"""Keyed state into files: sorted rows in, one file per key group out, each checked while it passes.
+"""Keyed state into files: sorted rows in, one file per key group, or per range of them, out.
 
 The rows of a writer arrive sorted by key group and then by the state's identity columns, so a
 writer has one file open at a time and holds one row group, whatever the size of the state. Null
@@ -19,15 +19,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import DuplicateKeyError, InvalidArgumentError, NullKeyError
-from statestore.model.handles import KeyedStateHandle
+from statestore.model.handles import GroupIndex, KeyedStateHandle
 from statestore.model.keygroups import KeyGroupRange
-from statestore.model.paths import KEY_GROUP, partition_file
-from statestore.model.state import KeyedState, StateKind
+from statestore.model.paths import KEY_GROUP, partition_file, ranged_file
+from statestore.model.state import KeyedState, Layout, StateKind
 from statestore.storage import CachedStorage, Storage
+from statestore.table.digest import rows_digest
 from statestore.table.files import FileWriter, ParquetOptions
 from statestore.table.types import arrow_schema
 
-__all__ = ["KeyedTarget", "leaf_columns", "null_key_error", "null_keys", "write_sorted"]
+__all__ = [
+    "KeyedTarget",
+    "file_schema",
+    "leaf_columns",
+    "null_key_error",
+    "null_keys",
+    "write_sorted",
+]
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,7 @@ class KeyedTarget:
 def write_sorted(
     batches: Iterable[pa.RecordBatch], target: KeyedTarget
 ) -> tuple[KeyedStateHandle, ...]:
-    """Write rows that are sorted by ``key_group`` and identity; return a handle per key group.
+    """Write rows that are sorted by ``key_group`` and identity; return a handle per file.
 
     Raises NullKeyError with the number of rows, DuplicateKeyError with the entry, or StorageError.
     """
@@ -60,26 +68,34 @@ def write_sorted(
 
 
 class _GroupWriter:
-    """The file of the current key group, and the handles of those that are done."""
+    """The file under way, what is known of its key groups, and the handles of those that are done.
+
+    Partitioned, a file has one key group, which its folder names. Ranged, it goes on until it is
+    large, and every row says its key group itself.
+    """
 
     def __init__(self, target: KeyedTarget) -> None:
         self._target = target
+        self._ranged = target.state.layout is Layout.RANGED
         self._schema = arrow_schema(target.state.schema)
         # New for every attempt: a retried task never meets the files of the one before it.
         self._token = uuid.uuid4().hex[:16]
         self._file: FileWriter | None = None
-        self._key_group = -1
+        self._groups: dict[int, list[int]] = {}
         self._handles: list[KeyedStateHandle] = []
         # Where copies lie is of use to who places subtasks; without copies it says nothing.
         self._host = socket.gethostname() if isinstance(target.storage, CachedStorage) else ""
 
     def write(self, key_group: int, rows: pa.RecordBatch) -> None:
-        if self._file is None or key_group != self._key_group:
-            self._close()
-            self._key_group = key_group
-            name = f"{self._target.folder}/{self._path()}"
-            self._file = FileWriter(self._target.storage, name, self._schema, self._target.options)
-        self._file.write(rows.select(self._schema.names).cast(self._schema))
+        if key_group not in self._groups:
+            self._begin(key_group)
+        assert self._file is not None
+        stored = rows.select(self._schema.names).cast(self._schema)
+        digest = rows_digest(stored)
+        known = self._groups.setdefault(key_group, [0, 0])
+        known[0] += stored.num_rows
+        known[1] = (known[1] + digest) % 2**64
+        self._file.write(_placed(key_group, stored) if self._ranged else stored, digest)
 
     def finish(self) -> tuple[KeyedStateHandle, ...]:
         self._close()
@@ -93,20 +109,54 @@ class _GroupWriter:
         for name in self._names():
             self._target.storage.delete(name)
 
+    def _begin(self, key_group: int) -> None:
+        """Open the file of a new key group, or go on with that of the one before it."""
+        options = self._target.options
+        if self._file is not None and self._ranged:
+            self._file.end_group()
+            if self._file.written_bytes < options.file_bytes:
+                return
+        self._close()
+        target = self._target
+        name = (
+            ranged_file(target.checkpoint_id, key_group, f"{self._token}-{len(self._handles)}")
+            if self._ranged
+            else partition_file(target.checkpoint_id, key_group, self._token)
+        )
+        schema = file_schema(target.state) if self._ranged else self._schema
+        self._path = name
+        self._file = FileWriter(target.storage, f"{target.folder}/{name}", schema, options)
+
     def _close(self) -> None:
         if self._file is None:
             return
-        key_groups = KeyGroupRange(self._key_group, self._key_group)
+        groups, self._groups = self._groups, {}
+        key_groups = KeyGroupRange(min(groups), max(groups))
+        index = None
+        if self._ranged:
+            found = [groups.get(group, (0, 0)) for group in key_groups]
+            index = GroupIndex.of((rows for rows, _ in found), (digest for _, digest in found))
         facts = self._file.close()
-        handle = KeyedStateHandle(self._path(), key_groups, **facts, host=self._host)
+        handle = KeyedStateHandle(self._path, key_groups, **facts, host=self._host, index=index)
         self._handles.append(handle)
         self._file = None
 
-    def _path(self) -> str:
-        return partition_file(self._target.checkpoint_id, self._key_group, self._token)
-
     def _names(self) -> list[str]:
         return [f"{self._target.folder}/{handle.path}" for handle in self._handles]
+
+
+def file_schema(state: KeyedState) -> pa.Schema:
+    """Return the columns of the state's files: ranged, the key group before the stored ones."""
+    stored = arrow_schema(state.schema)
+    if state.layout is Layout.PARTITIONED:
+        return stored
+    return pa.schema([pa.field(KEY_GROUP, pa.int32()), *stored])
+
+
+def _placed(key_group: int, rows: pa.RecordBatch) -> pa.RecordBatch:
+    groups = pa.repeat(pa.scalar(key_group, pa.int32()), rows.num_rows)
+    schema = pa.schema([pa.field(KEY_GROUP, pa.int32()), *rows.schema])
+    return pa.RecordBatch.from_arrays([groups, *rows.columns], schema=schema)
 
 
 def _by_key_group(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:

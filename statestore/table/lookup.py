@@ -8,12 +8,13 @@ from typing import Any
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError
+from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry
 from statestore.model.schema import type_text
 from statestore.model.state import KeyedState
 from statestore.storage import Storage
 from statestore.table.digest import row_hashes
-from statestore.table.files import open_file
+from statestore.table.files import open_file, row_groups_of
 from statestore.table.hashing import key_groups
 from statestore.table.statistics import positions_of
 from statestore.table.types import arrow_schema
@@ -46,8 +47,12 @@ def rows_of_key(
     for handle in entry.handles:
         if group not in handle.key_groups:
             continue
+        part = handle.cut(KeyGroupRange(group, group))
+        assert part is not None
         with open_file(storage, entry.table.path, handle, verify=verify) as parquet:
-            for index in _row_groups(parquet.metadata, wanted):
+            rows_of_group = range(part.first_row, part.first_row + part.rows)
+            own, _ = row_groups_of(parquet.metadata, rows_of_group)
+            for index in _row_groups(parquet.metadata, wanted, own):
                 table = (
                     parquet.read_row_group(index, use_threads=False)
                     .select(schema.names)
@@ -107,11 +112,11 @@ def _key_text(state: KeyedState) -> str:
     return ", ".join(f"{name} {type_text(state.schema.type_of(name))}" for name in state.key)
 
 
-def _row_groups(metadata: Any, wanted: pa.RecordBatch) -> list[int]:
-    """Return the row groups whose bounds admit the key; all of them where bounds say nothing."""
+def _row_groups(metadata: Any, wanted: pa.RecordBatch, among: range) -> list[int]:
+    """Return those row groups whose bounds admit the key; all of them where bounds say nothing."""
     positions = positions_of(metadata)
     kept = []
-    for group in range(metadata.num_row_groups):
+    for group in among:
         row_group = metadata.row_group(group)
         bounds = (
             (row_group.column(positions[name]).statistics, wanted.column(name)[0].as_py())

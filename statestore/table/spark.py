@@ -24,7 +24,7 @@ from statestore.model.state import KeyedState
 from statestore.table.keyed import KeyedTarget, null_key_error, write_sorted
 from statestore.table.spark_hashing import check_spark_key, key_group_column, subtask_column
 
-__all__ = ["collect", "key_types", "schema_of", "spark_schema", "write_keyed"]
+__all__ = ["collect", "key_types", "rows_known", "schema_of", "spark_schema", "write_keyed"]
 
 _OUTCOME = "outcome binary"
 
@@ -46,6 +46,11 @@ def key_types(df: DataFrame, key: tuple[str, ...], hash_scheme: str) -> tuple[st
     """
     names: tuple[str, ...] = check_spark_key(df.schema, key, hash_scheme)
     return names
+
+
+def rows_known(df: DataFrame) -> int | None:
+    """Return None: counting would run the query twice."""
+    return None
 
 
 def collect(df: DataFrame) -> pa.Table:

@@ -1,9 +1,10 @@
 """Keyed state out of files into Spark: exactly ``parallelism`` Spark partitions, and no shuffle.
 
 :func:`dataframe` maps a range of ``parallelism`` numbers, one per Spark partition: task i opens the
-files of subtask i and hands their Arrow batches to the JVM. :func:`register` offers the same as
-``spark.read.format("keyed_state")``. (Spark's own sources ``statestore`` and ``state-metadata``
-read Spark's checkpoints, not ours.)
+files of subtask i and hands their Arrow batches to the JVM, on a host that has copies of them if
+Spark can arrange it. :func:`register` offers the same as ``spark.read.format("keyed_state")``,
+without a choice of host. (Spark's own sources ``statestore`` and ``state-metadata`` read Spark's
+checkpoints, not ours.)
 """
 
 from __future__ import annotations
@@ -17,26 +18,27 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from statestore.model.handles import KeyedStateHandle
+from statestore.model.handles import KeyedStateSlice
 from statestore.model.manifest import KeyedEntry
 from statestore.storage import Storage
-from statestore.table.scan import read_handles
+from statestore.table.scan import read_slices
 from statestore.table.spark import spark_schema
+from statestore.table.spark_locality import numbers
 
 __all__ = ["FORMAT", "Read", "dataframe", "register"]
 
 FORMAT = "keyed_state"
 
-Handles = tuple[KeyedStateHandle, ...]
+Slices = tuple[KeyedStateSlice, ...]
 
 
 @dataclass(frozen=True)
 class Read:
-    """What a read of ``keyed_state`` comes to: the state, and the handles of each subtask."""
+    """What a read of ``keyed_state`` comes to: the state, and the slices of each subtask."""
 
     storage: Storage
     entry: KeyedEntry
-    per_subtask: tuple[Handles, ...]
+    per_subtask: tuple[Slices, ...]
     verify: bool
 
 
@@ -44,24 +46,28 @@ def dataframe(
     spark: SparkSession,
     storage: Storage,
     entry: KeyedEntry,
-    per_subtask: Sequence[Handles],
+    per_subtask: Sequence[Slices],
     *,
+    hosts: Sequence[str] = (),
     verify: bool = False,
 ) -> DataFrame:
     """Return a DataFrame whose Spark partition i holds the rows of ``per_subtask[i]``, in that
     order.
+
+    Spark is asked to run it on ``hosts[i]``, empty for anywhere; see
+    :mod:`statestore.table.spark_locality`.
     """
     schema = spark_schema(entry.state.schema)
     arrow = to_arrow_schema(schema, timezone="UTC")
     parallelism = len(per_subtask)
 
-    def read(numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in numbers:
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
             for subtask in batch.column(0).to_pylist():
-                for rows in read_handles(storage, entry, per_subtask[subtask], verify=verify):
+                for rows in read_slices(storage, entry, per_subtask[subtask], verify=verify):
                     yield rows.cast(arrow)
 
-    return spark.range(0, parallelism, 1, parallelism).mapInArrow(read, schema)
+    return numbers(spark, parallelism, hosts).mapInArrow(read, schema)
 
 
 @dataclass
@@ -70,11 +76,11 @@ class SubtaskPartition(InputPartition):
 
     storage: Storage
     entry: KeyedEntry
-    handles: Handles
+    slices: Slices
 
-    def __init__(self, storage: Storage, entry: KeyedEntry, handles: Handles) -> None:
-        """Keep the parts; a task gets its own subtask's handles only."""
-        self.storage, self.entry, self.handles = storage, entry, handles
+    def __init__(self, storage: Storage, entry: KeyedEntry, slices: Slices) -> None:
+        """Keep the parts; a task gets its own subtask's slices only."""
+        self.storage, self.entry, self.slices = storage, entry, slices
 
 
 class SubtaskReader(DataSourceReader):
@@ -88,13 +94,13 @@ class SubtaskReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return one input partition per subtask, in order. Called on the driver, once."""
         read = self._read
-        return [SubtaskPartition(read.storage, read.entry, handles) for handles in read.per_subtask]
+        return [SubtaskPartition(read.storage, read.entry, slices) for slices in read.per_subtask]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a subtask's rows. Called on an executor, once per Spark partition."""
         assert isinstance(partition, SubtaskPartition)
-        storage, entry, handles = partition.storage, partition.entry, partition.handles
-        for rows in read_handles(storage, entry, handles, verify=self._verify):
+        storage, entry, slices = partition.storage, partition.entry, partition.slices
+        for rows in read_slices(storage, entry, slices, verify=self._verify):
             yield rows.cast(self._arrow)
 
 

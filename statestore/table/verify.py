@@ -21,21 +21,22 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from statestore.errors import CorruptionError
 from statestore.model.digest import digest_text
 from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.model.manifest import Entry, KeyedEntry
-from statestore.model.state import POSITION, SUBTASK, KeyedState, StateKind
+from statestore.model.paths import KEY_GROUP
+from statestore.model.state import POSITION, SUBTASK, KeyedState, Layout, StateKind
 from statestore.storage import Storage
 from statestore.table.digest import rows_digest
 from statestore.table.elements import stored_schema
 from statestore.table.files import open_file
 from statestore.table.hashing import key_groups
-from statestore.table.keyed import null_keys
+from statestore.table.keyed import file_schema, null_keys
 from statestore.table.order import RowOrder
-from statestore.table.types import arrow_schema
 
 __all__ = ["FileCheck", "Flaws", "check_file"]
 
@@ -79,8 +80,11 @@ def check_file(check: FileCheck) -> Flaws | None:
 
 def _flaws(parquet: pq.ParquetFile, check: FileCheck) -> Iterator[str]:
     entry, handle = check.entry, check.handle
-    stored = arrow_schema if isinstance(entry, KeyedEntry) else stored_schema
-    schema = stored(entry.state.schema)
+    schema = (
+        file_schema(entry.state)
+        if isinstance(entry, KeyedEntry)
+        else stored_schema(entry.state.schema)
+    )
     if parquet.num_row_groups != handle.row_groups:
         yield f"has {parquet.num_row_groups} row groups, the manifest says {handle.row_groups}"
     if parquet.schema_arrow.names != schema.names:
@@ -102,8 +106,7 @@ def _row_flaws(parquet: pq.ParquetFile, schema: pa.Schema, check: FileCheck) -> 
     for index in range(parquet.num_row_groups):
         table = parquet.read_row_group(index, use_threads=False).cast(schema).combine_chunks()
         for batch in table.to_batches():
-            digest = (digest + rows_digest(batch)) % 2**64
-            rows.see(batch)
+            digest = (digest + rows.see(batch)) % 2**64
     yield from rows.flaws()
     if digest != handle.digest:
         yield (
@@ -119,10 +122,17 @@ class _KeyedRows:
 
     def __init__(self, state: KeyedState, handle: KeyedStateHandle) -> None:
         self._state, self._handle = state, handle
-        self._order = RowOrder(state.identity)
+        placed = (KEY_GROUP,) if state.layout is Layout.RANGED else ()
+        self._order = RowOrder((*placed, *state.identity))
         self._elsewhere = self._null_keys = self._null_entries = 0
+        self._counts = np.zeros(len(handle.key_groups), np.int64)
 
-    def see(self, batch: pa.RecordBatch) -> None:
+    def see(self, batch: pa.RecordBatch) -> int:
+        """Look at rows; return their digest, without what the store has added."""
+        self._look(batch)
+        return rows_digest(batch.select(self._state.schema.names))
+
+    def _look(self, batch: pa.RecordBatch) -> None:
         state, own = self._state, self._handle.key_groups
         self._order.see(batch)
         without_key = null_keys(batch, state)
@@ -137,7 +147,12 @@ class _KeyedRows:
             hash_scheme=state.hash_scheme,
             key_types=state.key_types,
         )
-        self._elsewhere += int(((groups < own.first) | (groups > own.last)).sum())
+        wrong = (groups < own.first) | (groups > own.last)
+        if state.layout is Layout.RANGED:
+            named = batch.column(KEY_GROUP)
+            wrong |= np.asarray(pc.fill_null(named, -1)) != groups
+        self._elsewhere += int(wrong.sum())
+        self._counts += np.bincount(groups[~wrong] - own.first, minlength=len(own))
 
     def flaws(self) -> Iterator[str]:
         if self._null_keys:
@@ -150,6 +165,9 @@ class _KeyedRows:
             yield "its rows are not sorted"
         if self._order.duplicates:
             yield f"{self._order.duplicates} of its rows claim the entry of the row before them"
+        index = self._handle.index
+        if index is not None and not np.array_equal(self._counts, index.row_counts()):
+            yield "its key groups have other numbers of rows than the manifest says"
 
 
 class _ElementRows:
@@ -162,7 +180,8 @@ class _ElementRows:
         self._at = first_row
         self._wrong = 0
 
-    def see(self, batch: pa.RecordBatch) -> None:
+    def see(self, batch: pa.RecordBatch) -> int:
+        """Look at elements; return their digest."""
         places = np.arange(self._at, self._at + batch.num_rows)
         self._at += batch.num_rows
         # Beyond the last element the subtask would be one that there is not.
@@ -173,6 +192,7 @@ class _ElementRows:
             subtask, position = map(np.asarray, found)
             wrong = (subtask != subtasks) | (position != places - self._starts[subtasks])
         self._wrong += int(wrong.sum())
+        return rows_digest(batch)
 
     def flaws(self) -> Iterator[str]:
         if self._wrong:

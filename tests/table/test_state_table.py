@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from statestore import StateStore, errors
+from statestore.table.files import ParquetOptions
 from statestore.testing.table_suite import (
     StateTableSuite,
     publish,
@@ -40,6 +41,26 @@ class TestParquetTable(StateTableSuite):
         assert not (Path(store.url) / TABLE / "_delta_log").exists()
 
 
+class TestRangedFiles(StateTableSuite):
+    """Few files, each with a range of key groups: restored like the others."""
+
+    @pytest.fixture
+    def store(self, tmp_path: Path, spark: SparkSession) -> StateStore:
+        options = ParquetOptions(layout="ranged")
+        return StateStore.open(
+            str(tmp_path / "store"), spark=spark, table_format="parquet", parquet=options
+        )
+
+    def test_each_task_writes_one_file(self, store: StateStore, users: Any) -> None:
+        """And each ends where the next task's begins."""
+        take(store, users)
+        handles = store.manifest().keyed[0].handles
+        assert [(h.key_groups.first, h.key_groups.last) for h in handles] == [
+            *((0, 7), (8, 15), (16, 23)),
+            (24, 31),
+        ]
+
+
 class TestDeltaTable(StateTableSuite):
     """The same files, and a Delta log that names the newest checkpoint's."""
 
@@ -63,6 +84,25 @@ class TestDeltaTable(StateTableSuite):
         found = duckdb.sql(query, params={"files": files})
         assert found is not None
         assert spark_rows(_Frame(found.to_arrow_table())) == wanted
+
+    def test_a_layout_may_follow_another(
+        self, store: StateStore, users: Any, spark: SparkSession
+    ) -> None:
+        """Each version of the table, and each checkpoint, reads back as it was written."""
+        path = f"{store.url}/{TABLE}"
+        frames = [users, users.where("total >= 1000"), users.where("total < 500")]
+        for layout, frame in zip(("partitioned", "ranged", "partitioned"), frames, strict=True):
+            with store.snapshot(parallelism=2) as checkpoint:
+                checkpoint.keyed(
+                    "totals", "total", frame, key="user", max_parallelism=32, layout=layout
+                )
+            assert spark_rows(spark.read.format("delta").load(path)) == rows_of(frame)
+        for number, frame in enumerate(frames, start=1):
+            read = spark.read.format("delta").option("versionAsOf", number - 1).load(path)
+            assert spark_rows(read) == rows_of(frame)
+            restored = store.restore(checkpoint=number, parallelism=3).keyed("totals", "total")
+            assert spark_rows(restored.dataframe()) == rows_of(frame)
+        assert spark_rows(_Frame(pl.read_delta(path).to_arrow())) == rows_of(frames[-1])
 
     def test_the_manifest_names_the_table_version(
         self, store: StateStore, users: Any, spark: SparkSession

@@ -1,0 +1,200 @@
+"""Where subtasks are restored: on the host with most of their bytes, and no host gets too much."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from itertools import accumulate
+from math import lcm
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statestore.errors import InvalidArgumentError
+from statestore.model.handles import KeyedStateHandle
+from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
+from statestore.model.locality import preferred_hosts, previous_allocations
+from statestore.model.placement import PreviousAllocation, place_subtasks
+
+# Divides by every number of key groups here, so that no score is rounded.
+EXACT = lcm(*range(1, 61))
+
+
+def handle(first: int, host: str, last: int | None = None, size: int = 600) -> KeyedStateHandle:
+    groups = KeyGroupRange(first, first if last is None else last)
+    return KeyedStateHandle(f"{first}.parquet", groups, 1, size, 1, 0, "", host)
+
+
+def handles(*hosts: str, size: int = 600) -> list[KeyedStateHandle]:
+    """One file per key group, each on the host of its place."""
+    return [handle(first, host, size=size) for first, host in enumerate(hosts)]
+
+
+def assigned(maximum: int, parallelism: int) -> KeyGroupAssignment:
+    return KeyGroupAssignment(max_parallelism=maximum, parallelism=parallelism)
+
+
+# --- What hosts hold ------------------------------------------------------------------------------
+
+
+def test_what_a_host_holds_is_cut_at_the_new_subtasks() -> None:
+    """Per host and subtask one range and the sum of its bytes; each in a slot of its host."""
+    found = previous_allocations(handles(*"aaaabbaa"), assigned(8, 2))
+    assert (found.hosts, found.per_host, found.slots) == (("a", "b"), 1, range(2))
+    assert found.previous == (
+        PreviousAllocation(0, KeyGroupRange(0, 3), 2400),
+        PreviousAllocation(0, KeyGroupRange(6, 7), 1200),
+        PreviousAllocation(1, KeyGroupRange(4, 5), 1200),
+    )
+
+
+def test_a_file_of_several_subtasks_counts_in_each_by_its_share() -> None:
+    found = previous_allocations([handle(1, "a", last=6, size=600)], assigned(8, 4))
+    ranges = [(one.key_groups.first, one.key_groups.last, one.size_bytes) for one in found.previous]
+    assert sorted(ranges) == [(1, 1, 100), (2, 3, 200), (4, 5, 200), (6, 6, 100)]
+
+
+def test_a_range_spans_what_its_host_does_not_hold() -> None:
+    found = previous_allocations(handles(*"abab"), assigned(4, 1))
+    assert [one.key_groups for one in found.previous] == [KeyGroupRange(0, 2), KeyGroupRange(1, 3)]
+    assert [found.host_of(one.slot) for one in found.previous] == ["a", "b"]
+
+
+def test_files_without_a_host_are_left_out() -> None:
+    found = previous_allocations(handles("", "a", "", ""), assigned(4, 2))
+    assert found.hosts == ("a",)
+    assert found.previous == (PreviousAllocation(0, KeyGroupRange(1, 1), 600),)
+    nothing = previous_allocations(handles("", ""), assigned(4, 2))
+    assert (nothing.hosts, nothing.per_host, nothing.slots) == ((), 0, range(0))
+    assert previous_allocations([], assigned(4, 2)) == nothing
+
+
+def test_a_key_group_beyond_the_maximum_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="key group 4"):
+        previous_allocations([handle(4, "a")], assigned(4, 2))
+
+
+# --- Where subtasks go ----------------------------------------------------------------------------
+
+
+def test_the_same_parallelism_comes_back_to_its_hosts() -> None:
+    assert preferred_hosts(handles(*"bbaaccbb"), assigned(8, 4)) == ("b", "a", "c", "b")
+
+
+def test_most_bytes_win_when_ranges_are_cut_anew() -> None:
+    """Three old subtasks on three hosts, four new ones: the inner two lie on two hosts each."""
+    hosts = "a" * 43 + "b" * 43 + "c" * 42
+    assert preferred_hosts(handles(*hosts), assigned(128, 4)) == ("a", "b", "b", "c")
+    assert preferred_hosts(handles(*hosts), assigned(128, 1)) == ("a",)
+    assert Counter(preferred_hosts(handles(*hosts), assigned(128, 128))) == Counter(hosts)
+
+
+def test_size_and_not_the_number_of_files_decides() -> None:
+    small, large = handles("a", "a", size=10), [handle(2, "b", size=21)]
+    assert preferred_hosts([*small, *large], assigned(3, 1)) == ("b",)
+
+
+def test_a_host_takes_its_share_and_the_largest_stay() -> None:
+    """Two hosts, four subtasks: two each, also if one host holds three of them."""
+    held = [handle(i, "aaab"[i], size=size) for i, size in enumerate([1, 3, 2, 1])]
+    assert preferred_hosts(held, assigned(4, 4)) == ("", "a", "a", "b")
+
+
+def test_a_subtask_that_is_sent_away_goes_where_its_other_files_lie() -> None:
+    """Subtask 0 has more on host a than host a has room for, and the rest of it on host b."""
+    held = [
+        *(handle(0, "a", size=50), handle(1, "b", size=20)),
+        *(handle(2, "a", size=60), handle(3, "a", size=60)),
+    ]
+    assert preferred_hosts(held, assigned(4, 2)) == ("b", "a")
+
+
+def test_a_subtask_without_copies_names_no_host() -> None:
+    assert preferred_hosts(handles("", "", "b", "b"), assigned(4, 2)) == ("", "b")
+    assert preferred_hosts(handles("", "a", "", ""), assigned(4, 4)) == ("", "a", "", "")
+
+
+def test_without_hosts_there_is_nothing_to_prefer() -> None:
+    assert preferred_hosts(handles("", ""), assigned(2, 2)) == ()
+    assert preferred_hosts([], assigned(2, 2)) == ()
+
+
+@st.composite
+def states(draw: st.DrawFn) -> tuple[list[KeyedStateHandle], KeyGroupAssignment]:
+    """Runs of key groups of up to five hosts, or of none; some key groups are empty."""
+    maximum = draw(st.integers(1, 60))
+    ends = [*accumulate(draw(st.lists(st.integers(1, 20), max_size=8)))]
+    hosts = draw(st.lists(st.sampled_from([*"abcde", ""]), min_size=len(ends) + 1, max_size=20))
+    empty = draw(st.sets(st.integers(0, maximum - 1), max_size=10))
+    sizes = st.integers(1, 100).map(EXACT.__mul__)
+    held = [
+        handle(group, hosts[sum(end <= group for end in ends)], size=draw(sizes))
+        for group in range(maximum)
+        if group not in empty
+    ]
+    return held, assigned(maximum, draw(st.integers(1, maximum)))
+
+
+def held_bytes(held: list[KeyedStateHandle], assignment: KeyGroupAssignment) -> list[Counter[str]]:
+    """Per subtask the bytes that each host has of it."""
+    per_subtask = [Counter[str]() for _ in range(assignment.parallelism)]
+    for one in held:
+        if one.host:
+            subtask = assignment.subtask_of(one.key_groups.first)
+            per_subtask[subtask][one.host] += one.size_bytes
+    return per_subtask
+
+
+@given(states())
+def test_it_is_what_placement_says(
+    state: tuple[list[KeyedStateHandle], KeyGroupAssignment],
+) -> None:
+    """Each subtask names the host of its slot, or none if nothing of it lies there."""
+    held, assignment = state
+    offered, per_subtask = previous_allocations(*state), held_bytes(held, assignment)
+    found = preferred_hosts(held, assignment)
+    if not any(per_subtask):
+        assert found == ()
+        return
+    placed = place_subtasks(assignment, offered.previous, offered.slots)
+    for subtask, (slot, host) in enumerate(zip(placed, found, strict=True)):
+        wanted = offered.host_of(slot)
+        assert host == (wanted if per_subtask[subtask][wanted] else "")
+    share = -(-assignment.parallelism // len(offered.hosts))
+    assert max(Counter(filter(None, found)).values(), default=0) <= share
+    assert sum(one.size_bytes for one in offered.previous) == sum(map(Counter.total, per_subtask))
+
+
+@given(states())
+def test_with_room_for_all_each_goes_where_it_has_most(
+    state: tuple[list[KeyedStateHandle], KeyGroupAssignment],
+) -> None:
+    """As if every file of a host lay in each of its slots."""
+    per_subtask, offered = held_bytes(*state), previous_allocations(*state)
+    best = [max(each.values(), default=0) for each in per_subtask]
+    wishes = Counter(
+        host
+        for most, each in zip(best, per_subtask, strict=True)
+        for host, size in each.items()
+        if size == most
+    )
+    if wishes and max(wishes.values()) <= offered.per_host:
+        found = zip(per_subtask, preferred_hosts(*state), strict=True)
+        assert [each[host] for each, host in found] == best
+
+
+@pytest.mark.parametrize("parallelism", [1, 7, 1000, 32_768])
+@pytest.mark.parametrize("hosts", [1, 2, 100])
+def test_the_largest_state_is_placed_at_once(parallelism: int, hosts: int) -> None:
+    """32,768 files, the hosts of neighbours different: half a second of processor time at most."""
+    held = handles(*(f"host-{group % hosts}" for group in range(32_768)))
+    assignment = assigned(32_768, parallelism)
+    seconds = []
+    for _ in range(2):
+        start = time.process_time()
+        found = preferred_hosts(held, assignment)
+        seconds.append(time.process_time() - start)
+    assert min(seconds) < 0.5
+    assert len(found) == parallelism
+    assert found.count("") < parallelism / 8

@@ -1,0 +1,213 @@
+"""Ranged files: a contiguous range of key groups each, restored as if every group had its own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from statestore import KeyGroupAssignment, StateStore
+from statestore.errors import DuplicateKeyError, InvalidArgumentError, MalformedManifestError
+from statestore.model.document import document_bytes
+from statestore.model.manifest import KeyedEntry
+from statestore.storage import LocalStorage
+from statestore.table.files import ParquetOptions
+
+ROWS = [{"user": f"user-{i:05}", "n": i, "text": f"{i:x}" * 5} for i in range(6000)]
+
+
+def store_in(path: Path, **options: Any) -> StateStore:
+    given: dict[str, Any] = {"row_group_rows": 1024, "layout": "ranged"} | options
+    return StateStore.open(str(path), table_format="parquet", parquet=ParquetOptions(**given))
+
+
+def take(store: StateStore, max_parallelism: int = 64, **options: Any) -> KeyedEntry:
+    with store.snapshot(parallelism=1) as checkpoint:
+        return checkpoint.keyed(
+            "users", "totals", ROWS, key="user", max_parallelism=max_parallelism, **options
+        )
+
+
+def rows(store: StateStore, parallelism: int) -> list[Counter[str]]:
+    keyed = store.restore(parallelism=parallelism).keyed("users", "totals")
+    tables = [keyed.subtask(i).read_all() for i in range(parallelism)]
+    return [Counter(map(repr, table.to_pylist())) for table in tables]
+
+
+@pytest.mark.parametrize("max_parallelism", [1, 64, 1000, 32_768])
+@pytest.mark.parametrize("parallelism", [1, 2, 3, 7, 16, 64])
+def test_every_subtask_gets_the_same_rows_as_of_partitioned_files(
+    tmp_path: Path, max_parallelism: int, parallelism: int
+) -> None:
+    """I1, I2, I7: whatever file and row group its key groups share."""
+    if parallelism > max_parallelism or (max_parallelism > 1000 and parallelism not in (3, 7)):
+        return
+    one, other = store_in(tmp_path / "a"), store_in(tmp_path / "b", layout="partitioned")
+    take(one, max_parallelism)
+    ranged = rows(one, parallelism)
+    assert sum(map(len, ranged)) == len(ROWS)
+    if max_parallelism <= 64:
+        take(other, max_parallelism)
+        assert ranged == rows(other, parallelism)
+    assignment = KeyGroupAssignment(max_parallelism=max_parallelism, parallelism=parallelism)
+    keyed = one.restore(parallelism=parallelism).keyed("users", "totals")
+    for subtask in range(parallelism):
+        groups = keyed.subtask(subtask).read_all()["key_group"].to_pylist()
+        assert groups == sorted(groups)
+        assert set(groups) <= set(assignment.range_of(subtask))
+
+
+def test_a_file_ends_with_a_key_group_once_it_is_large(tmp_path: Path) -> None:
+    """Files and their indexes tile the key groups."""
+    entry = take(store_in(tmp_path, file_bytes=30_000))
+    assert 2 < len(entry.handles) < 20
+    for handle, later in pairwise(entry.handles):
+        assert handle.key_groups.last < later.key_groups.first
+        assert handle.size_bytes >= 30_000
+    for handle in entry.handles:
+        assert handle.index is not None
+        assert len(handle.index) == len(handle.key_groups)
+        file = pq.ParquetFile(tmp_path / entry.table.path / handle.path)
+        assert file.schema_arrow.names == ["key_group", "user", "n", "text"]
+        found = Counter(file.read(columns=["key_group"])["key_group"].to_pylist())
+        counts = [found[group] for group in handle.key_groups]
+        assert counts == list(handle.index.row_counts())
+
+
+def test_row_groups_are_cut_between_key_groups(tmp_path: Path) -> None:
+    """So that few readers meet in one; a key group that is larger than one is cut inside."""
+    entry = take(store_in(tmp_path))
+    (handle,) = entry.handles
+    file = pq.ParquetFile(tmp_path / entry.table.path / handle.path)
+    assert file.num_row_groups == handle.row_groups > 30
+    groups = [
+        set(file.read_row_group(i, columns=["key_group"])["key_group"].to_pylist())
+        for i in range(file.num_row_groups)
+    ]
+    for one, later in pairwise(groups):
+        assert not one & later
+
+
+def test_a_subtask_reads_its_row_groups_alone(tmp_path: Path) -> None:
+    """I8: the file once, and of its bytes about the subtask's share."""
+    rows = [row | {"text": hashlib.sha512(str(row).encode()).hexdigest()} for row in ROWS]
+    with store_in(tmp_path).snapshot(parallelism=1) as checkpoint:
+        entry = checkpoint.keyed("users", "totals", rows, key="user", max_parallelism=64)
+    storage = BytesCounted(str(tmp_path))
+    keyed = StateStore.over(storage).restore(parallelism=16).keyed("users", "totals")
+    assert keyed.subtask(5).read_all().num_rows > 0
+    assert storage.opened == 1
+    assert storage.bytes_read < entry.size_bytes / 4
+
+
+class BytesCounted(LocalStorage):
+    """Counts the files that are opened, and the bytes that are read of them."""
+
+    opened = bytes_read = 0
+
+    def native_path(self, name: str) -> str | None:
+        return None
+
+    def open_read(self, name: str) -> BinaryIO:
+        self.opened += 1
+        return cast(BinaryIO, CountedFile(super().open_read(name), self))
+
+
+class CountedFile:
+    def __init__(self, file: BinaryIO, storage: BytesCounted) -> None:
+        self._file, self._storage = file, storage
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def __enter__(self) -> CountedFile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self._storage.bytes_read += len(data)
+        return data
+
+
+def test_a_key_is_found_in_its_row_group(tmp_path: Path) -> None:
+    store = store_in(tmp_path)
+    take(store)
+    keyed = store.restore().keyed("users", "totals")
+    for row in (ROWS[0], ROWS[777], ROWS[-1]):
+        (found,) = keyed.get(row["user"])
+        assert found == row
+    assert keyed.get("nobody") == []
+
+
+def test_verify_finds_every_flipped_byte(tmp_path: Path) -> None:
+    store = store_in(tmp_path, row_group_rows=4096)
+    entry = take(store)
+    (file,) = [tmp_path / entry.table.path / handle.path for handle in entry.handles]
+    assert store.verify(deep=True).is_sound
+    raw = bytearray(file.read_bytes())
+    for at in range(0, len(raw), len(raw) // 40):
+        raw[at] ^= 0x40
+        file.write_bytes(raw)
+        assert not store.verify(deep=True).is_sound
+        raw[at] ^= 0x40
+    file.write_bytes(raw)
+    assert store.verify(deep=True).is_sound
+
+
+def test_duplicates_and_other_wrong_rows_are_refused(tmp_path: Path) -> None:
+    store = store_in(tmp_path)
+    with (
+        pytest.raises(DuplicateKeyError),
+        store.snapshot(parallelism=1) as checkpoint,
+    ):
+        checkpoint.keyed("users", "totals", [*ROWS, ROWS[5]], key="user", max_parallelism=64)
+    assert list(tmp_path.rglob("*.parquet")) == []
+    with (
+        pytest.raises(InvalidArgumentError, match="'striped'"),
+        store.snapshot(parallelism=1) as checkpoint,
+    ):
+        checkpoint.keyed("users", "totals", ROWS, key="user", layout="striped")
+
+
+def test_an_index_that_does_not_add_up_is_refused(tmp_path: Path) -> None:
+    store = store_in(tmp_path)
+    take(store)
+    name = tmp_path / "checkpoints" / "0000000001.json"
+    document = json.loads(name.read_text())
+    document.pop("sha256")
+    files = document["operators"][0]["keyed"][0]["files"]
+    for member in ("group_rows", "group_digests"):
+        good = files[member]
+        for wrong in (["AAAA"], ["A" * len(good[0])], []):
+            files[member] = wrong
+            name.write_bytes(document_bytes(document))
+            with pytest.raises(MalformedManifestError, match="group_"):
+                store.manifest()
+        files[member] = good
+
+
+@pytest.mark.parametrize(
+    ("count", "max_parallelism", "layout"),
+    [(6000, 2, "partitioned"), (6000, 3, "ranged"), (6000, 128, "ranged"), (0, 1, "ranged")],
+)
+def test_auto_goes_by_the_rows_of_a_key_group(
+    tmp_path: Path, count: int, max_parallelism: int, layout: str
+) -> None:
+    """From 2,048 on a file of its own costs little beside them."""
+    store = store_in(tmp_path, layout="auto")
+    with store.snapshot(parallelism=1) as checkpoint:
+        rows = pa.Table.from_pylist(ROWS).slice(0, count)
+        entry = checkpoint.keyed(
+            "users", "totals", rows, key="user", max_parallelism=max_parallelism
+        )
+    assert entry.state.layout == layout

@@ -1,0 +1,325 @@
+"""A restored DataFrame asks Spark for the hosts with copies, and else is as it was."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+import uuid
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JError
+from pyspark.sql import DataFrame, SparkSession
+
+from statestore import StateStore
+from statestore.commands.restore import RestoredKeyedState
+from statestore.model.locality import preferred_hosts, previous_allocations
+from statestore.model.placement import place_subtasks
+from statestore.table import spark_locality
+from statestore.table.spark_locality import executor_hosts, names_for_spark, numbers
+
+ROWS = pa.table({"user": [f"u{i}" for i in range(300)], "n": [*range(300)]})
+MAX_PARALLELISM = 12
+PARALLELISMS = [1, 3, 4, 5, MAX_PARALLELISM]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with one checkpoint, taken at parallelism 4 with a local cache."""
+    folder = tmp_path_factory.mktemp("locality")
+    with opened(folder, None).snapshot(parallelism=4) as checkpoint:
+        checkpoint.keyed("users", "n", ROWS, key="user", max_parallelism=MAX_PARALLELISM)
+    return folder
+
+
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wish as on a cluster, where executors on other hosts may be there, or come."""
+    monkeypatch.setattr(spark_locality, "_is_local", lambda spark: False)
+
+
+def opened(folder: Path, spark: SparkSession | None, *, cache: bool = True) -> StateStore:
+    local = folder / "cache" if cache else None
+    url = str(folder / "store")
+    return StateStore.open(url, spark=spark, table_format="parquet", local_cache=local)
+
+
+def restored(
+    folder: Path, spark: SparkSession, parallelism: int, *hosts: str
+) -> RestoredKeyedState:
+    """Return the state as if old subtask i had run on the i-th of ``hosts``, if there are any."""
+    state = opened(folder, spark).restore(parallelism=parallelism).keyed("users", "n")
+    if hosts:
+        given = [
+            replace(handle, host=hosts[handle.key_groups.first * len(hosts) // MAX_PARALLELISM])
+            for handle in state.entry.handles
+        ]
+        state.entry = replace(state.entry, handles=tuple(given))
+    return state
+
+
+def locations(frame: DataFrame) -> list[list[str]]:
+    """Return where Spark's scheduler would like to run each partition of the final plan."""
+    context: Any = frame.sparkSession.sparkContext
+    rdd = frame._jdf.queryExecution().toRdd()
+    scheduler = context._jsc.sc().dagScheduler()
+    found = [scheduler.getPreferredLocs(rdd, i) for i in range(rdd.getNumPartitions())]
+    return [[each.apply(i).host() for i in range(each.size())] for each in found]
+
+
+def localities(frame: DataFrame) -> list[str]:
+    """Run a DataFrame; return how close to its location Spark ran each partition."""
+    context: Any = frame.sparkSession.sparkContext
+    group = uuid.uuid4().hex
+    context.setJobGroup(group, "localities")
+    frame.collect()
+    context.setLocalProperty("spark.jobGroup.id", None)
+    spark = context._jsc.sc()
+    spark.listenerBus().waitUntilEmpty()
+    (job,) = context.statusTracker().getJobIdsForGroup(group)
+    (stage,) = context.statusTracker().getJobInfo(job).stageIds
+    tasks = spark.statusStore().taskList(stage, 0, 1000)
+    found = {tasks.apply(i).index(): tasks.apply(i).taskLocality() for i in range(tasks.size())}
+    return [found[i] for i in range(len(found))]
+
+
+def contents(frame: DataFrame) -> list[list[tuple[Any, ...]]]:
+    """Return the rows of each Spark partition, in order."""
+    return [[tuple(row) for row in part] for part in frame.rdd.glom().collect()]
+
+
+def contents_by_arrow(state: RestoredKeyedState) -> list[list[tuple[Any, ...]]]:
+    """Return the rows of each subtask, read without Spark."""
+    subtasks = range(state.assignment.parallelism)
+    tables = [state.subtask(i).read_all() for i in subtasks]
+    return [[tuple(row.values()) for row in table.to_pylist()] for table in tables]
+
+
+def explained(frame: DataFrame) -> str:
+    return str(frame._jdf.queryExecution().executedPlan().toString())
+
+
+# --- A restore ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parallelism", PARALLELISMS)
+def test_the_real_host_is_asked_for(folder: Path, spark: SparkSession, parallelism: int) -> None:
+    """End to end: this machine, by the name of Spark's one executor, and the rows of each
+    subtask.
+    """
+    state = restored(folder, spark, parallelism)
+    assert {handle.host for handle in state.entry.handles} == {socket.gethostname()}
+    frame = state.dataframe()
+    (here,) = executor_hosts(spark)
+    assert locations(frame) == [[here]] * parallelism
+    assert contents(frame) == contents_by_arrow(state)
+    assert localities(frame) == ["NODE_LOCAL"] * parallelism
+
+
+@pytest.mark.parametrize("parallelism", PARALLELISMS)
+@pytest.mark.parametrize("hosts", [("a", "b"), ("a", "b", "c", "a"), ("c", "", "", "b"), ("a",)])
+@pytest.mark.usefixtures("cluster")
+def test_each_partition_asks_for_the_host_of_its_slot(
+    folder: Path, spark: SparkSession, parallelism: int, hosts: tuple[str, ...]
+) -> None:
+    """Exactly ``parallelism`` partitions, and no exchange."""
+    state = restored(folder, spark, parallelism, *hosts)
+    frame = state.dataframe()
+    offered = previous_allocations(state.entry.handles, state.assignment)
+    placed = place_subtasks(state.assignment, offered.previous, offered.slots)
+    wanted = preferred_hosts(state.entry.handles, state.assignment)
+    assert any(wanted)
+    for slot, host in zip(placed, wanted, strict=True):
+        assert host in (offered.host_of(slot), "")
+    assert locations(frame) == [[host] if host else [] for host in wanted]
+    assert frame.rdd.getNumPartitions() == parallelism
+    assert "Exchange" not in explained(frame)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_rows_and_schema_are_those_of_a_plain_restore(folder: Path, spark: SparkSession) -> None:
+    """On hosts of any name, also when some subtasks have none."""
+    state = restored(folder, spark, 5, "b", "", "a")
+    plain = opened(folder, spark, cache=False).restore(parallelism=5).keyed("users", "n")
+    frame, wanted = state.dataframe(), plain.dataframe()
+    assert [] in locations(frame)
+    assert frame.schema == wanted.schema
+    assert contents(frame) == contents(wanted) == contents_by_arrow(plain)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_locations_stay_below_narrow_steps(folder: Path, spark: SparkSession) -> None:
+    """A filter, a column and a cached DataFrame: a subtask is still read where its copies lie."""
+    frame = restored(folder, spark, 2, "a", "b").dataframe()
+    assert locations(frame.where("n > 10").select("user")) == [["a"], ["b"]]
+    cached = frame.cache()
+    assert locations(cached) == [["a"], ["b"]]
+    cached.unpersist()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_wish_that_cannot_be_met_stops_nothing(folder: Path, spark: SparkSession) -> None:
+    """No executor runs on that host: another reads the rows, and none waits for it."""
+    frame = restored(folder, spark, 2, "gone.invalid").dataframe()
+    assert locations(frame) == [["gone.invalid"]] * 2
+    frame.count()
+    start = time.monotonic()
+    assert frame.count() == ROWS.num_rows
+    assert time.monotonic() - start < 2 * 3  # spark.locality.wait, for each of two partitions
+
+
+def test_in_local_mode_no_other_host_is_asked_for(folder: Path, spark: SparkSession) -> None:
+    """Spark would wait for ever: nothing offers the task a core while none other ends."""
+    here = socket.gethostname()
+    (name,) = executor_hosts(spark)
+    frame = restored(folder, spark, 2, here, "gone.invalid").dataframe()
+    assert locations(frame) == [[name], []]
+    assert frame.count() == ROWS.num_rows
+    assert localities(frame) == ["NODE_LOCAL", "PROCESS_LOCAL"]  # the latter is no wish at all
+    other = restored(folder, spark, 2, "gone.invalid").dataframe()
+    assert "Range (0, 2" in explained(other)
+
+
+@pytest.mark.parametrize("cache", [True, False])
+def test_without_hosts_or_cache_it_is_a_plain_range(
+    folder: Path, tmp_path: Path, spark: SparkSession, cache: bool
+) -> None:
+    """Files written without a cache name no host; copies are of no use without one."""
+    if cache:
+        folder = tmp_path
+        with opened(folder, None, cache=False).snapshot(parallelism=4) as checkpoint:
+            checkpoint.keyed("users", "n", ROWS, key="user", max_parallelism=MAX_PARALLELISM)
+    frame = opened(folder, spark, cache=cache).restore(parallelism=3).keyed("users", "n")
+    assert "Range (0, 3, step=1, splits=3)" in explained(frame.dataframe())
+    assert locations(frame.dataframe()) == [[], [], []]
+    assert frame.dataframe().count() == ROWS.num_rows
+
+
+# --- Numbers with places --------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("cluster")
+def test_number_i_lies_in_partition_i(spark: SparkSession) -> None:
+    """Also where no, or the last partition has no wish, or a name has a line break."""
+    for hosts in (["x", "", "x", "ü\ny", ""], ["", "x"], ["x"]):
+        frame = numbers(spark, len(hosts), hosts)
+        assert contents(frame) == [[(i,)] for i in range(len(hosts))]
+        assert locations(frame) == [[host] if host else [] for host in hosts]
+    for none in ([], ["", ""]):
+        assert "Range (0, 2" in explained(numbers(spark, 2, none))
+
+
+@pytest.mark.usefixtures("cluster")
+def test_the_largest_parallelism_is_built_in_few_calls(spark: SparkSession) -> None:
+    """32,768 partitions on 100 hosts: seconds less than a call into the JVM for each would take."""
+    executors = executor_hosts(spark)
+    hosts = [executors[0], *(f"10.9.8.{i % 100}" for i in range(32_767))]
+    start = time.monotonic()
+    frame = numbers(spark, len(hosts), hosts)
+    assert frame.rdd.getNumPartitions() == 32_768
+    assert time.monotonic() - start < 5
+
+
+def test_a_session_without_a_jvm_gets_a_plain_range() -> None:
+    """Spark Connect: its session is no classic one, and has nothing but ``range`` here."""
+
+    class Connected:
+        def range(self, *numbers: int) -> tuple[int, ...]:
+            return numbers
+
+    session: Any = Connected()
+    found: Any = numbers(session, 3, ["a", "b", "c"])
+    assert found == (0, 3, 1, 3)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_spark_that_refuses_gets_a_plain_range(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Some hosted Sparks forbid calls into the JVM: the restore goes on, and says so."""
+
+    def refuse(*_: object) -> None:
+        raise Py4JError("makeRDD is not allowed\n  at ...")
+
+    monkeypatch.setattr(spark_locality, "_located", refuse)
+    with caplog.at_level(logging.WARNING):
+        frame = numbers(spark, 2, ["a", ""])
+    assert "Range (0, 2" in explained(frame)
+    assert caplog.messages == [
+        "Spark takes no preferred locations, going on without: makeRDD is not allowed"
+    ]
+
+
+# --- Names ----------------------------------------------------------------------------------------
+
+ADDRESSES = {
+    "one": {"10.0.0.1"},
+    "one.cluster": {"10.0.0.1", "fd00::1"},
+    "two": {"10.0.0.2", "10.1.0.2"},
+    "10.1.0.2": {"10.1.0.2"},
+    "[fd00::1]": {"fd00::1"},
+    "six": {"fd00::1"},
+    "localhost": {"127.0.0.1", "::1"},
+    socket.gethostname(): {"10.0.0.9"},
+    "driver": {"10.0.0.9"},
+    "10.0.0.9": {"10.0.0.9"},
+}
+
+
+def names(hosts: list[str], executors: list[str], driver: str = "") -> list[str]:
+    def addresses(name: str) -> frozenset[str]:
+        return frozenset(ADDRESSES.get(name, ()))
+
+    found = names_for_spark(hosts, executors, driver, addresses=addresses)
+    return [found[host] for host in hosts]
+
+
+def test_a_host_is_named_as_its_executor_is() -> None:
+    """By the same name, or an address that both have; else as recorded."""
+    assert names(["one", "two"], ["two", "one"]) == ["one", "two"]
+    assert names(["one", "two"], ["10.1.0.2", "one.cluster"]) == ["one.cluster", "10.1.0.2"]
+    assert names(["six"], ["[fd00::1]"]) == ["[fd00::1]"]
+    assert names(["unknown", "two"], ["one", "other"]) == ["unknown", "two"]
+    assert names(["one"], []) == ["one"]
+    assert names(["one"], ["[fd00::1]", "one.cluster", "one"]) == ["one"]
+    assert names_for_spark(["", ""], ["one"]) == {}
+
+
+def test_the_first_executor_with_an_address_in_common_is_named() -> None:
+    """The driver's name comes last among the executors', so it is the last that is taken."""
+    assert names(["one.cluster"], ["[fd00::1]", "one"]) == ["[fd00::1]"]
+    assert names(["one.cluster"], ["two", "one", "[fd00::1]"]) == ["one"]
+
+
+def test_this_machine_is_known_by_loopback_and_by_the_drivers_name() -> None:
+    here = socket.gethostname()
+    assert names([here], ["localhost"]) == ["localhost"]
+    assert names([here, "one"], ["one", "10.0.0.9"]) == ["10.0.0.9", "one"]
+    assert names([here], ["unresolved"], driver="unresolved") == ["unresolved"]
+    assert names(["one"], ["localhost"]) == ["one"]
+
+
+def test_names_are_looked_up_once_and_only_if_they_must_be() -> None:
+    asked: list[str] = []
+
+    def addresses(name: str) -> frozenset[str]:
+        asked.append(name)
+        return frozenset({"10.0.0.1"})
+
+    assert names_for_spark(["b", "a"], ["a", "b"], addresses=addresses) == {"a": "a", "b": "b"}
+    assert asked == []
+    found = names_for_spark(["a", "x", "x"], ["a", "b"], addresses=addresses)
+    assert found == {"a": "a", "x": "a"}
+    assert sorted(asked) == ["a", "b", "x"]
+
+
+def test_the_system_is_asked_for_addresses() -> None:
+    """A real look-up: this machine by name, by number, and a name that nobody has."""
+    assert names_for_spark(["localhost"], ["127.0.0.1"]) == {"localhost": "127.0.0.1"}
+    assert names_for_spark(["localhost"], ["[::1]"]) == {"localhost": "[::1]"}
+    odd = ["x" * 70 + ".y", "no.such.host.invalid", "a b"]
+    assert names_for_spark(odd, ["127.0.0.1"]) == {host: host for host in odd}
