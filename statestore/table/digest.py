@@ -4,6 +4,8 @@ numpy.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -14,8 +16,12 @@ from statestore.model import digest as rule
 __all__ = ["hash_array", "row_hashes", "rows_digest"]
 
 U64Array = npt.NDArray[np.uint64]
+Int64Array = npt.NDArray[np.int64]
 
 _STEP = np.uint64(rule.STEP)
+_ALL_BITS, _WORD_BITS = np.uint64(2**64 - 1), np.uint64(64)
+# Beyond, a batch with a single long string would be gone through once for each of its words.
+_SHORT_BYTES = 512
 _NULL_HASH = np.uint64(rule.mix(rule.NULL))
 
 
@@ -77,16 +83,41 @@ def _hash_bytes(array: pa.Array) -> U64Array:
     _, offset_buffer, data = wide.buffers()
     offsets = np.frombuffer(offset_buffer, np.int64)[wide.offset : wide.offset + len(wide) + 1]
     lengths = np.diff(offsets)
-    first, last = (int(offsets[0]), int(offsets[-1])) if len(wide) else (0, 0)
+    if not len(lengths):
+        return np.zeros(0, np.uint64)
+    first, last = int(offsets[0]), int(offsets[-1])
     padded = np.zeros(last - first + 8, np.uint8)
     if last > first:
         padded[:-8] = np.frombuffer(data, np.uint8)[first:last]
+    # One unaligned word at every byte; the bytes of the next string are masked off later.
+    every_word = np.ndarray((len(padded) - 7,), np.dtype("<u8"), padded.data, strides=(1,))
+    starts = offsets[:-1] - first
+    if int(lengths.max()) <= _SHORT_BYTES:
+        return _hash_short(every_word, starts, lengths)
+    return _hash_long(every_word, starts, lengths)
+
+
+def _hash_short(every_word: U64Array, starts: Int64Array, lengths: Int64Array) -> U64Array:
+    """Hash strings of few words, all of them a word at a time: most keys are such strings."""
+    total = np.zeros(len(lengths), np.uint64)
+    shortest, longest = int(lengths.min()), int(lengths.max())
+    for number, done in enumerate(range(0, longest, 8), start=1):
+        rows: Any = slice(None) if shortest > done else np.flatnonzero(lengths > done)
+        words = every_word[starts[rows] + done]
+        if shortest < done + 8:
+            left = np.minimum(lengths[rows] - done, 8).view(np.uint64)
+            words &= _ALL_BITS >> (_WORD_BITS - np.uint64(8) * left)
+        words += np.uint64(number * rule.STEP % 2**64)
+        total[rows] += _mix(words)
+    return _mix(lengths.view(np.uint64) * _STEP + total)
+
+
+def _hash_long(every_word: U64Array, starts: Int64Array, lengths: Int64Array) -> U64Array:
+    """Hash strings of any length, all of their words at once."""
     word_ends = np.concatenate(([0], np.cumsum((lengths + 7) // 8)))
     index = _index_in_row(word_ends)
-    row = np.repeat(np.arange(len(wide)), np.diff(word_ends))
-    # One unaligned word at every byte; the bytes of the next string are then masked off.
-    every_word = np.ndarray((len(padded) - 7,), np.dtype("<u8"), padded.data, strides=(1,))
-    words = every_word[(offsets[:-1] - first)[row] + 8 * index]
+    row = np.repeat(np.arange(len(lengths)), np.diff(word_ends))
+    words = every_word[starts[row] + 8 * index]
     left = lengths[row] - 8 * index
     short = left < 8
     words[short] &= (np.uint64(1) << (8 * left[short]).astype(np.uint64)) - np.uint64(1)

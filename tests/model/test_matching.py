@@ -309,7 +309,7 @@ def test_a_max_parallelism_that_does_not_fit_names_the_operator(node: Node, mess
 def test_what_an_operator_names_is_what_the_head_of_its_chain_names() -> None:
     """As Flink runs a chain as one vertex; see also ``chaining.py``."""
     graph = line(Node("head", max_parallelism=64), Node("a", uid="u", max_parallelism=128))
-    with pytest.raises(ParallelismError, match="operator 'a': .* 128 but 64 is configured"):
+    with pytest.raises(ParallelismError, match=r"operator 'a': .* 128 but 64 is configured"):
         check_parallelism(match([of_uid("u", max_parallelism=128)], graph), graph)
 
 

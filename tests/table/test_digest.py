@@ -91,6 +91,17 @@ def test_no_rows_have_the_digest_zero() -> None:
     assert rows_digest(pa.table({"a": pa.array([], pa.decimal128(5, 2))})) == 0
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.large_string()])
+def test_strings_of_every_length(kind: pa.DataType) -> None:
+    """Few or many words, alike or not; the last one full, or of one byte."""
+    lengths = [0, 1, 7, 8, 9, 15, 16, 17, 63, 64, 65, 503, 504, 505, 511, 512, 513, 520, 4000]
+    texts = [("0123456789abcdef" * 300)[length % 5 :][:length] for length in lengths]
+    for some in ([*texts, None], *([text, text] for text in texts), texts[:13], texts[:16]):
+        rows = pa.table({"a": pa.array(some).cast(kind)})
+        assert rows_digest(rows) == by_definition(rows)
+        assert rows_digest(rows.slice(1)) == by_definition(rows.slice(1))
+
+
 def test_what_lies_behind_a_null_does_not_count() -> None:
     """A null list, struct or number may hide anything in its buffers."""
     hidden = pa.ListArray.from_arrays([0, 2, 3], [1, 2, 3], mask=pa.array([True, False]))
