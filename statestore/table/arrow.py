@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError
 from statestore.model.handles import KeyedStateHandle
@@ -15,7 +14,7 @@ from statestore.model.paths import KEY_GROUP
 from statestore.model.schema import Schema
 from statestore.model.state import KeyedState
 from statestore.table.hashing import check_key_type, key_groups
-from statestore.table.keyed import KeyedTarget, leaf_columns, null_key_error, write_sorted
+from statestore.table.keyed import KeyedTarget, leaf_columns, null_key_error, write_grouped
 from statestore.table.types import arrow_schema, schema_of_arrow, table_of_dicts
 
 __all__ = ["as_table", "key_types", "rows_known", "schema_of", "write_keyed"]
@@ -77,9 +76,10 @@ def write_keyed(
         hash_scheme=state.hash_scheme,
         key_types=state.key_types,
     )
-    keyed = table.add_column(0, KEY_GROUP, pa.array(groups, pa.int32()))
-    ordered = keyed.take(_order(keyed, state))
-    return write_sorted(ordered.to_batches(max_chunksize=target.options.row_group_rows), target)
+    # Few small numbers sort fast, and the writer puts each key group's rows into their order.
+    order = np.argsort(groups.astype(np.uint16), kind="stable")
+    keyed = table.add_column(0, KEY_GROUP, pa.array(groups, pa.int32())).take(pa.array(order))
+    return write_grouped(keyed.to_batches(max_chunksize=target.options.row_group_rows), target)
 
 
 def _refuse_null_keys(table: pa.Table, state: KeyedState) -> None:
@@ -91,20 +91,6 @@ def _refuse_null_keys(table: pa.Table, state: KeyedState) -> None:
             nulls |= np.asarray(leaf.is_null())
     if nulls.any():
         raise null_key_error(state, int(nulls.sum()))
-
-
-def _order(table: pa.Table, state: KeyedState) -> pa.Array:
-    """Return the row numbers in order of key group, then identity; nulls first, as Spark sorts."""
-    columns = [table.column(KEY_GROUP).combine_chunks()]
-    for name in state.identity:
-        for leaf in _leaves(table, name):
-            columns.append(leaf)
-            if pa.types.is_floating(leaf.type):
-                # 0.0 and -0.0 compare equal, yet are two keys: put each beside its like.
-                columns.append(leaf.cast(pa.string()))
-    sort_table = pa.table(columns, names=[str(index) for index in range(len(columns))])
-    keys = [(name, "ascending", "at_start") for name in sort_table.column_names]
-    return pc.sort_indices(sort_table, sort_keys=keys)
 
 
 def _leaves(table: pa.Table, name: str) -> list[pa.Array]:

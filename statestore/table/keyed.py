@@ -1,9 +1,8 @@
-"""Keyed state into files: sorted rows in, one file per key group, or per range of them, out.
+"""Keyed state into files: rows by key group in, one file per key group, or per range of them, out.
 
-The rows of a writer arrive sorted by key group and then by the state's identity columns, so a
-writer has one file open at a time and holds one row group, whatever the size of the state. Null
-keys and duplicate entries stop it; what it wrote until then is deleted, and nothing of it was ever
-visible.
+The rows of a writer arrive in order of key group. It holds those of one key group, sorts them by
+the state's identity columns, and has one file open, whatever the size of the state. Null keys and
+duplicate entries stop it; what it wrote until then is deleted, and nothing of it was ever visible.
 """
 
 from __future__ import annotations
@@ -34,8 +33,11 @@ __all__ = [
     "leaf_columns",
     "null_key_error",
     "null_keys",
-    "write_sorted",
+    "write_grouped",
 ]
+
+
+_ONE_ARRAY_BYTES = 2**30
 
 
 @dataclass(frozen=True)
@@ -49,18 +51,17 @@ class KeyedTarget:
     options: ParquetOptions = field(default_factory=ParquetOptions)
 
 
-def write_sorted(
+def write_grouped(
     batches: Iterable[pa.RecordBatch], target: KeyedTarget
 ) -> tuple[KeyedStateHandle, ...]:
-    """Write rows that are sorted by ``key_group`` and identity; return a handle per file.
+    """Write rows that are in order of ``key_group``; return a handle per file.
 
     Raises NullKeyError with the number of rows, DuplicateKeyError with the entry, or StorageError.
     """
     writer = _GroupWriter(target)
     try:
-        for batch in _checked(batches, target.state):
-            for key_group, rows in _by_key_group(batch):
-                writer.write(key_group, rows)
+        for rows in _checked(_key_groups(batches), target.state):
+            writer.write(rows[KEY_GROUP][0].as_py(), rows.drop_columns([KEY_GROUP]))
         return writer.finish()
     except BaseException:
         writer.abandon()
@@ -81,21 +82,21 @@ class _GroupWriter:
         # New for every attempt: a retried task never meets the files of the one before it.
         self._token = uuid.uuid4().hex[:16]
         self._file: FileWriter | None = None
-        self._groups: dict[int, list[int]] = {}
+        self._groups: dict[int, tuple[int, int]] = {}
         self._handles: list[KeyedStateHandle] = []
         # Where copies lie is of use to who places subtasks; without copies it says nothing.
         self._host = socket.gethostname() if isinstance(target.storage, CachedStorage) else ""
 
-    def write(self, key_group: int, rows: pa.RecordBatch) -> None:
-        if key_group not in self._groups:
-            self._begin(key_group)
-        assert self._file is not None
-        stored = rows.select(self._schema.names).cast(self._schema)
-        digest = rows_digest(stored)
-        known = self._groups.setdefault(key_group, [0, 0])
-        known[0] += stored.num_rows
-        known[1] = (known[1] + digest) % 2**64
-        self._file.write(_placed(key_group, stored) if self._ranged else stored, digest)
+    def write(self, key_group: int, rows: pa.Table) -> None:
+        """Write all rows of a key group, which are in their order."""
+        file = self._begin(key_group)
+        group_digest = 0
+        most = self._target.options.row_group_rows
+        for batch in rows.select(self._schema.names).cast(self._schema).to_batches(most):
+            digest = rows_digest(batch)
+            group_digest = (group_digest + digest) % 2**64
+            file.write(_placed(key_group, batch) if self._ranged else batch, digest)
+        self._groups[key_group] = (rows.num_rows, group_digest)
 
     def finish(self) -> tuple[KeyedStateHandle, ...]:
         self._close()
@@ -109,13 +110,13 @@ class _GroupWriter:
         for name in self._names():
             self._target.storage.delete(name)
 
-    def _begin(self, key_group: int) -> None:
+    def _begin(self, key_group: int) -> FileWriter:
         """Open the file of a new key group, or go on with that of the one before it."""
         options = self._target.options
         if self._file is not None and self._ranged:
             self._file.end_group()
             if self._file.written_bytes < options.file_bytes:
-                return
+                return self._file
         self._close()
         target = self._target
         name = (
@@ -126,6 +127,7 @@ class _GroupWriter:
         schema = file_schema(target.state) if self._ranged else self._schema
         self._path = name
         self._file = FileWriter(target.storage, f"{target.folder}/{name}", schema, options)
+        return self._file
 
     def _close(self) -> None:
         if self._file is None:
@@ -159,32 +161,64 @@ def _placed(key_group: int, rows: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([groups, *rows.columns], schema=schema)
 
 
-def _by_key_group(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
-    key_groups = np.asarray(batch.column(KEY_GROUP))
-    borders = np.flatnonzero(np.diff(key_groups)) + 1
-    ends = [0, *borders.tolist(), len(key_groups)]
-    for first, last in itertools.pairwise(ends):
-        if last > first:
-            yield int(key_groups[first]), batch.slice(first, last - first)
-
-
-def _checked(batches: Iterable[pa.RecordBatch], state: KeyedState) -> Iterator[pa.RecordBatch]:
-    """Pass batches on; stop at a duplicate entry, and at null keys after counting all of them."""
-    last: pa.RecordBatch | None = None
-    nulls = 0
+def _key_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yield the rows of each key group together."""
+    pieces: list[pa.RecordBatch] = []
     for batch in batches:
-        if batch.num_rows == 0:
-            continue
-        nulls += null_keys(batch, state)
+        groups = np.asarray(batch.column(KEY_GROUP))
+        borders = np.flatnonzero(np.diff(groups)) + 1
+        for first, last in itertools.pairwise([0, *borders.tolist(), len(groups)]):
+            if first == last:
+                continue
+            if pieces and pieces[-1].column(KEY_GROUP)[0].as_py() != groups[first]:
+                yield pa.Table.from_batches(pieces)
+                pieces = []
+            pieces.append(batch.slice(first, last - first))
+    if pieces:
+        yield pa.Table.from_batches(pieces)
+
+
+def _checked(tables: Iterable[pa.Table], state: KeyedState) -> Iterator[pa.Table]:
+    """Bring the rows of each key group into order and pass them on; stop at a duplicate entry, and
+    at null keys after counting all of them.
+    """
+    nulls = 0
+    for table in tables:
+        nulls += sum(null_keys(batch, state) for batch in table.to_batches())
         if nulls:
             continue
-        _refuse_null_entries(batch, state)
-        seam = batch if last is None else pa.concat_batches([last, batch])
-        _refuse_duplicates(seam, state)
-        last = batch.slice(batch.num_rows - 1)
-        yield batch
+        rows = _in_order(table, state)
+        for batch in rows.to_batches():
+            _refuse_null_entries(batch, state)
+        last: pa.RecordBatch | None = None
+        for batch in rows.to_batches():
+            _refuse_duplicates(batch if last is None else pa.concat_batches([last, batch]), state)
+            last = batch.slice(batch.num_rows - 1)
+        yield rows
     if nulls:
         raise null_key_error(state, nulls)
+
+
+def _in_order(table: pa.Table, state: KeyedState) -> pa.Table:
+    """Return the rows of one key group in order of identity, nulls first."""
+    # One array may hold 2 GB of text; a key group of that size stays in its pieces.
+    rows = table.combine_chunks() if table.nbytes < _ONE_ARRAY_BYTES else table
+    columns = []
+    for name in state.identity:
+        for leaf in _leaves(rows.column(name)):
+            columns.append(leaf)
+            if pa.types.is_floating(leaf.type):
+                # 0.0 and -0.0 compare equal, yet are two keys: put each beside its like.
+                columns.append(leaf.cast(pa.string()))
+    by = pa.table(columns, names=[str(index) for index in range(len(columns))])
+    keys = [(name, "ascending", "at_start") for name in by.column_names]
+    return rows.take(pc.sort_indices(by, sort_keys=keys))
+
+
+def _leaves(column: pa.ChunkedArray) -> list[pa.ChunkedArray]:
+    """Return the columns that a struct consists of, nested ones opened, nulls passed down."""
+    pieces = [leaf_columns(chunk) for chunk in column.chunks]
+    return [pa.chunked_array(leaves) for leaves in zip(*pieces, strict=True)]
 
 
 def null_key_error(state: KeyedState, rows: int) -> NullKeyError:

@@ -1,9 +1,9 @@
 """Keyed state from a Spark DataFrame: hashed, exchanged and sorted in the JVM, written by pyarrow.
 
 One shuffle, to the subtask that owns the row's key group (``repartitionById`` on a native column),
-and one sort within each Spark partition, which spills to disk when memory is short. A Python task
-then streams the sorted Arrow batches into one file per key group. No row passes through a Python
-function.
+and one sort by key group within each Spark partition, which spills to disk when memory is short. A
+Python task then takes the Arrow batches of one key group after another, sorts and writes them. No
+row passes through a Python function.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from collections.abc import Callable, Iterable, Iterator
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, DoubleType, FloatType, IntegerType, StructField, StructType
+from pyspark.sql.types import IntegerType, StructField, StructType
 
 from statestore.errors import NullKeyError, StateStoreError
 from statestore.model.handles import KeyedStateHandle
 from statestore.model.paths import KEY_GROUP
 from statestore.model.schema import Schema, schema_from_json
 from statestore.model.state import KeyedState
-from statestore.table.keyed import KeyedTarget, null_key_error, write_sorted
+from statestore.table.keyed import KeyedTarget, null_key_error, write_grouped
 from statestore.table.spark_hashing import check_spark_key, key_group_column, subtask_column
 
 __all__ = ["collect", "key_types", "rows_known", "schema_of", "spark_schema", "write_keyed"]
@@ -68,7 +68,7 @@ def write_keyed(
     """
     outcomes = [
         pickle.loads(row.outcome)
-        for row in _sorted_rows(df, parallelism, target.state)
+        for row in _grouped_rows(df, parallelism, target.state)
         .mapInArrow(_task(target), _OUTCOME)
         .collect()
     ]
@@ -82,7 +82,7 @@ def write_keyed(
     return tuple(handles)
 
 
-def _sorted_rows(df: DataFrame, parallelism: int, state: KeyedState) -> DataFrame:
+def _grouped_rows(df: DataFrame, parallelism: int, state: KeyedState) -> DataFrame:
     key_group = key_group_column(
         df.schema, state.key, max_parallelism=state.max_parallelism, hash_scheme=state.hash_scheme
     )
@@ -90,30 +90,16 @@ def _sorted_rows(df: DataFrame, parallelism: int, state: KeyedState) -> DataFram
     subtask = subtask_column(
         F.col(KEY_GROUP), max_parallelism=state.max_parallelism, parallelism=parallelism
     )
-    order = [
-        key
-        for name in state.identity
-        for key in _sort_keys(_column(name), df.schema[name].dataType)
-    ]
-    return rows.repartitionById(parallelism, subtask).sortWithinPartitions(KEY_GROUP, *order)
-
-
-def _sort_keys(column: Column, data_type: DataType) -> Iterator[Column]:
-    if isinstance(data_type, StructType):
-        for field in data_type.fields:
-            yield from _sort_keys(column.getField(field.name), field.dataType)
-        return
-    yield column
-    if isinstance(data_type, DoubleType | FloatType):
-        # 0.0 and -0.0 compare equal, yet are two keys: put each beside its like.
-        yield column.cast("string")
+    # By one small number alone, which Spark sorts by radix; each key group's rows are brought into
+    # order where they are written, without a comparison of strings in the JVM.
+    return rows.repartitionById(parallelism, subtask).sortWithinPartitions(KEY_GROUP)
 
 
 def _task(target: KeyedTarget) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         outcome: tuple[KeyedStateHandle, ...] | StateStoreError
         try:
-            outcome = write_sorted(batches, target)
+            outcome = write_grouped(batches, target)
         except StateStoreError as error:  # raised on the driver, as itself
             outcome = error
         yield pa.RecordBatch.from_pydict({"outcome": [pickle.dumps(outcome)]})

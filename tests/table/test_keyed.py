@@ -18,7 +18,7 @@ from statestore.model.keygroups import KeyGroupRange
 from statestore.model.state import KeyedState, StateKind
 from statestore.storage import LocalStorage
 from statestore.table.files import ParquetOptions
-from statestore.table.keyed import KeyedTarget, write_sorted
+from statestore.table.keyed import KeyedTarget, write_grouped
 from statestore.table.types import schema_of_arrow
 
 NAN = float("nan")
@@ -51,7 +51,7 @@ def rows(key_groups: list[int], **columns: Any) -> pa.Table:
 
 def write(storage: LocalStorage, table: pa.Table, batch_rows: int, **roles: Any) -> Any:
     batches = table.to_batches(max_chunksize=batch_rows)
-    return write_sorted(batches, target(storage, table, **roles))
+    return write_grouped(batches, target(storage, table, **roles))
 
 
 @pytest.mark.parametrize("batch_rows", [1, 2, 3, 4, 100])
@@ -74,8 +74,8 @@ def test_no_rows_are_no_files(storage: LocalStorage) -> None:
     """Nor are empty batches."""
     table = rows([], k=pa.array([], pa.int64()))
     empty = pa.RecordBatch.from_pylist([], table.schema)
-    assert write_sorted([], target(storage, table)) == ()
-    assert write_sorted([empty, empty], target(storage, table)) == ()
+    assert write_grouped([], target(storage, table)) == ()
+    assert write_grouped([empty, empty], target(storage, table)) == ()
     assert storage.list("t") == ()
 
 
@@ -189,7 +189,7 @@ def test_an_error_of_the_rows_themselves_leaves_no_file(storage: LocalStorage) -
         raise RuntimeError("the source broke")
 
     with pytest.raises(RuntimeError, match="the source broke"):
-        write_sorted(batches(), target(storage, table))
+        write_grouped(batches(), target(storage, table))
     assert storage.list("t") == ()
 
 
