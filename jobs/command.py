@@ -1,10 +1,12 @@
-"""What all jobs share: a command line, settings checked once before anything starts, exit codes.
+"""What all jobs share: a command line, settings checked before anything starts, exit codes.
 
 A job is a function from its settings to a report, a value that JSON can hold. The report goes to
-stdout, as text or as JSON; progress and errors go to stderr. (spark-submit joins the two into its
-own stdout: so with JSON there is no progress.) An error of ours is one sentence, and the process
-ends with the exit code of the error's class (``statestore/errors.py``); any other exception is a
-defect, of the job or of its data, and keeps its traceback.
+stdout, as text or as JSON, and says in how many attempts (``restarts.py``) it came about; progress,
+restarts and errors go to stderr. (spark-submit joins the two into its own stdout: so with JSON
+there is no progress, and what comes before the report is only why an attempt failed.) An error of
+ours is one sentence, and the process ends with the exit code of the error's class
+(``statestore/errors.py``); any other exception is a defect, of the job or of its data, and keeps
+its traceback.
 """
 
 from __future__ import annotations
@@ -20,12 +22,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar
 
+from jobs.places import JobSettings
+from jobs.restarts import Clock, run_attempts, with_strategy
 from statestore.errors import InvalidArgumentError, SettingsError, StateStoreError
 from statestore.settings import from_table, read_toml
 
 __all__ = ["Job", "Progress", "Report", "columns", "load_settings", "run", "write_file"]
 
-S = TypeVar("S")
+S = TypeVar("S", bound=JobSettings)
 Report = dict[str, Any]
 Progress = Callable[[str], None]
 
@@ -35,7 +39,10 @@ _STEP = re.compile(r'\.?(?:"(?P<quoted>[^"]+)"|(?P<word>[^."\[\]]+)|\[(?P<index>
 
 @dataclass(frozen=True)
 class Job(Generic[S]):
-    """A job: its help text, the dataclass of its settings, what it does, its report as text."""
+    """A job: its help text, the dataclass of its settings, what it does, its report as text.
+
+    ``work`` is one attempt, and may be called again after it failed.
+    """
 
     name: str
     help: str
@@ -44,12 +51,23 @@ class Job(Generic[S]):
     text: Callable[[Report], str]
 
 
-def run(job: Job[Any], arguments: Sequence[str] | None = None) -> int:
-    """Run a job with the process's arguments or these; return the exit code."""
+def run(
+    job: Job[Any], arguments: Sequence[str] | None = None, *, clock: Clock | None = None
+) -> int:
+    """Run a job with the process's arguments or these; return the exit code.
+
+    A failed attempt is followed by another as the settings' restart strategy says.
+    """
     try:
         given = _parser(job).parse_args(arguments)
-        settings = load_settings(job.settings, given.conf_file, given.set)
-        report = job.work(settings, _silent if given.output == "json" else _on_stderr)
+        progress = _silent if given.output == "json" else _on_stderr
+        report, attempts = run_attempts(
+            lambda: load_settings(job.settings, given.conf_file, given.set),
+            lambda settings: job.work(settings, progress),
+            _on_stderr,
+            clock or Clock(),
+        )
+        report["attempts"] = attempts
     except StateStoreError as error:
         notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
         print(f"error: {error}{notes}", file=sys.stderr)
@@ -65,7 +83,7 @@ def load_settings(kind: type[S], path: str, overrides: Iterable[str] = ()) -> S:
     for text in overrides:
         _override(table, text)
         where = f"{path} with --set"
-    return from_table(table, kind, where=where)
+    return from_table(with_strategy(table, kind, where), kind, where=where)
 
 
 def write_file(path: str, text: str) -> None:

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
 from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
@@ -26,6 +27,7 @@ from statestore.table.session import spark_session
 
 __all__ = [
     "element_rows",
+    "exists",
     "keyed_rows",
     "naming",
     "read",
@@ -43,8 +45,11 @@ def session(
     """Return the running Spark session (spark-submit's), or start one with these settings; with
     ``s3``, one that reads and writes ``s3a://``.
 
-    Raises MissingDependencyError when there is no Java, or no Delta and ``delta`` is wanted.
+    One that has ended, with its JVM or without, is not running: an attempt that follows gets
+    another. Raises MissingDependencyError when there is no Java, or no Delta and ``delta`` is
+    wanted.
     """
+    _forget_ended()
     return spark_session(
         app_name=app_name,
         master=settings.master,
@@ -120,11 +125,22 @@ def element_rows(
 
 def refuse_existing(spark: SparkSession, sink: SinkSettings, what: str) -> None:
     """Raise SettingsError when the sink exists already and its mode does not provide for that."""
-    if sink.mode == "error" and _exists(spark, sink):
+    if sink.mode == "error" and exists(spark, sink):
         raise SettingsError(
             f"{what}: {sink.place} exists; name another place, or choose a mode: "
             "overwrite, append or ignore"
         )
+
+
+def exists(spark: SparkSession, sink: SinkSettings) -> bool:
+    """Return whether a sink's table or path exists; False for one that has neither."""
+    if sink.table is not None:
+        return spark.catalog.tableExists(sink.table)
+    if sink.path is None:
+        return False
+    jvm: Any = spark._jvm
+    path = jvm.org.apache.hadoop.fs.Path(sink.path)
+    return bool(path.getFileSystem(spark._jsc.hadoopConfiguration()).exists(path))
 
 
 def write(rows: DataFrame, sink: SinkSettings) -> None:
@@ -147,18 +163,23 @@ def write(rows: DataFrame, sink: SinkSettings) -> None:
             writer.save(sink.path)
 
 
+def _forget_ended() -> None:
+    """Let go of a Spark that has ended: PySpark would hand it out for ever."""
+    context: Any = SparkContext._active_spark_context
+    if context is None:
+        return
+    try:
+        if context._jsc.sc().isStopped():
+            SparkSession.builder.getOrCreate().stop()
+    except (OSError, Py4JError):  # no answer: the JVM is gone, and cannot be asked to stop
+        SparkSession._instantiatedSession = None
+        SparkContext._active_spark_context = None
+        SparkContext._gateway = None
+        SparkContext._jvm = None
+
+
 def _first_line(problem: object) -> str:
     return next(iter(str(problem).strip().splitlines()), type(problem).__name__)
-
-
-def _exists(spark: SparkSession, sink: SinkSettings) -> bool:
-    if sink.table is not None:
-        return spark.catalog.tableExists(sink.table)
-    if sink.path is None:
-        return False
-    jvm: Any = spark._jvm
-    path = jvm.org.apache.hadoop.fs.Path(sink.path)
-    return bool(path.getFileSystem(spark._jsc.hadoopConfiguration()).exists(path))
 
 
 @contextmanager

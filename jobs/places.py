@@ -10,8 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from statestore.errors import InvalidArgumentError
+from statestore.model.restart import NoRestart, RestartStrategy
+from statestore.settings import setting
+from statestore.storage.cached import DEFAULT_LIMIT_BYTES
 
 __all__ = [
+    "JobSettings",
     "SinkSettings",
     "SnapshotStoreSettings",
     "SourceSettings",
@@ -27,11 +31,34 @@ def in_bucket(url: str | None) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
+class JobSettings:
+    """What every job has: when a failed attempt is followed by another, by default never.
+
+    The file has it as ``[restart-strategy]``, with Flink's options; ``jobs.restarts`` reads them.
+    """
+
+    restart_strategy: RestartStrategy = field(default_factory=NoRestart)
+
+
+@dataclass(frozen=True, kw_only=True)
 class StoreSettings:
-    """Where the checkpoints lie; ``storage_options`` go to fsspec."""
+    """Where the checkpoints lie, and a folder of this host for copies of their data files;
+    ``storage_options`` go to fsspec.
+    """
 
     url: str
     storage_options: dict[str, Any] = field(default_factory=dict)
+    local_cache: str | None = None
+    local_cache_bytes: int = setting(DEFAULT_LIMIT_BYTES, unit="bytes", low=1)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """All but the URL, as ``StateStore.open`` takes it."""
+        return {
+            "storage_options": self.storage_options,
+            "local_cache": self.local_cache,
+            "local_cache_bytes": self.local_cache_bytes,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +66,11 @@ class SnapshotStoreSettings(StoreSettings):
     """A store that is written: also the format of its new tables."""
 
     table_format: Literal["delta", "parquet"] = "delta"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """As those of a store that is read, and the format."""
+        return super().options | {"table_format": self.table_format}
 
 
 @dataclass(frozen=True, kw_only=True)

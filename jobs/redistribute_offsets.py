@@ -7,8 +7,11 @@ r"""Redistribute offsets: where each consumer of a source goes on reading, at a 
 
 Reads one operator state with the columns topic, partition and offset (the next one to read) and
 gives each partition to exactly one subtask: split state in blocks, union state as Flink's Kafka
-source does. Starts neither Spark nor a JVM. conf/redistribute_offsets.toml documents every setting.
-Exit codes: 2 fix the settings; 10 no such store, checkpoint or state; 13 the checkpoint is damaged.
+source does. Starts neither Spark nor a JVM. With a restart strategy a failed attempt is followed by
+another, from the checkpoint that is the latest by then and at the parallelism that the settings
+file has by then. conf/redistribute_offsets.toml documents every setting. Exit codes: 2 fix the
+settings; 10 no such store, checkpoint or state; 13 the checkpoint is damaged; 15 the store cannot
+be read.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ SUBTASK = "{subtask}"
 
 def redistribute_offsets(settings: OffsetsSettings, progress: Progress) -> Report:
     """Write the files that the settings name; return what each subtask reads, and from where."""
-    store = StateStore.open(settings.store.url, storage_options=settings.store.storage_options)
+    store = StateStore.open(settings.store.url, **settings.store.options)
     # At the parallelism it was taken at: a source may have more subtasks than the job's keyed
     # states have key groups.
     checkpoint = store.restore(checkpoint=settings.checkpoint)

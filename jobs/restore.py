@@ -7,15 +7,20 @@ r"""Restore: a checkpoint at a new parallelism, its rows written where Spark can
         jobs/restore.py --conf-file conf/restore.toml
 
 By default each subtask's rows lie in a directory of their own, subtask=0/, subtask=1/, … A target
-that exists is refused before any state is written, unless its mode says otherwise.
-conf/restore.toml documents every setting. Exit codes: 2 fix the settings; 10 no such store,
-checkpoint or state; 12 the parallelism does not fit; 13 the checkpoint is damaged.
+that exists is refused before any state is written, unless its mode says otherwise. The parallelism
+is a number, chosen by bytes, or that of each operator of a job graph. With a restart strategy a
+failed attempt is followed by another, from the checkpoint that is the latest by then and at the
+parallelism that the settings file has by then; all states are written anew. conf/restore.toml
+documents every setting. Exit codes: 2 fix the settings; 10 no such store, checkpoint or state; 12
+the parallelism does not fit, or the graph leaves state behind; 13 the checkpoint is damaged; 15 the
+store cannot be read.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,56 +30,79 @@ if not __package__:  # spark-submit runs this file: the package `jobs` lies one 
 from pyspark.sql import DataFrame, SparkSession
 
 from jobs.command import Job, Progress, Report, columns, run
-from jobs.frames import element_rows, keyed_rows, naming, refuse_existing, session, write
+from jobs.frames import element_rows, exists, keyed_rows, naming, refuse_existing, session, write
+from jobs.places import SinkSettings
 from jobs.settings import RestoredStateSettings, RestoreSettings
 from statestore import RestoredCheckpoint, StateStore
+from statestore.cli.targets import graph_of
+from statestore.model.manifest import Entry
 
-__all__ = ["main", "restore"]
+__all__ = ["Restore", "main"]
 
 
-def restore(settings: RestoreSettings, progress: Progress) -> Report:
-    """Write the named states of a checkpoint; return its number and where each state went."""
-    known = _open(settings, settings.checkpoint, None)
-    for state in settings.keyed:  # before Spark starts: a wrong name should not cost seconds
-        known.keyed(state.uid, state.name)
-    for state in settings.operator:
-        known.operator(state.uid, state.name)
-    spark = session(
-        settings.spark, app_name="restore", delta=settings.needs_delta, s3=settings.needs_s3
-    )
-    # By number: by now "latest" may be another checkpoint.
-    restored = _open(settings, known.checkpoint_id, spark)
-    frames = [*_keyed(settings, restored), *_operator(settings, restored, spark)]
-    for state, _ in frames:
-        refuse_existing(spark, state.sink, f"state {state.name!r} of operator {state.uid!r}")
-    for state, rows in frames:
-        with naming(f"state {state.name!r} of operator {state.uid!r}"):
-            write(rows, state.sink)
-        progress(f"{state.uid}/{state.name}: written to {state.sink.place}")
-    return {
-        "checkpoint": restored.checkpoint_id,
-        "old_parallelism": restored.manifest.parallelism,
-        "parallelism": restored.parallelism,
-        "states": [_state(restored, state) for state, _ in frames],
-    }
+class Restore:
+    """Writes states of one checkpoint to their sinks, in as many attempts as it needs."""
+
+    def __init__(self) -> None:
+        """Begin with no sink written."""
+        self._made: set[str] = set()  # sinks of mode error that did not exist before this job
+
+    def attempt(self, settings: RestoreSettings, progress: Progress) -> Report:
+        """Write the named states of a checkpoint; return its number and where each state went."""
+        known = _open(settings, settings.checkpoint, None)
+        for state in settings.keyed:  # before Spark starts: a wrong name should not cost seconds
+            known.keyed(state.uid, state.name)
+        for state in settings.operator:
+            known.operator(state.uid, state.name)
+        spark = session(
+            settings.spark, app_name="restore", delta=settings.needs_delta, s3=settings.needs_s3
+        )
+        # By number: by now "latest" may be another checkpoint.
+        restored = _open(settings, known.checkpoint_id, spark)
+        frames = [*_keyed(settings, restored), *_operator(settings, restored, spark)]
+        for state, _ in frames:
+            if state.sink.place not in self._made:
+                refuse_existing(
+                    spark, state.sink, f"state {state.name!r} of operator {state.uid!r}"
+                )
+        for state, rows in frames:
+            with naming(f"state {state.name!r} of operator {state.uid!r}"):
+                self._write(spark, rows, state.sink)
+            progress(f"{state.uid}/{state.name}: written to {state.sink.place}")
+        entries = _entries(settings, restored)
+        return {
+            "checkpoint": restored.checkpoint_id,
+            "old_parallelism": restored.manifest.parallelism,
+            "parallelism": restored.parallelism,
+            "states": [_state(restored, state, entry) for state, entry in entries],
+        }
+
+    def _write(self, spark: SparkSession, rows: DataFrame, sink: SinkSettings) -> None:
+        """Write to a sink, over what an earlier attempt of this job has left there."""
+        if sink.mode != "error":
+            write(rows, sink)
+            return
+        mine = sink.place in self._made
+        try:
+            write(rows, replace(sink, mode="overwrite") if mine else sink)
+        finally:
+            # It did not exist right before. Looked at now, and not before the next attempt: what
+            # somebody else puts there while this job waits must not be replaced.
+            if exists(spark, sink):
+                self._made.add(sink.place)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the job; return the exit code."""
-    return run(Job("restore", __doc__ or "", RestoreSettings, restore, _text), arguments)
+    return run(Job("restore", __doc__ or "", RestoreSettings, Restore().attempt, _text), arguments)
 
 
 def _open(
     settings: RestoreSettings, checkpoint: int | str, spark: SparkSession | None
 ) -> RestoredCheckpoint:
-    store = StateStore.open(
-        settings.store.url, spark=spark, storage_options=settings.store.storage_options
-    )
-    return store.restore(
-        checkpoint=checkpoint,
-        parallelism=settings.parallelism,
-        max_parallelism=settings.max_parallelism,
-    )
+    store = StateStore.open(settings.store.url, spark=spark, **settings.store.options)
+    target = settings.target(graph_of(settings.graph))
+    return store.restore(checkpoint=checkpoint, **vars(target))
 
 
 def _keyed(
@@ -90,15 +118,27 @@ def _operator(
 ) -> Iterator[tuple[RestoredStateSettings, DataFrame]]:
     for state in settings.operator:
         operator = restored.operator(state.uid, state.name)
-        lists = [operator.subtask(subtask) for subtask in range(restored.parallelism)]
+        parallelism = restored.parallelism_of(state.uid)
+        lists = [operator.subtask(subtask) for subtask in range(parallelism)]
         yield state, element_rows(spark, operator.entry.state.schema.to_json(), lists)
 
 
-def _state(restored: RestoredCheckpoint, state: RestoredStateSettings) -> dict[str, Any]:
-    entry = restored.manifest.find(state.uid, state.name)
+def _entries(
+    settings: RestoreSettings, restored: RestoredCheckpoint
+) -> Iterator[tuple[RestoredStateSettings, Entry]]:
+    for state in settings.keyed:
+        yield state, restored.keyed(state.uid, state.name).entry
+    for state in settings.operator:
+        yield state, restored.operator(state.uid, state.name).entry
+
+
+def _state(
+    restored: RestoredCheckpoint, state: RestoredStateSettings, entry: Entry
+) -> dict[str, Any]:
     return {
         "uid": state.uid,
         "name": state.name,
+        "parallelism": restored.parallelism_of(state.uid),
         "stored_rows": entry.rows,
         "target": state.sink.place,
         "per_subtask": state.sink.per_subtask,
@@ -106,7 +146,7 @@ def _state(restored: RestoredCheckpoint, state: RestoredStateSettings) -> dict[s
 
 
 def _text(report: Report) -> str:
-    header = ("uid", "name", "stored_rows", "target")
+    header = ("uid", "name", "parallelism", "stored_rows", "target")
     states = columns(header, [[state[name] for name in header] for state in report["states"]])
     parallelism = f"{report['old_parallelism']} -> {report['parallelism']}"
     return f"checkpoint {report['checkpoint']}, parallelism {parallelism}\n{states}"

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from jobs.places import (
+    JobSettings,
     SinkSettings,
     SnapshotStoreSettings,
     SourceSettings,
@@ -19,6 +20,10 @@ from jobs.places import (
     in_bucket,
 )
 from statestore.errors import InvalidArgumentError
+from statestore.model.graph import JobGraph
+from statestore.model.restart import NoRestart
+from statestore.model.sizes import bytes_of
+from statestore.model.target import AUTO, RestoreTarget
 from statestore.settings import setting
 
 __all__ = [
@@ -93,10 +98,14 @@ class OperatorSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SnapshotSettings:
-    """The snapshot job: these states, in one checkpoint."""
+class SnapshotSettings(JobSettings):
+    """The snapshot job: these states, in one checkpoint.
 
-    parallelism: int = setting(unit="subtasks", low=1, high=MOST_KEY_GROUPS)
+    ``graph`` is the file of a job graph, which has the parallelism of each operator.
+    """
+
+    parallelism: int | None = setting(None, unit="subtasks", low=1, high=MOST_KEY_GROUPS)
+    graph: str | None = None
     checkpoint_id: int | None = setting(None, unit="checkpoint id", low=1, high=10**10 - 1)
     store: SnapshotStoreSettings
     spark: SparkSettings = field(default_factory=SparkSettings)
@@ -104,8 +113,12 @@ class SnapshotSettings:
     operator: tuple[OperatorSettings, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse no states, a state twice, and fewer key groups than subtasks."""
+        """Refuse no states, a state twice, no parallelism, and fewer key groups than subtasks."""
         _check_states(self.states)
+        if self.graph is not None:
+            return  # it says how many subtasks and key groups each operator has
+        if self.parallelism is None:
+            raise InvalidArgumentError("'parallelism' is missing; give it, or the job's graph")
         for state in self.keyed:
             if state.max_parallelism is not None and state.max_parallelism < self.parallelism:
                 raise InvalidArgumentError(
@@ -141,25 +154,50 @@ class RestoredStateSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RestoreSettings:
-    """The restore job: these states of a checkpoint, at a parallelism (None: as it was taken)."""
+class RestoreSettings(JobSettings):
+    """The restore job: these states of a checkpoint, at a parallelism (None: as it was taken).
+
+    ``parallelism`` may be ``"auto"``: so that a subtask gets about ``bytes_per_task``, a number or
+    a text such as 256MiB. ``graph`` is the file of a job graph, whose operators find their state.
+    """
 
     store: StoreSettings
     checkpoint: Any = "latest"
-    parallelism: int | None = setting(None, unit="subtasks", low=1, high=MOST_KEY_GROUPS)
+    parallelism: Any = None
+    bytes_per_task: Any = None
+    graph: str | None = None
+    allow_non_restored_state: bool = False
     max_parallelism: int | None = setting(None, unit="key groups", low=1, high=MOST_KEY_GROUPS)
     spark: SparkSettings = field(default_factory=SparkSettings)
     keyed: tuple[RestoredStateSettings, ...] = ()
     operator: tuple[RestoredStateSettings, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse no states, a state twice, two states in one place, and a wrong checkpoint."""
+        """Refuse no states, a state twice, two states in one place, a wrong checkpoint, settings
+        that do not go together, and a sink that cannot be written again.
+        """
         _check_checkpoint(self.checkpoint)
+        _check_parallelism(self.parallelism)
+        self.target(JobGraph(()) if self.graph is not None else None)
         _check_states(self.states)
+        if not isinstance(self.restart_strategy, NoRestart):
+            for state in self.states:
+                _check_repeatable(state)
         places = [state.sink.path or state.sink.table for state in self.states]
         for place in places:
             if place is not None and places.count(place) > 1:
                 raise InvalidArgumentError(f"two states go to {place!r}; give each its own place")
+
+    def target(self, graph: JobGraph | None) -> RestoreTarget:
+        """Return what the checkpoint is restored for, with the job graph as ``graph`` names it."""
+        size = self.bytes_per_task
+        return RestoreTarget(
+            parallelism=self.parallelism,
+            max_parallelism=self.max_parallelism,
+            bytes_per_task=None if size is None else bytes_of(size),
+            graph=graph,
+            allow_non_restored_state=self.allow_non_restored_state,
+        )
 
     @property
     def states(self) -> tuple[RestoredStateSettings, ...]:
@@ -194,7 +232,7 @@ class StartFilesSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OffsetsSettings:
+class OffsetsSettings(JobSettings):
     """The redistribute_offsets job: one operator state, for a new number of subtasks."""
 
     store: StoreSettings
@@ -222,3 +260,25 @@ def _check_states(
 def _check_checkpoint(checkpoint: Any) -> None:
     if type(checkpoint) is not int and not isinstance(checkpoint, str):
         raise InvalidArgumentError(f"checkpoint is a number or 'latest', not {checkpoint!r}")
+
+
+def _check_parallelism(parallelism: Any) -> None:
+    if parallelism is None or parallelism == AUTO:
+        return
+    if type(parallelism) is not int:
+        raise InvalidArgumentError(f"parallelism is an integer or {AUTO!r}, not {parallelism!r}")
+    if not 1 <= parallelism <= MOST_KEY_GROUPS:
+        raise InvalidArgumentError(
+            f"parallelism lies in 1..{MOST_KEY_GROUPS}, or is {AUTO!r}, not {parallelism}"
+        )
+
+
+def _check_repeatable(state: RestoredStateSettings) -> None:
+    """A restarted attempt writes every sink again: it must not find its own rows there."""
+    if state.sink.mode not in ("error", "overwrite"):
+        raise InvalidArgumentError(
+            f"state {state.name!r} of operator {state.uid!r} has a sink with mode "
+            f"{state.sink.mode!r}, and the job has a restart strategy: another attempt could not "
+            "tell the rows of the failed one from those before; choose mode error or overwrite, "
+            "or no restart strategy"
+        )

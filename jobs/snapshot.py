@@ -7,9 +7,11 @@ r"""Snapshot: rows from any Spark source become the keyed and operator state of 
         --packages io.delta:delta-spark_4.2_2.13:4.4.0 \
         jobs/snapshot.py --conf-file conf/snapshot.toml
 
-All states become visible together, or after an error none. conf/snapshot.toml documents every
-setting. Exit codes: 2 fix the settings; 11 another writer was first, run it again; 12 the stored
-state is another one; 15 the store cannot be written.
+All states become visible together, or after an error none. With a restart strategy a failed attempt
+is followed by another, at the parallelism that the settings file has by then; all attempts are for
+one checkpoint, which is written once. conf/snapshot.toml documents every setting. Exit codes: 2 fix
+the settings; 11 another writer was first, run it again; 12 the stored state is another one; 15 the
+store cannot be written.
 """
 
 from __future__ import annotations
@@ -27,48 +29,80 @@ from jobs.command import Job, Progress, Report, columns, run
 from jobs.frames import naming, read, session
 from jobs.settings import KeyedSettings, OperatorSettings, SnapshotSettings
 from statestore import CheckpointWriter, StateStore
-from statestore.model.manifest import Entry, KeyedEntry
+from statestore.cli.targets import graph_of
+from statestore.errors import CommitConflictError
+from statestore.model.manifest import Entry, KeyedEntry, Writer
 from statestore.model.state import TimeDomain
 
-__all__ = ["main", "snapshot"]
+__all__ = ["Snapshot", "main"]
 
 
-def snapshot(settings: SnapshotSettings, progress: Progress) -> Report:
-    """Take one checkpoint; return its number and the rows, bytes and files of each state."""
-    spark = session(
-        settings.spark, app_name="snapshot", delta=settings.needs_delta, s3=settings.needs_s3
-    )
-    place = settings.store
-    store = StateStore.open(
-        place.url,
-        spark=spark,
-        table_format=place.table_format,
-        storage_options=place.storage_options,
-    )
-    with store.snapshot(
-        parallelism=settings.parallelism, checkpoint_id=settings.checkpoint_id
-    ) as checkpoint:
-        for state in settings.states:
-            with naming(f"state {state.name!r} of operator {state.uid!r}"):
-                rows = read(spark, state.source)
-                written = _put(checkpoint, state, rows)
-            progress(f"{state.uid}/{state.name}: {written.rows} rows")
-    manifest = checkpoint.manifest
-    return {
-        "store": store.url,
-        "checkpoint": manifest.checkpoint_id,
-        "already_committed": checkpoint.already_committed,
-        "parallelism": manifest.parallelism,
-        "states": [_state(entry) for entry in manifest.entries],
-        "rows": manifest.rows,
-        "bytes": manifest.size_bytes,
-        "files": manifest.files,
-    }
+class Snapshot:
+    """Takes one checkpoint, in as many attempts as it needs.
+
+    The first attempt fixes the checkpoint's number, and those after it ask for the same. So a
+    checkpoint whose commit was done, although its answer was lost, is found and not written twice.
+    """
+
+    def __init__(self) -> None:
+        """Begin without a number."""
+        self._number: int | None = None
+        self._writers: set[Writer] = set()  # one per attempt: whose checkpoint is this job's
+        self._was_second = False  # whether the attempt before met another writer
+
+    def attempt(self, settings: SnapshotSettings, progress: Progress) -> Report:
+        """Take the checkpoint; return its number and the rows, bytes and files of each state."""
+        spark = session(
+            settings.spark, app_name="snapshot", delta=settings.needs_delta, s3=settings.needs_s3
+        )
+        store = StateStore.open(settings.store.url, spark=spark, **settings.store.options)
+        try:
+            with self._begin(store, settings) as checkpoint:
+                for state in settings.states:
+                    with naming(f"state {state.name!r} of operator {state.uid!r}"):
+                        rows = read(spark, state.source)
+                        written = _put(checkpoint, state, rows)
+                    progress(f"{state.uid}/{state.name}: {written.rows} rows")
+        except CommitConflictError:
+            self._was_second = True
+            raise
+        return _report(store.url, checkpoint)
+
+    def _begin(self, store: StateStore, settings: SnapshotSettings) -> CheckpointWriter:
+        """Return the writer of the number in the settings, of that of the first attempt, or of the
+        next one.
+
+        Raises CommitConflictError when another writer has taken the first attempt's number, once:
+        then that attempt's checkpoint will never be visible, and the next takes a new number.
+        """
+        wanted = settings.checkpoint_id
+        was_second, self._was_second = self._was_second, False
+        checkpoint = store.snapshot(
+            parallelism=settings.parallelism,
+            graph=graph_of(settings.graph),
+            checkpoint_id=self._number if wanted is None else wanted,
+        )
+        if wanted is not None:
+            return checkpoint
+        number, writer = checkpoint.planned
+        if checkpoint.already_committed and writer not in self._writers:
+            self._number = None
+            if was_second:  # the attempt before has said so
+                return self._begin(store, settings)
+            raise CommitConflictError(
+                f"checkpoint {number} of {store.url}, which this job was about to take, has been "
+                f"committed by writer {writer.name} meanwhile; nothing of this job is visible. Run "
+                "it again: it will get a new number"
+            )
+        self._number = number
+        self._writers.add(writer)
+        return checkpoint
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the job; return the exit code."""
-    return run(Job("snapshot", __doc__ or "", SnapshotSettings, snapshot, _text), arguments)
+    job = Job("snapshot", __doc__ or "", SnapshotSettings, Snapshot().attempt, _text)
+    return run(job, arguments)
 
 
 def _put(
@@ -93,6 +127,20 @@ def _put(
         max_parallelism=state.max_parallelism,
         hash_scheme=state.hash_scheme,
     )
+
+
+def _report(store: str, checkpoint: CheckpointWriter) -> Report:
+    manifest = checkpoint.manifest
+    return {
+        "store": store,
+        "checkpoint": manifest.checkpoint_id,
+        "already_committed": checkpoint.already_committed,
+        "parallelism": manifest.parallelism,
+        "states": [_state(entry) for entry in manifest.entries],
+        "rows": manifest.rows,
+        "bytes": manifest.size_bytes,
+        "files": manifest.files,
+    }
 
 
 def _state(entry: Entry) -> dict[str, Any]:

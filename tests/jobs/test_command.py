@@ -10,6 +10,7 @@ import pytest
 
 from jobs import redistribute_offsets, restore, snapshot
 from jobs.command import Job, Progress, Report, columns, load_settings, run, write_file
+from jobs.places import JobSettings
 from statestore.errors import CommitConflictError, SettingsError
 
 
@@ -20,7 +21,7 @@ class Inner:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outer:
+class Outer(JobSettings):
     number: int = 1
     names: tuple[str, ...] = ()
     inner: Inner = field(default_factory=Inner)
@@ -90,7 +91,7 @@ def test_the_report_goes_to_stdout(tmp_path: Path, capsys: pytest.CaptureFixture
     assert run_with(tmp_path, work) == 0
     assert capsys.readouterr() == ("number 2\n", "half way\n")
     assert run_with(tmp_path, work, "--output", "json") == 0
-    assert capsys.readouterr() == ('{\n  "number": 2\n}\n', "")
+    assert capsys.readouterr() == ('{\n  "number": 2,\n  "attempts": 1\n}\n', "")
 
 
 def test_an_error_is_one_sentence_and_its_exit_code(

@@ -13,11 +13,14 @@ import pytest
 
 from jobs import redistribute_offsets, restore, snapshot
 from jobs.command import load_settings
+from jobs.places import JobSettings
 from jobs.settings import OffsetsSettings, RestoreSettings, SnapshotSettings
 from statestore import StateStore
+from statestore.model.restart import NoRestart
+from statestore.model.restart_options import OPTIONS, strategy_of
 from tests.syntax import ROOT
 
-FILES = {
+FILES: dict[str, type[JobSettings]] = {
     "snapshot": SnapshotSettings,
     "restore": RestoreSettings,
     "redistribute_offsets": OffsetsSettings,
@@ -30,9 +33,10 @@ def path(name: str) -> Path:
 
 
 def fields(kind: Any) -> Iterator[str]:
-    """The names of a dataclass's fields and of those inside it."""
+    """The names of a dataclass's fields and of those inside it, but for the restart strategy."""
     for name, hint in get_type_hints(kind).items():
-        yield name
+        if name != "restart_strategy":
+            yield name
         for inner in (hint, *get_args(hint)):
             if dataclasses.is_dataclass(inner):
                 yield from fields(inner)
@@ -40,15 +44,50 @@ def fields(kind: Any) -> Iterator[str]:
 
 @pytest.mark.parametrize(("name", "kind"), FILES.items())
 def test_every_setting_is_documented_and_no_other(name: str, kind: type[Any]) -> None:
-    lines = path(name).read_text().splitlines()
+    lines = (before_restarts(name) + after_restarts(name)).splitlines()
     found = [match[1] or match[2] for match in map(NAMED.match, lines) if match]
     assert set(found) == set(fields(kind))
+
+
+def before_restarts(name: str) -> str:
+    return path(name).read_text().partition("\n[restart-strategy]\n")[0]
+
+
+def after_restarts(name: str) -> str:
+    return path(name).read_text().partition("\n[restart-strategy]\n")[2].partition("\n\n")[2]
+
+
+def restart_options(name: str) -> dict[str, str]:
+    """The options of the restart strategies as the file has them, commented out or not."""
+    table = path(name).read_text().partition("\n[restart-strategy]\n")[2].partition("\n\n")[0]
+    found = (re.match(r"(?:# )?([a-z.-]+) = (.*)", line) for line in table.splitlines())
+    return {
+        f"restart-strategy.{match[1]}": str(tomllib.loads(f"value = {match[2]}")["value"])
+        for match in found
+        if match
+    }
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_option_of_the_restart_strategies_is_documented_at_its_default(name: str) -> None:
+    options = restart_options(name)
+    assert {*options, "restart-strategy"} == set(OPTIONS)
+    assert (
+        strategy_of(options)
+        == NoRestart()
+        == load_settings(FILES[name], str(path(name))).restart_strategy
+    )
+    # Without end is the default, and no number says so.
+    del options["restart-strategy.exponential-delay.attempts-before-reset-backoff"]
+    for kind in ("fixed-delay", "failure-rate", "exponential-delay"):
+        chosen = {"restart-strategy.type": kind}
+        assert strategy_of(options | chosen) == strategy_of(chosen)
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_what_is_commented_out_is_toml(name: str) -> None:
     for line in path(name).read_text().splitlines():
-        if match := re.match(r"# ([a-z_]+ = .*)", line):
+        if match := re.match(r"# ([a-z_.-]+ = .*)", line):
             assert tomllib.loads(match[1])
 
 

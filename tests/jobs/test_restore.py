@@ -92,6 +92,7 @@ def test_the_report(run_job: RunJob, tmp_path: Path) -> None:
     assert done.report["states"][0] == {
         "uid": "totals-by-user",
         "name": "totals",
+        "parallelism": 7,
         "stored_rows": 100,
         "target": f"{tmp_path}/totals",
         "per_subtask": True,

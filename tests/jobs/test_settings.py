@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from jobs.command import load_settings
 from jobs.settings import KeyedSettings, OffsetsSettings, RestoreSettings, SnapshotSettings
 from statestore.errors import SettingsError
+from statestore.model.graph import JobGraph, Node
+from statestore.model.target import RestoreTarget
 from statestore.settings import from_table
 
 SNAPSHOT = """
@@ -202,3 +206,68 @@ def test_delta_is_wanted_where_it_is_read_or_written() -> None:
     assert snapshot(
         without.replace('format = "parquet", path', 'format = "delta", path')
     ).needs_delta
+
+
+def restore(*lines: str, sink: str = SINK) -> RestoreSettings:
+    toml = RESTORE.replace("parallelism = 7", "\n".join(lines)).replace(SINK, sink)
+    return from_table(tomllib.loads(toml), RestoreSettings, where="f.toml")
+
+
+def test_a_graph_stands_for_the_parallelism() -> None:
+    without = SNAPSHOT.replace("parallelism = 4", 'graph = "job.toml"')
+    assert (snapshot(without).parallelism, snapshot(without).graph) == (None, "job.toml")
+    assert snapshot(without + "max_parallelism = 3").keyed[0].max_parallelism == 3
+    assert restore('graph = "job.toml"', "allow_non_restored_state = true").parallelism is None
+
+
+def test_what_a_checkpoint_is_restored_for() -> None:
+    assert restore().target(None) == RestoreTarget()
+    auto = restore('parallelism = "auto"', 'bytes_per_task = "256MiB"')
+    assert auto.target(None) == RestoreTarget(parallelism="auto", bytes_per_task=2**28)
+    number = restore('parallelism = "auto"', "bytes_per_task = 4096")
+    assert number.target(None) == RestoreTarget(parallelism="auto", bytes_per_task=4096)
+    graph = JobGraph((Node("a"),))
+    dropping = restore('graph = "g"', "allow_non_restored_state = true").target(graph)
+    assert dropping == RestoreTarget(graph=graph, allow_non_restored_state=True)
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["parallelism = 0"], r"parallelism lies in 1\.\.32768, or is 'auto', not 0"),
+        (["parallelism = 32769"], r"lies in 1\.\.32768, or is 'auto', not 32769"),
+        (['parallelism = "7"'], "parallelism is an integer or 'auto', not '7'"),
+        (["parallelism = true"], "parallelism is an integer or 'auto', not True"),
+        (['parallelism = "auto"', 'bytes_per_task = "256 apples"'], "no number of bytes"),
+        (["parallelism = 7", 'bytes_per_task = "1MiB"'], "ask for parallelism 'auto'"),
+        (["parallelism = 7", 'graph = "g"'], "give either it or them"),
+        (["max_parallelism = 7", 'graph = "g"'], "give either it or them"),
+        (["allow_non_restored_state = true"], "give its graph"),
+    ],
+)
+def test_what_a_restore_is_not_for(lines: list[str], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        restore(*lines)
+
+
+@pytest.mark.parametrize("mode", ["append", "ignore"])
+def test_a_restart_needs_a_sink_that_can_be_written_again(mode: str, tmp_path: Path) -> None:
+    file = tmp_path / "f.toml"
+    sink = SINK.replace("}", f', mode = "{mode}"}}')
+    file.write_text(RESTORE.replace(SINK, sink))
+    load_settings(RestoreSettings, str(file))
+    with pytest.raises(SettingsError, match=f"'totals' .* has a sink with mode '{mode}'"):
+        load_settings(RestoreSettings, str(file), ["restart-strategy.type=fixed-delay"])
+
+
+def test_the_local_cache() -> None:
+    store = snapshot(SNAPSHOT.replace('url = "s"', 'url = "s"\nlocal_cache = "c"')).store
+    assert store.options == {
+        "storage_options": {},
+        "local_cache": "c",
+        "local_cache_bytes": 10 * 2**30,
+        "table_format": "delta",
+    }
+    assert restore().store.options["local_cache"] is None
+    with pytest.raises(SettingsError, match=r"store\.local_cache_bytes is at least 1, not 0"):
+        snapshot(SNAPSHOT.replace('url = "s"', 'url = "s"\nlocal_cache_bytes = 0'))

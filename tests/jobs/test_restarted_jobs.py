@@ -1,0 +1,374 @@
+"""Real jobs that fail for a real cause, are repaired while they wait, and come back."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import jobs.command
+from jobs import redistribute_offsets, restore, snapshot
+from jobs.restarts import Clock
+from statestore import StateStore
+from statestore.catalog import Catalog
+from statestore.errors import StorageError
+from tests.jobs.conftest import RunJob
+from tests.syntax import ROOT
+
+RESTARTS = """
+[restart-strategy]
+type = "fixed-delay"
+fixed-delay.attempts = 2
+fixed-delay.delay = "100 ms"
+"""
+STORE = """
+[store]
+url = "{here}/store"
+"""
+SNAPSHOT = (
+    "parallelism = 4\n"
+    + STORE
+    + """table_format = "parquet"
+[[keyed]]
+uid = "totals-by-user"
+name = "totals"
+key = ["user_id"]
+max_parallelism = 8
+source = {format = "parquet", path = "{here}/rows"}
+"""
+    + RESTARTS
+)
+RESTORE = (
+    "parallelism = 4\n"
+    + STORE
+    + """
+[[keyed]]
+uid = "totals-by-user"
+name = "totals"
+sink = {format = "parquet", path = "{here}/totals"}
+[[operator]]
+uid = "orders-source"
+name = "offsets"
+sink = {format = "json", path = "{here}/sinks/offsets"}
+"""
+    + RESTARTS
+)
+OFFSETS = (
+    "parallelism = 4\n"
+    + STORE
+    + """
+[offsets]
+uid = "orders-source"
+name = "offsets"
+"""
+    + RESTARTS
+)
+
+WhileItWaits = Callable[..., None]
+
+
+@pytest.fixture
+def while_it_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WhileItWaits:
+    """Have a thread repair something while the job waits for its second attempt, and set another
+    parallelism in its settings file. The job's own wait is real, and does not end before that.
+    """
+    waits, repaired = threading.Event(), threading.Event()
+
+    def sleep(seconds: float) -> None:
+        waits.set()
+        assert repaired.wait(60)
+        time.sleep(seconds)
+
+    def start(repair: Callable[[], object], parallelism: int = 4) -> None:
+        def run() -> None:
+            if waits.wait(60):
+                repair()
+                file = tmp_path / "settings.toml"
+                text = file.read_text(encoding="utf-8")
+                changed = file.with_suffix(".new")
+                changed.write_text(text.replace("parallelism = 4", f"parallelism = {parallelism}"))
+                changed.replace(file)
+                repaired.set()
+
+        threading.Thread(target=run, daemon=True).start()
+
+    monkeypatch.setattr(jobs.command, "Clock", lambda: Clock(sleep=sleep))
+    return start
+
+
+def take(here: Path, users: int, parallelism: int = 2) -> StateStore:
+    """Commit a checkpoint as another process would."""
+    store = StateStore.open(str(here / "store"), table_format="parquet")
+    rows = [{"user_id": user, "total": user * users} for user in range(users)]
+    with store.snapshot(parallelism=parallelism) as checkpoint:
+        checkpoint.keyed("totals-by-user", "totals", rows, key="user_id", max_parallelism=8)
+        elements = [{"topic": "t", "partition": i, "offset": users + i} for i in range(4)]
+        checkpoint.split("orders-source", "offsets", [elements[:2], elements[2:]])
+    return store
+
+
+@pytest.fixture
+def rows(spark: SparkSession, tmp_path: Path) -> Path:
+    spark.range(20).selectExpr("id AS user_id", "id * 10 AS total").coalesce(1).write.parquet(
+        str(tmp_path / "rows")
+    )
+    return tmp_path / "rows"
+
+
+def failure(err: str) -> str:
+    """Why attempt 1 failed, as stderr has it, between what Spark logs."""
+    said = re.search(
+        r"^attempt 1 failed: (.*)\nattempt 2 begins in 0\.1 s: the settings file is read again",
+        err,
+        re.MULTILINE,
+    )
+    assert said is not None
+    return said[1]
+
+
+# --- Snapshot -------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("rows")
+def test_a_snapshot_whose_store_cannot_be_written_comes_back_at_another_parallelism(
+    run_job: RunJob, while_it_waits: WhileItWaits, tmp_path: Path
+) -> None:
+    store = take(tmp_path, users=3)
+    operators = tmp_path / "store" / "operators"
+    operators.rename(tmp_path / "moved")
+    operators.write_text("in the way")
+
+    def repair() -> None:
+        operators.unlink()
+        (tmp_path / "moved").rename(operators)
+
+    while_it_waits(repair, parallelism=3)
+    done = run_job(snapshot.main, SNAPSHOT, "--output", "json")
+    assert failure(done.err).startswith("StorageError: cannot write ")
+    report = done.report
+    assert (done.code, report["checkpoint"], report["parallelism"]) == (0, 2, 3)
+    assert (report["attempts"], report["rows"], report["already_committed"]) == (2, 20, False)
+    assert store.checkpoints() == (1, 2)
+    assert store.manifest().parallelism == 3
+    state = store.restore(parallelism=1).keyed("totals-by-user", "totals")
+    totals = state.subtask(0).read_all().column("total").to_pylist()
+    assert sorted(totals) == [user * 10 for user in range(20)]
+
+
+def test_a_snapshot_whose_source_is_unreadable_comes_back(
+    rows: Path, run_job: RunJob, while_it_waits: WhileItWaits, tmp_path: Path
+) -> None:
+    (file,) = rows.glob("*.parquet")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-20])
+    file.with_name(f".{file.name}.crc").unlink()
+    while_it_waits(lambda: file.write_bytes(whole), parallelism=2)
+    done = run_job(snapshot.main, SNAPSHOT, "--output", "json")
+    assert "FAILED_READ_FILE" in failure(done.err)
+    assert (done.code, done.report["attempts"], done.report["parallelism"]) == (0, 2, 2)
+    manifest = StateStore.open(str(tmp_path / "store")).manifest()
+    assert (manifest.checkpoint_id, manifest.parallelism, manifest.rows) == (1, 2, 20)
+
+
+@pytest.mark.usefixtures("rows")
+def test_a_commit_whose_answer_is_lost_is_not_done_twice(
+    run_job: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, lost = Catalog.commit, [True]
+
+    def commit_and_lose_the_answer(self: Catalog, manifest: Any) -> None:
+        commit(self, manifest)
+        if lost.pop():
+            raise StorageError("no answer")
+
+    monkeypatch.setattr(Catalog, "commit", commit_and_lose_the_answer)
+    done = run_job(snapshot.main, SNAPSHOT, "--output", "json")
+    assert failure(done.err) == "StorageError: no answer"
+    assert (done.code, done.report["checkpoint"], done.report["attempts"]) == (0, 1, 2)
+    assert done.report["already_committed"] is True
+    assert StateStore.open(str(tmp_path / "store")).checkpoints() == (1,)
+
+
+@pytest.mark.usefixtures("rows")
+def test_the_number_of_the_first_attempt_is_not_taken_for_its_own_when_another_has_it(
+    run_job: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, failures = Catalog.commit, [True]
+
+    def fail_while_another_commits(self: Catalog, manifest: Any) -> None:
+        if failures and failures.pop():
+            monkeypatch.setattr(Catalog, "commit", commit)
+            take(tmp_path, users=3)
+            raise StorageError("no answer")
+
+    monkeypatch.setattr(Catalog, "commit", fail_while_another_commits)
+    done = run_job(snapshot.main, SNAPSHOT, "--output", "json")
+    assert failure(done.err) == "StorageError: no answer"
+    assert "attempt 2 failed: CommitConflictError: checkpoint 1 of " in done.err
+    assert "was about to take, has been committed by writer " in done.err
+    assert (done.code, done.report["checkpoint"], done.report["attempts"]) == (0, 2, 3)
+    store = StateStore.open(str(tmp_path / "store"))
+    assert [store.manifest(number).rows for number in store.checkpoints()] == [7, 20]
+
+
+@pytest.mark.usefixtures("rows")
+def test_a_writer_that_was_second_takes_the_next_number(
+    run_job: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = Catalog.commit
+
+    def let_another_be_first(self: Catalog, manifest: Any) -> None:
+        monkeypatch.setattr(Catalog, "commit", commit)
+        take(tmp_path, users=3)
+        commit(self, manifest)
+
+    monkeypatch.setattr(Catalog, "commit", let_another_be_first)
+    done = run_job(snapshot.main, SNAPSHOT, "--output", "json")
+    assert failure(done.err).startswith("CommitConflictError: checkpoint 1 of ")
+    assert (done.code, done.report["checkpoint"], done.report["attempts"]) == (0, 2, 2)
+
+
+END_SPARK = """
+import os, signal, sys
+import jobs.snapshot as job
+
+ends = [
+    lambda spark: os.kill(spark._jvm.java.lang.ProcessHandle.current().pid(), signal.SIGKILL),
+    lambda spark: spark._jsc.sc().stop(),
+]
+read = job.read
+
+def read_after_the_end(spark, source):
+    for end in ends[:1]:
+        ends.pop(0)(spark)
+    return read(spark, source)
+
+job.read = read_after_the_end
+sys.exit(job.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.usefixtures("rows")
+def test_a_spark_that_ends_is_started_again(tmp_path: Path) -> None:
+    """Killed with its JVM in the first attempt, and stopped from inside in the second."""
+    (tmp_path / "f.toml").write_text(SNAPSHOT.replace("{here}", str(tmp_path)))
+    command = [sys.executable, "-c", END_SPARK, "--conf-file", str(tmp_path / "f.toml")]
+    local = ("--set", "spark.master=local[1]", "--set", "parallelism=2", "--output", "json")
+    done = subprocess.run(
+        [*command, *local], capture_output=True, text=True, check=False, cwd=ROOT, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["attempts"], report["checkpoint"], report["rows"]) == (3, 1, 20)
+
+
+# --- Restore --------------------------------------------------------------------------------------
+
+
+def users_of(folder: Path) -> dict[str, int]:
+    """The rows in each directory that a sink has."""
+    import pyarrow.parquet as pq
+
+    found: dict[str, int] = {}
+    for file in folder.rglob("*.parquet"):
+        found[file.parent.name] = found.get(file.parent.name, 0) + pq.read_metadata(file).num_rows
+    return found
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_restore_whose_sink_fails_comes_back_from_the_newest_checkpoint(
+    run_job: RunJob, while_it_waits: WhileItWaits, tmp_path: Path
+) -> None:
+    store = take(tmp_path, users=30)
+    (tmp_path / "sinks").write_text("in the way")
+
+    def repair() -> None:
+        assert len(users_of(tmp_path / "totals")) == 4  # the first sink is written already
+        (tmp_path / "sinks").unlink()
+        take(tmp_path, users=50)
+
+    while_it_waits(repair, parallelism=3)
+    done = run_job(restore.main, RESTORE, "--output", "json")
+    assert failure(done.err)
+    assert (done.code, done.report["attempts"], done.report["checkpoint"]) == (0, 2, 2)
+    assert done.report["parallelism"] == 3
+    # Mode error: what the first attempt made is replaced, with nothing of its four subtasks left.
+    found = users_of(tmp_path / "totals")
+    state = store.restore(parallelism=3).keyed("totals-by-user", "totals")
+    counts = [state.subtask(subtask).read_all().num_rows for subtask in range(3)]
+    assert found == {f"subtask={subtask}": rows for subtask, rows in enumerate(counts)}
+    assert sum(counts) == 50
+    lines = [p.read_text() for p in (tmp_path / "sinks" / "offsets").rglob("*.json")]
+    assert sum(text.count('"offset":5') for text in lines) == 4
+
+
+@pytest.mark.usefixtures("spark")
+def test_what_somebody_else_puts_in_the_place_of_a_sink_meanwhile_is_kept(
+    run_job: RunJob, while_it_waits: WhileItWaits, tmp_path: Path
+) -> None:
+    take(tmp_path, users=3)
+    (tmp_path / "sinks").write_text("in the way")
+    precious = tmp_path / "sinks" / "offsets" / "precious"
+
+    def repair() -> None:
+        (tmp_path / "sinks").unlink()
+        precious.parent.mkdir(parents=True)
+        precious.write_text("1")
+
+    while_it_waits(repair)
+    done = run_job(restore.main, RESTORE)
+    assert (done.code, done.out) == (2, "")
+    assert f"{precious.parent} exists; name another place" in done.err
+    assert precious.read_text() == "1"
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_damaged_file_that_a_spark_worker_finds_ends_the_job(
+    run_job: RunJob, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    take(tmp_path, users=3)
+    for file in (tmp_path / "store" / "operators" / "totals-by-user").rglob("*.parquet"):
+        file.unlink()
+    with pytest.raises(Exception, match="MissingFileError"):
+        run_job(restore.main, RESTORE)
+    assert re.search(r"^attempt \d", capfd.readouterr().err, re.MULTILINE) is None
+
+
+# --- Redistribute offsets -------------------------------------------------------------------------
+
+
+def test_offsets_of_a_store_that_cannot_be_read_come_back(
+    run_job: RunJob, while_it_waits: WhileItWaits, tmp_path: Path
+) -> None:
+    take(tmp_path, users=3)
+    marker = tmp_path / "store" / "statestore.json"
+    marker.rename(tmp_path / "moved")
+    marker.mkdir()
+
+    def repair() -> None:
+        marker.rmdir()
+        shutil.move(tmp_path / "moved", marker)
+        take(tmp_path, users=100)
+
+    while_it_waits(repair, parallelism=2)
+    done = run_job(redistribute_offsets.main, OFFSETS, "--output", "json")
+    assert failure(done.err).startswith("StorageError: cannot read ")
+    assert (done.code, done.report["attempts"], done.report["parallelism"]) == (0, 2, 2)
+    assert done.report["checkpoint"] == 2
+    offsets = [[each["offset"] for each in one["offsets"]] for one in done.report["subtasks"]]
+    assert offsets == [[100, 101], [102, 103]]
+
+
+def test_a_store_that_is_not_there_ends_the_job_at_once(run_job: RunJob) -> None:
+    done = run_job(redistribute_offsets.main, OFFSETS)
+    assert (done.code, done.err.count("\n")) == (10, 1)

@@ -1,0 +1,396 @@
+"""Attempts under every restart strategy, by a clock of the test's own: nobody waits, no JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.command import Job, Progress, Report, load_settings, run
+from jobs.places import JobSettings
+from jobs.restarts import Clock, is_recoverable, run_attempts
+from statestore import errors
+from statestore.errors import (
+    CommitConflictError,
+    DamagedFileError,
+    MissingDependencyError,
+    SettingsError,
+    StateStoreError,
+    StorageError,
+    StoreNotFoundError,
+)
+from statestore.model.restart import (
+    ExponentialDelay,
+    FailureRate,
+    FixedDelay,
+    NoRestart,
+    RestartStrategy,
+)
+
+ANEW = "attempt {} begins in {}: the settings file is read again then, and the store is opened anew"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings(JobSettings):
+    number: int = 1
+
+
+@dataclass
+class Fake:
+    """A clock that only sleeps move, and a work that takes ``work_ms``; what happened, and when."""
+
+    strategy: RestartStrategy
+    failures: int
+    work_ms: int = 100
+    error: Callable[[], BaseException] = lambda: StorageError("no answer")
+    now: int = 0
+    started_ms: list[int] = field(default_factory=list)
+    loaded_ms: list[int] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+
+    def load(self) -> Settings:
+        self.loaded_ms.append(self.now)
+        return Settings(number=len(self.loaded_ms), restart_strategy=self.strategy)
+
+    def work(self, settings: Settings) -> int:
+        self.started_ms.append(self.now)
+        self.now += self.work_ms
+        if len(self.started_ms) <= self.failures:
+            raise self.error()
+        return settings.number
+
+    def sleep(self, seconds: float) -> None:
+        self.now += round(seconds * 1000)
+
+    def run(self, between: Callable[[int, int], int] = lambda low, high: high) -> tuple[int, int]:
+        clock = Clock(lambda: self.now, self.sleep, between)
+        return run_attempts(self.load, self.work, self.said.append, clock)
+
+
+# --- The strategies -------------------------------------------------------------------------------
+
+
+def test_without_a_strategy_the_first_failure_ends_the_job() -> None:
+    fake = Fake(NoRestart(), failures=1)
+    with pytest.raises(StorageError) as failed:
+        fake.run()
+    assert (fake.started_ms, fake.said) == ([0], [])
+    assert not hasattr(failed.value, "__notes__")
+
+
+def test_what_does_not_fail_is_one_attempt() -> None:
+    fake = Fake(FixedDelay(), failures=0)
+    assert fake.run() == (1, 1)
+    assert (fake.loaded_ms, fake.said, fake.now) == ([0], [], 100)
+
+
+def test_fixed_delay() -> None:
+    fake = Fake(FixedDelay(attempts=2, delay_ms=5_000), failures=2)
+    assert fake.run() == (3, 3)
+    assert fake.started_ms == fake.loaded_ms == [0, 5_100, 10_200]
+    fake = Fake(FixedDelay(attempts=2, delay_ms=5_000), failures=3)
+    with pytest.raises(StorageError) as failed:
+        fake.run()
+    assert failed.value.__notes__ == ["in attempt 3; the restart strategy allows no other"]
+    assert (len(fake.started_ms), len(fake.said)) == (3, 2)
+
+
+def test_failure_rate() -> None:
+    strategy = FailureRate(max_failures=2, interval_ms=1_000, delay_ms=400)
+    slow = Fake(strategy, failures=20, work_ms=200)  # failures at 200, 800, 1400, …
+    assert slow.run() == (21, 21)
+    assert slow.started_ms[:4] == [0, 600, 1_200, 1_800]
+    fast = Fake(strategy, failures=20, work_ms=100)  # 100, 600, 1100: exactly the interval
+    with pytest.raises(StorageError):
+        fast.run()
+    assert fast.started_ms == [0, 500, 1_000]
+
+
+def test_exponential_delay_grows_and_starts_over_after_a_long_attempt() -> None:
+    strategy = ExponentialDelay(
+        initial_backoff_ms=1_000,
+        max_backoff_ms=3_000,
+        multiplier=2,
+        jitter=0,
+        reset_after_ms=60_000,
+        attempts=3,
+    )
+    fake = Fake(strategy, failures=3)
+    assert fake.run() == (4, 4)
+    assert fake.started_ms == [0, 1_100, 3_200, 6_300]
+    with pytest.raises(StorageError):
+        Fake(strategy, failures=4).run()
+    long = Fake(strategy, failures=9, work_ms=60_000)
+    assert long.run() == (10, 10)
+    assert long.started_ms[:3] == [0, 61_000, 122_000]
+
+
+def test_jitter_is_drawn_by_the_clock() -> None:
+    asked = []
+
+    def between(low: int, high: int) -> int:
+        asked.append((low, high))
+        return high
+
+    fake = Fake(ExponentialDelay(jitter=0.5), failures=1)
+    assert fake.run(between) == (2, 2)
+    assert (asked, fake.started_ms) == ([(-500, 500)], [0, 1_600])
+
+
+def test_an_attempt_that_fails_at_once_is_counted_all_the_same() -> None:
+    """A failure at the very time of the restart would belong to the attempt before, for ever."""
+    fake = Fake(ExponentialDelay(jitter=0, attempts=3), failures=10**6, work_ms=0)
+    with pytest.raises(StorageError):
+        fake.run()
+    assert len(fake.started_ms) < 10
+
+
+def test_a_sleep_that_ends_early_or_is_too_long_for_one_is_slept_on() -> None:
+    fake = Fake(FixedDelay(delay_ms=2**63 - 1), failures=1)
+    naps: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        naps.append(seconds)
+        # Early at first, then so late that the test ends.
+        fake.now += round(seconds * 500) if len(naps) < 3 else 2**63
+
+    assert run_attempts(fake.load, fake.work, fake.said.append, Clock(lambda: fake.now, sleep)) == (
+        2,
+        2,
+    )
+    assert naps == [86_400] * 3
+
+
+def test_the_strategy_stays_the_first_one_and_its_settings_are_those_of_each_attempt() -> None:
+    kinds = iter([FixedDelay(attempts=2, delay_ms=10), NoRestart(), NoRestart()])
+    numbers: list[int] = []
+
+    def load() -> Settings:
+        return Settings(number=len(numbers), restart_strategy=next(kinds))
+
+    def work(settings: Settings) -> str:
+        numbers.append(settings.number)
+        if len(numbers) < 3:
+            raise StorageError("no answer")
+        return "done"
+
+    now = iter(range(0, 10**6, 1_000))
+    clock = Clock(lambda: next(now), lambda seconds: None)
+    assert run_attempts(load, work, print, clock) == ("done", 3)
+    assert numbers == [0, 1, 2]
+
+
+def test_settings_that_are_wrong_by_then_end_the_job() -> None:
+    loads = iter([Settings(restart_strategy=FixedDelay(delay_ms=0))])
+
+    def load() -> Settings:
+        for settings in loads:
+            return settings
+        raise SettingsError("f.toml: parallelism is missing")
+
+    def work(settings: Settings) -> None:
+        raise StorageError("no answer")
+
+    with pytest.raises(SettingsError, match="parallelism is missing"):
+        run_attempts(load, work, print, Clock())
+
+
+def test_a_restart_says_what_failed_and_what_comes_next() -> None:
+    fake = Fake(FixedDelay(delay_ms=1_500), 1, error=lambda: StorageError("no answer\nat all"))
+    fake.run()
+    assert "".join(fake.said).splitlines() == [
+        "attempt 1 failed: StorageError: no answer",
+        ANEW.format(2, "1.5 s"),
+    ]
+    silent = Fake(FixedDelay(), 1, error=ConnectionResetError)
+    silent.run()
+    assert silent.said[0].startswith("attempt 1 failed: ConnectionResetError\n")
+    text = "An error occurred while calling o9.load.\n: org.x.SparkException: [NO] It is.\n\tat …"
+    java = Fake(FixedDelay(), 1, error=lambda: RuntimeError(text))
+    java.run()
+    assert java.said[0].startswith("attempt 1 failed: org.x.SparkException: [NO] It is.\n")
+
+
+# --- What a restart can cure ----------------------------------------------------------------------
+
+
+def own_errors(kind: type[StateStoreError] = StateStoreError) -> Iterator[type[StateStoreError]]:
+    yield kind
+    for below in kind.__subclasses__():
+        if below.__module__ == errors.__name__:
+            yield from own_errors(below)
+
+
+def test_of_our_own_errors_two_are_recoverable() -> None:
+    kinds = list(own_errors())
+    assert {kind.__name__ for kind in kinds} == set(errors.__all__)
+    assert {kind for kind in kinds if is_recoverable(kind("…"))} == {
+        StorageError,
+        CommitConflictError,
+    }
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError("disk"), ConnectionResetError(), TimeoutError(), RuntimeError("Spark"), KeyError("k")],
+)
+def test_what_the_world_raises_is_recoverable(error: Exception) -> None:
+    assert is_recoverable(error)
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), SystemExit(1), ModuleNotFoundError("no module 'x'")]
+)
+def test_what_ends_a_process_and_a_missing_module_are_not(error: BaseException) -> None:
+    assert not is_recoverable(error)
+
+
+@pytest.mark.parametrize(
+    ("raised", "recoverable"),
+    [
+        ("statestore.errors.StorageError: cannot read x", True),
+        ("statestore.errors.DamagedFileError: x is cut short", False),
+        ("statestore.errors.StorageError: a\n…\nstatestore.errors.NullKeyError: b", False),
+        ("ValueError: in statestore.errorsome, File statestore/errors.py", True),
+    ],
+)
+def test_an_error_of_a_spark_worker_is_known_by_its_name(raised: str, recoverable: bool) -> None:
+    text = (
+        f"[PYTHON_EXCEPTION] An exception was thrown\n  File x, line 3\n{raised}\n\tat org.apache"
+    )
+    assert is_recoverable(RuntimeError(text)) is recoverable
+
+
+@pytest.mark.parametrize(
+    "kind", [SettingsError, StoreNotFoundError, DamagedFileError, MissingDependencyError]
+)
+def test_what_is_not_recoverable_does_not_wait(kind: type[StateStoreError]) -> None:
+    fake = Fake(ExponentialDelay(), failures=1, error=lambda: kind("…"))
+    with pytest.raises(kind):
+        fake.run()
+    assert (fake.started_ms, fake.said, fake.now) == ([0], [], 100)
+
+
+# --- The settings ---------------------------------------------------------------------------------
+
+
+def load(tmp_path: Path, text: str, *overrides: str) -> RestartStrategy:
+    file = tmp_path / "f.toml"
+    file.write_text(text)
+    return load_settings(Settings, str(file), overrides).restart_strategy
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        """
+[restart-strategy]
+type = "fixed-delay"
+fixed-delay.attempts = 3
+fixed-delay.delay = "2 s"
+""",
+        """
+restart-strategy.type = "fixed-delay"
+[restart-strategy.fixed-delay]
+attempts = 3
+delay = 2000
+""",
+        """
+[restart-strategy]
+type = "Fixed-Delay"
+"fixed-delay.attempts" = "3"
+"fixed-delay.delay" = "PT2S"
+""",
+    ],
+)
+def test_the_options_are_flinks_however_toml_nests_them(text: str, tmp_path: Path) -> None:
+    assert load(tmp_path, text) == FixedDelay(attempts=3, delay_ms=2_000)
+
+
+def test_a_strategy_by_default_and_from_the_command_line(tmp_path: Path) -> None:
+    assert load(tmp_path, "") == NoRestart()
+    assert load(tmp_path, 'restart-strategy = "off"') == NoRestart()
+    assert load(tmp_path, 'restart-strategy = "exponential-delay"') == ExponentialDelay()
+    changes = ("type=failure-rate", "failure-rate.delay=3 s", "exponential-delay.jitter-factor=0.5")
+    overrides = [f"restart-strategy.{change}" for change in changes]
+    assert load(tmp_path, "", *overrides) == FailureRate(delay_ms=3_000)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[restart-strategy]\ntyp = "off"', "did you mean 'restart-strategy.type'"),
+        ('[restart-strategy]\ntype = "fixed-dealy"', "did you mean 'fixed-delay'"),
+        (
+            '[restart-strategy]\ntype = "fixed-delay"\nfixed-delay.attempt = 3',
+            "did you mean 'restart-strategy.fixed-delay.attempts'",
+        ),
+        ('[restart-strategy]\ntype = "fixed-delay"\nfixed-delay.attempts = true', "not True"),
+        ('[restart-strategy]\ntype = "fixed-delay"\nfixed-delay.attempts = 1.5', "'1.5' is not"),
+        ('[restart-strategy]\ntype = "fixed-delay"\nfixed-delay.delay = [1]', r"not \[1\]"),
+        ("[restart-strategy]\nfixed-delay.attempts = 3", "'restart-strategy.type' is missing"),
+        ("[restart-strategy]\n", "'restart-strategy.type' is missing"),
+        (
+            '[restart_strategy]\ntype = "off"',
+            "no setting 'restart_strategy'; did you mean 'restart-",
+        ),
+        (
+            '[restart-stategy]\ntype = "off"',
+            "no setting 'restart-stategy'; did you mean 'restart-s",
+        ),
+        ("numbr = 1", "no setting 'numbr'; did you mean 'number'"),
+    ],
+)
+def test_what_is_no_strategy_is_refused(text: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=message) as refused:
+        load(tmp_path, text)
+    assert str(refused.value).startswith(f"{tmp_path}/f.toml: ")
+
+
+# --- The command line -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_a_job_reads_its_file_again_and_tells_its_restarts(
+    output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text('number = 4\nrestart-strategy.type = "fixed-delay"')
+    now = 0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += round(seconds * 1000)
+        file.write_text("number = 7")  # no strategy any more: the one of the start still holds
+
+    def work(settings: Settings, progress: Progress) -> Report:
+        if settings.number == 4:
+            raise StorageError("no answer")
+        return {"number": settings.number}
+
+    job: Job[Any] = Job("job", "Does.", Settings, work, lambda report: f"{report}")
+    arguments = ["--conf-file", str(file), "--output", output]
+    assert run(job, arguments, clock=Clock(lambda: now, sleep)) == 0
+    out, err = capsys.readouterr()
+    assert '"attempts": 2' in out.replace("'", '"')
+    assert '"number": 7' in out.replace("'", '"')
+    assert err.splitlines()[0] == "attempt 1 failed: StorageError: no answer"
+
+
+def test_the_last_error_keeps_its_exit_code_and_says_which_attempt_it_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "f.toml").write_text('restart-strategy.type = "fixed-delay"')
+
+    def work(settings: Settings, progress: Progress) -> Report:
+        raise StorageError("no answer")
+
+    job: Job[Any] = Job("job", "Does.", Settings, work, str)
+    clock = Clock(sleep=lambda seconds: None, now_ms=iter(range(0, 10**9, 10_000)).__next__)
+    assert run(job, ["--conf-file", str(tmp_path / "f.toml")], clock=clock) == 15
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "error: no answer (in attempt 2; the restart strategy allows no other)"
+    )
