@@ -12,7 +12,7 @@ S3 := $(VENV)/.s3
 WITH_JAVA := JAVA_HOME="$$($(PY) statestore/java.py)" && export JAVA_HOME &&
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint check races bench lock clean
+.PHONY: help demo test lint check races bench docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
@@ -39,6 +39,9 @@ races: $(READY) ## let processes race for stores; RACES=1000, ARGS="--s3" on the
 
 bench: $(READY) $(DELTA) ## run the benchmarks; ARGS="--help" lists their options
 	@$(WITH_JAVA) $(PY) -m bench.run $(ARGS)
+
+docs: $(READY) ## write docs/RESCALING.md anew
+	@$(PY) -m tests.rescaling.page > $(VENV)/page && mv $(VENV)/page docs/RESCALING.md
 
 lock: $(READY) ## write requirements.lock anew from pyproject.toml
 	@{ head -n 2 requirements.lock; PYTHONWARNINGS=ignore $(VENV)/bin/pip-compile --quiet --upgrade \
