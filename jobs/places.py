@@ -13,6 +13,7 @@ from statestore.errors import InvalidArgumentError
 from statestore.model.restart import NoRestart, RestartStrategy
 from statestore.settings import setting
 from statestore.storage.cached import DEFAULT_LIMIT_BYTES
+from statestore.table.files import ParquetOptions
 
 __all__ = [
     "JobSettings",
@@ -63,14 +64,24 @@ class StoreSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotStoreSettings(StoreSettings):
-    """A store that is written: also the format of its new tables."""
+    """A store that is written: also the format of its new tables, and how files are written."""
 
     table_format: Literal["delta", "parquet"] = "delta"
+    layout: Literal["partitioned", "ranged", "auto"] = "partitioned"
+    row_group_rows: int = setting(65_536, unit="rows", low=1, high=2**31 - 1)
+    row_group_bytes: int = setting(32 * 2**20, unit="bytes", low=1, high=2**31 - 1)
+    zstd_level: int = setting(1, unit="level", low=1, high=22)
 
     @property
     def options(self) -> dict[str, Any]:
-        """As those of a store that is read, and the format."""
-        return super().options | {"table_format": self.table_format}
+        """As those of a store that is read, and the rest."""
+        parquet = ParquetOptions(
+            row_group_rows=self.row_group_rows,
+            row_group_bytes=self.row_group_bytes,
+            zstd_level=self.zstd_level,
+            layout=self.layout,
+        )
+        return super().options | {"table_format": self.table_format, "parquet": parquet}
 
 
 @dataclass(frozen=True, kw_only=True)

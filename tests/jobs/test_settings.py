@@ -14,6 +14,7 @@ from statestore.errors import SettingsError
 from statestore.model.graph import JobGraph, Node
 from statestore.model.target import RestoreTarget
 from statestore.settings import from_table
+from statestore.table.files import ParquetOptions
 
 SNAPSHOT = """
 parallelism = 4
@@ -267,7 +268,18 @@ def test_the_local_cache() -> None:
         "local_cache": "c",
         "local_cache_bytes": 10 * 2**30,
         "table_format": "delta",
+        "parquet": ParquetOptions(),
     }
     assert restore().store.options["local_cache"] is None
     with pytest.raises(SettingsError, match=r"store\.local_cache_bytes is at least 1, not 0"):
         snapshot(SNAPSHOT.replace('url = "s"', 'url = "s"\nlocal_cache_bytes = 0'))
+
+
+def test_how_files_are_written() -> None:
+    lines = 'layout = "auto"\nrow_group_rows = 7\nrow_group_bytes = 8\nzstd_level = 9'
+    options = snapshot(SNAPSHOT.replace('url = "s"', f'url = "s"\n{lines}')).store.options
+    assert options["parquet"] == ParquetOptions(
+        layout="auto", row_group_rows=7, row_group_bytes=8, zstd_level=9
+    )
+    with pytest.raises(SettingsError, match="layout is one of partitioned, ranged, auto"):
+        snapshot(SNAPSHOT.replace('url = "s"', 'url = "s"\nlayout = "striped"'))
