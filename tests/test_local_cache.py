@@ -125,10 +125,78 @@ def test_it_stays_within_its_limit_and_forgets_what_was_used_least_lately(tmp_pa
     storage = CachedStorage(LocalStorage(str(tmp_path / "store")), tmp_path / "cache", total - 1)
     storage.sync([])
     assert files(tmp_path / "cache") == [first, *others[1:]]
+    assert storage.fetch("statestore.json", total) is None
     take(cached(tmp_path, local_cache_bytes=1))
     assert files(tmp_path / "cache") == []
     with pytest.raises(InvalidArgumentError, match="holds nothing"):
         cached(tmp_path, local_cache_bytes=0)
+
+
+def test_a_process_that_only_restores_keeps_to_the_limit_too(tmp_path: Path) -> None:
+    take(plain(tmp_path))
+    assert rows(cached(tmp_path, local_cache_bytes=1)) == ROWS
+    assert files(tmp_path / "cache") == []
+
+
+def test_nothing_but_copies_is_ever_deleted(tmp_path: Path) -> None:
+    """Whatever else lies in the folder, a store among it."""
+    (tmp_path / "thesis.tex").write_text("years of work")
+    store = StateStore.open(
+        str(tmp_path / "store"),
+        table_format="parquet",
+        local_cache=tmp_path,
+        local_cache_bytes=1,
+    )
+    for number in range(1, 4):
+        take(store)
+        assert store.checkpoints() == tuple(range(1, number + 1))
+    assert rows(store) == ROWS
+    assert store.verify("all", deep=True).is_sound
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+@pytest.mark.parametrize("inside", ["store", "store/operators", "link"])
+def test_a_cache_in_the_store_is_refused(tmp_path: Path, inside: str) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "store")
+    with pytest.raises(InvalidArgumentError, match="lies in the store"):
+        StateStore.open(str(tmp_path / "store"), local_cache=tmp_path / inside)
+
+
+@pytest.mark.parametrize("folder", ["~no-such-user/x", "a\0b"])
+def test_a_folder_that_cannot_be_is_refused(tmp_path: Path, folder: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="no folder for a local cache"):
+        StateStore.open(str(tmp_path / "store"), local_cache=folder)
+    with pytest.raises(InvalidArgumentError, match="'1GiB' bytes"):
+        cached(tmp_path, local_cache_bytes="1GiB")
+
+
+def test_a_name_that_is_too_long_stops_nobody(tmp_path: Path) -> None:
+    take(plain(tmp_path))
+    store = StateStore.open(str(tmp_path / "store"), local_cache=tmp_path / ("x" * 300))
+    assert rows(store) == ROWS
+    assert store.plan(parallelism=1).local_bytes == 0
+
+
+def test_a_right_copy_is_hashed_once_a_process_and_again_when_it_changes(tmp_path: Path) -> None:
+    store = cached(tmp_path)
+    take(store)
+    assert rows(store) == ROWS
+    for copy in files(tmp_path / "cache"):
+        raw = bytearray(copy.read_bytes())
+        raw[len(raw) // 2] ^= 1
+        copy.write_bytes(raw)
+        os.utime(copy, (1, 1))
+    assert rows(store) == ROWS
+
+
+def test_a_read_that_fails_leaves_no_half_copy(tmp_path: Path) -> None:
+    take(plain(tmp_path))
+    name = str(data_files(tmp_path)[0].relative_to(tmp_path / "store"))
+    behind = LocalStorage(str(tmp_path / "store"))
+    faulty = FaultyStorage(behind, Fault(2, FaultKind.ERROR, lasting=True))
+    with pytest.raises(OSError, match="Input/output error"):
+        CachedStorage(faulty, tmp_path / "cache").fetch(name, 1)
+    assert files(tmp_path / "cache") == []
 
 
 def test_a_file_that_failed_has_no_copy(tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import click
 
-from statestore.errors import InvalidArgumentError
+from statestore.errors import InvalidArgumentError, SettingsError
 from statestore.model.graph import JobGraph
 from statestore.model.sizes import bytes_of
 from statestore.model.target import AUTO
@@ -31,6 +32,8 @@ def graph_of(path: str | None) -> JobGraph | None:
     """Return the job graph in a TOML file; SettingsError or InvalidArgumentError name the place."""
     if path is None:
         return None
+    if not Path(path).exists():
+        raise SettingsError(f"no job graph {path}; check the path")
     try:
         return JobGraph.from_toml(read_text(Path(path)))
     except InvalidArgumentError as error:
@@ -66,10 +69,9 @@ class _Parallelism(click.ParamType[Any]):
     def convert(self, value: Any, param: Any, ctx: Any) -> int | Literal["auto"]:
         if value == AUTO:
             return AUTO
-        try:
-            return int(value)
-        except ValueError:
+        if not re.fullmatch(r"-?[0-9]+", str(value)):
             self.fail(f"{value!r} is neither a number nor 'auto'", param, ctx)
+        return int(value)
 
 
 class Bytes(click.ParamType[Any]):

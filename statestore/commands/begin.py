@@ -14,7 +14,9 @@ from statestore.commands.history import History
 from statestore.commands.snapshot import Attempt, CheckpointWriter
 from statestore.errors import InvalidArgumentError
 from statestore.fence import Fence
+from statestore.model.document import document_bytes
 from statestore.model.graph import JobGraph
+from statestore.model.graph_json import graph_to_json
 from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry, Writer
 from statestore.model.operators import Operators
 from statestore.model.paths import manifest_path
@@ -70,6 +72,10 @@ def begin(
     InvalidArgumentError for an id that was passed over or has expired, or CommitConflictError when
     another writer has taken the store over.
     """
+    if graph is not None:
+        if not isinstance(graph, JobGraph):
+            raise InvalidArgumentError(f"graph is a JobGraph, not {type(graph).__name__}")
+        document_bytes(graph_to_json(graph))  # refuses names that no document can hold
     operators = Operators(_parallelism(parallelism, graph), graph)
     if checkpoint_id is not None:
         # Before the claim: an id that cannot be had is no reason to replace a writer at work.
@@ -92,7 +98,7 @@ def begin(
         parquet=parquet,
         operators=operators,
         checkpoint_id=checkpoint_id or free,
-        history=History(catalog),
+        history=History(catalog, operators),
         writer=Writer(release, claim.name, token, claim.generation),
         started_at_ms=time.time_ns() // 1_000_000,
     )

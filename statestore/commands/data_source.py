@@ -53,7 +53,8 @@ def resolve(options: Mapping[str, str]) -> Read:
     storage = open_storage(given["store"])
     manifest = Catalog.open(storage, create=False).load(given.get("checkpoint", "latest"))
     entry = manifest.keyed_entry(given["operator"], given["state"])
-    assignment = assignment_of(entry, _parallelism(given, manifest.parallelism))
+    stored = manifest.operators.parallelism_of(given["operator"])
+    assignment = assignment_of(entry, _parallelism(given, stored))
     per_subtask = tuple(slices_of(entry, key_groups) for key_groups in assignment.ranges())
     read: Read = spark_module("spark_scan").Read(storage, entry, per_subtask, _verify(given))
     return read

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from statestore.errors import InvalidArgumentError
 from statestore.model.parallelism import BYTES_PER_TASK, DEFAULT_MAX_PARALLELISM, decide_parallelism
 from statestore.model.parallelism_2022 import BYTES_PER_TASK_2022, Input2022, decide_2022
 from statestore.table.inputs import input_bytes
@@ -55,6 +56,10 @@ def decide(
     part), or of 1.16 (1 GiB, powers of two, broadcast inputs take room from every task). Raises
     what :func:`~statestore.table.inputs.input_bytes` raises, and InvalidArgumentError for bounds.
     """
+    if isinstance(urls, str) or not urls:
+        raise InvalidArgumentError(f"decide takes a list of inputs, one at least, not {urls!r}")
+    if algorithm not in ("2.3", "1.16"):
+        raise InvalidArgumentError(f"no algorithm {algorithm!r}; there is 2.3 and 1.16")
     inputs = tuple(
         BatchInput(url, input_bytes(url, storage_options), is_broadcast)
         for group, is_broadcast in ((urls, False), (broadcast, True))

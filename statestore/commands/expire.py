@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 
 from statestore.catalog import Catalog
-from statestore.errors import MalformedManifestError
+from statestore.errors import CheckpointNotFoundError, MalformedManifestError
 from statestore.model.document import document_bytes
 from statestore.model.manifest import Manifest
 from statestore.model.retention import Retention, Snapshot
@@ -44,18 +44,20 @@ class ExpiredCheckpoints:
 
 
 def expire(catalog: Catalog, *, retain: int, release: str, dry_run: bool) -> ExpiredCheckpoints:
-    """Keep the newest ``retain`` checkpoints, and put a tombstone for each of the others.
-
-    Interrupted, it can be run again. Raises InvalidArgumentError for fewer than one, or
+    """Keep the newest ``retain`` checkpoints that can be read, and put a tombstone for each that is
+    older. Interrupted, it can be run again. Raises InvalidArgumentError for fewer than one, or
     StorageError.
     """
-    retention, expired = Retention(retain), list[int]()
-    for checkpoint_id in catalog.checkpoint_ids():
-        retention, subsumed = retention.add(Snapshot(checkpoint_id))
-        expired += subsumed
-    kept = tuple(snapshot.checkpoint_id for snapshot in retention.kept)
-    known = _manifests(catalog, (*expired, *kept)) if expired else {}
-    released = _released(known, retention.lowest)
+    retention = Retention(retain)
+    ids = catalog.checkpoint_ids()
+    known = _manifests(catalog, ids) if len(ids) > retain else {}
+    for checkpoint_id in known:
+        retention, _ = retention.add(Snapshot(checkpoint_id))
+    # One that cannot be read is no reason to give up one that can.
+    lowest = retention.lowest or 0
+    expired = [one for one in ids if one < lowest]
+    kept = tuple(one for one in ids if one >= lowest)
+    released = _released(known, lowest)
     if not dry_run:
         for checkpoint_id in expired:  # the oldest first, so that what is left has no gap
             catalog.expire(checkpoint_id, _tombstone(checkpoint_id, release))
@@ -64,7 +66,7 @@ def expire(catalog: Catalog, *, retain: int, release: str, dry_run: bool) -> Exp
         dry_run=dry_run,
         expired=tuple(expired),
         kept=kept,
-        damaged=tuple(one for one in (*expired, *kept) if expired and one not in known),
+        damaged=tuple(one for one in ids if known and one not in known),
         files=len(released),
         size_bytes=sum(released.values()),
     )
@@ -76,12 +78,12 @@ def _manifests(catalog: Catalog, ids: tuple[int, ...]) -> dict[int, Manifest]:
     for checkpoint_id in ids:
         try:
             found[checkpoint_id] = catalog.load(checkpoint_id)
-        except MalformedManifestError:
-            continue  # it is expired like any other; the caller is told
+        except (MalformedManifestError, CheckpointNotFoundError):
+            continue  # damaged: the caller is told; or another process expires as well
     return found
 
 
-def _released(manifests: dict[int, Manifest], lowest: int | None) -> dict[str, int]:
+def _released(manifests: dict[int, Manifest], lowest: int) -> dict[str, int]:
     """Return the bytes of each file whose last user is older than the oldest that is kept."""
     sizes: dict[str, int] = {}
     registry = SharedFiles()
@@ -93,8 +95,6 @@ def _released(manifests: dict[int, Manifest], lowest: int | None) -> dict[str, i
         }
         sizes |= files
         registry = registry.use(checkpoint_id, {name: name for name in files}).registry
-    if lowest is None:
-        return {}
     return {name: sizes[name] for name in registry.release(lowest).deleted}
 
 

@@ -21,16 +21,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from statestore.commands.plan import select
-from statestore.commands.restore import RestoredCheckpoint, RestoredOperatorState
+from statestore.commands.plan import selected
+from statestore.commands.restore import RestoredCheckpoint
 from statestore.errors import (
     DamagedFileError,
     InvalidArgumentError,
     StorageError,
 )
-from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
+from statestore.model.manifest import Entry, KeyedEntry, OperatorEntry
 from statestore.model.paths import escape
-from statestore.model.plan import redistribution_of
+from statestore.model.plan import OperatorPlan, redistribution_of
 from statestore.model.proof import RescaleProof, RowSet
 from statestore.model.redistribution import RedistributionMode
 from statestore.table.elements import element_digests
@@ -91,10 +91,14 @@ def export(
     """
     if form not in EXPORT_FORMATS:
         raise InvalidArgumentError(f"no format {form!r}; there is {' and '.join(EXPORT_FORMATS)}")
-    selected = select(restored.manifest, uid, name)
-    writing = _Export(restored, form, options, progress, _total(restored, selected))
-    with _appearing(directory, restored.manifest.uids) as folder:
-        states = tuple(writing.write(entry, folder) for entry in _claimed(restored, selected))
+    operators = selected(restored.plan, restored.manifest, uid, name)
+    writing = _Export(restored, form, options, progress, _total(restored, operators))
+    with _appearing(directory, [operator.uid for operator in restored.plan.operators]) as folder:
+        states = tuple(
+            writing.write(operator.uid, entry, folder)
+            for operator in operators
+            for entry in _entries(restored, operator)
+        )
     return ExportedCheckpoint(restored.checkpoint_id, restored.parallelism, directory, form, states)
 
 
@@ -113,8 +117,9 @@ class _Export:
         self._progress, self._total, self._done = progress, total, 0
         progress(0, total)
 
-    def write(self, entry: Entry, folder: Path) -> ExportedState:
-        state = folder / escape(entry.state.uid) / escape(entry.state.name)
+    def write(self, uid: str, entry: Entry, folder: Path) -> ExportedState:
+        """Write a state, as that of operator ``uid`` of the job that restores it."""
+        state = folder / escape(uid) / escape(entry.state.name)
         files = [
             write_rows(
                 state / f"subtask={subtask:05}",
@@ -123,11 +128,11 @@ class _Export:
                 options=self._options,
                 advance=self._advance,
             )
-            for subtask, rows in enumerate(self._readers(entry))
+            for subtask, rows in enumerate(self._readers(uid, entry))
         ]
         rows = sum(file.rows for file in files)
         proof = RescaleProof(
-            self._stored(entry),
+            self._stored(uid, entry),
             tuple(RowSet(file.rows, file.digest) for file in files),
             copies=isinstance(entry, OperatorEntry)
             and entry.state.mode is not RedistributionMode.SPLIT,
@@ -138,7 +143,7 @@ class _Export:
                 "an older checkpoint"
             )
         return ExportedState(
-            uid=entry.state.uid,
+            uid=uid,
             name=entry.state.name,
             rows=rows,
             size_bytes=sum(file.size_bytes for file in files),
@@ -146,11 +151,11 @@ class _Export:
             proof=proof,
         )
 
-    def _stored(self, entry: Entry) -> RowSet:
+    def _stored(self, uid: str, entry: Entry) -> RowSet:
         """Return what the manifest states; of elements, without the columns of their old place."""
         if isinstance(entry, KeyedEntry):
             return RowSet(entry.rows, entry.digest)
-        lists = self._operator(entry).per_old_subtask()
+        lists = self._restored.operator(uid, entry.state.name).per_old_subtask()
         bare, placed = element_digests(lists, entry.state.schema)
         if placed != entry.digest:
             raise DamagedFileError(
@@ -159,25 +164,20 @@ class _Export:
             )
         return RowSet(entry.rows, bare)
 
-    def _readers(self, entry: Entry) -> Iterator[pa.RecordBatchReader]:
-        restored, uid, name = self._restored, entry.state.uid, entry.state.name
-        parallelism = restored.plan.parallelism_of(uid)
+    def _readers(self, uid: str, entry: Entry) -> Iterator[pa.RecordBatchReader]:
+        restored, name = self._restored, entry.state.name
+        parallelism = restored.parallelism_of(uid)
         if isinstance(entry, KeyedEntry):
-            keyed = restored.keyed(_new_label(restored, uid), name)
+            keyed = restored.keyed(uid, name)
             yield from (keyed.subtask(i) for i in range(parallelism))
             return
         # The file is small and is read once, not once per subtask.
-        lists = self._operator(entry).per_old_subtask()
-        dealt = redistribution_of(restored.manifest, uid, parallelism)
+        lists = restored.operator(uid, name).per_old_subtask()
+        dealt = redistribution_of(restored.manifest, entry.state.uid, parallelism)
         for subtask in range(parallelism):
             runs = dealt.runs(subtask)[name]
             elements = [e for run in runs for e in lists[run.subtask][run.first : run.stop]]
             yield elements_reader(elements, entry.state.schema)
-
-    def _operator(self, entry: OperatorEntry) -> RestoredOperatorState:
-        return self._restored.operator(
-            _new_label(self._restored, entry.state.uid), entry.state.name
-        )
 
     def _advance(self, rows: int) -> None:
         self._done += rows
@@ -226,27 +226,26 @@ def _lock(directory: Path, held: ExitStack) -> None:
         ) from None
 
 
-def _total(restored: RestoredCheckpoint, selected: Manifest) -> int:
+def _total(restored: RestoredCheckpoint, operators: tuple[OperatorPlan, ...]) -> int:
+    """Return how many rows and elements are written, by all subtasks together."""
     total = 0
-    for entry in _claimed(restored, selected):
-        uid, name = entry.state.uid, entry.state.name
-        if isinstance(entry, KeyedEntry):
-            total += entry.rows
-            continue
-        parallelism = restored.plan.parallelism_of(uid)
-        dealt = redistribution_of(restored.manifest, uid, parallelism)
-        for subtask in range(parallelism):
-            total += sum(run.stop - run.first for run in dealt.runs(subtask)[name])
+    for operator in operators:
+        parallelism = len(operator.subtasks)
+        for entry in _entries(restored, operator):
+            if isinstance(entry, KeyedEntry):
+                total += entry.rows
+                continue
+            dealt = redistribution_of(restored.manifest, operator.stored_uid, parallelism)
+            for subtask in range(parallelism):
+                runs = dealt.runs(subtask)[entry.state.name]
+                total += sum(run.stop - run.first for run in runs)
     return total
 
 
-def _claimed(restored: RestoredCheckpoint, selected: Manifest) -> tuple[Entry, ...]:
-    """Return the selected states that an operator of the job takes over: without a graph, all."""
-    planned = {operator.uid for operator in restored.plan.operators}
-    return tuple(entry for entry in selected.entries if entry.state.uid in planned)
-
-
-def _new_label(restored: RestoredCheckpoint, uid: str) -> str:
-    """Return what the new job calls a stored operator."""
-    claimed = restored.plan.claimed or {uid: uid}
-    return next(label for label, stored in claimed.items() if stored == uid)
+def _entries(restored: RestoredCheckpoint, operator: OperatorPlan) -> tuple[Entry, ...]:
+    """Return the states of an operator that its plan names."""
+    return tuple(
+        entry
+        for entry in restored.manifest.entries
+        if entry.state.uid == operator.stored_uid and entry.state.name in operator.states
+    )

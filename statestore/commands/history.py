@@ -11,8 +11,9 @@ import warnings
 from collections.abc import Iterator
 
 from statestore.catalog import Catalog
-from statestore.errors import MalformedManifestError
+from statestore.errors import CheckpointNotFoundError, MalformedManifestError
 from statestore.model.manifest import Entry, KeyedEntry, Manifest
+from statestore.model.operators import Operators
 from statestore.model.paths import operator_folder
 from statestore.model.state import KeyedState, OperatorState
 
@@ -22,9 +23,9 @@ __all__ = ["History"]
 class History:
     """The checkpoints of a store as they were when a snapshot began, read when they are needed."""
 
-    def __init__(self, catalog: Catalog) -> None:
-        """Look which checkpoints there are."""
-        self._catalog = catalog
+    def __init__(self, catalog: Catalog, operators: Operators) -> None:
+        """Look which checkpoints there are; ``operators`` are those of the job that asks."""
+        self._catalog, self._operators = catalog, operators
         self._unread = list(catalog.checkpoint_ids())
         self._read: list[Manifest] = []
 
@@ -57,10 +58,15 @@ class History:
         return None
 
     def _entries(self, uid: str) -> Iterator[Entry]:
-        """Yield an operator's states, newest checkpoint first."""
+        """Yield an operator's states, newest checkpoint first; operator ids tell who is who."""
+        ids = self._operators.ids_of(uid)
         for number, manifest in enumerate(self._manifests()):
-            yield from (entry for entry in manifest.entries if entry.state.uid == uid)
-            if number == 0 and not self._catalog.storage.list(operator_folder(uid)):
+            for entry in manifest.entries:
+                if manifest.operators.id_of(entry.state.uid) in ids:
+                    yield entry
+            if number or self._operators.graph is not None:
+                continue  # in a graph an operator may have another label than before
+            if not self._catalog.storage.list(operator_folder(uid)):
                 return
 
     def _manifests(self) -> Iterator[Manifest]:
@@ -72,9 +78,13 @@ class History:
                 yield manifest
 
     def _load(self, checkpoint_id: int) -> Manifest | None:
-        """Return a manifest; a damaged one must not keep a job from its next checkpoint."""
+        """Return a manifest; a damaged one, or one that was just expired, must not keep a job from
+        its next checkpoint.
+        """
         try:
             return self._catalog.load(checkpoint_id)
+        except CheckpointNotFoundError:
+            return None
         except MalformedManifestError as error:
             warnings.warn(f"{error}; going by the checkpoint before it", stacklevel=8)
             return None

@@ -10,7 +10,7 @@ from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry
 from statestore.model.plan import OperatorPlan, RestorePlan, plan_restore, redistribution_of
 from statestore.model.target import RestoreTarget, plan_target
 
-__all__ = ["plan", "select"]
+__all__ = ["plan", "select", "selected"]
 
 
 def plan(
@@ -27,14 +27,32 @@ def plan(
     whole = plan_target(manifest, target, local)
     if uid is None and name is None:
         return whole
-    selected = select(manifest, uid, name)
-    known = {operator.uid: len(operator.subtasks) for operator in whole.operators}
-    wanted = {uid: known[uid] for uid in selected.uids if uid in known}
-    operators = plan_restore(selected, wanted, local=local).operators
-    if name is not None and selected.operator:
-        # Who gets a remainder depends on all states of the operator, so the whole of it is dealt.
-        operators = tuple(_dealt(manifest, operator, name) for operator in operators)
+    operators = selected(whole, manifest, uid, name, local)
     return replace(whole, operators=operators)
+
+
+def selected(
+    whole: RestorePlan,
+    manifest: Manifest,
+    uid: str | None,
+    name: str | None,
+    local: Container[str] = frozenset(),
+) -> tuple[OperatorPlan, ...]:
+    """Return what is selected of a plan, by the names that its operators have there.
+
+    Raises StateNotFoundError naming those that exist, InvalidArgumentError for a state without uid.
+    """
+    if uid is None:
+        select(manifest, uid, name)
+        return whole.operators
+    planned = whole.operator(uid)
+    part = select(manifest, planned.stored_uid, name)
+    wanted = {planned.stored_uid: len(planned.subtasks)}
+    (operator,) = plan_restore(part, wanted, local=local).operators
+    if name is not None and part.operator:
+        # Who gets a remainder depends on all states of the operator, so the whole of it is dealt.
+        operator = _dealt(manifest, operator, name)
+    return (replace(operator, uid=uid),)
 
 
 def select(manifest: Manifest, uid: str | None, name: str | None) -> Manifest:
@@ -66,7 +84,7 @@ def select(manifest: Manifest, uid: str | None, name: str | None) -> Manifest:
 
 
 def _dealt(manifest: Manifest, plan: OperatorPlan, name: str) -> OperatorPlan:
-    dealt = redistribution_of(manifest, plan.uid, len(plan.subtasks))
+    dealt = redistribution_of(manifest, plan.stored_uid, len(plan.subtasks))
     return replace(
         plan,
         subtasks=tuple(

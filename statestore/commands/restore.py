@@ -12,13 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from statestore.catalog import Catalog
-from statestore.errors import InvalidArgumentError, StateNotFoundError, StateStoreError
+from statestore.errors import InvalidArgumentError, StateStoreError
 from statestore.model.handles import KeyedStateSlice
 from statestore.model.keygroups import KeyGroupAssignment
 from statestore.model.locality import preferred_hosts
 from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry
 from statestore.model.matching import Matching
-from statestore.model.operators import label_of
 from statestore.model.plan import RestorePlan, assignment_of, redistribution_of, slices_of
 from statestore.model.redistribution import Run
 from statestore.model.target import RestoreTarget, plan_target
@@ -90,14 +89,14 @@ class RestoredCheckpoint:
 
     def parallelism_of(self, uid: str) -> int:
         """Return the parallelism of an operator; errors as those of :meth:`keyed`."""
-        return self.plan.parallelism_of(self._stored_uid(uid))
+        return len(self.plan.operator(uid).subtasks)
 
     def keyed(self, uid: str, name: str) -> RestoredKeyedState:
         """Return a keyed state; StateNotFoundError names those that exist.
 
         With a job graph ``uid`` is an operator of it: its uid, or its name if it has none.
         """
-        entry = self.manifest.keyed_entry(self._stored_uid(uid), name)
+        entry = self.manifest.keyed_entry(self.plan.operator(uid).stored_uid, name)
         assignment = assignment_of(entry, self.parallelism_of(uid))
         return RestoredKeyedState(
             self._catalog, self._spark, entry, assignment, verify=self._verify
@@ -105,26 +104,9 @@ class RestoredCheckpoint:
 
     def operator(self, uid: str, name: str) -> RestoredOperatorState:
         """Return an operator state; ``uid`` and errors as those of :meth:`keyed`."""
-        entry = self.manifest.operator_entry(self._stored_uid(uid), name)
+        entry = self.manifest.operator_entry(self.plan.operator(uid).stored_uid, name)
         return RestoredOperatorState(
             self._catalog, self.manifest, entry, self.parallelism_of(uid), verify=self._verify
-        )
-
-    def _stored_uid(self, uid: str) -> str:
-        """Return under which uid the state of an operator of the job is stored."""
-        claimed, matching = self.plan.claimed, self.plan.matching
-        if claimed is None or matching is None:
-            return uid
-        if uid in claimed:
-            return claimed[uid]
-        labels = [label_of(found.node) for found in matching.nodes]
-        if uid in labels:
-            raise StateNotFoundError(
-                f"operator {uid!r} finds no state in checkpoint {self.checkpoint_id}: it starts "
-                "empty; restored.matching says why"
-            )
-        raise StateNotFoundError(
-            f"the job graph has no operator {uid!r}; it has {', '.join(map(repr, labels))}"
         )
 
 

@@ -125,7 +125,7 @@ class CheckpointWriter:
         hash_scheme: str | None = None,
         kind: StateKind | str = StateKind.VALUE,
         entry: Columns = (),
-        time_domain: TimeDomain | None = None,
+        time_domain: TimeDomain | str | None = None,
         layout: Layout | str | None = None,
     ) -> KeyedEntry:
         """Write a keyed state: one row per key and namespace unless ``kind`` says otherwise.
@@ -152,7 +152,7 @@ class CheckpointWriter:
             entry=_names(entry),
             max_parallelism=attempt.max_parallelism_of(uid, max_parallelism),
             hash_scheme=hash_scheme,
-            time_domain=time_domain,
+            time_domain=None if time_domain is None else TimeDomain(time_domain),
             layout=layout or attempt.parquet.layout,
             rows=engine.rows_known(rows),
         )

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import NamedTuple, Protocol, TypeGuard
+from typing import NamedTuple, Protocol
 
 from statestore.errors import InvalidArgumentError
 from statestore.model.keygroups import (
@@ -23,6 +23,7 @@ from statestore.model.keygroups import (
     MIN_PARALLELISM,
     KeyGroupAssignment,
     KeyGroupRange,
+    is_int,
 )
 
 __all__ = [
@@ -247,7 +248,7 @@ def _bytes_in(sizes: Sequence[int], ranges: Sequence[KeyGroupRange]) -> tuple[in
 
 def check_bytes(name: str, value: object) -> int:
     """``value``, if it is a number of bytes: an int of 0 or more; else InvalidArgumentError."""
-    if not _is_int(value):
+    if not is_int(value):
         raise InvalidArgumentError(f"the bytes of {name} must be an int, not {value!r}")
     if value < 0:
         raise InvalidArgumentError(f"the bytes of {name} must be 0 or more, not {value}")
@@ -256,7 +257,7 @@ def check_bytes(name: str, value: object) -> int:
 
 def check_positive(name: str, value: object) -> int:
     """``value``, if it is an int of 1 or more; else InvalidArgumentError."""
-    if not _is_int(value) or value < 1:
+    if not is_int(value) or value < 1:
         raise InvalidArgumentError(f"{name} must be an int of 1 or more, not {value!r}")
     return value
 
@@ -266,7 +267,7 @@ def check_bounds(
 ) -> None:
     """InvalidArgumentError unless both are in 1..32768, and in order."""
     for name, value in zip(names, (least, most), strict=True):
-        if not _is_int(value) or not MIN_PARALLELISM <= value <= MAX_PARALLELISM:
+        if not is_int(value) or not MIN_PARALLELISM <= value <= MAX_PARALLELISM:
             raise InvalidArgumentError(
                 f"{name} must be an int in {MIN_PARALLELISM}..{MAX_PARALLELISM}, not {value!r}"
             )
@@ -274,8 +275,3 @@ def check_bounds(
         raise InvalidArgumentError(
             f"{names[0]} {least} is above {names[1]} {most}: lower the one or raise the other"
         )
-
-
-def _is_int(value: object) -> TypeGuard[int]:
-    # A boolean is an int to Python; as a count it is a mistake.
-    return isinstance(value, int) and not isinstance(value, bool)

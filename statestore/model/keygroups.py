@@ -5,14 +5,14 @@ parallelism of a restored job, ``StateAssignmentOperation``.
 Invariant I2: for every parallelism up to max parallelism the ranges tile ``0 .. max - 1`` in order,
 none is empty, their sizes differ by at most one, and ``subtask_of`` and ``range_of`` are inverse.
 Flink computes ``i = parallelism`` silently and gets a range past the end; here every subtask and
-key group is checked.
+key group is checked, but for :func:`subtask_of_key_group`, the bare rule that others build on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeGuard
 
 from statestore.errors import InvalidArgumentError, ParallelismError
 
@@ -24,9 +24,11 @@ __all__ = [
     "KeyGroupRange",
     "default_max_parallelism",
     "effective_max_parallelism",
+    "is_int",
     "key_group_of_hash",
     "mix_hash",
     "round_up_to_power_of_two",
+    "subtask_of_key_group",
 ]
 
 MIN_PARALLELISM: Final = 1
@@ -125,6 +127,21 @@ def key_group_of_hash(key_hash: int, max_parallelism: int) -> int:
     return mix_hash(key_hash) % max_parallelism
 
 
+def subtask_of_key_group(key_group: int, max_parallelism: int, parallelism: int) -> int:
+    """The subtask that owns ``key_group`` (``computeOperatorIndexForKeyGroup``), unchecked.
+
+    With fewer key groups than subtasks some subtasks own none; :class:`KeyGroupAssignment` refuses
+    that, and its ``subtask_of`` is this rule with checks.
+    """
+    return key_group * parallelism // max_parallelism
+
+
+def is_int(value: object) -> TypeGuard[int]:
+    """Whether ``value`` is a number to count with: an int, and no bool."""
+    # bool is an int to Python; as a count it is always a mistake.
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class KeyGroupRange:
     """The closed range of key groups ``first`` .. ``last``; never empty.
@@ -193,7 +210,7 @@ class KeyGroupAssignment:
     def subtask_of(self, key_group: int) -> int:
         """The owner of ``key_group``; InvalidArgumentError unless it is below max parallelism."""
         _check_index("key group", key_group, self.max_parallelism)
-        return key_group * self.parallelism // self.max_parallelism
+        return subtask_of_key_group(key_group, self.max_parallelism, self.parallelism)
 
     def ranges(self) -> tuple[KeyGroupRange, ...]:
         """The range of every subtask, in order of subtask."""
@@ -207,8 +224,7 @@ def _explicit_max(configured: int | None) -> int:
 
 
 def _check_int(name: str, value: object) -> int:
-    # bool is an int to Python; as a count it is always a mistake.
-    if not isinstance(value, int) or isinstance(value, bool):
+    if not is_int(value):
         raise InvalidArgumentError(f"{name} must be an int, not {type(value).__name__} {value!r}")
     return value
 

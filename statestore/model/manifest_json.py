@@ -121,10 +121,10 @@ def _keyed_json(entry: KeyedEntry) -> dict[str, Any]:
 
 def _hosts_json(handles: Sequence[KeyedStateHandle]) -> dict[str, Any]:
     """Return each host once, and per file which it is; nothing when no file has one."""
-    hosts = sorted({handle.host for handle in handles} - {""})
-    if not hosts:
+    hosts = sorted({handle.host for handle in handles})
+    if not any(hosts):
         return {}
-    number = {host: at for at, host in enumerate(hosts)} | {"": -1}
+    number = {host: at for at, host in enumerate(hosts)}
     return {"hosts": hosts, "host": [number[handle.host] for handle in handles]}
 
 
@@ -205,9 +205,9 @@ def _hosts(files: Node) -> list[str]:
     hosts = files.maybe("hosts")
     if hosts is None:
         return [""] * count
-    names, numbers = (*hosts.texts(), ""), files.at("host").numbers()
-    if len(numbers) != count or not all(-1 <= number < len(names) - 1 for number in numbers):
-        raise files.at("host").fail("it is not one place in hosts, or -1, for each file")
+    names, numbers = hosts.texts(), files.at("host").numbers()
+    if len(numbers) != count or not all(number < len(names) for number in numbers):
+        raise files.at("host").fail("it is not one place in hosts for each file")
     return [names[number] for number in numbers]
 
 
@@ -236,7 +236,10 @@ def _check_order(node: Node, handles: Sequence[KeyedStateHandle]) -> None:
     if not 0 < number.number() <= MAX_PARALLELISM:
         raise number.fail(f"max parallelism {number.number()} is not in 1..{MAX_PARALLELISM}")
     next_free = 0
+    partitioned = node.at("layout").text() == Layout.PARTITIONED
     for handle in handles:
+        if partitioned and len(handle.key_groups) != 1:
+            raise node.at("files").fail(f"{handle.path} has several key groups, but no index")
         if not next_free <= handle.key_groups.first <= handle.key_groups.last < number.number():
             raise node.at("files").fail(
                 f"the key groups {handle.key_groups} of {handle.path} come twice, out of order, or "

@@ -70,6 +70,14 @@ class Operators:
         node = self._by_label.get(label)
         return operator_id(label) if node is None else self._ids[node.name]
 
+    def ids_of(self, label: str) -> frozenset[str]:
+        """Return the ids under which an operator's state may be stored: its own, and its
+        ``uid_hash``.
+        """
+        node = self._by_label.get(label)
+        other = () if node is None or node.uid_hash is None else (node.uid_hash,)
+        return frozenset({self.id_of(label), *other})
+
     def check(self, label: str) -> None:
         """Raise InvalidArgumentError when there is a graph, and no operator with this label."""
         if self.graph is not None and label not in self._by_label:

@@ -1,8 +1,7 @@
 """Partitioners: which downstream subtask gets a record, and who is wired to whom.
 
-The channel rules are those of Flink 2.3's ``streaming.runtime.partitioner`` classes, the wiring of
-pointwise edges that of ``VertexInputInfoComputationUtils``, the old-to-new mapping of channel state
-that of ``SubtaskStateMapper``.
+The channel rules are those of Flink 2.3's ``streaming.runtime.partitioner`` classes; how subtasks
+are wired on an edge, and what becomes of records in flight, is in :mod:`statestore.model.wiring`.
 
 A sending subtask has one channel per downstream subtask, or, on a pointwise edge, per subtask that
 it feeds (:func:`wiring`). Flink keeps a counter or a generator in each subtask; here the channel is
@@ -14,19 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from random import Random
 from typing import Any, ClassVar, Final
 
 from statestore.errors import InvalidArgumentError, ParallelismError
 from statestore.model.keygroups import (
-    MAX_PARALLELISM,
-    KeyGroupAssignment,
     default_max_parallelism,
+    is_int,
     key_group_of_hash,
+    subtask_of_key_group,
 )
 from statestore.model.keyhash import DEFAULT_HASH_SCHEME, check_hash_scheme, key_hash
 from statestore.model.redistribution import check_parallelism
+from statestore.model.wiring import StateMapper, Wiring, check_edge, pointwise
 
 __all__ = [
     "Broadcast",
@@ -38,34 +37,11 @@ __all__ = [
     "Rebalance",
     "Rescale",
     "Shuffle",
-    "StateMapper",
-    "Wiring",
     "key_group_channel",
-    "old_subtasks",
-    "pointwise",
     "wiring",
 ]
 
 _U64: Final = 2**64 - 1
-
-
-class StateMapper(StrEnum):
-    """Which old subtasks' in-flight records a new subtask takes over (``SubtaskStateMapper``).
-
-    With FULL and RANGE several new subtasks take over one old one, and each keeps its own records.
-    """
-
-    ROUND_ROBIN = "ROUND_ROBIN"
-    ARBITRARY = "ARBITRARY"
-    FIRST = "FIRST"
-    FULL = "FULL"
-    RANGE = "RANGE"
-    UNSUPPORTED = "UNSUPPORTED"
-
-    @classmethod
-    def _missing_(cls, value: object) -> StateMapper:
-        known = ", ".join(cls)
-        raise InvalidArgumentError(f"unknown state mapper {value!r}: use one of {known}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +70,7 @@ class Partitioner:
         with no channel, and what :func:`statestore.model.keyhash.key_hash` raises for a key.
         """
         check_parallelism(channels, "the number of channels")
-        if not _is_int(index) or index < 0:
+        if not is_int(index) or index < 0:
             raise InvalidArgumentError(f"a record's index must be an integer >= 0, not {index!r}")
         return self._channel(channels, index, key)
 
@@ -141,7 +117,7 @@ class Shuffle(Partitioner):
     receiving: ClassVar[StateMapper] = StateMapper.ROUND_ROBIN
 
     def __post_init__(self) -> None:
-        if self.seed is not None and (not _is_int(self.seed) or not -(2**63) <= self.seed < 2**63):
+        if self.seed is not None and (not is_int(self.seed) or not -(2**63) <= self.seed < 2**63):
             raise InvalidArgumentError(f"a seed is a signed 64-bit integer, not {self.seed!r}")
 
     def _channel(self, channels: int, index: int, key: Any) -> int:
@@ -171,7 +147,7 @@ class Rebalance(Partitioner):
 
     def start(self, channels: int) -> int | None:
         """``first``; InvalidArgumentError unless it is None or in 0 .. ``channels`` - 1."""
-        if self.first is not None and (not _is_int(self.first) or not 0 <= self.first < channels):
+        if self.first is not None and (not is_int(self.first) or not 0 <= self.first < channels):
             allowed = f"in 0..{channels - 1} with {channels} channels"
             raise InvalidArgumentError(f"first of Rebalance must be {allowed}, not {self.first!r}")
         return self.first
@@ -281,7 +257,7 @@ class Custom(Partitioner):
 
     def _channel(self, channels: int, index: int, key: Any) -> int:
         answer = self.function(key, channels)
-        if not _is_int(answer) or not 0 <= answer < channels:
+        if not is_int(answer) or not 0 <= answer < channels:
             raise InvalidArgumentError(
                 f"the custom partitioner answered {answer!r} for key {key!r}: with {channels} "
                 f"channels it must answer an integer in 0..{channels - 1}"
@@ -300,39 +276,9 @@ def key_group_channel(hashed: int, max_parallelism: int, channels: int) -> int:
     Raises ParallelismError when either number is not in 1..32768.
     """
     check_parallelism(channels, "the number of channels")
-    # Not KeyGroupAssignment.subtask_of: this one holds for fewer key groups than channels too.
-    return key_group_of_hash(hashed, max_parallelism) * channels // max_parallelism
-
-
-@dataclass(frozen=True, slots=True)
-class Wiring:
-    """Who feeds whom on one edge, as a value; from :func:`pointwise` or :func:`wiring`.
-
-    ``consumes``: per downstream subtask the closed range (first, last) of upstream subtasks.
-    ``channels``: per upstream subtask the downstream subtask behind channel 0, 1, ….
-    """
-
-    consumes: tuple[tuple[int, int], ...]
-    channels: tuple[tuple[int, ...], ...]
-
-
-def pointwise(up: int, down: int) -> Wiring:
-    """The wiring of ``up`` and ``down`` subtasks on a pointwise edge.
-
-    Flink's ``computeVertexInputInfoForPointwise``. Where ``down`` is no multiple of ``up``, channel
-    0 is not always the lowest consumer: at 2 to 5, subtask 1 has 4 behind channel 0 and 3 behind 1.
-    Raises ParallelismError when a number is not in 1..32768.
-    """
-    _check_edge(up, down)
-    if up >= down:
-        starts = [subtask * up // down for subtask in range(down + 1)]
-        consumes = tuple((starts[d], starts[d + 1] - 1) for d in range(down))
-        fed = ((d,) for d in range(down) for _ in range(starts[d], starts[d + 1]))
-        return Wiring(consumes, tuple(fed))
-    stops = [-(-subtask * down // up) for subtask in range(up + 1)]
-    consumes = tuple((u, u) for u in range(up) for _ in range(stops[u], stops[u + 1]))
-    own = (range(stops[u], stops[u + 1]) for u in range(up))
-    return Wiring(consumes, tuple(_by_channel(each) for each in own))
+    group = key_group_of_hash(hashed, max_parallelism)
+    # Not KeyGroupAssignment.subtask_of: there may be fewer key groups than channels.
+    return subtask_of_key_group(group, max_parallelism, channels)
 
 
 def wiring(partitioner: Partitioner, up: int, down: int) -> Wiring:
@@ -340,7 +286,7 @@ def wiring(partitioner: Partitioner, up: int, down: int) -> Wiring:
 
     Raises ParallelismError when a number is not in 1..32768, or for ``Forward`` when they differ.
     """
-    _check_edge(up, down)
+    check_edge(up, down)
     if isinstance(partitioner, Forward) and up != down:
         raise ParallelismError(
             f"Forward cannot connect parallelism {up} to {down}: it needs equal parallelism; use "
@@ -351,50 +297,5 @@ def wiring(partitioner: Partitioner, up: int, down: int) -> Wiring:
     return Wiring(((0, up - 1),) * down, (tuple(range(down)),) * up)
 
 
-def old_subtasks(mapper: StateMapper | str, subtask: int, old: int, new: int) -> tuple[int, ...]:
-    """The old subtasks, ascending, whose in-flight records new ``subtask`` takes over.
-
-    RANGE counts in 32768 key groups, whatever max parallelism is. Raises ParallelismError when a
-    number is not in 1..32768 and for UNSUPPORTED (forward, rescale, broadcast),
-    InvalidArgumentError for an unknown mapper or subtask.
-    """
-    mapper = StateMapper(mapper)
-    check_parallelism(old, "old parallelism")
-    check_parallelism(new, "new parallelism")
-    if not _is_int(subtask) or not 0 <= subtask < new:
-        raise InvalidArgumentError(
-            f"there is no subtask {subtask!r}: at parallelism {new} subtasks are 0 to {new - 1}"
-        )
-    if mapper is StateMapper.UNSUPPORTED:
-        raise ParallelismError(
-            f"in-flight records of a forward, rescale or broadcast edge cannot go from parallelism "
-            f"{old} to {new}: restore from an aligned checkpoint or a savepoint"
-        )
-    if mapper in (StateMapper.FULL, StateMapper.FIRST):
-        return tuple(range(old)) if mapper is StateMapper.FULL or subtask == 0 else ()
-    if mapper is StateMapper.RANGE:
-        before, after = (
-            KeyGroupAssignment(max_parallelism=MAX_PARALLELISM, parallelism=p) for p in (old, new)
-        )
-        own = after.range_of(subtask)
-        return tuple(range(before.subtask_of(own.first), before.subtask_of(own.last) + 1))
-    return tuple(range(subtask, old, new))
-
-
-def _by_channel(consumers: range) -> tuple[int, ...]:
-    """Subtask d is behind channel d modulo the number of consumers."""
-    return tuple(sorted(consumers, key=lambda d: d % len(consumers)))
-
-
-def _check_edge(up: int, down: int) -> None:
-    check_parallelism(up, "upstream parallelism")
-    check_parallelism(down, "downstream parallelism")
-
-
 def _undrawn(what: str) -> InvalidArgumentError:
     return InvalidArgumentError(f"{what} is not drawn yet: give it, or call started()")
-
-
-def _is_int(value: object) -> bool:
-    # A boolean is an int to Python; as a number it is a mistake.
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,16 +1,11 @@
-"""Which slot a subtask runs in, so that it lies close to its state.
+"""State locality: which slot a subtask is restored in, so that it lies close to its state.
 
-Follows Flink 2.3. :func:`select_slot` is the default scheduler's ``SlotSelectionStrategy`` family:
-``DefaultLocationPreferenceSlotSelectionStrategy``,
-``EvenlySpreadOutLocationPreferenceSlotSelectionStrategy``, and
-``PreviousAllocationSlotSelectionStrategy`` around either; :func:`preferred_locations` is its
-``DefaultPreferredLocationsRetriever``. :func:`assign_by_locality` is the adaptive scheduler's
-``StateLocalitySlotAssigner``, and :func:`slots_per_group` its ``SlotSharingSlotAllocator``.
-:func:`place_subtasks` is the same rule for the subtasks of one operator.
+Follows Flink 2.3. :func:`assign_by_locality` is the adaptive scheduler's
+``StateLocalitySlotAssigner``, and :func:`place_subtasks` the same rule for the subtasks of one
+operator. How the default scheduler picks a slot is in :mod:`statestore.model.slots`.
 
-Where Flink takes any of several, these functions are deterministic: of equally good slots
-:func:`select_slot` takes the first one offered, groups left over get the remaining slots in
-ascending order, and sharing groups with equal headroom are served in the order given.
+Where Flink takes any of several, these functions are deterministic: groups left over get the
+remaining slots in ascending order.
 
 Differs on purpose: resource profiles are left out, so offer only slots that fit; fewer slots than
 groups, a slot offered twice and an unknown vertex are errors.
@@ -18,108 +13,24 @@ groups, a slot offered twice and an unknown vertex are errors.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Final, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-from statestore.errors import InvalidArgumentError, ParallelismError
+from statestore.errors import InvalidArgumentError
 from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
-from statestore.model.redistribution import check_parallelism
+from statestore.model.slots import check_int, check_slots, too_few_slots
 
 __all__ = [
-    "Locality",
     "LocalityAssignment",
-    "Location",
     "PreviousAllocation",
-    "ProducerInput",
-    "Selection",
-    "Slot",
-    "SlotStrategy",
-    "VertexDemand",
     "VertexState",
     "assign_by_locality",
     "place_subtasks",
-    "preferred_locations",
-    "select_slot",
-    "slots_per_group",
 ]
 
 Group = TypeVar("Group", int, str)
 Vertex = int | str
-
-_MOST_NEIGHBOURS: Final = 8
-
-
-class Locality(StrEnum):
-    """How close a slot is to the preferred locations."""
-
-    LOCAL = "LOCAL"
-    HOST_LOCAL = "HOST_LOCAL"
-    NON_LOCAL = "NON_LOCAL"
-    UNCONSTRAINED = "UNCONSTRAINED"  # there was no preference
-
-
-class SlotStrategy(StrEnum):
-    """How the default scheduler picks a slot.
-
-    EVENLY is ``taskmanager.load-balance.mode: SLOTS``; a streaming job with local recovery uses the
-    strategy around previous allocations, a batch job never does.
-    """
-
-    DEFAULT = "default"
-    EVENLY = "evenly"
-    PREVIOUS_DEFAULT = "previous-default"
-    PREVIOUS_EVENLY = "previous-evenly"
-
-    @classmethod
-    def _missing_(cls, value: object) -> SlotStrategy:
-        known = ", ".join(repr(strategy.value) for strategy in cls)
-        raise InvalidArgumentError(f"unknown slot strategy {value!r}: use one of {known}")
-
-
-@dataclass(frozen=True, slots=True)
-class Location:
-    """A task manager and the host that it runs on."""
-
-    task_manager: str
-    host: str
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """A free slot; ``utilization`` is the share of its task manager's slots that are taken.
-
-    Raises InvalidArgumentError if the id is not an int, or utilization is not in 0..1.
-    """
-
-    slot: int
-    task_manager: str
-    host: str
-    utilization: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check_int("a slot id", self.slot)
-        if isinstance(self.utilization, bool) or not 0 <= self.utilization <= 1:
-            raise InvalidArgumentError(
-                f"slot {self.slot}: utilization must be in 0..1, not {self.utilization!r}"
-            )
-
-
-class Selection(NamedTuple):
-    """The slot that was picked, and how close it is."""
-
-    slot: int
-    locality: Locality
-
-
-@dataclass(frozen=True, slots=True)
-class ProducerInput:
-    """One input of a subtask: where its producers run, and how many subtasks consume them."""
-
-    producers: tuple[Location, ...]
-    consumers: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +46,8 @@ class PreviousAllocation:
     size_bytes: int
 
     def __post_init__(self) -> None:
-        _check_int("a slot id", self.slot)
-        if _check_int("size_bytes", self.size_bytes) < 0:
+        check_int("a slot id", self.slot)
+        if check_int("size_bytes", self.size_bytes) < 0:
             raise InvalidArgumentError(f"slot {self.slot}: {self.size_bytes} bytes, below 0")
 
 
@@ -160,121 +71,6 @@ class LocalityAssignment(NamedTuple):
     by_score: dict[str, int]
     rest: tuple[str, ...]
     slots: dict[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class VertexDemand:
-    """The parallelism that a vertex needs at least, and the one that it wants.
-
-    Raises ParallelismError unless 1 <= minimum <= wanted <= 32768.
-    """
-
-    minimum: int
-    wanted: int
-
-    def __post_init__(self) -> None:
-        check_parallelism(self.minimum, "the minimum parallelism")
-        check_parallelism(self.wanted, "the wanted parallelism")
-        if self.minimum > self.wanted:
-            raise ParallelismError(
-                f"the minimum parallelism {self.minimum} is above the wanted one, {self.wanted}"
-            )
-
-    def parallelism(self, slots: int) -> int:
-        """Return the parallelism in a sharing group of ``slots`` slots."""
-        return min(self.wanted, slots)
-
-
-def preferred_locations(
-    last: Location | None, inputs: Iterable[ProducerInput] = ()
-) -> tuple[Location, ...]:
-    """Return where a subtask would like to run, each location once.
-
-    ``last`` is where it ran before, if it restores state: nothing else counts then. Else it is the
-    producers of the input with the fewest locations, the later one on a tie; inputs with more than
-    8 producers or 8 consumers, and without producers, are ignored. For a slot that several subtasks
-    share, join theirs: a location named twice weighs twice.
-    """
-    if last is not None:
-        return (last,)
-    best: tuple[Location, ...] = ()
-    for one in inputs:
-        if one.consumers <= _MOST_NEIGHBOURS and len(one.producers) <= _MOST_NEIGHBOURS:
-            distinct = tuple(dict.fromkeys(one.producers))
-            if distinct and (not best or len(distinct) <= len(best)):
-                best = distinct
-    return best
-
-
-def select_slot(
-    strategy: SlotStrategy | str,
-    free: Sequence[Slot],
-    *,
-    preferred: Sequence[Location] = (),
-    prior: Collection[int] = (),
-    reserved: Collection[int] = (),
-) -> Selection | None:
-    """Return the slot for one subtask, or one shared slot, or None if there is none for it.
-
-    The strategies around a previous allocation take a slot of ``prior``, also if it is reserved,
-    and else none of ``reserved``: those hold the local state of other subtasks. The others look at
-    neither. Raises InvalidArgumentError for an unknown strategy, or a slot offered twice.
-    """
-    strategy = SlotStrategy(strategy)
-    _check_distinct([slot.slot for slot in free])
-    if strategy in (SlotStrategy.PREVIOUS_DEFAULT, SlotStrategy.PREVIOUS_EVENLY):
-        for slot in free:
-            if slot.slot in prior:
-                return Selection(slot.slot, Locality.LOCAL)
-        free = [slot for slot in free if slot.slot not in reserved]
-    if not free:
-        return None
-    best = max(free, key=lambda slot: _preference(strategy, slot, preferred))
-    return Selection(best.slot, _locality(best, preferred))
-
-
-def _preference(strategy: SlotStrategy, slot: Slot, preferred: Sequence[Location]) -> float:
-    local = sum(place.task_manager == slot.task_manager for place in preferred)
-    on_host = sum(place.host == slot.host for place in preferred)
-    if strategy in (SlotStrategy.EVENLY, SlotStrategy.PREVIOUS_EVENLY):
-        return local * 20 + on_host * 2 - slot.utilization
-    return local * 10 + on_host
-
-
-def _locality(slot: Slot, preferred: Sequence[Location]) -> Locality:
-    if not preferred:
-        return Locality.UNCONSTRAINED
-    if any(place.task_manager == slot.task_manager for place in preferred):
-        return Locality.LOCAL
-    if any(place.host == slot.host for place in preferred):
-        return Locality.HOST_LOCAL
-    return Locality.NON_LOCAL
-
-
-def slots_per_group(groups: Mapping[str, Sequence[VertexDemand]], free: int) -> dict[str, int]:
-    """Return how many slots each slot sharing group gets.
-
-    A group gets what its neediest vertex needs, and an equal share of what is free beyond all
-    needs, up to what its widest vertex wants; the groups that want least beyond their need come
-    first, so that others get what they leave. A vertex then runs with
-    :meth:`VertexDemand.parallelism`.
-
-    Raises InvalidArgumentError if a group is empty, or fewer slots are free than needed.
-    """
-    for group, demands in groups.items():
-        if not demands:
-            raise InvalidArgumentError(f"slot sharing group {group!r} has no vertex: leave it out")
-    needs = {group: max(vertex.minimum for vertex in each) for group, each in groups.items()}
-    room = {g: max(vertex.wanted for vertex in each) - needs[g] for g, each in groups.items()}
-    left = _check_int("the number of free slots", free) - sum(needs.values())
-    if left < 0:
-        raise _too_few(sum(needs.values()), free)
-    slots = {}
-    for done, group in enumerate(sorted(groups, key=lambda group: room[group])):
-        extra = min(room[group], left // (len(groups) - done))
-        slots[group] = needs[group] + extra
-        left -= extra
-    return {group: slots[group] for group in groups}
 
 
 def assign_by_locality(
@@ -367,9 +163,9 @@ def _assign(
     scores: Mapping[Group, Mapping[int, int]], groups: Sequence[Group], free: Sequence[int]
 ) -> tuple[dict[Group, int], dict[Group, int]]:
     """The slots given for their score, and those of the groups left over."""
-    _check_distinct(free)
+    check_slots(free)
     if len(free) < len(groups):
-        raise _too_few(len(groups), len(free))
+        raise too_few_slots(len(groups), len(free))
     pairs = sorted((-n, slot, g) for g, in_slot in scores.items() for slot, n in in_slot.items())
     left, chosen = set(free), dict[Group, int]()
     for _, slot, group in pairs:
@@ -378,23 +174,3 @@ def _assign(
             left.remove(slot)
     rest = (group for group in groups if group not in chosen)
     return chosen, dict(zip(rest, sorted(left), strict=False))
-
-
-def _too_few(needed: int, free: int) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"{needed} slots are needed and {free} are free: free more slots, or lower the parallelism"
-    )
-
-
-def _check_distinct(slots: Sequence[int]) -> None:
-    for slot, times in Counter(slots).items():
-        _check_int("a slot id", slot)
-        if times > 1:
-            raise InvalidArgumentError(f"slot {slot} is offered twice")
-
-
-def _check_int(name: str, value: object) -> int:
-    # bool is an int to Python; as an id or a number it is always a mistake.
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidArgumentError(f"{name} must be an int, not {value!r}")
-    return value

@@ -12,6 +12,7 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from statestore.errors import StateNotFoundError
 from statestore.model.byte_ranges import KeyGroupDecision
 from statestore.model.handles import KeyedStateHandle, KeyedStateSlice, assign
 from statestore.model.keygroups import (
@@ -21,6 +22,7 @@ from statestore.model.keygroups import (
 )
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
 from statestore.model.matching import Matching
+from statestore.model.operators import label_of
 from statestore.model.redistribution import (
     RedistributionMode,
     RedistributionPlan,
@@ -62,12 +64,17 @@ class SubtaskPlan:
 
 @dataclass(frozen=True)
 class OperatorPlan:
-    """What the subtasks of one operator read; ``max_parallelism`` is None without keyed state."""
+    """What the subtasks of one operator read; ``max_parallelism`` is None without keyed state.
+
+    ``uid`` is the operator that is restored, ``stored_uid`` the one whose state it takes over: of
+    another name only with a job graph.
+    """
 
     uid: str
     max_parallelism: int | None
     states: tuple[str, ...]
     subtasks: tuple[SubtaskPlan, ...]
+    stored_uid: str
 
     @property
     def largest(self) -> SubtaskPlan:
@@ -88,8 +95,7 @@ class RestorePlan:
     """The plan of a whole checkpoint at a new parallelism: the largest of any operator.
 
     ``choices`` says how a parallelism was chosen, if it was. With a job graph ``matching`` says
-    which operator takes over which state, and ``claimed`` names, by the label of each operator of
-    the new job that finds state, the stored operator's.
+    which operator takes over which state.
     """
 
     checkpoint_id: int
@@ -98,14 +104,25 @@ class RestorePlan:
     operators: tuple[OperatorPlan, ...]
     choices: tuple[ParallelismChoice, ...] = ()
     matching: Matching | None = None
-    claimed: Mapping[str, str] | None = None
 
-    def parallelism_of(self, uid: str) -> int:
-        """Return the parallelism of a stored operator; that of the plan when it is not in it."""
+    def operator(self, uid: str) -> OperatorPlan:
+        """Return the plan of an operator; StateNotFoundError names those that there are."""
         for operator in self.operators:
             if operator.uid == uid:
-                return len(operator.subtasks)
-        return self.parallelism
+                return operator
+        where = f"checkpoint {self.checkpoint_id}"
+        known = ", ".join(repr(operator.uid) for operator in self.operators) or "none"
+        if self.matching is None:
+            raise StateNotFoundError(f"no operator {uid!r} in {where}; it has {known}")
+        labels = [label_of(found.node) for found in self.matching.nodes]
+        if uid in labels:
+            raise StateNotFoundError(
+                f"operator {uid!r} finds no state in {where}: it starts empty; restored.matching "
+                "says why"
+            )
+        raise StateNotFoundError(
+            f"the job graph has no operator {uid!r}; it has {', '.join(map(repr, labels))}"
+        )
 
     @property
     def size_bytes(self) -> int:
@@ -194,8 +211,12 @@ def handles_of(entry: KeyedEntry, key_groups: KeyGroupRange) -> tuple[KeyedState
 
 
 def slices_of(entry: KeyedEntry, key_groups: KeyGroupRange) -> tuple[KeyedStateSlice, ...]:
-    """Return what a subtask that owns ``key_groups`` reads, in order of key group."""
-    return assign(handles_of(entry, key_groups), key_groups)
+    """Return what a subtask that owns ``key_groups`` reads, in order of key group.
+
+    A file in which it has no row is not among it.
+    """
+    parts = assign(handles_of(entry, key_groups), key_groups)
+    return tuple(part for part in parts if part.rows)
 
 
 def redistribution_of(manifest: Manifest, uid: str, parallelism: int) -> RedistributionPlan:
@@ -232,7 +253,8 @@ def _plan_operator(
     )
     entries: list[Entry] = [*keyed, *operator]
     names = tuple(entry.state.name for entry in entries)
-    return OperatorPlan(uid, assignment.max_parallelism if assignment else None, names, subtasks)
+    most = assignment.max_parallelism if assignment else None
+    return OperatorPlan(uid, most, names, subtasks, stored_uid=uid)
 
 
 def _plan_subtask(

@@ -31,7 +31,7 @@ from typing import NamedTuple, TypeVar
 
 from statestore.errors import InvalidArgumentError, ParallelismError
 from statestore.model.hashmap import grouping_order, stored_order
-from statestore.model.keygroups import MAX_PARALLELISM, MIN_PARALLELISM
+from statestore.model.keygroups import MAX_PARALLELISM, MIN_PARALLELISM, is_int
 
 __all__ = [
     "RedistributionMode",
@@ -150,7 +150,7 @@ class RedistributionPlan:
         Flink hands over two copies when only some subtasks reported a broadcast state and the
         parallelism stayed the same: the subtask's own and a dealt one.
         """
-        if not _is_int(subtask) or not 0 <= subtask < self.parallelism:
+        if not is_int(subtask) or not 0 <= subtask < self.parallelism:
             raise InvalidArgumentError(
                 f"there is no subtask {subtask!r}: at parallelism {self.parallelism} subtasks are "
                 f"0 to {self.parallelism - 1}"
@@ -279,7 +279,7 @@ def _collect(
     for subtask, states in enumerate(known or {} for known in old):
         for name in stored_order(states):
             mode, count = RedistributionMode(states[name][0]), states[name][1]
-            if not _is_int(count) or count < 0:
+            if not is_int(count) or count < 0:
                 raise InvalidArgumentError(
                     f"state {name!r} of old subtask {subtask}: {count!r} is not an element count"
                 )
@@ -300,18 +300,13 @@ def check_parallelism(parallelism: int, what: str = "parallelism") -> int:
 
     Raises :class:`InvalidArgumentError` for what is not an integer.
     """
-    if not _is_int(parallelism):
+    if not is_int(parallelism):
         raise InvalidArgumentError(f"{what} must be an integer, not {parallelism!r}")
     if not MIN_PARALLELISM <= parallelism <= MAX_PARALLELISM:
         raise ParallelismError(
             f"{what} must be in {MIN_PARALLELISM}..{MAX_PARALLELISM}, not {parallelism}"
         )
     return parallelism
-
-
-def _is_int(value: object) -> bool:
-    # A boolean is an int to Python; as a count it is a mistake.
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _is_list(value: object) -> bool:

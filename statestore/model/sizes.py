@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal
+from fractions import Fraction
 from typing import Final
 
 from statestore.errors import InvalidArgumentError
@@ -25,13 +25,13 @@ def bytes_of(text: str | int) -> int:
     """
     match = _SIZE.fullmatch(text.strip()) if isinstance(text, str) else None
     if isinstance(text, int) and not isinstance(text, bool):
-        size = Decimal(text)
+        size = Fraction(text)
     elif match is not None and match[2].lower() in _UNITS:
-        size = Decimal(match[1]) * _UNITS[match[2].lower()]
+        size = Fraction(match[1]) * _UNITS[match[2].lower()]
     else:
         raise InvalidArgumentError(
             f"{text!r} is no number of bytes; write 256MiB, 1.5GB, 4096 or the like"
         )
-    if size < 1 or size != int(size):
+    if size < 1 or size.denominator != 1:
         raise InvalidArgumentError(f"{text!r} is not a whole number of bytes, 1 at least")
     return int(size)

@@ -137,6 +137,9 @@ class KeyedState:
             raise InvalidArgumentError(
                 f"{self}: {self.kind} state takes {role or 'no entry'} column"
             )
+        if (self.kind is StateKind.TIMERS) != (self.time_domain is not None):
+            wants = "a time domain" if self.kind is StateKind.TIMERS else "no time domain"
+            raise InvalidArgumentError(f"{self}: {self.kind} state takes {wants}")
         allowed = {StateKind.LIST: _INTEGERS, StateKind.TIMERS: _TIMES}.get(self.kind)
         for column in self.entry:
             found = type_text(self.schema.type_of(column))

@@ -9,6 +9,7 @@ from typing import Literal
 from statestore.errors import InvalidArgumentError
 from statestore.model.byte_ranges import KeyGroupDecision, decide_for_key_groups
 from statestore.model.graph import JobGraph
+from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry, Manifest
 from statestore.model.matching import Matching, StoredOperator, check_parallelism, match
 from statestore.model.operators import label_of
@@ -48,8 +49,13 @@ class RestoreTarget:
                 "bytes_per_task chooses a parallelism, and one is given; ask for parallelism "
                 f"{AUTO!r}"
             )
-        if self.bytes_per_task is not None:
-            bytes_of(self.bytes_per_task)
+        if self.bytes_per_task is not None and bytes_of(self.bytes_per_task) != self.bytes_per_task:
+            raise InvalidArgumentError(
+                f"bytes_per_task is a number of bytes, not {self.bytes_per_task!r}; "
+                f"{bytes_of(self.bytes_per_task)} would be it"
+            )
+        if self.graph is not None and not isinstance(self.graph, JobGraph):
+            raise InvalidArgumentError(f"graph is a JobGraph, not {type(self.graph).__name__}")
         if self.graph is not None and (self.parallelism, self.max_parallelism) != (None, None):
             raise InvalidArgumentError(
                 "the job graph says the parallelism and max parallelism of each operator; give "
@@ -108,10 +114,9 @@ def _decide(entries: list[KeyedEntry], bytes_per_task: int, limit: int) -> KeyGr
     sizes = [0] * entries[0].state.max_parallelism
     for entry in entries:
         for handle in entry.handles:
-            groups = handle.key_groups
-            share, rest = divmod(handle.size_bytes, len(groups))
-            for at, group in enumerate(range(groups.first, groups.last + 1)):
-                sizes[group] += share + (at < rest)
+            for group in handle.key_groups:
+                part = handle.cut(KeyGroupRange(group, group))
+                sizes[group] += part.size_bytes if part else 0
     return decide_for_key_groups(sizes, bytes_per_task=bytes_per_task, max_parallelism=limit)
 
 
@@ -140,16 +145,15 @@ def _plan_graph(manifest: Manifest, graph: JobGraph, local: Container[str]) -> R
     matching = matching_of(manifest, graph)
     check_parallelism(matching, graph)
     uids = {manifest.operators.id_of(uid): uid for uid in manifest.uids}
-    claimed = {
-        label_of(found.node): uids[found.stored.operator_id]
+    claimants = {
+        uids[found.stored.operator_id]: found.node
         for found in matching.nodes
         if found.stored is not None
     }
-    parallelism = {
-        uids[found.stored.operator_id]: found.node.parallelism
-        for found in matching.nodes
-        if found.stored is not None
-    }
+    parallelism = {uid: node.parallelism for uid, node in claimants.items()}
     plan = plan_restore(manifest, parallelism, local=local)
+    operators = tuple(
+        replace(operator, uid=label_of(claimants[operator.uid])) for operator in plan.operators
+    )
     most = max((node.parallelism for node in graph.nodes), default=1)
-    return replace(plan, parallelism=most, matching=matching, claimed=claimed)
+    return replace(plan, parallelism=most, operators=operators, matching=matching)

@@ -25,8 +25,10 @@ __all__ = ["DEFAULT_LIMIT_BYTES", "CachedStorage"]
 
 DEFAULT_LIMIT_BYTES = 10 * 2**30
 
-# The cache is looked through for what is too much after so much has been added.
-_TRIM_EVERY_BYTES = 64 * 2**20
+# Everything is kept in a folder of this name, and nothing outside of it is ever deleted.
+_FOLDER = "statestore-cache"
+# The cache is looked through for what is too much after this part of its limit has been added.
+_TRIM_PARTS = 16
 _CHUNK_BYTES = 2**20
 _log = logging.getLogger(__name__)
 
@@ -34,25 +36,29 @@ _log = logging.getLogger(__name__)
 class CachedStorage:
     """Another storage, and a folder of this host with copies of its data files.
 
-    Any number of processes and stores may share the folder. It holds up to ``limit_bytes``, of
-    which what was used least lately goes first. It may be deleted at any time.
+    Any number of processes and stores may share the folder. What is kept lies in
+    ``statestore-cache`` inside it, up to about ``limit_bytes``, of which what was used least lately
+    goes first. It may be deleted at any time.
     """
 
     def __init__(
         self, storage: Storage, folder: str | Path, limit_bytes: int = DEFAULT_LIMIT_BYTES
     ) -> None:
-        """Wrap a storage; nothing is made yet. InvalidArgumentError for a limit that holds
-        nothing.
+        """Wrap a storage; nothing is made yet.
+
+        Raises InvalidArgumentError for a limit that holds nothing, and for a folder that cannot be,
+        or lies in the store.
         """
-        if limit_bytes < 1:
+        if type(limit_bytes) is not int or limit_bytes < 1:
             raise InvalidArgumentError(
-                f"a local cache of {limit_bytes} bytes holds nothing; give at least 1, or none"
+                f"a local cache of {limit_bytes!r} bytes holds nothing; give at least 1, or none"
             )
         self._storage, self._limit_bytes = storage, limit_bytes
-        self._root = Path(folder).expanduser().absolute()
+        self._root = _outside(folder, storage) / _FOLDER
         # Two stores may hold files of one name, such as a copy and its original.
         self._folder = self._root / hashlib.sha256(storage.url.encode()).hexdigest()[:16]
-        self._added_bytes = 0
+        # The first copy of a process trims: another one may have left too much.
+        self._until_trim = 0
         self.url = storage.url
 
     # --- the copies -------------------------------------------------------------------------------
@@ -60,22 +66,32 @@ class CachedStorage:
     def copy_of(self, name: str) -> Path | None:
         """Return where the copy of a file lies on this host, None when there is none."""
         path = self._folder / name
-        return path if path.is_file() else None
+        with _Harmless("read", path):
+            return path if path.is_file() else None
+        return None
 
     def copies(self) -> frozenset[str]:
         """Return the names of all files that have a copy on this host."""
-        found = (path.relative_to(self._folder) for path in self._folder.rglob("*.parquet"))
-        return frozenset(path.as_posix() for path in found)
+        found = []
+        for parent, _, names in os.walk(self._folder):  # errors are passed over: no copies there
+            found += [Path(parent, name) for name in names if name.endswith(".parquet")]
+        return frozenset(path.relative_to(self._folder).as_posix() for path in found)
 
-    def fetch(self, name: str) -> Path | None:
+    def fetch(self, name: str, size_bytes: int) -> Path | None:
         """Copy a file of the store here and return where; None when there is no room for it.
 
         FileNotFoundError when the store has none, StorageError when it cannot be read.
         """
+        if size_bytes > self._limit_bytes:
+            return None
         copy = _Copy.begin(self._folder / name)
-        with self._storage.open_read(name) as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                copy.write(chunk)
+        try:
+            with self._storage.open_read(name) as file:
+                while chunk := file.read(_CHUNK_BYTES):
+                    copy.write(chunk)
+        except BaseException:
+            copy.discard()
+            raise
         return self._keep(copy)
 
     def drop(self, name: str) -> None:
@@ -89,27 +105,27 @@ class CachedStorage:
             os.utime(self._folder / name)
 
     def _keep(self, copy: _Copy) -> Path | None:
-        self._added_bytes += copy.size
         kept = copy.keep()
-        if self._added_bytes >= _TRIM_EVERY_BYTES:
+        self._until_trim -= copy.size
+        if self._until_trim <= 0:
             self.trim()
         return kept
 
     def trim(self) -> None:
         """Delete what was used least lately, until the folder is within its limit."""
-        self._added_bytes = 0
-        with _Harmless("trim", self._root):
-            found = []
-            for parent, _, names in os.walk(self._root):
-                for name in names:
-                    path = Path(parent, name)
-                    with suppress(FileNotFoundError):  # another process trims as well
-                        stat = path.stat()
-                        found.append((stat.st_mtime_ns, stat.st_size, path))
-            excess = sum(size for _, size, _ in found) - self._limit_bytes
-            for _, size, path in sorted(found):
-                if excess <= 0:
-                    return
+        self._until_trim = self._limit_bytes // _TRIM_PARTS
+        found = []
+        for parent, _, names in os.walk(self._root):
+            for name in names:
+                path = Path(parent, name)
+                with suppress(FileNotFoundError):  # another process trims as well
+                    stat = path.stat()
+                    found.append((stat.st_mtime_ns, stat.st_size, path))
+        excess = sum(size for _, size, _ in found) - self._limit_bytes
+        for _, size, path in sorted(found):
+            if excess <= 0:
+                return
+            with _Harmless("delete", path):
                 path.unlink(missing_ok=True)
                 excess -= size
 
@@ -167,6 +183,23 @@ class CachedStorage:
         return self._storage.hadoop_settings()
 
 
+def _outside(folder: str | Path, storage: Storage) -> Path:
+    """Return the absolute folder; InvalidArgumentError when there is none, or it is the store's."""
+    try:
+        root = Path(folder).expanduser().resolve()
+        store = storage.native_path("")
+        inside = store is not None and root.is_relative_to(Path(store).resolve())
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"{str(folder)!r} is no folder for a local cache: {error}"
+        ) from error
+    if inside:
+        raise InvalidArgumentError(
+            f"the local cache {root} lies in the store {store}; give it a folder of its own"
+        )
+    return root
+
+
 class _Harmless:
     """Log what the local disk refuses, and go on without the cache."""
 
@@ -178,14 +211,14 @@ class _Harmless:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
-        if not isinstance(error, OSError):
+        if not isinstance(error, OSError | ValueError):  # ValueError: a name with a NUL
             return False
         self.failed = True
-        _log.warning("local cache: cannot %s %s: %s; going on without", *self._said(error))
+        what = getattr(error, "strerror", None) or str(error)
+        _log.warning(
+            "local cache: cannot %s %s: %s; going on without", self._action, self._path, what
+        )
         return True
-
-    def _said(self, error: OSError) -> tuple[str, Path, str]:
-        return self._action, self._path, error.strerror or str(error)
 
 
 class _Copy:

@@ -13,12 +13,19 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import accumulate
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from statestore.errors import DamagedFileError, MissingFileError, StateStoreError, StorageError
+from statestore.errors import (
+    DamagedFileError,
+    InvalidArgumentError,
+    MissingFileError,
+    StateStoreError,
+    StorageError,
+)
 from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.storage import CachedStorage, Storage
 from statestore.storage.base import named
@@ -43,6 +50,9 @@ _CHUNK_BYTES = 2**20
 # them cost footer, fewer make subtasks that share one read it twice.
 _GROUPS_PER_ROW_GROUP = 16
 
+# Copies of the local cache that this process has found to be right, as they were then.
+_VERIFIED: set[tuple[object, ...]] = set()
+
 
 @dataclass(frozen=True)
 class ParquetOptions:
@@ -58,6 +68,14 @@ class ParquetOptions:
     layout: str = "partitioned"
     file_bytes: int = 128 * 2**20
     """After so many bytes a ranged file ends at the next key group."""
+
+    def __post_init__(self) -> None:
+        """Raise InvalidArgumentError for what is out of bounds."""
+        bounds = {"row_group_rows": 2**31 - 1, "row_group_bytes": 2**31 - 1, "zstd_level": 22}
+        for name, most in (bounds | {"file_bytes": 2**63 - 1}).items():
+            value = getattr(self, name)
+            if type(value) is not int or not 1 <= value <= most:
+                raise InvalidArgumentError(f"{name} lies in 1..{most}, not {value!r}")
 
 
 class FileWriter:
@@ -117,7 +135,7 @@ class FileWriter:
 
     def end_group(self) -> None:
         """End a row group here if it has some size: a key group ends, and a reader may begin."""
-        if self._pending_rows >= self._options.row_group_rows // _GROUPS_PER_ROW_GROUP:
+        if self._pending_rows >= max(self._options.row_group_rows // _GROUPS_PER_ROW_GROUP, 1):
             self._flush()
 
     def close(self) -> dict[str, Any]:
@@ -287,20 +305,31 @@ def _local_copy(
     storage: CachedStorage, name: str, handle: Handle, whole: bool
 ) -> pa.NativeFile | None:
     """Return the open copy of a file if its bytes are those of the handle, else None."""
-    path = storage.copy_of(name) or (storage.fetch(name) if whole else None)
+    path = storage.copy_of(name)
+    if path is None and whole:
+        path = storage.fetch(name, handle.size_bytes)
     if path is None:
         return None
     try:
         file = pa.OSFile(str(path))
+        if _identity(path, handle) in _VERIFIED:
+            return file
         if file.size() == handle.size_bytes and _sha256(file) == handle.sha256:
             file.seek(0)
             storage.touch(name)
+            _VERIFIED.add(_identity(path, handle))
             return file
         file.close()
     except OSError:  # another process has just made room, or the disk fails: the store has it
         return None
     storage.drop(name)
     return None
+
+
+def _identity(path: Path, handle: Handle) -> tuple[object, ...]:
+    """What stays the same of a copy as long as nobody writes it."""
+    stat = path.stat()
+    return path, stat.st_ino, stat.st_mtime_ns, stat.st_size, handle.sha256
 
 
 def _sha256(file: Any) -> str:

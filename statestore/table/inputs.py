@@ -102,7 +102,7 @@ def _delta_bytes(storage: Storage, log: Iterable[str]) -> tuple[int, ...]:
         raise InvalidArgumentError(f"{storage.url}/{_LOG} holds no commit: this is no Delta table")
     active: dict[tuple[str, str], int] = {}
     for name in parts:
-        _apply(active, _checkpoint_actions(storage, name))
+        _apply(active, _checkpoint_actions(storage, name), f"{storage.url}/{name}")
     newest = max(commits, default=version)
     for number in range(version + 1, newest + 1):
         if number not in commits:
@@ -110,7 +110,8 @@ def _delta_bytes(storage: Storage, log: Iterable[str]) -> tuple[int, ...]:
                 f"the Delta log {storage.url}/{_LOG} lacks version {number}, and has no checkpoint "
                 "after it that can be read here: read the table with Spark"
             )
-        _apply(active, _commit_actions(storage, commits[number]))
+        name = commits[number]
+        _apply(active, _commit_actions(storage, name), f"{storage.url}/{name}")
     return tuple(size for _, size in sorted(active.items()))
 
 
@@ -147,12 +148,27 @@ def _commit_actions(storage: Storage, name: str) -> Iterator[dict[str, Any]]:
         raise CorruptionError(f"{storage.url}/{name} cannot be read: {error}") from error
 
 
-def _apply(active: dict[tuple[str, str], int], actions: Iterable[dict[str, Any]]) -> None:
+def _apply(
+    active: dict[tuple[str, str], int], actions: Iterable[dict[str, Any]], where: str
+) -> None:
     for action in actions:
-        if add := action.get("add"):
-            active[_file_key(add)] = int(add["size"])
-        elif remove := action.get("remove"):
-            active.pop(_file_key(remove), None)
+        try:
+            if add := action.get("add"):
+                active[_file_key(add)] = _size(add["size"])
+            elif remove := action.get("remove"):
+                active.pop(_file_key(remove), None)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise CorruptionError(
+                f"{where} is no Delta log ({error!r} in {action!s:.60}): read the table with "
+                "Spark, or name another input"
+            ) from error
+
+
+def _size(value: Any) -> int:
+    size = int(value)
+    if size < 0:
+        raise ValueError(f"a file of {size} bytes")
+    return size
 
 
 def _file_key(action: Mapping[str, Any]) -> tuple[str, str]:

@@ -92,6 +92,11 @@ def subtask_column(key_group: Column, *, max_parallelism: int, parallelism: int)
     Raises ParallelismError as :class:`KeyGroupAssignment` does.
     """
     KeyGroupAssignment(max_parallelism=max_parallelism, parallelism=parallelism)
+    return owner_column(key_group, max_parallelism=max_parallelism, parallelism=parallelism)
+
+
+def owner_column(key_group: Column, *, max_parallelism: int, parallelism: int) -> Column:
+    """Return ``model.keygroups.subtask_of_key_group`` as an int column; nothing is checked."""
     return divide(key_group.cast("bigint") * parallelism, max_parallelism).cast("int")
 
 

@@ -36,7 +36,12 @@ from statestore.model.partitioners import (
     wiring,
 )
 from statestore.model.redistribution import check_parallelism
-from statestore.table.spark_hashing import check_spark_key, column_of, key_group_column
+from statestore.table.spark_hashing import (
+    check_spark_key,
+    column_of,
+    key_group_column,
+    owner_column,
+)
 from statestore.table.spark_hashing_java import divide
 
 __all__ = ["partition"]
@@ -167,7 +172,7 @@ def _rebalanced(partitioner: Rebalance, parallelism: int) -> Column:
 
 
 def _rescaled(up: int, down: int) -> Column:
-    """Return the subtask behind the record's channel, as ``model.partitioners.pointwise`` wires."""
+    """Return the subtask behind the record's channel, as ``model.wiring.pointwise`` wires."""
     source = F.spark_partition_id().cast("bigint")
     if up >= down:
         return divide((source + 1) * down - 1, up).cast("int")
@@ -186,7 +191,7 @@ def _owner(df: DataFrame, rows: DataFrame, partitioner: KeyGroup, parallelism: i
         df.schema, key, max_parallelism=maximum, hash_scheme=partitioner.hash_scheme
     )
     # Not subtask_column: with fewer key groups than subtasks some of them get nothing.
-    owner = divide(group.cast("bigint") * parallelism, maximum).cast("int")
+    owner = owner_column(group, max_parallelism=maximum, parallelism=parallelism)
     leaves = [leaf for name in key for leaf in _nullable(column_of(name), df.schema[name])]
     if partitioner.hash_scheme == "flink-sql" or not leaves:  # there NULL is an ordinary key
         return owner

@@ -20,18 +20,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from statestore.errors import CorruptionError
 from statestore.model.digest import digest_text
-from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.model.handles import GroupIndex, KeyedStateHandle, OperatorStateHandle
 from statestore.model.manifest import Entry, KeyedEntry
 from statestore.model.paths import KEY_GROUP
 from statestore.model.state import POSITION, SUBTASK, KeyedState, Layout, StateKind
 from statestore.storage import Storage
-from statestore.table.digest import rows_digest
+from statestore.table.digest import row_hashes, rows_digest
 from statestore.table.elements import stored_schema
 from statestore.table.files import open_file
 from statestore.table.hashing import key_groups
@@ -126,13 +127,15 @@ class _KeyedRows:
         self._order = RowOrder((*placed, *state.identity))
         self._elsewhere = self._null_keys = self._null_entries = 0
         self._counts = np.zeros(len(handle.key_groups), np.int64)
+        self._digests = np.zeros(len(handle.key_groups), np.uint64)
 
     def see(self, batch: pa.RecordBatch) -> int:
         """Look at rows; return their digest, without what the store has added."""
-        self._look(batch)
-        return rows_digest(batch.select(self._state.schema.names))
+        hashes = row_hashes(batch.select(self._state.schema.names))
+        self._look(batch, hashes)
+        return int(hashes.sum(dtype=np.uint64))
 
-    def _look(self, batch: pa.RecordBatch) -> None:
+    def _look(self, batch: pa.RecordBatch, hashes: npt.NDArray[np.uint64]) -> None:
         state, own = self._state, self._handle.key_groups
         self._order.see(batch)
         without_key = null_keys(batch, state)
@@ -152,7 +155,9 @@ class _KeyedRows:
             named = batch.column(KEY_GROUP)
             wrong |= np.asarray(pc.fill_null(named, -1)) != groups
         self._elsewhere += int(wrong.sum())
-        self._counts += np.bincount(groups[~wrong] - own.first, minlength=len(own))
+        places = groups[~wrong] - own.first
+        self._counts += np.bincount(places, minlength=len(own))
+        np.add.at(self._digests, places, hashes[~wrong])
 
     def flaws(self) -> Iterator[str]:
         if self._null_keys:
@@ -168,6 +173,8 @@ class _KeyedRows:
         index = self._handle.index
         if index is not None and not np.array_equal(self._counts, index.row_counts()):
             yield "its key groups have other numbers of rows than the manifest says"
+        elif index is not None and index != GroupIndex.of(self._counts, self._digests):
+            yield "its key groups have other digests than the manifest says"
 
 
 class _ElementRows:

@@ -106,7 +106,8 @@ def test_a_chosen_parallelism_is_explained(run: Run, fraud: Path, tmp_path: Path
         (("--parallelism", "many"), "'many' is neither a number nor 'auto'"),
         (("--parallelism", "auto", "--bytes-per-task", "lots"), "'lots' is no number of bytes"),
         (("--bytes-per-task", "1MiB"), "ask for parallelism 'auto'"),
-        (("--graph", "none.toml"), "no settings file none.toml"),
+        (("--parallelism", "1_0"), "'1_0' is neither a number nor 'auto'"),
+        (("--graph", "none.toml"), "no job graph none.toml; check the path"),
         (("--graph", "bad.toml"), "cycle: 'a' -> 'b' -> 'a'"),
     ],
 )

@@ -103,7 +103,7 @@ def operator_plan(parallelism: int) -> OperatorPlan:
     subtasks = tuple(
         SubtaskPlan(i, KeyGroupRange(i, i), 10, 100, 1, 3, 0) for i in range(parallelism)
     )
-    return OperatorPlan("u", parallelism, ("s",), subtasks)
+    return OperatorPlan("u", parallelism, ("s",), subtasks, stored_uid="u")
 
 
 def written(parallelism: int, *, terminal: bool, width: int = 100) -> list[str]:

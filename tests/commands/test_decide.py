@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -10,7 +11,7 @@ import pytest
 from deltalake import write_deltalake
 
 from statestore import decide
-from statestore.errors import InvalidArgumentError, NotFoundError
+from statestore.errors import CorruptionError, InvalidArgumentError, NotFoundError
 
 ROWS = pa.table({"n": list(range(20_000)), "text": [f"{i:x}" for i in range(20_000)]})
 
@@ -60,10 +61,35 @@ def test_the_older_rule_makes_powers_of_two_and_counts_what_is_broadcast(folder:
     assert new.parallelism == decide([str(folder)], bytes_per_task=per_task).parallelism
 
 
-def test_inputs_that_are_none(tmp_path: Path) -> None:
+def test_inputs_that_are_none(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(NotFoundError):
         decide([str(tmp_path / "none")])
+    (tmp_path / "empty").mkdir()
     with pytest.raises(InvalidArgumentError):
-        decide([str(tmp_path)])
+        decide([str(tmp_path / "empty")])
     with pytest.raises(InvalidArgumentError, match="bytes"):
-        decide([], bytes_per_task=0)
+        decide([str(folder)], bytes_per_task=0)
+
+
+@pytest.mark.parametrize("urls", ["/x/a.parquet", []])
+def test_inputs_are_a_list(urls: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="a list of inputs"):
+        decide(urls)
+
+
+def test_an_algorithm_that_there_is_not(folder: Path) -> None:
+    wrong: Any = "9.9"
+    with pytest.raises(InvalidArgumentError, match=r"no algorithm '9\.9'"):
+        decide([str(folder)], algorithm=wrong)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['{"add": {"path": "a"}}', "5", '{"add": 5}', '{"add": {"path": "a", "size": -5}}', "[1]"],
+)
+def test_a_malformed_delta_log_is_named(tmp_path: Path, line: str) -> None:
+    log = tmp_path / "_delta_log"
+    log.mkdir()
+    (log / "00000000000000000000.json").write_text(line)
+    with pytest.raises(CorruptionError, match=r"00000000000000000000\.json is no Delta log"):
+        decide([str(tmp_path)])

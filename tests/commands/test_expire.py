@@ -79,6 +79,34 @@ def test_a_damaged_manifest_expires_as_any_other(folder: Path) -> None:
     assert store_in(folder).checkpoints() == (4,)
 
 
+def test_a_damaged_checkpoint_does_not_count_among_those_kept(folder: Path) -> None:
+    """However new it is: what can be restored is not given up for it."""
+    for number in (3, 4):
+        (folder / manifest_path(number)).write_text("{")
+    done = store_in(folder).expire(retain=1)
+    assert (done.expired, done.kept, done.damaged) == ((1,), (2, 3, 4), (3, 4))
+    whole_again = store_in(folder)
+    assert whole_again.checkpoints() == (2, 3, 4)
+    assert whole_again.restore(checkpoint=2).checkpoint_id == 2
+    (folder / manifest_path(2)).write_text("{")
+    assert store_in(folder).expire(retain=1).expired == ()
+
+
+def test_a_snapshot_beside_it_succeeds(folder: Path) -> None:
+    """Its writer asks older checkpoints for what the newest one lacks; they may be gone by then."""
+    store = store_in(folder)
+    take_only_users(store)
+    with store.snapshot(parallelism=1) as checkpoint:
+        store_in(folder).expire(retain=1)
+        checkpoint.union("source", "offsets", [[{"partition": 0, "offset": 9}]])
+    assert store.checkpoints() == (5, 6)
+
+
+def take_only_users(store: StateStore) -> None:
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.keyed("users", "totals", [{"user": "a", "n": 1}], key="user")
+
+
 def test_a_tombstone_can_be_read_by_people(folder: Path) -> None:
     store_in(folder).expire(retain=3)
     text = (folder / tombstone_path(1)).read_text()

@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from statestore import StateStore
+from statestore.commands.data_source import resolve
 from statestore.errors import (
     InvalidArgumentError,
     ParallelismError,
+    SchemaMismatchError,
     StateNotFoundError,
     UnclaimedStateError,
 )
-from statestore.model.graph import JobGraph
+from statestore.model.graph import JobGraph, Node
 from statestore.model.operator_id import operator_id, operator_ids
 
 ROWS = [{"user": f"u{i}", "n": i} for i in range(50)]
@@ -201,3 +203,109 @@ def test_a_retry_with_the_same_id_keeps_the_graph(store: StateStore) -> None:
             checkpoint.split("clean", "pending", [[{"x": 1}], []])
     assert checkpoint.already_committed
     assert checkpoint.manifest.graph == job()
+
+
+SWAPPED = """
+[[operator]]
+name = "a"
+uid = "a"
+uid_hash = "{b}"
+
+[[operator]]
+name = "b"
+uid = "b"
+uid_hash = "{a}"
+parallelism = 3
+
+[[operator]]
+name = "c"
+uid = "new"
+uid_hash = "{c}"
+"""
+
+
+def test_states_are_written_and_planned_under_the_new_jobs_names(
+    store: StateStore, tmp_path: Path
+) -> None:
+    """Two operators have changed places, and one its uid."""
+    with store.snapshot(parallelism=2) as checkpoint:
+        for number, uid in enumerate(("a", "b", "c", "d"), start=1):
+            checkpoint.keyed(uid, "s", ROWS[: 10 * number], key="user", max_parallelism=4)
+    ids = {uid: operator_id(uid) for uid in ("a", "b", "c")}
+    graph = JobGraph.from_toml(SWAPPED.format(**ids))
+    given: dict[str, Any] = {"graph": graph, "allow_non_restored_state": True}
+    found = store.restore(**given)
+    counts = {uid: found.keyed(uid, "s").entry.rows for uid in ("a", "b", "new")}
+    assert counts == {"a": 20, "b": 10, "new": 30}
+    done = store.restore_to(tmp_path / "out", **given)
+    assert {state.uid: state.rows for state in done.states} == counts
+    assert {path.name for path in (tmp_path / "out").iterdir()} == set(counts)
+    assert len(list((tmp_path / "out" / "b" / "s").iterdir())) == 3
+    one = store.restore_to(tmp_path / "one", uid="new", name="s", **given)
+    assert [(state.uid, state.rows) for state in one.states] == [("new", 30)]
+    plan = store.plan(graph=graph)
+    rows = {of.uid: sum(s.rows for s in of.subtasks) for of in plan.operators}
+    assert rows == counts
+    assert [of.uid for of in store.plan(graph=graph, uid="new").operators] == ["new"]
+    for gone in ("c", "d"):
+        with pytest.raises(StateNotFoundError, match=f"the job graph has no operator '{gone}'"):
+            store.restore_to(tmp_path / "none", uid=gone, **given)
+        with pytest.raises(StateNotFoundError):
+            store.plan(graph=graph, uid=gone)
+
+
+def test_an_operator_keeps_its_state_through_a_change_of_uid(store: StateStore) -> None:
+    """I3: its max parallelism and key type are those that were stored under the other one."""
+    old = JobGraph.from_toml("[[operator]]\nname = 'tot'")
+    with store.snapshot(graph=old) as checkpoint:
+        checkpoint.keyed("tot", "s", ROWS, key="n", max_parallelism=64)
+    known = operator_ids(old)["tot"]
+    new = JobGraph.from_toml(f"[[operator]]\nname = 'tot'\nuid = 'totals'\nuid_hash = '{known}'")
+    with store.snapshot(graph=new) as checkpoint:
+        entry = checkpoint.keyed("totals", "s", ROWS, key="n")
+    assert entry.state.max_parallelism == 64
+    texts = [{"n": str(row["n"]), "user": row["user"]} for row in ROWS]
+    with pytest.raises(SchemaMismatchError), store.snapshot(graph=new) as checkpoint:
+        checkpoint.keyed("totals", "s", texts, key="n")
+
+
+def test_another_operator_that_only_has_its_name_is_another(store: StateStore) -> None:
+    old = JobGraph.from_toml("[[operator]]\nname = 'x'")
+    with store.snapshot(graph=old) as checkpoint:
+        checkpoint.keyed("x", "s", ROWS, key="n", max_parallelism=4)
+    other = JobGraph.from_toml("[[operator]]\nname = 'other'\nuid = 'x'\nparallelism = 8")
+    with store.snapshot(graph=other) as checkpoint:
+        entry = checkpoint.keyed("x", "s", ROWS, key="n")
+    assert entry.state.max_parallelism == 128
+
+
+def test_the_data_source_reads_an_operator_as_it_was_stored(store: StateStore) -> None:
+    take(store, job())
+    options = {"store": store.url, "operator": "totals", "state": "sums"}
+    assert len(resolve(options).per_subtask) == 4
+    wide = job(**{"lelism = 4": "lelism = 2", "max_parallelism = 8": "max_parallelism = 2"})
+    other = StateStore.open(f"{store.url}/other", table_format="parquet")
+    with other.snapshot(graph=wide, parallelism=7) as checkpoint:
+        checkpoint.keyed("totals", "sums", ROWS, key="user")
+    assert len(resolve(options | {"store": other.url}).per_subtask) == 2
+
+
+@pytest.mark.parametrize("graph", ["x", {}, 7])
+def test_what_is_no_graph_is_refused(store: StateStore, graph: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="graph is a JobGraph"):
+        store.snapshot(graph=graph)
+    take(store, job())
+    with pytest.raises(InvalidArgumentError, match="graph is a JobGraph"):
+        store.restore(graph=graph)
+
+
+def test_a_name_that_no_document_can_hold_is_refused_at_once(store: StateStore) -> None:
+    with pytest.raises(InvalidArgumentError):
+        store.snapshot(graph=JobGraph((Node("\ud800"),)))
+    assert not Path(store.url, "operators").exists()
+
+
+def test_an_unknown_operator_has_no_parallelism(store: StateStore) -> None:
+    take(store, job())
+    with pytest.raises(StateNotFoundError, match="no operator 'nope'"):
+        store.restore().parallelism_of("nope")

@@ -252,9 +252,9 @@ def test_a_state_is_named_once_in_a_checkpoint(store: StateStore) -> None:
 def test_a_name_that_no_path_can_have_is_refused(store: StateStore, uid: str, name: str) -> None:
     """Of keyed and of operator state."""
     with store.snapshot(parallelism=1) as checkpoint:
-        with pytest.raises(InvalidArgumentError, match="name"):
+        with pytest.raises(InvalidArgumentError, match=r"name|uid must not be empty"):
             checkpoint.keyed(uid, name, ROWS, key="k")
-        with pytest.raises(InvalidArgumentError, match="name"):
+        with pytest.raises(InvalidArgumentError, match=r"name|uid must not be empty"):
             checkpoint.union(uid, name, [[{"a": 1}]])
 
 
@@ -355,3 +355,23 @@ def test_a_state_left_out_for_a_while_keeps_its_key_groups(store: StateStore) ->
         store.snapshot(parallelism=2) as checkpoint,
     ):
         checkpoint.keyed("op", "state", rows, key="user", max_parallelism=32)
+
+
+def test_a_time_domain_may_be_a_word_and_belongs_to_timers(store: StateStore) -> None:
+    rows = [{"k": "a", "at": 5}]
+    with store.snapshot(parallelism=1) as checkpoint:
+        entry = checkpoint.keyed(
+            "u", "t", rows, key="k", kind="timers", entry="at", time_domain="event"
+        )
+        assert entry.state.time_domain is TimeDomain.EVENT
+        for kind, domain in (("timers", None), ("value", "event"), ("timers", "lunar")):
+            with pytest.raises(InvalidArgumentError, match="time domain"):
+                checkpoint.keyed(
+                    "u",
+                    "x",
+                    rows,
+                    key="k",
+                    kind=kind,
+                    entry="at" if kind == "timers" else (),
+                    time_domain=domain,
+                )

@@ -19,6 +19,7 @@ from statestore.model.keygroups import (
     key_group_of_hash,
     mix_hash,
     round_up_to_power_of_two,
+    subtask_of_key_group,
 )
 from tests.vectors import cases
 
@@ -135,7 +136,8 @@ def test_ranges_tile_at_every_parallelism() -> None:
             assert len(owners) == maximum
             assert max(sizes) - min(sizes) <= 1
             # subtask_of() itself, but for its check of bounds; it is sampled below.
-            assert owners == [group * parallelism // maximum for group in groups]
+            found = [subtask_of_key_group(group, maximum, parallelism) for group in groups]
+            assert found == owners
 
 
 @given(st.tuples(NUMBERS, NUMBERS), st.data())

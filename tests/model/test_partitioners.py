@@ -1,4 +1,4 @@
-"""Records take the channels that Flink gives them, and subtasks are wired as in Flink."""
+"""Records take the channels that Flink gives them; each partitioner has its edge's wiring."""
 
 from __future__ import annotations
 
@@ -25,22 +25,18 @@ from statestore.model.partitioners import (
     Rebalance,
     Rescale,
     Shuffle,
-    StateMapper,
-    Wiring,
     key_group_channel,
-    old_subtasks,
-    pointwise,
     wiring,
 )
+from statestore.model.wiring import StateMapper, Wiring, pointwise
 from tests.vectors import cases, key_of
 
 CHANNELS = cases("partitioners", "channels")
-WIRINGS = cases("partitioners", "pointwise")
-MAPPINGS = cases("partitioners", "state_mapper")
 
-ERRORS: dict[str, type[Exception]] = dict.fromkeys(
-    ("parallelism_out_of_bounds", "cannot_rescale"), ParallelismError
-) | {"broadcast_has_no_channel": InvalidArgumentError}
+ERRORS: dict[str, type[Exception]] = {
+    "parallelism_out_of_bounds": ParallelismError,
+    "broadcast_has_no_channel": InvalidArgumentError,
+}
 
 parallelisms = st.integers(1, 60)
 
@@ -76,9 +72,10 @@ def _channels(asked: dict[str, Any]) -> list[int]:
 
 
 def test_every_vector_is_asked() -> None:
-    """No case of the file is left out, and each error has its class."""
-    assert len(CHANNELS) + len(WIRINGS) + len(MAPPINGS) == len(cases("partitioners"))
-    assert {case["error"] for case in cases("partitioners") if "error" in case} == set(ERRORS)
+    """Those that are not about channels are in test_wiring.py; each error has its class."""
+    operations = {case["in"]["op"] for case in cases("partitioners")}
+    assert operations == {"channels", "pointwise", "state_mapper"}
+    assert {case["error"] for case in CHANNELS if "error" in case} == set(ERRORS)
 
 
 @pytest.mark.parametrize("number", range(len(CHANNELS)))
@@ -90,28 +87,6 @@ def test_every_record_takes_flinks_channel(number: int) -> None:
             _channels(case["in"])
     else:
         assert _channels(case["in"]) == case["out"]
-
-
-@pytest.mark.parametrize("number", range(len(WIRINGS)))
-def test_pointwise_edges_are_wired_as_in_flink(number: int) -> None:
-    """Who consumes whom, and which subtask is behind which channel."""
-    case = WIRINGS[number]
-    wired = pointwise(case["in"]["up"], case["in"]["down"])
-    assert [list(consumed) for consumed in wired.consumes] == case["out"]["consumes"]
-    assert [list(fed) for fed in wired.channels] == case["out"]["channels"]
-
-
-@pytest.mark.parametrize("number", range(len(MAPPINGS)))
-def test_old_subtasks_are_flinks(number: int) -> None:
-    """Per new subtask the old ones, or the error."""
-    asked = MAPPINGS[number]["in"]
-    mapper, old, new = asked["mapper"], asked["old"], asked["new"]
-    if "error" in MAPPINGS[number]:
-        with pytest.raises(ERRORS[MAPPINGS[number]["error"]], match="savepoint"):
-            old_subtasks(mapper, 0, old, new)
-    else:
-        got = [list(old_subtasks(mapper, subtask, old, new)) for subtask in range(new)]
-        assert got == MAPPINGS[number]["out"]
 
 
 # --- Names and sides ------------------------------------------------------------------------------
@@ -258,25 +233,9 @@ def test_max_parallelism_is_derived_when_not_given(parallelism: int) -> None:
 # --- Wiring ---------------------------------------------------------------------------------------
 
 
-@given(up=st.integers(1, 200), down=st.integers(1, 200))
-def test_both_ends_of_a_pointwise_edge_agree(up: int, down: int) -> None:
-    """Every subtask has a peer, and the two tables tell one story."""
-    wired = pointwise(up, down)
-    assert len(wired.consumes) == down
-    assert len(wired.channels) == up
-    seen = {(u, d) for d, (a, b) in enumerate(wired.consumes) for u in range(a, b + 1)}
-    assert seen == {(u, d) for u, fed in enumerate(wired.channels) for d in fed}
-    assert {u for u, _ in seen} == set(range(up))
-    assert {d for _, d in seen} == set(range(down))
-    assert len(seen) == max(up, down)
-    for fed in wired.channels:
-        assert [d % len(fed) for d in fed] == list(range(len(fed)))
-
-
 @given(up=parallelisms, down=parallelisms)
 def test_all_to_all_edges_connect_everybody(up: int, down: int) -> None:
-    """Channel i is subtask i; pointwise ones have the pointwise wiring, up to the largest."""
-    assert pointwise(32_768, 32_768).channels[-1] == (32_767,)
+    """Channel i is subtask i; pointwise ones have the pointwise wiring."""
     expected = Wiring(((0, up - 1),) * down, (tuple(range(down)),) * up)
     assert all(wiring(each, up, down) == expected for each in ALL if not each.is_pointwise)
     assert wiring(Rescale(), up, down) == pointwise(up, down)
@@ -290,32 +249,6 @@ def test_forward_needs_equal_parallelism(up: int, down: int) -> None:
     """The message says both, and what to use instead."""
     with pytest.raises(ParallelismError, match=rf"{up} to {down}.*Rescale"):
         wiring(Forward(), up, down)
-
-
-# --- In-flight records ----------------------------------------------------------------------------
-
-
-@given(old=parallelisms, new=parallelisms, mapper=st.sampled_from(list(StateMapper)))
-def test_every_old_subtask_is_taken_over(old: int, new: int, mapper: StateMapper) -> None:
-    """Nothing in flight is lost; and only FULL and RANGE hand an old subtask to several."""
-    if mapper is StateMapper.UNSUPPORTED:
-        with pytest.raises(ParallelismError, match=f"parallelism {old} to {new}"):
-            old_subtasks(mapper, new - 1, old, new)
-        return
-    taken = [old_subtasks(mapper, subtask, old, new) for subtask in range(new)]
-    counts = Counter(subtask for each in taken for subtask in each)
-    assert set(counts) == set(range(old))
-    if mapper not in (StateMapper.FULL, StateMapper.RANGE):
-        assert set(counts.values()) == {1}
-    assert all(each == tuple(sorted(each)) for each in taken)
-
-
-@given(old=parallelisms, new=parallelisms, data=st.data())
-def test_a_range_holds_everyone_who_owned_a_key(old: int, new: int, data: Any) -> None:
-    """A key's old owner is among those its new owner takes over from, at max parallelism 32768."""
-    hashed = data.draw(st.integers(-(2**31), 2**31 - 1))
-    before, after = (key_group_channel(hashed, 32_768, n) for n in (old, new))
-    assert before in old_subtasks("RANGE", after, old, new)
 
 
 # --- Arguments ------------------------------------------------------------------------------------
@@ -335,12 +268,7 @@ def test_numbers_out_of_bounds_are_refused(wrong: int) -> None:
         key_group_channel(1, wrong, 4)
     for up, down, side in ((wrong, 2, "upstream"), (2, wrong, "downstream")):
         with pytest.raises(ParallelismError, match=f"^{side} .* not {wrong}"):
-            pointwise(up, down)
-        with pytest.raises(ParallelismError, match=f"^{side} .* not {wrong}"):
             wiring(Global(), up, down)
-    for old, new, which in ((wrong, 2, "old"), (2, wrong, "new")):
-        with pytest.raises(ParallelismError, match=f"{which} parallelism .* not {wrong}"):
-            old_subtasks("FULL", 0, old, new)
 
 
 @pytest.mark.parametrize("wrong", [True, 2.0, "2", None])
@@ -350,8 +278,6 @@ def test_what_is_no_number_is_refused(wrong: Any) -> None:
         Global().channel(wrong)
     with pytest.raises(InvalidArgumentError, match="index"):
         Rescale().channel(2, index=wrong)
-    with pytest.raises(InvalidArgumentError, match="subtask"):
-        old_subtasks("FULL", wrong, 2, 2)
 
 
 @pytest.mark.parametrize("answer", [-1, 3, 2**40, None, True, 1.0, "1"])
@@ -391,8 +317,3 @@ def test_other_wrong_arguments_are_refused() -> None:
         KeyGroup(key="k", hash_scheme="python")
     with pytest.raises(InvalidArgumentError, match="function"):
         Custom(7)  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgumentError, match="ROUND_ROBIN, ARBITRARY"):
-        old_subtasks("round", 0, 2, 2)
-    for subtask in (-1, 2):
-        with pytest.raises(InvalidArgumentError, match="subtasks are 0 to 1"):
-            old_subtasks("RANGE", subtask, 4, 2)

@@ -16,7 +16,7 @@ from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry, Table
 from statestore.model.plan import assignment_of, handles_of, plan_restore, redistribution_of
 from statestore.model.redistribution import RedistributionMode
 from statestore.model.schema import Field, Schema
-from statestore.model.state import KeyedState, OperatorState, StateKind
+from statestore.model.state import KeyedState, Layout, OperatorState, StateKind
 from tests.model.values import keyed_handles
 
 
@@ -64,7 +64,7 @@ def test_a_subtask_plans_the_files_that_meet_its_range(
     data: st.DataObject, max_parallelism: int
 ) -> None:
     """I8: all of them, no other, in order of key group; whatever ranges the files have."""
-    handles = data.draw(keyed_handles(max_parallelism))
+    handles = data.draw(keyed_handles(max_parallelism, data.draw(st.sampled_from(Layout))))
     parallelism = data.draw(st.integers(1, min(max_parallelism, 20)))
     entry = keyed(handles, max_parallelism)
     for own in assignment_of(entry, parallelism).ranges():

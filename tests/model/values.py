@@ -7,12 +7,14 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.model.digest import combine
+from statestore.model.graph import JobGraph, Node
+from statestore.model.handles import GroupIndex, KeyedStateHandle, OperatorStateHandle
 from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
 from statestore.model.redistribution import RedistributionMode
 from statestore.model.schema import PRIMITIVES, DataType, Field, Schema
-from statestore.model.state import KeyedState, OperatorState, StateKind, TimeDomain
+from statestore.model.state import KeyedState, Layout, OperatorState, StateKind, TimeDomain
 
 texts = st.text(st.characters(codec="utf-8"), max_size=8)
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
@@ -63,14 +65,23 @@ schemas = _columns(0)
 
 
 @st.composite
-def keyed_handles(draw: st.DrawFn, max_parallelism: int) -> tuple[KeyedStateHandle, ...]:
-    """Files in order of key group, each of one or several."""
+def keyed_handles(
+    draw: st.DrawFn, max_parallelism: int, layout: Layout
+) -> tuple[KeyedStateHandle, ...]:
+    """Files in order of key group, each of one, or ranged of several."""
     borders = draw(st.lists(st.integers(0, max_parallelism - 1), max_size=6, unique=True))
     borders.sort()
     handles = []
     for first, behind in pairwise([*borders, max_parallelism]):
-        last = draw(st.integers(first, behind - 1))
         facts: list[Any] = [draw(counts), draw(counts), draw(counts), draw(u64), draw(tokens)]
+        facts.append(draw(st.sampled_from(["", "a", "b"])))
+        last = first
+        if layout is Layout.RANGED:
+            last = draw(st.integers(first, min(behind - 1, first + 5)))
+            rows = draw(st.lists(counts, min_size=last - first + 1, max_size=last - first + 1))
+            digests = draw(st.lists(u64, min_size=len(rows), max_size=len(rows)))
+            facts[0], facts[3] = sum(rows), combine(digests)
+            facts.append(GroupIndex.of(rows, digests))
         handles.append(KeyedStateHandle(draw(texts), KeyGroupRange(first, last), *facts))
     return tuple(handles)
 
@@ -95,9 +106,10 @@ def keyed_entries(draw: st.DrawFn, uid: str, name: str) -> KeyedEntry:
         key_types=(draw(texts),),
         max_parallelism=max_parallelism,
         hash_scheme=draw(texts),
-        time_domain=draw(st.none() | st.sampled_from(TimeDomain)),
+        time_domain=draw(st.sampled_from(TimeDomain)) if kind is StateKind.TIMERS else None,
+        layout=draw(st.sampled_from(Layout)),
     )
-    return KeyedEntry(state, draw(_tables), draw(keyed_handles(max_parallelism)))
+    return KeyedEntry(state, draw(_tables), draw(keyed_handles(max_parallelism, state.layout)))
 
 
 @st.composite
@@ -128,7 +140,15 @@ def manifests(draw: st.DrawFn) -> Manifest:
         writer=Writer(draw(texts), draw(texts), draw(texts)),
         keyed=tuple(keyed),
         operator=tuple(operator),
+        graph=draw(st.none() | _graphs(parallelism)),
     )
+
+
+def _graphs(parallelism: int) -> st.SearchStrategy[JobGraph]:
+    """Jobs all of whose operators have this parallelism."""
+    nodes = st.builds(Node, names, parallelism=st.just(parallelism))
+    lists = st.lists(nodes, max_size=3, unique_by=lambda node: node.name)
+    return lists.map(lambda given: JobGraph(tuple(given)))
 
 
 _tables = st.builds(

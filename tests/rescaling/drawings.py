@@ -23,11 +23,11 @@ from statestore.model.partitioners import (
     Partitioner,
     Rebalance,
     Rescale,
-    old_subtasks,
 )
 from statestore.model.partitioners import (
     wiring as wires,
 )
+from statestore.model.wiring import old_subtasks
 from statestore.sources.offsets import subtask_of_partition
 from tests.rescaling.job import NEW, OLD, STORE, Job
 from tests.rescaling.layout import cells, cut, table

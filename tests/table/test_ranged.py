@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from collections import Counter
@@ -211,3 +212,76 @@ def test_auto_goes_by_the_rows_of_a_key_group(
             "users", "totals", rows, key="user", max_parallelism=max_parallelism
         )
     assert entry.state.layout == layout
+
+
+@pytest.mark.parametrize(
+    "options", [{"row_group_rows": 1}, {"row_group_rows": 5, "row_group_bytes": 64}]
+)
+def test_row_groups_may_be_tiny(tmp_path: Path, options: dict[str, int]) -> None:
+    store = store_in(tmp_path, **options)
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.keyed("users", "totals", ROWS[:50], key="user", max_parallelism=8)
+    assert sum(map(len, rows(store, 3))) == 50
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"row_group_rows": 0}, {"row_group_bytes": -1}, {"zstd_level": 99}, {"file_bytes": 0}]
+)
+def test_options_out_of_bounds_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgumentError, match=next(iter(wrong))):
+        ParquetOptions(**wrong)
+
+
+def test_a_subtask_without_rows_opens_nothing(tmp_path: Path) -> None:
+    """I8."""
+    store = store_in(tmp_path)
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.keyed("users", "totals", ROWS[:2], key="user", max_parallelism=1000)
+    plan = store.plan(parallelism=1000)
+    assert plan.files == 2
+    assert sum(map(len, rows(store, 1000))) == 2
+
+
+@pytest.mark.parametrize("per_task", [5_000, 50_000])
+def test_auto_parallelism_goes_by_the_rows_of_each_key_group(tmp_path: Path, per_task: int) -> None:
+    """A key group with most of the rows is not spread over its file's range."""
+    store = store_in(tmp_path)
+    many = [{"user": "one", "position": i, "text": f"{i:030x}"} for i in range(20_000)]
+    few = [{"user": f"u{i}", "position": 0, "text": "x"} for i in range(300)]
+    with store.snapshot(parallelism=1) as checkpoint:
+        entry = checkpoint.list("users", "texts", [*many, *few], key="user", max_parallelism=128)
+    plan = store.plan(parallelism="auto", bytes_per_task=per_task)
+    (choice,) = plan.choices
+    (subtasks,) = (of.subtasks for of in plan.operators)
+    largest = max(subtask.size_bytes for subtask in subtasks)
+    assert abs(choice.decision.largest_by_number - largest) <= 128
+    assert largest > entry.size_bytes * 0.9
+
+
+def test_verify_finds_digests_of_other_key_groups(tmp_path: Path) -> None:
+    """I7: also when they still add up to the file's."""
+    store = store_in(tmp_path)
+    take(store)
+    name = tmp_path / "checkpoints" / "0000000001.json"
+    document = json.loads(name.read_text())
+    document.pop("sha256")
+    files = document["operators"][0]["keyed"][0]["files"]
+    raw = base64.b64decode(files["group_digests"][0])
+    files["group_digests"] = [base64.b64encode(raw[8:16] + raw[:8] + raw[16:]).decode()]
+    name.write_bytes(document_bytes(document))
+    report = store.verify(deep=True)
+    assert [file.what for file in report.broken] == [
+        ("its key groups have other digests than the manifest says",)
+    ]
+
+
+def test_a_partitioned_file_has_one_key_group(tmp_path: Path) -> None:
+    store = store_in(tmp_path)
+    take(store)
+    name = tmp_path / "checkpoints" / "0000000001.json"
+    document = json.loads(name.read_text())
+    document.pop("sha256")
+    document["operators"][0]["keyed"][0]["layout"] = "partitioned"
+    name.write_bytes(document_bytes(document))
+    with pytest.raises(MalformedManifestError, match="has several key groups, but no index"):
+        store.manifest()

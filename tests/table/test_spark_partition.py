@@ -27,8 +27,8 @@ from statestore.model.partitioners import (
     Rebalance,
     Rescale,
     Shuffle,
-    pointwise,
 )
+from statestore.model.wiring import pointwise
 from statestore.table.spark_hashing import key_hash_column
 from tests.vectors import cases, key_of
 
