@@ -16,7 +16,7 @@ import pytest
 
 from statestore.storage import LocalStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
-from tests.faults.cases import copy_of, over, settle, take
+from tests.faults.cases import copy_of, over, settle, take, whole
 from tests.faults.test_reading import restore_to
 from tests.faults.test_snapshot import commit_in
 
@@ -78,6 +78,11 @@ def put_and_die(folder: Path, system_call: str, at: int) -> None:
     LocalStorage(str(folder)).put_if_absent("checkpoints/0000000002.json", b"x" * 100_000)
 
 
+def expire_and_die(folder: Path, at: int) -> None:
+    fault = Fault(at, FaultKind.KILLED)
+    over(FaultyStorage(LocalStorage(str(folder)), fault)).expire(retain=1)
+
+
 def begun(base: Path, folder: Path, number: int) -> Path:
     """Return a store whose next checkpoint is this one; before the first there is no store."""
     return folder if number == 1 else copy_of(base, folder)
@@ -136,6 +141,26 @@ def test_an_export_killed_while_its_folders_move_up_is_run_again(
     assert dies(rename_and_die, (base, fast_path / "to", at)) == [True]
     assert len(list((fast_path / "to" / "out").iterdir())) == at
     assert restore_to(over(LocalStorage(str(base))), fast_path / "to") == right
+
+
+def test_an_expire_killed_at_any_call_is_run_again(base: Path, fast_path: Path) -> None:
+    """I4, I6, I10: the oldest go first, what stays is whole, and no number returns."""
+    full = copy_of(base, fast_path / "full")
+    for number in (2, 3):
+        take(over(LocalStorage(str(full))), number)
+    counted = copy_of(full, fast_path / "counted")
+    calls = calls_of(LocalStorage(str(counted)), lambda storage: over(storage).expire(retain=1))
+    folders = [copy_of(full, fast_path / str(call.number)) for call in calls]
+    runs = [(folder, call.number) for folder, call in zip(folders, calls, strict=True)]
+    assert all(dies(expire_and_die, *runs))
+    for folder in folders:
+        store = over(LocalStorage(str(folder)))
+        assert store.checkpoints() in ((1, 2, 3), (2, 3), (3,))
+        whole(store, 3)
+        store.expire(retain=1)
+        assert store.checkpoints() == (3,)
+        take(store, 4)
+        assert store.checkpoints() == (3, 4)
 
 
 @pytest.mark.parametrize(

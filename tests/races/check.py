@@ -48,6 +48,7 @@ def problems(race: Race, tries: Sequence[Try], url: str, options: dict[str, Any]
         *_winners(tries, manifests, claims),
         *_contents(race, tries, store, manifests),
         *_order(tries, manifests, claims),
+        *_refused(tries),
         *itertools.chain.from_iterable(_loser(each, manifests, claims) for each in tries),
     ]
     if set(storage.list("operators")) != named:
@@ -112,10 +113,22 @@ def _order(
             yield f"{later} came after {earlier}"
 
 
+def _refused(tries: Sequence[Try]) -> Iterator[str]:
+    """An id is refused that was asked for, and that was not visible when it was asked for.
+
+    It may become visible later: a writer that stalled before its put commits below ids that were
+    visible by then.
+    """
+    done = {each.id: each.ended for each in tries if each.outcome == "committed"}
+    for each in tries:
+        if each.outcome != "refused":
+            continue
+        if each.asked_id is None or done.get(each.asked_id, each.ended) < each.began:
+            yield f"an id is refused that is visible, or was not asked for: {each}"
+
+
 def _loser(each: Try, manifests: dict[int, Manifest], claims: Sequence[Claim]) -> Iterator[str]:
     """A loser names a real winner or a newer writer, and lost to it by right."""
-    if each.outcome == "refused" and (each.asked_id is None or each.asked_id in manifests):
-        yield f"an id is refused that is visible, or was not asked for: {each}"
     if each.outcome != "conflict":
         return
     taken, replaced = TAKEN.search(each.message), REPLACED.search(each.message)
