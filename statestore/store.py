@@ -24,6 +24,7 @@ from statestore.commands.verify import VerifyReport
 from statestore.errors import InvalidArgumentError
 from statestore.fence import Fence
 from statestore.model.graph import JobGraph
+from statestore.model.host_placement import LOCALITY, OperatorPlacement, place_operator
 from statestore.model.manifest import Manifest
 from statestore.model.plan import RestorePlan
 from statestore.model.target import RestoreTarget
@@ -287,6 +288,29 @@ class StateStore:
         local = self._data.copies() if isinstance(self._data, CachedStorage) else frozenset()
         target = RestoreTarget(parallelism=parallelism, bytes_per_task=bytes_per_task, graph=graph)
         return plan_command.plan(self.manifest(checkpoint), target, uid, name, local)
+
+    def place(
+        self,
+        hosts: Mapping[str, int],
+        *,
+        strategy: str = LOCALITY,
+        parallelism: int | Literal["auto"] | None = None,
+        checkpoint: int | str = "latest",
+        bytes_per_task: int | None = None,
+        graph: JobGraph | None = None,
+    ) -> tuple[OperatorPlacement, ...]:
+        """Return, per operator, on which host each subtask should run to find its state there.
+
+        ``hosts`` says how many slots each offers, of every operator's own; copies are where they
+        were written with a local cache. ``strategy`` is ``locality`` (Flink's adaptive scheduler),
+        ``default``, ``evenly``, ``previous-default`` or ``previous-evenly`` (its default
+        scheduler); the other arguments are those of :meth:`plan`. Raises InvalidArgumentError for
+        too few slots or an unknown strategy, and what :meth:`plan` raises.
+        """
+        manifest = self.manifest(checkpoint)
+        target = RestoreTarget(parallelism=parallelism, bytes_per_task=bytes_per_task, graph=graph)
+        operators = plan_command.plan(manifest, target).operators
+        return tuple(place_operator(manifest, plan, hosts, strategy) for plan in operators)
 
     def expire(self, *, retain: int, dry_run: bool = False) -> ExpiredCheckpoints:
         """Give up all but the newest ``retain`` checkpoints: they are invisible from now on.

@@ -20,7 +20,8 @@ plan      store, id, old_parallelism, parallelism, size_bytes, local_bytes, file
           first_guess, ranges_at_limit, parallelism, largest_subtask_bytes,
           largest_byte_range_bytes], matching (null without a graph): operators: [name, operator_id,
           outcome, found_by, stored], dropped, ignored: [operator_id, uid, name, states, rows,
-          size_bytes], hints: [operator, uid, uid_hash, stored, reason]; the same for
+          size_bytes], hints: [operator, uid, uid_hash, stored, reason]; placements (with
+          ``--hosts``): [uid, strategy, subtasks: [subtask, host, local_bytes]]; the same for
           ``restore --dry-run``
 restore   store, id, parallelism, directory, format, rows, size_bytes, files,
           states: [uid, name, rows, size_bytes, files, proof {stored {rows, digest}, subtasks:
@@ -190,6 +191,7 @@ def _(result: PlannedRestore) -> Document:
         "operators": [_operator(operator) for operator in plan.operators],
         "choices": choices_document(plan.choices),
         "matching": matching_document(plan.matching),
+        "placements": [asdict(placement) for placement in result.placements],
     }
 
 

@@ -157,6 +157,13 @@ def _(result: PlannedRestore, page: Page) -> None:
         page.line()
         page.line(f"operator {operator.uid} ({', '.join(operator.states)})", "bold")
         write_subtasks(page, operator)
+    for placement, operator in zip(result.placements, plan.operators, strict=False):
+        page.line()
+        total = sum(subtask.size_bytes for subtask in operator.subtasks)
+        local = f"{size(placement.local_bytes)} of {size(total)} stay local"
+        page.line(f"operator {placement.uid} on hosts, {placement.strategy}: {local}", "bold")
+        for placed in placement.subtasks:
+            page.line(f"  {placed.subtask:>5}  {placed.host}  {size(placed.local_bytes)} local")
 
 
 @write_text.register

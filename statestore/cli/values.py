@@ -10,6 +10,7 @@ from statestore.commands.expire import ExpiredCheckpoints
 from statestore.commands.export import ExportedCheckpoint
 from statestore.commands.verify import VerifyReport
 from statestore.errors import StateStoreError
+from statestore.model.host_placement import OperatorPlacement
 from statestore.model.manifest import KeyedEntry, Manifest
 from statestore.model.plan import RestorePlan
 from statestore.settings import Setting
@@ -75,10 +76,11 @@ class ShownGraph(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRestore(Result):
-    """Who would read what."""
+    """Who would read what, and if hosts were named, where."""
 
     store: str
     plan: RestorePlan
+    placements: tuple[OperatorPlacement, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,14 +13,23 @@ files lies names no host: nothing is gained there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from statestore.model.handles import KeyedStateHandle
 from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
 from statestore.model.placement import PreviousAllocation, place_subtasks
 
-__all__ = ["HostSlots", "preferred_hosts", "previous_allocations"]
+__all__ = ["HostSlots", "Piece", "pieces_of_hosts", "preferred_hosts", "previous_allocations"]
+
+
+class Piece(NamedTuple):
+    """First and last key group that a host holds of a subtask's state, and the bytes."""
+
+    first: int
+    last: int
+    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +66,7 @@ def previous_allocations(
 
     Raises InvalidArgumentError when a handle's key groups are not below max parallelism.
     """
-    held: dict[str, dict[int, tuple[int, int, int]]] = {}
-    for handle in handles:
-        if handle.host:
-            _add(held.setdefault(handle.host, {}), handle, assignment)
+    held = pieces_of_hosts(handles, assignment)
     most: dict[int, int] = {}
     for pieces in held.values():
         for subtask, (_, _, size_bytes) in pieces.items():
@@ -99,8 +105,19 @@ def preferred_hosts(
     return tuple(pair[1] if pair in held else "" for pair in wanted)
 
 
+def pieces_of_hosts(
+    handles: Iterable[KeyedStateHandle], assignment: KeyGroupAssignment
+) -> dict[str, dict[int, Piece]]:
+    """Return, per host and new subtask, what the host holds of the subtask's state."""
+    held: dict[str, dict[int, Piece]] = {}
+    for handle in handles:
+        if handle.host:
+            _add(held.setdefault(handle.host, {}), handle, assignment)
+    return held
+
+
 def _add(
-    pieces: dict[int, tuple[int, int, int]],
+    pieces: dict[int, Piece],
     handle: KeyedStateHandle,
     assignment: KeyGroupAssignment,
 ) -> None:
@@ -114,4 +131,4 @@ def _add(
             first, last = max(first, owned.first), min(last, owned.last)
             size_bytes = size_bytes * (last - first + 1) // len(groups)
         low, high, total = pieces.get(subtask, (first, last, 0))
-        pieces[subtask] = (min(low, first), max(high, last), total + size_bytes)
+        pieces[subtask] = Piece(min(low, first), max(high, last), total + size_bytes)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 
+from statestore import StateStore
 from tests.cli.conftest import JOB
 
 Run = Callable[..., Result]
@@ -120,3 +122,30 @@ def test_what_a_plan_refuses(
     done = run("plan", *arguments, "--store", fraud)
     assert done.exit_code == 2
     assert message in done.stderr
+
+
+def test_subtasks_are_placed_on_hosts(run: Run, tmp_path: Path) -> None:
+    store = StateStore.open(
+        str(tmp_path / "store"), table_format="parquet", local_cache=tmp_path / "cache"
+    )
+    rows = [{"user": f"u{i}", "n": i} for i in range(40)]
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.keyed("users", "totals", rows, key="user", max_parallelism=4)
+    here = socket.gethostname()
+    options = ("--parallelism", "2", "--hosts", f"other=1,{here}=2", "--store", store.url)
+    done = run("plan", *options)
+    assert (done.exit_code, done.stderr) == (0, "")
+    size = store.manifest().size_bytes
+    assert "operator users on hosts, locality:" in done.stdout
+    assert f"      0  {here}" in done.stdout
+    document = json.loads(run("plan", *options, "--output", "json").stdout)
+    (placement,) = document["placements"]
+    assert [one["host"] for one in placement["subtasks"]] == [here, here]
+    assert sum(one["local_bytes"] for one in placement["subtasks"]) == size
+
+
+@pytest.mark.parametrize("hosts", ["a", "a=x", "a=1,a=2", "=1", "a=-1", ""])
+def test_hosts_that_are_none(run: Run, fraud: Path, hosts: str) -> None:
+    done = run("plan", "--hosts", hosts, "--store", fraud)
+    assert done.exit_code == 2
+    assert "is not HOST=SLOTS,HOST=SLOTS" in done.stderr
