@@ -127,6 +127,7 @@ class CheckpointWriter:
         entry: Columns = (),
         time_domain: TimeDomain | str | None = None,
         layout: Layout | str | None = None,
+        placed: bool = False,
     ) -> KeyedEntry:
         """Write a keyed state: one row per key and namespace unless ``kind`` says otherwise.
 
@@ -136,7 +137,9 @@ class CheckpointWriter:
         for this parallelism. ``layout`` is ``partitioned`` (a file per key group), ``ranged`` (few
         files, each with a range of key groups) or ``auto``, which takes ranged files for fewer than
         2,048 rows a key group; by default what the store was opened with. It may be another one at
-        every checkpoint. Returns
+        every checkpoint. ``placed`` says that Spark partition i of a DataFrame holds subtask i's
+        rows and no others, as a restore at this parallelism left them: then nothing is shuffled,
+        and a row that lies elsewhere is refused. Returns
         what the manifest will say. Raises NullKeyError, DuplicateKeyError, UnsupportedTypeError,
         SchemaMismatchError or ParallelismError before anything is visible.
         """
@@ -167,7 +170,12 @@ class CheckpointWriter:
         )
         folder = keyed_table(uid, name)
         target = KeyedTarget(
-            attempt.catalog.storage, folder, attempt.checkpoint_id, state, attempt.parquet
+            attempt.catalog.storage,
+            folder,
+            attempt.checkpoint_id,
+            state,
+            attempt.parquet,
+            placed=placed,
         )
         handles = engine.write_keyed(rows, parallelism, target)
         written = KeyedEntry(state, TableRef(attempt.table.format, folder), handles)

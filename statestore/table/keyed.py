@@ -42,13 +42,17 @@ _ONE_ARRAY_BYTES = 2**30
 
 @dataclass(frozen=True)
 class KeyedTarget:
-    """Where a keyed state of one checkpoint is written, and how; can be pickled to a worker."""
+    """Where a keyed state of one checkpoint is written, and how; can be pickled to a worker.
+
+    ``placed`` says that the rows of a DataFrame lie where they belong already.
+    """
 
     storage: Storage
     folder: str
     checkpoint_id: int
     state: KeyedState
     options: ParquetOptions = field(default_factory=ParquetOptions)
+    placed: bool = False
 
 
 def write_grouped(

@@ -12,19 +12,30 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from statestore.errors import NullKeyError, StateStoreError
+from statestore.errors import InvalidArgumentError, NullKeyError, StateStoreError
 from statestore.model.handles import KeyedStateHandle
+from statestore.model.keygroups import KeyGroupAssignment
 from statestore.model.paths import KEY_GROUP
 from statestore.model.schema import Schema, schema_from_json
 from statestore.model.state import KeyedState
 from statestore.table.keyed import KeyedTarget, null_key_error, write_grouped
 from statestore.table.spark_hashing import check_spark_key, key_group_column, subtask_column
 
-__all__ = ["collect", "key_types", "rows_known", "schema_of", "spark_schema", "write_keyed"]
+__all__ = [
+    "collect",
+    "grouped_rows",
+    "key_types",
+    "rows_known",
+    "schema_of",
+    "spark_schema",
+    "write_keyed",
+]
 
 _OUTCOME = "outcome binary"
 
@@ -68,8 +79,8 @@ def write_keyed(
     """
     outcomes = [
         pickle.loads(row.outcome)
-        for row in _grouped_rows(df, parallelism, target.state)
-        .mapInArrow(_task(target), _OUTCOME)
+        for row in grouped_rows(df, parallelism, target)
+        .mapInArrow(_task(target, parallelism), _OUTCOME)
         .collect()
     ]
     errors = [outcome for outcome in outcomes if isinstance(outcome, StateStoreError)]
@@ -82,7 +93,9 @@ def write_keyed(
     return tuple(handles)
 
 
-def _grouped_rows(df: DataFrame, parallelism: int, state: KeyedState) -> DataFrame:
+def grouped_rows(df: DataFrame, parallelism: int, target: KeyedTarget) -> DataFrame:
+    """Return the rows with their key group, in its order, Spark partition i being subtask i."""
+    state = target.state
     key_group = key_group_column(
         df.schema, state.key, max_parallelism=state.max_parallelism, hash_scheme=state.hash_scheme
     )
@@ -90,21 +103,44 @@ def _grouped_rows(df: DataFrame, parallelism: int, state: KeyedState) -> DataFra
     subtask = subtask_column(
         F.col(KEY_GROUP), max_parallelism=state.max_parallelism, parallelism=parallelism
     )
+    lying = rows if target.placed else rows.repartitionById(parallelism, subtask)
     # By one small number alone, which Spark sorts by radix; each key group's rows are brought into
     # order where they are written, without a comparison of strings in the JVM.
-    return rows.repartitionById(parallelism, subtask).sortWithinPartitions(KEY_GROUP)
+    return lying.sortWithinPartitions(KEY_GROUP)
 
 
-def _task(target: KeyedTarget) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _task(
+    target: KeyedTarget, parallelism: int
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         outcome: tuple[KeyedStateHandle, ...] | StateStoreError
         try:
-            outcome = write_grouped(batches, target)
+            own = _checked_place(batches, target, parallelism) if target.placed else batches
+            outcome = write_grouped(own, target)
         except StateStoreError as error:  # raised on the driver, as itself
             outcome = error
         yield pa.RecordBatch.from_pydict({"outcome": [pickle.dumps(outcome)]})
 
     return write
+
+
+def _checked_place(
+    batches: Iterable[pa.RecordBatch], target: KeyedTarget, parallelism: int
+) -> Iterator[pa.RecordBatch]:
+    """Pass rows on; InvalidArgumentError for one that another subtask owns."""
+    context = TaskContext.get()
+    assert context is not None  # this runs in a task
+    here, state = context.partitionId(), target.state
+    assignment = KeyGroupAssignment(max_parallelism=state.max_parallelism, parallelism=parallelism)
+    for batch in batches:
+        for group in pc.min_max(batch.column(KEY_GROUP)).as_py().values():
+            if group is not None and assignment.subtask_of(group) != here:
+                raise InvalidArgumentError(
+                    f"{state} is said to be placed, and Spark partition {here} has a row of key "
+                    f"group {group}, which belongs to subtask {assignment.subtask_of(group)} of "
+                    f"{parallelism}; leave out placed=True"
+                )
+        yield batch
 
 
 def _one_of(errors: list[StateStoreError], state: KeyedState) -> StateStoreError:

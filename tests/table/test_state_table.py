@@ -14,7 +14,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from statestore import StateStore, errors
+from statestore.storage import LocalStorage
 from statestore.table.files import ParquetOptions
+from statestore.table.keyed import KeyedTarget
+from statestore.table.spark import grouped_rows
 from statestore.testing.table_suite import (
     StateTableSuite,
     publish,
@@ -39,6 +42,27 @@ class TestParquetTable(StateTableSuite):
         take(store, users)
         assert store.manifest().keyed[0].table.version is None
         assert not (Path(store.url) / TABLE / "_delta_log").exists()
+
+    def test_rows_that_lie_right_are_not_shuffled(self, store: StateStore, users: Any) -> None:
+        """I7: what a restore gave, updated, at the same parallelism; and no row lies wrong."""
+        take(store, users)
+        restored = store.restore(parallelism=3).keyed("totals", "total")
+        updated = restored.dataframe().drop("key_group").withColumn("total", F.col("total") + 1)
+        with store.snapshot(parallelism=3) as checkpoint:
+            entry = checkpoint.keyed("totals", "total", updated, key="user", placed=True)
+        target = KeyedTarget(LocalStorage(store.url), "t", 2, entry.state, placed=True)
+        plan = grouped_rows(updated, 3, target)._jdf.queryExecution().executedPlan().toString()
+        assert "Exchange" not in plan
+        found = store.restore(parallelism=5).keyed("totals", "total")
+        wanted = users.withColumn("total", F.col("total") + 1)
+        assert spark_rows(found.dataframe()) == rows_of(wanted)
+        for wrong in (users, updated.repartition(7), updated.coalesce(1)):
+            with (
+                pytest.raises(errors.InvalidArgumentError, match="is said to be placed"),
+                store.snapshot(parallelism=3) as checkpoint,
+            ):
+                checkpoint.keyed("totals", "total", wrong, key="user", placed=True)
+        assert store.checkpoints() == (1, 2)
 
 
 class TestRangedFiles(StateTableSuite):
