@@ -22,14 +22,17 @@ from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 from rich.table import Table
 
+from bench.counts import counts_of, lookup_of
 from bench.state import state_rows
 from statestore import StateStore
 from statestore.commands.restore import RestoredKeyedState
 from statestore.table.session import spark_session
+from statestore.table.spark_hashing import key_group_column, subtask_column
 
 PARALLELISM = 4
 MAX_PARALLELISM = 128
-RESTORED_AT = (3, 16)
+RESTORED_AT = (3, 16, 64)
+PLAIN, SHUFFLED = "write.parquet, no shuffle", "repartitionById, write.parquet"
 
 
 def main() -> None:
@@ -40,8 +43,18 @@ def main() -> None:
         rows = state_rows(spark, arguments.rows).persist()
         rows.count()
         results = measure(spark, rows, Path(folder), arguments.repeats)
+        url = str(Path(folder) / "store")
+        counts = [counts_of(url, parallelism) for parallelism in RESTORED_AT]
+        users = [f"user-{number:09d}" for number in range(0, arguments.rows, arguments.rows // 100)]
+        lookup = lookup_of(url, users)
     spark.stop()
-    document = {"rows": arguments.rows, "repeats": arguments.repeats, "results": results}
+    document = {
+        "rows": arguments.rows,
+        "repeats": arguments.repeats,
+        "results": results,
+        "counts": counts,
+        "lookup": lookup,
+    }
     arguments.json.write_text(json.dumps(document, indent=2) + "\n")
     show(document)
 
@@ -51,19 +64,42 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Return one result per measured thing, floors first, each a dictionary of plain values."""
     store = StateStore.open(str(folder / "store"), spark=spark)
-    plain = folder / "plain"
+    with store.snapshot(parallelism=PARALLELISM) as checkpoint:
+        checkpoint.keyed("bench", "state", rows, key="user", max_parallelism=MAX_PARALLELISM)
+    writes = in_turn(_writes(store, rows, folder / "plain"), repeats)
+    reads = in_turn(_reads(spark, store), repeats)
+    floors = {name: PLAIN for name in writes if name != PLAIN}
+    floors |= {name: _floor(name) for name in reads if name.startswith("restore")}
+    return results_of(writes | reads, floors, store.manifest().size_bytes)
 
-    def snapshot() -> None:
+
+def _writes(store: StateStore, rows: DataFrame, plain: Path) -> dict[str, Callable[[], object]]:
+    def snapshot(frame: DataFrame, *, placed: bool) -> None:
         with store.snapshot(parallelism=PARALLELISM) as checkpoint:
-            checkpoint.keyed("bench", "state", rows, key="user", max_parallelism=MAX_PARALLELISM)
+            checkpoint.keyed("bench", "state", frame, key="user", placed=placed)
 
-    def write_plain() -> None:
-        rows.write.mode("overwrite").option("compression", "zstd").parquet(str(plain))
+    def write_plain(frame: DataFrame) -> None:
+        frame.write.mode("overwrite").option("compression", "zstd").parquet(str(plain))
 
-    writes = in_turn({"write.parquet, no shuffle": write_plain, "snapshot": snapshot}, repeats)
+    # What the job before this one left in Spark's memory, where it belongs.
+    restored = store.restore(parallelism=PARALLELISM).keyed("bench", "state")
+    lying = restored.dataframe().drop("key_group").persist()
+    lying.count()
+    key_group = key_group_column(
+        rows.schema, ("user",), max_parallelism=MAX_PARALLELISM, hash_scheme="java"
+    )
+    subtask = subtask_column(key_group, max_parallelism=MAX_PARALLELISM, parallelism=PARALLELISM)
+    return {
+        PLAIN: partial(write_plain, rows),
+        SHUFFLED: partial(write_plain, rows.repartitionById(PARALLELISM, subtask)),
+        "snapshot": partial(snapshot, rows, placed=False),
+        "snapshot of rows that lie right": partial(snapshot, lying, placed=True),
+    }
+
+
+def _reads(spark: SparkSession, store: StateStore) -> dict[str, Callable[[], object]]:
     entry = store.manifest().keyed[0]
-    data = f"{store.url}/{entry.table.path}/key_group=*/{store.checkpoints()[-1]:010}-*.parquet"
-    files = sorted(str(path) for path in Path("/").glob(data.lstrip("/")))
+    files = [f"{store.url}/{entry.table.path}/{handle.path}" for handle in entry.handles]
     runs: dict[str, Callable[[], object]] = {
         "read.parquet of the same files": lambda: noop(spark.read.parquet(*files)),
         "pyarrow, the same files, one thread": lambda: read_arrow(files),
@@ -72,15 +108,7 @@ def measure(
         restored = store.restore(parallelism=parallelism).keyed("bench", "state")
         runs[f"restore {PARALLELISM} -> {parallelism}, Spark"] = partial(restore_spark, restored)
         runs[f"restore {PARALLELISM} -> {parallelism}, Arrow"] = partial(restore_arrow, restored)
-    reads = in_turn(runs, repeats)
-    return [
-        *results_of(writes, {"snapshot": "write.parquet, no shuffle"}, entry.size_bytes),
-        *results_of(
-            reads,
-            {name: _floor(name) for name in runs if name.startswith("restore")},
-            entry.size_bytes,
-        ),
-    ]
+    return runs
 
 
 def in_turn(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
@@ -154,6 +182,8 @@ def show(document: dict[str, Any]) -> None:
             f"{result['bytes']:,}",
         )
     Console(width=120).print(table)
+    for counted in (*document["counts"], document["lookup"]):
+        print(", ".join(f"{name} {value}" for name, value in counted.items()))
 
 
 def _floor(name: str) -> str:
