@@ -26,13 +26,13 @@ from statestore.model.keygroups import KeyGroupAssignment
 from statestore.model.paths import KEY_GROUP
 from statestore.store import StateStore
 from statestore.table.digest import rows_digest
+from statestore.testing.counting import CountingStorage
 from statestore.testing.reference import (
     ReferenceCheckpoint,
     ReferenceKeyed,
     ReferenceOperator,
     canonical,
 )
-from tests.counting import CountingStorage, counting_store
 from tests.strategies import KeyedCase, element_lists, keyed_cases, parallelisms
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def test_a_subtask_opens_files_of_its_own_key_groups_once(
     assignment = KeyGroupAssignment(max_parallelism=case.max_parallelism, parallelism=parallelism)
     with tempfile.TemporaryDirectory() as folder:
         storage = CountingStorage(folder)
-        store = counting_store(storage)
+        store = StateStore.over(storage, table_format="parquet")
         with store.snapshot(parallelism=1) as checkpoint:
             entry = case.write(checkpoint, UID, NAME)
         state = store.restore(parallelism=parallelism).keyed(UID, NAME)
@@ -128,7 +128,7 @@ def test_get_equals_filtering_all_rows(data: st.DataObject, case: KeyedCase) -> 
     """Every stored key, and one that is not, from at most one file (I8)."""
     with tempfile.TemporaryDirectory() as folder:
         storage = CountingStorage(folder)
-        store = counting_store(storage)
+        store = StateStore.over(storage, table_format="parquet")
         with store.snapshot(parallelism=1) as checkpoint:
             entry = case.write(checkpoint, UID, NAME)
         oracle = ReferenceKeyed(entry.state, tuple(case.rows.to_pylist()))

@@ -16,7 +16,7 @@ from statestore.model.handles import OperatorStateHandle
 from statestore.storage import LocalStorage
 from statestore.table.digest import rows_digest
 from statestore.table.files import FileWriter, ParquetOptions, open_file, read_batches
-from tests.counting import CountingStorage
+from statestore.testing.counting import CountingStorage
 
 ROWS = pa.table(
     {

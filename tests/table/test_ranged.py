@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,8 +18,8 @@ from statestore import KeyGroupAssignment, StateStore
 from statestore.errors import DuplicateKeyError, InvalidArgumentError, MalformedManifestError
 from statestore.model.document import document_bytes
 from statestore.model.manifest import KeyedEntry
-from statestore.storage import LocalStorage
 from statestore.table.files import ParquetOptions
+from statestore.testing.counting import CountingStorage
 
 ROWS = [{"user": f"user-{i:05}", "n": i, "text": f"{i:x}" * 5} for i in range(6000)]
 
@@ -101,43 +101,11 @@ def test_a_subtask_reads_its_row_groups_alone(tmp_path: Path) -> None:
     rows = [row | {"text": hashlib.sha512(str(row).encode()).hexdigest()} for row in ROWS]
     with store_in(tmp_path).snapshot(parallelism=1) as checkpoint:
         entry = checkpoint.keyed("users", "totals", rows, key="user", max_parallelism=64)
-    storage = BytesCounted(str(tmp_path))
+    storage = CountingStorage(str(tmp_path))
     keyed = StateStore.over(storage).restore(parallelism=16).keyed("users", "totals")
     assert keyed.subtask(5).read_all().num_rows > 0
-    assert storage.opened == 1
+    assert storage.opened.total() == 1
     assert storage.bytes_read < entry.size_bytes / 4
-
-
-class BytesCounted(LocalStorage):
-    """Counts the files that are opened, and the bytes that are read of them."""
-
-    opened = bytes_read = 0
-
-    def native_path(self, name: str) -> str | None:
-        return None
-
-    def open_read(self, name: str) -> BinaryIO:
-        self.opened += 1
-        return cast(BinaryIO, CountedFile(super().open_read(name), self))
-
-
-class CountedFile:
-    def __init__(self, file: BinaryIO, storage: BytesCounted) -> None:
-        self._file, self._storage = file, storage
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-    def __enter__(self) -> CountedFile:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._file.close()
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._file.read(size)
-        self._storage.bytes_read += len(data)
-        return data
 
 
 def test_a_key_is_found_in_its_row_group(tmp_path: Path) -> None:
@@ -183,9 +151,7 @@ def test_duplicates_and_other_wrong_rows_are_refused(tmp_path: Path) -> None:
 def test_an_index_that_does_not_add_up_is_refused(tmp_path: Path) -> None:
     store = store_in(tmp_path)
     take(store)
-    name = tmp_path / "checkpoints" / "0000000001.json"
-    document = json.loads(name.read_text())
-    document.pop("sha256")
+    name, document = manifest_of(tmp_path)
     files = document["operators"][0]["keyed"][0]["files"]
     for member in ("group_rows", "group_digests"):
         good = files[member]
@@ -262,9 +228,7 @@ def test_verify_finds_digests_of_other_key_groups(tmp_path: Path) -> None:
     """I7: also when they still add up to the file's."""
     store = store_in(tmp_path)
     take(store)
-    name = tmp_path / "checkpoints" / "0000000001.json"
-    document = json.loads(name.read_text())
-    document.pop("sha256")
+    name, document = manifest_of(tmp_path)
     files = document["operators"][0]["keyed"][0]["files"]
     raw = base64.b64decode(files["group_digests"][0])
     files["group_digests"] = [base64.b64encode(raw[8:16] + raw[:8] + raw[16:]).decode()]
@@ -278,10 +242,16 @@ def test_verify_finds_digests_of_other_key_groups(tmp_path: Path) -> None:
 def test_a_partitioned_file_has_one_key_group(tmp_path: Path) -> None:
     store = store_in(tmp_path)
     take(store)
-    name = tmp_path / "checkpoints" / "0000000001.json"
-    document = json.loads(name.read_text())
-    document.pop("sha256")
+    name, document = manifest_of(tmp_path)
     document["operators"][0]["keyed"][0]["layout"] = "partitioned"
     name.write_bytes(document_bytes(document))
     with pytest.raises(MalformedManifestError, match="has several key groups, but no index"):
         store.manifest()
+
+
+def manifest_of(path: Path) -> tuple[Path, dict[str, Any]]:
+    """Return where the manifest is, and what it holds but its checksum."""
+    name = path / "checkpoints" / "0000000001.json"
+    document = json.loads(name.read_text())
+    document.pop("sha256")
+    return name, document

@@ -1,0 +1,54 @@
+"""A folder that counts what is opened and read in it: how a restore touches files (I8)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, BinaryIO, cast
+
+from statestore.storage import LocalStorage
+
+__all__ = ["CountingStorage"]
+
+
+class CountingStorage(LocalStorage):
+    """A local storage; ``opened`` counts, per name, how often a file was opened to be read, and
+    ``bytes_read`` what was read of all of them.
+    """
+
+    def __init__(self, url: str) -> None:
+        """Take a path; nothing is counted yet."""
+        super().__init__(url)
+        self.opened: Counter[str] = Counter()
+        self.files: list[BinaryIO] = []
+        self.bytes_read = 0
+
+    def native_path(self, name: str) -> str | None:
+        """Return None, so that every data file is opened here."""
+        return None
+
+    def open_read(self, name: str) -> BinaryIO:
+        """Open a file and count it."""
+        self.opened[name] += 1
+        self.files.append(cast(BinaryIO, _CountedFile(super().open_read(name), self)))
+        return self.files[-1]
+
+
+class _CountedFile:
+    """An open file; what has no call of its own goes to the file behind."""
+
+    def __init__(self, file: BinaryIO, storage: CountingStorage) -> None:
+        self._file, self._storage = file, storage
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def __enter__(self) -> _CountedFile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self._storage.bytes_read += len(data)
+        return data
