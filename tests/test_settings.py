@@ -18,6 +18,7 @@ from statestore.settings import (
     resolve_settings,
     setting,
 )
+from statestore.storage.cached import DEFAULT_LIMIT_BYTES
 from statestore.table.base import TABLE_FORMATS
 from statestore.table.files import ParquetOptions
 from tests.syntax import ROOT
@@ -171,8 +172,9 @@ def test_the_file_states_reason_unit_default_and_variable() -> None:
 
 
 def test_defaults_are_those_of_the_code() -> None:
-    for one in dataclasses.fields(ParquetOptions):
-        assert getattr(Settings(), one.name) == getattr(ParquetOptions(), one.name)
+    for name in ("row_group_rows", "row_group_bytes", "zstd_level"):
+        assert getattr(Settings(), name) == getattr(ParquetOptions(), name)
+    assert Settings().local_cache_bytes == DEFAULT_LIMIT_BYTES
     for table_format in TABLE_FORMATS:
         from_table({"table_format": table_format}, Settings, where="here")
 

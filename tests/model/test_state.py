@@ -38,6 +38,7 @@ def keyed(**changes: Any) -> KeyedState:
         "key_types": ("String",),
         "max_parallelism": 128,
         "hash_scheme": "java",
+        "time_domain": TimeDomain.EVENT if changes.get("kind") is StateKind.TIMERS else None,
     }
     return KeyedState(**(known | changes))
 
@@ -72,6 +73,12 @@ def test_a_kind_takes_an_entry_column_or_none(kind: StateKind) -> None:
     assert state.kind is kind
     with pytest.raises(InvalidArgumentError, match=f"{kind} state takes"):
         keyed(kind=kind, entry=() if column else ("at",))
+
+
+def test_timers_have_a_time_domain_and_nothing_else_has() -> None:
+    for kind, domain in ((StateKind.TIMERS, None), (StateKind.VALUE, TimeDomain.EVENT)):
+        with pytest.raises(InvalidArgumentError, match="time domain"):
+            keyed(kind=kind, entry=("at",) if domain is None else (), time_domain=domain)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from statestore.errors import (
     StorageError,
 )
 from statestore.model.keygroups import KeyGroupRange
-from statestore.model.state import KeyedState, StateKind
+from statestore.model.state import KeyedState, StateKind, TimeDomain
 from statestore.storage import LocalStorage
 from statestore.table.files import ParquetOptions
 from statestore.table.keyed import KeyedTarget, write_grouped
@@ -176,7 +176,8 @@ def test_a_position_or_time_is_never_null(storage: LocalStorage, kind: StateKind
     """A list has no element without a place, and no timer is without a time."""
     table = rows([1, 1], k=[1, 1], e=[None, 1])
     with pytest.raises(InvalidArgumentError, match=r"rows whose 'e' is null"):
-        write(storage, table, 9, kind=kind, entry=("e",))
+        domain = TimeDomain.EVENT if kind is StateKind.TIMERS else None
+        write(storage, table, 9, kind=kind, entry=("e",), time_domain=domain)
     assert storage.list("t") == ()
 
 
