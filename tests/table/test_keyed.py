@@ -175,8 +175,8 @@ def test_a_null_key_is_an_ordinary_key_in_flink_sql(storage: LocalStorage) -> No
 def test_a_position_or_time_is_never_null(storage: LocalStorage, kind: StateKind) -> None:
     """A list has no element without a place, and no timer is without a time."""
     table = rows([1, 1], k=[1, 1], e=[None, 1])
+    domain = TimeDomain.EVENT if kind is StateKind.TIMERS else None
     with pytest.raises(InvalidArgumentError, match=r"rows whose 'e' is null"):
-        domain = TimeDomain.EVENT if kind is StateKind.TIMERS else None
         write(storage, table, 9, kind=kind, entry=("e",), time_domain=domain)
     assert storage.list("t") == ()
 
