@@ -32,7 +32,7 @@ from statestore.model.redistribution import RedistributionMode
 from statestore.model.state import Layout, StateKind, TimeDomain
 from statestore.table.base import StateTable
 from statestore.table.elements import write_elements
-from statestore.table.engines import engine_of
+from statestore.table.engines import Engine, engine_of
 from statestore.table.files import ParquetOptions, check_size
 from statestore.table.keyed import KeyedTarget
 
@@ -159,28 +159,7 @@ class CheckpointWriter:
             layout=layout or attempt.parquet.layout,
             rows=engine.rows_known(rows),
         )
-        parallelism = attempt.operators.parallelism_of(uid)
-        state = keyed_state(
-            request,
-            schema=engine.schema_of(rows),
-            key_types=lambda names, scheme: engine.key_types(rows, names, scheme),
-            parallelism=parallelism,
-            history=attempt.history,
-            so_far=self._keyed,
-        )
-        folder = keyed_table(uid, name)
-        target = KeyedTarget(
-            attempt.catalog.storage,
-            folder,
-            attempt.checkpoint_id,
-            state,
-            attempt.parquet,
-            placed=placed,
-        )
-        handles = engine.write_keyed(rows, parallelism, target)
-        written = KeyedEntry(state, TableRef(attempt.table.format, folder), handles)
-        self._keyed.append(written)
-        return written
+        return self._write_keyed(engine, rows, request, placed=placed)
 
     def list(
         self, uid: str, name: str, rows: Any, *, position: str = "position", **options: Any
@@ -278,6 +257,33 @@ class CheckpointWriter:
             raise
         # After any other error the manifest may be there, so the files that it names stay.
         self._committed = manifest
+
+    def _write_keyed(
+        self, engine: Engine, rows: Any, request: KeyedRequest, *, placed: bool
+    ) -> KeyedEntry:
+        attempt = self._attempt
+        parallelism = attempt.operators.parallelism_of(request.uid)
+        state = keyed_state(
+            request,
+            schema=engine.schema_of(rows),
+            key_types=lambda names, scheme: engine.key_types(rows, names, scheme),
+            parallelism=parallelism,
+            history=attempt.history,
+            so_far=self._keyed,
+        )
+        folder = keyed_table(request.uid, request.name)
+        target = KeyedTarget(
+            attempt.catalog.storage,
+            folder,
+            attempt.checkpoint_id,
+            state,
+            attempt.parquet,
+            placed=placed,
+        )
+        handles = engine.write_keyed(rows, parallelism, target)
+        written = KeyedEntry(state, TableRef(attempt.table.format, folder), handles)
+        self._keyed.append(written)
+        return written
 
     def _write_operator(
         self, uid: str, name: str, elements: Any, mode: RedistributionMode
