@@ -301,7 +301,7 @@ class StateStore:
     ) -> tuple[OperatorPlacement, ...]:
         """Return, per operator, on which host each subtask should run to find its state there.
 
-        ``hosts`` says how many slots each offers, of every operator's own; copies are where they
+        ``hosts`` says how many subtasks of an operator each host can run; copies lie where they
         were written with a local cache. ``strategy`` is ``locality`` (Flink's adaptive scheduler),
         ``default``, ``evenly``, ``previous-default`` or ``previous-evenly`` (its default
         scheduler); the other arguments are those of :meth:`plan`. Raises InvalidArgumentError for
