@@ -13,7 +13,7 @@ from statestore.errors import InvalidArgumentError
 from statestore.model.restart import NoRestart, RestartStrategy
 from statestore.settings import setting
 from statestore.storage.cached import DEFAULT_LIMIT_BYTES
-from statestore.table.files import ParquetOptions
+from statestore.table.writing import ParquetOptions
 
 __all__ = [
     "JobSettings",

@@ -32,7 +32,7 @@ from statestore.storage import CachedStorage, Storage, open_storage
 from statestore.storage.cached import DEFAULT_LIMIT_BYTES
 from statestore.table.base import TABLE_FORMATS, open_table
 from statestore.table.engines import spark_module
-from statestore.table.files import ParquetOptions
+from statestore.table.writing import ParquetOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

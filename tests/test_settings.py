@@ -20,7 +20,7 @@ from statestore.settings import (
 )
 from statestore.storage.cached import DEFAULT_LIMIT_BYTES
 from statestore.table.base import TABLE_FORMATS
-from statestore.table.files import ParquetOptions
+from statestore.table.writing import ParquetOptions
 from tests.syntax import ROOT
 
 DOCUMENTED = ROOT / "conf" / "statestore.toml"

@@ -22,7 +22,7 @@ from statestore.model.operators import Operators
 from statestore.model.paths import manifest_path
 from statestore.model.redistribution import RedistributionMode, check_parallelism
 from statestore.table.base import StateTable
-from statestore.table.files import ParquetOptions
+from statestore.table.writing import ParquetOptions
 
 __all__ = ["CommittedCheckpoint", "begin"]
 

@@ -35,7 +35,7 @@ from statestore.model.proof import RescaleProof, RowSet
 from statestore.model.redistribution import RedistributionMode
 from statestore.table.elements import element_digests
 from statestore.table.export import EXPORT_FORMATS, elements_reader, write_rows
-from statestore.table.files import ParquetOptions
+from statestore.table.writing import ParquetOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa

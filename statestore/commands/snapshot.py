@@ -33,8 +33,9 @@ from statestore.model.state import Layout, StateKind, TimeDomain
 from statestore.table.base import StateTable
 from statestore.table.elements import write_elements
 from statestore.table.engines import Engine, engine_of
-from statestore.table.files import ParquetOptions, check_size
 from statestore.table.keyed import KeyedTarget
+from statestore.table.reading import check_size
+from statestore.table.writing import ParquetOptions
 
 __all__ = ["CheckpointWriter"]
 

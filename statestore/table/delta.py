@@ -35,7 +35,7 @@ from statestore.model.paths import KEY_GROUP
 from statestore.model.schema import Field, Schema, same_columns, schema_from_json
 from statestore.model.state import POSITION, SUBTASK, Layout
 from statestore.storage import Storage
-from statestore.table.files import open_file
+from statestore.table.reading import open_file
 from statestore.table.spark_s3 import refuse_without_s3a
 from statestore.table.statistics import file_statistics
 

@@ -23,8 +23,9 @@ from statestore.model.schema import Schema
 from statestore.model.state import POSITION, SUBTASK, OperatorState
 from statestore.storage import Storage
 from statestore.table.digest import rows_digest
-from statestore.table.files import FileWriter, ParquetOptions, read_batches
+from statestore.table.reading import read_batches
 from statestore.table.types import arrow_schema, schema_of_arrow, table_of_dicts
+from statestore.table.writing import FileWriter, ParquetOptions
 
 __all__ = [
     "element_digests",

@@ -23,8 +23,8 @@ from statestore.model.paths import KEY_GROUP
 from statestore.model.schema import Schema
 from statestore.storage import LocalStorage
 from statestore.table.digest import rows_digest
-from statestore.table.files import FileWriter, ParquetOptions
 from statestore.table.types import arrow_schema
+from statestore.table.writing import FileWriter, ParquetOptions
 
 __all__ = ["EXPORT_FORMATS", "ExportedFile", "elements_reader", "json_value", "write_rows"]
 

@@ -24,8 +24,8 @@ from statestore.model.paths import KEY_GROUP, partition_file, ranged_file
 from statestore.model.state import KeyedState, Layout, StateKind
 from statestore.storage import CachedStorage, Storage
 from statestore.table.digest import rows_digest
-from statestore.table.files import FileWriter, ParquetOptions
 from statestore.table.types import arrow_schema
+from statestore.table.writing import FileWriter, ParquetOptions
 
 __all__ = [
     "KeyedTarget",

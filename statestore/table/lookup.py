@@ -14,8 +14,8 @@ from statestore.model.schema import type_text
 from statestore.model.state import KeyedState
 from statestore.storage import Storage
 from statestore.table.digest import row_hashes
-from statestore.table.files import open_file, row_groups_of
 from statestore.table.hashing import key_groups
+from statestore.table.reading import open_file, row_groups_of
 from statestore.table.statistics import positions_of
 from statestore.table.types import arrow_schema
 

@@ -13,7 +13,7 @@ from statestore.model.paths import KEY_GROUP
 from statestore.model.schema import Schema
 from statestore.model.state import Layout
 from statestore.storage import Storage
-from statestore.table.files import read_batches
+from statestore.table.reading import read_batches
 from statestore.table.types import arrow_schema
 
 __all__ = ["read_slices", "record_batch_reader", "restored_schema"]

@@ -34,10 +34,10 @@ from statestore.model.state import POSITION, SUBTASK, KeyedState, Layout, StateK
 from statestore.storage import Storage
 from statestore.table.digest import row_hashes, rows_digest
 from statestore.table.elements import stored_schema
-from statestore.table.files import open_file
 from statestore.table.hashing import key_groups
 from statestore.table.keyed import file_schema, null_keys
 from statestore.table.order import RowOrder
+from statestore.table.reading import open_file
 
 __all__ = ["FileCheck", "Flaws", "check_file"]
 

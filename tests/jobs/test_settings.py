@@ -14,7 +14,7 @@ from statestore.errors import SettingsError
 from statestore.model.graph import JobGraph, Node
 from statestore.model.target import RestoreTarget
 from statestore.settings import from_table
-from statestore.table.files import ParquetOptions
+from statestore.table.writing import ParquetOptions
 
 SNAPSHOT = """
 parallelism = 4

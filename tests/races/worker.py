@@ -16,7 +16,7 @@ from statestore import StateStore
 from statestore.errors import CommitConflictError, InvalidArgumentError
 from statestore.model.paths import CHECKPOINTS
 from statestore.storage import Storage, open_storage
-from statestore.table.files import ParquetOptions
+from statestore.table.writing import ParquetOptions
 from tests.races.plan import Part, Try
 
 __all__ = ["Task", "rows_of", "run_worker", "write"]

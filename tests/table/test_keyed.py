@@ -17,9 +17,9 @@ from statestore.errors import (
 from statestore.model.keygroups import KeyGroupRange
 from statestore.model.state import KeyedState, StateKind, TimeDomain
 from statestore.storage import LocalStorage
-from statestore.table.files import ParquetOptions
 from statestore.table.keyed import KeyedTarget, write_grouped
 from statestore.table.types import schema_of_arrow
+from statestore.table.writing import ParquetOptions
 
 NAN = float("nan")
 

@@ -18,7 +18,7 @@ from statestore import KeyGroupAssignment, StateStore
 from statestore.errors import DuplicateKeyError, InvalidArgumentError, MalformedManifestError
 from statestore.model.document import document_bytes
 from statestore.model.manifest import KeyedEntry
-from statestore.table.files import ParquetOptions
+from statestore.table.writing import ParquetOptions
 from statestore.testing.counting import CountingStorage
 
 ROWS = [{"user": f"user-{i:05}", "n": i, "text": f"{i:x}" * 5} for i in range(6000)]

@@ -15,9 +15,9 @@ from pyspark.sql import functions as F
 
 from statestore import StateStore, errors
 from statestore.storage import LocalStorage
-from statestore.table.files import ParquetOptions
 from statestore.table.keyed import KeyedTarget
 from statestore.table.spark import grouped_rows
+from statestore.table.writing import ParquetOptions
 from statestore.testing.table_suite import (
     StateTableSuite,
     publish,

@@ -18,7 +18,7 @@ from statestore.cli.output import progress_bar
 from statestore.cli.targets import graph_of, target_options
 from statestore.cli.values import PlannedRestore, Restored
 from statestore.table.export import EXPORT_FORMATS
-from statestore.table.files import ParquetOptions
+from statestore.table.writing import ParquetOptions
 
 __all__ = ["restore_checkpoint"]
 

@@ -15,7 +15,8 @@ from statestore.errors import DamagedFileError, MissingFileError, StorageError
 from statestore.model.handles import OperatorStateHandle
 from statestore.storage import LocalStorage
 from statestore.table.digest import rows_digest
-from statestore.table.files import FileWriter, ParquetOptions, open_file, read_batches
+from statestore.table.reading import open_file, read_batches
+from statestore.table.writing import FileWriter, ParquetOptions
 from statestore.testing.counting import CountingStorage
 
 ROWS = pa.table(

@@ -1,8 +1,8 @@
-"""Parquet data files: written with exact counts and checksums, read a row group at a time.
+"""Parquet data files, read: a row group at a time, each file checked against its handle.
 
-Every file is checked against its handle when it is opened: size and row count always, so that a
-truncated or replaced file is named instead of restored (I7); on request also the SHA-256 of its
-bytes, before the first row is handed over.
+Size and row count are always checked when a file is opened, so that a truncated or replaced file is
+named instead of restored (I7); on request also the SHA-256 of its bytes, before the first row is
+handed over.
 """
 
 from __future__ import annotations
@@ -10,35 +10,24 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from statestore.errors import (
     DamagedFileError,
-    InvalidArgumentError,
     MissingFileError,
     StateStoreError,
     StorageError,
 )
 from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.storage import CachedStorage, Storage
-from statestore.storage.base import named
-from statestore.table.digest import rows_digest
 
-__all__ = [
-    "FileWriter",
-    "ParquetOptions",
-    "check_size",
-    "open_file",
-    "read_batches",
-    "row_groups_of",
-]
+__all__ = ["check_size", "open_file", "read_batches", "row_groups_of"]
 
 Handle = KeyedStateHandle | OperatorStateHandle
 
@@ -46,163 +35,8 @@ Handle = KeyedStateHandle | OperatorStateHandle
 _AT_ONCE_BYTES = 32 * 2**20
 _CHUNK_BYTES = 2**20
 
-# A row group ends with a key group once it has this part of the rows that it may have: more of
-# them cost footer, fewer make subtasks that share one read it twice.
-_GROUPS_PER_ROW_GROUP = 16
-
 # Copies of the local cache that this process has found to be right, as they were then.
 _VERIFIED: set[tuple[object, ...]] = set()
-
-
-@dataclass(frozen=True)
-class ParquetOptions:
-    """How data files are written: rows a row group holds at most, and zstd's level (1 fast, 22
-    small).
-
-    ``layout`` is that of keyed states: ``partitioned``, ``ranged`` or ``auto``.
-    """
-
-    row_group_rows: int = 65_536
-    row_group_bytes: int = 32 * 1024 * 1024
-    zstd_level: int = 1
-    layout: str = "partitioned"
-    file_bytes: int = 128 * 2**20
-    """After so many bytes a ranged file ends at the next key group."""
-
-    def __post_init__(self) -> None:
-        """Raise InvalidArgumentError for what is out of bounds."""
-        bounds = {"row_group_rows": 2**31 - 1, "row_group_bytes": 2**31 - 1, "zstd_level": 22}
-        for name, most in (bounds | {"file_bytes": 2**63 - 1}).items():
-            value = getattr(self, name)
-            if type(value) is not int or not 1 <= value <= most:
-                raise InvalidArgumentError(f"{name} lies in 1..{most}, not {value!r}")
-
-
-class FileWriter:
-    """One data file being written; :meth:`close` returns what its handle needs."""
-
-    def __init__(
-        self, storage: Storage, name: str, schema: pa.Schema, options: ParquetOptions
-    ) -> None:
-        """Create the file ``name`` of the store; StorageError when that fails."""
-        self.name = name
-        self._sink = _Sink(storage.open_write(name), f"{storage.url}/{name}")
-        self._options = options
-        self._pending: list[pa.RecordBatch] = []
-        self._pending_rows = 0
-        self._pending_bytes = 0
-        self._row_groups = 0
-        self._rows = 0
-        self._digest = 0
-        try:
-            self._parquet = pq.ParquetWriter(
-                self._sink,
-                schema,
-                compression="zstd",
-                compression_level=options.zstd_level,
-                write_page_checksum=True,
-                # Spark, Delta and DuckDB read the logical types; Arrow's own would only be weight.
-                store_schema=False,
-            )
-        except BaseException:
-            self._sink.abandon()
-            storage.delete(name)
-            raise
-
-    @property
-    def written_bytes(self) -> int:
-        """Bytes that have reached the file so far."""
-        return self._sink.size
-
-    def write(self, batch: pa.RecordBatch, digest: int | None = None) -> None:
-        """Append rows; they are flushed a whole row group at a time.
-
-        ``digest`` is that of the rows without what the store adds to them; by default of all.
-        """
-        self._digest += rows_digest(batch) if digest is None else digest
-        self._rows += batch.num_rows
-        while self._pending_rows + batch.num_rows >= self._options.row_group_rows:
-            room = self._options.row_group_rows - self._pending_rows
-            self._pending.append(batch.slice(0, room))
-            self._flush()
-            batch = batch.slice(room)
-        if batch.num_rows:
-            self._pending.append(batch)
-            self._pending_rows += batch.num_rows
-            self._pending_bytes += batch.nbytes
-            if self._pending_bytes >= self._options.row_group_bytes:
-                self._flush()
-
-    def end_group(self) -> None:
-        """End a row group here if it has some size: a key group ends, and a reader may begin."""
-        if self._pending_rows >= max(self._options.row_group_rows // _GROUPS_PER_ROW_GROUP, 1):
-            self._flush()
-
-    def close(self) -> dict[str, Any]:
-        """Finish the file and return rows, size_bytes, row_groups, digest and sha256."""
-        if self._pending:
-            self._flush()
-        self._parquet.close()
-        self._sink.close()
-        return {
-            "rows": self._rows,
-            "size_bytes": self._sink.size,
-            "row_groups": self._row_groups,
-            "digest": self._digest % 2**64,
-            "sha256": self._sink.sha256.hexdigest(),
-        }
-
-    def abandon(self) -> None:
-        """Close the half-written file, so that it can be deleted."""
-        # Or Arrow would try to write a footer to a closed file when it is collected.
-        self._parquet.is_open = False
-        self._sink.abandon()
-
-    def _flush(self) -> None:
-        table = pa.Table.from_batches(self._pending)
-        self._parquet.write_table(table, row_group_size=table.num_rows)
-        self._row_groups += 1
-        self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
-
-
-class _Sink:
-    """A file that Arrow writes to; it counts and hashes what passes."""
-
-    def __init__(self, raw: BinaryIO, where: str) -> None:
-        self._raw, self._where = raw, where
-        self._abandoned = False
-        self.size = 0
-        self.sha256 = hashlib.sha256()
-
-    @property
-    def closed(self) -> bool:
-        return self._raw.closed and not self._abandoned
-
-    def write(self, data: bytes) -> int:
-        if self._abandoned:  # Arrow writes a footer to the last
-            return len(data)
-        with named("write", self._where):
-            self._raw.write(data)
-        self.sha256.update(data)
-        self.size += len(data)
-        return len(data)
-
-    def tell(self) -> int:
-        return self.size
-
-    def flush(self) -> None:
-        if not self._abandoned:
-            with named("write", self._where):
-                self._raw.flush()
-
-    def abandon(self) -> None:
-        self._abandoned = True
-        with suppress(StorageError):  # on a full disk this fails as well
-            self.close()
-
-    def close(self) -> None:
-        with named("write", self._where):
-            self._raw.close()
 
 
 def check_size(storage: Storage, folder: str, handle: Handle) -> None:
