@@ -1,201 +1,126 @@
-"""Snapshot and restore of a large state, against what plain Parquet takes for the same rows.
+"""Everything that is measured, one table: ``make bench``, or ``python -m bench.run``.
 
-``make bench`` (``python -m bench.run --rows 5000000``) prints one table and writes JSON. A time is
-the median of the repeats, with the smallest and largest; a ratio is to the floor of its kind,
-measured in turn with it in the same run.
+A time is the median of the repeats, with the smallest and largest; a ratio is to the floor beside
+it, measured in turn with it in the same run. Each section runs in a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
+import multiprocessing
 import tempfile
-import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
 from rich.console import Console
 from rich.table import Table
 
-from bench.counts import counts_of, lookup_of
-from bench.state import state_rows
-from statestore import StateStore
-from statestore.commands.restore import RestoredKeyedState
-from statestore.table.session import spark_session
-from statestore.table.spark_hashing import key_group_column, subtask_column
+from bench import (
+    arrow_reads,
+    arrow_writes,
+    groups,
+    object_store,
+    offsets,
+    plans,
+    repartition,
+    spark,
+)
+from bench.measure import Figure
 
-PARALLELISM = 4
-MAX_PARALLELISM = 128
-RESTORED_AT = (3, 16, 64)
-PLAIN, SHUFFLED = "write.parquet, no shuffle", "repartitionById, write.parquet"
+MILLION = 1_000_000
+
+
+@dataclass(frozen=True)
+class Section:
+    """Figures that are measured together: which targets, how, and of how many rows by default."""
+
+    targets: tuple[str, ...]
+    figures: Callable[[Path, int, int], list[Figure]]
+    rows: int
+
+
+SECTIONS = (
+    Section(("B1", "B2", "B3", "B7"), spark.figures, 5 * MILLION),
+    Section(("B4", "B8", "B13", "B15"), arrow_reads.figures, 5 * MILLION),
+    Section(("B5",), repartition.figures, 2 * MILLION),
+    Section(("B6",), repartition.rates, 5 * MILLION),
+    Section(("B9",), arrow_writes.figures, 5 * MILLION),
+    Section(("B10",), groups.figures, MILLION),
+    Section(("B11",), object_store.figures, 5 * MILLION),
+    Section(("B12",), offsets.figures, 0),
+    Section(("B14",), plans.figures, 0),
+)
 
 
 def main() -> None:
-    """Run everything, print the table, write the JSON."""
+    """Run the sections that are asked for, print the table, write the JSON."""
     arguments = _arguments()
-    spark = spark_session(app_name="statestore-bench", master="local[2]", driver_memory="8g")
-    with tempfile.TemporaryDirectory(dir=arguments.directory) as folder:
-        rows = state_rows(spark, arguments.rows).persist()
-        rows.count()
-        results = measure(spark, rows, Path(folder), arguments.repeats)
-        url = str(Path(folder) / "store")
-        counts = [counts_of(url, parallelism) for parallelism in RESTORED_AT]
-        users = [f"user-{number:09d}" for number in range(0, arguments.rows, arguments.rows // 100)]
-        lookup = lookup_of(url, users)
-    spark.stop()
+    found: list[Figure] = []
+    for section in SECTIONS:
+        if arguments.only and not set(arguments.only) & set(section.targets):
+            continue
+        print(f"measuring {', '.join(section.targets)} …", flush=True)
+        found += measured(section, arguments)
+    show(found, arguments.repeats)
     document = {
-        "rows": arguments.rows,
         "repeats": arguments.repeats,
-        "results": results,
-        "counts": counts,
-        "lookup": lookup,
+        "rows": arguments.rows,
+        "figures": [figure.to_json() for figure in found],
     }
     arguments.json.write_text(json.dumps(document, indent=2) + "\n")
-    show(document)
 
 
-def measure(
-    spark: SparkSession, rows: DataFrame, folder: Path, repeats: int
-) -> list[dict[str, Any]]:
-    """Return one result per measured thing, floors first, each a dictionary of plain values."""
-    store = StateStore.open(str(folder / "store"), spark=spark)
-    with store.snapshot(parallelism=PARALLELISM) as checkpoint:
-        checkpoint.keyed("bench", "state", rows, key="user", max_parallelism=MAX_PARALLELISM)
-    writes = in_turn(_writes(store, rows, folder / "plain"), repeats)
-    reads = in_turn(_reads(spark, store), repeats)
-    floors = {name: PLAIN for name in writes if name != PLAIN}
-    floors |= {name: _floor(name) for name in reads if name.startswith("restore")}
-    return results_of(writes | reads, floors, store.manifest().size_bytes)
+def measured(section: Section, arguments: argparse.Namespace) -> list[Figure]:
+    """Return the figures of a section, measured in a new process and an empty directory."""
+    fresh = multiprocessing.get_context("spawn")
+    with (
+        tempfile.TemporaryDirectory(dir=arguments.directory) as folder,
+        ProcessPoolExecutor(max_workers=1, mp_context=fresh) as process,
+    ):
+        rows = arguments.rows or section.rows
+        return process.submit(section.figures, Path(folder), rows, arguments.repeats).result()
 
 
-def _writes(store: StateStore, rows: DataFrame, plain: Path) -> dict[str, Callable[[], object]]:
-    def snapshot(frame: DataFrame, *, placed: bool) -> None:
-        with store.snapshot(parallelism=PARALLELISM) as checkpoint:
-            checkpoint.keyed("bench", "state", frame, key="user", placed=placed)
-
-    def write_plain(frame: DataFrame) -> None:
-        frame.write.mode("overwrite").option("compression", "zstd").parquet(str(plain))
-
-    # What the job before this one left in Spark's memory, where it belongs.
-    restored = store.restore(parallelism=PARALLELISM).keyed("bench", "state")
-    lying = restored.dataframe().drop("key_group").persist()
-    lying.count()
-    key_group = key_group_column(
-        rows.schema, ("user",), max_parallelism=MAX_PARALLELISM, hash_scheme="java"
-    )
-    subtask = subtask_column(key_group, max_parallelism=MAX_PARALLELISM, parallelism=PARALLELISM)
-    return {
-        PLAIN: partial(write_plain, rows),
-        SHUFFLED: partial(write_plain, rows.repartitionById(PARALLELISM, subtask)),
-        "snapshot": partial(snapshot, rows, placed=False),
-        "snapshot of rows that lie right": partial(snapshot, lying, placed=True),
-    }
-
-
-def _reads(spark: SparkSession, store: StateStore) -> dict[str, Callable[[], object]]:
-    entry = store.manifest().keyed[0]
-    files = [f"{store.url}/{entry.table.path}/{handle.path}" for handle in entry.handles]
-    runs: dict[str, Callable[[], object]] = {
-        "read.parquet of the same files": lambda: noop(spark.read.parquet(*files)),
-        "pyarrow, the same files, one thread": lambda: read_arrow(files),
-    }
-    for parallelism in RESTORED_AT:
-        restored = store.restore(parallelism=parallelism).keyed("bench", "state")
-        runs[f"restore {PARALLELISM} -> {parallelism}, Spark"] = partial(restore_spark, restored)
-        runs[f"restore {PARALLELISM} -> {parallelism}, Arrow"] = partial(restore_arrow, restored)
-    return runs
-
-
-def in_turn(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
-    """Return seconds per run, each repeated, all in turn, after one unmeasured round."""
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    for repeat in range(repeats + 1):
-        for name, run in runs.items():
-            start = time.perf_counter()
-            run()
-            if repeat:
-                seconds[name].append(time.perf_counter() - start)
-    return seconds
-
-
-def results_of(
-    seconds: dict[str, list[float]], floors: dict[str, str], size_bytes: int
-) -> list[dict[str, Any]]:
-    """Return medians with their spread, and ratios to the floor where there is one."""
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
-    return [
-        {
-            "name": name,
-            "seconds": round(medians[name], 3),
-            "spread": [round(min(values), 3), round(max(values), 3)],
-            "floor": floors.get(name),
-            "ratio": round(medians[name] / medians[floors[name]], 2) if name in floors else None,
-            "bytes": size_bytes,
-        }
-        for name, values in seconds.items()
-    ]
-
-
-def noop(frame: DataFrame) -> None:
-    """Read every row and column in Spark, and write nothing."""
-    frame.write.format("noop").mode("overwrite").save()
-
-
-def restore_spark(restored: RestoredKeyedState) -> None:
-    """Read every subtask as one DataFrame."""
-    noop(restored.dataframe())
-
-
-def restore_arrow(restored: RestoredKeyedState) -> None:
-    """Read every subtask in Arrow, one after the other."""
-    for subtask in range(restored.assignment.parallelism):
-        for _ in restored.subtask(subtask):
-            pass
-
-
-def read_arrow(files: list[str]) -> None:
-    """Read files in Arrow, batch by batch, one after the other."""
-    for file in files:
-        for _ in pq.ParquetFile(file).iter_batches(use_threads=False):
-            pass
-
-
-def show(document: dict[str, Any]) -> None:
-    """Print the results as one table."""
-    table = Table(title=f"{document['rows']:,} rows, medians of {document['repeats']}")
-    for heading in ("what", "seconds", "spread", "x floor", "floor", "bytes of the state"):
+def show(found: Sequence[Figure], repeats: int) -> None:
+    """Print the figures as one table."""
+    table = Table(title=f"medians of {repeats} with the smallest and the largest")
+    for heading in ("", "what", "value", "spread", "ratio to", "ratio", "goal", ""):
         table.add_column(heading)
-    for result in document["results"]:
-        low, high = result["spread"]
-        ratio = "" if result["ratio"] is None else f"{result['ratio']:.2f}"
-        table.add_row(
-            result["name"],
-            f"{result['seconds']:.2f}",
-            f"{low:.2f} – {high:.2f}",
-            ratio,
-            result["floor"] or "",
-            f"{result['bytes']:,}",
-        )
-    Console(width=120).print(table)
-    for counted in (*document["counts"], document["lookup"]):
-        print(", ".join(f"{name} {value}" for name, value in counted.items()))
+    for figure in found:
+        table.add_row(*row_of(figure))
+    Console(width=150).print(table)
 
 
-def _floor(name: str) -> str:
-    spark = "read.parquet of the same files"
-    return spark if name.endswith("Spark") else "pyarrow, the same files, one thread"
+def row_of(figure: Figure) -> tuple[str, ...]:
+    """Return the cells of a figure's row."""
+    goal = ""
+    if figure.goal is not None:
+        goal = f"{'≥' if figure.at_least else '≤'} {figure.goal:g}"
+    return (
+        figure.target,
+        figure.what,
+        f"{_number(figure.value)} {figure.unit}",
+        "" if figure.low == figure.high else f"{_number(figure.low)} – {_number(figure.high)}",
+        figure.floor,
+        "" if figure.ratio is None else f"{figure.ratio:.2f}",
+        goal,
+        {True: "reached", False: "missed", None: ""}[figure.reached],
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--rows", type=int, help="rows of each state; by default those of its line")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--directory", type=Path, default=None, help="where the stores go")
+    parser.add_argument("--only", nargs="+", metavar="B1", help="measure these lines alone")
+    parser.add_argument("--directory", type=Path, help="where the stores go")
     parser.add_argument("--json", type=Path, default=Path("bench/results.json"))
     return parser.parse_args()
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from statestore.errors import InvalidArgumentError
 from statestore.model.restart import NoRestart, RestartStrategy
 from statestore.settings import setting
+from statestore.storage import DEFAULT_STREAMS
 from statestore.storage.cached import DEFAULT_LIMIT_BYTES
 from statestore.table.writing import ParquetOptions
 
@@ -51,6 +52,7 @@ class StoreSettings:
     storage_options: dict[str, Any] = field(default_factory=dict)
     local_cache: str | None = None
     local_cache_bytes: int = setting(DEFAULT_LIMIT_BYTES, unit="bytes", low=1)
+    parallel_streams: int = setting(DEFAULT_STREAMS, unit="streams", low=1, high=1024)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -59,6 +61,7 @@ class StoreSettings:
             "storage_options": self.storage_options,
             "local_cache": self.local_cache,
             "local_cache_bytes": self.local_cache_bytes,
+            "parallel_streams": self.parallel_streams,
         }
 
 

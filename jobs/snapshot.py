@@ -115,7 +115,7 @@ def _put(
             "broadcast": checkpoint.broadcast,
         }[state.mode]
         return put(state.uid, state.name, rows)
-    return checkpoint.keyed(
+    written: KeyedEntry = checkpoint.keyed(
         state.uid,
         state.name,
         rows,
@@ -127,6 +127,7 @@ def _put(
         max_parallelism=state.max_parallelism,
         hash_scheme=state.hash_scheme,
     )
+    return written
 
 
 def _report(store: str, checkpoint: CheckpointWriter) -> Report:

@@ -9,7 +9,9 @@ from statestore.commands.decide import decide
 from statestore.commands.partition import partition
 from statestore.commands.restore import RestoredCheckpoint
 from statestore.commands.snapshot import CheckpointWriter
+from statestore.commands.subtasks import KeyedWriter, SubtaskWriter
 from statestore.commands.verify import VerifyReport
+from statestore.model.acknowledgement import Acknowledgement
 from statestore.model.graph import Edge, JobGraph, Node
 from statestore.model.keygroups import (
     KeyGroupAssignment,
@@ -36,6 +38,7 @@ from statestore.model.state import StateKind
 from statestore.store import StateStore
 
 __all__ = [
+    "Acknowledgement",
     "Broadcast",
     "CheckpointWriter",
     "Custom",
@@ -46,6 +49,7 @@ __all__ = [
     "KeyGroup",
     "KeyGroupAssignment",
     "KeyGroupRange",
+    "KeyedWriter",
     "Manifest",
     "Node",
     "Rebalance",
@@ -56,6 +60,7 @@ __all__ = [
     "Shuffle",
     "StateKind",
     "StateStore",
+    "SubtaskWriter",
     "VerifyReport",
     "__version__",
     "decide",

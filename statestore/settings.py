@@ -65,6 +65,7 @@ class Settings:
     zstd_level: int = setting(1, unit="level", low=1, high=22)
     local_cache: str | None = setting(None, unit="path")
     local_cache_bytes: int = setting(10 * 2**30, unit="bytes", low=1)
+    parallel_streams: int = setting(16, unit="streams", low=1, high=1024)
 
 
 ENVIRONMENT: Final = {
@@ -76,6 +77,7 @@ ENVIRONMENT: Final = {
     "zstd_level": "STATESTORE_ZSTD_LEVEL",
     "local_cache": "STATESTORE_LOCAL_CACHE",
     "local_cache_bytes": "STATESTORE_LOCAL_CACHE_BYTES",
+    "parallel_streams": "STATESTORE_PARALLEL_STREAMS",
 }
 """The environment variable of every setting.
 

@@ -28,7 +28,7 @@ from statestore.model.host_placement import LOCALITY, OperatorPlacement, place_o
 from statestore.model.manifest import Manifest
 from statestore.model.plan import RestorePlan
 from statestore.model.target import RestoreTarget
-from statestore.storage import CachedStorage, Storage, open_storage
+from statestore.storage import DEFAULT_STREAMS, CachedStorage, Storage, open_storage
 from statestore.storage.cached import DEFAULT_LIMIT_BYTES
 from statestore.table.base import TABLE_FORMATS, open_table
 from statestore.table.engines import spark_module
@@ -77,6 +77,7 @@ class StateStore:
         parquet: ParquetOptions | None = None,
         local_cache: str | Path | None = None,
         local_cache_bytes: int = DEFAULT_LIMIT_BYTES,
+        parallel_streams: int = DEFAULT_STREAMS,
     ) -> StateStore:
         """Return the store at a path or ``s3://`` URL; nothing is read or created yet.
 
@@ -87,12 +88,13 @@ class StateStore:
 
         ``local_cache`` is a folder that every host has for itself. Data files that are written or
         restored there are kept, up to ``local_cache_bytes``, and restored from there as long as
-        their SHA-256 is the manifest's; else from the store.
+        their SHA-256 is the manifest's; else from the store. From a bucket a process reads up to
+        ``parallel_streams`` ranges at once, and holds 6 MB for each.
 
         Raises InvalidArgumentError for a file system on which a commit cannot be atomic, for
         another table format, or for a cache that holds nothing.
         """
-        storage = open_storage(url, storage_options)
+        storage = open_storage(url, storage_options, parallel_streams)
         data = CachedStorage(storage, local_cache, local_cache_bytes) if local_cache else None
         return cls._over(storage, spark, table_format, parquet, data)
 

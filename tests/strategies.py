@@ -49,7 +49,7 @@ class KeyedCase:
         self, checkpoint: CheckpointWriter, uid: str, name: str, rows: Any = None
     ) -> KeyedEntry:
         """Write the state, or other rows (a Spark DataFrame, say) in its place."""
-        return checkpoint.keyed(
+        written: KeyedEntry = checkpoint.keyed(
             uid,
             name,
             self.rows if rows is None else rows,
@@ -61,6 +61,7 @@ class KeyedCase:
             hash_scheme=self.hash_scheme,
             time_domain=TimeDomain.EVENT if self.kind is StateKind.TIMERS else None,
         )
+        return written
 
 
 texts = st.sampled_from(["", "a", "A", "é", "e\u0301", "日本", "😀", "\0", "x" * 10_000]) | st.text(

@@ -199,6 +199,7 @@ def test_later_wins(tmp_path: Path) -> None:
         "zstd_level": (3, "environment STATESTORE_ZSTD_LEVEL"),
         "local_cache": (None, "default"),
         "local_cache_bytes": (10 * 2**30, "default"),
+        "parallel_streams": (16, "default"),
     }
 
 

@@ -55,6 +55,7 @@ class Invocation:
             table_format=settings.table_format,
             local_cache=settings.local_cache,
             local_cache_bytes=settings.local_cache_bytes,
+            parallel_streams=settings.parallel_streams,
         )
 
 

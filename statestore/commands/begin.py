@@ -7,20 +7,25 @@ sees whatever a writer before it was still allowed to commit, or takes an id tha
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 from statestore.catalog import Catalog
+from statestore.commands.attempt import Attempt
 from statestore.commands.history import History
-from statestore.commands.snapshot import Attempt, CheckpointWriter
+from statestore.commands.snapshot import CheckpointWriter
+from statestore.commands.subtasks import KeyedWriter
 from statestore.errors import InvalidArgumentError
 from statestore.fence import Fence
+from statestore.model.acknowledgement import Acknowledgement, Attempted
 from statestore.model.document import document_bytes
 from statestore.model.graph import JobGraph
 from statestore.model.graph_json import graph_to_json
-from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry, Writer
+from statestore.model.manifest import Manifest, OperatorEntry, Writer
 from statestore.model.operators import Operators
 from statestore.model.paths import manifest_path
 from statestore.model.redistribution import RedistributionMode, check_parallelism
+from statestore.table.arrow import is_schema
 from statestore.table.base import StateTable
 from statestore.table.writing import ParquetOptions
 
@@ -39,9 +44,21 @@ class CommittedCheckpoint(CheckpointWriter):
         self._committed = manifest
         self._entered = self._left = False
 
-    def keyed(self, uid: str, name: str, rows: Any, **options: Any) -> KeyedEntry:
-        """Return the stored keyed state; StateNotFoundError when the checkpoint has none."""
-        return self.manifest.keyed_entry(uid, name)
+    def keyed(self, uid: str, name: str, rows: Any, **options: Any) -> Any:
+        """Return the stored keyed state, or for a schema its writer, whose subtasks write nothing;
+        StateNotFoundError when the checkpoint has none.
+        """
+        stored = self.manifest.keyed_entry(uid, name)
+        if not is_schema(rows):
+            return stored
+        manifest = self.manifest
+        attempt = Attempted(manifest.store_id, manifest.checkpoint_id, manifest.writer.token)
+        parallelism = manifest.operators.parallelism_of(uid)
+        return KeyedWriter(attempt, replace(stored, handles=()), parallelism, target=None)
+
+    def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
+        """Return False: whatever the subtask wrote, the checkpoint has its files already."""
+        return False
 
     def _write_operator(
         self, uid: str, name: str, elements: Any, mode: RedistributionMode

@@ -10,32 +10,28 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any
 
-from statestore.catalog import Catalog
-from statestore.commands.history import History
+from statestore.commands.attempt import Attempt
 from statestore.commands.states import KeyedRequest, keyed_state, operator_state
+from statestore.commands.subtasks import Acknowledged, KeyedWriter
 from statestore.errors import (
     CommitConflictError,
     InvalidArgumentError,
-    ParallelismError,
     StorageError,
 )
-from statestore.fence import Fence
+from statestore.model.acknowledgement import Acknowledgement
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
-from statestore.model.operators import Operators
-from statestore.model.paths import keyed_table, operator_table
+from statestore.model.paths import operator_table
 from statestore.model.redistribution import RedistributionMode
-from statestore.model.state import Layout, StateKind, TimeDomain
-from statestore.table.base import StateTable
+from statestore.model.state import KeyedState, Layout, StateKind, TimeDomain
+from statestore.table.arrow import is_schema
 from statestore.table.elements import write_elements
 from statestore.table.engines import Engine, engine_of
-from statestore.table.keyed import KeyedTarget
 from statestore.table.reading import check_size
-from statestore.table.writing import ParquetOptions
 
 __all__ = ["CheckpointWriter"]
 
@@ -43,34 +39,6 @@ Columns = str | Sequence[str]
 _PUBLISHERS = 4
 _CONFIRMERS = 16
 _USED = "the 'with' block of this snapshot has begun already; take another one: store.snapshot(…)"
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """What is fixed for one attempt to take a checkpoint."""
-
-    catalog: Catalog
-    fence: Fence
-    table: StateTable
-    parquet: ParquetOptions
-    operators: Operators
-    checkpoint_id: int
-    history: History
-    writer: Writer
-    started_at_ms: int
-
-    def max_parallelism_of(self, uid: str, wanted: int | None) -> int | None:
-        """Return what the caller asks for, or else the job's graph; None leaves it to the store.
-
-        Raises ParallelismError when both speak and differ.
-        """
-        of_graph = self.operators.max_parallelism_of(uid)
-        if None not in (wanted, of_graph) and wanted != of_graph:
-            raise ParallelismError(
-                f"operator {uid!r} has max parallelism {of_graph} in the job graph, as its chain "
-                f"has, and {wanted} is asked for; name one of them only"
-            )
-        return of_graph if wanted is None else wanted
 
 
 class CheckpointWriter:
@@ -87,6 +55,7 @@ class CheckpointWriter:
         self._attempt = attempt
         self._keyed: list[KeyedEntry] = []
         self._operator: list[OperatorEntry] = []
+        self._acknowledged: dict[tuple[str, str], Acknowledged] = {}
         self._committed: Manifest | None = None
         self._entered = self._left = self._published = False
 
@@ -129,7 +98,7 @@ class CheckpointWriter:
         time_domain: TimeDomain | str | None = None,
         layout: Layout | str | None = None,
         placed: bool = False,
-    ) -> KeyedEntry:
+    ) -> Any:
         """Write a keyed state: one row per key and namespace unless ``kind`` says otherwise.
 
         ``rows`` is a Spark DataFrame, an Arrow table, a frame that speaks Arrow, or a list of
@@ -140,12 +109,16 @@ class CheckpointWriter:
         2,048 rows a key group; by default what the store was opened with. It may be another one at
         every checkpoint. ``placed`` says that Spark partition i of a DataFrame holds subtask i's
         rows and no others, as a restore at this parallelism left them: then nothing is shuffled,
-        and a row that lies elsewhere is refused. Returns
-        what the manifest will say. Raises NullKeyError, DuplicateKeyError, UnsupportedTypeError,
-        SchemaMismatchError or ParallelismError before anything is visible.
+        and a row that lies elsewhere is refused. Returns what the manifest will say, a KeyedEntry.
+
+        With a ``pyarrow.Schema`` for ``rows`` nothing is written here: returned is a KeyedWriter,
+        whose ``subtask(i).write(table)`` writes the rows of subtask i in any process, and each
+        answer goes to :meth:`acknowledge`. Raises NullKeyError, DuplicateKeyError,
+        UnsupportedTypeError, SchemaMismatchError or ParallelismError before anything is visible.
         """
         self._refuse_twice(uid, name)
         attempt = self._attempt
+        declared = is_schema(rows)
         engine, rows = engine_of(rows)
         request = KeyedRequest(
             uid=uid,
@@ -158,29 +131,60 @@ class CheckpointWriter:
             hash_scheme=hash_scheme,
             time_domain=None if time_domain is None else TimeDomain(time_domain),
             layout=layout or attempt.parquet.layout,
-            rows=engine.rows_known(rows),
+            rows=None if declared else engine.rows_known(rows),
         )
-        return self._write_keyed(engine, rows, request, placed=placed)
+        state = self._keyed_state(engine, rows, request)
+        empty, target = attempt.entry_of(state), attempt.target_of(state, placed=placed)
+        parallelism = attempt.operators.parallelism_of(uid)
+        if declared:
+            writer = KeyedWriter(attempt.id, empty, parallelism, target)
+            self._acknowledged[uid, name] = Acknowledged(writer, target.storage)
+            return writer
+        written = replace(empty, handles=engine.write_keyed(rows, parallelism, target))
+        self._keyed.append(written)
+        return written
+
+    def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
+        """Take a subtask's answer: the checkpoint will have its files. May be called from threads.
+
+        The first answer of a subtask counts, and its repetition changes nothing; of another one,
+        of a subtask that was run twice, the files are deleted, and False is returned. Raises
+        InvalidArgumentError for an answer to another checkpoint or attempt, or of a state that is
+        not awaited; its files are left alone.
+        """
+        if self._left:
+            raise InvalidArgumentError(_USED)
+        state, attempted = acknowledgement.entry.state, self._attempt.id
+        if acknowledgement.attempt != attempted:
+            raise InvalidArgumentError(
+                f"the acknowledgement of subtask {acknowledgement.subtask} of {state} is of "
+                f"{acknowledgement.attempt}, and this is {attempted}; write again with the writer "
+                "that this checkpoint's keyed(…) returned"
+            )
+        awaited = self._acknowledged.get((state.uid, state.name))
+        if awaited is None:
+            raise InvalidArgumentError(
+                f"{state} is not awaited here; declare it with checkpoint.keyed(…, schema, …)"
+            )
+        return awaited.add(acknowledgement)
 
     def list(
         self, uid: str, name: str, rows: Any, *, position: str = "position", **options: Any
-    ) -> KeyedEntry:
+    ) -> Any:
         """Write a list state: one row per element, ordered by an integer column. Else as
         :meth:`keyed`.
         """
         return self.keyed(uid, name, rows, kind=StateKind.LIST, entry=position, **options)
 
-    def map(
-        self, uid: str, name: str, rows: Any, *, map_key: Columns, **options: Any
-    ) -> KeyedEntry:
+    def map(self, uid: str, name: str, rows: Any, *, map_key: Columns, **options: Any) -> Any:
         """Write a map state: one row per key and map key. Else as :meth:`keyed`."""
         return self.keyed(uid, name, rows, kind=StateKind.MAP, entry=map_key, **options)
 
-    def reducing(self, uid: str, name: str, rows: Any, **options: Any) -> KeyedEntry:
+    def reducing(self, uid: str, name: str, rows: Any, **options: Any) -> Any:
         """Write a reducing state: one row per key, the reduced value. Else as :meth:`keyed`."""
         return self.keyed(uid, name, rows, kind=StateKind.REDUCING, **options)
 
-    def aggregating(self, uid: str, name: str, rows: Any, **options: Any) -> KeyedEntry:
+    def aggregating(self, uid: str, name: str, rows: Any, **options: Any) -> Any:
         """Write an aggregating state: one row per key, the accumulator. Else as :meth:`keyed`."""
         return self.keyed(uid, name, rows, kind=StateKind.AGGREGATING, **options)
 
@@ -193,7 +197,7 @@ class CheckpointWriter:
         time_domain: TimeDomain | str,
         timestamp: str = "timestamp",
         **options: Any,
-    ) -> KeyedEntry:
+    ) -> Any:
         """Write timers: one row per key, namespace and time, in event or processing time."""
         domain = TimeDomain(time_domain)
         return self.keyed(
@@ -244,6 +248,8 @@ class CheckpointWriter:
             self._discard(error)
             return
         try:
+            for awaited in self._acknowledged.values():
+                awaited.refuse_missing()
             self._attempt.fence.check()
             self._attempt.catalog.refuse_taken(self._attempt.checkpoint_id)
             manifest = self._manifest()
@@ -259,32 +265,15 @@ class CheckpointWriter:
         # After any other error the manifest may be there, so the files that it names stay.
         self._committed = manifest
 
-    def _write_keyed(
-        self, engine: Engine, rows: Any, request: KeyedRequest, *, placed: bool
-    ) -> KeyedEntry:
-        attempt = self._attempt
-        parallelism = attempt.operators.parallelism_of(request.uid)
-        state = keyed_state(
+    def _keyed_state(self, engine: Engine, rows: Any, request: KeyedRequest) -> KeyedState:
+        return keyed_state(
             request,
             schema=engine.schema_of(rows),
             key_types=lambda names, scheme: engine.key_types(rows, names, scheme),
-            parallelism=parallelism,
-            history=attempt.history,
-            so_far=self._keyed,
+            parallelism=self._attempt.operators.parallelism_of(request.uid),
+            history=self._attempt.history,
+            so_far=self._all_keyed(),
         )
-        folder = keyed_table(request.uid, request.name)
-        target = KeyedTarget(
-            attempt.catalog.storage,
-            folder,
-            attempt.checkpoint_id,
-            state,
-            attempt.parquet,
-            placed=placed,
-        )
-        handles = engine.write_keyed(rows, parallelism, target)
-        written = KeyedEntry(state, TableRef(attempt.table.format, folder), handles)
-        self._keyed.append(written)
-        return written
 
     def _write_operator(
         self, uid: str, name: str, elements: Any, mode: RedistributionMode
@@ -316,7 +305,7 @@ class CheckpointWriter:
         attempt = self._attempt
         self._confirm_files()
         tables = iter(self._publish())
-        keyed = tuple(replace(entry, table=next(tables)) for entry in self._keyed)
+        keyed = tuple(replace(entry, table=next(tables)) for entry in self._all_keyed())
         operator = tuple(replace(entry, table=next(tables)) for entry in self._operator)
         return Manifest(
             store_id=attempt.catalog.store_id,
@@ -351,7 +340,10 @@ class CheckpointWriter:
             return [*pool.map(lambda entry: publish(entry, checkpoint_id), self._entries())]
 
     def _entries(self) -> tuple[Entry, ...]:
-        return (*self._keyed, *self._operator)
+        return (*self._all_keyed(), *self._operator)
+
+    def _all_keyed(self) -> tuple[KeyedEntry, ...]:
+        return (*self._keyed, *(awaited.entry for awaited in self._acknowledged.values()))
 
     def _discard(self, reason: BaseException) -> None:
         """Delete what was written; what cannot be deleted is noted on the reason, and left.

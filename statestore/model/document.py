@@ -97,7 +97,11 @@ def document_bytes(document: dict[str, Any]) -> bytes:
 
 def sealed(body: bytes) -> bytes:
     """Return a document that lacks its closing brace, ended with its SHA-256."""
-    return body + _SEAL + hashlib.sha256(body).hexdigest().encode() + _END
+    return body + _seal(body)
+
+
+def _seal(body: bytes | memoryview) -> bytes:
+    return _SEAL + hashlib.sha256(body).hexdigest().encode() + _END
 
 
 def parse_document(raw: bytes, *, name: str, form: str, newest: int) -> Node:
@@ -107,8 +111,8 @@ def parse_document(raw: bytes, *, name: str, form: str, newest: int) -> Node:
     no such document, and FormatVersionError when its ``format_version`` is greater than ``newest``,
     the newest that this release reads.
     """
-    body, seal = raw[:-_SEAL_BYTES], raw[-_SEAL_BYTES:]
-    if body + seal != sealed(body):
+    # Not through sealed(): a manifest may have 100 MB, and each copy of it would count.
+    if raw[-_SEAL_BYTES:] != _seal(memoryview(raw)[:-_SEAL_BYTES]):
         raise MalformedManifestError(
             f"{name} is damaged: its bytes are not those that were written (SHA-256); bring it "
             "back from a copy"

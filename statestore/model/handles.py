@@ -88,15 +88,29 @@ class KeyedStateHandle:
         common = self.key_groups.intersect(key_groups)
         if common is None:
             return None
-        return KeyedStateSlice(self, self.key_groups if self.index is None else common)
+        whole = self.index is None
+        return KeyedStateSlice(self, self.key_groups if whole else common, self.rows_of(key_groups))
+
+    def rows_of(self, key_groups: KeyGroupRange) -> int:
+        """Return the rows of the part that :meth:`cut` makes, which must not be None."""
+        own = self.key_groups
+        first, last = max(own.first, key_groups.first), min(own.last, key_groups.last)
+        if self.index is None or (first == own.first and last == own.last):
+            return self.rows
+        return self.index.rows_in(first - own.first, last + 1 - own.first)
+
+    def bytes_of(self, rows: int) -> int:
+        """Return the share of the file's bytes that some of its rows have, rounded up."""
+        return -(-self.size_bytes * rows // max(self.rows, 1))
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedStateSlice:
-    """A part of a data file: the rows of ``key_groups``, which lie together."""
+    """A part of a data file: the ``rows`` rows of ``key_groups``, which lie together."""
 
     handle: KeyedStateHandle
     key_groups: KeyGroupRange
+    rows: int
 
     @property
     def is_whole(self) -> bool:
@@ -110,12 +124,6 @@ class KeyedStateSlice:
         return 0 if index is None else index.rows_in(0, self._first)
 
     @property
-    def rows(self) -> int:
-        """Its rows."""
-        index = self.handle.index
-        return self.handle.rows if index is None else index.rows_in(self._first, self._stop)
-
-    @property
     def digest(self) -> int:
         """The digest of its rows."""
         index = self.handle.index
@@ -124,9 +132,7 @@ class KeyedStateSlice:
     @property
     def size_bytes(self) -> int:
         """Its share of the file's bytes, by rows; of a whole file its length."""
-        if self.is_whole:
-            return self.handle.size_bytes
-        return -(-self.handle.size_bytes * self.rows // max(self.handle.rows, 1))
+        return self.handle.size_bytes if self.is_whole else self.handle.bytes_of(self.rows)
 
     @property
     def _first(self) -> int:
@@ -153,8 +159,8 @@ def assign(
     handles: Iterable[KeyedStateHandle], key_groups: KeyGroupRange
 ) -> tuple[KeyedStateSlice, ...]:
     """Return what a subtask that owns ``key_groups`` reads of the handles, in their order."""
-    cut = (handle.cut(key_groups) for handle in handles)
-    return tuple(part for part in cut if part is not None)
+    cut = [handle.cut(key_groups) for handle in handles]
+    return tuple([part for part in cut if part is not None])
 
 
 def reassign(
@@ -168,7 +174,7 @@ def reassign(
     """
     assignment = KeyGroupAssignment(max_parallelism=max_parallelism, parallelism=parallelism)
     if len(old) == parallelism:
-        return tuple(tuple(KeyedStateSlice(h, h.key_groups) for h in own) for own in old)
+        return tuple(tuple(KeyedStateSlice(h, h.key_groups, h.rows) for h in own) for own in old)
     handles = [handle for own in old for handle in own]
     return tuple(assign(handles, key_groups) for key_groups in assignment.ranges())
 

@@ -7,6 +7,7 @@ listing. ``manifest_json.py`` holds the document's form; docs/FORMAT.md describe
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -55,6 +56,11 @@ class KeyedEntry:
     state: KeyedState
     table: TableRef
     handles: tuple[KeyedStateHandle, ...]
+
+    @cached_property
+    def last_key_groups(self) -> array[int]:
+        """The last key group of each file, ascending: by it a plan finds the files of a range."""
+        return array("H", (handle.key_groups.last for handle in self.handles))
 
     @property
     def rows(self) -> int:

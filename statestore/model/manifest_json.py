@@ -8,8 +8,8 @@ member.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from statestore.errors import CorruptionError, StateStoreError
@@ -23,7 +23,14 @@ from statestore.model.redistribution import RedistributionMode
 from statestore.model.schema import Schema, schema_from_json
 from statestore.model.state import KeyedState, Layout, OperatorState, StateKind, TimeDomain
 
-__all__ = ["FORMAT", "FORMAT_VERSION", "manifest_from_json", "manifest_to_json"]
+__all__ = [
+    "FORMAT",
+    "FORMAT_VERSION",
+    "keyed_from_json",
+    "keyed_to_json",
+    "manifest_from_json",
+    "manifest_to_json",
+]
 
 FORMAT = "statestore-checkpoint"
 FORMAT_VERSION = 1
@@ -36,7 +43,7 @@ def manifest_to_json(manifest: Manifest) -> bytes:
         {
             "uid": uid,
             "id": manifest.operators.id_of(uid),
-            "keyed": [_keyed_json(e) for e in manifest.keyed if e.state.uid == uid],
+            "keyed": [keyed_to_json(e) for e in manifest.keyed if e.state.uid == uid],
             "operator": [_operator_json(e) for e in manifest.operator if e.state.uid == uid],
         }
         for uid in manifest.uids
@@ -74,8 +81,8 @@ def manifest_from_json(raw: bytes, *, name: str) -> Manifest:
         started_at_ms=root.at("started_at_ms").number(),
         created_at_ms=root.at("created_at_ms").number(),
         writer=_writer(root.at("writer")),
-        keyed=tuple(_each(operators, "keyed", _keyed_entry)),
-        operator=tuple(_each(operators, "operator", _operator_entry)),
+        keyed=tuple(_each(operators, "keyed", keyed_from_json)),
+        operator=tuple(_each(operators, "operator", partial(_built, _operator_entry))),
         graph=graph_from_json(graph) if graph else None,
     )
     for entry in manifest.operator:
@@ -94,7 +101,8 @@ def _writer(node: Node) -> Writer:
     )
 
 
-def _keyed_json(entry: KeyedEntry) -> dict[str, Any]:
+def keyed_to_json(entry: KeyedEntry) -> dict[str, Any]:
+    """Return a keyed state and its files as a manifest has them, the operator's uid left out."""
     state = entry.state
     return {
         "name": state.name,
@@ -170,6 +178,11 @@ def _files_json(handles: Sequence[KeyedStateHandle | OperatorStateHandle]) -> di
     }
 
 
+def keyed_from_json(node: Node, uid: str) -> KeyedEntry:
+    """Return what :func:`keyed_to_json` wrote; MalformedManifestError with the place."""
+    return _built(_keyed_entry, node, uid)
+
+
 def _keyed_entry(node: Node, uid: str) -> KeyedEntry:
     domain = node.maybe("time_domain")
     state = KeyedState(
@@ -187,15 +200,15 @@ def _keyed_entry(node: Node, uid: str) -> KeyedEntry:
         layout=Layout(node.at("layout").text()),
     )
     files = node.at("files")
-    ranges = map(KeyGroupRange, files.at("first").numbers(), files.at("last").numbers())
-    columns = zip(_zip(files, ranges, files.at("first")), _hosts(files), strict=True)
-    handles = tuple(
-        KeyedStateHandle(*(path, key_groups, *rest, host))
-        for (key_groups, (path, *rest)), host in columns
-    )
-    if state.layout is Layout.RANGED and handles:
-        handles = _indexed(files, handles)
+    paths, *rest = _columns(files)
+    first, last = files.at("first"), files.at("last")
+    if not len(paths) == len(first.numbers()) == len(last.numbers()):
+        raise first.fail("the arrays differ in length")
+    ranges = map(KeyGroupRange, first.numbers(), last.numbers())
+    hosts, indexes = _hosts(files), _indexes(files, state.layout)
+    handles = tuple(map(KeyedStateHandle, paths, ranges, *rest, hosts, indexes))
     _check_order(node, handles)
+    _check_indexes(files, handles)
     return _agreeing(node, KeyedEntry(state, _table(node), handles))
 
 
@@ -211,23 +224,34 @@ def _hosts(files: Node) -> list[str]:
     return [names[number] for number in numbers]
 
 
-def _indexed(files: Node, handles: Sequence[KeyedStateHandle]) -> tuple[KeyedStateHandle, ...]:
-    """Return the handles with their indexes, which must add up to them."""
+def _indexes(files: Node, layout: Layout) -> Sequence[GroupIndex | None]:
+    """Return the index of each file; only files of several key groups have one."""
+    count = len(files.at("first").numbers())
+    if layout is not Layout.RANGED or not count:
+        return [None] * count
     rows, digests = files.at("group_rows"), files.at("group_digests")
-    if not len(handles) == len(rows.texts()) == len(digests.texts()):
+    if not count == len(rows.texts()) == len(digests.texts()):
         raise rows.fail("the arrays differ in length")
-    indexed = []
-    for handle, *texts in zip(handles, rows.texts(), digests.texts(), strict=True):
-        index = GroupIndex(*(b64decode(text, validate=True) for text in texts))
-        length = 8 * len(handle.key_groups)
-        if not length == len(index.rows) == len(index.digests):
-            raise rows.fail(f"{handle.path} has {len(handle.key_groups)} key groups, not as many")
-        if index.rows_in(0, length) != handle.rows:
-            raise rows.fail(f"the key groups of {handle.path} do not add up to its rows")
-        if index.digest_in(0, length) != handle.digest:
-            raise digests.fail(f"the key groups of {handle.path} do not add up to its digest")
-        indexed.append(replace(handle, index=index))
-    return tuple(indexed)
+    return [
+        GroupIndex(b64decode(of_rows, validate=True), b64decode(of_digests, validate=True))
+        for of_rows, of_digests in zip(rows.texts(), digests.texts(), strict=True)
+    ]
+
+
+def _check_indexes(files: Node, handles: Sequence[KeyedStateHandle]) -> None:
+    """Refuse indexes that do not add up to their files."""
+    for handle in handles:
+        index, path, groups = handle.index, handle.path, len(handle.key_groups)
+        if index is None:
+            continue
+        if not 8 * groups == len(index.rows) == len(index.digests):
+            raise files.at("group_rows").fail(f"{path} has {groups} key groups, not as many")
+        if index.rows_in(0, groups) != handle.rows:
+            raise files.at("group_rows").fail(f"the key groups of {path} do not add up to its rows")
+        if index.digest_in(0, groups) != handle.digest:
+            raise files.at("group_digests").fail(
+                f"the key groups of {path} do not add up to its digest"
+            )
 
 
 def _check_order(node: Node, handles: Sequence[KeyedStateHandle]) -> None:
@@ -256,7 +280,7 @@ def _operator_entry(node: Node, uid: str) -> OperatorEntry:
         schema=_schema(node),
     )
     files = node.at("files")
-    handles = tuple(OperatorStateHandle(*columns) for columns in _columns(files))
+    handles = tuple(map(OperatorStateHandle, *_columns(files)))
     return _agreeing(node, OperatorEntry(state, _table(node), node.at("counts").numbers(), handles))
 
 
@@ -271,15 +295,9 @@ def _check_counts(node: Node, entry: OperatorEntry, parallelism: int) -> None:
         )
 
 
-def _zip(files: Node, ranges: Iterable[V], count: Node) -> Iterable[tuple[V, tuple[Any, ...]]]:
-    rows = _columns(files)
-    if len(count.numbers()) != len(rows):
-        raise count.fail("the arrays differ in length")
-    return zip(ranges, rows, strict=True)
-
-
 def _columns(files: Node) -> list[tuple[Any, ...]]:
-    columns = [
+    """Return what there is of every file, column by column, of one length."""
+    columns: list[tuple[Any, ...]] = [
         files.at("path").texts(),
         files.at("rows").numbers(),
         files.at("size_bytes").numbers(),
@@ -289,7 +307,7 @@ def _columns(files: Node) -> list[tuple[Any, ...]]:
     ]
     if len({len(column) for column in columns}) != 1:
         raise files.fail("the arrays differ in length")
-    return list(zip(*columns, strict=True))
+    return columns
 
 
 def _agreeing(node: Node, entry: V) -> V:
@@ -316,15 +334,20 @@ def _table(node: Node) -> TableRef:
 
 
 def _each(operators: list[Node], sort: str, build: Callable[[Node, str], V]) -> Iterator[V]:
-    """Build every state of a sort; whatever is wrong with one becomes an error with its place."""
+    """Build every state of a sort."""
     for operator in operators:
         uid = operator.at("uid").text()
         if not uid:
             raise operator.at("uid").fail("it is empty")
         for node in operator.at(sort).items():
-            try:
-                yield build(node, uid)
-            except CorruptionError:
-                raise
-            except (StateStoreError, AttributeError, LookupError, TypeError, ValueError) as error:
-                raise node.fail(f"{type(error).__name__}: {error}") from error
+            yield build(node, uid)
+
+
+def _built(build: Callable[[Node, str], V], node: Node, uid: str) -> V:
+    """Build a state; whatever is wrong with it becomes an error with its place."""
+    try:
+        return build(node, uid)
+    except CorruptionError:
+        raise
+    except (StateStoreError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise node.fail(f"{type(error).__name__}: {error}") from error

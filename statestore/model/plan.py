@@ -7,9 +7,11 @@ parallelism.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
 from typing import NamedTuple
 
 from statestore.errors import StateNotFoundError
@@ -43,7 +45,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SubtaskPlan:
     """What one subtask of an operator reads; ``elements`` counts its operator state.
 
@@ -205,9 +207,10 @@ def assignment_of(
 
 def handles_of(entry: KeyedEntry, key_groups: KeyGroupRange) -> tuple[KeyedStateHandle, ...]:
     """Return the handles whose range meets ``key_groups``, in order of key group."""
-    first = bisect_left(entry.handles, key_groups.first, key=lambda handle: handle.key_groups.last)
-    last = bisect_right(entry.handles, key_groups.last, key=lambda handle: handle.key_groups.first)
-    return entry.handles[first:last]
+    first = bisect_left(entry.last_key_groups, key_groups.first)
+    stop = bisect_left(entry.last_key_groups, key_groups.last, first)
+    meets = stop < len(entry.handles) and entry.handles[stop].key_groups.first <= key_groups.last
+    return entry.handles[first : stop + meets]
 
 
 def slices_of(entry: KeyedEntry, key_groups: KeyGroupRange) -> tuple[KeyedStateSlice, ...]:
@@ -216,7 +219,7 @@ def slices_of(entry: KeyedEntry, key_groups: KeyGroupRange) -> tuple[KeyedStateS
     A file in which it has no row is not among it.
     """
     parts = assign(handles_of(entry, key_groups), key_groups)
-    return tuple(part for part in parts if part.rows)
+    return tuple([part for part in parts if part.rows])
 
 
 def redistribution_of(manifest: Manifest, uid: str, parallelism: int) -> RedistributionPlan:
@@ -247,8 +250,9 @@ def _plan_operator(
     for entry in keyed:
         assignment = assignment_of(entry, parallelism, max_parallelism)
     dealt = redistribution_of(manifest, uid, parallelism) if operator else None
+    of_operator = tuple(_operator_reads(operator))  # every subtask reads the same of these
     subtasks = tuple(
-        _plan_subtask(keyed, operator, assignment, subtask, dealt, local)
+        _plan_subtask(keyed, of_operator, assignment, subtask, dealt, local)
         for subtask in range(parallelism)
     )
     entries: list[Entry] = [*keyed, *operator]
@@ -257,25 +261,38 @@ def _plan_operator(
     return OperatorPlan(uid, most, names, subtasks, stored_uid=uid)
 
 
+@lru_cache(maxsize=8)
+def _ranges_of(assignment: KeyGroupAssignment) -> tuple[KeyGroupRange, ...]:
+    """The ranges of all subtasks: most operators of a job have the same."""
+    return assignment.ranges()
+
+
 def _plan_subtask(
     keyed: list[KeyedEntry],
-    operator: list[OperatorEntry],
+    of_operator: tuple[_Read, ...],
     assignment: KeyGroupAssignment | None,
     subtask: int,
     dealt: RedistributionPlan | None,
     local: Container[str],
 ) -> SubtaskPlan:
-    key_groups = assignment.range_of(subtask) if assignment else None
-    reads = [*_keyed_reads(keyed, key_groups), *_operator_reads(operator)]
+    key_groups = _ranges_of(assignment)[subtask] if assignment else None
+    rows = size_bytes = files = requests = local_bytes = 0
+    # One pass, and no sum per number: a job may have a hundred states and a thousand subtasks.
+    for read in chain(_keyed_reads(keyed, key_groups), of_operator):
+        rows += read.rows
+        size_bytes += read.size_bytes
+        files += 1
+        requests += 2 + read.row_groups
+        local_bytes += read.size_bytes if read.name in local else 0
     return SubtaskPlan(
         subtask=subtask,
         key_groups=key_groups,
-        rows=sum(read.rows for read in reads),
-        size_bytes=sum(read.size_bytes for read in reads),
-        files=len(reads),
-        requests=sum(2 + read.row_groups for read in reads),
+        rows=rows,
+        size_bytes=size_bytes,
+        files=files,
+        requests=requests,
         elements=_elements(dealt, subtask),
-        local_bytes=sum(read.size_bytes for read in reads if read.name in local),
+        local_bytes=local_bytes,
     )
 
 
@@ -292,13 +309,16 @@ def _keyed_reads(keyed: list[KeyedEntry], key_groups: KeyGroupRange | None) -> I
     if key_groups is None:
         return
     for entry in keyed:
-        for part in slices_of(entry, key_groups):
-            handle = part.handle
+        # As slices_of, without a slice for each: a plan may have hundreds of thousands.
+        for handle in handles_of(entry, key_groups):
+            rows = handle.rows_of(key_groups)
+            if not rows:
+                continue
             # Of a file that is cut, its share, and the row group that is cut as well.
-            share = handle.row_groups * part.rows // max(handle.rows, 1) + 1
-            row_groups = handle.row_groups if part.is_whole else min(share, handle.row_groups)
+            share = handle.row_groups * rows // max(handle.rows, 1) + 1
+            row_groups = handle.row_groups if rows == handle.rows else min(share, handle.row_groups)
             name = f"{entry.table.path}/{handle.path}"
-            yield _Read(name, part.rows, part.size_bytes, row_groups)
+            yield _Read(name, rows, handle.bytes_of(rows), row_groups)
 
 
 def _operator_reads(operator: list[OperatorEntry]) -> Iterator[_Read]:

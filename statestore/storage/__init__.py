@@ -26,9 +26,10 @@ from statestore.storage.cached import CachedStorage
 from statestore.storage.local import LocalStorage
 from statestore.storage.probe import refuse_unsafe
 from statestore.storage.put import put_once
-from statestore.storage.s3 import S3Storage
+from statestore.storage.s3 import DEFAULT_STREAMS, S3Storage
 
 __all__ = [
+    "DEFAULT_STREAMS",
     "CachedStorage",
     "LocalStorage",
     "S3Storage",
@@ -39,16 +40,19 @@ __all__ = [
 ]
 
 
-def open_storage(url: str, options: Mapping[str, Any] | None = None) -> Storage:
+def open_storage(
+    url: str, options: Mapping[str, Any] | None = None, streams: int = DEFAULT_STREAMS
+) -> Storage:
     """Return the storage behind a path or URL; ``options`` go to fsspec (credentials, endpoint, …).
 
-    Raises InvalidArgumentError for a file system on which put-if-absent is not known to hold.
+    Of an object store at most ``streams`` ranges are read at once. Raises InvalidArgumentError for
+    a file system on which put-if-absent is not known to hold.
     """
     protocol = get_protocol(url)
     if protocol in ("file", "local"):
         return LocalStorage(url)
     if protocol in ("s3", "s3a"):
-        return S3Storage(url, options or {})
+        return S3Storage(url, options or {}, streams)
     raise InvalidArgumentError(
         f"a store cannot lie on {protocol}://: it is not known to put a file only if it is absent, "
         "which commits rest on; use a local path or s3://"

@@ -19,8 +19,16 @@ class Storage(Protocol):
 
     url: str
 
+    streams: int
+    """How many ranges a reader may ask for at once; with 1, asking ahead is of no use here."""
+
     def read(self, name: str) -> bytes:
         """Return the bytes of a file; FileNotFoundError when there is none."""
+
+    def read_range(self, name: str, start: int, stop: int) -> bytes:
+        """Return the bytes from ``start`` up to ``stop``, fewer where the file ends before; may be
+        called by several threads at once. FileNotFoundError when there is none.
+        """
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Make ``name`` appear with ``data``, whole and durable; False when the name is taken."""

@@ -59,7 +59,7 @@ class CachedStorage:
         self._folder = self._root / hashlib.sha256(storage.url.encode()).hexdigest()[:16]
         # The first copy of a process trims: another one may have left too much.
         self._until_trim = 0
-        self.url = storage.url
+        self.url, self.streams = storage.url, storage.streams
 
     # --- the copies -------------------------------------------------------------------------------
 
@@ -134,6 +134,10 @@ class CachedStorage:
     def read(self, name: str) -> bytes:
         """Return the bytes of a file of the store."""
         return self._storage.read(name)
+
+    def read_range(self, name: str, start: int, stop: int) -> bytes:
+        """Return a part of a file of the store."""
+        return self._storage.read_range(name, start, stop)
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Put a file into the store if its name is free."""

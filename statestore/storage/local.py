@@ -20,6 +20,8 @@ __all__ = ["LocalStorage"]
 class LocalStorage:
     """A folder of a local or mounted file system that has hard links and fsync."""
 
+    streams = 1  # the operating system reads ahead
+
     def __init__(self, url: str) -> None:
         """Take a path or ``file://`` URL; nothing is created yet."""
         root = fsspec.filesystem("file")._strip_protocol(url)
@@ -30,6 +32,12 @@ class LocalStorage:
         """Return the bytes of a file."""
         with named("read", self._full(name)):
             return (self._root / name).read_bytes()
+
+    def read_range(self, name: str, start: int, stop: int) -> bytes:
+        """Return a part of a file."""
+        with named("read", self._full(name)), (self._root / name).open("rb") as file:
+            file.seek(start)
+            return file.read(stop - start)
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Write a synced temporary file and link it to its name: one winner, never a partial

@@ -17,13 +17,15 @@ from statestore.storage.s3a import s3a_settings
 from statestore.storage.s3io import S3Reader, S3Writer, s3_code, s3_errors
 from statestore.storage.s3retry import attempts_of, patient, whole
 
-__all__ = ["S3Storage"]
+__all__ = ["DEFAULT_STREAMS", "S3Storage"]
 
 _PUT = "statestore-put"
 _PUTS = 5
 # S3 takes 10,000 parts of 5 MiB or more: one file of a store holds up to 80 GB.
 _PART_BYTES = 8 * 2**20
 _READ_AHEAD_BYTES = 4 * 2**20
+DEFAULT_STREAMS = 16
+_MOST_STREAMS = 1024
 # Closing a connection that a forked process inherited would close its parent's; so none is dropped.
 _HELD: list[Any] = []
 
@@ -36,11 +38,18 @@ class S3Storage:
     Fork-safe, and pickled with its options: a worker gets the credentials it was given here.
     """
 
-    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self, url: str, options: Mapping[str, Any], streams: int = DEFAULT_STREAMS
+    ) -> None:
         """Take an ``s3://`` (or ``s3a://``) URL and s3fs options; nothing is read yet.
 
-        Raises InvalidArgumentError when a URL holds credentials, which would end up in messages.
+        ``streams`` is how many ranges of objects are asked for at once. Raises InvalidArgumentError
+        for fewer than one, or when a URL holds credentials, which would end up in messages.
         """
+        if type(streams) is not int or not 1 <= streams <= _MOST_STREAMS:
+            raise InvalidArgumentError(
+                f"parallel_streams lies in 1..{_MOST_STREAMS}, not {streams!r}"
+            )
         self._prefix = url.partition("://")[2].strip("/")
         given = (options, options.get("client_kwargs") or {})
         urls = (self._prefix.partition("/")[0], *(str(some.get("endpoint_url")) for some in given))
@@ -54,7 +63,11 @@ class S3Storage:
         # A cached listing would hide what others wrote; more than one request at a time is of no
         # use for objects as small as ours, and makes s3fs ask for the size of each before.
         options = patient({"max_concurrency": 1, **options, "use_listings_cache": False})
+        # botocore keeps ten connections, and the other requests would wait for one of them.
+        connections = {"max_pool_connections": max(streams, 10)}
+        options["config_kwargs"] = connections | options["config_kwargs"]
         self._options, self._attempts = options, attempts_of(options)
+        self.streams = streams
         self.url = f"s3://{self._prefix}"
         self._open_filesystem()
 
@@ -97,6 +110,19 @@ class S3Storage:
         with self._errors("read", name):
             cat = functools.partial(self._fs.cat_file, self._key(name))
             return cast(bytes, whole(cat, self._attempts))
+
+    def read_range(self, name: str, start: int, stop: int) -> bytes:
+        """Return a part of an object, in one request."""
+        if start >= stop:
+            return b""
+        with self._errors("read", name):
+            cat = functools.partial(self._fs.cat_file, self._key(name), start=start, end=stop)
+            try:
+                return cast(bytes, whole(cat, self._attempts))
+            except OSError as error:
+                if s3_code(error) not in ("InvalidRange", "416"):  # it ends before
+                    raise
+                return b""
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Put with ``If-None-Match: *``; S3 answers 412 to all but one.

@@ -2,31 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from statestore.errors import InvalidArgumentError
+from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.model.handles import KeyedStateHandle
+from statestore.model.keygroups import KeyGroupAssignment
 from statestore.model.paths import KEY_GROUP
-from statestore.model.schema import Schema
+from statestore.model.schema import Schema, same_columns
 from statestore.model.state import KeyedState
 from statestore.table.hashing import check_key_type, key_groups
-from statestore.table.keyed import KeyedTarget, leaf_columns, null_key_error, write_grouped
+from statestore.table.keyed import KeyedTarget, write_runs
+from statestore.table.runs import RUN_BYTES, null_key_error, null_keys
 from statestore.table.types import arrow_schema, schema_of_arrow, table_of_dicts
 
-__all__ = ["as_table", "key_types", "rows_known", "schema_of", "write_keyed"]
+__all__ = [
+    "as_table",
+    "is_schema",
+    "key_types",
+    "rows_known",
+    "schema_of",
+    "write_keyed",
+    "write_subtask",
+]
+
+_BLOCK_BYTES = 8 * 2**20
+"""So much is brought into order of key group at a time: it lies in the processor's cache."""
 
 
 def as_table(rows: Any) -> pa.Table:
-    """Return rows as an Arrow table: a table, a list of dictionaries, or any Arrow-speaking frame.
+    """Return rows as an Arrow table: a table, a list of dictionaries, or any Arrow-speaking frame;
+    no rows of a schema.
 
     pandas, Polars and DuckDB results speak Arrow. InvalidArgumentError for anything else.
     """
     if isinstance(rows, pa.Table):
         return rows
+    if is_schema(rows):
+        return rows.empty_table()
     if hasattr(rows, "__arrow_c_stream__"):
         return pa.table(rows)
     if isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows):
@@ -35,6 +53,11 @@ def as_table(rows: Any) -> pa.Table:
         "rows are a Spark DataFrame, an Arrow table (or pandas, Polars, DuckDB frame) or a list "
         f"of dictionaries, not {type(rows).__name__}"
     )
+
+
+def is_schema(rows: Any) -> bool:
+    """Return whether the value is an Arrow schema: it declares rows that others have."""
+    return isinstance(rows, pa.Schema)
 
 
 def schema_of(rows: pa.Table) -> Schema:
@@ -62,38 +85,128 @@ def write_keyed(
     ``parallelism`` plays no part: one process writes all key groups. Raises NullKeyError,
     DuplicateKeyError, or StorageError, each before anything is visible.
     """
+    return write_runs(_runs(_as_stored(rows, target.state), target.state, None), target)
+
+
+def write_subtask(
+    rows: Any, subtask: int, parallelism: int, target: KeyedTarget
+) -> tuple[KeyedStateHandle, ...]:
+    """Write the rows of one subtask: what :func:`as_table` takes, or record batches.
+
+    Raises what :func:`write_keyed` raises, SchemaMismatchError for other columns than the state's,
+    and InvalidArgumentError for a row that another subtask owns.
+    """
     state = target.state
+    table = _of_schema(rows, state)
+    found = schema_of(table)
+    if sorted(found.names) != sorted(state.schema.names) or not same_columns(
+        found.select(state.schema.names), state.schema
+    ):
+        raise SchemaMismatchError(
+            f"{state} is declared with the columns ({state.schema}), and subtask {subtask} writes "
+            f"({found}); give every subtask's rows the declared columns"
+        )
+    own = KeyGroupAssignment(max_parallelism=state.max_parallelism, parallelism=parallelism)
+    return write_runs(_runs(_as_stored(table, state), state, (own, subtask)), target)
+
+
+def _of_schema(rows: Any, state: KeyedState) -> pa.Table:
+    if isinstance(rows, pa.RecordBatch):
+        rows = [rows]
+    if isinstance(rows, Iterator):
+        rows = list(rows)
+    if isinstance(rows, list | tuple):
+        if all(isinstance(batch, pa.RecordBatch) for batch in rows) and rows:
+            return _joined(rows, state)
+        if all(isinstance(row, Mapping) for row in rows):
+            return table_of_dicts(rows, state.schema)
+    return as_table(rows)
+
+
+def _joined(batches: Sequence[pa.RecordBatch], state: KeyedState) -> pa.Table:
     try:
-        table = rows.select(state.schema.names).cast(arrow_schema(state.schema)).combine_chunks()
+        return pa.Table.from_batches(batches)
+    except pa.ArrowInvalid as error:
+        raise SchemaMismatchError(
+            f"the batches of {state} do not have the same columns: {error}"
+        ) from error
+
+
+def _as_stored(rows: pa.Table, state: KeyedState) -> pa.Table:
+    try:
+        return rows.select(state.schema.names).cast(arrow_schema(state.schema))
     except pa.ArrowException as error:
         raise InvalidArgumentError(
             f"the rows of {state} cannot be stored as ({state.schema}): {error}"
         ) from error
-    _refuse_null_keys(table, state)
-    groups = key_groups(
-        [table.column(name) for name in state.key],
-        max_parallelism=state.max_parallelism,
-        hash_scheme=state.hash_scheme,
-        key_types=state.key_types,
-    )
-    # Few small numbers sort fast, and the writer puts each key group's rows into their order.
-    order = np.argsort(groups.astype(np.uint16), kind="stable")
-    keyed = table.add_column(0, KEY_GROUP, pa.array(groups, pa.int32())).take(pa.array(order))
-    return write_grouped(keyed.to_batches(max_chunksize=target.options.row_group_rows), target)
 
 
-def _refuse_null_keys(table: pa.Table, state: KeyedState) -> None:
-    if state.hash_scheme == "flink-sql":
-        return
-    nulls = np.zeros(table.num_rows, bool)
-    for name in state.key:
-        for leaf in _leaves(table, name):
-            nulls |= np.asarray(leaf.is_null())
-    if nulls.any():
-        raise null_key_error(state, int(nulls.sum()))
+def _runs(
+    table: pa.Table, state: KeyedState, own: tuple[KeyGroupAssignment, int] | None
+) -> Iterator[pa.Table]:
+    """Yield the rows in order of key group, some key groups at a time."""
+    nulls = sum(null_keys(batch, state) for batch in table.select(state.key).to_batches())
+    if nulls:
+        raise null_key_error(state, nulls)
+    row_bytes = max(table.nbytes / max(table.num_rows, 1), 1)
+    step, most = int(_BLOCK_BYTES / row_bytes) + 1, int(RUN_BYTES / row_bytes)
+    starts = range(0, table.num_rows, step)
+    blocks = [_Block.of(table.slice(start, step), state) for start in starts]
+    ends = sum((block.ends for block in blocks), np.zeros(state.max_parallelism + 1, np.int64))
+    if own is not None:
+        _refuse_foreign(np.flatnonzero(np.diff(ends)), *own, state)
+    first = 0
+    while ends[first] < ends[-1]:
+        stop = max(int(np.searchsorted(ends, ends[first] + most, side="right")) - 1, first + 1)
+        if ends[first] < ends[stop]:
+            rows = pa.concat_tables([block.cut(first, stop) for block in blocks])
+            alone = stop == first + 1 or len(blocks) == 1
+            yield rows if alone else _by_key_group(rows.combine_chunks())
+        first = stop
 
 
-def _leaves(table: pa.Table, name: str) -> list[pa.Array]:
-    chunks = table.column(name).combine_chunks()
-    column = chunks if isinstance(chunks, pa.Array) else pa.concat_arrays(chunks.chunks)
-    return leaf_columns(column)
+def _by_key_group(rows: pa.Table) -> pa.Table:
+    groups = np.asarray(rows.column(KEY_GROUP))
+    if (groups[:-1] <= groups[1:]).all():
+        return rows
+    # Few small numbers: numpy sorts them by radix, and leaves the order within each.
+    return rows.take(pa.array(np.argsort(groups.astype(np.uint16), kind="stable")))
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Some rows in order of key group; those of key group g lie from ``ends[g]`` on."""
+
+    rows: pa.Table
+    ends: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rows: pa.Table, state: KeyedState) -> _Block:
+        rows = rows.combine_chunks()
+        groups = key_groups(
+            [rows.column(name) for name in state.key],
+            max_parallelism=state.max_parallelism,
+            hash_scheme=state.hash_scheme,
+            key_types=state.key_types,
+        )
+        counts = np.bincount(groups, minlength=state.max_parallelism)
+        rows = _by_key_group(rows.add_column(0, KEY_GROUP, pa.array(groups)))
+        return cls(rows, np.concatenate(([0], np.cumsum(counts))))
+
+    def cut(self, first: int, stop: int) -> pa.Table:
+        """Return the rows of the key groups from ``first`` up to but not ``stop``."""
+        begin, end = int(self.ends[first]), int(self.ends[stop])
+        return self.rows.slice(begin, end - begin)
+
+
+def _refuse_foreign(
+    groups: Iterable[int], assignment: KeyGroupAssignment, subtask: int, state: KeyedState
+) -> None:
+    own = assignment.range_of(subtask)
+    for group in map(int, groups):
+        if group not in own:
+            raise InvalidArgumentError(
+                f"subtask {subtask} of {assignment.parallelism} has key groups {own} of {state}, "
+                f"and writes a row of key group {group}, which belongs to subtask "
+                f"{assignment.subtask_of(group)}; give each subtask the rows of its own keys"
+            )

@@ -103,7 +103,10 @@ def _hash_short(every_word: U64Array, starts: Int64Array, lengths: Int64Array) -
     shortest, longest = int(lengths.min()), int(lengths.max())
     for number, done in enumerate(range(0, longest, 8), start=1):
         rows: Any = slice(None) if shortest > done else np.flatnonzero(lengths > done)
-        words = every_word[starts[rows] + done]
+        if shortest == longest:  # the words lie at equal distances: no look-up row by row
+            words = every_word[done::longest][: len(lengths)].copy()
+        else:
+            words = every_word[starts[rows] + done]
         if shortest < done + 8:
             left = np.minimum(lengths[rows] - done, 8).view(np.uint64)
             words &= _ALL_BITS >> (_WORD_BITS - np.uint64(8) * left)

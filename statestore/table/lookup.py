@@ -15,7 +15,7 @@ from statestore.model.state import KeyedState
 from statestore.storage import Storage
 from statestore.table.digest import row_hashes
 from statestore.table.hashing import key_groups
-from statestore.table.reading import open_file, row_groups_of
+from statestore.table.reading import open_data, row_groups_of
 from statestore.table.statistics import positions_of
 from statestore.table.types import arrow_schema
 
@@ -49,15 +49,11 @@ def rows_of_key(
             continue
         part = handle.cut(KeyGroupRange(group, group))
         assert part is not None
-        with open_file(storage, entry.table.path, handle, verify=verify) as parquet:
-            rows_of_group = range(part.first_row, part.first_row + part.rows)
-            own, _ = row_groups_of(parquet.metadata, rows_of_group)
-            for index in _row_groups(parquet.metadata, wanted, own):
-                table = (
-                    parquet.read_row_group(index, use_threads=False)
-                    .select(schema.names)
-                    .cast(schema)
-                )
+        with open_data(storage, entry.table.path, handle, verify=verify) as file:
+            metadata = file.parquet.metadata
+            own, _ = row_groups_of(metadata, range(part.first_row, part.first_row + part.rows))
+            for index in _row_groups(metadata, wanted, own):
+                table = file.row_group(index).select(schema.names).cast(schema)
                 for batch in table.combine_chunks().to_batches():
                     # Hashes tell 0.0 from -0.0 and find NaN, which comparing values would not.
                     match = row_hashes(batch.select(entry.state.key)) == wanted_hash

@@ -1,19 +1,17 @@
 """Parquet data files, read: a row group at a time, each file checked against its handle.
 
 Size and row count are always checked when a file is opened, so that a truncated or replaced file is
-named instead of restored (I7); on request also the SHA-256 of its bytes, before the first row is
-handed over.
+named instead of restored (I7), and the checksum of every page when it is read; on request also the
+SHA-256 of the file's bytes, before the first row is handed over.
 """
 
 from __future__ import annotations
 
-import hashlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import accumulate
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,19 +22,11 @@ from statestore.errors import (
     StateStoreError,
     StorageError,
 )
-from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
-from statestore.storage import CachedStorage, Storage
+from statestore.storage import Storage
+from statestore.table.fetching import Handle, Source, check_length, source_of
+from statestore.table.ranges import RangedFile
 
-__all__ = ["check_size", "open_file", "read_batches", "row_groups_of"]
-
-Handle = KeyedStateHandle | OperatorStateHandle
-
-# Up to here a verified file is read once, into memory; a row group may be as large. Beyond, twice.
-_AT_ONCE_BYTES = 32 * 2**20
-_CHUNK_BYTES = 2**20
-
-# Copies of the local cache that this process has found to be right, as they were then.
-_VERIFIED: set[tuple[object, ...]] = set()
+__all__ = ["DataFile", "check_size", "open_data", "open_file", "read_batches", "row_groups_of"]
 
 
 def check_size(storage: Storage, folder: str, handle: Handle) -> None:
@@ -44,35 +34,102 @@ def check_size(storage: Storage, folder: str, handle: Handle) -> None:
     name = f"{folder}/{handle.path}"
     where = f"{storage.url}/{name}"
     with _naming(where):
-        found = storage.size(name)
-        if found != handle.size_bytes:
-            raise DamagedFileError(
-                f"{where} has {found} bytes, the manifest says {handle.size_bytes}; restore an "
-                "older checkpoint, or bring the file back from a copy"
-            )
+        check_length(where, storage.size(name), handle)
+
+
+# What is decoded at once stays in the processor's caches: larger batches take a tenth longer.
+_BATCH_ROWS = 16_384
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """An open data file: Arrow's view of it, and what that reads from."""
+
+    parquet: pq.ParquetFile
+    source: Source
+
+    def batches(self, row_groups: Iterable[int]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of some row groups, which are in ascending order; no batch spans two.
+
+        On an object store those that come next are under way meanwhile.
+        """
+        numbers = [*row_groups]
+        if isinstance(self.source, RangedFile):
+            yield from self._ranged_batches(numbers, self.source)
+            return
+        for number in numbers:
+            yield from self._batches_of(number)
+
+    def row_group(self, number: int) -> pa.Table:
+        """Return the rows of a row group."""
+        if isinstance(self.source, RangedFile):
+            span = _span(self.parquet.metadata.row_group(number))
+            self.source.want([span])
+            rows = self.parquet.read_row_group(number, use_threads=False)
+            self.source.free(span.stop)
+            return rows
+        return self.parquet.read_row_group(number, use_threads=False)
+
+    def _ranged_batches(self, numbers: list[int], source: RangedFile) -> Iterator[pa.RecordBatch]:
+        # Of a whole file in memory no place is asked for: Arrow aborts the process over some
+        # damaged footers when it is asked where a column lies, and not when it reads it.
+        spans = [_span(self.parquet.metadata.row_group(number)) for number in numbers]
+        source.want(spans)
+        for number, span in zip(numbers, spans, strict=True):
+            yield from self._batches_of(number)
+            source.free(span.stop)
+
+    def _batches_of(self, number: int) -> Iterator[pa.RecordBatch]:
+        # One by one: a batch of two row groups would need both in memory, and be copied.
+        batches: Iterator[pa.RecordBatch]
+        batches = self.parquet.iter_batches(_BATCH_ROWS, row_groups=[number], use_threads=False)
+        return batches
 
 
 @contextmanager
-def open_file(
-    storage: Storage, folder: str, handle: Handle, *, verify: bool = False, whole: bool = False
-) -> Iterator[pq.ParquetFile]:
+def open_data(
+    storage: Storage,
+    folder: str,
+    handle: Handle,
+    *,
+    verify: bool = False,
+    whole: bool = False,
+    copy: bool = False,
+    begun: RangedFile | None = None,
+) -> Iterator[DataFile]:
     """Open a data file and check it against its handle: size and rows, with ``verify`` SHA-256 too.
 
     With a local cache its copy there is opened instead, if that still has the SHA-256; with
-    ``whole`` one is made, because all of the file will be read. Raises MissingFileError or
-    DamagedFileError, naming the file, also while it is being read.
+    ``copy`` one is made. ``whole`` says that all of the file will be read, ``begun`` is what was
+    asked for before (``fetching.begin``). Raises MissingFileError or DamagedFileError, naming the
+    file, also
+    while it is being read.
     """
-    where = f"{storage.url}/{folder}/{handle.path}"
+    name = f"{folder}/{handle.path}"
+    where = f"{storage.url}/{name}"
     with (
         _naming(where),
-        _source(storage, folder, handle, verify, whole) as source,
-        pq.ParquetFile(source, page_checksum_verification=True) as parquet,
+        source_of(
+            storage, name, handle, verify=verify, whole=whole, copy=copy, begun=begun
+        ) as source,
+        pq.ParquetFile(
+            source, metadata=_metadata(source), page_checksum_verification=True
+        ) as parquet,
     ):
         if parquet.metadata.num_rows != handle.rows:
             raise DamagedFileError(
                 f"{where} has {parquet.metadata.num_rows} rows, the manifest says {handle.rows}"
             )
-        yield parquet
+        yield DataFile(parquet, source)
+
+
+@contextmanager
+def open_file(
+    storage: Storage, folder: str, handle: Handle, *, verify: bool = False
+) -> Iterator[pq.ParquetFile]:
+    """Open a data file as :func:`open_data` does, for whoever wants its metadata above all."""
+    with open_data(storage, folder, handle, verify=verify) as file:
+        yield file.parquet
 
 
 def read_batches(
@@ -83,22 +140,26 @@ def read_batches(
     *,
     rows: range | None = None,
     verify: bool = False,
+    begun: RangedFile | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield a file's rows in stored order as batches of ``schema``; at most a row group is held.
 
     ``rows`` is the part of the file that is wanted; only row groups that hold some of it are read.
     """
     wanted = range(handle.rows) if rows is None else rows
-    whole = 2 * len(wanted) >= handle.rows
-    with open_file(storage, folder, handle, verify=verify, whole=whole) as parquet:
-        numbers, at = row_groups_of(parquet.metadata, wanted)
-        for batch in parquet.iter_batches(
-            row_groups=[*numbers], columns=schema.names, use_threads=False
-        ):
+    whole = len(wanted) == handle.rows
+    copy = 2 * len(wanted) >= handle.rows
+    with open_data(
+        storage, folder, handle, verify=verify, whole=whole, copy=copy, begun=begun
+    ) as file:
+        numbers, at = row_groups_of(file.parquet.metadata, wanted)
+        stored = file.parquet.schema_arrow.equals(schema)
+        for batch in file.batches(numbers):
             begin, end = max(wanted.start - at, 0), min(wanted.stop - at, batch.num_rows)
             at += batch.num_rows
             if begin < end:
-                yield batch.slice(begin, end - begin).select(schema.names).cast(schema)
+                part = batch if end - begin == batch.num_rows else batch.slice(begin, end - begin)
+                yield part if stored else part.select(schema.names).cast(schema)
 
 
 def row_groups_of(metadata: pq.FileMetaData, rows: range) -> tuple[range, int]:
@@ -111,75 +172,6 @@ def row_groups_of(metadata: pq.FileMetaData, rows: range) -> tuple[range, int]:
         return range(0), 0
     first, last = bisect_right(ends, rows.start), bisect_left(ends, rows.stop)
     return range(first, min(last + 1, len(ends))), ends[first - 1] if first else 0
-
-
-def _source(
-    storage: Storage, folder: str, handle: Handle, verify: bool, whole: bool
-) -> AbstractContextManager[Any]:
-    """Return what Arrow reads from; it closes what it has opened, and leaves an open file alone."""
-    name = f"{folder}/{handle.path}"
-    if isinstance(storage, CachedStorage):
-        copy: AbstractContextManager[Any] | None = _local_copy(storage, name, handle, whole)
-        if copy is not None:
-            return copy
-    check_size(storage, folder, handle)
-    if verify and handle.size_bytes <= _AT_ONCE_BYTES:
-        raw = storage.read(name)
-        _check_sha256(storage, name, handle, hashlib.sha256(raw).hexdigest())
-        return nullcontext(pa.BufferReader(raw))
-    if verify:
-        with storage.open_read(name) as file:
-            found = _sha256(file)
-        _check_sha256(storage, name, handle, found)
-    path = storage.native_path(name)
-    return nullcontext(path) if path is not None else storage.open_read(name)
-
-
-def _local_copy(
-    storage: CachedStorage, name: str, handle: Handle, whole: bool
-) -> pa.NativeFile | None:
-    """Return the open copy of a file if its bytes are those of the handle, else None."""
-    path = storage.copy_of(name)
-    if path is None and whole:
-        path = storage.fetch(name, handle.size_bytes)
-    if path is None:
-        return None
-    try:
-        file = pa.OSFile(str(path))
-        if _identity(path, handle) in _VERIFIED:
-            return file
-        if file.size() == handle.size_bytes and _sha256(file) == handle.sha256:
-            file.seek(0)
-            storage.touch(name)
-            _VERIFIED.add(_identity(path, handle))
-            return file
-        file.close()
-    except OSError:  # another process has just made room, or the disk fails: the store has it
-        return None
-    storage.drop(name)
-    return None
-
-
-def _identity(path: Path, handle: Handle) -> tuple[object, ...]:
-    """What stays the same of a copy as long as nobody writes it."""
-    stat = path.stat()
-    return path, stat.st_ino, stat.st_mtime_ns, stat.st_size, handle.sha256
-
-
-def _sha256(file: Any) -> str:
-    sha256 = hashlib.sha256()
-    while chunk := file.read(_CHUNK_BYTES):
-        sha256.update(chunk)
-    return sha256.hexdigest()
-
-
-def _check_sha256(storage: Storage, name: str, handle: Handle, found: str) -> None:
-    if found != handle.sha256:
-        raise DamagedFileError(
-            f"{storage.url}/{name} holds other bytes than were written: their SHA-256 is "
-            f"{found[:16]}…, the manifest says {handle.sha256[:16]}…; restore an older checkpoint, "
-            "or bring the file back from a copy"
-        )
 
 
 @contextmanager
@@ -198,3 +190,21 @@ def _naming(where: str) -> Iterator[None]:
         if isinstance(error, OSError) and error.errno:  # not what the file holds: reading it failed
             raise StorageError(f"cannot read {where}: {error}") from error
         raise DamagedFileError(f"{where} cannot be read: {error}") from error
+
+
+def _metadata(source: Source) -> pq.FileMetaData | None:
+    """Return the footer that was read already; Arrow would read it, and much before it, again."""
+    if not isinstance(source, RangedFile):
+        return None
+    return pq.read_metadata(pa.BufferReader(source.tail.data()))
+
+
+def _span(row_group: pq.RowGroupMetaData) -> range:
+    """Where a row group lies in its file: its columns are side by side."""
+    columns = [row_group.column(index) for index in range(row_group.num_columns)]
+    starts = [
+        column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset
+        for column in columns
+    ]
+    ends = zip(starts, columns, strict=True)
+    return range(min(starts), max(start + column.total_compressed_size for start, column in ends))

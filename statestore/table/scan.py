@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 
+import numpy as np
 import pyarrow as pa
 
 from statestore.errors import StateStoreError
@@ -13,6 +17,8 @@ from statestore.model.paths import KEY_GROUP
 from statestore.model.schema import Schema
 from statestore.model.state import Layout
 from statestore.storage import Storage
+from statestore.table.fetching import begin
+from statestore.table.ranges import RangedFile
 from statestore.table.reading import read_batches
 from statestore.table.types import arrow_schema
 
@@ -48,39 +54,70 @@ def read_slices(
 
     Raises MissingFileError or DamagedFileError, naming file, state and operator.
     """
-    read = _ranged_rows if entry.state.layout is Layout.RANGED else _partitioned_rows
-    for part in slices:
-        try:
-            yield from read(storage, entry, part, verify)
-        except StateStoreError as error:
-            first, last = part.key_groups.first, part.key_groups.last
-            groups = f"key group {first}" if first == last else f"key groups {first} to {last}"
-            error.add_note(f"while restoring {entry.state}, {groups}")
-            raise
+    stored, restored = arrow_schema(entry.state.schema), restored_schema(entry.state.schema)
+    ranged = entry.state.layout is Layout.RANGED
+    read = partial(read_batches, storage, entry.table.path, verify=verify)
+    files = _Begun(storage, entry, slices, verify)
+    try:
+        for part in slices:
+            with _noting(entry, part):
+                begun = files.next()
+                if ranged:
+                    yield from read(part.handle, restored, rows=_rows_of(part), begun=begun)
+                    continue
+                for batch in read(part.handle, stored, begun=begun):
+                    yield _placed(batch, part.key_groups.first, restored)
+    finally:
+        files.close()
 
 
-def _partitioned_rows(
-    storage: Storage, entry: KeyedEntry, part: KeyedStateSlice, verify: bool
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a file of one key group, which its folder's name says."""
-    stored = arrow_schema(entry.state.schema)
-    restored = restored_schema(entry.state.schema)
-    key_group = pa.scalar(part.key_groups.first, pa.int32())
-    for batch in read_batches(storage, entry.table.path, part.handle, stored, verify=verify):
-        groups = pa.repeat(key_group, batch.num_rows)
-        yield pa.RecordBatch.from_arrays([groups, *batch.columns], schema=restored)
+class _Begun:
+    """The files that come next, asked for while the rows of one are read."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        entry: KeyedEntry,
+        slices: Sequence[KeyedStateSlice],
+        verify: bool,
+    ) -> None:
+        self._storage, self._entry = storage, entry
+        self._waiting = deque(() if verify or storage.streams == 1 else slices)
+        self._begun: deque[RangedFile | None] = deque()
+
+    def next(self) -> RangedFile | None:
+        """Return the next file, if it was begun, and begin those after it."""
+        while self._waiting and len(self._begun) <= self._storage.streams:
+            part = self._waiting.popleft()
+            name = f"{self._entry.table.path}/{part.handle.path}"
+            self._begun.append(begin(self._storage, name, part.handle, whole=part.is_whole))
+        return self._begun.popleft() if self._begun else None
+
+    def close(self) -> None:
+        """Ask for nothing any more."""
+        for file in self._begun:
+            if file is not None:
+                file.close()
 
 
-def _ranged_rows(
-    storage: Storage, entry: KeyedEntry, part: KeyedStateSlice, verify: bool
-) -> Iterator[pa.RecordBatch]:
-    """The rows of a part of a file, which say their key group themselves."""
-    first = part.first_row
-    yield from read_batches(
-        storage,
-        entry.table.path,
-        part.handle,
-        restored_schema(entry.state.schema),
-        rows=None if part.is_whole else range(first, first + part.rows),
-        verify=verify,
-    )
+@contextmanager
+def _noting(entry: KeyedEntry, part: KeyedStateSlice) -> Iterator[None]:
+    """Note on an error which state and key groups were being restored."""
+    try:
+        yield
+    except StateStoreError as error:
+        first, last = part.key_groups.first, part.key_groups.last
+        groups = f"key group {first}" if first == last else f"key groups {first} to {last}"
+        error.add_note(f"while restoring {entry.state}, {groups}")
+        raise
+
+
+def _rows_of(part: KeyedStateSlice) -> range | None:
+    """The place of its rows in a file of several key groups, None for all of them."""
+    return None if part.is_whole else range(part.first_row, part.first_row + part.rows)
+
+
+def _placed(batch: pa.RecordBatch, key_group: int, schema: pa.Schema) -> pa.RecordBatch:
+    """The rows of a file of one key group, which its folder's name says, with that number."""
+    groups = pa.array(np.full(batch.num_rows, key_group, np.int32))
+    return pa.RecordBatch.from_arrays([groups, *batch.columns], schema=schema)

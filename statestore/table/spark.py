@@ -1,9 +1,12 @@
-"""Keyed state from a Spark DataFrame: hashed, exchanged and sorted in the JVM, written by pyarrow.
+"""Keyed state from a Spark DataFrame: hashed and packed in Arrow, exchanged in the JVM, written in
+Arrow.
 
-One shuffle, to the subtask that owns the row's key group (``repartitionById`` on a native column),
-and one sort by key group within each Spark partition, which spills to disk when memory is short. A
-Python task then takes the Arrow batches of one key group after another, sorts and writes them. No
-row passes through a Python function.
+One shuffle, to the subtask that owns the row's key group, of rows packed by key group
+(:mod:`statestore.table.packing`), and one sort of the packed values by key group within each Spark
+partition, which spills to disk when memory is short. A Python task then takes one key group after
+another, sorts and writes it. Rows that lie right already are written without either.
+
+No row passes through a Python function.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Iterator
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
@@ -24,12 +28,14 @@ from statestore.model.keygroups import KeyGroupAssignment
 from statestore.model.paths import KEY_GROUP
 from statestore.model.schema import Schema, schema_from_json
 from statestore.model.state import KeyedState
-from statestore.table.keyed import KeyedTarget, null_key_error, write_grouped
-from statestore.table.spark_hashing import check_spark_key, key_group_column, subtask_column
+from statestore.table.keyed import KeyedTarget, write_grouped
+from statestore.table.packing import PACKED, keyed_batches, pack, unpack
+from statestore.table.runs import null_key_error
+from statestore.table.spark_hashing import check_spark_key
+from statestore.table.spark_worker import settle
 
 __all__ = [
     "collect",
-    "grouped_rows",
     "key_types",
     "rows_known",
     "schema_of",
@@ -37,7 +43,18 @@ __all__ = [
     "write_keyed",
 ]
 
+
+class _OutOfOrderError(Exception):
+    """Placed rows do not come in order of key group, so they have to be sorted first."""
+
+
+Outcome = KeyedStateHandle | StateStoreError | _OutOfOrderError
+Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
 _OUTCOME = "outcome binary"
+_PACKED = "subtask int, bundle int, rows binary"
+_ERROR = -1
+"""The bundle of a value that is an error."""
 
 
 def schema_of(df: DataFrame) -> Schema:
@@ -77,70 +94,126 @@ def write_keyed(
     Raises NullKeyError with the number of rows, DuplicateKeyError, or StorageError; the files of
     all tasks are then deleted. An error of the DataFrame itself comes out as Spark raised it.
     """
-    outcomes = [
-        pickle.loads(row.outcome)
-        for row in grouped_rows(df, parallelism, target)
-        .mapInArrow(_task(target, parallelism), _OUTCOME)
-        .collect()
-    ]
+    rows = df.select(*(_column(name) for name in target.state.schema.names))
+    if target.placed:
+        outcomes = _outcomes(rows.mapInArrow(_write_placed(target, parallelism), _OUTCOME))
+        if not any(isinstance(outcome, _OutOfOrderError) for outcome in outcomes):
+            return _handles(outcomes, target)
+        _delete(outcomes, target)
+    packed = rows.mapInArrow(_pack(target, parallelism), _PACKED)
+    if not target.placed:
+        packed = packed.repartitionById(parallelism, F.col("subtask"))
+    in_order = packed.sortWithinPartitions("bundle")
+    return _handles(_outcomes(in_order.mapInArrow(_write_packed(target), _OUTCOME)), target)
+
+
+def _outcomes(written: DataFrame) -> list[Outcome]:
+    return [outcome for row in written.collect() for outcome in pickle.loads(row.outcome)]
+
+
+def _handles(outcomes: list[Outcome], target: KeyedTarget) -> tuple[KeyedStateHandle, ...]:
+    """Return the handles of all tasks in order; after an error delete their files and raise it."""
     errors = [outcome for outcome in outcomes if isinstance(outcome, StateStoreError)]
-    written = [outcome for outcome in outcomes if not isinstance(outcome, StateStoreError)]
-    handles = sorted((h for hs in written for h in hs), key=lambda h: h.key_groups.first)
     if errors:
-        for handle in handles:
-            target.storage.delete(f"{target.folder}/{handle.path}")
+        _delete(outcomes, target)
         raise _one_of(errors, target.state)
-    return tuple(handles)
+    handles = [outcome for outcome in outcomes if isinstance(outcome, KeyedStateHandle)]
+    return tuple(sorted(handles, key=lambda handle: handle.key_groups.first))
 
 
-def grouped_rows(df: DataFrame, parallelism: int, target: KeyedTarget) -> DataFrame:
-    """Return the rows with their key group, in its order, Spark partition i being subtask i."""
-    state = target.state
-    key_group = key_group_column(
-        df.schema, state.key, max_parallelism=state.max_parallelism, hash_scheme=state.hash_scheme
-    )
-    rows = df.select(key_group.alias(KEY_GROUP), *(_column(name) for name in state.schema.names))
-    subtask = subtask_column(
-        F.col(KEY_GROUP), max_parallelism=state.max_parallelism, parallelism=parallelism
-    )
-    lying = rows if target.placed else rows.repartitionById(parallelism, subtask)
-    # By one small number alone, which Spark sorts by radix; each key group's rows are brought into
-    # order where they are written, without a comparison of strings in the JVM.
-    return lying.sortWithinPartitions(KEY_GROUP)
+def _delete(outcomes: list[Outcome], target: KeyedTarget) -> None:
+    for outcome in outcomes:
+        if isinstance(outcome, KeyedStateHandle):
+            target.storage.delete(f"{target.folder}/{outcome.path}")
 
 
-def _task(
-    target: KeyedTarget, parallelism: int
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        outcome: tuple[KeyedStateHandle, ...] | StateStoreError
+def _pack(target: KeyedTarget, parallelism: int) -> Task:
+    """The task before the exchange; an error is packed as well, and raised on the driver."""
+
+    def pack_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
         try:
-            own = _checked_place(batches, target, parallelism) if target.placed else batches
-            outcome = write_grouped(own, target)
-        except StateStoreError as error:  # raised on the driver, as itself
-            outcome = error
-        yield pa.RecordBatch.from_pydict({"outcome": [pickle.dumps(outcome)]})
+            for packed in pack(batches, target.state, parallelism):
+                if target.placed:
+                    own = pc.unique(packed.column(0)).to_pylist()
+                    _refuse_foreign(own, target.state, parallelism)
+                yield packed
+        except StateStoreError as error:
+            values = [[0], [_ERROR], [pickle.dumps(error)]]
+            yield pa.RecordBatch.from_pydict(dict(zip(PACKED.names, values, strict=True)), PACKED)
+
+    return pack_rows
+
+
+def _write_packed(target: KeyedTarget) -> Task:
+    """The task behind the exchange."""
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
+        errors: list[Outcome] = []
+
+        def sound() -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                failed = pc.equal(batch.column(1), _ERROR)
+                errors.extend(map(pickle.loads, batch.column(2).filter(failed).to_pylist()))
+                if not errors:
+                    yield batch
+
+        yield _outcome(lambda: write_grouped(unpack(sound(), target.state), target), errors)
 
     return write
 
 
-def _checked_place(
-    batches: Iterable[pa.RecordBatch], target: KeyedTarget, parallelism: int
+def _write_placed(target: KeyedTarget, parallelism: int) -> Task:
+    """The task for rows that lie right, which is all there is."""
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
+        rows = _in_place(keyed_batches(batches, target.state), target.state, parallelism)
+        yield _outcome(lambda: write_grouped(rows, target), [])
+
+    return write
+
+
+def _outcome(
+    write: Callable[[], tuple[KeyedStateHandle, ...]], errors: list[Outcome]
+) -> pa.RecordBatch:
+    """Return what came of a task, for the driver: its handles, and the errors it met."""
+    try:
+        outcome = [*write(), *errors]
+    except (StateStoreError, _OutOfOrderError) as error:  # raised on the driver, as itself
+        outcome = [error, *errors]
+    return pa.RecordBatch.from_pydict({"outcome": [pickle.dumps(outcome)]})
+
+
+def _in_place(
+    batches: Iterable[pa.RecordBatch], state: KeyedState, parallelism: int
 ) -> Iterator[pa.RecordBatch]:
-    """Pass rows on; InvalidArgumentError for one that another subtask owns."""
+    """Pass rows on while they are in order of key group and no other subtask owns one."""
+    assignment = KeyGroupAssignment(max_parallelism=state.max_parallelism, parallelism=parallelism)
+    last = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        groups = np.asarray(batch.column(0))
+        for group in (groups.min(), groups.max()):
+            _refuse_foreign([assignment.subtask_of(int(group))], state, parallelism)
+        if groups[0] < last or (np.diff(groups) < 0).any():
+            raise _OutOfOrderError(f"rows of {state} are not in order of key group")
+        last = groups[-1]
+        yield batch
+
+
+def _refuse_foreign(subtasks: Iterable[int], state: KeyedState, parallelism: int) -> None:
     context = TaskContext.get()
     assert context is not None  # this runs in a task
-    here, state = context.partitionId(), target.state
-    assignment = KeyGroupAssignment(max_parallelism=state.max_parallelism, parallelism=parallelism)
-    for batch in batches:
-        for group in pc.min_max(batch.column(KEY_GROUP)).as_py().values():
-            if group is not None and assignment.subtask_of(group) != here:
-                raise InvalidArgumentError(
-                    f"{state} is said to be placed, and Spark partition {here} has a row of key "
-                    f"group {group}, which belongs to subtask {assignment.subtask_of(group)} of "
-                    f"{parallelism}; leave out placed=True"
-                )
-        yield batch
+    here = context.partitionId()
+    for subtask in subtasks:
+        if subtask != here:
+            raise InvalidArgumentError(
+                f"{state} is said to be placed, and Spark partition {here} has a row of a key "
+                f"group that belongs to subtask {subtask} of {parallelism}; leave out placed=True"
+            )
 
 
 def _one_of(errors: list[StateStoreError], state: KeyedState) -> StateStoreError:

@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
-from statestore.model.keygroups import KeyGroupAssignment, key_group_of_hash
+from statestore.model.keygroups import key_group_of_hash
 from statestore.model.keyhash import DEFAULT_HASH_SCHEME, check_hash_scheme
 from statestore.table.hashing_types import check_key_type, check_tuple
 from statestore.table.spark_hashing_java import divide, java_hash_column, signed, tuple_hash_column
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column
 
-__all__ = ["check_spark_key", "key_group_column", "key_hash_column", "subtask_column"]
+__all__ = ["check_spark_key", "key_group_column", "key_hash_column", "owner_column"]
 
 _SEED_ZERO: Final = -1_693_959_553
 """``hash(this)`` is 0: see the module's docstring."""
@@ -84,15 +84,6 @@ def key_hash_column(
     hashed = fields[0] if len(fields) == 1 else tuple_hash_column(fields)
     # Row.of(key): 31 for the row, 31 for the field, as PyFlink wraps a key.
     return (signed(hashed + 62) if hash_scheme == "pyflink" else hashed).cast("int")
-
-
-def subtask_column(key_group: Column, *, max_parallelism: int, parallelism: int) -> Column:
-    """Return the subtask that owns ``key_group``, as an int column (invariant I2).
-
-    Raises ParallelismError as :class:`KeyGroupAssignment` does.
-    """
-    KeyGroupAssignment(max_parallelism=max_parallelism, parallelism=parallelism)
-    return owner_column(key_group, max_parallelism=max_parallelism, parallelism=parallelism)
 
 
 def owner_column(key_group: Column, *, max_parallelism: int, parallelism: int) -> Column:

@@ -190,7 +190,7 @@ def _owner(df: DataFrame, rows: DataFrame, partitioner: KeyGroup, parallelism: i
     group = key_group_column(
         df.schema, key, max_parallelism=maximum, hash_scheme=partitioner.hash_scheme
     )
-    # Not subtask_column: with fewer key groups than subtasks some of them get nothing.
+    # With fewer key groups than subtasks some of them get nothing.
     owner = owner_column(group, max_parallelism=maximum, parallelism=parallelism)
     leaves = [leaf for name in key for leaf in _nullable(column_of(name), df.schema[name])]
     if partitioner.hash_scheme == "flink-sql" or not leaves:  # there NULL is an ordinary key

@@ -24,6 +24,7 @@ from statestore.storage import Storage
 from statestore.table.scan import read_slices
 from statestore.table.spark import spark_schema
 from statestore.table.spark_locality import numbers
+from statestore.table.spark_worker import settle
 
 __all__ = ["FORMAT", "Read", "dataframe", "register"]
 
@@ -62,6 +63,7 @@ def dataframe(
     parallelism = len(per_subtask)
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
         for batch in batches:
             for subtask in batch.column(0).to_pylist():
                 for rows in read_slices(storage, entry, per_subtask[subtask], verify=verify):
@@ -98,6 +100,7 @@ class SubtaskReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a subtask's rows. Called on an executor, once per Spark partition."""
+        settle()
         assert isinstance(partition, SubtaskPartition)
         storage, entry, slices = partition.storage, partition.entry, partition.slices
         for rows in read_slices(storage, entry, slices, verify=self._verify):

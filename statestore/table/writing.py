@@ -17,6 +17,7 @@ from statestore.errors import InvalidArgumentError, StorageError
 from statestore.storage import Storage
 from statestore.storage.base import named
 from statestore.table.digest import rows_digest
+from statestore.table.encodings import encodings, leaf_paths
 
 __all__ = ["FileWriter", "ParquetOptions"]
 
@@ -65,20 +66,8 @@ class FileWriter:
         self._row_groups = 0
         self._rows = 0
         self._digest = 0
-        try:
-            self._parquet = pq.ParquetWriter(
-                self._sink,
-                schema,
-                compression="zstd",
-                compression_level=options.zstd_level,
-                write_page_checksum=True,
-                # Spark, Delta and DuckDB read the logical types; Arrow's own would only be weight.
-                store_schema=False,
-            )
-        except BaseException:
-            self._sink.abandon()
-            storage.delete(name)
-            raise
+        self._schema = schema
+        self._opened: pq.ParquetWriter | None = None
 
     @property
     def written_bytes(self) -> int:
@@ -111,9 +100,10 @@ class FileWriter:
 
     def close(self) -> dict[str, Any]:
         """Finish the file and return rows, size_bytes, row_groups, digest and sha256."""
-        if self._pending:
+        if self._pending or self._opened is None:
             self._flush()
-        self._parquet.close()
+        assert self._opened is not None
+        self._opened.close()
         self._sink.close()
         return {
             "rows": self._rows,
@@ -125,15 +115,34 @@ class FileWriter:
 
     def abandon(self) -> None:
         """Close the half-written file, so that it can be deleted."""
-        # Or Arrow would try to write a footer to a closed file when it is collected.
-        self._parquet.is_open = False
+        if self._opened is not None:
+            # Or Arrow would try to write a footer to a closed file when it is collected.
+            self._opened.is_open = False
         self._sink.abandon()
 
     def _flush(self) -> None:
-        table = pa.Table.from_batches(self._pending)
-        self._parquet.write_table(table, row_group_size=table.num_rows)
-        self._row_groups += 1
+        table = pa.Table.from_batches(self._pending, self._schema)
+        if self._opened is None:
+            self._opened = self._open(table)
+        if table.num_rows:
+            self._opened.write_table(table, row_group_size=table.num_rows)
+            self._row_groups += 1
         self._pending, self._pending_rows, self._pending_bytes = [], 0, 0
+
+    def _open(self, first: pa.Table) -> pq.ParquetWriter:
+        """Return Arrow's writer; the file's first rows say how its columns are encoded."""
+        chosen = encodings(first)
+        return pq.ParquetWriter(
+            self._sink,
+            self._schema,
+            compression="zstd",
+            compression_level=self._options.zstd_level,
+            use_dictionary=[path for path in leaf_paths(self._schema) if path not in chosen],
+            column_encoding=chosen,
+            write_page_checksum=True,
+            # Spark, Delta and DuckDB read the logical types; Arrow's own would only be weight.
+            store_schema=False,
+        )
 
 
 class _Sink:

@@ -13,11 +13,15 @@ __all__ = ["CountingStorage"]
 class CountingStorage(LocalStorage):
     """A local storage; ``opened`` counts, per name, how often a file was opened to be read, and
     ``bytes_read`` what was read of all of them.
+
+    With several ``streams`` it is read as an object store is, by ranges: ``ranges`` has each.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, streams: int = 1) -> None:
         """Take a path; nothing is counted yet."""
         super().__init__(url)
+        self.streams = streams
+        self.ranges: list[tuple[str, int, int]] = []
         self.opened: Counter[str] = Counter()
         self.files: list[BinaryIO] = []
         self.bytes_read = 0
@@ -25,6 +29,13 @@ class CountingStorage(LocalStorage):
     def native_path(self, name: str) -> str | None:
         """Return None, so that every data file is opened here."""
         return None
+
+    def read_range(self, name: str, start: int, stop: int) -> bytes:
+        """Read a part of a file and count it."""
+        data = super().read_range(name, start, stop)
+        self.ranges.append((name, start, start + len(data)))
+        self.bytes_read += len(data)
+        return data
 
     def open_read(self, name: str) -> BinaryIO:
         """Open a file and count it."""

@@ -57,7 +57,10 @@ class FaultKind(Enum):
     KILLED = "the process dies (SIGKILL); of a write, half of the bytes are out"
 
 
-_ACTIONS = {"put_if_absent": "write", "open_write": "write", "open_read": "read", "size": "read"}
+_ACTIONS = {
+    **dict.fromkeys(("put_if_absent", "open_write"), "write"),
+    **dict.fromkeys(("open_read", "read_range", "size"), "read"),
+}
 _ERRNO = {
     FaultKind.ERROR: errno.EIO,
     FaultKind.FULL: errno.ENOSPC,
@@ -113,7 +116,7 @@ class FaultyStorage:
         self._storage, self._fault = storage, fault
         self._calls: list[Call] = []
         self._lock = threading.Lock()
-        self.url = storage.url
+        self.url, self.streams = storage.url, storage.streams
 
     @property
     def calls(self) -> tuple[Call, ...]:
@@ -130,6 +133,11 @@ class FaultyStorage:
     def read(self, name: str) -> bytes:
         """Return the bytes of a file."""
         return self._call("read", name, lambda: self._storage.read(name))
+
+    def read_range(self, name: str, start: int, stop: int) -> bytes:
+        """Return a part of a file."""
+        read = self._storage.read_range
+        return self._call("read_range", name, lambda: read(name, start, stop))
 
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Put a file if its name is free."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -114,6 +115,15 @@ class StorageSuite:
             file.seek(599_999)
             assert file.read(2) == b"\x01\x02"
 
+    def test_a_range_ends_where_the_file_ends(self, storage: Storage) -> None:
+        """Any part, also beyond the end; several threads may ask at once."""
+        storage.put_if_absent("a", b"0123456789")
+        wanted = [(0, 10), (3, 5), (8, 11), (10, 12), (99, 100), (4, 4)]
+        with ThreadPoolExecutor(len(wanted)) as pool:
+            found = list(pool.map(lambda part: storage.read_range("a", *part), wanted))
+        assert found == [b"0123456789"[start:stop] for start, stop in wanted]
+        assert storage.streams >= 1
+
     def test_names_of_a_store_are_kept_as_they_are(self, storage: Storage) -> None:
         """Whatever a file system or a URL may find special in them."""
         names = ["a=1/~20~E2.parquet", "a=1/b-c_d.x~2F"]
@@ -158,6 +168,8 @@ def _nothing_at(storage: Storage, name: str) -> None:
         storage.size(name)
     with pytest.raises(FileNotFoundError):
         storage.open_read(name)
+    with pytest.raises(FileNotFoundError):
+        storage.read_range(name, 0, 1)
 
 
 def _name(race: int) -> str:

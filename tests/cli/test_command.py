@@ -186,6 +186,7 @@ def test_config_says_where_each_value_comes_from(run: Run) -> None:
         "zstd_level": (3, "environment STATESTORE_ZSTD_LEVEL"),
         "local_cache": (None, "default"),
         "local_cache_bytes": (10 * 2**30, "default"),
+        "parallel_streams": (16, "default"),
     }
     text = run("config", env={"STATESTORE_CONFIG": "mine.toml"})
     assert re.search(r"^zstd_level +9 +level +1 +file mine.toml$", text.stdout, re.MULTILINE)

@@ -270,7 +270,7 @@ def test_what_cannot_be_read_is_not_called_damaged(
     def fail(*_: object) -> int:
         raise StorageError("no answer")
 
-    monkeypatch.setattr("statestore.storage.local.LocalStorage.size", fail)
+    monkeypatch.setattr("statestore.storage.local.LocalStorage.native_path", fail)
     with pytest.raises(StorageError, match="no answer"):
         store.verify()
 

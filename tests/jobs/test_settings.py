@@ -267,6 +267,7 @@ def test_the_local_cache() -> None:
         "storage_options": {},
         "local_cache": "c",
         "local_cache_bytes": 10 * 2**30,
+        "parallel_streams": 16,
         "table_format": "delta",
         "parquet": ParquetOptions(),
     }

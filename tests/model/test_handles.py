@@ -78,3 +78,14 @@ def test_the_slices_of_all_subtasks_are_the_file(data: st.DataObject) -> None:
     assert combine(part.digest for part in parts) == handle.digest
     assert sum(part.size_bytes for part in parts) >= (handle.size_bytes if handle.rows else 0)
     assert handle.cut(KeyGroupRange(groups, groups)) is None
+
+
+def test_a_cut_file_has_the_rows_of_its_key_groups_and_their_share_of_the_bytes() -> None:
+    """Rounded up; a range that reaches over the file's ends counts as far as the file goes."""
+    index = GroupIndex.of([1, 0, 2], [10, 0, 30])
+    handle = KeyedStateHandle("f", KeyGroupRange(4, 6), 3, 100, 1, 40, "", index=index)
+    wanted = {(0, 4): (1, 34), (5, 5): (0, 0), (5, 9): (2, 67), (0, 9): (3, 100)}
+    for (first, last), (rows, size_bytes) in wanted.items():
+        part = handle.cut(KeyGroupRange(first, last))
+        assert part is not None
+        assert (part.rows, part.size_bytes) == (rows, size_bytes)

@@ -13,7 +13,13 @@ from statestore.errors import InvalidArgumentError, ParallelismError
 from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
 from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
-from statestore.model.plan import assignment_of, handles_of, plan_restore, redistribution_of
+from statestore.model.plan import (
+    assignment_of,
+    handles_of,
+    plan_restore,
+    redistribution_of,
+    slices_of,
+)
 from statestore.model.redistribution import RedistributionMode
 from statestore.model.schema import Field, Schema
 from statestore.model.state import KeyedState, Layout, OperatorState, StateKind
@@ -70,6 +76,23 @@ def test_a_subtask_plans_the_files_that_meet_its_range(
     for own in assignment_of(entry, parallelism).ranges():
         meeting = tuple(one for one in handles if one.key_groups.intersect(own))
         assert handles_of(entry, own) == meeting
+
+
+@settings(max_examples=50)
+@given(st.data(), st.sampled_from([7, 128]), st.sampled_from(Layout))
+def test_a_plan_says_what_the_slices_say(
+    data: st.DataObject, max_parallelism: int, layout: Layout
+) -> None:
+    """Rows, bytes and files of a subtask are those that a restore then reads."""
+    entry = keyed(data.draw(keyed_handles(max_parallelism, layout)), max_parallelism)
+    parallelism = data.draw(st.integers(1, max_parallelism))
+    (plan,) = plan_restore(manifest(entry), parallelism).operators
+    for subtask in plan.subtasks:
+        assert subtask.key_groups is not None
+        parts = slices_of(entry, subtask.key_groups)
+        assert subtask.rows == sum(part.rows for part in parts)
+        assert subtask.size_bytes == sum(part.size_bytes for part in parts)
+        assert subtask.files == len(parts)
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3, 5, 8])

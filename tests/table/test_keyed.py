@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from statestore.errors import (
@@ -14,9 +16,11 @@ from statestore.errors import (
     NullKeyError,
     StorageError,
 )
+from statestore.model.handles import GroupIndex
 from statestore.model.keygroups import KeyGroupRange
-from statestore.model.state import KeyedState, StateKind, TimeDomain
+from statestore.model.state import KeyedState, Layout, StateKind, TimeDomain
 from statestore.storage import LocalStorage
+from statestore.table.digest import rows_digest
 from statestore.table.keyed import KeyedTarget, write_grouped
 from statestore.table.types import schema_of_arrow
 from statestore.table.writing import ParquetOptions
@@ -195,7 +199,60 @@ def test_an_error_of_the_rows_themselves_leaves_no_file(storage: LocalStorage) -
 
 
 def test_rows_out_of_order_are_refused(storage: LocalStorage) -> None:
-    """A key group that comes back would need a second file."""
-    with pytest.raises(StorageError, match="key_group=1/"):
-        write(storage, rows([1, 2, 1], k=[1, 2, 3]), 9)
+    """A key group that comes back would need a second file, in whatever batch it does."""
+    for batch_rows in (1, 2, 9):
+        with pytest.raises(
+            InvalidArgumentError, match="key group 1 come after those of key group 2"
+        ):
+            write(storage, rows([1, 2, 1], k=[1, 2, 3]), batch_rows)
+        assert storage.list("t") == ()
+
+
+@pytest.mark.parametrize("batch_rows", [1, 4, 7, 100])
+@pytest.mark.parametrize("layout", [Layout.PARTITIONED, Layout.RANGED])
+@pytest.mark.parametrize("run_bytes", [1, 100, 10_000])
+def test_files_do_not_depend_on_how_rows_come(
+    storage: LocalStorage,
+    monkeypatch: pytest.MonkeyPatch,
+    run_bytes: int,
+    layout: Layout,
+    batch_rows: int,
+) -> None:
+    """I7: sorted and digested key group by key group, or many at once."""
+    monkeypatch.setattr("statestore.table.runs.RUN_BYTES", run_bytes)
+    groups = [1, 1, 1, 2, 5, 5, 6, 7, 7, 7, 7, 7, 9]
+    keys = [3, 1, 2, 9, 8, 4, 0, 10, 14, 12, 11, 13, -1]
+    table = rows(groups, k=keys, v=[str(key) for key in keys])
+    found: dict[int, list[int]] = {}
+    for handle in write(storage, table, batch_rows, layout=layout):
+        own = pq.ParquetFile(storage.native_path(f"t/{handle.path}")).read()
+        first, ranged = handle.key_groups.first, layout is Layout.RANGED
+        numbers = own["key_group"].to_pylist() if ranged else [first] * len(own)
+        assert own["v"].to_pylist() == [str(key) for key in own["k"].to_pylist()]
+        for group, key in zip(numbers, own["k"].to_pylist(), strict=True):
+            found.setdefault(group, []).append(key)
+        stored = own.select(["k", "v"])
+        assert handle.digest == rows_digest(stored)
+        if ranged:
+            each = [stored.filter(pc.equal(own["key_group"], g)) for g in handle.key_groups]
+            digests = [rows_digest(part) for part in each]
+            assert handle.index == GroupIndex.of([len(part) for part in each], digests)
+    assert list(found) == sorted(found)
+    assert found == {
+        group: sorted(key for at, key in zip(groups, keys, strict=True) if at == group)
+        for group in groups
+    }
+
+
+def test_a_file_that_cannot_be_made_durable_is_an_error(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I5: also of files that were synced while others were written; none is left."""
+
+    def fail(_: LocalStorage, names: Any) -> None:
+        raise StorageError(f"cannot sync {len(names)} files")
+
+    monkeypatch.setattr(LocalStorage, "sync", fail)
+    with pytest.raises(StorageError, match="cannot sync 16 files"):
+        write(storage, rows(list(range(40)), k=list(range(40))), 9)
     assert storage.list("t") == ()

@@ -31,9 +31,10 @@ def store_in(path: Path, **options: Any) -> StateStore:
 
 def take(store: StateStore, max_parallelism: int = 64, **options: Any) -> KeyedEntry:
     with store.snapshot(parallelism=1) as checkpoint:
-        return checkpoint.keyed(
+        entry: KeyedEntry = checkpoint.keyed(
             "users", "totals", ROWS, key="user", max_parallelism=max_parallelism, **options
         )
+    return entry
 
 
 def rows(store: StateStore, parallelism: int) -> list[Counter[str]]:

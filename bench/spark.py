@@ -1,0 +1,138 @@
+"""Snapshot and restore through Spark: against plain Parquet of the same rows, in the same session.
+
+The rows are cached in the JVM, so a snapshot is measured without making them. Once with keys of one
+row, and once with few keys that have most of the rows (Zipf), so that key groups differ in size.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from bench.measure import Figure, Runs, counted, in_turn, times
+from bench.state import state_rows
+from statestore import StateStore
+from statestore.commands.restore import RestoredKeyedState
+from statestore.table.session import spark_session
+from statestore.table.spark_hashing import key_group_column, owner_column
+
+__all__ = ["figures"]
+
+PARALLELISM = 4
+MAX_PARALLELISM = 128
+RESTORED_AT = (3, 16, 64)
+
+PLAIN, SHUFFLED = "write.parquet, no shuffle", "repartitionById, write.parquet"
+READ = "read.parquet of the same files"
+
+MOST_OF_PLAIN, MOST_OF_SHUFFLED, MOST_PLACED, MOST_READ = 2.5, 1.15, 1.5, 1.2
+
+FLINK_BYTES_A_ROW = 88
+"""Flink's compressed savepoint of 98 bytes of payload a row, as measured beside this one."""
+
+
+def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
+    """Return what a snapshot and a restore take, and the bytes of a row."""
+    spark = spark_session(app_name="statestore-bench", master="local[2]", driver_memory="8g")
+    found = []
+    for skew in (None, "zipf"):
+        frame = state_rows(spark, rows, skew).persist()
+        frame.count()
+        found += _State(spark, folder / str(skew), frame, skew).figures(repeats)
+        frame.unpersist(blocking=True)
+    spark.stop()
+    return found
+
+
+class _State:
+    """One state: its rows, the store that it is written to and read from, and what both take."""
+
+    def __init__(
+        self, spark: SparkSession, folder: Path, rows: DataFrame, skew: str | None
+    ) -> None:
+        self._spark, self._folder, self._rows = spark, folder, rows
+        self._store = StateStore.open(str(folder / "store"), spark=spark)
+        self._namespace = () if skew is None else ("window",)
+        self._suffix = "" if skew is None else f", {skew}"
+        self._snapshot(rows, placed=False)
+
+    def figures(self, repeats: int) -> list[Figure]:
+        name = self._named
+        written = in_turn(self._writes(), repeats)
+        found = [
+            times("", name(PLAIN), written),
+            times("", name(SHUFFLED), written, floor=name(PLAIN)),
+            times("B1", name("snapshot"), written, floor=name(PLAIN), goal=MOST_OF_PLAIN),
+            times("B1", name("snapshot"), written, floor=name(SHUFFLED), goal=MOST_OF_SHUFFLED),
+            times("B2", name("snapshot, placed"), written, floor=name(PLAIN), goal=MOST_PLACED),
+        ]
+        read = in_turn(self._reads(), repeats)
+        found.append(times("", name(READ), read))
+        for parallelism in RESTORED_AT:
+            what = name(_restore(parallelism))
+            found.append(times("B3", what, read, floor=name(READ), goal=MOST_READ))
+        if not self._namespace:
+            entry = self._store.manifest().keyed[0]
+            size = entry.size_bytes / entry.rows
+            found.append(counted("B7", "bytes a row", size, "B", goal=FLINK_BYTES_A_ROW / 2))
+        return found
+
+    def _writes(self) -> Runs:
+        rows = self._rows
+        # What the job before this one left in Spark's memory, where it belongs.
+        restored = self._store.restore(parallelism=PARALLELISM).keyed("bench", "state")
+        lying = restored.dataframe().drop("key_group").persist()
+        lying.count()
+        key_group = key_group_column(
+            rows.schema, ("user",), max_parallelism=MAX_PARALLELISM, hash_scheme="java"
+        )
+        owner = owner_column(key_group, max_parallelism=MAX_PARALLELISM, parallelism=PARALLELISM)
+        runs: Runs = {
+            PLAIN: partial(self._plain, rows),
+            SHUFFLED: partial(self._plain, rows.repartitionById(PARALLELISM, owner)),
+            "snapshot": partial(self._snapshot, rows, placed=False),
+            "snapshot, placed": partial(self._snapshot, lying, placed=True),
+        }
+        return {self._named(what): run for what, run in runs.items()}
+
+    def _reads(self) -> Runs:
+        entry = self._store.manifest().keyed[0]
+        files = [f"{self._store.url}/{entry.table.path}/{handle.path}" for handle in entry.handles]
+        runs = {self._named(READ): lambda: _noop(self._spark.read.parquet(*files))}
+        for parallelism in RESTORED_AT:
+            restored = self._store.restore(parallelism=parallelism).keyed("bench", "state")
+            runs[self._named(_restore(parallelism))] = partial(_read, restored)
+        return runs
+
+    def _snapshot(self, rows: DataFrame, *, placed: bool) -> None:
+        with self._store.snapshot(parallelism=PARALLELISM) as checkpoint:
+            checkpoint.keyed(
+                "bench",
+                "state",
+                rows,
+                key="user",
+                namespace=self._namespace,
+                max_parallelism=MAX_PARALLELISM,
+                placed=placed,
+            )
+
+    def _plain(self, rows: DataFrame) -> None:
+        writer = rows.write.mode("overwrite").option("compression", "zstd")
+        writer.parquet(str(self._folder / "plain"))
+
+    def _named(self, what: str) -> str:
+        return what + self._suffix
+
+
+def _restore(parallelism: int) -> str:
+    return f"restore {PARALLELISM} -> {parallelism}, Spark"
+
+
+def _read(restored: RestoredKeyedState) -> None:
+    _noop(restored.dataframe())
+
+
+def _noop(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()

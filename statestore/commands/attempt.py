@@ -1,0 +1,65 @@
+"""One attempt to take a checkpoint: what is fixed from its beginning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from statestore.catalog import Catalog
+from statestore.commands.history import History
+from statestore.errors import ParallelismError
+from statestore.fence import Fence
+from statestore.model.acknowledgement import Attempted
+from statestore.model.manifest import KeyedEntry, TableRef, Writer
+from statestore.model.operators import Operators
+from statestore.model.paths import keyed_table
+from statestore.model.state import KeyedState
+from statestore.table.base import StateTable
+from statestore.table.keyed import KeyedTarget
+from statestore.table.writing import ParquetOptions
+
+__all__ = ["Attempt"]
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What is fixed for one attempt to take a checkpoint."""
+
+    catalog: Catalog
+    fence: Fence
+    table: StateTable
+    parquet: ParquetOptions
+    operators: Operators
+    checkpoint_id: int
+    history: History
+    writer: Writer
+    started_at_ms: int
+
+    def max_parallelism_of(self, uid: str, wanted: int | None) -> int | None:
+        """Return what the caller asks for, or else the job's graph; None leaves it to the store.
+
+        Raises ParallelismError when both speak and differ.
+        """
+        of_graph = self.operators.max_parallelism_of(uid)
+        if None not in (wanted, of_graph) and wanted != of_graph:
+            raise ParallelismError(
+                f"operator {uid!r} has max parallelism {of_graph} in the job graph, as its chain "
+                f"has, and {wanted} is asked for; name one of them only"
+            )
+        return of_graph if wanted is None else wanted
+
+    @property
+    def id(self) -> Attempted:
+        """What tells this attempt from every other one, in every store."""
+        return Attempted(self.catalog.store_id, self.checkpoint_id, self.writer.token)
+
+    def entry_of(self, state: KeyedState) -> KeyedEntry:
+        """Return what the manifest will say of a state, with no files yet."""
+        return KeyedEntry(
+            state, TableRef(self.table.format, keyed_table(state.uid, state.name)), ()
+        )
+
+    def target_of(self, state: KeyedState, *, placed: bool) -> KeyedTarget:
+        """Return where the state is written, and how."""
+        folder = keyed_table(state.uid, state.name)
+        storage, number = self.catalog.storage, self.checkpoint_id
+        return KeyedTarget(storage, folder, number, state, self.parquet, placed=placed)

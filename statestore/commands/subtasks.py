@@ -1,0 +1,163 @@
+"""A keyed state written by many processes: each subtask its own range, one coordinator commits.
+
+The coordinator declares the state, and sends a :class:`KeyedWriter` to wherever the subtasks run.
+Each writes its rows there and answers with an ``Acknowledgement``; the coordinator, which alone
+commits, hands these to ``checkpoint.acknowledge``. Files whose acknowledgement never arrives are in
+no manifest, so nobody sees them.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from statestore.errors import InvalidArgumentError
+from statestore.model.acknowledgement import Acknowledgement, Attempted
+from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
+from statestore.model.manifest import KeyedEntry
+from statestore.model.paths import partition_file, ranged_file
+from statestore.model.state import Layout
+from statestore.storage import Storage
+from statestore.table.arrow import write_subtask
+from statestore.table.keyed import KeyedTarget
+
+__all__ = ["Acknowledged", "KeyedWriter", "SubtaskWriter"]
+
+_TOKEN = re.compile(r"-([0-9a-f]{16}(?:-[0-9]+)?)\.parquet")
+
+
+@dataclass(frozen=True)
+class KeyedWriter:
+    """A keyed state that its subtasks write; can be pickled, with the credentials of the store.
+
+    ``target`` is None when the checkpoint was committed by an earlier attempt: then its subtasks
+    write nothing, and look at no rows.
+    """
+
+    attempt: Attempted
+    entry: KeyedEntry
+    parallelism: int
+    target: KeyedTarget | None
+
+    @property
+    def assignment(self) -> KeyGroupAssignment:
+        """Which subtask owns which key groups."""
+        return KeyGroupAssignment(
+            max_parallelism=self.entry.state.max_parallelism, parallelism=self.parallelism
+        )
+
+    def subtask(self, subtask: int) -> SubtaskWriter:
+        """Return the writer of one subtask; InvalidArgumentError when there is no such subtask."""
+        if self.target is not None:
+            self.assignment.range_of(subtask)
+        return SubtaskWriter(self, subtask)
+
+
+@dataclass(frozen=True)
+class SubtaskWriter:
+    """Writes the part of a keyed state that one subtask owns; can be pickled."""
+
+    state: KeyedWriter
+    subtask: int
+
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        """The key groups that the subtask owns."""
+        return self.state.assignment.range_of(self.subtask)
+
+    def write(self, rows: Any) -> Acknowledgement:
+        """Write all of the subtask's rows, in this process; return what the coordinator needs.
+
+        ``rows`` is an Arrow table, its batches, a frame that speaks Arrow, or a list of
+        dictionaries, of the declared columns in any order. Writing again, after an answer that may
+        have been lost, makes new files. Raises InvalidArgumentError for a row that another subtask
+        owns, NullKeyError, DuplicateKeyError, SchemaMismatchError or StorageError; nothing is left
+        behind then.
+        """
+        target, entry = self.state.target, self.state.entry
+        if target is not None:
+            handles = write_subtask(rows, self.subtask, self.state.parallelism, target)
+            entry = replace(entry, handles=handles)
+        return Acknowledgement(self.state.attempt, self.subtask, entry)
+
+
+@dataclass
+class Acknowledged:
+    """Which subtasks of a state have answered, and with which files; the coordinator's side."""
+
+    writer: KeyedWriter
+    storage: Storage
+    _by_subtask: dict[int, Acknowledgement] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def entry(self) -> KeyedEntry:
+        """The state with the files that are acknowledged so far, in order of key group."""
+        known = sorted(self._by_subtask.items())
+        handles = tuple(handle for _, found in known for handle in found.entry.handles)
+        return replace(self.writer.entry, handles=handles)
+
+    @property
+    def missing(self) -> list[int]:
+        """The subtasks that have not answered."""
+        return [i for i in range(self.writer.parallelism) if i not in self._by_subtask]
+
+    def add(self, found: Acknowledgement) -> bool:
+        """Take an answer; return whether the checkpoint has its files.
+
+        The first one of a subtask counts. One that comes again changes nothing; of another one,
+        from a subtask that was run twice, the files are deleted.
+        """
+        self._check(found)
+        with self._lock:
+            first = self._by_subtask.setdefault(found.subtask, found)
+        if first == found:
+            return True
+        kept = {handle.path for handle in first.entry.handles}
+        for handle in found.entry.handles:
+            if handle.path not in kept:
+                self.storage.delete(f"{self.writer.entry.table.path}/{handle.path}")
+        return False
+
+    def refuse_missing(self) -> None:
+        """Raise InvalidArgumentError, naming them, when subtasks have not answered."""
+        if missing := self.missing:
+            raise InvalidArgumentError(
+                f"{self.writer.entry.state} is not complete: no acknowledgement of "
+                f"subtask{'s' if len(missing) > 1 else ''} {_some(missing)} of "
+                f"{self.writer.parallelism}; every subtask writes, one without rows no rows, and "
+                "checkpoint.acknowledge takes each answer before the block ends"
+            )
+
+    def _check(self, found: Acknowledgement) -> None:
+        """Refuse what this state's subtask cannot have written: its files would be lost, or others
+        deleted.
+        """
+        known = self.writer
+        if replace(found.entry, handles=()) != known.entry:
+            raise InvalidArgumentError(
+                f"the acknowledgement is of another {found.entry.state} than this checkpoint's: "
+                "its columns, key, layout or table differ"
+            )
+        own = known.assignment.range_of(found.subtask)
+        ranged = known.entry.state.layout is Layout.RANGED
+        name = ranged_file if ranged else partition_file
+        for handle in found.entry.handles:
+            token = _TOKEN.search(handle.path)
+            first = handle.key_groups.first
+            expected = token and name(known.attempt.checkpoint_id, first, token[1])
+            if handle.path != expected or own.intersect(handle.key_groups) != handle.key_groups:
+                raise InvalidArgumentError(
+                    f"the acknowledgement of subtask {found.subtask}, which owns key groups {own} "
+                    f"of {known.entry.state}, names the file {handle.path} with key groups "
+                    f"{handle.key_groups}; no such subtask wrote that for this checkpoint"
+                )
+
+
+def _some(numbers: Iterable[int]) -> str:
+    first, *rest = [str(number) for number in numbers]
+    more = f" and {len(rest) - 9} more" if len(rest) > 9 else ""
+    return ", ".join([first, *rest[:9]]) + more

@@ -1,0 +1,200 @@
+"""Rows in order of key group, on their way to files: in runs of whole key groups, sorted, checked.
+
+Small key groups are sorted, checked and digested together: with thousands of them, a call for each
+would cost more than its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statestore.errors import DuplicateKeyError, InvalidArgumentError, NullKeyError
+from statestore.model.paths import KEY_GROUP
+from statestore.model.state import KeyedState, StateKind
+from statestore.table.types import arrow_schema
+
+__all__ = ["RUN_BYTES", "checked", "leaf_columns", "null_key_error", "null_keys", "runs_of"]
+
+RUN_BYTES = 2**20
+"""A run ends with a key group once it has about so many bytes."""
+
+_ONE_ARRAY_BYTES = 2**30
+
+
+def runs_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Yield the rows in runs of whole key groups, which are no longer than they have to be."""
+    pieces: list[pa.RecordBatch] = []
+    last, size = -1, 0
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        steps = np.diff(np.asarray(batch.column(KEY_GROUP)), prepend=last)
+        if steps.min() < 0:
+            at = int(steps.argmin())
+            group = batch.column(KEY_GROUP)[at].as_py()
+            raise InvalidArgumentError(
+                f"rows of key group {group} come after those of key group {group - steps[at]}; "
+                "sort them by key group"
+            )
+        border = int(np.flatnonzero(steps)[-1]) if steps.any() else 0
+        last = batch.column(KEY_GROUP)[batch.num_rows - 1].as_py()
+        size += batch.nbytes
+        if steps.any() and pieces and size >= RUN_BYTES:
+            yield pa.Table.from_batches([*pieces, batch.slice(0, border)])
+            pieces, batch = [], batch.slice(border)
+            size = batch.nbytes
+        pieces.append(batch)
+    if pieces:
+        yield pa.Table.from_batches(pieces)
+
+
+def checked(tables: Iterable[pa.Table], state: KeyedState) -> Iterator[pa.Table]:
+    """Bring the rows of each run into order and pass them on as they are stored; stop at a
+    duplicate entry, and at null keys after counting all of them.
+    """
+    stored = pa.schema([pa.field(KEY_GROUP, pa.int32()), *arrow_schema(state.schema)])
+    nulls = 0
+    for table in tables:
+        nulls += sum(null_keys(batch, state) for batch in table.to_batches())
+        if nulls:
+            continue
+        # One array may hold 2 GB of text; a key group of that size stays in its pieces.
+        rows = table.combine_chunks() if table.nbytes < _ONE_ARRAY_BYTES else table
+        for batch in rows.to_batches():
+            _refuse_null_entries(batch, state)
+        if not _strictly_ascends(rows, state):
+            rows = _in_order(rows, state)
+            last: pa.RecordBatch | None = None
+            for batch in rows.to_batches():
+                seam = batch if last is None else pa.concat_batches([last, batch])
+                _refuse_duplicates(seam, state)
+                last = batch.slice(batch.num_rows - 1)
+        rows = rows.select(stored.names)
+        yield rows if rows.schema.equals(stored) else rows.cast(stored)
+    if nulls:
+        raise null_key_error(state, nulls)
+
+
+def _strictly_ascends(rows: pa.Table, state: KeyedState) -> bool:
+    """Return whether rows are in their order and no two equal; False where that is not plain to
+    see.
+    """
+    if rows.column(0).num_chunks != 1:
+        return False
+    undecided = np.ones(rows.num_rows - 1, bool)
+    for name in (KEY_GROUP, *state.identity):
+        for leaf in leaf_columns(rows.column(name).chunk(0)):
+            if leaf.null_count or pa.types.is_floating(leaf.type):
+                return False
+            left, right = leaf.slice(0, len(leaf) - 1), leaf.slice(1)
+            less = np.asarray(pc.less(left, right))
+            if less.all():
+                return True
+            equal = np.asarray(pc.equal(left, right))
+            if (undecided & ~less & ~equal).any():
+                return False
+            undecided &= equal
+            if not undecided.any():
+                return True
+    return False
+
+
+def _in_order(rows: pa.Table, state: KeyedState) -> pa.Table:
+    """Return the rows of some key groups in order of key group and identity, nulls first."""
+    columns = []
+    for name in state.identity:
+        for leaf in _leaves(rows.column(name)):
+            columns.append(leaf)
+            if pa.types.is_floating(leaf.type):
+                # 0.0 and -0.0 compare equal, yet are two keys: put each beside its like.
+                columns.append(leaf.cast(pa.string()))
+    by = pa.table(columns, names=[str(index) for index in range(len(columns))])
+    keys = [(name, "ascending", "at_start") for name in by.column_names]
+    order = np.asarray(pc.sort_indices(by, sort_keys=keys))
+    groups = np.asarray(rows.column(KEY_GROUP))
+    if groups[0] != groups[-1]:
+        # Few small numbers: numpy sorts them by radix, and keeps the order within each.
+        order = order[np.argsort(groups.astype(np.uint16)[order], kind="stable")]
+    return rows.take(pa.array(order))
+
+
+def _leaves(column: pa.ChunkedArray) -> list[pa.ChunkedArray]:
+    """Return the columns that a struct consists of, nested ones opened, nulls passed down."""
+    pieces = [leaf_columns(chunk) for chunk in column.chunks]
+    return [pa.chunked_array(leaves) for leaves in zip(*pieces, strict=True)]
+
+
+def null_key_error(state: KeyedState, rows: int) -> NullKeyError:
+    """Return the error for rows without a key; it carries their number as ``rows``."""
+    columns = ", ".join(state.key)
+    return NullKeyError(
+        f"{rows} row{'s' if rows > 1 else ''} of {state} have a null key ({columns}); a null key "
+        f"has no key group. Leave them out, e.g. df.where('{state.key[0]} IS NOT NULL')",
+        rows,
+    )
+
+
+def null_keys(batch: pa.RecordBatch, state: KeyedState) -> int:
+    """Return how many rows have no key: a null in a key column, where that is not a key itself."""
+    if state.hash_scheme == "flink-sql":  # there NULL is an ordinary key
+        return 0
+    leaves = [leaf for name in state.key for leaf in leaf_columns(batch.column(name))]
+    if not any(leaf.null_count for leaf in leaves):
+        return 0
+    any_null = np.zeros(batch.num_rows, bool)
+    for leaf in leaves:
+        any_null |= np.asarray(leaf.is_null())
+    return int(any_null.sum())
+
+
+def _refuse_null_entries(batch: pa.RecordBatch, state: KeyedState) -> None:
+    """A list has no element without a position, and no timer is without a time."""
+    if state.kind not in (StateKind.LIST, StateKind.TIMERS):
+        return
+    for name in state.entry:
+        if batch.column(name).null_count:
+            raise InvalidArgumentError(
+                f"{state} has rows whose {name!r} is null; it says which {state.kind} entry a row "
+                "is, so give every row a value"
+            )
+
+
+def _refuse_duplicates(batch: pa.RecordBatch, state: KeyedState) -> None:
+    """Compare each row with the next: sorted rows have their duplicates side by side."""
+    rows = batch.num_rows - 1
+    same = np.ones(rows, bool)
+    for name in (KEY_GROUP, *state.identity):
+        for leaf in leaf_columns(batch.column(name)):
+            same &= _equal(leaf.slice(0, rows), leaf.slice(1))
+            if not same.any():
+                return
+    at = int(np.flatnonzero(same)[0])
+    entry = {name: batch.column(name)[at].as_py() for name in state.identity}
+    raise DuplicateKeyError(
+        f"two rows of {state} claim the same entry {entry}; aggregate them to one, or name the "
+        "columns that tell them apart (namespace, map_key or position)"
+    )
+
+
+def leaf_columns(column: pa.Array) -> list[pa.Array]:
+    """Return the columns that a struct consists of, nested ones opened, nulls passed down."""
+    if pa.types.is_struct(column.type):
+        return [leaf for child in column.flatten() for leaf in leaf_columns(child)]
+    return [column]
+
+
+def _equal(left: pa.Array, right: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Return where two columns hold the same key: null equals null, NaN equals NaN, 0.0 is not
+    -0.0.
+    """
+    equal = pc.equal(left, right)
+    if pa.types.is_floating(left.type):
+        same_sign = pc.equal(pc.divide(1.0, left), pc.divide(1.0, right))
+        both_nan = pc.and_(pc.is_nan(left), pc.is_nan(right))
+        equal = pc.or_(pc.and_(equal, same_sign), both_nan)
+    both_null = pc.and_(left.is_null(), right.is_null())
+    return np.asarray(pc.or_(pc.fill_null(equal, False), both_null))

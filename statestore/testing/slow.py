@@ -1,0 +1,114 @@
+"""An object store that is far away: each request waits, and each stream has its bandwidth.
+
+::
+
+    storage = SlowStorage(url)          # 20 ms a request, 50 MB/s a stream, 16 streams
+    StateStore.over(storage).restore(parallelism=7)
+
+Waiting is sleeping: it costs no CPU, so that what is measured is the network and the reader.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import BoundedSemaphore, Lock
+from typing import Any, BinaryIO, cast
+
+from statestore.storage import LocalStorage
+
+__all__ = ["SlowStorage"]
+
+
+class SlowStorage(LocalStorage):
+    """A folder read as an object store is; ``requests`` and ``bytes_read`` count, and ``most`` is
+    how many requests were under way at once.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        streams: int = 16,
+        latency_seconds: float = 0.02,
+        bytes_per_second: float = 50e6,
+    ) -> None:
+        """Take a path, and what the way to it is like; more than ``streams`` requests wait."""
+        super().__init__(url)
+        self.streams = streams
+        self.latency_seconds, self.bytes_per_second = latency_seconds, bytes_per_second
+        self.requests = self.bytes_read = self.most = self._under_way = 0
+        self._free, self._lock = BoundedSemaphore(streams), Lock()
+
+    def floor_seconds(self, size_bytes: int) -> float:
+        """Return how long so many bytes take at least: all streams full, and two round trips."""
+        return size_bytes / (self.streams * self.bytes_per_second) + 2 * self.latency_seconds
+
+    def native_path(self, name: str) -> str | None:
+        """Return None: there is no path."""
+        return None
+
+    def size(self, name: str) -> int:
+        """Ask for the length of a file."""
+        with self._request(0):
+            return super().size(name)
+
+    def read(self, name: str) -> bytes:
+        """Read a file in one request."""
+        with self._request(super().size(name)):
+            return super().read(name)
+
+    def read_range(self, name: str, start: int, stop: int) -> bytes:
+        """Read a part of a file in one request."""
+        with self._request(max(min(stop, super().size(name)) - start, 0)):
+            return super().read_range(name, start, stop)
+
+    def open_read(self, name: str) -> BinaryIO:
+        """Open a file of which every read is a request."""
+        with self._request(0):
+            return cast(BinaryIO, _SlowFile(super().open_read(name), self))
+
+    @contextmanager
+    def _request(self, size_bytes: int) -> Iterator[None]:
+        with self._free:
+            with self._lock:
+                self.requests += 1
+                self.bytes_read += size_bytes
+                self._under_way += 1
+                self.most = max(self.most, self._under_way)
+            start = time.monotonic()
+            try:
+                yield
+            finally:
+                seconds = self.latency_seconds + size_bytes / self.bytes_per_second
+                time.sleep(max(start + seconds - time.monotonic(), 0))
+                with self._lock:
+                    self._under_way -= 1
+
+
+class _SlowFile:
+    """An open file; what has no call of its own goes to the file behind."""
+
+    def __init__(self, file: BinaryIO, storage: SlowStorage) -> None:
+        self._file, self._storage = file, storage
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def __enter__(self) -> _SlowFile:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def read(self, size: int = -1) -> bytes:
+        left = self._storage_size() - self._file.tell()
+        with self._storage._request(left if size < 0 else min(size, left)):
+            return self._file.read(size)
+
+    def _storage_size(self) -> int:
+        position = self._file.tell()
+        end = self._file.seek(0, 2)
+        self._file.seek(position)
+        return end

@@ -1,0 +1,98 @@
+"""Rows packed for an exchange: each value belongs to one subtask, and all rows come out again."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from statestore.errors import NullKeyError
+from statestore.model.keygroups import KeyGroupAssignment
+from statestore.model.paths import KEY_GROUP
+from statestore.model.schema import Field, Schema
+from statestore.model.state import KeyedState, StateKind
+from statestore.table import packing
+from statestore.table.hashing import key_groups
+from statestore.table.packing import PACKED, pack, unpack
+
+STATE = KeyedState(
+    uid="totals",
+    name="total",
+    kind=StateKind.VALUE,
+    schema=Schema((Field("user", "string"), Field("total", "long"))),
+    key=("user",),
+    key_types=("String",),
+    hash_scheme="java",
+    max_parallelism=128,
+)
+
+
+def rows(count: int) -> list[pa.RecordBatch]:
+    table = pa.table(
+        {"total": range(count), "user": [f"user-{number:05d}" for number in range(count)]}
+    )
+    return list(table.to_batches(700))
+
+
+def as_exchanged(packed: list[pa.RecordBatch], subtask: int) -> list[pa.RecordBatch]:
+    """What a task gets: its own values, in order of bundle, those of one bundle in any order."""
+    values = [row for batch in packed for row in batch.to_pylist() if row["subtask"] == subtask]
+    random.Random(5).shuffle(values)
+    values.sort(key=lambda row: int(row["bundle"]))
+    table = pa.Table.from_pylist(values, PACKED)
+    return list(table.to_batches(3))
+
+
+@pytest.mark.parametrize(("max_parallelism", "parallelism"), [(1, 1), (128, 3), (5_000, 7)])
+def test_every_row_comes_out_in_order_of_key_group_at_its_subtask(
+    max_parallelism: int, parallelism: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packing, "_ROWS_AT_A_TIME", 2_000)
+    state = replace(STATE, max_parallelism=max_parallelism)
+    packed = list(pack(rows(9_001), state, parallelism))
+    assert len(packed) == 5
+    assignment = KeyGroupAssignment(max_parallelism=max_parallelism, parallelism=parallelism)
+    found = []
+    for subtask in range(parallelism):
+        batches = list(unpack(as_exchanged(packed, subtask), state))
+        table = pa.Table.from_batches(batches) if batches else None
+        if table is None:
+            continue
+        groups = np.asarray(table.column(KEY_GROUP))
+        assert (np.diff(groups) >= 0).all()
+        assert {int(group) for group in groups} <= set(assignment.range_of(subtask))
+        wanted = key_groups([table.column("user")], max_parallelism=max_parallelism)
+        assert (groups == wanted).all()
+        assert table.column_names == [KEY_GROUP, "user", "total"]
+        found += table.select(["user", "total"]).to_pylist()
+    assert sorted(found, key=lambda row: int(row["total"])) == [
+        {"user": f"user-{number:05d}", "total": number} for number in range(9_001)
+    ]
+
+
+def test_a_value_holds_one_key_group_while_there_are_not_very_many() -> None:
+    for value in pack(rows(3_000), STATE, 4):
+        for bundle, packed in zip(value.column(1).to_pylist(), value.column(2), strict=True):
+            read = pa.ipc.open_stream(packed.as_buffer()).read_all()
+            assert set(read.column(KEY_GROUP).to_pylist()) == {bundle}
+
+
+def test_very_many_key_groups_share_values() -> None:
+    state = replace(STATE, max_parallelism=32_768)
+    [packed] = pack(rows(5_000), state, 4)
+    assert packed.num_rows <= 1_024 + 3
+
+
+def test_no_rows_are_no_values() -> None:
+    assert list(pack([], STATE, 4)) == []
+    assert list(unpack([], STATE)) == []
+
+
+def test_null_keys_are_counted_over_all_rows() -> None:
+    batches = [*rows(1_000), pa.record_batch({"user": ["a", None, None], "total": [1, 2, 3]})] * 2
+    with pytest.raises(NullKeyError, match="4 rows of") as raised:
+        list(pack(batches, STATE, 4))
+    assert raised.value.rows == 4
