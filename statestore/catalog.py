@@ -18,7 +18,9 @@ from statestore.errors import (
     StorageError,
     StoreNotFoundError,
 )
+from statestore.holds import Holds
 from statestore.model.document import document_bytes, parse_document
+from statestore.model.hold import is_savepoint_name
 from statestore.model.manifest import Manifest
 from statestore.model.manifest_json import manifest_from_json, manifest_to_json
 from statestore.model.paths import (
@@ -42,6 +44,7 @@ class Catalog:
     def __init__(self, storage: Storage, store_id: str) -> None:
         """Wrap a store that exists; see :meth:`open`."""
         self.storage, self.store_id = storage, store_id
+        self.holds = Holds(storage)
 
     @classmethod
     def open(cls, storage: Storage, *, create: bool) -> Catalog:
@@ -81,11 +84,17 @@ class Catalog:
         return max(manifests | tombstones, default=0) + 1
 
     def resolve(self, checkpoint: int | str) -> int:
-        """Return the id of a visible checkpoint, by id or ``"latest"``; its manifest is not read.
+        """Return the id of a checkpoint; its manifest is not read.
 
-        Raises CheckpointNotFoundError naming the checkpoints that exist.
+        ``checkpoint`` is the id of a visible one, ``"latest"``, or the name of a savepoint. Raises
+        CheckpointNotFoundError naming those that exist.
         """
         ids = self.checkpoint_ids()
+        if isinstance(checkpoint, str) and checkpoint and is_savepoint_name(checkpoint):
+            try:
+                return self.holds.savepoint(checkpoint).checkpoint_id
+            except CheckpointNotFoundError as error:
+                raise CheckpointNotFoundError(f"{error}; of checkpoints, {_list(ids)}") from None
         wanted = self._wanted(checkpoint, ids)
         if wanted not in ids:
             raise CheckpointNotFoundError(
@@ -94,7 +103,7 @@ class Catalog:
         return wanted
 
     def load(self, checkpoint: int | str) -> Manifest:
-        """Return a manifest by id or ``"latest"``.
+        """Return a manifest by id, ``"latest"``, or the name of a savepoint.
 
         Raises CheckpointNotFoundError naming the checkpoints that exist, or MalformedManifestError.
         """
@@ -173,7 +182,8 @@ class Catalog:
         if isinstance(checkpoint, int) and not isinstance(checkpoint, bool):
             return checkpoint
         raise InvalidArgumentError(
-            f"a checkpoint is a number or 'latest', not {checkpoint!r}; {_list(ids)}"
+            f"a checkpoint is a number, 'latest' or the name of a savepoint, not {checkpoint!r}; "
+            f"{_list(ids)}"
         )
 
     def _winner(self, name: str) -> str:

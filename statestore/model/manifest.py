@@ -8,10 +8,10 @@ listing. ``manifest_json.py`` holds the document's form; docs/FORMAT.md describe
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from statestore.errors import StateNotFoundError
 from statestore.model.digest import combine
@@ -115,7 +115,8 @@ class Manifest:
     """A checkpoint: its number, the parallelism it was taken at, and its states.
 
     ``graph`` is the graph of the job that wrote it, if that was given; an operator then had the
-    parallelism of its node.
+    parallelism of its node. ``origin`` is what a command that made the checkpoint of another one
+    says about it (docs/FORMAT.md): plain JSON values, ``command`` and ``checkpoint`` among them.
     """
 
     store_id: str
@@ -127,6 +128,7 @@ class Manifest:
     keyed: tuple[KeyedEntry, ...]
     operator: tuple[OperatorEntry, ...]
     graph: JobGraph | None = None
+    origin: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         """Put the states in order of operator, and otherwise leave their order, as stored."""

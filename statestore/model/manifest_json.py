@@ -61,6 +61,8 @@ def manifest_to_json(manifest: Manifest) -> bytes:
     }
     if manifest.graph is not None:
         document["graph"] = graph_to_json(manifest.graph)
+    if manifest.origin is not None:
+        document["origin"] = manifest.origin
     return document_bytes(document)
 
 
@@ -73,7 +75,7 @@ def manifest_from_json(raw: bytes, *, name: str) -> Manifest:
     operators = list(root.at("operators").items())
     if not 0 < root.at("parallelism").number() <= MAX_PARALLELISM:
         raise root.at("parallelism").fail(f"it is not in 1..{MAX_PARALLELISM}")
-    graph = root.maybe("graph")
+    graph, origin = root.maybe("graph"), root.maybe("origin")
     manifest = Manifest(
         store_id=root.at("store_id").text(),
         checkpoint_id=root.at("checkpoint_id").number(),
@@ -84,6 +86,7 @@ def manifest_from_json(raw: bytes, *, name: str) -> Manifest:
         keyed=tuple(_each(operators, "keyed", keyed_from_json)),
         operator=tuple(_each(operators, "operator", partial(_built, _operator_entry))),
         graph=graph_from_json(graph) if graph else None,
+        origin=origin.object() if origin else None,
     )
     for entry in manifest.operator:
         subtasks = manifest.operators.parallelism_of(entry.state.uid)

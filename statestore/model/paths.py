@@ -6,6 +6,8 @@
     checkpoints/0000000042.json                  manifest of checkpoint 42
     checkpoints/0000000042.expired               its tombstone
     writers/0000000003.json                      claim of the third writer
+    savepoints/<name>.json                       a savepoint: the checkpoint that it keeps
+    pins/<token>.json                            a pin: the checkpoint that it keeps, and how long
     operators/<uid>/keyed/<state>/               table of one keyed state
       key_group=17/0000000042-00017-<token>.parquet       one key group (layout partitioned)
       0000000042-00017-<token>.parquet                    some from 17 on (layout ranged)
@@ -25,6 +27,9 @@ from statestore.errors import InvalidArgumentError
 
 __all__ = [
     "CHECKPOINTS",
+    "OPERATORS",
+    "PINS",
+    "SAVEPOINTS",
     "STORE_FILE",
     "WRITERS",
     "checkpoint_id_of",
@@ -35,7 +40,10 @@ __all__ = [
     "operator_folder",
     "operator_table",
     "partition_file",
+    "pin_path",
     "ranged_file",
+    "savepoint_of",
+    "savepoint_path",
     "tombstone_path",
     "unescape",
     "writer_path",
@@ -44,12 +52,16 @@ __all__ = [
 STORE_FILE = "statestore.json"
 CHECKPOINTS = "checkpoints"
 WRITERS = "writers"
+SAVEPOINTS = "savepoints"
+PINS = "pins"
+OPERATORS = "operators"
 KEY_GROUP = "key_group"
 
 # Leaves room for the `key_group=` folder and file name in file systems that allow 255 bytes a name.
 _LONGEST_NAME = 200
 _CHECKPOINT_FILE = re.compile(rf"{CHECKPOINTS}/([0-9]{{10}})\.(json|expired)")
 _WRITER_FILE = re.compile(rf"{WRITERS}/([0-9]{{10}})\.json")
+_SAVEPOINT_FILE = re.compile(rf"{SAVEPOINTS}/([^/]+)\.json")
 _LARGEST_ID = 10**10 - 1
 
 
@@ -117,9 +129,25 @@ def generation_of(path: str) -> int | None:
     return int(match[1]) or None if match else None
 
 
+def savepoint_path(name: str) -> str:
+    """Return the name of the document of a savepoint."""
+    return f"{SAVEPOINTS}/{escape(name)}.json"
+
+
+def savepoint_of(path: str) -> str | None:
+    """Return the savepoint whose document has this name in the store, None when it is none."""
+    match = _SAVEPOINT_FILE.fullmatch(path)
+    return unescape(match[1]) if match else None
+
+
+def pin_path(token: str) -> str:
+    """Return the name of the document of a pin."""
+    return f"{PINS}/{escape(token)}.json"
+
+
 def operator_folder(uid: str) -> str:
     """Return the folder of an operator's tables."""
-    return f"operators/{escape(uid)}"
+    return f"{OPERATORS}/{escape(uid)}"
 
 
 def keyed_table(uid: str, state: str) -> str:

@@ -15,7 +15,7 @@ from statestore.model.manifest import Entry, TableRef
 from statestore.storage import Storage
 from statestore.table.engines import spark_module
 
-__all__ = ["TABLE_FORMATS", "ParquetTable", "StateTable", "open_table"]
+__all__ = ["TABLE_FORMATS", "ParquetTable", "StateTable", "TablesAsStored", "open_table"]
 
 TABLE_FORMATS = ("delta", "parquet")
 
@@ -43,6 +43,28 @@ class ParquetTable:
     def publish(self, entry: Entry, checkpoint_id: int) -> TableRef:
         """Return the table as the entry names it."""
         return entry.table
+
+
+class TablesAsStored:
+    """Each table in the format that it has: a Delta table through Spark, if there is Spark."""
+
+    format = "parquet"
+
+    def __init__(self, storage: Storage, spark: Any) -> None:
+        """Take the storage and the Spark session or None; neither is used yet."""
+        self._storage, self._spark = storage, spark
+        self._delta: StateTable | None = None
+        self.keeps_log = spark is not None
+
+    def publish(self, entry: Entry, checkpoint_id: int) -> TableRef:
+        """Make the entry's files the content of its Delta table; else, and without Spark, return
+        the table as the entry names it.
+        """
+        if entry.table.format != "delta" or self._spark is None:
+            return entry.table
+        if self._delta is None:
+            self._delta = open_table("delta", self._storage, self._spark)
+        return self._delta.publish(entry, checkpoint_id)
 
 
 def open_table(table_format: str, storage: Storage, spark: Any) -> StateTable:
