@@ -47,7 +47,7 @@ class Pin:
 
 
 def is_savepoint_name(name: str) -> bool:
-    """Return whether a savepoint may have this name: one that stands for no checkpoint by itself."""
+    """Return whether a savepoint may have this name, which must not mean a checkpoint by itself."""
     return name not in ("", "latest", "all") and not name.isdigit()
 
 

@@ -121,7 +121,7 @@ def test_every_error_leaves_with_its_code(
             "invalid value for '--parallelism'",
         ),
         (["list", "--output", "xml", "--store", "fraud"], 2, "invalid value for '--output'"),
-        (["show", "x", "--store", "fraud"], 2, "a checkpoint is a number or 'latest', not 'x'"),
+        (["show", "x", "--store", "fraud"], 10, "no savepoint 'x' in "),
         (["show", "--state", "totals", "--store", "fraud"], 2, "state 'totals' needs its operator"),
         (["list", "--store", "gs://b/x"], 2, "a store cannot lie on gs://"),
         (["list", "--store", "nowhere"], 10, "no store at "),
