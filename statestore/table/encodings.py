@@ -12,9 +12,28 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["encodings", "leaf_paths"]
+__all__ = ["Encodings", "encodings", "leaf_paths"]
 
-_SAMPLE_ROWS = 4096
+_SAMPLE_ROWS, _ENOUGH_ROWS = 4096, 1024
+
+
+class Encodings:
+    """How the files of one state are encoded: chosen again only while there were few rows to go
+    by.
+    """
+
+    def __init__(self) -> None:
+        """Choose nothing yet."""
+        self._chosen: dict[str, str] | None = None
+
+    def of(self, first: pa.Table) -> dict[str, str]:
+        """Return :func:`encodings` of a file's first rows, or what was chosen before."""
+        if self._chosen is not None:
+            return self._chosen
+        chosen = encodings(first)
+        if first.num_rows >= _ENOUGH_ROWS:
+            self._chosen = chosen
+        return chosen
 
 
 def encodings(first: pa.Table) -> dict[str, str]:

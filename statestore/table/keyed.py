@@ -23,6 +23,7 @@ from statestore.model.paths import KEY_GROUP, partition_file, ranged_file
 from statestore.model.state import KeyedState, Layout
 from statestore.storage import CachedStorage, Storage
 from statestore.table.digest import row_hashes
+from statestore.table.encodings import Encodings
 from statestore.table.runs import checked, leaf_columns, null_key_error, null_keys, runs_of
 from statestore.table.types import arrow_schema
 from statestore.table.writing import FileWriter, ParquetOptions
@@ -101,6 +102,7 @@ class _GroupWriter:
         self._groups: dict[int, tuple[int, int]] = {}
         self._handles: list[KeyedStateHandle] = []
         self._syncer = _Syncer(target.storage)
+        self._encodings = Encodings()
         # Where copies lie is of use to who places subtasks; without copies it says nothing.
         self._host = socket.gethostname() if isinstance(target.storage, CachedStorage) else ""
 
@@ -148,7 +150,8 @@ class _GroupWriter:
             else partition_file(target.checkpoint_id, key_group, self._token)
         )
         self._path = name
-        return FileWriter(target.storage, f"{target.folder}/{name}", self._schema, options)
+        path = f"{target.folder}/{name}"
+        return FileWriter(target.storage, path, self._schema, options, self._encodings)
 
     def _close(self) -> None:
         if self._file is None:

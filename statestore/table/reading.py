@@ -37,10 +37,6 @@ def check_size(storage: Storage, folder: str, handle: Handle) -> None:
         check_length(where, storage.size(name), handle)
 
 
-# What is decoded at once stays in the processor's caches: larger batches take a tenth longer.
-_BATCH_ROWS = 16_384
-
-
 @dataclass(frozen=True)
 class DataFile:
     """An open data file: Arrow's view of it, and what that reads from."""
@@ -82,7 +78,7 @@ class DataFile:
     def _batches_of(self, number: int) -> Iterator[pa.RecordBatch]:
         # One by one: a batch of two row groups would need both in memory, and be copied.
         batches: Iterator[pa.RecordBatch]
-        batches = self.parquet.iter_batches(_BATCH_ROWS, row_groups=[number], use_threads=False)
+        batches = self.parquet.iter_batches(row_groups=[number], use_threads=False)
         return batches
 
 

@@ -17,7 +17,7 @@ from statestore.errors import InvalidArgumentError, StorageError
 from statestore.storage import Storage
 from statestore.storage.base import named
 from statestore.table.digest import rows_digest
-from statestore.table.encodings import encodings, leaf_paths
+from statestore.table.encodings import Encodings, leaf_paths
 
 __all__ = ["FileWriter", "ParquetOptions"]
 
@@ -54,10 +54,19 @@ class FileWriter:
     """One data file being written; :meth:`close` returns what its handle needs."""
 
     def __init__(
-        self, storage: Storage, name: str, schema: pa.Schema, options: ParquetOptions
+        self,
+        storage: Storage,
+        name: str,
+        schema: pa.Schema,
+        options: ParquetOptions,
+        encodings: Encodings | None = None,
     ) -> None:
-        """Create the file ``name`` of the store; StorageError when that fails."""
+        """Create the file ``name`` of the store; StorageError when that fails.
+
+        ``encodings`` is shared by files of one state, whose columns are alike.
+        """
         self.name = name
+        self._encodings = encodings or Encodings()
         self._sink = _Sink(storage.open_write(name), f"{storage.url}/{name}")
         self._options = options
         self._pending: list[pa.RecordBatch] = []
@@ -131,7 +140,7 @@ class FileWriter:
 
     def _open(self, first: pa.Table) -> pq.ParquetWriter:
         """Return Arrow's writer; the file's first rows say how its columns are encoded."""
-        chosen = encodings(first)
+        chosen = self._encodings.of(first)
         return pq.ParquetWriter(
             self._sink,
             self._schema,

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from statestore.storage import LocalStorage
-from statestore.table.encodings import encodings, leaf_paths
+from statestore.table.encodings import Encodings, encodings, leaf_paths
 from statestore.table.writing import FileWriter, ParquetOptions
 
 ROWS = 5_000
@@ -48,6 +48,15 @@ def test_a_name_with_a_dot_is_left_alone() -> None:
 
 def test_no_rows_choose_nothing() -> None:
     assert encodings(pa.table({"c": pa.array([], pa.string())})) == {}
+
+
+def test_files_of_a_state_are_encoded_alike_once_there_were_enough_rows() -> None:
+    """One row tells nothing of a column that has the same value in all others."""
+    few, many = pa.table({"c": ["red"]}), pa.table({"c": ["red"] * ROWS})
+    shared = Encodings()
+    assert shared.of(few) == {"c": "DELTA_BYTE_ARRAY"}
+    assert shared.of(many) == {}
+    assert shared.of(pa.table({"c": [str(number) for number in _SHUFFLED]})) == {}
 
 
 def test_leaf_paths_are_those_of_parquet(tmp_path: Path) -> None:

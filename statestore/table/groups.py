@@ -1,0 +1,183 @@
+"""Keyed state out of files by key group: those that are wanted, whole, each file opened once.
+
+Whoever compares or repairs wants some key groups of a file and not their neighbours. Only row
+groups that hold rows of a wanted key group are read, front to back; one key group is in memory, and
+the batch at hand.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass
+from itertools import accumulate
+
+import pyarrow as pa
+
+from statestore.errors import CorruptionError
+from statestore.model.handles import KeyedStateHandle
+from statestore.model.keygroups import KeyGroupRange
+from statestore.model.manifest import KeyedEntry
+from statestore.storage import Storage
+from statestore.table.digest import row_hashes
+from statestore.table.reading import DataFile, open_data
+from statestore.table.types import arrow_schema
+
+__all__ = ["group_digests", "read_groups", "rows_and_digest", "sound_groups"]
+
+Rows = list[pa.RecordBatch]
+
+
+def group_digests(handle: KeyedStateHandle) -> Iterator[tuple[int, int, int]]:
+    """Yield (key group, rows, digest) of those key groups of a file that have rows, in order."""
+    if handle.index is None:
+        yield handle.key_groups.first, handle.rows, handle.digest
+        return
+    for place, (group, rows) in enumerate(
+        zip(handle.key_groups, handle.index.row_counts(), strict=True)
+    ):
+        if rows:
+            yield group, rows, handle.index.digest_in(place, place + 1)
+
+
+def read_groups(
+    storage: Storage, entry: KeyedEntry, wanted: Container[int]
+) -> Iterator[tuple[int, Rows]]:
+    """Yield the rows of each wanted key group that has some, in ascending order, as stored columns.
+
+    Files without a wanted key group are not opened. Raises MissingFileError or DamagedFileError.
+    """
+    for handle in entry.handles:
+        if any(group in wanted for group, _, _ in group_digests(handle)):
+            with open_data(storage, entry.table.path, handle) as file:
+                yield from _groups(file, entry, handle, wanted, None)
+
+
+def sound_groups(
+    storage: Storage, entry: KeyedEntry, handle: KeyedStateHandle, wanted: Container[int]
+) -> Iterator[tuple[int, Rows]]:
+    """Yield of a file that may be damaged the wanted key groups whose rows are what was written.
+
+    A key group is passed over when a page of it fails its checksum, or the rows have another digest
+    than the manifest says. Raises StorageError when the file could not be read, which says nothing
+    about what it holds.
+    """
+    digests = {group: (rows, digest) for group, rows, digest in group_digests(handle)}
+    try:
+        with open_data(storage, entry.table.path, handle, whole=True) as file:
+            for group, rows in _groups(file, entry, handle, wanted, _Damaged):
+                if rows_and_digest(rows) == digests[group]:
+                    yield group, rows
+    except CorruptionError:
+        return  # neither its length nor its footer is to be relied on: nothing more can be read
+
+
+def rows_and_digest(batches: Rows) -> tuple[int, int]:
+    """Return how many rows there are, and their digest."""
+    digest = sum(int(row_hashes(batch).sum()) for batch in batches) % 2**64
+    return sum(batch.num_rows for batch in batches), digest
+
+
+# What Arrow raises for bytes that it cannot make sense of; an OSError with a number is the disk's.
+_Damaged = (pa.ArrowException, LookupError, OSError, ValueError)
+_Errors = tuple[type[Exception], ...]
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Where the rows of the key groups of a file lie: those of ``groups[i]`` end at ``ends[i]``."""
+
+    groups: list[int]
+    ends: list[int]
+
+    @classmethod
+    def of(cls, handle: KeyedStateHandle) -> _Places:
+        found = [(group, rows) for group, rows, _ in group_digests(handle)]
+        return cls([group for group, _ in found], [*accumulate(rows for _, rows in found)])
+
+    def begin(self, place: int) -> int:
+        return self.ends[place - 1] if place else 0
+
+    def within(self, first_row: int, stop_row: int) -> range:
+        """Return the places of the key groups that have rows there."""
+        first = bisect_right(self.ends, first_row)
+        last = bisect_right(self.ends, stop_row - 1)
+        return range(first, min(last + 1, len(self.ends)))
+
+
+def _groups(
+    file: DataFile,
+    entry: KeyedEntry,
+    handle: KeyedStateHandle,
+    wanted: Container[int],
+    tolerated: _Errors | None,
+) -> Iterator[tuple[int, Rows]]:
+    """Yield the wanted key groups of an open file; with ``tolerated`` what raises is passed over.
+
+    A key group of which a part was passed over is not yielded.
+    """
+    places = _Places.of(handle)
+    pieces: Rows = []
+    at, found = -1, 0  # the key group at hand, and how many of its rows there are
+    for begin, batch in _batches(file, places, wanted, entry, tolerated):
+        for place in places.within(begin, begin + batch.num_rows):
+            if places.groups[place] not in wanted:
+                continue
+            if place != at:
+                pieces, at, found = [], place, 0
+            first = max(places.begin(place) - begin, 0)
+            stop = min(places.ends[place] - begin, batch.num_rows)
+            pieces.append(batch.slice(first, stop - first))
+            found += stop - first
+            if found == places.ends[place] - places.begin(place):
+                yield places.groups[place], pieces
+                pieces = []
+
+
+def _batches(
+    file: DataFile,
+    places: _Places,
+    wanted: Container[int],
+    entry: KeyedEntry,
+    tolerated: _Errors | None,
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the rows of the row groups that hold wanted key groups, each batch with its place."""
+    schema, metadata = arrow_schema(entry.state.schema), file.parquet.metadata
+    sizes = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+    begins = [0, *accumulate(sizes)]
+    numbers = [
+        number
+        for number, (begin, stop) in enumerate(zip(begins, begins[1:], strict=False))
+        if any(places.groups[place] in wanted for place in places.within(begin, stop))
+    ]
+    if tolerated is None:
+        left = iter(numbers)
+        at = stop = 0
+        for batch in file.batches(numbers):
+            if at == stop:
+                number = next(left)
+                at, stop = begins[number], begins[number + 1]
+            yield at, batch.select(schema.names).cast(schema)
+            at += batch.num_rows
+        return
+    for number in numbers:
+        yield from _readable(file, number, begins[number], schema, tolerated)
+
+
+def _readable(
+    file: DataFile, number: int, begin: int, schema: pa.Schema, tolerated: _Errors
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the batches of a row group up to the first that cannot be read."""
+    batches = file.batches([number])
+    while True:
+        try:
+            batch = next(batches, None)
+            batch = batch and batch.select(schema.names).cast(schema)
+        except tolerated as error:
+            if isinstance(error, OSError) and error.errno:
+                raise
+            return
+        if batch is None:
+            return
+        yield begin, batch
+        begin += batch.num_rows
