@@ -31,6 +31,9 @@ from bench import (
 from bench.measure import Figure
 
 MILLION = 1_000_000
+HEADINGS = ("", "what", "value", "spread", "ratio to", "ratio", "goal", "")
+README = Path(__file__).with_name("README.md")
+BEGIN, END = "<!-- the table of the last run -->", "<!-- its end -->"
 
 
 @dataclass(frozen=True)
@@ -71,6 +74,9 @@ def main() -> None:
         "figures": [figure.to_json() for figure in found],
     }
     arguments.json.write_text(json.dumps(document, indent=2) + "\n")
+    if arguments.readme:
+        before, _, rest = README.read_text().partition(BEGIN)
+        README.write_text(f"{before}{BEGIN}\n{markdown(found)}\n{END}{rest.partition(END)[2]}")
 
 
 def measured(section: Section, arguments: argparse.Namespace) -> list[Figure]:
@@ -87,11 +93,17 @@ def measured(section: Section, arguments: argparse.Namespace) -> list[Figure]:
 def show(found: Sequence[Figure], repeats: int) -> None:
     """Print the figures as one table."""
     table = Table(title=f"medians of {repeats} with the smallest and the largest")
-    for heading in ("", "what", "value", "spread", "ratio to", "ratio", "goal", ""):
+    for heading in HEADINGS:
         table.add_column(heading)
     for figure in found:
         table.add_row(*row_of(figure))
     Console(width=150).print(table)
+
+
+def markdown(found: Sequence[Figure]) -> str:
+    """Return the figures as a table for README."""
+    lines = [f"| {' | '.join(HEADINGS)} |", "| --- " * len(HEADINGS) + "|"]
+    return "\n".join(lines + [f"| {' | '.join(row_of(figure))} |" for figure in found])
 
 
 def row_of(figure: Figure) -> tuple[str, ...]:
@@ -121,6 +133,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", nargs="+", metavar="B1", help="measure these lines alone")
     parser.add_argument("--directory", type=Path, help="where the stores go")
+    parser.add_argument("--readme", action="store_true", help="put the table into bench/README.md")
     parser.add_argument("--json", type=Path, default=Path("bench/results.json"))
     return parser.parse_args()
 
