@@ -12,10 +12,10 @@ S3 := $(VENV)/.s3
 WITH_JAVA := JAVA_HOME="$$($(PY) statestore/java.py)" && export JAVA_HOME &&
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint check races bench docs lock clean
+.PHONY: help demo test lint check races histories bench docs lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-8s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
 
 demo: $(READY) $(DELTA) ## run the demo; DIR=path keeps what it writes there
 	@$(WITH_JAVA) $(VENV)/bin/statestore demo $(DIR)
@@ -36,6 +36,10 @@ check: lint test ## lint, then test
 RACES := 1000
 races: $(READY) ## let processes race for stores; RACES=1000, ARGS="--s3" on the tests' S3 server
 	$(PY) -m tests.races.run --races $(RACES) $(ARGS)
+
+STEPS := 10000
+histories: $(READY) ## random histories of keeping and deleting; STEPS=10000
+	$(PY) -m tests.histories.run --steps $(STEPS) $(ARGS)
 
 bench: $(READY) $(DELTA) ## run the benchmarks; ARGS="--help" lists their options
 	@$(WITH_JAVA) $(PY) -m bench.run $(ARGS)

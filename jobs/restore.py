@@ -57,8 +57,9 @@ class Restore:
         spark = session(
             settings.spark, app_name="restore", delta=settings.needs_delta, s3=settings.needs_s3
         )
-        # By number: by now "latest" may be another checkpoint.
-        restored = _open(settings, known.checkpoint_id, spark)
+        # By number: by now "latest" may be another checkpoint. A savepoint's may have expired.
+        wanted = settings.checkpoint
+        restored = _open(settings, known.checkpoint_id if wanted == "latest" else wanted, spark)
         frames = [*_keyed(settings, restored), *_operator(settings, restored, spark)]
         for state, _ in frames:
             if state.sink.place not in self._made:

@@ -63,6 +63,8 @@ class KeyedSettings:
     time_domain: Literal["event", "processing"] | None = None
     max_parallelism: int | None = setting(None, unit="key groups", low=1, high=MOST_KEY_GROUPS)
     hash_scheme: Literal["java", "flink-sql", "pyflink"] | None = None
+    renamed: dict[str, str] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse columns that the kind does not have, and a kind without its columns."""

@@ -126,6 +126,8 @@ def _put(
         time_domain=None if state.time_domain is None else TimeDomain(state.time_domain),
         max_parallelism=state.max_parallelism,
         hash_scheme=state.hash_scheme,
+        renamed=state.renamed,
+        dropped=state.dropped,
     )
     return written
 

@@ -1,8 +1,9 @@
 """Checkpoints by id: which exist, which is next, and the one step that makes one visible.
 
 A checkpoint is visible exactly when its manifest exists without a tombstone (I4). Its id is one
-more than the greatest id that ever had a manifest or a tombstone, or greater (I6): neither name is
-ever removed. Who may commit at all is the business of ``fence.py``.
+more than the greatest id that ever had a manifest or a tombstone, or greater (I6): a tombstone is
+never removed, and a manifest only beside its tombstone. Who may commit at all is the business of
+``fence.py``.
 """
 
 from __future__ import annotations
@@ -97,20 +98,37 @@ class Catalog:
                 raise CheckpointNotFoundError(f"{error}; of checkpoints, {_list(ids)}") from None
         wanted = self._wanted(checkpoint, ids)
         if wanted not in ids:
-            raise CheckpointNotFoundError(
-                f"no checkpoint {wanted} in {self.storage.url}; {_list(ids)}"
-            )
+            raise self._not_found(wanted, ids)
         return wanted
+
+    def check_visible(self, checkpoint_id: int) -> None:
+        """Raise CheckpointNotFoundError when a checkpoint is not visible, or not any more."""
+        ids = self.checkpoint_ids()
+        if checkpoint_id not in ids:
+            raise self._not_found(checkpoint_id, ids)
 
     def load(self, checkpoint: int | str) -> Manifest:
         """Return a manifest by id, ``"latest"``, or the name of a savepoint.
 
         Raises CheckpointNotFoundError naming the checkpoints that exist, or MalformedManifestError.
         """
-        wanted = self.resolve(checkpoint)
-        name = manifest_path(wanted)
-        manifest = manifest_from_json(self.storage.read(name), name=f"{self.storage.url}/{name}")
-        if manifest.checkpoint_id != wanted:
+        return self.manifest(self.resolve(checkpoint))
+
+    def manifest(self, checkpoint_id: int) -> Manifest:
+        """Return a manifest by its id, whether or not it has a tombstone.
+
+        Raises CheckpointNotFoundError when there is none, or MalformedManifestError.
+        """
+        name = manifest_path(checkpoint_id)
+        try:
+            raw = self.storage.read(name)
+        except FileNotFoundError:
+            raise CheckpointNotFoundError(
+                f"{self.storage.url}/{name} is not there: checkpoint {checkpoint_id} was given up, "
+                "and its files collected"
+            ) from None
+        manifest = manifest_from_json(raw, name=f"{self.storage.url}/{name}")
+        if manifest.checkpoint_id != checkpoint_id:
             raise MalformedManifestError(
                 f"{self.storage.url}/{name} at $.checkpoint_id: it is the manifest of checkpoint "
                 f"{manifest.checkpoint_id}, under another name"
@@ -152,6 +170,13 @@ class Catalog:
         newest = max(manifests | tombstones, default=0)
         if checkpoint_id in manifests or newest > checkpoint_id:
             raise self._conflict(checkpoint_id if checkpoint_id in manifests else newest)
+
+    def _not_found(self, checkpoint_id: int, ids: tuple[int, ...]) -> CheckpointNotFoundError:
+        of_it = [s.name for s in self.holds.savepoints() if s.checkpoint_id == checkpoint_id]
+        hint = f"; it has expired, and is kept as savepoint {of_it[0]!r}" if of_it else ""
+        return CheckpointNotFoundError(
+            f"no checkpoint {checkpoint_id} in {self.storage.url}{hint}; {_list(ids)}"
+        )
 
     def _expired(self, checkpoint_id: int) -> CommitConflictError:
         return CommitConflictError(

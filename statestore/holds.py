@@ -3,16 +3,24 @@
 **Why a look after the put is enough.** Whoever holds a checkpoint puts the document first and then
 sees whether the checkpoint is visible still. A tombstone never goes away; so if there is none now,
 there was none before, and who collected garbage before the put found the checkpoint alive, while
-who collects after it finds the hold.
+who collects after it finds the hold: a collector looks for tombstones first, and then for holds.
+
+**Why only what is visible can be held.** A second hold on an expired checkpoint, put on the word of
+a savepoint that is being deleted, could be missed by a collector that lists the new one too early
+and the old one too late.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from typing import TypeVar
 
-from statestore.errors import CheckpointNotFoundError, InvalidArgumentError
+from statestore.errors import (
+    CheckpointNotFoundError,
+    InvalidArgumentError,
+    MalformedManifestError,
+)
 from statestore.model.hold import (
     Pin,
     Savepoint,
@@ -22,7 +30,14 @@ from statestore.model.hold import (
     savepoint_from_json,
     savepoint_to_json,
 )
-from statestore.model.paths import PINS, SAVEPOINTS, pin_path, savepoint_of, savepoint_path
+from statestore.model.paths import (
+    PINS,
+    SAVEPOINTS,
+    is_pin,
+    pin_path,
+    savepoint_of,
+    savepoint_path,
+)
 from statestore.storage import Storage, put_once
 
 __all__ = ["Holds"]
@@ -57,9 +72,13 @@ class Holds:
         another checkpoint, or is none; for the same checkpoint nothing happens.
         """
         path = savepoint_path(check_savepoint_name(savepoint.name))
-        if not put_once(self._storage, path, savepoint_to_json(savepoint)):
+        # Looked for first: one of the same moment has the same bytes, and is not this one's to take
+        # back.
+        there = self._read(path, savepoint_from_json) is not None
+        if there or not put_once(self._storage, path, savepoint_to_json(savepoint)):
             taken = self.savepoint(savepoint.name)
             if taken.checkpoint_id == savepoint.checkpoint_id:
+                visible()  # whoever put it may have had no time to look
                 return
             raise InvalidArgumentError(
                 f"savepoint {savepoint.name!r} is checkpoint {taken.checkpoint_id} already; give "
@@ -67,9 +86,15 @@ class Holds:
             )
         self._seen(path, visible)
 
-    def delete_savepoint(self, name: str) -> Savepoint:
-        """Let go of a savepoint; CheckpointNotFoundError names those that there are."""
-        found = self.savepoint(name)
+    def delete_savepoint(self, name: str) -> Savepoint | None:
+        """Let go of a savepoint and return it, None for one that is damaged, which goes as well.
+
+        CheckpointNotFoundError names those that there are.
+        """
+        try:
+            found = self.savepoint(name)
+        except MalformedManifestError:
+            found = None
         self._storage.delete(savepoint_path(name))
         return found
 
@@ -77,7 +102,8 @@ class Holds:
         """Return the pins, those whose lease is over as well; MalformedManifestError for a damaged
         one.
         """
-        found = [self._read(name, pin_from_json) for name in self._storage.list(PINS)]
+        names = filter(is_pin, self._storage.list(PINS))
+        found = [self._read(name, pin_from_json) for name in names]
         return tuple(one for one in found if one is not None)
 
     def put_pin(self, pin: Pin, *, visible: Callable[[], object]) -> None:
@@ -90,15 +116,40 @@ class Holds:
             raise InvalidArgumentError(f"there is a pin {pin.token!r} already; take another token")
         self._seen(path, visible)
 
+    def refuse_unknown_pin(self, token: str) -> None:
+        """Raise CheckpointNotFoundError, naming those that there are, when there is no such pin."""
+        names = self._storage.list(PINS)
+        if token and pin_path(token) in names:
+            return
+        tokens = [name.removeprefix(f"{PINS}/").removesuffix(".json") for name in names]
+        near = get_close_matches(token, tokens, 1) or tokens
+        listed = ", ".join(map(repr, near[:10])) if near else "none"
+        raise CheckpointNotFoundError(
+            f"no pin {token!r} in {self._storage.url}; there is {listed} (one whose lease is over "
+            "holds nothing, and goes with the next collection)"
+        )
+
     def delete_pin(self, token: str) -> None:
         """Let go of a pin; nothing happens when it is gone."""
         self._storage.delete(pin_path(token))
 
-    def held(self, now_ms: int) -> dict[int, str]:
-        """Return the ids of checkpoints that are kept at this moment, each with what keeps it."""
-        pins = [pin for pin in self.pins() if pin.until_ms > now_ms]
-        held = {pin.checkpoint_id: f"the pin of {pin.holder}" for pin in pins}
-        return held | {one.checkpoint_id: f"savepoint {one.name!r}" for one in self.savepoints()}
+    def held(self, now_ms: int, listed: Iterable[str] = ()) -> dict[int, str]:
+        """Return the ids of checkpoints that are kept at this moment, each with what keeps it.
+
+        ``listed`` are names of files of the store that somebody has seen: documents of holds among
+        them are asked for even where a listing lacks them now. Errors as of :meth:`pins`.
+        """
+        by: dict[int, list[str]] = {}
+        seen = set(listed)
+        for name in sorted(filter(is_pin, seen.union(self._storage.list(PINS)))):
+            pin = self._read(name, pin_from_json)
+            if pin is not None and pin.until_ms > now_ms:
+                by.setdefault(pin.checkpoint_id, []).append(f"a pin of {pin.holder}")
+        for name in sorted(filter(savepoint_of, seen.union(self._storage.list(SAVEPOINTS)))):
+            savepoint = self._read(name, savepoint_from_json)
+            if savepoint is not None:
+                by.setdefault(savepoint.checkpoint_id, []).append(f"savepoint {savepoint.name!r}")
+        return {number: ", ".join(sorted(words)) for number, words in sorted(by.items())}
 
     def _seen(self, path: str, visible: Callable[[], object]) -> None:
         try:

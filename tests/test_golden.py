@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,12 @@ import pyarrow as pa
 import pytest
 
 from statestore import StateStore
+from statestore.errors import FormatVersionError
+from statestore.model.document import document_bytes
+from statestore.model.paths import manifest_path, pin_path, savepoint_path
+from statestore.model.state import Layout
 from statestore.table.digest import rows_digest
+from tests.golden.make_kept import evolved
 from tests.golden.make_store import USERS, totals, write
 
 STORES = sorted((Path(__file__).parent / "golden").glob("store_v*"))
@@ -54,3 +60,38 @@ def test_an_old_store_takes_the_next_checkpoint(store: StateStore, tmp_path: Pat
 def test_there_is_a_golden_store() -> None:
     """The parametrised tests above do run."""
     assert [path.name for path in STORES] == ["store_v1"]
+
+
+def test_an_old_store_with_ranged_files_and_a_savepoint_restores() -> None:
+    """Written by subtasks; the savepoint's columns are those of then, and it goes on."""
+    store = StateStore.open(str(Path(__file__).parent / "golden" / "kept_v1"))
+    assert [(one.name, one.checkpoint_id) for one in store.savepoints()] == [("before upgrade", 1)]
+    for checkpoint, rows in (("before upgrade", totals()), (2, evolved())):
+        state = store.restore(checkpoint=checkpoint, parallelism=3).keyed("golden", "totals")
+        assert state.entry.state.layout is Layout.RANGED
+        found = pa.concat_tables([state.subtask(i).read_all() for i in range(3)])
+        assert rows_digest(found.drop_columns(["key_group"])) == rows_digest(rows) == state.digest
+        assert state.entry.state.schema.names == tuple(rows.column_names)
+    assert store.verify("all", deep=True).is_sound
+
+
+@pytest.mark.parametrize("what", ["statestore.json", "manifest", "savepoint", "pin"])
+def test_what_a_newer_release_wrote_is_refused_by_name(what: str, tmp_path: Path) -> None:
+    """The message names the document, its format version, and what this release knows."""
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+    write(store)
+    store.savepoint("kept")
+    token = store.pin(lease_s=60).token
+    names = {
+        "manifest": manifest_path(1),
+        "savepoint": savepoint_path("kept"),
+        "pin": pin_path(token),
+    }
+    name = names.get(what, what)
+    file = tmp_path / "store" / name
+    document = json.loads(file.read_bytes())
+    del document["sha256"]
+    file.write_bytes(document_bytes(document | {"format_version": 99}))
+    with pytest.raises(FormatVersionError, match="99") as caught:
+        _ = store.restore(checkpoint="kept"), store.gc(dry_run=True)
+    assert name in str(caught.value)

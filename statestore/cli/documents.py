@@ -5,7 +5,9 @@ since 1970 UTC), digests 16 hex digits, operator ids 32; a range of key groups i
 
 ========  ==========================================================================================
 list      store, checkpoints: [id, created_at_ms, age_ms, parallelism, operators, states, rows,
-          size_bytes, files, error]; of a damaged one id and error {kind, message} only, rest null
+          size_bytes, files, error]; of a damaged one id and error {kind, message} only, rest null;
+          savepoints: [name, id, created_at_ms, age_ms, expired], pins: [token, id, holder,
+          until_ms, over]
 show      store, id, store_id, parallelism, started_at_ms, created_at_ms, age_ms, writer {release,
           name, token, generation}, rows, size_bytes, files, operators: [uid, operator_id,
           max_parallelism, states: [name, sort (keyed or operator), columns [{name, type}], rows,
@@ -28,8 +30,33 @@ restore   store, id, parallelism, directory, format, rows, size_bytes, files,
           [rows, digest], copies}]: the subtasks sum to what is stored, or each is a copy of it
 verify    store, checkpoints (ids), deep, sound, files, rows, size_bytes, broken: [file, kind, what,
           id, operator, state, key_groups {first, last}], strays: [file]; names are relative
-get       store, id, operator, state, key: {column: value}, rows: [{column: value}]
-expire    store, dry_run, expired, kept, damaged (ids), files, size_bytes
+get       store, id, operator, state, key: {column: value}, rows: [{column: value}]; without
+          operator or state: store, id, key (text), states: [operator, state, kind, rows], skipped:
+          [operator, state, why]
+query     store, id, columns: [{name, type}], rows: [[value]], cut (whether there are more); with
+          ``--tables``: store, id, views: [view, schema, name, operator, state, rows, columns]
+diff      a, b {store, id, size_bytes, read_bytes}, differs, others, graph: [what, a, b], states:
+          [operator, state, sort, differs, only_in (a, b or null), rows_a, rows_b, added, removed,
+          changed, not_compared (null or why), compared_columns (null: all), others,
+          key_groups_differing, key_groups_read (null: not by key group), key_groups: [key_group,
+          added, removed, changed], examples: [change, key_group, identity, a, b {column: value}]]
+salvage   store, id, new_id (null: nothing written), dry_run, sound, files, damaged: [file, kind,
+          what, operator, state], states: [operator, state, sort, damaged_files, rows_before,
+          rows_after, lost_rows, lost_key_groups, lost: [first, last (null: all elements), rows,
+          known_in, keys, filled_from], lost_keys, keys: [{column: value}], why_not_filled]
+expire    store, dry_run, expired, kept, damaged (ids), held: [id, by], files, size_bytes
+savepoint store, name, id (null: it was damaged), deleted
+pin       store, token, id, holder, until_ms
+unpin     store, token
+gc        store, dry_run, minimum_age_ms, removed, live, young {files, size_bytes}, manifests (ids),
+          pins (tokens), leftovers (a number), held: [id, by]
+copy      store, id, target, dry_run, new_id, found (an earlier copy), savepoint, files, size_bytes,
+          copied_files, copied_bytes, tables_without_log
+purge     store, dry_run, operator, replaced and finished: [old_id, new_id, savepoints, states:
+          [name, key_group, rows, files, size_bytes]], logs (tables), pins; with ``--check``: store,
+          operator, gone, files, size_bytes, searched_bytes, found: [file, what, rows], unreadable
+edit      store, id, operator, dry_run, new_id, state, how (keys, rows, sql), rows_before,
+          rows_after, deleted, put, key_groups, files, size_bytes
 decide    parallelism, algorithm, bytes_per_task, min_parallelism, max_parallelism, inputs: [url,
           broadcast, size_bytes, files]
 config    settings: [name, value, unit, default, source]
@@ -45,12 +72,19 @@ from functools import singledispatch
 from typing import Any
 
 from statestore.cli.graph_documents import choices_document, graph_document, matching_document
+from statestore.cli.keeping_documents import (
+    collected_document,
+    expired_document,
+    holds_document,
+    pinned_document,
+    saved_document,
+    unpinned_document,
+)
 from statestore.cli.values import (
     CheckpointList,
     CheckpointRow,
     Configuration,
     Decided,
-    Expired,
     FoundRows,
     PlannedRestore,
     Restored,
@@ -82,7 +116,7 @@ def document_of(result: Result) -> Document:
 @document_of.register
 def _(result: CheckpointList) -> Document:
     rows = [_checkpoint(row, result.now_ms) for row in result.rows]
-    return {"store": result.store, "checkpoints": rows}
+    return {"store": result.store, "checkpoints": rows} | holds_document(result)
 
 
 def _checkpoint(row: CheckpointRow, now_ms: int) -> Document:
@@ -297,9 +331,11 @@ def _(result: FoundRows) -> Document:
     }
 
 
-@document_of.register
-def _(result: Expired) -> Document:
-    return asdict(result.expired)
+document_of.register(expired_document)
+document_of.register(collected_document)
+document_of.register(saved_document)
+document_of.register(pinned_document)
+document_of.register(unpinned_document)
 
 
 @document_of.register

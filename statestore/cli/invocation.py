@@ -77,7 +77,9 @@ def common_options() -> list[click.Parameter]:
 
 
 def checkpoint_argument(function: Any) -> Any:
-    """Give a verb the argument CHECKPOINT: a number, or ``latest``, which is the default."""
+    """Give a verb the argument CHECKPOINT: a number, the name of a savepoint, or ``latest``, which
+    is the default.
+    """
     decorate = click.argument("checkpoint", default="latest", metavar="[CHECKPOINT]")
     return decorate(function)
 

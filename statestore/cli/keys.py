@@ -17,7 +17,7 @@ from statestore.errors import InvalidArgumentError
 from statestore.model.schema import DataType, type_text
 from statestore.model.state import KeyedState
 
-__all__ = ["parse_key"]
+__all__ = ["parse_key", "parse_row"]
 
 
 def parse_key(text: str, state: KeyedState) -> tuple[Any, ...]:
@@ -31,6 +31,26 @@ def parse_key(text: str, state: KeyedState) -> tuple[Any, ...]:
     if not isinstance(value, list) or len(value) != len(types):
         raise _unfit(text, state)
     return tuple(_from_json(item, kind, state) for item, kind in zip(value, types, strict=True))
+
+
+def parse_row(text: str, state: KeyedState) -> dict[str, Any]:
+    """Return a row from a JSON object by column; InvalidArgumentError says what the columns are."""
+    try:
+        row = json.loads(text, parse_float=Decimal)
+        if isinstance(row, dict):
+            kinds = {name: state.schema.type_of(name) for name in row}
+            return {name: _from_json(value, kinds[name], state) for name, value in row.items()}
+    except (InvalidArgumentError, ValueError) as error:
+        reason = f": {error}" if type(error) is ValueError else ""
+        raise _no_row(text, state, reason) from error
+    raise _no_row(text, state, "")
+
+
+def _no_row(text: str, state: KeyedState, reason: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{text!r} is no row of {state}{reason}; give a JSON object with its columns "
+        f"({state.schema})"
+    )
 
 
 def _parse(text: str, kind: DataType, state: KeyedState) -> Any:

@@ -19,13 +19,22 @@ from statestore.cli.output import emit_json, page, report
 from statestore.cli.text import write_text
 from statestore.cli.values import Result
 from statestore.cli.verbs.config import print_settings
+from statestore.cli.verbs.copy import copy_checkpoint
 from statestore.cli.verbs.decide import decide_parallelism
 from statestore.cli.verbs.demo import run_demo
+from statestore.cli.verbs.diff import compare_checkpoints
+from statestore.cli.verbs.edit import edit_state
 from statestore.cli.verbs.expire import expire_checkpoints
+from statestore.cli.verbs.gc import collect
 from statestore.cli.verbs.get import get_rows
 from statestore.cli.verbs.list import list_checkpoints
+from statestore.cli.verbs.pin import pin_checkpoint, unpin_checkpoint
 from statestore.cli.verbs.plan import plan_restore
+from statestore.cli.verbs.purge import purge_key
+from statestore.cli.verbs.query import query_states
 from statestore.cli.verbs.restore import restore_checkpoint
+from statestore.cli.verbs.salvage import salvage_checkpoint
+from statestore.cli.verbs.savepoint import keep_savepoint
 from statestore.cli.verbs.show import show_checkpoint
 from statestore.cli.verbs.verify import verify_checkpoint
 from statestore.errors import StateStoreError
@@ -55,7 +64,7 @@ class Command(Root):
             sys.stdout.flush()
         if result.problem is not None:
             raise result.problem
-        return 0
+        return result.status
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """Run, then exit, or return the status with ``standalone_mode=False``."""
@@ -81,7 +90,17 @@ for verb in (
     restore_checkpoint,
     verify_checkpoint,
     get_rows,
+    query_states,
+    compare_checkpoints,
+    salvage_checkpoint,
+    keep_savepoint,
+    pin_checkpoint,
+    unpin_checkpoint,
     expire_checkpoints,
+    collect,
+    copy_checkpoint,
+    purge_key,
+    edit_state,
     decide_parallelism,
     print_settings,
     run_demo,

@@ -8,6 +8,14 @@ from typing import Any
 
 from statestore.cli.documents import max_parallelism_of
 from statestore.cli.graphs import write_choices, write_graph, write_matching
+from statestore.cli.keeping import (
+    write_collected,
+    write_expired,
+    write_holds,
+    write_pinned,
+    write_saved,
+    write_unpinned,
+)
 from statestore.cli.output import Page
 from statestore.cli.soundness import write_proof, write_report
 from statestore.cli.subtasks import write_key_groups, write_subtasks
@@ -16,6 +24,7 @@ from statestore.cli.units import count, counted, duration, size, when
 from statestore.cli.values import (
     CheckpointList,
     CheckpointRow,
+    Collected,
     Configuration,
     Decided,
     Expired,
@@ -45,12 +54,14 @@ def write_text(result: Result, page: Page) -> None:
 def _(result: CheckpointList, page: Page) -> None:
     if not result.rows:
         page.line(f"{result.store} has no checkpoint yet")
+        write_holds(result, page)
         return
     columns = ["id", "taken", "age", "parallelism", "operators", "states", "rows", "bytes", "files"]
     table = table_of(*columns, right={"id", *columns[3:]})
     for row in result.rows:
         table.add_row(*(cell(text) for text in _checkpoint(row, result.now_ms)))
     page.table(table)
+    write_holds(result, page)
 
 
 def _checkpoint(row: CheckpointRow, now_ms: int) -> list[str]:
@@ -213,17 +224,17 @@ def _value(value: Any) -> str:
 
 @write_text.register
 def _(result: Expired, page: Page) -> None:
-    done = result.expired
-    verb = "would expire" if done.dry_run else "expired"
-    page.line(f"{verb} {counted(len(done.expired), 'checkpoint')} of {done.store}", "bold")
-    _pairs(
-        page,
-        ("expired", " ".join(map(str, done.expired)) or "none"),
-        ("kept", " ".join(map(str, done.kept)) or "none"),
-        ("unused now", f"{size(done.size_bytes)} in {counted(done.files, 'file')}"),
-    )
-    if done.damaged:
-        page.line(f"  the manifest cannot be read of {' '.join(map(str, done.damaged))}")
+    write_expired(result.expired, page)
+
+
+@write_text.register
+def _(result: Collected, page: Page) -> None:
+    write_collected(result.collected, page)
+
+
+write_text.register(write_saved)
+write_text.register(write_pinned)
+write_text.register(write_unpinned)
 
 
 @write_text.register

@@ -8,8 +8,10 @@ from typing import Any
 from statestore.commands.decide import DecidedParallelism
 from statestore.commands.expire import ExpiredCheckpoints
 from statestore.commands.export import ExportedCheckpoint
+from statestore.commands.gc import CollectedGarbage
 from statestore.commands.verify import VerifyReport
 from statestore.errors import StateStoreError
+from statestore.model.hold import Pin, Savepoint
 from statestore.model.host_placement import OperatorPlacement
 from statestore.model.manifest import KeyedEntry, Manifest
 from statestore.model.plan import RestorePlan
@@ -18,24 +20,31 @@ from statestore.settings import Setting
 __all__ = [
     "CheckpointList",
     "CheckpointRow",
+    "Collected",
     "Configuration",
     "Decided",
     "Expired",
     "FoundRows",
+    "Pinned",
     "PlannedRestore",
     "Restored",
     "Result",
+    "Saved",
     "ShownCheckpoint",
     "ShownGraph",
+    "Unpinned",
     "Verified",
 ]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a verb found; ``problem`` is raised after the rest has been printed."""
+    """What a verb found; ``problem`` is raised after the rest has been printed, and ``status`` is
+    how the command ends without one.
+    """
 
     problem: StateStoreError | None = None
+    status: int = 0
 
 
 @dataclass(frozen=True)
@@ -49,11 +58,13 @@ class CheckpointRow:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointList(Result):
-    """The visible checkpoints, oldest first."""
+    """The visible checkpoints, oldest first, and what is held."""
 
     store: str
     now_ms: int
     rows: tuple[CheckpointRow, ...]
+    savepoints: tuple[Savepoint, ...] = ()
+    pins: tuple[Pin, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,6 +125,39 @@ class Expired(Result):
     """What was given up."""
 
     expired: ExpiredCheckpoints
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collected(Result):
+    """What was removed."""
+
+    collected: CollectedGarbage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved(Result):
+    """A savepoint that was made or deleted; of a damaged one the checkpoint is not known."""
+
+    store: str
+    name: str
+    checkpoint_id: int | None
+    deleted: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pinned(Result):
+    """A pin that was made."""
+
+    store: str
+    pin: Pin
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unpinned(Result):
+    """A pin that is gone."""
+
+    store: str
+    token: str
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,7 @@ changes.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,14 +40,46 @@ class Deriver:
         the next snapshot, and the manifest is what counts. Raises CommitConflictError when another
         writer has taken over.
         """
+        return self._begin(manifest, self.catalog, self.spark, None)
+
+    def begin_in_order(self, manifests: Sequence[Manifest]) -> tuple[CheckpointWriter, ...]:
+        """Return the writers of new checkpoints like those given, which get ids in their order.
+
+        They must be committed from the last to the first (an ``ExitStack`` does it): so whoever
+        looks for the newest checkpoint finds the last one, and never one made of an older. The ids
+        below its own are no others' to take, because each is claimed. Only the last one's Delta
+        tables get a new version. Raises CommitConflictError when another writer has taken over.
+        """
+        free = max(self.fence.enter().announced_id, self.catalog.next_id())
+        last = len(manifests) - 1
+        return tuple(
+            self._begin(manifest, self.catalog, self.spark, free + place)
+            if place == last
+            else self._begin(manifest, _Below(self.catalog), None, free + place)
+            for place, manifest in enumerate(manifests)
+        )
+
+    def _begin(
+        self, manifest: Manifest, catalog: Catalog, spark: Any, checkpoint_id: int | None
+    ) -> CheckpointWriter:
         return begin(
-            self.catalog,
+            catalog,
             self.fence,
-            TablesAsStored(self.catalog.storage, self.spark),
+            TablesAsStored(catalog.storage, spark),
             manifest.parallelism,
             graph=manifest.graph,
-            checkpoint_id=None,
+            checkpoint_id=checkpoint_id,
             parquet=self.parquet,
             release=self.release,
             token=uuid.uuid4().hex,
         )
+
+
+class _Below(Catalog):
+    """A store in which a checkpoint may be committed below one that its own writer has put."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        super().__init__(catalog.storage, catalog.store_id)
+
+    def refuse_taken(self, checkpoint_id: int) -> None:
+        """Look for nothing: the id was claimed, and the put is done only if it is free still."""

@@ -1,26 +1,35 @@
-"""Expire: give up all but the last checkpoints, as Flink's retention does (I4, I6).
+"""Expire: give up all but the last checkpoints, or those of a certain age (I4, I6, I9).
 
 A tombstone beside its manifest makes a checkpoint invisible, for ever; its number is never used
-again, and the newest checkpoint always stays. No data file is deleted: whoever reads an expired
-checkpoint at this moment reads on. What only expired checkpoints used is counted, by the rule of
-Flink's registry of shared files: the last checkpoint that uses a file decides.
+again. The newest checkpoint that can be read always stays, as Flink's retention has it, and so does
+what a savepoint or a pin holds. No data file is deleted: whoever reads an expired checkpoint at
+this moment reads on. What only expired checkpoints used is counted; ``gc`` removes it.
+
+A savepoint that is made at the same moment may find its checkpoint visible, which then gets its
+tombstone: it has expired, and is still kept, under the savepoint's name.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from statestore.catalog import Catalog
-from statestore.errors import CheckpointNotFoundError, MalformedManifestError
+from statestore.errors import (
+    CheckpointNotFoundError,
+    FormatVersionError,
+    InvalidArgumentError,
+    MalformedManifestError,
+)
 from statestore.model.document import document_bytes
+from statestore.model.hold import Held
 from statestore.model.manifest import Manifest
+from statestore.model.paths import CHECKPOINTS, manifest_path
 from statestore.model.retention import Retention, Snapshot
-from statestore.model.shared_files import SharedFiles
 
-__all__ = ["ExpiredCheckpoints", "expire"]
+__all__ = ["ExpiredCheckpoints", "expire", "tombstone"]
 
 FORMAT = "statestore-tombstone"
 FORMAT_VERSION = 1
@@ -30,42 +39,64 @@ FORMAT_VERSION = 1
 class ExpiredCheckpoints:
     """What was, or with ``dry_run`` would be, given up, oldest first, and what stays.
 
-    ``files`` and ``size_bytes`` are those that no kept checkpoint uses any more; of ``damaged``
-    ones, whose manifest cannot be read, they are not known.
+    ``held`` are those that stay only because a savepoint or a pin holds them; they are among
+    ``kept``. ``files`` and ``size_bytes`` are those that no kept checkpoint uses any more; of
+    ``damaged`` ones, whose manifest cannot be read, they are not known.
     """
 
     store: str
     dry_run: bool
     expired: tuple[int, ...]
     kept: tuple[int, ...]
+    held: tuple[Held, ...]
     damaged: tuple[int, ...]
     files: int
     size_bytes: int
 
 
-def expire(catalog: Catalog, *, retain: int, release: str, dry_run: bool) -> ExpiredCheckpoints:
-    """Keep the newest ``retain`` checkpoints that can be read, and put a tombstone for each that is
-    older. Interrupted, it can be run again. Raises InvalidArgumentError for fewer than one, or
-    StorageError.
+def expire(
+    catalog: Catalog,
+    *,
+    retain: int | None,
+    older_than_ms: int | None,
+    release: str,
+    now_ms: int,
+    dry_run: bool,
+) -> ExpiredCheckpoints:
+    """Put a tombstone for each checkpoint that is neither among the newest ``retain`` that can be
+    read, nor younger than ``older_than_ms``, nor held. Interrupted, it can be run again.
+
+    ``retain`` None keeps the newest alone, ``older_than_ms`` None asks for no age. Raises
+    InvalidArgumentError for fewer than one or a negative age, MalformedManifestError for a
+    savepoint or a pin that cannot be read, or StorageError.
     """
-    retention = Retention(retain)
+    retention = Retention(1 if retain is None else retain)
+    if older_than_ms is not None and older_than_ms < 0:
+        raise InvalidArgumentError(f"an age is 0 or more milliseconds, not {older_than_ms}")
     ids = catalog.checkpoint_ids()
-    known = _manifests(catalog, ids) if len(ids) > retain else {}
+    known = _manifests(catalog, ids) if len(ids) > retention.limit else {}
     for checkpoint_id in known:
         retention, _ = retention.add(Snapshot(checkpoint_id))
     # One that cannot be read is no reason to give up one that can.
     lowest = retention.lowest or 0
-    expired = [one for one in ids if one < lowest]
-    kept = tuple(one for one in ids if one >= lowest)
-    released = _released(known, lowest)
+    surplus = [one for one in ids if one < lowest]
+    if surplus and older_than_ms is not None:
+        taken = _taken_ms(catalog, known)
+        surplus = [one for one in surplus if now_ms - taken.get(one, now_ms) >= older_than_ms]
+    holds = catalog.holds.held(now_ms) if surplus else {}
+    expired = tuple(one for one in surplus if one not in holds)
+    kept = tuple(one for one in ids if one not in expired)
+    staying = [known[one] for one in kept if one in known]
+    released = _released(catalog, [known[one] for one in expired if one in known], staying, holds)
     if not dry_run:
-        for checkpoint_id in expired:  # the oldest first, so that what is left has no gap
-            catalog.expire(checkpoint_id, _tombstone(checkpoint_id, release))
+        for checkpoint_id in expired:  # the oldest first
+            catalog.expire(checkpoint_id, tombstone(checkpoint_id, release, now_ms))
     return ExpiredCheckpoints(
         store=catalog.storage.url,
         dry_run=dry_run,
-        expired=tuple(expired),
+        expired=expired,
         kept=kept,
+        held=tuple(Held(one, holds[one]) for one in surplus if one in holds),
         damaged=tuple(one for one in ids if known and one not in known),
         files=len(released),
         size_bytes=sum(released.values()),
@@ -83,28 +114,49 @@ def _manifests(catalog: Catalog, ids: tuple[int, ...]) -> dict[int, Manifest]:
     return found
 
 
-def _released(manifests: dict[int, Manifest], lowest: int) -> dict[str, int]:
-    """Return the bytes of each file whose last user is older than the oldest that is kept."""
-    sizes: dict[str, int] = {}
-    registry = SharedFiles()
-    for checkpoint_id, manifest in sorted(manifests.items()):
-        files = {
-            f"{entry.table.path}/{handle.path}": handle.size_bytes
-            for entry in manifest.entries
-            for handle in entry.handles
-        }
-        sizes |= files
-        registry = registry.use(checkpoint_id, {name: name for name in files}).registry
-    return {name: sizes[name] for name in registry.release(lowest).deleted}
+def _taken_ms(catalog: Catalog, known: dict[int, Manifest]) -> dict[int, int]:
+    """Return when each checkpoint was taken; of a damaged one when its manifest was written."""
+    times = {item.name: item.modified_ms for item in catalog.storage.listed(CHECKPOINTS)}
+    damaged = (one for one in catalog.checkpoint_ids() if one not in known)
+    written = {one: times[manifest_path(one)] for one in damaged if manifest_path(one) in times}
+    return written | {one: manifest.created_at_ms for one, manifest in known.items()}
 
 
-def _tombstone(checkpoint_id: int, release: str) -> bytes:
+def _released(
+    catalog: Catalog, expired: list[Manifest], staying: list[Manifest], holds: dict[int, str]
+) -> dict[str, int]:
+    """Return the bytes of each file of the expired that nothing uses which stays."""
+    sizes = _files(expired)
+    for name in _files(staying) if sizes else ():
+        sizes.pop(name, None)
+    seen = {manifest.checkpoint_id for manifest in staying}
+    for checkpoint_id in [one for one in holds if sizes and one not in seen]:
+        try:
+            held = catalog.manifest(checkpoint_id)
+        except (MalformedManifestError, FormatVersionError, CheckpointNotFoundError):
+            continue  # nothing but a count hangs on it here
+        for name in _files([held]):
+            sizes.pop(name, None)
+    return sizes
+
+
+def _files(manifests: Iterable[Manifest]) -> dict[str, int]:
+    return {
+        f"{entry.table.path}/{handle.path}": handle.size_bytes
+        for manifest in manifests
+        for entry in manifest.entries
+        for handle in entry.handles
+    }
+
+
+def tombstone(checkpoint_id: int, release: str, now_ms: int) -> bytes:
+    """Return the document whose existence hides a checkpoint for ever."""
     return document_bytes(
         {
             "format": FORMAT,
             "format_version": FORMAT_VERSION,
             "checkpoint_id": checkpoint_id,
-            "expired_at_ms": time.time_ns() // 1_000_000,
+            "expired_at_ms": now_ms,
             "name": f"{socket.gethostname()}:{os.getpid()}",
             "release": release,
         }

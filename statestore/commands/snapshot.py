@@ -18,11 +18,7 @@ from typing import Any
 from statestore.commands.attempt import Attempt
 from statestore.commands.states import KeyedRequest, keyed_state, operator_state
 from statestore.commands.subtasks import Acknowledged, KeyedWriter
-from statestore.errors import (
-    CommitConflictError,
-    InvalidArgumentError,
-    StorageError,
-)
+from statestore.errors import CommitConflictError, InvalidArgumentError, StorageError
 from statestore.model.acknowledgement import Acknowledgement
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
 from statestore.model.paths import operator_table
@@ -31,6 +27,7 @@ from statestore.model.state import KeyedState, Layout, StateKind, TimeDomain
 from statestore.table.arrow import is_schema
 from statestore.table.elements import write_elements
 from statestore.table.engines import Engine, engine_of
+from statestore.table.fetching import Handle
 from statestore.table.reading import check_size
 
 __all__ = ["CheckpointWriter"]
@@ -57,6 +54,7 @@ class CheckpointWriter:
         self._operator: list[OperatorEntry] = []
         self._acknowledged: dict[tuple[str, str], Acknowledged] = {}
         self._carried: list[Entry] = []
+        self._rewritten: list[str] = []
         self._origin: Mapping[str, Any] | None = None
         self._committed: Manifest | None = None
         self._entered = self._left = self._published = False
@@ -100,6 +98,8 @@ class CheckpointWriter:
         time_domain: TimeDomain | str | None = None,
         layout: Layout | str | None = None,
         placed: bool = False,
+        renamed: Mapping[str, str] | None = None,
+        dropped: Columns = (),
     ) -> Any:
         """Write a keyed state: one row per key and namespace unless ``kind`` says otherwise.
 
@@ -111,7 +111,9 @@ class CheckpointWriter:
         2,048 rows a key group; by default what the store was opened with. It may be another one at
         every checkpoint. ``placed`` says that Spark partition i of a DataFrame holds subtask i's
         rows and no others, as a restore at this parallelism left them: then nothing is shuffled,
-        and a row that lies elsewhere is refused. Returns what the manifest will say, a KeyedEntry.
+        and a row that lies elsewhere is refused. Value columns may be new, left out or of a wider
+        type than before; ``renamed={"old": "new"}`` names a column that has another name now, and
+        ``dropped`` those that none of the new ones replaces. Returns a KeyedEntry.
 
         With a ``pyarrow.Schema`` for ``rows`` nothing is written here: returned is a KeyedWriter,
         whose ``subtask(i).write(table)`` writes the rows of subtask i in any process, and each
@@ -134,8 +136,16 @@ class CheckpointWriter:
             time_domain=None if time_domain is None else TimeDomain(time_domain),
             layout=layout or attempt.parquet.layout,
             rows=None if declared else engine.rows_known(rows),
+            renamed=renamed or {},
+            dropped=_names(dropped),
         )
         state = self._keyed_state(engine, rows, request)
+        return self._write_keyed(engine, rows, state, declared, placed)
+
+    def _write_keyed(
+        self, engine: Engine, rows: Any, state: KeyedState, declared: bool, placed: bool
+    ) -> Any:
+        attempt, uid, name = self._attempt, state.uid, state.name
         empty, target = attempt.entry_of(state), attempt.target_of(state, placed=placed)
         parallelism = attempt.operators.parallelism_of(uid)
         if declared:
@@ -206,14 +216,16 @@ class CheckpointWriter:
             uid, name, rows, kind=StateKind.TIMERS, entry=timestamp, time_domain=domain, **options
         )
 
-    def carry(self, entry: Entry) -> None:
+    def carry(self, entry: Entry, new: Sequence[Handle] = ()) -> None:
         """Take a state over as another checkpoint of this store has it, with its files.
 
-        The files are not copied, only named again; an error in the block does not delete them.
-        Raises InvalidArgumentError for a state that is in this checkpoint already.
+        The files are not copied, only named again; an error in the block does not delete them, but
+        those in ``new``, which were written for this checkpoint. Raises InvalidArgumentError for a
+        state that is in this checkpoint already.
         """
         self._refuse_twice(entry.state.uid, entry.state.name)
         self._carried.append(entry)
+        self._rewritten += [f"{entry.table.path}/{handle.path}" for handle in new]
 
     def say_origin(self, origin: Mapping[str, Any]) -> None:
         """Say of which checkpoint, and how, this one is made; plain JSON values, for the
@@ -375,12 +387,12 @@ class CheckpointWriter:
         if self._published:
             reason.add_note("its files stay behind: the tables' newest versions name them")
             return
-        for entry in self._written():
-            for handle in entry.handles:
-                try:
-                    self._attempt.catalog.storage.delete(f"{entry.table.path}/{handle.path}")
-                except StorageError as error:
-                    reason.add_note(f"its file stays behind: {error}")
+        written = [f"{e.table.path}/{handle.path}" for e in self._written() for handle in e.handles]
+        for name in (*written, *self._rewritten):
+            try:
+                self._attempt.catalog.storage.delete(name)
+            except StorageError as error:
+                reason.add_note(f"its file stays behind: {error}")
 
 
 def _names(columns: Columns) -> tuple[str, ...]:

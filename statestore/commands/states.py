@@ -1,13 +1,14 @@
 """From what a caller asks for to a checked state: columns, key types and max parallelism (I3).
 
-What was stored before decides: an operator's max parallelism, a state's key and columns stay what
-they are. A difference is refused with both sides shown, before a byte is written.
+What was stored before decides: an operator's max parallelism and a state's key stay what they are,
+and its value columns change as ``model/schema_change.py`` allows. Any other difference is refused
+with both sides shown, before a byte is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from statestore.commands.history import History
@@ -17,6 +18,7 @@ from statestore.model.keyhash import HASH_SCHEMES
 from statestore.model.manifest import KeyedEntry
 from statestore.model.redistribution import RedistributionMode, redistribute_counts
 from statestore.model.schema import Schema, same_columns
+from statestore.model.schema_change import changed_columns
 from statestore.model.state import (
     POSITION,
     SUBTASK,
@@ -57,6 +59,8 @@ class KeyedRequest:
     time_domain: TimeDomain | None
     layout: str
     rows: int | None
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
 
 
 def keyed_state(
@@ -93,7 +97,7 @@ def keyed_state(
         layout=Layout.PARTITIONED,
     )
     state = replace(state, layout=_layout(request, state.max_parallelism, history))
-    return state if stored is None else _as_stored(state, stored)
+    return state if stored is None else _as_stored(state, stored, request)
 
 
 def _layout(request: KeyedRequest, max_parallelism: int, history: History) -> Layout:
@@ -207,9 +211,10 @@ def _max_parallelism(
         raise
 
 
-def _as_stored(state: KeyedState, stored: KeyedState) -> KeyedState:
-    """Return the state with the stored order of columns; SchemaMismatchError when anything
-    differs.
+def _as_stored(state: KeyedState, stored: KeyedState, request: KeyedRequest) -> KeyedState:
+    """Return the state with the stored order of columns, and those that are new behind them.
+
+    SchemaMismatchError with both schemas for a change that is none of values, or loses some.
     """
     for what, old, new in (
         ("kind", stored.kind.value, state.kind.value),
@@ -222,15 +227,19 @@ def _as_stored(state: KeyedState, stored: KeyedState) -> KeyedState:
     ):
         if old != new:
             raise SchemaMismatchError(
-                f"{state} was stored with {what} {_text(old)}, and now has {_text(new)}; a stored "
-                f"state keeps its {what}. Keep it, or use a new state name"
+                f"{state} was stored with {what} {_text(old)}, its columns ({stored.schema}), and "
+                f"now has {_text(new)}, its columns ({state.schema}); a stored state keeps its "
+                f"{what}. Keep it, or use a new state name"
             )
-    if not same_columns(stored.schema, state.schema):
-        raise SchemaMismatchError(
-            f"{state} was stored with the columns ({stored.schema}), and now has "
-            f"({state.schema}); keep them, or use a new state name"
-        )
-    return replace(stored, layout=state.layout)
+    columns = changed_columns(
+        stored.schema,
+        state.schema,
+        subject=str(state),
+        fixed=stored.identity,
+        renamed=request.renamed,
+        dropped=request.dropped,
+    )
+    return replace(stored, schema=columns, layout=state.layout)
 
 
 def _text(value: str | tuple[str, ...]) -> str:

@@ -171,7 +171,7 @@ class _Run:
         """Return a manifest, None when it is broken."""
         name = manifest_path(checkpoint_id)
         try:
-            manifest = catalog.load(checkpoint_id)
+            manifest = catalog.manifest(checkpoint_id)
             if catalog.store_id and manifest.store_id != catalog.store_id:
                 raise MalformedManifestError(f"is the manifest of store {manifest.store_id}")
         except MalformedManifestError as error:
@@ -243,6 +243,8 @@ def _strays(storage: Storage, run: _Run, seen: set[int]) -> tuple[str, ...]:
         name = manifest_path(number)
         try:
             entries = manifest_from_json(storage.read(name), name=name).entries
+        except FileNotFoundError:
+            continue  # it was collected since it was listed
         except (CorruptionError, FormatVersionError):
             unreadable.add(number)
             continue

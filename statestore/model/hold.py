@@ -13,6 +13,7 @@ from statestore.errors import InvalidArgumentError
 from statestore.model.document import document_bytes, parse_document
 
 __all__ = [
+    "Held",
     "Pin",
     "Savepoint",
     "check_savepoint_name",
@@ -44,6 +45,14 @@ class Pin:
     checkpoint_id: int
     holder: str
     until_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A checkpoint that is kept, and what keeps it, in words."""
+
+    checkpoint_id: int
+    by: str
 
 
 def is_savepoint_name(name: str) -> bool:

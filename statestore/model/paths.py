@@ -33,7 +33,11 @@ __all__ = [
     "STORE_FILE",
     "WRITERS",
     "checkpoint_id_of",
+    "data_file_id",
     "generation_of",
+    "is_data_file",
+    "is_leftover",
+    "is_pin",
     "keyed_table",
     "manifest_path",
     "operator_file",
@@ -61,7 +65,11 @@ KEY_GROUP = "key_group"
 _LONGEST_NAME = 200
 _CHECKPOINT_FILE = re.compile(rf"{CHECKPOINTS}/([0-9]{{10}})\.(json|expired)")
 _WRITER_FILE = re.compile(rf"{WRITERS}/([0-9]{{10}})\.json")
-_SAVEPOINT_FILE = re.compile(rf"{SAVEPOINTS}/([^/]+)\.json")
+_SAVEPOINT_FILE = re.compile(rf"{SAVEPOINTS}/([^/.][^/]*)\.json")
+_PIN_FILE = re.compile(rf"{PINS}/([^/.][^/]*)\.json")
+_DATA_FILE = re.compile(r"([0-9]{10})-.*\.parquet")
+_PUT_FOLDERS = "|".join((CHECKPOINTS, WRITERS, SAVEPOINTS, PINS))
+_LEFTOVER = re.compile(rf"((({_PUT_FOLDERS})/)?\.[^/]+\.[0-9a-f]{{32}}|\.probe-[0-9a-f]{{16}})")
 _LARGEST_ID = 10**10 - 1
 
 
@@ -145,6 +153,11 @@ def pin_path(token: str) -> str:
     return f"{PINS}/{escape(token)}.json"
 
 
+def is_pin(path: str) -> bool:
+    """Return whether a file's name in the store is that of a pin's document."""
+    return _PIN_FILE.fullmatch(path) is not None
+
+
 def operator_folder(uid: str) -> str:
     """Return the folder of an operator's tables."""
     return f"{OPERATORS}/{escape(uid)}"
@@ -175,6 +188,30 @@ def ranged_file(checkpoint_id: int, first: int, token: str) -> str:
 def operator_file(checkpoint_id: int, token: str) -> str:
     """Return a data file's name inside an operator state's table."""
     return f"{_digits(checkpoint_id)}-{token}.parquet"
+
+
+def is_data_file(path: str) -> bool:
+    """Return whether a name in the store is that of a data file, whoever wrote it.
+
+    That is a Parquet file below ``operators/``, but for what Spark and Delta keep for themselves in
+    folders whose names begin with ``_`` or ``.``, such as the checkpoints of a Delta log.
+    """
+    folder, *parts = path.split("/")
+    plain = not any(part.startswith(("_", ".")) for part in parts)
+    return folder == OPERATORS and path.endswith(".parquet") and plain
+
+
+def data_file_id(path: str) -> int | None:
+    """Return the checkpoint for which a data file was written, None when its name says none."""
+    match = _DATA_FILE.match(path.rpartition("/")[2])
+    return int(match[1]) or None if match else None
+
+
+def is_leftover(path: str) -> bool:
+    """Return whether a name is that of a temporary file of a put, or of the probe before the first
+    one, which only a crash leaves behind.
+    """
+    return _LEFTOVER.fullmatch(path) is not None
 
 
 def _digits(checkpoint_id: int) -> str:

@@ -21,9 +21,10 @@ from typing import Any
 from fsspec.utils import get_protocol
 
 from statestore.errors import InvalidArgumentError
-from statestore.storage.base import Storage
+from statestore.storage.base import Listed, Storage
 from statestore.storage.cached import CachedStorage
 from statestore.storage.local import LocalStorage
+from statestore.storage.metered import MeteredStorage
 from statestore.storage.probe import refuse_unsafe
 from statestore.storage.put import put_once
 from statestore.storage.s3 import DEFAULT_STREAMS, S3Storage
@@ -31,7 +32,9 @@ from statestore.storage.s3 import DEFAULT_STREAMS, S3Storage
 __all__ = [
     "DEFAULT_STREAMS",
     "CachedStorage",
+    "Listed",
     "LocalStorage",
+    "MeteredStorage",
     "S3Storage",
     "Storage",
     "open_storage",

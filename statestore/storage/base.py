@@ -5,11 +5,21 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, NamedTuple, Protocol
 
 from statestore.errors import StorageError
 
-__all__ = ["Storage", "named"]
+__all__ = ["Listed", "Storage", "named"]
+
+
+class Listed(NamedTuple):
+    """A file of a listing: its name, its length, and when it was last written, in milliseconds
+    since 1970 by the clock of the file system.
+    """
+
+    name: str
+    size_bytes: int
+    modified_ms: int
 
 
 class Storage(Protocol):
@@ -35,6 +45,11 @@ class Storage(Protocol):
 
     def list(self, folder: str) -> tuple[str, ...]:
         """Return the names of all files below a folder, sorted; none when it does not exist."""
+
+    def listed(self, folder: str) -> tuple[Listed, ...]:
+        """Return all files below a folder with length and time, sorted; the hidden ones as well,
+        which :meth:`list` leaves out.
+        """
 
     def is_empty(self) -> bool:
         """Return whether nothing lies here yet, hidden files aside; costs one short listing."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from statestore.errors import InvalidArgumentError, StorageError
-from statestore.storage.base import Storage
+from statestore.storage.base import Listed, Storage
 
 __all__ = ["DEFAULT_LIMIT_BYTES", "CachedStorage"]
 
@@ -146,6 +146,10 @@ class CachedStorage:
     def list(self, folder: str) -> tuple[str, ...]:
         """Return the names of all files below a folder of the store."""
         return self._storage.list(folder)
+
+    def listed(self, folder: str) -> tuple[Listed, ...]:
+        """Return all files below a folder of the store, with length and time."""
+        return self._storage.listed(folder)
 
     def is_empty(self) -> bool:
         """Return whether nothing lies in the store yet."""

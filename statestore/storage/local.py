@@ -5,14 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 import fsspec
 
 from statestore.errors import StorageError
-from statestore.storage.base import named
+from statestore.storage.base import Listed, named
 
 __all__ = ["LocalStorage"]
 
@@ -61,13 +61,20 @@ class LocalStorage:
     def list(self, folder: str) -> tuple[str, ...]:
         """Return the names of all files below a folder, temporary ones of ours left out."""
         with named("list", self._full(folder)):
-            # Unlike a glob, this walk tells an unreadable folder from an empty one.
-            found = [
-                Path(parent, name).relative_to(self._root).as_posix()
-                for parent, _, names in os.walk(self._root / folder, onerror=_unless_missing)
-                for name in names
-                if not name.startswith(".")
-            ]
+            found = [path for path in self._walk(folder) if not path.name.startswith(".")]
+            return tuple(sorted(map(self._name, found)))
+
+    def listed(self, folder: str) -> tuple[Listed, ...]:
+        """Return all files below a folder, temporary ones of ours as well."""
+        with named("list", self._full(folder)):
+            found = []
+            for path in self._walk(folder):
+                try:
+                    stat = path.lstat()
+                except FileNotFoundError:
+                    continue  # it was deleted since the walk saw it
+                modified_ms = stat.st_mtime_ns // 1_000_000
+                found.append(Listed(self._name(path), stat.st_size, modified_ms))
             return tuple(sorted(found))
 
     def is_empty(self) -> bool:
@@ -122,6 +129,15 @@ class LocalStorage:
     def hadoop_settings(self) -> dict[str, str]:
         """Return nothing: a path says it all."""
         return {}
+
+    def _walk(self, folder: str) -> Iterator[Path]:
+        # Unlike a glob, this walk tells an unreadable folder from an empty one.
+        for parent, _, names in os.walk(self._root / folder, onerror=_unless_missing):
+            for name in names:
+                yield Path(parent, name)
+
+    def _name(self, path: Path) -> str:
+        return path.relative_to(self._root).as_posix()
 
     def _full(self, name: str) -> str:
         return str(self._root / name)

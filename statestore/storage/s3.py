@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, cast
 import fsspec
 
 from statestore.errors import InvalidArgumentError, MissingDependencyError
+from statestore.storage.base import Listed
 from statestore.storage.s3a import s3a_settings
 from statestore.storage.s3io import S3Reader, S3Writer, s3_code, s3_errors
 from statestore.storage.s3retry import attempts_of, patient, whole
@@ -156,6 +157,12 @@ class S3Storage:
             names = [name for page in self._pages(folder) for name in page]
         return tuple(sorted(name for name in names if not name.rpartition("/")[2].startswith(".")))
 
+    def listed(self, folder: str) -> tuple[Listed, ...]:
+        """Return all objects below a folder; their time is the server's."""
+        with self._errors("list", folder):
+            found = [item for page in self._objects(folder) for item in page]
+        return tuple(sorted(item for item in found if not item.name.endswith("/")))
+
     def is_empty(self) -> bool:
         """Return whether no object has this prefix, hidden ones aside; mostly one request."""
         with self._errors("list", ""):
@@ -210,13 +217,16 @@ class S3Storage:
         return cast(dict[str, Any], self._fs.call_s3(method, Bucket=bucket, Key=key, **arguments))
 
     def _pages(self, folder: str, page: int = 1000) -> Iterator[tuple[str, ...]]:
+        for items in self._objects(folder, page):
+            yield tuple(item.name for item in items if not item.name.endswith("/"))
+
+    def _objects(self, folder: str, page: int = 1000) -> Iterator[tuple[Listed, ...]]:
         bucket, root, _ = self._fs.split_path(self._prefix)
         root = f"{root}/" if root else ""
         wanted = {"Bucket": bucket, "Prefix": f"{root}{folder}/" if folder else root}
         while True:
             found = self._fs.call_s3("list_objects_v2", MaxKeys=page, **wanted)
-            keys = [item["Key"] for item in found.get("Contents", ())]
-            yield tuple(key[len(root) :] for key in keys if not key.endswith("/"))
+            yield tuple(_listed(item, root) for item in found.get("Contents", ()))
             if not found["IsTruncated"]:
                 return
             wanted["ContinuationToken"] = found["NextContinuationToken"]
@@ -230,3 +240,8 @@ class S3Storage:
 
     def _full(self, name: str) -> str:
         return f"s3://{self._key(name)}"
+
+
+def _listed(item: Mapping[str, Any], root: str) -> Listed:
+    modified_ms = int(item["LastModified"].timestamp() * 1000)
+    return Listed(item["Key"][len(root) :], int(item["Size"]), modified_ms)

@@ -26,7 +26,6 @@ from pyspark.sql import SparkSession
 from statestore.errors import (
     CommitConflictError,
     MissingDependencyError,
-    SchemaMismatchError,
     StorageError,
 )
 from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
@@ -52,6 +51,7 @@ _PROPERTIES = {
     "delta.autoOptimize.optimizeWrite": "false",
     "delta.autoOptimize.autoCompact": "false",
 }
+_KEEPING = ("delta.deletedFileRetentionDuration", "delta.logRetentionDuration")
 
 
 class DeltaTable:
@@ -97,36 +97,39 @@ class DeltaTable:
         transaction = delta.DeltaLog.forTable(self._spark._jsparkSession, url).startTransaction()
         new = transaction.readVersion() < 0
         old = [] if new else list(_iterate(transaction.filterFiles()))
-        # All of the table's files are replaced, so its layout may be another one than before.
-        moved = not new and not _lies_alike(transaction.metadata(), entry)
-        fits = not new and _fits(transaction.metadata().schemaString(), entry)
-        if new or (not old and not fits) or (fits and moved):
+        # All of the table's files are replaced, so its columns and layout may be other ones than
+        # before; and what keeps files for older checkpoints is set again where somebody unset it.
+        if new or not _is_as_wanted(transaction.metadata(), entry):
             table_id = str(uuid.uuid4()) if new else transaction.metadata().id()
             metadata = parse(json.dumps(_metadata(entry, table_id)))
             transaction.updateMetadata(metadata, False)
-        elif not fits:
-            raise _other_columns(transaction.metadata().schemaString(), entry)
         application = f"statestore:{entry.table.path}"
         published = transaction.txnVersion(application) == checkpoint_id
         if published and {file.path() for file in old} == {h.path for h in entry.handles}:
             return int(transaction.readVersion())
+        # Delta takes no commit that adds and removes one file. One of which a deletion vector hides
+        # rows is another one to it.
+        named = {handle.path for handle in entry.handles}
+        stay = {f.path() for f in old if f.path() in named and f.deletionVector() is None}
         actions = self._jvm.java.util.ArrayList()
-        for action in self._new_actions(entry, application, checkpoint_id):
+        for action in self._new_actions(entry, stay, application, checkpoint_id):
             actions.add(parse(json.dumps(action)))
         for file in old:
-            actions.add(file.remove())
+            if file.path() not in stay:
+                actions.add(file.remove())
         as_scala = self._jvm.scala.jdk.javaapi.CollectionConverters.asScala
         operation = _scala_object(delta, "DeltaOperations$ManualUpdate")
         return int(transaction.commit(as_scala(actions).toSeq(), operation))
 
     def _new_actions(
-        self, entry: Entry, application: str, checkpoint_id: int
+        self, entry: Entry, stay: set[str], application: str, checkpoint_id: int
     ) -> Iterator[dict[str, Any]]:
         now_ms = int(time.time() * 1000)
         txn = {"appId": application, "version": checkpoint_id, "lastUpdated": now_ms}
         yield {"txn": txn}
         for handle in entry.handles:
-            yield {"add": self._add(entry, handle, now_ms)}
+            if handle.path not in stay:
+                yield {"add": self._add(entry, handle, now_ms)}
 
     def _add(self, entry: Entry, handle: Handle, now_ms: int) -> dict[str, Any]:
         values = {}
@@ -153,10 +156,16 @@ def _metadata(entry: Entry, table_id: str) -> dict[str, Any]:
         "format": {"provider": "parquet", "options": {}},
         "schemaString": json.dumps(_table_schema(entry).to_json()),
         "partitionColumns": [KEY_GROUP] if _is_partitioned(entry) else [],
-        "configuration": _PROPERTIES | {"delta.dataSkippingStatsColumns": names},
+        "configuration": _PROPERTIES | _features(entry) | {"delta.dataSkippingStatsColumns": names},
         "createdTime": int(time.time() * 1000),
     }
     return {"metaData": metadata}
+
+
+def _features(entry: Entry) -> dict[str, str]:
+    """Return what a table that was made without such columns is asked to support from now on."""
+    zoneless = '"timestamp_ntz"' in json.dumps(entry.state.schema.to_json())
+    return {"delta.feature.timestampNtz": "supported"} if zoneless else {}
 
 
 def _table_schema(entry: Entry) -> Schema:
@@ -165,18 +174,6 @@ def _table_schema(entry: Entry) -> Schema:
     if isinstance(entry, OperatorEntry):
         added = [Field(SUBTASK, "integer"), Field(POSITION, "long")]
     return Schema((*added, *entry.state.schema.fields))
-
-
-def _fits(schema_string: str, entry: Entry) -> bool:
-    return same_columns(schema_from_json(json.loads(schema_string)), _table_schema(entry))
-
-
-def _other_columns(schema_string: str, entry: Entry) -> SchemaMismatchError:
-    stored = schema_from_json(json.loads(schema_string))
-    return SchemaMismatchError(
-        f"the Delta table of {entry.state} has the columns ({stored}), and this checkpoint has "
-        f"({_table_schema(entry)}); keep them, or use a new state name"
-    )
 
 
 def _statistics_columns(entry: Entry) -> tuple[str, ...]:
@@ -189,8 +186,17 @@ def _is_partitioned(entry: Entry) -> bool:
     return isinstance(entry, KeyedEntry) and entry.state.layout is Layout.PARTITIONED
 
 
-def _lies_alike(metadata: Any, entry: Entry) -> bool:
-    return bool(metadata.partitionColumns().nonEmpty()) is _is_partitioned(entry)
+def _is_as_wanted(metadata: Any, entry: Entry) -> bool:
+    """Return whether the table has the entry's columns and layout, and keeps its old files."""
+    columns = schema_from_json(json.loads(metadata.schemaString()))
+    kept = {name: metadata.configuration().get(name) for name in _KEEPING}
+    return (
+        same_columns(columns, _table_schema(entry))
+        and bool(metadata.partitionColumns().nonEmpty()) is _is_partitioned(entry)
+        and all(
+            value.isDefined() and value.get() == _PROPERTIES[name] for name, value in kept.items()
+        )
+    )
 
 
 def _scala_object(package: Any, name: str) -> Any:

@@ -8,24 +8,39 @@ the batch at hand.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
+from typing import BinaryIO
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from statestore.errors import CorruptionError
 from statestore.model.handles import KeyedStateHandle
-from statestore.model.keygroups import KeyGroupRange
-from statestore.model.manifest import KeyedEntry
+from statestore.model.manifest import Entry, KeyedEntry, OperatorEntry
 from statestore.storage import Storage
+from statestore.storage.base import named
 from statestore.table.digest import row_hashes
+from statestore.table.elements import stored_schema
+from statestore.table.fetching import Handle
 from statestore.table.reading import DataFile, open_data
 from statestore.table.types import arrow_schema
 
-__all__ = ["group_digests", "read_groups", "rows_and_digest", "sound_groups"]
+__all__ = [
+    "Rows",
+    "group_digests",
+    "read_groups",
+    "rows_and_digest",
+    "sound_elements",
+    "sound_groups",
+]
 
 Rows = list[pa.RecordBatch]
+
+# What Arrow raises for bytes that it cannot make sense of; an OSError with a number is the disk's.
+_DAMAGED = (pa.ArrowException, LookupError, OSError, ValueError)
+_Errors = tuple[type[Exception], ...]
 
 
 def group_digests(handle: KeyedStateHandle) -> Iterator[tuple[int, int, int]]:
@@ -42,7 +57,7 @@ def group_digests(handle: KeyedStateHandle) -> Iterator[tuple[int, int, int]]:
 
 def read_groups(
     storage: Storage, entry: KeyedEntry, wanted: Container[int]
-) -> Iterator[tuple[int, Rows]]:
+) -> Generator[tuple[int, Rows]]:
     """Yield the rows of each wanted key group that has some, in ascending order, as stored columns.
 
     Files without a wanted key group are not opened. Raises MissingFileError or DamagedFileError.
@@ -55,7 +70,7 @@ def read_groups(
 
 def sound_groups(
     storage: Storage, entry: KeyedEntry, handle: KeyedStateHandle, wanted: Container[int]
-) -> Iterator[tuple[int, Rows]]:
+) -> Generator[tuple[int, Rows]]:
     """Yield of a file that may be damaged the wanted key groups whose rows are what was written.
 
     A key group is passed over when a page of it fails its checksum, or the rows have another digest
@@ -63,24 +78,72 @@ def sound_groups(
     about what it holds.
     """
     digests = {group: (rows, digest) for group, rows, digest in group_digests(handle)}
-    try:
-        with open_data(storage, entry.table.path, handle, whole=True) as file:
-            for group, rows in _groups(file, entry, handle, wanted, _Damaged):
+    with _file(storage, entry, handle) as file:
+        if file is not None:
+            for group, rows in _groups(file, entry, handle, wanted, _DAMAGED):
                 if rows_and_digest(rows) == digests[group]:
                     yield group, rows
-    except CorruptionError:
-        return  # neither its length nor its footer is to be relied on: nothing more can be read
+
+
+def sound_elements(storage: Storage, entry: OperatorEntry) -> pa.Table | None:
+    """Return the elements of an operator state whose file may be damaged, with ``subtask`` and
+    ``position``, None unless all of them are what was written. Raises as :func:`sound_groups`.
+    """
+    schema = stored_schema(entry.state.schema)
+    pieces: Rows = []
+    for handle in entry.handles:
+        with _file(storage, entry, handle) as file:
+            if file is None:
+                return None
+            numbers = range(file.parquet.num_row_groups)
+            found = [_readable(file, number, 0, schema, _DAMAGED) for number in numbers]
+            rows = [batch for batches in found for _, batch in batches]
+        if rows_and_digest(rows) != (handle.rows, handle.digest):
+            return None
+        pieces += rows
+    return pa.Table.from_batches(pieces, schema)
+
+
+@contextmanager
+def _file(storage: Storage, entry: Entry, handle: Handle) -> Iterator[DataFile | None]:
+    """Open a file that may be damaged; None when it is missing, or nothing of it can be read.
+
+    Arrow seeks and reads by itself: it aborts the process over some damaged footers when it is
+    asked where a row group lies, as a reader that fetches ranges has to.
+    """
+    name = f"{entry.table.path}/{handle.path}"
+    with named("read", f"{storage.url}/{name}"), ExitStack() as stack:
+        try:
+            opened = stack.enter_context(storage.open_read(name))
+        except FileNotFoundError:
+            yield None
+            return
+        yield _opened(opened, handle)
+
+
+def _opened(file: BinaryIO, handle: Handle) -> DataFile | None:
+    """Return the file, if it is Parquet, as long as it was, and has as many rows."""
+    try:
+        if file.seek(0, 2) != handle.size_bytes:
+            return None
+        source = pa.PythonFile(file, mode="r")
+        parquet = pq.ParquetFile(source, page_checksum_verification=True)
+    except _DAMAGED as error:
+        _refuse_unread(error)
+        return None
+    return DataFile(parquet, source) if parquet.metadata.num_rows == handle.rows else None
+
+
+def _refuse_unread(error: Exception) -> None:
+    """Raise what the disk says, which is no damage; what Arrow says of the bytes is."""
+    if isinstance(error, OSError) and error.errno:
+        raise error
 
 
 def rows_and_digest(batches: Rows) -> tuple[int, int]:
     """Return how many rows there are, and their digest."""
     digest = sum(int(row_hashes(batch).sum()) for batch in batches) % 2**64
     return sum(batch.num_rows for batch in batches), digest
-
-
-# What Arrow raises for bytes that it cannot make sense of; an OSError with a number is the disk's.
-_Damaged = (pa.ArrowException, LookupError, OSError, ValueError)
-_Errors = tuple[type[Exception], ...]
 
 
 @dataclass(frozen=True)
@@ -147,7 +210,7 @@ def _batches(
     begins = [0, *accumulate(sizes)]
     numbers = [
         number
-        for number, (begin, stop) in enumerate(zip(begins, begins[1:], strict=False))
+        for number, (begin, stop) in enumerate(pairwise(begins))
         if any(places.groups[place] in wanted for place in places.within(begin, stop))
     ]
     if tolerated is None:
@@ -172,12 +235,11 @@ def _readable(
     while True:
         try:
             batch = next(batches, None)
-            batch = batch and batch.select(schema.names).cast(schema)
+            if batch is None:
+                return
+            batch = batch.select(schema.names).cast(schema)
         except tolerated as error:
-            if isinstance(error, OSError) and error.errno:
-                raise
-            return
-        if batch is None:
+            _refuse_unread(error)
             return
         yield begin, batch
         begin += batch.num_rows

@@ -19,7 +19,7 @@ from statestore.table.reading import open_data, row_groups_of
 from statestore.table.statistics import positions_of
 from statestore.table.types import arrow_schema
 
-__all__ = ["rows_of_key"]
+__all__ = ["key_batch", "key_group_of", "rows_of_key"]
 
 
 def rows_of_key(
@@ -32,15 +32,8 @@ def rows_of_key(
     file, to check its SHA-256. Raises InvalidArgumentError
     when the value does not fit the key's type.
     """
-    wanted = _key_batch(entry.state, key)
-    group = int(
-        key_groups(
-            wanted.columns,
-            max_parallelism=entry.state.max_parallelism,
-            hash_scheme=entry.state.hash_scheme,
-            key_types=entry.state.key_types,
-        )[0]
-    )
+    wanted = key_batch(entry.state, key)
+    group = key_group_of(entry.state, wanted)
     schema = arrow_schema(entry.state.schema)
     wanted_hash = row_hashes(wanted)[0]
     rows: list[dict[str, Any]] = []
@@ -61,7 +54,22 @@ def rows_of_key(
     return rows
 
 
-def _key_batch(state: KeyedState, key: Any) -> pa.RecordBatch:
+def key_group_of(state: KeyedState, wanted: pa.RecordBatch) -> int:
+    """Return the key group of a key, as :func:`key_batch` returns it."""
+    groups = key_groups(
+        wanted.columns,
+        max_parallelism=state.max_parallelism,
+        hash_scheme=state.hash_scheme,
+        key_types=state.key_types,
+    )
+    return int(groups[0])
+
+
+def key_batch(state: KeyedState, key: Any) -> pa.RecordBatch:
+    """Return a key as one row of the state's key columns.
+
+    Raises InvalidArgumentError when the value does not fit the key's type.
+    """
     schema = arrow_schema(state.schema.select(state.key))
     values = _key_values(state, key)
     try:

@@ -22,7 +22,7 @@ from statestore.table.ranges import RangedFile
 from statestore.table.reading import read_batches
 from statestore.table.types import arrow_schema
 
-__all__ = ["read_slices", "record_batch_reader", "restored_schema"]
+__all__ = ["placed", "read_slices", "record_batch_reader", "restored_schema"]
 
 
 def restored_schema(schema: Schema) -> pa.Schema:
@@ -66,7 +66,7 @@ def read_slices(
                     yield from read(part.handle, restored, rows=_rows_of(part), begun=begun)
                     continue
                 for batch in read(part.handle, stored, begun=begun):
-                    yield _placed(batch, part.key_groups.first, restored)
+                    yield placed(batch, part.key_groups.first, restored)
     finally:
         files.close()
 
@@ -117,7 +117,7 @@ def _rows_of(part: KeyedStateSlice) -> range | None:
     return None if part.is_whole else range(part.first_row, part.first_row + part.rows)
 
 
-def _placed(batch: pa.RecordBatch, key_group: int, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows of a file of one key group, which its folder's name says, with that number."""
+def placed(batch: pa.RecordBatch, key_group: int, schema: pa.Schema) -> pa.RecordBatch:
+    """Return rows of one key group with its number as first column; ``schema`` has it too."""
     groups = pa.array(np.full(batch.num_rows, key_group, np.int32))
     return pa.RecordBatch.from_arrays([groups, *batch.columns], schema=schema)

@@ -12,9 +12,10 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-__all__ = ["file_statistics", "positions_of"]
+__all__ = ["LONGEST_TEXT", "file_statistics", "positions_of"]
 
-_LONGEST_TEXT = 32
+LONGEST_TEXT = 32
+"""A longer text is cut, or left out."""
 
 
 def file_statistics(metadata: pq.FileMetaData, columns: tuple[str, ...]) -> dict[str, Any]:
@@ -56,8 +57,8 @@ def _add_bounds(
     if isinstance(lowest, str):
         # A cut lower bound is still one; an upper bound would have to be raised, so a long one is
         # left out.
-        bounds["minValues"][name] = lowest[:_LONGEST_TEXT]
-        if len(highest) <= _LONGEST_TEXT:
+        bounds["minValues"][name] = lowest[:LONGEST_TEXT]
+        if len(highest) <= LONGEST_TEXT:
             bounds["maxValues"][name] = highest
         return
     dates = isinstance(lowest, dt.date)

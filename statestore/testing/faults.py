@@ -27,13 +27,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, BinaryIO, TypeVar, cast
 
 from statestore.errors import StorageError
 from statestore.storage import Storage
-from statestore.storage.base import named
+from statestore.storage.base import Listed, named
 
 __all__ = ["Call", "Fault", "FaultKind", "FaultyStorage", "calls_of"]
 
@@ -58,6 +58,7 @@ class FaultKind(Enum):
 
 
 _ACTIONS = {
+    "listed": "list",
     **dict.fromkeys(("put_if_absent", "open_write"), "write"),
     **dict.fromkeys(("open_read", "read_range", "size"), "read"),
 }
@@ -123,6 +124,12 @@ class FaultyStorage:
         """The calls made so far, in order."""
         return tuple(self._calls)
 
+    def arm(self, fault: Fault | None) -> None:
+        """Take another fault, or none; its ``at`` counts from the next call on."""
+        with self._lock:
+            later = fault and replace(fault, at=len(self._calls) + fault.at)
+            self._fault = later
+
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_lock"}
 
@@ -147,6 +154,10 @@ class FaultyStorage:
     def list(self, folder: str) -> tuple[str, ...]:
         """Return the names of all files below a folder."""
         return self._call("list", folder, lambda: self._storage.list(folder))
+
+    def listed(self, folder: str) -> tuple[Listed, ...]:
+        """Return all files below a folder, with length and time."""
+        return self._call("listed", folder, lambda: self._storage.listed(folder))
 
     def is_empty(self) -> bool:
         """Return whether nothing lies here yet."""

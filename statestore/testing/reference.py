@@ -111,22 +111,44 @@ class ReferenceCheckpoint:
 
 
 class ReferenceStore:
-    """Checkpoints by id; an id is never used again, also when its checkpoint has expired (I6)."""
+    """Checkpoints by id; an id is never used again, also when its checkpoint has expired (I6).
+
+    ``savepoints`` are ids by name, ``pins`` pairs of an id and the end of the lease by token. What
+    they name is kept even after it has expired (I9).
+    """
 
     def __init__(self) -> None:
         """Start without checkpoints."""
         self.visible: dict[int, ReferenceCheckpoint] = {}
+        self.expired: dict[int, ReferenceCheckpoint] = {}
+        self.savepoints: dict[str, int] = {}
+        self.pins: dict[str, tuple[int, int]] = {}
         self.last_id = 0
 
-    def commit(self, checkpoint: ReferenceCheckpoint) -> int:
-        """Keep a checkpoint; return its id."""
-        self.last_id += 1
-        self.visible[self.last_id] = checkpoint
-        return self.last_id
+    def commit(self, checkpoint: ReferenceCheckpoint, checkpoint_id: int | None = None) -> int:
+        """Keep a checkpoint under the next id, or the one given; return its id."""
+        wanted = self.last_id + 1 if checkpoint_id is None else checkpoint_id
+        self.last_id = max(self.last_id, wanted)
+        self.visible[wanted] = checkpoint
+        return wanted
 
     def expire(self, checkpoint_id: int) -> None:
         """Hide a checkpoint for ever; KeyError when it is not visible."""
-        del self.visible[checkpoint_id]
+        self.expired[checkpoint_id] = self.visible.pop(checkpoint_id)
+
+    def surplus(self, retain: int) -> set[int]:
+        """Return the ids that are visible, and not among the newest."""
+        return set(sorted(self.visible)[:-retain])
+
+    def held(self, now_ms: int) -> set[int]:
+        """Return the ids that a savepoint, or a pin whose lease is not over, holds."""
+        pinned = {number for number, until_ms in self.pins.values() if until_ms > now_ms}
+        return pinned | set(self.savepoints.values())
+
+    def kept(self, now_ms: int) -> dict[int, ReferenceCheckpoint]:
+        """Return what must be readable: whatever is visible or held."""
+        held = self.held(now_ms)
+        return self.visible | {n: one for n, one in self.expired.items() if n in held}
 
     @property
     def latest(self) -> ReferenceCheckpoint | None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -71,6 +72,24 @@ class StorageSuite:
             storage.put_if_absent(name, b"x")
         assert storage.list("a") == ("a/10", "a/2", "a/b/c=1/3")
         assert storage.list("a/b") == ("a/b/c=1/3",)
+
+    def test_a_listing_may_say_length_and_time(self, storage: Storage) -> None:
+        """Of all files below a folder, sorted by name; the time is that of the last write."""
+        assert storage.listed("a") == ()
+        before = time.time_ns() // 1_000_000
+        for name, length in (("a/2", 2), ("a/b/c=1/3", 0), ("a/.10", 10), ("ab/1", 1)):
+            storage.put_if_absent(name, bytes(length))
+        after = time.time_ns() // 1_000_000
+        found = storage.listed("a")
+        assert [item[:2] for item in found] == [("a/.10", 10), ("a/2", 2), ("a/b/c=1/3", 0)]
+        assert {item.name for item in storage.listed("")} == {
+            "ab/1",
+            *(item.name for item in found),
+        }
+        # Clocks differ, and some file systems count whole seconds.
+        assert all(before - 5_000 <= item.modified_ms <= after + 5_000 for item in found)
+        storage.delete("a/2")
+        assert [item.name for item in storage.listed("a")] == ["a/.10", "a/b/c=1/3"]
 
     def test_list_sees_every_change_at_once(self, storage: Storage) -> None:
         """Nothing is remembered from the listing before."""

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +23,8 @@ from statestore import StateStore, __version__, errors
 from statestore.cli.help import INTERRUPTED, Root, Verb, exit_statuses
 from statestore.cli.main import cli, main
 from statestore.errors import StateStoreError
+from statestore.model.hold import Pin, pin_to_json
+from statestore.model.paths import pin_path
 from tests.cli.conftest import JOB
 
 Run = Callable[..., Result]
@@ -41,7 +44,10 @@ def every_error(kind: type[StateStoreError] = StateStoreError) -> Iterator[type[
 
 
 def test_the_verbs() -> None:
-    wanted = "config decide demo expire get list plan restore show verify"
+    wanted = (
+        "config copy decide demo diff edit expire gc get list pin plan purge query "
+        "restore salvage savepoint show unpin verify"
+    )
     assert wanted.split() == VERBS
 
 
@@ -72,7 +78,13 @@ def examples() -> list[str]:
 
 
 @pytest.mark.parametrize("example", examples())
-def test_examples_work(run: Run, fraud: Path, monkeypatch: Any, example: str) -> None:
+def test_examples_work(run: Run, filled: Path, monkeypatch: Any, example: str) -> None:
+    # Some of them change the store.
+    shutil.copytree(filled, "fraud")
+    StateStore.open("fraud").savepoint("before-upgrade")
+    pin = Pin("0d2f61c8a1b94d7fb5f0c7a9e6d83b12", 1, "me", 2**62)
+    Path("fraud/pins").mkdir()
+    Path("fraud", pin_path(pin.token)).write_bytes(pin_to_json(pin))
     ran: list[Path] = []
 
     def run_demo(directory: Path, *, output: str) -> int:
@@ -111,7 +123,7 @@ def test_every_error_leaves_with_its_code(
     ("arguments", "code", "message"),
     [
         (["lst"], 2, "no command 'lst'; did you mean 'list'?\nTry: statestore --help"),
-        (["xyz"], 2, "no command 'xyz'; there is config, decide, demo, expire, get, "),
+        (["xyz"], 2, "no command 'xyz'; there is config, copy, decide, demo, "),
         (["list"], 2, "no store is named: give --store URL, or set STATESTORE_URI\nTry: "),
         (["list", "--sture", "x"], 2, "no such option '--sture'"),
         (["list", "x", "--store", "fraud"], 2, "got unexpected extra argument (x)\nTry: "),

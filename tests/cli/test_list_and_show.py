@@ -36,7 +36,8 @@ def test_list_as_text(run: Run, fraud: Path) -> None:
 
 def test_list_as_json(run: Run, fraud: Path) -> None:
     document = json.loads(run("list", "--store", fraud, "--output", "json").stdout)
-    assert set(document) == {"store", "checkpoints"}
+    assert set(document) == {"store", "checkpoints", "savepoints", "pins"}
+    assert (document["savepoints"], document["pins"]) == ([], [])
     assert document["store"] == str(fraud)
     manifest = StateStore.open(str(fraud)).manifest(2)
     row = document["checkpoints"][1]

@@ -16,7 +16,7 @@ import pytest
 
 from statestore.storage import LocalStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
-from tests.faults.cases import copy_of, over, settle, take, whole
+from tests.faults.cases import copy_of, data_files, over, settle, take, whole
 from tests.faults.test_reading import restore_to
 from tests.faults.test_snapshot import commit_in
 
@@ -81,6 +81,11 @@ def put_and_die(folder: Path, system_call: str, at: int) -> None:
 def expire_and_die(folder: Path, at: int) -> None:
     fault = Fault(at, FaultKind.KILLED)
     over(FaultyStorage(LocalStorage(str(folder)), fault)).expire(retain=1)
+
+
+def collect_and_die(folder: Path, at: int) -> None:
+    fault = Fault(at, FaultKind.KILLED)
+    over(FaultyStorage(LocalStorage(str(folder)), fault)).gc(minimum_age_s=0)
 
 
 def begun(base: Path, folder: Path, number: int) -> Path:
@@ -161,6 +166,28 @@ def test_an_expire_killed_at_any_call_is_run_again(base: Path, fast_path: Path) 
         assert store.checkpoints() == (3,)
         take(store, 4)
         assert store.checkpoints() == (3, 4)
+
+
+def test_a_collection_killed_at_any_call_is_run_again(base: Path, fast_path: Path) -> None:
+    """I9, I10: what is kept is whole, and running it again leaves what an undisturbed run does."""
+    full = copy_of(base, fast_path / "full")
+    store = over(LocalStorage(str(full)))
+    take(store, 2)
+    take(store, 3)
+    store.savepoint("audit", 2)
+    store.expire(retain=1)
+    counted = copy_of(full, fast_path / "counted")
+    run = calls_of(LocalStorage(str(counted)), lambda s: over(s).gc(minimum_age_s=0))
+    folders = [copy_of(full, fast_path / str(call.number)) for call in run]
+    runs = [(folder, call.number) for folder, call in zip(folders, run, strict=True)]
+    assert all(dies(collect_and_die, *runs))
+    for folder in folders:
+        store = over(LocalStorage(str(folder)))
+        assert store.checkpoints() == (2, 3)
+        whole(store, 2)
+        whole(store, 3)
+        store.gc(minimum_age_s=0)
+        assert data_files(folder) == data_files(counted)
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,30 @@ def verify(store: StateStore, folder: Path) -> Any:
     return report
 
 
+def diff(store: StateStore, folder: Path) -> Any:
+    return store.diff(1, 1)
+
+
+def salvage_of_what_is_sound(store: StateStore, folder: Path) -> Any:
+    report = store.salvage(1)
+    assert report.is_sound
+    return report
+
+
+def find_key(store: StateStore, folder: Path) -> Any:
+    search = store.find_key("users", "a")
+    assert search.found
+    return search
+
+
+def plan_of_a_purge(store: StateStore, folder: Path) -> Any:
+    return store.purge("users", "a", dry_run=True)
+
+
+def plan_of_an_edit(store: StateStore, folder: Path) -> Any:
+    return store.edit("users", "totals", delete=["a"], put=[{"user": "b", "n": 1}], dry_run=True)
+
+
 def restore_to(store: StateStore, folder: Path) -> Any:
     store.restore_to(folder / "out", parallelism=2)
     return exported(folder / "out")
@@ -65,7 +89,21 @@ def exported(folder: Path) -> Any:
     return {str(f.relative_to(folder)): rows_of(pq.ParquetFile(f).read()) for f in files}
 
 
-COMMANDS = [subtask, checked_subtask, get, operator, plan, show, verify, restore_to]
+COMMANDS = [
+    subtask,
+    checked_subtask,
+    get,
+    operator,
+    plan,
+    show,
+    verify,
+    restore_to,
+    find_key,
+    plan_of_a_purge,
+    plan_of_an_edit,
+    diff,
+    salvage_of_what_is_sound,
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.__name__)

@@ -15,6 +15,7 @@ from statestore.errors import (
     FormatVersionError,
     StateStoreError,
 )
+from statestore.model.hold import Pin, Savepoint
 from statestore.store import StateStore
 
 __all__ = ["list_checkpoints"]
@@ -25,8 +26,9 @@ __all__ = ["list_checkpoints"]
     cls=Verb,
     prints=(
         "One line for each checkpoint, oldest first: id, time, age, parallelism, and the "
-        "numbers of operators, states, rows, bytes and files. One with a damaged manifest is "
-        "marked, the others are shown all the same, and the exit status is 13."
+        "numbers of operators, states, rows, bytes and files; then the savepoints and the pins, "
+        "each with the checkpoint that it keeps. A checkpoint with a damaged manifest is marked, "
+        "the others are shown all the same, and the exit status is 13."
     ),
     examples=(
         "statestore list --store ./fraud",
@@ -39,8 +41,20 @@ def list_checkpoints(invocation: Invocation) -> CheckpointList:
     store = invocation.store()
     found = (_row(store, checkpoint_id) for checkpoint_id in store.checkpoints())
     rows = tuple(row for row in found if row is not None)
+    problem = _problem(rows)
+    savepoints: tuple[Savepoint, ...] = ()
+    pins: tuple[Pin, ...] = ()
+    try:
+        savepoints, pins = store.savepoints(), store.pins()
+    except (CorruptionError, FormatVersionError) as error:
+        problem = problem or error
     return CheckpointList(
-        store=store.url, now_ms=time.time_ns() // 1_000_000, rows=rows, problem=_problem(rows)
+        store=store.url,
+        now_ms=time.time_ns() // 1_000_000,
+        rows=rows,
+        savepoints=savepoints,
+        pins=pins,
+        problem=problem,
     )
 
 

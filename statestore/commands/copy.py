@@ -1,0 +1,382 @@
+"""Copy: a checkpoint or savepoint to another store, verified, and able to go on after a kill.
+
+Data files keep their names, which no other writer's have. A file that the target has already, with
+the right length and SHA-256, is not copied again: an earlier copy, whole or killed, left it there.
+One with other bytes was left half-written; it is replaced, unless a checkpoint of the target names
+it. Bytes are hashed while they are copied, and the target's manifest is put after the last of them,
+so what the target shows is what the source's manifest promised.
+
+The new checkpoint has the target's next id, and its ``origin`` names the store and checkpoint that
+it was copied from: by that a second copy finds the first. Tables are plain Parquet in the target,
+unless it was opened with Spark, which writes their Delta logs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
+from threading import Lock
+
+from statestore.catalog import Catalog
+from statestore.commands.derive import Deriver
+from statestore.commands.history import History
+from statestore.errors import (
+    CheckpointNotFoundError,
+    DamagedFileError,
+    InvalidArgumentError,
+    MalformedManifestError,
+    MissingFileError,
+    ParallelismError,
+    SchemaMismatchError,
+    StateStoreError,
+    StoreNotFoundError,
+)
+from statestore.model.hold import Savepoint, check_savepoint_name, is_savepoint_name
+from statestore.model.manifest import Entry, KeyedEntry, Manifest, TableRef
+from statestore.storage import Storage
+from statestore.storage.base import named
+
+__all__ = ["CopiedCheckpoint", "copy"]
+
+_CHUNK_BYTES = 2**20
+_COPIERS = 4
+_SYNC_FILES = 64
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopiedCheckpoint:
+    """What was copied, or with ``dry_run`` would be.
+
+    ``new_id`` is the checkpoint in the target, None in a dry run that found none; ``found`` says
+    that an earlier copy had made it. ``copied_files`` and ``copied_bytes`` are those that the
+    target lacked. ``tables_without_log`` are Delta tables of the source that are plain Parquet in
+    the target.
+    """
+
+    store: str
+    target: str
+    dry_run: bool
+    checkpoint_id: int
+    new_id: int | None
+    found: bool
+    savepoint: str | None
+    files: int
+    size_bytes: int
+    copied_files: int
+    copied_bytes: int
+    tables_without_log: int
+
+
+@dataclass(frozen=True)
+class _File:
+    """A data file: its name in both stores, and what it must be."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+def copy(
+    source: Catalog,
+    checkpoint: int | str,
+    target: Storage,
+    deriver: Callable[[Catalog], Deriver],
+    *,
+    as_savepoint: str | None,
+    dry_run: bool,
+    progress: Progress,
+) -> CopiedCheckpoint:
+    """Copy a checkpoint, and if it was named by a savepoint the savepoint; return what was done.
+
+    ``deriver`` makes the writer of the target. ``progress`` hears of bytes, and of how many. Raises
+    CheckpointNotFoundError, InvalidArgumentError for the source itself, or a savepoint's name that
+    the target has for another checkpoint, ParallelismError or SchemaMismatchError when the target
+    has a state of that name with other keys, MissingFileError or DamagedFileError for a file of the
+    source that is not what was written, CommitConflictError, or StorageError. After any of them
+    it can be run again, and goes on.
+    """
+    if target.url == source.storage.url:
+        raise InvalidArgumentError(f"{target.url} is the store itself; name another one")
+    name = as_savepoint
+    if name is None and isinstance(checkpoint, str) and is_savepoint_name(checkpoint):
+        name = checkpoint
+    if name is not None:
+        check_savepoint_name(name)
+    manifest = source.load(checkpoint)
+    files = _files(manifest)
+    work = _Work(source.storage, target, progress, sum(file.size_bytes for file in files))
+    making = _begun(target, deriver, dry_run)
+    new_id = None if making is None else _first_copy(making.catalog, manifest)
+    found = new_id is not None
+    if making is not None:
+        _refuse_taken_name(making.catalog, name, new_id)
+        if not found:
+            _refuse_other_keys(making.catalog, manifest)
+    if not found and dry_run:
+        work.look(files)
+    elif making is not None and not dry_run:
+        if new_id is None:
+            new_id = _make(making, manifest, work, files, name)
+        if name is not None:
+            _keep(making.catalog, name, new_id)
+    return CopiedCheckpoint(
+        store=source.storage.url,
+        target=target.url,
+        dry_run=dry_run,
+        checkpoint_id=manifest.checkpoint_id,
+        new_id=new_id,
+        found=found,
+        savepoint=name,
+        files=len(files),
+        size_bytes=work.total,
+        copied_files=work.copied_files,
+        copied_bytes=work.copied_bytes,
+        tables_without_log=0 if found else _without_log(manifest, making),
+    )
+
+
+def _begun(target: Storage, deriver: Callable[[Catalog], Deriver], dry_run: bool) -> Deriver | None:
+    """Open the target, making it if it is to be made; None when there is no store."""
+    try:
+        return deriver(Catalog.open(target, create=not dry_run))
+    except StoreNotFoundError:
+        if not dry_run:
+            raise
+        return None
+
+
+def _without_log(manifest: Manifest, making: Deriver | None) -> int:
+    """Return how many Delta tables are none in the target, which has no Spark."""
+    if making is not None and making.spark is not None:
+        return 0
+    return sum(entry.table.format == "delta" for entry in manifest.entries)
+
+
+def _make(
+    deriver: Deriver,
+    manifest: Manifest,
+    work: _Work,
+    files: tuple[_File, ...],
+    savepoint: str | None,
+) -> int:
+    """Copy what the target lacks and commit; return the id of the new checkpoint."""
+    with deriver.begin(manifest) as writer:
+        work.refuse_named(deriver.catalog)
+        work.copy(files)
+        for entry in manifest.entries:
+            writer.carry(_moved(entry, keeps_log=deriver.spark is not None))
+        origin: dict[str, object] = {
+            "command": "copy",
+            "store": manifest.store_id,
+            "checkpoint": manifest.checkpoint_id,
+            "created_at_ms": manifest.created_at_ms,
+        }
+        writer.say_origin(origin | ({"savepoint": savepoint} if savepoint else {}))
+    return writer.id
+
+
+def _moved(entry: Entry, *, keeps_log: bool) -> Entry:
+    """Return a state as the target has it: no log yet, and no copies in any local cache."""
+    table = TableRef(entry.table.format if keeps_log else "parquet", entry.table.path)
+    if isinstance(entry, KeyedEntry):
+        handles = tuple(replace(handle, host="") for handle in entry.handles)
+        return replace(entry, table=table, handles=handles)
+    return replace(entry, table=table)
+
+
+def _first_copy(target: Catalog, manifest: Manifest) -> int | None:
+    """Return the checkpoint of the target that was copied from this one, if there is one."""
+    held = {one.checkpoint_id for one in target.holds.savepoints()}
+    for number in sorted({*target.checkpoint_ids(), *held}, reverse=True):
+        try:
+            origin = target.manifest(number).origin or {}
+        except (CheckpointNotFoundError, MalformedManifestError):
+            continue  # it was collected since it was listed, or says nothing any more
+        told = (origin.get("command"), origin.get("store"), origin.get("checkpoint"))
+        if told == ("copy", manifest.store_id, manifest.checkpoint_id):
+            return number
+    return None
+
+
+def _refuse_taken_name(target: Catalog, name: str | None, first: int | None) -> None:
+    for savepoint in target.holds.savepoints() if name is not None else ():
+        if savepoint.name == name and savepoint.checkpoint_id != first:
+            raise InvalidArgumentError(
+                f"{target.storage.url} has a savepoint {name!r} already, checkpoint "
+                f"{savepoint.checkpoint_id}; give another name with as_savepoint (--as-savepoint), "
+                "or delete that one first"
+            )
+
+
+def _refuse_other_keys(target: Catalog, manifest: Manifest) -> None:
+    """Max parallelism and key of a state never change within a store (I3)."""
+    history = History(target, manifest.operators)
+    for entry in manifest.keyed:
+        state, stored = entry.state, history.keyed(entry.state.uid, entry.state.name)
+        groups = history.max_parallelism(state.uid)
+        if groups is not None and groups != state.max_parallelism:
+            raise ParallelismError(
+                f"operator {state.uid!r} has max parallelism {groups} in {target.storage.url}, and "
+                f"{state.max_parallelism} in the checkpoint to be copied; use another store"
+            )
+        if stored is None:
+            continue
+        for what in ("kind", "key", "key_types", "namespace", "entry", "hash_scheme"):
+            old, new = getattr(stored, what), getattr(state, what)
+            if old != new:
+                raise SchemaMismatchError(
+                    f"{state} has {what.replace('_', ' ')} {old} in {target.storage.url}, and "
+                    f"{new} in the checkpoint to be copied; use another store"
+                )
+
+
+def _keep(target: Catalog, name: str, number: int) -> None:
+    savepoint = Savepoint(name, number, time.time_ns() // 1_000_000)
+    if number not in {s.checkpoint_id for s in target.holds.savepoints() if s.name == name}:
+        target.holds.put_savepoint(savepoint, visible=lambda: target.check_visible(number))
+
+
+def _files(manifest: Manifest) -> tuple[_File, ...]:
+    found = {
+        f"{entry.table.path}/{handle.path}": (handle.size_bytes, handle.sha256)
+        for entry in manifest.entries
+        for handle in entry.handles
+    }
+    return tuple(_File(name, *facts) for name, facts in found.items())
+
+
+@dataclass
+class _Work:
+    """Files on their way from one storage to another, and how far they are."""
+
+    source: Storage
+    target: Storage
+    progress: Progress
+    total: int
+    copied_files: int = 0
+    copied_bytes: int = 0
+    _done: int = 0
+    _named: frozenset[str] | None = None
+    _lock: Lock = field(default_factory=Lock)
+
+    def refuse_named(self, target: Catalog) -> None:
+        """Learn which files the checkpoints of the target name: these are never replaced.
+
+        Where one cannot be read nobody knows, and none is.
+        """
+        numbers = {*target.checkpoint_ids(), *(s.checkpoint_id for s in target.holds.savepoints())}
+        try:
+            entries = [entry for number in numbers for entry in target.manifest(number).entries]
+        except MalformedManifestError:
+            self._named = None
+            return
+        self._named = frozenset(f"{e.table.path}/{h.path}" for e in entries for h in e.handles)
+
+    def look(self, files: tuple[_File, ...]) -> None:
+        """Count what would be copied; of a file that is there only its length is looked at."""
+        for file in files:
+            if self._length(file) != file.size_bytes:
+                self.copied_files += 1
+                self.copied_bytes += file.size_bytes
+
+    def copy(self, files: tuple[_File, ...]) -> None:
+        """Copy what the target lacks, some files side by side, and make it durable."""
+        self.progress(0, self.total)
+        with ThreadPoolExecutor(max_workers=_COPIERS) as pool:
+            under_way = [pool.submit(self._copy, file) for file in files]
+            try:
+                self.copied_files = sum(one.result() for one in under_way)
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+        # Those that were there may be of a copy that was killed before it made them durable.
+        names = [file.name for file in files]
+        for start in range(0, len(names), _SYNC_FILES):
+            self.target.sync(names[start : start + _SYNC_FILES])
+
+    def _copy(self, file: _File) -> bool:
+        """Copy a file unless the target has it; return whether it was copied."""
+        length = self._length(file)
+        if length is not None:
+            if length == file.size_bytes and self._sha256(file.name) == file.sha256:
+                self._advance(file.size_bytes)
+                return False
+            if self._named is None or file.name in self._named:
+                raise DamagedFileError(
+                    f"{self.target.url}/{file.name} is not the file of that name in "
+                    f"{self.source.url}, and a checkpoint of {self.target.url} names it, or "
+                    "one whose manifest cannot be read; verify both, and copy to another store"
+                )
+            self.target.delete(file.name)
+        try:
+            self._write(file)
+        except BaseException:
+            # An object store shows what was written until then, as soon as the file is closed.
+            with suppress(StateStoreError):
+                self.target.delete(file.name)
+            raise
+        return True
+
+    def _write(self, file: _File) -> None:
+        """Stream a file to the target; DamagedFileError unless what was read is what it must be."""
+        sha256, size = hashlib.sha256(), 0
+        chunks = self._chunks(file.name)
+        chunk = next(chunks, b"")  # what the source lacks is found before a file is begun
+        with (
+            named("write", f"{self.target.url}/{file.name}"),
+            closing(self.target.open_write(file.name)) as out,
+        ):
+            while chunk:
+                out.write(chunk)
+                sha256.update(chunk)
+                size += len(chunk)
+                self._advance(len(chunk), copied=True)
+                chunk = next(chunks, b"")
+        if (size, sha256.hexdigest()) != (file.size_bytes, file.sha256):
+            raise DamagedFileError(
+                f"{self.source.url}/{file.name} holds other bytes than were written: {size} of "
+                f"SHA-256 {sha256.hexdigest()[:16]}…, the manifest says {file.size_bytes} of "
+                f"{file.sha256[:16]}…; copy another checkpoint, or salvage this one"
+            )
+
+    def _chunks(self, name: str) -> Iterator[bytes]:
+        try:
+            with (
+                named("read", f"{self.source.url}/{name}"),
+                closing(self.source.open_read(name)) as file,
+            ):
+                while chunk := file.read(_CHUNK_BYTES):
+                    yield chunk
+        except FileNotFoundError as error:
+            raise MissingFileError(
+                f"{self.source.url}/{name} is missing, and the manifest names it; copy another "
+                "checkpoint, or salvage this one"
+            ) from error
+
+    def _length(self, file: _File) -> int | None:
+        try:
+            return self.target.size(file.name)
+        except FileNotFoundError:
+            return None
+
+    def _sha256(self, name: str) -> str:
+        sha256 = hashlib.sha256()
+        with (
+            named("read", f"{self.target.url}/{name}"),
+            closing(self.target.open_read(name)) as file,
+        ):
+            while chunk := file.read(_CHUNK_BYTES):
+                sha256.update(chunk)
+        return sha256.hexdigest()
+
+    def _advance(self, count: int, *, copied: bool = False) -> None:
+        with self._lock:
+            self._done += count
+            self.copied_bytes += count if copied else 0
+            self.progress(self._done, self.total)

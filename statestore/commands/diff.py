@@ -1,0 +1,216 @@
+"""Diff: what tells two checkpoints apart, of one store or of two.
+
+First the manifests: states, schemas, job graphs, offsets, and the digest of every key group. Only
+key groups whose digests differ are read, whatever the layout of the files on either side. Where the
+sides have no common key groups (another max parallelism, hash scheme or key type) all rows are read
+and compared by identity, unless the states as a whole have one digest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from statestore.catalog import Catalog
+from statestore.errors import InvalidArgumentError, StateNotFoundError
+from statestore.model.diff import CheckpointDifference, Side, StateDifference, others, state_others
+from statestore.model.diff_graph import graph_others
+from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
+from statestore.storage import MeteredStorage, Storage
+from statestore.table.compare import (
+    Compared,
+    ComparedSide,
+    compare_groups,
+    compare_whole,
+    differing_groups,
+)
+from statestore.table.compare_elements import compare_elements
+
+__all__ = ["DEFAULT_EXAMPLES", "diff"]
+
+DEFAULT_EXAMPLES = 10
+Pair = tuple[Entry | None, Entry | None]
+
+
+def diff(
+    a: tuple[Storage, int | str],
+    b: tuple[Storage, int | str],
+    *,
+    uid: str | None,
+    name: str | None,
+    keys: int,
+    progress: Callable[[int, int], None],
+) -> CheckpointDifference:
+    """Compare two checkpoints, each given with its storage; of operator ``uid``, or its state
+    ``name``.
+
+    Up to ``keys`` examples are in the answer per state. ``progress`` hears of the key groups that
+    are done, of those that have to be looked at. Raises StoreNotFoundError,
+    CheckpointNotFoundError, StateNotFoundError when neither side has what is asked for,
+    InvalidArgumentError, CorruptionError or StorageError.
+    """
+    if type(keys) is not int or keys < 0:
+        raise InvalidArgumentError(f"keys is how many examples to show, 0 or more, not {keys!r}")
+    old = Catalog.open(a[0], create=False).load(a[1])
+    new = Catalog.open(b[0], create=False).load(b[1])
+    pairs = _pairs(old, new, uid, name)
+    comparison = _Comparison(MeteredStorage(a[0]), MeteredStorage(b[0]), keys, progress)
+    states = comparison.run(pairs)
+    whole = uid is None and name is None
+    return CheckpointDifference(
+        a=_side(comparison.a, old, [pair[0] for pair in pairs]),
+        b=_side(comparison.b, new, [pair[1] for pair in pairs]),
+        others=others([("parallelism", old.parallelism, new.parallelism)]) if whole else (),
+        graph=graph_others(old.graph, new.graph) if whole else (),
+        states=states,
+    )
+
+
+def _side(storage: MeteredStorage, manifest: Manifest, entries: list[Entry | None]) -> Side:
+    size = sum(entry.size_bytes for entry in entries if entry is not None)
+    return Side(storage.url, manifest.checkpoint_id, size, storage.bytes_read)
+
+
+def _pairs(old: Manifest, new: Manifest, uid: str | None, name: str | None) -> list[Pair]:
+    """Return the states of both sides in order of operator, those that are asked for."""
+    sides = [{(e.state.uid, e.state.name): e for e in manifest.entries} for manifest in (old, new)]
+    names = [
+        one
+        for one in sorted({*sides[0], *sides[1]})
+        if uid in (None, one[0]) and name in (None, one[1])
+    ]
+    if not names and (uid is not None or name is not None):
+        known = ", ".join(f"{u!r} {n!r}" for u, n in sorted({*sides[0], *sides[1]})) or "none"
+        raise StateNotFoundError(
+            f"neither checkpoint {old.checkpoint_id} nor {new.checkpoint_id} has "
+            f"{'a state' if name is None else f'the state {name!r}'}"
+            f"{'' if uid is None else f' of operator {uid!r}'}; they have (operator, state) {known}"
+        )
+    return [(sides[0].get(one), sides[1].get(one)) for one in names]
+
+
+class _Comparison:
+    """One comparison under way: both storages, with what was read of each."""
+
+    def __init__(
+        self,
+        a: MeteredStorage,
+        b: MeteredStorage,
+        keys: int,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        self.a, self.b, self._keys, self._progress = a, b, keys, progress
+        self._done = self._total = 0
+
+    def run(self, pairs: list[Pair]) -> tuple[StateDifference, ...]:
+        """Compare the states, one after another."""
+        self._total = sum(self._expected(*pair) for pair in pairs)
+        self._progress(0, self._total)
+        return tuple(self._state(*pair) for pair in pairs)
+
+    def _expected(self, a: Entry | None, b: Entry | None) -> int:
+        """Return how many key groups have to be looked at; of a state as a whole it is one."""
+        if isinstance(a, KeyedEntry) and isinstance(b, KeyedEntry) and _has_common_groups(a, b):
+            return len(differing_groups(*self._sides(a, b)))
+        return 1
+
+    def _state(self, a: Entry | None, b: Entry | None) -> StateDifference:
+        one = a or b
+        assert one is not None
+        found = StateDifference(
+            uid=one.state.uid,
+            name=one.state.name,
+            sort="keyed" if isinstance(one, KeyedEntry) else "operator",
+            rows_a=0 if a is None else a.rows,
+            rows_b=0 if b is None else b.rows,
+        )
+        if a is None or b is None:
+            self._tick()
+            return replace(
+                found,
+                only_in="b" if a is None else "a",
+                added=found.rows_b,
+                removed=found.rows_a,
+            )
+        found = replace(found, others=state_others(a, b))
+        names_a, names_b = a.state.schema.names, b.state.schema.names
+        columns = tuple(name for name in names_a if name in names_b)
+        if set(names_a) != set(names_b):
+            found = replace(found, compared_columns=columns)
+        if isinstance(a, KeyedEntry) and isinstance(b, KeyedEntry):
+            return self._keyed(found, a, b)
+        self._tick()
+        if isinstance(a, OperatorEntry) and isinstance(b, OperatorEntry):
+            return self._elements(found, a, b, columns)
+        return replace(found, not_compared="it is keyed state on one side, and not on the other")
+
+    def _keyed(self, found: StateDifference, a: KeyedEntry, b: KeyedEntry) -> StateDifference:
+        if sorted(a.state.identity) != sorted(b.state.identity):
+            self._tick()
+            return replace(
+                found,
+                not_compared=f"its rows are known by ({', '.join(a.state.identity)}) in a, and by "
+                f"({', '.join(b.state.identity)}) in b",
+            )
+        sides = self._sides(a, b)
+        if _has_common_groups(a, b):
+            compared = compare_groups(*sides, self._keys, self._tick)
+            differing = len(differing_groups(*sides))
+            found = replace(found, key_groups_differing=differing, key_groups_read=compared.read)
+        else:
+            self._tick()
+            same = set(a.state.schema.names) == set(b.state.schema.names)
+            if same and (a.rows, a.digest) == (b.rows, b.digest):
+                return found
+            compared = compare_whole(*sides, self._keys)
+        return _with_rows(found, compared)
+
+    def _elements(
+        self, found: StateDifference, a: OperatorEntry, b: OperatorEntry, columns: tuple[str, ...]
+    ) -> StateDifference:
+        same = set(a.state.schema.names) == set(b.state.schema.names)
+        if same and (a.counts, a.digest) == (b.counts, b.digest):
+            return found
+        compared = compare_elements((self.a, a), (self.b, b), columns, self._keys)
+        found = replace(
+            found,
+            added=compared.added,
+            removed=compared.removed,
+            changed=compared.changed,
+            examples=compared.examples,
+        )
+        if not found.differs:
+            moved = others([("order of the elements", "one", "another")])
+            return replace(found, others=moved)
+        return found
+
+    def _sides(self, a: KeyedEntry, b: KeyedEntry) -> tuple[ComparedSide, ComparedSide]:
+        shared = {*a.state.schema.names} & {*b.state.schema.names}
+        columns = tuple(name for name in a.state.schema.names if name in shared)
+        return ComparedSide(self.a, a, columns), ComparedSide(self.b, b, columns)
+
+    def _tick(self) -> None:
+        self._done += 1
+        self._progress(self._done, self._total)
+
+
+def _has_common_groups(a: KeyedEntry, b: KeyedEntry) -> bool:
+    """Return whether a key is in the same key group on both sides (I1)."""
+    old, new = a.state, b.state
+    return (old.key, old.key_types, old.max_parallelism, old.hash_scheme) == (
+        new.key,
+        new.key_types,
+        new.max_parallelism,
+        new.hash_scheme,
+    ) and sorted(old.identity) == sorted(new.identity)
+
+
+def _with_rows(found: StateDifference, compared: Compared) -> StateDifference:
+    return replace(
+        found,
+        added=compared.added,
+        removed=compared.removed,
+        changed=compared.changed,
+        key_groups=tuple(compared.groups),
+        examples=tuple(compared.examples),
+    )

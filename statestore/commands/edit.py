@@ -1,0 +1,224 @@
+"""Edit: one keyed state of a checkpoint changed offline, as a new checkpoint; the old one stays.
+
+Single keys are replaced or deleted by writing the files of their key groups anew. A frame, or the
+answer to an SQL expression over the state, becomes its whole content. Every other file is named
+again. Rows are held to what a snapshot's are: columns and types as stored, no null key, no entry
+twice.
+
+The new checkpoint's ``origin`` says what was done in numbers; keys, rows and the SQL text are not
+kept in it, because manifests outlive the rows that they speak of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from statestore.catalog import Catalog
+from statestore.commands.derive import Deriver
+from statestore.commands.snapshot import CheckpointWriter
+from statestore.errors import CommitConflictError, InvalidArgumentError, SchemaMismatchError
+from statestore.model.handles import KeyedStateHandle
+from statestore.model.manifest import KeyedEntry, Manifest
+from statestore.model.schema import same_columns
+from statestore.storage import Storage
+from statestore.table.engines import engine_of
+from statestore.table.groups import group_digests
+from statestore.table.keyed import KeyedTarget
+from statestore.table.lookup import rows_of_key
+from statestore.table.rewrite import changes_of, rewrite
+from statestore.table.rewrite_sql import rewrite_by_sql
+from statestore.table.types import table_of_dicts
+
+__all__ = ["Edit", "EditedState", "carry_others", "edit"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edit:
+    """What is wanted: keys to delete and rows to put, or all rows, or an SQL expression."""
+
+    delete: Sequence[Any] = ()
+    put: Sequence[Mapping[str, Any]] = ()
+    rows: Any = None
+    sql: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse no change at all, and two that do not go together."""
+        given = [bool(self.delete or self.put), self.rows is not None, self.sql is not None]
+        if sum(given) != 1:
+            raise InvalidArgumentError(
+                "an edit is one of three: keys to delete and rows to put, or all rows of the "
+                f"state, or an SQL expression; {'several' if any(given) else 'none'} of them "
+                f"{'are' if any(given) else 'is'} given"
+            )
+
+    @property
+    def how(self) -> str:
+        """Which of the three it is: ``keys``, ``rows`` or ``sql``."""
+        return "rows" if self.rows is not None else "keys" if self.sql is None else "sql"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EditedState:
+    """What was changed, or with ``dry_run`` would be.
+
+    ``new_id`` is None when nothing was made: in a dry run, or when no key to delete was there.
+    ``files`` and ``size_bytes`` are those that were written anew, in a dry run those that would be
+    replaced. ``deleted`` and ``put`` count rows when single keys were changed; a row that was put
+    may have taken the place of another.
+    """
+
+    store: str
+    dry_run: bool
+    checkpoint_id: int
+    new_id: int | None
+    uid: str
+    state: str
+    how: str
+    rows_before: int
+    rows_after: int
+    deleted: int
+    put: int
+    key_groups: tuple[int, ...]
+    files: int
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class _Changed:
+    """A state after the edit; ``files`` are those that were written, or would be replaced."""
+
+    entry: KeyedEntry
+    files: tuple[KeyedStateHandle, ...]
+    groups: tuple[int, ...]
+    rows: int
+    deleted: int = 0
+    put: int = 0
+
+
+def edit(
+    deriver: Deriver, uid: str, name: str, wanted: Edit, *, checkpoint: int | str, dry_run: bool
+) -> EditedState:
+    """Change a keyed state of a checkpoint; return what was changed.
+
+    A dry run looks at the columns of a frame, and not at its rows. Raises
+    CheckpointNotFoundError, StateNotFoundError, InvalidArgumentError, SchemaMismatchError,
+    NullKeyError or DuplicateKeyError for rows that no snapshot would take, CorruptionError for a
+    file that is not what was written, MissingDependencyError for SQL without DuckDB,
+    CommitConflictError, or StorageError. Nothing is visible of an edit that fails.
+    """
+    storage = deriver.catalog.storage
+    manifest = deriver.catalog.load(checkpoint)
+    entry = manifest.keyed_entry(uid, name)
+    parallelism = manifest.operators.parallelism_of(uid)
+    # No file is written for a key that is not there.
+    there = [key for key in wanted.delete if rows_of_key(storage, entry, key)]
+    new_id = None
+    if wanted.delete and not (there or wanted.put):
+        changed = _Changed(entry, (), (), entry.rows)
+    elif dry_run:
+        changed = _change(storage, entry, wanted, there, None, parallelism)
+    else:
+        with deriver.begin(manifest) as writer:
+            _refuse_older(deriver.catalog, checkpoint, manifest)
+            number, _ = writer.planned
+            target = KeyedTarget(storage, entry.table.path, number, entry.state, deriver.parquet)
+            changed = _change(storage, entry, wanted, there, target, parallelism)
+            writer.carry(changed.entry, changed.files)
+            carry_others(writer, manifest, {(uid, name)})
+            writer.say_origin(_origin(manifest, entry, wanted, changed))
+        new_id = writer.id
+    return EditedState(
+        store=storage.url,
+        dry_run=dry_run,
+        checkpoint_id=manifest.checkpoint_id,
+        new_id=new_id,
+        uid=uid,
+        state=name,
+        how=wanted.how,
+        rows_before=entry.rows,
+        rows_after=changed.rows,
+        deleted=changed.deleted,
+        put=changed.put,
+        key_groups=changed.groups,
+        files=len(changed.files),
+        size_bytes=sum(handle.size_bytes for handle in changed.files),
+    )
+
+
+def _refuse_older(catalog: Catalog, checkpoint: int | str, manifest: Manifest) -> None:
+    """Raise CommitConflictError when what was asked for is another checkpoint by now: a writer had
+    committed before this one replaced it, and an edit of the older one would bury that.
+    """
+    if catalog.resolve(checkpoint) != manifest.checkpoint_id:
+        raise CommitConflictError(
+            f"{catalog.storage.url} has a newer checkpoint than {manifest.checkpoint_id}, which "
+            "was to be edited; nothing was changed. Run it again"
+        )
+
+
+def carry_others(writer: CheckpointWriter, manifest: Manifest, but: set[tuple[str, str]]) -> None:
+    """Carry every state of a checkpoint but those that are named, by uid and name."""
+    for entry in manifest.entries:
+        if (entry.state.uid, entry.state.name) not in but:
+            writer.carry(entry)
+
+
+def _change(
+    storage: Storage,
+    entry: KeyedEntry,
+    wanted: Edit,
+    delete: Sequence[Any],
+    target: KeyedTarget | None,
+    parallelism: int,
+) -> _Changed:
+    """Return the state with the edit; without a target nothing is written."""
+    if wanted.how == "keys":
+        done = rewrite(storage, entry, changes_of(entry.state, delete, wanted.put), target)
+        files, rows = (done.replaced if target is None else done.new), entry.rows + done.rows
+        return _Changed(done.entry, files, done.groups, rows, done.removed, done.added)
+    if wanted.sql is not None:
+        handles, count = rewrite_by_sql(storage, entry, wanted.sql, target)
+    else:
+        handles, count = _write_rows(entry, wanted.rows, target, parallelism)
+    changed = replace(entry, handles=handles)
+    files = entry.handles if target is None else handles
+    groups = tuple(group for handle in files for group, _, _ in group_digests(handle))
+    return _Changed(changed, files, groups, count)
+
+
+def _write_rows(
+    entry: KeyedEntry, rows: Any, target: KeyedTarget | None, parallelism: int
+) -> tuple[tuple[KeyedStateHandle, ...], int]:
+    state = entry.state
+    if isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows):
+        rows = table_of_dicts(rows, state.schema)
+    engine, rows = engine_of(rows)
+    found = engine.schema_of(rows)
+    if not same_columns(found, state.schema):
+        raise SchemaMismatchError(
+            f"{state} has the columns ({state.schema}), and the rows have ({found}); an edit keeps "
+            "the columns of a state"
+        )
+    if target is not None:
+        handles = engine.write_keyed(rows, parallelism, target)
+        return handles, sum(handle.rows for handle in handles)
+    known = engine.rows_known(rows)
+    return (), rows.count() if known is None else known
+
+
+def _origin(
+    manifest: Manifest, entry: KeyedEntry, wanted: Edit, changed: _Changed
+) -> dict[str, Any]:
+    """Return what the new manifest says of the edit: where and how much, and no key or row."""
+    return {
+        "command": "edit",
+        "checkpoint": manifest.checkpoint_id,
+        "operator": entry.state.uid,
+        "state": entry.state.name,
+        "by": wanted.how,
+        "rows_before": entry.rows,
+        "rows_after": changed.rows,
+        "key_groups": len(changed.groups),
+    }

@@ -1,0 +1,23 @@
+"""Query: SQL over the states of one checkpoint, without Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from statestore.catalog import Catalog
+from statestore.table.query import View, run_query, views_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["query", "views"]
+
+
+def query(catalog: Catalog, sql: str, *, checkpoint: int | str) -> pa.RecordBatchReader:
+    """Return the answer to a statement over a checkpoint's states; see ``StateStore.query``."""
+    return run_query(catalog.storage, catalog.load(checkpoint), sql)
+
+
+def views(catalog: Catalog, *, checkpoint: int | str) -> tuple[View, ...]:
+    """Return what a query of a checkpoint can name; reads the manifest alone."""
+    return views_of(catalog.load(checkpoint))

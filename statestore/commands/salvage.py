@@ -1,0 +1,270 @@
+"""Salvage: what can be read of a damaged checkpoint becomes a new one; the damaged one stays.
+
+Every file is checked, every byte and row. Whole files are only named again. Of a damaged file of
+keyed state the key groups whose pages pass their checksums and whose rows have the digest that the
+manifest says are written to new files; the other ones are lost, as is an operator state of which an
+element cannot be read. Lost parts can be filled from the newest older checkpoint that has them
+whole: then the new checkpoint is one that no job ever was in, and its manifest says what is of
+when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from statestore.catalog import Catalog
+from statestore.commands.damage import (
+    Damage,
+    DamagedElements,
+    DamagedKeyed,
+    damaged_files,
+    look,
+)
+from statestore.commands.derive import Deriver
+from statestore.commands.older import OlderCheckpoints, Source
+from statestore.commands.snapshot import CheckpointWriter
+from statestore.commands.verify import BrokenFile
+from statestore.errors import InvalidArgumentError, MalformedManifestError
+from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef
+from statestore.model.salvage import LostPart, SalvagedState, merged, origin_of
+from statestore.model.state import Layout
+from statestore.storage import Storage
+from statestore.table.groups import group_digests
+from statestore.table.keyed import KeyedTarget
+from statestore.table.rewrite import forget
+from statestore.table.salvage import is_whole, rewrite_elements, rewrite_groups
+
+__all__ = ["DEFAULT_KEYS", "SalvageReport", "salvage"]
+
+DEFAULT_KEYS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class SalvageReport:
+    """What is damaged, what of it was lost, and the checkpoint that has the rest.
+
+    ``new_checkpoint_id`` is None when nothing is damaged, and in a dry run. ``files`` is how many
+    were checked; names of ``damaged`` ones are relative to the store.
+    """
+
+    store: str
+    checkpoint_id: int
+    new_checkpoint_id: int | None
+    dry_run: bool
+    files: int
+    damaged: tuple[BrokenFile, ...]
+    states: tuple[SalvagedState, ...]
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether nothing is damaged: then there is nothing to salvage."""
+        return not self.damaged
+
+
+def salvage(
+    storage: Storage,
+    deriver: Deriver,
+    *,
+    checkpoint: int | str,
+    from_older: bool,
+    dry_run: bool,
+    keys: int,
+    progress: Callable[[int, int], None],
+) -> SalvageReport:
+    """Make a new checkpoint of what can be read of a damaged one; of a sound one, nothing.
+
+    Raises CheckpointNotFoundError, MalformedManifestError naming the checkpoints that there are,
+    CommitConflictError, or StorageError, also for a file that could not be read: it may be whole.
+    """
+    if type(keys) is not int or keys < 0:
+        raise InvalidArgumentError(f"keys is how many lost keys to show, 0 or more, not {keys!r}")
+    catalog = Catalog(storage, deriver.catalog.store_id)
+    manifest = _load(catalog, checkpoint)
+    damaged = damaged_files(storage, manifest, progress)
+    older = OlderCheckpoints(catalog, storage, manifest.checkpoint_id)
+    damage = look(storage, damaged, older, fill=from_older, keys=keys)
+    states = tuple(_state(one, from_older) for one in damage)
+    new = None
+    if damaged and not dry_run:
+        with deriver.begin(manifest) as writer:
+            writer.say_origin(origin_of(manifest.checkpoint_id, states))
+            _write(storage, deriver, writer, manifest, damage, from_older)
+        new = writer.id
+    return SalvageReport(
+        store=storage.url,
+        checkpoint_id=manifest.checkpoint_id,
+        new_checkpoint_id=new,
+        dry_run=dry_run,
+        files=manifest.files,
+        damaged=tuple(one.broken for one in damaged),
+        states=states,
+    )
+
+
+def _load(catalog: Catalog, checkpoint: int | str) -> Manifest:
+    checkpoint_id = catalog.resolve(checkpoint)
+    try:
+        return catalog.manifest(checkpoint_id)
+    except MalformedManifestError as error:
+        others = [str(one) for one in catalog.checkpoint_ids() if one != checkpoint_id]
+        raise MalformedManifestError(
+            f"{error}; nothing else says which files are those of checkpoint {checkpoint_id}, so "
+            "nothing of it can be salvaged. Bring the manifest back from a copy, or restore "
+            f"another checkpoint: there is {', '.join(others[-10:]) or 'none'}"
+        ) from error
+
+
+def _state(damage: Damage, fill: bool) -> SalvagedState:
+    return _keyed(damage) if isinstance(damage, DamagedKeyed) else _elements(damage, fill)
+
+
+def _keyed(damage: DamagedKeyed) -> SalvagedState:
+    entry, lost, found = damage.entry, damage.lost(), damage.found
+    parts = []
+    filled_rows = 0
+    for group in sorted(lost):
+        known_in, keys = found.known.get(group, (None, None))
+        source = found.sources.get(group)
+        filled_rows += _rows_in(source, group)
+        parts.append(
+            LostPart(
+                first=group,
+                last=group,
+                rows=lost[group],
+                known_in=known_in,
+                keys=keys,
+                filled_from=None if source is None else source.checkpoint_id,
+            )
+        )
+    return SalvagedState(
+        uid=entry.state.uid,
+        name=entry.state.name,
+        sort="keyed",
+        damaged_files=len(damage.readable),
+        rows_before=entry.rows,
+        rows_after=entry.rows - sum(lost.values()) + filled_rows,
+        lost=merged(parts),
+        keys=tuple(found.keys),
+        why_not_filled=tuple(found.reasons),
+    )
+
+
+def _elements(damage: DamagedElements, fill: bool) -> SalvagedState:
+    entry, found = damage.entry, damage.found
+    lost = () if damage.readable else (_lost_elements(damage, fill),)
+    rows = entry.rows if damage.readable else 0
+    return SalvagedState(
+        uid=entry.state.uid,
+        name=entry.state.name,
+        sort="operator",
+        damaged_files=len(entry.handles),
+        rows_before=entry.rows,
+        rows_after=found.entry.rows if lost and fill and found.entry else rows,
+        lost=lost,
+        why_not_filled=tuple(found.reasons),
+    )
+
+
+def _lost_elements(damage: DamagedElements, fill: bool) -> LostPart:
+    known = damage.found.checkpoint_id
+    filled = known if fill else None
+    return LostPart(
+        first=None, last=None, rows=damage.entry.rows, known_in=known, filled_from=filled
+    )
+
+
+def _rows_in(source: Source | None, group: int) -> int:
+    if source is None or source.handle is None:
+        return 0
+    return next(rows for one, rows, _ in group_digests(source.handle) if one == group)
+
+
+def _write(
+    storage: Storage,
+    deriver: Deriver,
+    writer: CheckpointWriter,
+    manifest: Manifest,
+    damage: Sequence[Damage],
+    fill: bool,
+) -> None:
+    """Give a new checkpoint every state: whole ones again, of damaged ones what there is."""
+    damaged = {(one.entry.state.uid, one.entry.state.name): one for one in damage}
+    for entry in manifest.entries:
+        one = damaged.get((entry.state.uid, entry.state.name))
+        if one is None:
+            writer.carry(entry)
+        elif isinstance(one, DamagedKeyed):
+            number, _ = writer.planned
+            target = KeyedTarget(
+                deriver.catalog.storage, entry.table.path, number, one.entry.state, deriver.parquet
+            )
+            writer.carry(*_rewritten(storage, one, target))
+        else:
+            writer.carry(*_with_elements(deriver.catalog.storage, writer, one, fill))
+
+
+def _rewritten(
+    storage: Storage, damage: DamagedKeyed, target: KeyedTarget
+) -> tuple[KeyedEntry, list[KeyedStateHandle]]:
+    """Return a keyed state without its damaged files, and the files that were written for it."""
+    entry, sources = damage.entry, damage.found.sources
+    handles = [handle for handle in entry.handles if handle not in damage.readable]
+    new: list[KeyedStateHandle] = []
+    try:
+        for handle, readable in damage.readable.items():
+            lost = {group for group, _, _ in group_digests(handle)} - readable
+            own = {group: source for group, source in sources.items() if group in lost}
+            carried = _carried(storage, entry, own)
+            handles += carried
+            if carried:  # such a file has one key group, and takes the place of one that had one
+                continue
+            others: dict[int, tuple[KeyedEntry, set[int]]] = {}
+            for group, source in own.items():
+                if source.handle is not None:
+                    others.setdefault(source.checkpoint_id, (source.entry, set()))[1].add(group)
+            if readable or others:
+                new += rewrite_groups(storage, entry, handle, readable, [*others.values()], target)
+    except BaseException as error:
+        forget(target.storage, target.folder, new, error)
+        raise
+    ordered = sorted([*handles, *new], key=lambda handle: handle.key_groups.first)
+    return replace(entry, handles=tuple(ordered), table=_no_version(entry)), new
+
+
+def _carried(
+    storage: Storage, entry: KeyedEntry, sources: dict[int, Source]
+) -> list[KeyedStateHandle]:
+    """Return the older file that can take the place of a partitioned one as it is, if there is
+    one.
+    """
+    if entry.state.layout is not Layout.PARTITIONED:
+        return []
+    return [
+        source.handle
+        for source in sources.values()
+        if source.handle is not None
+        and source.entry.state.layout is Layout.PARTITIONED
+        and is_whole(storage, source.entry, [source.handle])
+    ]
+
+
+def _with_elements(
+    storage: Storage, writer: CheckpointWriter, damage: DamagedElements, fill: bool
+) -> tuple[OperatorEntry, Sequence[OperatorStateHandle]]:
+    """Return an operator state with the elements that there are, and the file written for it."""
+    entry, older = damage.entry, damage.found.entry
+    table = _no_version(entry)
+    if damage.readable:
+        number, _ = writer.planned
+        handles = rewrite_elements(storage, entry, number)
+        return replace(entry, handles=handles, table=table), handles
+    if fill and older is not None:
+        return replace(entry, counts=older.counts, handles=older.handles, table=table), ()
+    return replace(entry, counts=(0,) * len(entry.counts), handles=(), table=table), ()
+
+
+def _no_version(entry: Entry) -> TableRef:
+    """Return the table as no version of it is yet: its log gets one, or the manifest has none."""
+    return replace(entry.table, version=None)

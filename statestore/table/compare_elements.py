@@ -1,0 +1,91 @@
+"""Elements of two operator states compared: as a multiset, and place by place where that helps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statestore.model.diff import Example
+from statestore.model.manifest import OperatorEntry
+from statestore.storage import Storage
+from statestore.table.digest import row_hashes
+from statestore.table.elements import stored_schema
+from statestore.table.reading import read_batches
+
+__all__ = ["ComparedElements", "compare_elements"]
+
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True)
+class ComparedElements:
+    """How many elements were added, removed and changed, and some of them."""
+
+    added: int
+    removed: int
+    changed: int
+    examples: tuple[Example, ...]
+
+
+def compare_elements(
+    a: tuple[Storage, OperatorEntry],
+    b: tuple[Storage, OperatorEntry],
+    columns: tuple[str, ...],
+    limit: int,
+) -> ComparedElements:
+    """Compare the elements of two states by the columns that both have; all are in memory.
+
+    An element that is at the same subtask and position on both sides, with other values, has
+    changed, if the subtasks have as many elements on both sides. Else it was removed, and another
+    one added. An element that only moved is neither.
+    """
+    old, new = _elements(*a), _elements(*b)
+    ids_a, ids_b = _ids(old, columns), _ids(new, columns)
+    removed = np.flatnonzero(~np.isin(ids_a, ids_b))
+    added = np.flatnonzero(~np.isin(ids_b, ids_a))
+    changed = np.zeros(0, np.intp)
+    if a[1].counts == b[1].counts:
+        changed = np.intersect1d(removed, added, assume_unique=True)
+        removed, added = np.setdiff1d(removed, changed), np.setdiff1d(added, changed)
+    examples: list[Example] = []
+    for change, of_a, of_b in (
+        ("changed", changed, changed),
+        ("added", None, added),
+        ("removed", removed, None),
+    ):
+        room = max(limit - len(examples), 0)
+        before = None if of_a is None else old.take(pa.array(of_a[:room])).to_pylist()
+        now = None if of_b is None else new.take(pa.array(of_b[:room])).to_pylist()
+        size = len(before or now or ())
+        for one, other in zip(before or [None] * size, now or [None] * size, strict=True):
+            examples.append(Example(change=change, key_group=None, identity={}, a=one, b=other))
+    return ComparedElements(len(added), len(removed), len(changed), tuple(examples))
+
+
+def _elements(storage: Storage, entry: OperatorEntry) -> pa.Table:
+    schema = stored_schema(entry.state.schema)
+    batches = [
+        batch
+        for handle in entry.handles
+        for batch in read_batches(storage, entry.table.path, handle, schema)
+    ]
+    return pa.Table.from_batches(batches, schema).select(list(entry.state.schema.names))
+
+
+def _ids(elements: pa.Table, columns: tuple[str, ...]) -> npt.NDArray[np.uint64]:
+    """Return a number per element: equal ones have the same first, the same second, and so on."""
+    batches = elements.select(list(columns)).to_batches()
+    if not columns or not elements.num_rows:
+        return np.zeros(elements.num_rows, np.uint64)
+    hashes = np.concatenate([row_hashes(batch) for batch in batches])
+    order = np.argsort(hashes, kind="stable")
+    ranked = hashes[order]
+    starts = np.flatnonzero(np.concatenate(([True], ranked[1:] != ranked[:-1])))
+    sizes = np.diff(np.concatenate((starts, [len(ranked)])))
+    rank = np.arange(len(ranked)) - np.repeat(starts, sizes)
+    ids = np.empty_like(hashes)
+    ids[order] = ranked + rank.astype(np.uint64) * _STEP
+    return ids

@@ -1,0 +1,208 @@
+"""SQL over the states of a checkpoint, answered by DuckDB, without Spark and without a copy.
+
+Each state is a view: its operator's uid is the schema, its name the view. DuckDB scans the state's
+files through Arrow, and tells it which columns it needs and which rows it can do without; so other
+columns, other key groups and row groups without such rows are not read.
+
+A statement may only ask: it is one ``SELECT`` (or ``EXPLAIN``, ``DESCRIBE``), and DuckDB runs in
+memory with ``enable_external_access`` off and its configuration locked. So it reads no file and no
+URL, attaches no database, loads no extension, sees no variable of the program, and writes nothing
+to disk; what does not fit into memory fails.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from statestore.errors import (
+    InvalidArgumentError,
+    MissingDependencyError,
+    StateStoreError,
+)
+from statestore.model.manifest import Entry, KeyedEntry, Manifest
+from statestore.storage import Storage
+from statestore.table.elements import stored_schema
+from statestore.table.scan import restored_schema
+
+__all__ = ["View", "run_query", "views_of"]
+
+_MAIN = "main"
+# Schemas that DuckDB has, but for the one in which short names live.
+_TAKEN = ("information_schema", "pg_catalog", "temp", "system")
+_SETTINGS = (
+    "SET TimeZone = 'UTC'",
+    "SET temp_directory = ''",
+    "SET enable_progress_bar = false",
+    "SET python_enable_replacements = false",
+    "SET autoinstall_known_extensions = false",
+    "SET autoload_known_extensions = false",
+    "SET enable_external_access = false",
+    "SET lock_configuration = true",
+)
+_MOST_NAMED = 10
+
+
+@dataclass(frozen=True)
+class View:
+    """A state as a query names it: ``schema``.``name``, and if ``is_short`` by ``name`` alone."""
+
+    schema: str
+    name: str
+    is_short: bool
+    entry: Entry
+
+    @property
+    def columns(self) -> pa.Schema:
+        """Its columns and their Arrow types: the stored ones behind ``key_group``, of operator
+        state behind ``subtask`` and ``position``.
+        """
+        if isinstance(self.entry, KeyedEntry):
+            return restored_schema(self.entry.state.schema)
+        return stored_schema(self.entry.state.schema)
+
+    @property
+    def sql(self) -> str:
+        """The shortest name that a query can use, quoted."""
+        name = quoted(self.name)
+        return name if self.is_short else f"{quoted(self.schema)}.{name}"
+
+
+def views_of(manifest: Manifest) -> tuple[View, ...]:
+    """Return the views of a checkpoint, in order of operator.
+
+    The short name is there when no other state has it. DuckDB does not tell upper from lower case:
+    a name that is taken then, or by DuckDB itself, gets ``_2``, ``_3``, … behind it.
+    """
+    names = [entry.state.name.lower() for entry in manifest.entries]
+    schemas: dict[str, str] = {}
+    for uid in manifest.uids:
+        schemas[uid] = _free(uid, {*_TAKEN, *map(str.lower, schemas.values())})
+    taken: dict[str, set[str]] = {schema.lower(): set() for schema in schemas.values()}
+    views = []
+    for entry in sorted(manifest.entries, key=lambda entry: entry.state.uid):
+        schema = schemas[entry.state.uid]
+        name = _free(entry.state.name, taken[schema.lower()])
+        taken[schema.lower()].add(name.lower())
+        unique = names.count(name.lower()) == 1
+        views.append(View(schema, name, unique or schema.lower() == _MAIN, entry))
+    return tuple(views)
+
+
+def run_query(storage: Storage, manifest: Manifest, sql: str) -> pa.RecordBatchReader:
+    """Return the answer to one statement over the views of a checkpoint, as a stream.
+
+    Raises MissingDependencyError when DuckDB is not installed, InvalidArgumentError for a statement
+    that is none, does more than ask, or that DuckDB cannot answer, and, also while the answer is
+    read, MissingFileError, DamagedFileError or StorageError naming the file.
+    """
+    duckdb = _duckdb()
+    # Arrow's datasets load pandas, which nothing else here needs.
+    dataset = importlib.import_module("statestore.table.dataset")
+    asked = _Asked(duckdb, dataset, storage, views_of(manifest))
+    batches = asked.batches(sql)
+    schema = next(batches)
+    return pa.RecordBatchReader.from_batches(schema, batches)
+
+
+class _Asked:
+    """One DuckDB, in memory, for one statement."""
+
+    def __init__(
+        self, duckdb: Any, dataset: Any, storage: Storage, views: tuple[View, ...]
+    ) -> None:
+        self._duckdb, self._dataset, self._views = duckdb, dataset, views
+        self._files = dataset.StateFiles(storage)
+
+    def batches(self, sql: str) -> Iterator[Any]:
+        """Yield the schema of the answer, then its batches."""
+        connection = self._duckdb.connect(":memory:")
+        try:
+            self._make_views(connection)
+            statement = self._one_question(connection, sql)
+            # Where its schema is asked for, a relation has run, up to its first rows.
+            reader = pa.RecordBatchReader.from_stream(connection.sql(statement))
+            yield reader.schema
+            yield from reader
+        except (self._duckdb.Error, pa.ArrowException, OSError) as error:
+            raise self._named(error) from error
+        finally:
+            connection.close()
+
+    def _make_views(self, connection: Any) -> None:
+        for number, view in enumerate(self._views):
+            scanned = f"files of state {number}"
+            rows = self._dataset.dataset_of(self._files, view.entry, view.columns)
+            connection.register(scanned, rows)
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(view.schema)}")
+            names = {f"{quoted(view.schema)}.{quoted(view.name)}"}
+            if view.is_short:
+                names.add(f"{_MAIN}.{quoted(view.name)}")
+            for name in sorted(names):
+                connection.execute(
+                    f"CREATE VIEW IF NOT EXISTS {name} AS SELECT * FROM {quoted(scanned)}"
+                )
+        for setting in _SETTINGS:
+            connection.execute(setting)
+
+    def _one_question(self, connection: Any, sql: str) -> str:
+        statements = connection.extract_statements(sql)
+        if len(statements) != 1:
+            raise InvalidArgumentError(
+                f"a query is one statement, such as SELECT * FROM {self._example()}; this text has "
+                f"{len(statements)}"
+            )
+        kinds = self._duckdb.StatementType
+        if statements[0].type not in (kinds.SELECT, kinds.EXPLAIN):
+            raise InvalidArgumentError(
+                f"a query only asks: a SELECT, and this is {statements[0].type.name}. To change a "
+                "state, take a new checkpoint"
+            )
+        return str(statements[0].query)
+
+    def _named(self, error: Exception) -> StateStoreError:
+        """Return what an error of DuckDB, or of Arrow below it, means to whoever asked."""
+        if self._files.problem is not None:
+            problem: StateStoreError = self._files.problem
+            return problem
+        text = str(error)
+        # Behind this DuckDB quotes the statement.
+        said = text.partition("\nLINE ")[0]
+        first = "; ".join(line.strip() for line in said.splitlines() if line.strip())
+        if isinstance(error, self._duckdb.CatalogException) and "Table with name" in text:
+            first = f"{first.partition('; ')[0]}; there is {self._known()}"
+        return InvalidArgumentError(f"the query cannot be answered: {first}")
+
+    def _known(self) -> str:
+        names = [view.sql for view in self._views]
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        return f"{', '.join(names[:_MOST_NAMED])}{more}" if names else "no state"
+
+    def _example(self) -> str:
+        return self._views[0].sql if self._views else "a state"
+
+
+def quoted(name: str) -> str:
+    """Return an identifier as SQL quotes it."""
+    return '"{}"'.format(name.replace('"', '""'))
+
+
+def _free(name: str, taken: set[str]) -> str:
+    number, free = 1, name
+    while free.lower() in taken:
+        number += 1
+        free = f"{name}_{number}"
+    return free
+
+
+def _duckdb() -> Any:
+    try:
+        return importlib.import_module("duckdb")
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            "a query needs DuckDB, which is not installed: pip install 'statestore[query]'"
+        ) from error

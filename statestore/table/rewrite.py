@@ -1,0 +1,260 @@
+"""Some keys of a keyed state changed: only the files of their key groups are written anew.
+
+A file is read front to back, its touched key groups are changed, and the others go through as they
+are; every other file of the state is named again. One key group is in memory, and a few small ones
+that lie together. What was read is checked by SHA-256 first, so that damage is not passed on as if
+it were sound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from statestore.errors import StorageError
+from statestore.model.handles import KeyedStateHandle, KeyedStateSlice
+from statestore.model.manifest import KeyedEntry
+from statestore.model.paths import KEY_GROUP
+from statestore.model.state import KeyedState
+from statestore.storage import Storage
+from statestore.table.digest import row_hashes
+from statestore.table.hashing import key_groups
+from statestore.table.keyed import KeyedTarget, write_runs
+from statestore.table.lookup import key_batch, key_group_of
+from statestore.table.runs import checked, null_key_error, null_keys, runs_of
+from statestore.table.scan import read_slices, restored_schema
+from statestore.table.types import arrow_schema, table_of_dicts
+
+__all__ = ["Changes", "Rewritten", "changes_of", "forget", "rewrite"]
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What happens to some key groups: keys whose rows go, and rows that come, by key group.
+
+    A row that comes takes the place of the one with its key, namespace and entry columns. Keys go
+    first.
+    """
+
+    deleted: Mapping[int, tuple[pa.RecordBatch, ...]]
+    put: Mapping[int, pa.Table]
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """The key groups that are touched, ascending."""
+        return tuple(sorted({*self.deleted, *self.put}))
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """A state after changes; ``new`` are those of its files that were written for it.
+
+    ``replaced`` are the files that it no longer names, or with no target would not name. Of rows,
+    ``removed`` went with their key, ``overwritten`` were replaced, and ``added`` came.
+    """
+
+    entry: KeyedEntry
+    new: tuple[KeyedStateHandle, ...]
+    replaced: tuple[KeyedStateHandle, ...]
+    groups: tuple[int, ...]
+    removed: int
+    overwritten: int
+    added: int
+
+    @property
+    def rows(self) -> int:
+        """How many more rows the state has than before."""
+        return self.added - self.removed - self.overwritten
+
+
+def changes_of(
+    state: KeyedState, delete: Iterable[Any], put: Sequence[Mapping[str, Any]]
+) -> Changes:
+    """Return the changes that these keys and rows are, with their key groups.
+
+    Raises InvalidArgumentError for a key or value that does not fit, SchemaMismatchError for a
+    column that the state has not, or NullKeyError.
+    """
+    deleted: dict[int, tuple[pa.RecordBatch, ...]] = {}
+    for key in delete:
+        batch = key_batch(state, key)
+        group = key_group_of(state, batch)
+        deleted[group] = (*deleted.get(group, ()), batch)
+    if not put:
+        return Changes(deleted, {})
+    rows = table_of_dicts(put, state.schema).cast(arrow_schema(state.schema)).combine_chunks()
+    nulls = sum(null_keys(batch, state) for batch in rows.to_batches())
+    if nulls:
+        raise null_key_error(state, nulls)
+    groups = key_groups(
+        [rows.column(name) for name in state.key],
+        max_parallelism=state.max_parallelism,
+        hash_scheme=state.hash_scheme,
+        key_types=state.key_types,
+    )
+    rows = rows.add_column(0, restored_schema(state.schema).field(0), pa.array(groups, pa.int32()))
+    found = {int(group) for group in groups}
+    return Changes(deleted, {group: rows.filter(pa.array(groups == group)) for group in found})
+
+
+def rewrite(
+    storage: Storage, entry: KeyedEntry, changes: Changes, target: KeyedTarget | None
+) -> Rewritten:
+    """Return the state with the changes, its touched files written to ``target``; without one
+    nothing is written, and the entry stays, but all is read and checked.
+
+    Raises MissingFileError or DamagedFileError for a file that is not what was written,
+    DuplicateKeyError, InvalidArgumentError or StorageError; then nothing that was written stays.
+    """
+    work = _Work(storage, entry, changes, target)
+    try:
+        return work.run()
+    except BaseException as error:
+        if target is not None:
+            forget(target.storage, target.folder, work.new, error)
+        raise
+
+
+def forget(
+    storage: Storage, folder: str, handles: Iterable[KeyedStateHandle], reason: BaseException
+) -> None:
+    """Delete files that nothing names yet; what cannot be deleted is noted on the reason."""
+    for handle in handles:
+        try:
+            storage.delete(f"{folder}/{handle.path}")
+        except StorageError as error:
+            reason.add_note(f"its file stays behind: {error}")
+
+
+class _Work:
+    """The files of a state, one after another: named again, or written anew."""
+
+    def __init__(
+        self, storage: Storage, entry: KeyedEntry, changes: Changes, target: KeyedTarget | None
+    ) -> None:
+        self._storage, self._entry, self._changes = storage, entry, changes
+        self._target = target
+        self.new: list[KeyedStateHandle] = []
+        self._removed = self._overwritten = self._added = 0
+
+    def run(self) -> Rewritten:
+        """Go through the touched files, in order."""
+        kept = {*self._entry.handles}
+        replaced: list[KeyedStateHandle] = []
+        for handle, groups in self._by_file():
+            runs = self._changed(handle, groups)
+            if self._target is None:
+                for _ in checked(runs, self._entry.state):
+                    continue
+            else:
+                self.new += write_runs(runs, self._target)
+            if handle is not None:
+                replaced.append(handle)
+        if self._target is not None:
+            kept = {*kept.difference(replaced), *self.new}
+        handles = tuple(sorted(kept, key=lambda handle: handle.key_groups.first))
+        entry = replace(self._entry, handles=handles)
+        new, groups = tuple(self.new), self._changes.groups
+        counts = (self._removed, self._overwritten, self._added)
+        return Rewritten(entry, new, tuple(replaced), groups, *counts)
+
+    def _by_file(self) -> Iterator[tuple[KeyedStateHandle | None, tuple[int, ...]]]:
+        """Yield the files that hold touched key groups, and alone those of no file that get rows.
+
+        A key group within the range of a file of several belongs to it, with rows or without.
+        """
+        groups = self._changes.groups
+        owned: set[int] = set()
+        for handle in self._entry.handles:
+            mine = tuple(group for group in groups if group in handle.key_groups)
+            if mine:
+                owned.update(mine)
+                yield handle, mine
+        for group in groups:
+            if group not in owned and group in self._changes.put:
+                yield None, (group,)
+
+    def _changed(
+        self, handle: KeyedStateHandle | None, groups: tuple[int, ...]
+    ) -> Iterator[pa.Table]:
+        """Yield the rows of a file, in order of key group, with its changes."""
+        waiting = list(groups)
+        for group, rows in _parts(self._rows_of(handle), frozenset(groups)):
+            while waiting and waiting[0] < group:
+                yield from self._fresh(waiting.pop(0))
+            if waiting and waiting[0] == group:
+                waiting.pop(0)
+                rows = self._change(group, rows)
+            if rows.num_rows:
+                yield rows
+        for group in waiting:
+            yield from self._fresh(group)
+
+    def _fresh(self, group: int) -> Iterator[pa.Table]:
+        """Yield the rows that come into a key group which had none."""
+        if group in self._changes.put:
+            self._added += self._changes.put[group].num_rows
+            yield self._changes.put[group]
+
+    def _rows_of(self, handle: KeyedStateHandle | None) -> Iterator[pa.Table]:
+        if handle is None:
+            return iter(())
+        whole = KeyedStateSlice(handle, handle.key_groups, handle.rows)
+        return runs_of(read_slices(self._storage, self._entry, [whole], verify=True))
+
+    def _change(self, group: int, rows: pa.Table) -> pa.Table:
+        state, before = self._entry.state, rows.num_rows
+        for batch in self._changes.deleted.get(group, ()):
+            rows = _without(rows, state.key, batch)
+        self._removed += before - rows.num_rows
+        new = self._changes.put.get(group)
+        if new is None:
+            return rows
+        before = rows.num_rows
+        for batch in new.select(state.identity).combine_chunks().to_batches():
+            rows = _without(rows, state.identity, batch)
+        self._overwritten += before - rows.num_rows
+        self._added += new.num_rows
+        return pa.concat_tables([rows, new])
+
+
+def _parts(runs: Iterable[pa.Table], touched: frozenset[int]) -> Iterator[tuple[int, pa.Table]]:
+    """Yield the rows so that those of each touched key group stand alone; with their first group.
+
+    What lies between stays together: of thousands of small key groups a call for each costs more
+    than its rows.
+    """
+    for run in runs:
+        groups = np.asarray(run.column(KEY_GROUP))
+        inner = np.flatnonzero(np.diff(groups)) + 1
+        starts = [
+            int(at) for at in inner if int(groups[at]) in touched or int(groups[at - 1]) in touched
+        ]
+        # A key group without rows that gets some has its place between two others.
+        starts += [int(np.searchsorted(groups, group)) for group in touched]
+        cuts = sorted({0, *starts, len(groups)})
+        for first, stop in pairwise(cuts):
+            yield int(groups[first]), run.slice(first, stop - first)
+
+
+def _without(rows: pa.Table, names: Sequence[str], gone: pa.RecordBatch) -> pa.Table:
+    """Return the rows that have none of these values in these columns."""
+    kept = []
+    wanted = row_hashes(gone.select(names))
+    for batch in rows.to_batches():
+        values = batch.select(names)
+        # Hashes tell 0.0 from -0.0 and find NaN, which comparing values would not. That two values
+        # share one is as good as impossible, yet here rows would be lost: so they are looked at.
+        like = np.isin(row_hashes(values), wanted)
+        if like.any():
+            exact = {repr(row) for row in gone.select(names).to_pylist()}
+            places = np.flatnonzero(like)
+            found = values.take(pa.array(places)).to_pylist()
+            like[places] = [repr(row) in exact for row in found]
+        kept.append(batch.filter(pa.array(~like)))
+    return pa.Table.from_batches(kept, schema=rows.schema)

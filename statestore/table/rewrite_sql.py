@@ -1,0 +1,179 @@
+"""A keyed state rewritten by an SQL expression over it, in DuckDB where that is installed.
+
+The state is copied into a database on the local disk, which also holds the answer; both are there
+until the files are written, and only pieces of them in memory.
+"""
+
+from __future__ import annotations
+
+import importlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from statestore.errors import InvalidArgumentError, MissingDependencyError, SchemaMismatchError
+from statestore.model.handles import KeyedStateHandle, KeyedStateSlice
+from statestore.model.manifest import KeyedEntry
+from statestore.model.paths import KEY_GROUP
+from statestore.model.state import KeyedState
+from statestore.storage import Storage
+from statestore.table.hashing import key_groups
+from statestore.table.keyed import KeyedTarget, write_runs
+from statestore.table.runs import checked, null_key_error, null_keys, runs_of
+from statestore.table.scan import read_slices, restored_schema
+from statestore.table.types import arrow_schema, schema_of_arrow
+
+__all__ = ["VIEW", "rewrite_by_sql"]
+
+VIEW = "state"
+"""What the state is called in the expression."""
+
+_ANSWER, _GROUPED = "statestore_answer", "statestore_grouped"
+_BATCH_ROWS = 16_384
+# The expression sees the state and nothing else: no file, no variable of the program. Times with a
+# zone are moments: whatever the host's zone, they are read and shown as UTC.
+_SETTINGS = (
+    "SET TimeZone = 'UTC'",
+    "SET enable_progress_bar = false",
+    "SET python_enable_replacements = false",
+    "SET autoinstall_known_extensions = false",
+    "SET autoload_known_extensions = false",
+    "SET enable_external_access = false",
+    "SET lock_configuration = true",
+)
+
+
+def rewrite_by_sql(
+    storage: Storage, entry: KeyedEntry, sql: str, target: KeyedTarget | None
+) -> tuple[tuple[KeyedStateHandle, ...], int]:
+    """Return the files that hold the answer, and its rows; without a target nothing is written.
+
+    The answer has the state's columns, in any order, of types that can be stored as the state's
+    without a loss. Raises MissingDependencyError without DuckDB, InvalidArgumentError for what is
+    no SELECT or cannot be run, SchemaMismatchError, NullKeyError or DuplicateKeyError, and
+    CorruptionError when a file is not what was written.
+    """
+    duckdb = _duckdb()
+    with tempfile.TemporaryDirectory(prefix="statestore-sql-") as folder:
+        connection = duckdb.connect(str(Path(folder, "state.duckdb")))
+        try:
+            _refuse_other_statements(duckdb, connection, sql)
+            _load(connection, storage, entry)
+            _answer(duckdb, connection, sql)
+            runs = runs_of(_in_order(connection, entry.state))
+            if target is not None:
+                handles = write_runs(runs, target)
+                return handles, sum(handle.rows for handle in handles)
+            return (), sum(rows.num_rows for rows in checked(runs, entry.state))
+        finally:
+            connection.close()
+
+
+def _duckdb() -> Any:
+    try:
+        return importlib.import_module("duckdb")
+    except ImportError as error:
+        raise MissingDependencyError(
+            "an SQL expression is run by DuckDB, which is not installed: pip install duckdb"
+        ) from error
+
+
+def _refuse_other_statements(duckdb: Any, connection: Any, sql: str) -> None:
+    try:
+        statements = connection.extract_statements(sql)
+    except duckdb.Error as error:
+        raise _unrunnable(sql, error) from error
+    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+        raise InvalidArgumentError(
+            f"{sql!r} is not one SELECT: give an expression whose answer is the state's new "
+            f"content, such as SELECT * FROM {VIEW} WHERE …"
+        )
+
+
+def _load(connection: Any, storage: Storage, entry: KeyedEntry) -> None:
+    """Copy the state into the database, without its key groups."""
+    whole = [KeyedStateSlice(handle, handle.key_groups, handle.rows) for handle in entry.handles]
+    schema = arrow_schema(entry.state.schema)
+    batches = (
+        batch.select(schema.names) for batch in read_slices(storage, entry, whole, verify=True)
+    )
+    _insert_all(connection, VIEW, schema, batches)
+    for setting in _SETTINGS:
+        connection.execute(setting)
+
+
+def _insert_all(
+    connection: Any, table: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]
+) -> None:
+    connection.register("statestore_rows", schema.empty_table())
+    connection.execute(f"CREATE TABLE {table} AS SELECT * FROM statestore_rows")
+    connection.unregister("statestore_rows")
+    for batch in batches:
+        connection.register("statestore_rows", pa.Table.from_batches([batch]))
+        connection.execute(f"INSERT INTO {table} SELECT * FROM statestore_rows")
+        connection.unregister("statestore_rows")
+
+
+def _answer(duckdb: Any, connection: Any, sql: str) -> None:
+    try:
+        connection.execute(f"CREATE TABLE {_ANSWER} AS {sql.rstrip().rstrip(';')}")
+    except duckdb.Error as error:
+        raise _unrunnable(sql, error) from error
+
+
+def _unrunnable(sql: str, error: Exception) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"{sql!r} cannot be run: {error}; the state is the table {VIEW}, with its stored columns"
+    )
+
+
+def _in_order(connection: Any, state: KeyedState) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the answer in order of key group."""
+    answer = _reader(connection.cursor(), f"SELECT * FROM {_ANSWER}")
+    _refuse_other_columns(answer.schema, state)
+    grouped = (_grouped(batch, state) for batch in answer)
+    _insert_all(connection, _GROUPED, restored_schema(state.schema), grouped)
+    for batch in _reader(connection, f"SELECT * FROM {_GROUPED} ORDER BY {KEY_GROUP}"):
+        yield batch.cast(restored_schema(state.schema))
+
+
+def _reader(connection: Any, query: str) -> Any:
+    """Return the answer as a stream of batches; the method has another name in older releases."""
+    relation = connection.sql(query)
+    stream = getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader
+    return stream(_BATCH_ROWS)
+
+
+def _refuse_other_columns(found: pa.Schema, state: KeyedState) -> None:
+    if sorted(found.names) != sorted(state.schema.names):
+        raise SchemaMismatchError(
+            f"{state} has the columns ({state.schema}), and the answer has "
+            f"({', '.join(found.names)}); select the state's columns, each once"
+        )
+
+
+def _grouped(batch: pa.RecordBatch, state: KeyedState) -> pa.RecordBatch:
+    schema = arrow_schema(state.schema)
+    try:
+        rows = batch.select(schema.names).cast(schema)
+    except pa.ArrowException as error:
+        raise SchemaMismatchError(
+            f"{state} has the columns ({state.schema}), and the answer has "
+            f"({schema_of_arrow(batch.schema)}), which cannot be stored so: {error}; cast them in "
+            "the expression"
+        ) from error
+    nulls = null_keys(rows, state)
+    if nulls:
+        raise null_key_error(state, nulls)
+    groups = key_groups(
+        [rows.column(name) for name in state.key],
+        max_parallelism=state.max_parallelism,
+        hash_scheme=state.hash_scheme,
+        key_types=state.key_types,
+    )
+    return pa.RecordBatch.from_arrays(
+        [pa.array(groups, pa.int32()), *rows.columns], schema=restored_schema(state.schema)
+    )

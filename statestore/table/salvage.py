@@ -1,0 +1,169 @@
+"""Key groups that can still be read, out of damaged files and older ones, into new files."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Generator, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from statestore.errors import DamagedFileError
+from statestore.model.digest import combine
+from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.model.manifest import KeyedEntry, OperatorEntry
+from statestore.storage import Storage
+from statestore.table.digest import row_hashes
+from statestore.table.elements import write_elements
+from statestore.table.groups import (
+    Rows,
+    group_digests,
+    read_groups,
+    sound_elements,
+    sound_groups,
+)
+from statestore.table.keyed import KeyedTarget, write_grouped
+from statestore.table.scan import placed, restored_schema
+from statestore.table.verify import FileCheck, check_file
+
+__all__ = [
+    "WholeGroup",
+    "are_elements_sound",
+    "is_whole",
+    "readable_groups",
+    "rewrite_elements",
+    "rewrite_groups",
+    "whole_groups",
+]
+
+
+@dataclass(frozen=True)
+class WholeGroup:
+    """A key group of a checkpoint whose rows are what was written: how many keys, and some."""
+
+    group: int
+    handle: KeyedStateHandle | None
+    keys: int
+    examples: tuple[dict[str, Any], ...]
+
+
+def readable_groups(
+    storage: Storage, entry: KeyedEntry, handle: KeyedStateHandle
+) -> frozenset[int]:
+    """Return those key groups of a damaged file whose rows are what was written."""
+    every = range(entry.state.max_parallelism)
+    return frozenset(group for group, _ in sound_groups(storage, entry, handle, every))
+
+
+def are_elements_sound(storage: Storage, entry: OperatorEntry) -> bool:
+    """Return whether the elements of a state can be read, though its file is damaged."""
+    return sound_elements(storage, entry) is not None
+
+
+def is_whole(storage: Storage, entry: KeyedEntry | OperatorEntry, handles: Collection[Any]) -> bool:
+    """Return whether these files of a state are what was written, every byte."""
+    checks = []
+    first_row = 0
+    for handle in entry.handles:
+        if handle in handles:
+            checks.append(FileCheck(storage, entry, handle, first_row, deep=True))
+        first_row += handle.rows
+    return all(check_file(check) is None for check in checks)
+
+
+def whole_groups(
+    storage: Storage,
+    entry: KeyedEntry,
+    wanted: Collection[int],
+    damaged: Collection[str],
+    limit: int,
+) -> Iterator[WholeGroup]:
+    """Yield those of the wanted key groups that a checkpoint has whole, or without rows.
+
+    Files named in ``damaged`` are passed over. ``limit`` is how many keys are shown, of all of them
+    together.
+    """
+    left = set(wanted)
+    for handle in entry.handles:
+        held = {group for group, _, _ in group_digests(handle)} & left
+        left -= held
+        if not held or f"{entry.table.path}/{handle.path}" in damaged:
+            continue
+        for group, rows in sound_groups(storage, entry, handle, held):
+            keys, examples = _keys(rows, entry.state.key, limit)
+            limit -= len(examples)
+            yield WholeGroup(group, handle, keys, examples)
+    for group in sorted(left):
+        yield WholeGroup(group, None, 0, ())
+
+
+def rewrite_groups(
+    storage: Storage,
+    entry: KeyedEntry,
+    handle: KeyedStateHandle,
+    groups: Collection[int],
+    others: Sequence[tuple[KeyedEntry, Collection[int]]],
+    target: KeyedTarget,
+) -> tuple[KeyedStateHandle, ...]:
+    """Write key groups of a damaged file, and others of other checkpoints, as new files.
+
+    Raises DamagedFileError when rows are not what they were found to be, or StorageError; then none
+    of the new files is left.
+    """
+    sources = [(entry, frozenset(groups)), *((one, frozenset(own)) for one, own in others)]
+    streams: list[Generator[tuple[int, Rows]]] = [
+        sound_groups(storage, entry, handle, sources[0][1])
+    ]
+    streams += [read_groups(storage, one, own) for one, own in sources[1:]]
+    schema = restored_schema(entry.state.schema)
+    with ExitStack() as stack:
+        for stream in streams:  # when writing fails their files are closed here, and not later
+            stack.callback(stream.close)
+        merged = heapq.merge(*streams, key=itemgetter(0))
+        batches = (placed(batch, group, schema) for group, rows in merged for batch in rows)
+        handles = write_grouped(batches, target)
+    wanted = [
+        (rows, digest)
+        for one, own in sources
+        for part in ([handle] if one is entry else one.handles)
+        for group, rows, digest in group_digests(part)
+        if group in own
+    ]
+    expected = sum(rows for rows, _ in wanted), combine(digest for _, digest in wanted)
+    if (sum(h.rows for h in handles), combine(h.digest for h in handles)) != expected:
+        for written in handles:
+            target.storage.delete(f"{target.folder}/{written.path}")
+        raise DamagedFileError(
+            f"the rows of {entry.state} in {storage.url}/{entry.table.path}/{handle.path} can be "
+            "read no more as they could a moment ago; salvage the checkpoint again"
+        )
+    return handles
+
+
+def rewrite_elements(
+    storage: Storage, entry: OperatorEntry, checkpoint_id: int
+) -> tuple[OperatorStateHandle, ...]:
+    """Write the elements of a damaged file, which can be read, as a new one.
+
+    Raises DamagedFileError when they no longer can be, or StorageError.
+    """
+    elements = sound_elements(storage, entry)
+    if elements is None:
+        raise DamagedFileError(
+            f"the elements of {entry.state} can be read no more as they could a moment ago; "
+            "salvage the checkpoint again"
+        )
+    return write_elements(elements, entry.state, storage, entry.table.path, checkpoint_id)
+
+
+def _keys(rows: Rows, key: Sequence[str], limit: int) -> tuple[int, tuple[dict[str, Any], ...]]:
+    """Return how many keys the rows have, and the first of them."""
+    table = pa.Table.from_batches(rows).select(list(key))
+    hashes = np.concatenate([row_hashes(batch) for batch in table.to_batches()])
+    _, places = np.unique(hashes, return_index=True)
+    shown = np.sort(places)[: max(limit, 0)]
+    return len(places), tuple(table.take(pa.array(shown)).to_pylist())

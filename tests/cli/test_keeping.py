@@ -1,0 +1,98 @@
+"""``savepoint``, ``pin``, ``unpin``, ``expire`` and ``gc``, as they are typed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from statestore import StateStore
+from statestore.cli.spans import span_seconds
+from statestore.model.paths import pin_path, savepoint_path
+
+Run = Callable[..., Result]
+
+
+def test_a_savepoint_is_made_listed_used_and_deleted(run: Run, damaged: Path) -> None:
+    made = run("savepoint", "before-upgrade", "--checkpoint", 1, "--store", damaged)
+    assert made.stdout == f"savepoint before-upgrade of {damaged} keeps checkpoint 1\n"
+    done = run("expire", "--retain", 1, "--store", damaged)
+    assert "checkpoint 1 is held by savepoint 'before-upgrade'" in done.stdout
+    (listed,) = json.loads(run("list", "--store", damaged, "--output", "json").stdout)["savepoints"]
+    assert (listed["name"], listed["id"], listed["expired"]) == ("before-upgrade", 1, False)
+    assert "before-upgrade   1" in run("list", "--store", damaged).stdout
+    for verb in (["show"], ["verify"], ["plan", "--parallelism", 2]):
+        assert run(*verb, "before-upgrade", "--store", damaged).exit_code == 0
+    found = run(
+        *("get", "u17", "before-upgrade", "--operator", "totals-by-user", "--state", "totals"),
+        *("--store", damaged, "--output", "json"),
+    )
+    assert json.loads(found.stdout)["id"] == 1
+    wrong = run("show", "befor-upgrade", "--store", damaged)
+    assert wrong.exit_code == 10
+    assert "no savepoint 'befor-upgrade' in" in wrong.stderr
+    assert "there is 'before-upgrade'" in wrong.stderr
+    assert run("savepoint", "x", "--delete", "--checkpoint", 1, "--store", damaged).exit_code == 2
+    gone = run("savepoint", "--delete", "before-upgrade", "--store", damaged, "--output", "json")
+    assert json.loads(gone.stdout)["deleted"] is True
+    assert StateStore.open(str(damaged)).savepoints() == ()
+
+
+def test_a_pin_prints_its_token_alone(run: Run, damaged: Path) -> None:
+    token = run("pin", "--lease", "2h", "--holder", "me", "--store", damaged).stdout.strip()
+    (pin,) = json.loads(run("list", "--store", damaged, "--output", "json").stdout)["pins"]
+    assert (pin["token"], pin["id"], pin["holder"], pin["over"]) == (token, 2, "me", False)
+    wrong = run("unpin", "x", "--store", damaged)
+    assert (wrong.exit_code, token in wrong.stderr) == (10, True)
+    assert run("unpin", token, "--store", damaged).exit_code == 0
+    assert run("pin", "--lease", "2", "--store", damaged).exit_code == 2
+    assert run("pin", "--lease", "0", "--store", damaged).exit_code == 2
+
+
+def test_gc_says_what_it_removed_and_why_the_rest_stays(run: Run, damaged: Path) -> None:
+    run("expire", "--retain", 1, "--store", damaged)
+    first = json.loads(run("gc", "--store", damaged, "--output", "json").stdout)
+    assert first["removed"] == {"files": 0, "size_bytes": 0}
+    assert first["young"]["files"] == first["live"]["files"] == 213
+    planned = run("gc", "--minimum-age", 0, "--dry-run", "--store", damaged)
+    assert planned.stdout.startswith("would remove ")
+    done = json.loads(run("gc", "--minimum-age", 0, "--store", damaged, "--output", "json").stdout)
+    assert (done["removed"], done["manifests"], done["held"]) == (first["young"], [1], [])
+    assert run("verify", "--all", "--deep", "--store", damaged).exit_code == 0
+
+
+def test_a_damaged_hold_is_named_and_can_be_let_go_of(run: Run, damaged: Path) -> None:
+    """Nothing is given up or collected beside it."""
+    for name in (savepoint_path("audit"), pin_path("00")):
+        (damaged / name).parent.mkdir(exist_ok=True)
+        (damaged / name).write_text("{")
+    for verb in (["list"], ["expire", "--retain", 1], ["gc"]):
+        done = run(*verb, "--store", damaged)
+        assert (done.exit_code, "is damaged" in done.stderr) == (13, True)
+    assert run("unpin", "00", "--store", damaged).exit_code == 0
+    gone = run("savepoint", "--delete", "audit", "--store", damaged)
+    assert (gone.exit_code, "was damaged" in gone.stdout) == (0, True)
+    assert run("gc", "--store", damaged).exit_code == 0
+
+
+def test_expire_wants_a_number_or_an_age(run: Run, damaged: Path) -> None:
+    assert run("expire", "--store", damaged).exit_code == 2
+    done = run("expire", "--older-than", "1ms", "--store", damaged, "--output", "json")
+    assert json.loads(done.stdout)["expired"] == [1]
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("15min", 900), ("15m", 900), ("1.5h", 5400), ("7d", 604_800), ("0", 0)],
+)
+def test_spans(text: str, seconds: float) -> None:
+    assert span_seconds(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "5", "-1h", "2 hours", "h", "1e3s"])
+def test_what_is_no_span_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is no span of time"):
+        span_seconds(text)

@@ -1,0 +1,119 @@
+"""``statestore copy``, ``purge`` and ``edit``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from statestore import StateStore
+
+Run = Callable[..., Result]
+
+TOTALS = ("--operator", "totals-by-user", "--state", "totals")
+
+
+def document(done: Result) -> dict[str, object]:
+    assert (done.exit_code, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_copy_says_what_the_target_lacked(run: Run, fraud: Path) -> None:
+    planned = run("copy", "--to", "backup", "--dry-run", "--store", fraud)
+    assert planned.stdout.startswith(f"would copy checkpoint 2 of {fraud} to ")
+    assert not Path("backup").exists()
+    done = run("copy", "1", "--to", "backup", "--as-savepoint", "old", "--store", fraud)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.endswith("  savepoint old\n")
+    assert StateStore.open("backup").savepoints()[0].name == "old"
+    again = run("copy", "1", "--to", "backup", "--store", fraud)
+    assert "was copied before: it is checkpoint 1 of" in again.stdout
+    found = document(run("copy", "--to", "backup", "--store", fraud, "--output", "json"))
+    manifest = StateStore.open(str(fraud)).manifest()
+    assert (found["id"], found["new_id"], found["found"]) == (2, 2, False)
+    assert found["copied_bytes"] == found["size_bytes"] == manifest.size_bytes
+    assert run("verify", "--all", "--deep", "--store", "backup").exit_code == 0
+
+
+def test_a_purge_names_what_is_replaced_and_the_check_what_is_left(run: Run, damaged: Path) -> None:
+    store = ("--store", damaged)
+    key = ("purge", "--operator", "totals-by-user", "--key", "u117")
+    planned = document(run(*key, "--all", "--dry-run", *store, "--output", "json"))
+    assert [one["new_id"] for one in planned["replaced"]] == [None, None]  # type: ignore[attr-defined]
+    done = run(*key, "--all", *store)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.startswith("removed the key of operator totals-by-user from 2 checkpoints")
+    assert StateStore.open(str(damaged)).checkpoints() == (3, 4)
+    left = run(*key, "--check", *store)
+    assert left.exit_code == 1
+    assert left.stderr.startswith("error: the key is still in 4 files")
+    assert run("gc", "--minimum-age", "0", *store).exit_code == 0
+    gone = run(*key, "--check", *store)
+    assert (gone.exit_code, gone.stderr) == (0, "")
+    assert gone.stdout.startswith("the key is gone from")
+    search = document(run(*key, "--check", *store, "--output", "json"))
+    assert (search["gone"], search["found"], search["searched_bytes"]) == (True, [], True)
+    nothing = run(*key, "--all", *store)
+    assert nothing.stdout.startswith("no kept checkpoint of")
+
+
+@pytest.mark.parametrize("options", [[], ["--all", "--check"], ["--all", "--checkpoint", "1"]])
+def test_a_purge_asks_from_where(run: Run, fraud: Path, options: list[str]) -> None:
+    words = ("purge", "--operator", "totals-by-user", "--key", "u1", "--store", fraud)
+    done = run(*words, *options)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "give one of --checkpoint N, --all and --check" in done.stderr
+
+
+def test_a_key_of_several_columns(run: Run, damaged: Path) -> None:
+    words = ("purge", "--uid", "totals-by-shop", "--key", '["DE", 17]', "--all")
+    done = document(run(*words, "--store", damaged, "--output", "json"))
+    (state,) = done["replaced"][0]["states"]  # type: ignore[index]
+    assert (state["name"], state["rows"]) == ("totals", 1)
+    left = run("get", '["DE", 17]', "--operator", "totals-by-shop", "--state", "totals")
+    assert left.exit_code == 2
+    words = ("get", '["DE", 17]', "--operator", "totals-by-shop", "--state", "totals")
+    assert run(*words, "--store", damaged).stdout.startswith("no rows of key")
+    edit = ("edit", "--operator", "totals-by-shop", "--state", "totals")
+    done = document(run(*edit, "--delete", '["DE", 18]', "--store", damaged, "--output", "json"))
+    assert (done["rows_before"], done["rows_after"], done["deleted"]) == (2, 1, 1)
+
+
+def test_an_edit_says_what_was_changed(run: Run, damaged: Path) -> None:
+    row = '{"user_id": "u3", "total": 0}'
+    words = ("edit", *TOTALS, "--delete", "u17", "--put", row, "--store", damaged)
+    planned = run(*words, "--dry-run")
+    assert planned.stdout.startswith("would edit state totals of operator totals-by-user")
+    done = document(run(*words, "--output", "json"))
+    assert (done["id"], done["new_id"], done["operator"]) == (2, 3, "totals-by-user")
+    assert (done["rows_before"], done["rows_after"]) == (200, 199)
+    again = run("edit", *TOTALS, "--delete", "u17", "--store", damaged)
+    assert again.stdout.startswith("nothing to change in state totals")
+    sql = run("edit", *TOTALS, "--sql", "SELECT * FROM state LIMIT 7", "--store", damaged)
+    assert "199 before, 7 after" in sql.stdout
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "message"),
+    [
+        ([], 2, "nothing to change: give --delete KEY, --put JSON, or --sql SELECT"),
+        (["--put", "{"], 2, "'{' is no row of state 'totals'"),
+        (["--put", "[1]"], 2, "'[1]' is no row of state 'totals'"),
+        (["--put", '{"user": "u3"}'], 2, "is no row of state 'totals'"),
+        (["--put", '{"total": 3}'], 2, "1 row of state 'totals' of operator"),
+        (["--sql", "SELECT 1 AS a"], 12, "state 'totals' of operator 'totals-by-user' has the"),
+        (["--delete", "u1", "--sql", "SELECT 1"], 2, "an edit is one of three"),
+        (["--delete", "u1", "--checkpoint", "9"], 10, "no checkpoint 9"),
+    ],
+)
+def test_what_goes_wrong_is_one_sentence(
+    run: Run, fraud: Path, change: list[str], code: int, message: str
+) -> None:
+    done = run("edit", *TOTALS, *change, "--store", fraud)
+    assert (done.exit_code, done.stdout) == (code, "")
+    assert message in done.stderr

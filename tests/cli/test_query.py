@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+Run = Callable[..., Result]
+
+
+def test_an_answer_as_text(run: Run, fraud: Path) -> None:
+    done = run(
+        "query", "SELECT user_id, n FROM per_country WHERE n < 2 ORDER BY n", "--store", fraud
+    )
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert [line.split() for line in done.stdout.splitlines()] == [
+        ["user_id", "n"],
+        ["u0", "0"],
+        ["u1", "1"],
+    ]
+
+
+def test_an_answer_as_json(run: Run, fraud: Path) -> None:
+    sql = 'SELECT card, total FROM "totals-by-card".totals ORDER BY card LIMIT 2'
+    done = run("query", sql, "--checkpoint", "1", "--store", fraud, "--output", "json")
+    document = json.loads(done.stdout)
+    assert document["columns"] == [
+        {"name": "card", "type": "int64"},
+        {"name": "total", "type": "double"},
+    ]
+    assert (document["id"], document["rows"], document["cut"]) == (
+        1,
+        [[-5, 1.5], [0, "NaN"]],
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("limit", "count", "cut"), [("3", 3, True), ("200", 200, False), ("0", 200, False)]
+)
+def test_rows_are_limited(run: Run, fraud: Path, limit: str, count: int, cut: bool) -> None:
+    arguments = ("query", "SELECT * FROM per_country", "--limit", limit, "--store", fraud)
+    document = json.loads(run(*arguments, "--output", "json").stdout)
+    assert (len(document["rows"]), document["cut"]) == (count, cut)
+    assert ("there are more, and --limit 0 gives all" in run(*arguments).stdout) is cut
+
+
+def test_the_views_are_listed(run: Run, fraud: Path) -> None:
+    done = run("query", "--tables", "--store", fraud, "--output", "json")
+    views = json.loads(done.stdout)["views"]
+    assert [
+        (view["view"], view["rows"]) for view in views if view["operator"] != "orders-source"
+    ] == [
+        ('"totals-by-card"."totals"', 3),
+        ('"totals-by-shop"."totals"', 3),
+        ('"totals-by-user"."totals"', 200),
+        ('"per_country"', 200),
+    ]
+    lines = run("query", "--tables", "--store", fraud).stdout.splitlines()
+    assert any(line.split()[:2] == ['"per_country"', "200"] for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "give one SQL statement, or --tables"),
+        (("SELECT 1", "--tables"), "give one SQL statement, or --tables"),
+        (("SELECT * FROM nobody",), 'nobody does not exist!; there is "offsets", "files"'),
+        (("DROP VIEW per_country",), "a query only asks"),
+    ],
+)
+def test_what_is_no_question_is_refused(
+    run: Run, fraud: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    done = run("query", *arguments, "--store", fraud)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert message in done.stderr
+
+
+def test_an_error_is_all_that_a_process_prints(fraud: Path, damaged: Path) -> None:
+    """DuckDB and Arrow leave nothing on stderr, whether they answer or fail."""
+    for path in damaged.rglob("0000000002-*.parquet"):
+        path.unlink()
+    for folder, code in ((fraud, 0), (damaged, 13)):
+        words = ["query", "SELECT sum(n) AS s FROM per_country", "--store", str(folder)]
+        command = [sys.executable, "-m", "statestore", *words]
+        root = Path(__file__).parents[2]
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stderr
+        assert done.stderr.count("\n") == (1 if code else 0)
+
+
+def test_a_key_of_all_states(run: Run, fraud: Path) -> None:
+    done = run("get", "u17", "--store", fraud)
+    assert (done.exit_code, done.stderr) == (0, "")
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert lines[0] == ["operator", "state", "row"]
+    assert ["totals-by-user", "totals", "user_id", "u17,", "total", "17"] in lines
+    assert any(line[1] == "per_country" for line in lines)
+    assert "skipped state 'totals' of operator 'totals-by-card', whose key is (card long)" in (
+        done.stdout
+    )
+
+
+def test_a_key_of_all_states_as_json(run: Run, fraud: Path) -> None:
+    done = run("get", "--store", fraud, "--output", "json", "--state", "totals", "--", "-5", "1")
+    document = json.loads(done.stdout)
+    assert [(s["operator"], s["rows"]) for s in document["states"]] == [
+        ("totals-by-card", [{"card": -5, "total": 1.5}]),
+        ("totals-by-user", []),
+    ]
+    assert [s["operator"] for s in document["skipped"]] == ["totals-by-shop"]
+    assert (document["id"], document["key"]) == (1, "-5")

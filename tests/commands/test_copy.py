@@ -1,0 +1,285 @@
+"""A checkpoint in another store: the same rows, checked bytes, and nothing copied twice."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statestore import StateStore
+from statestore.errors import (
+    CheckpointNotFoundError,
+    DamagedFileError,
+    InvalidArgumentError,
+    MissingFileError,
+    ParallelismError,
+    SchemaMismatchError,
+    StorageError,
+)
+from statestore.model.manifest import Manifest
+from statestore.model.paths import tombstone_path
+from statestore.storage import LocalStorage
+from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
+from tests.damage import change_unread_byte, files_of, fill
+from tests.faults.cases import copy_of, over, take, whole
+
+KILLED = """
+import sys
+from statestore.storage import LocalStorage
+from statestore.testing.faults import Fault, FaultKind, FaultyStorage
+from tests.faults.cases import over
+source, target, at = sys.argv[1:]
+storage = FaultyStorage(LocalStorage(target), Fault(int(at), FaultKind.KILLED))
+over(LocalStorage(source)).copy("latest", over(storage))
+"""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> StateStore:
+    store = over(LocalStorage(str(tmp_path / "source")))
+    take(store, 1)
+    take(store, 2)
+    return store
+
+
+def opened(path: Path) -> StateStore:
+    return StateStore.open(str(path), table_format="parquet")
+
+
+def named(manifest: Manifest) -> set[str]:
+    return {f"{e.table.path}/{file.path}" for e in manifest.entries for file in e.handles}
+
+
+def test_a_copy_is_the_checkpoint_under_the_next_id(source: StateStore, tmp_path: Path) -> None:
+    target = opened(tmp_path / "target")
+    take(target, 1)
+    done = source.copy(2, target)
+    assert (done.checkpoint_id, done.new_id, done.found) == (2, 2, False)
+    whole(target, 1)
+    whole(target, 2)
+    assert target.verify("all", deep=True).is_sound
+    old, new = source.manifest(2), target.manifest(2)
+    assert named(old) == named(new)
+    assert [e.digest for e in old.entries] == [e.digest for e in new.entries]
+    assert (done.copied_files, done.copied_bytes) == (old.files, old.size_bytes)
+    origin = new.origin or {}
+    told = (origin["command"], origin["store"], origin["checkpoint"])
+    assert told == ("copy", old.store_id, 2)
+    take(target, 3)
+    assert target.checkpoints() == (1, 2, 3)
+
+
+def test_a_copy_of_every_kind_of_state(tmp_path: Path) -> None:
+    source = fill(tmp_path / "source")
+    done = source.copy("latest", str(tmp_path / "target"))
+    target = opened(tmp_path / "target")
+    assert target.checkpoints() == (done.new_id,) == (1,)
+    report = target.verify(deep=True)
+    assert report.is_sound
+    assert (report.rows, report.size_bytes) == (source.manifest().rows, done.size_bytes)
+
+
+def test_the_same_one_is_not_copied_twice(source: StateStore, tmp_path: Path) -> None:
+    target = opened(tmp_path / "target")
+    first = source.copy(1, target)
+    take(target, 9)
+    again = source.copy(1, target)
+    assert (again.new_id, again.found, again.copied_bytes) == (first.new_id, True, 0)
+    assert target.checkpoints() == (1, 2)
+
+
+def test_only_what_the_target_lacks_is_copied(source: StateStore, tmp_path: Path) -> None:
+    """A checkpoint that shares files with one that was copied before."""
+    target = opened(tmp_path / "target")
+    source.copy(2, target)
+    edited = source.edit("users", "totals", delete=["a"])
+    planned = source.copy("latest", target, dry_run=True)
+    done = source.copy("latest", target)
+    assert done.copied_bytes == edited.size_bytes
+    assert (planned.new_id, planned.copied_files) == (None, done.copied_files)
+    assert done.copied_files == edited.files < done.files
+    assert target.verify("all", deep=True).is_sound
+
+
+def test_a_savepoint_is_one_in_the_target(source: StateStore, tmp_path: Path) -> None:
+    target = opened(tmp_path / "target")
+    source.savepoint("before", 1)
+    assert source.copy("before", target).savepoint == "before"
+    assert source.copy("before", target, as_savepoint="january").found
+    found = {one.name: one.checkpoint_id for one in target.savepoints()}
+    assert found == {"before": 1, "january": 1}
+    assert target.restore(checkpoint="before").checkpoint_id == 1
+    with pytest.raises(InvalidArgumentError, match="has a savepoint 'before' already"):
+        source.copy(2, target, as_savepoint="before")
+    assert target.checkpoints() == (1,)
+    with pytest.raises(InvalidArgumentError, match="cannot be called 'latest'"):
+        source.copy(2, target, as_savepoint="latest")
+    with pytest.raises(CheckpointNotFoundError, match="no savepoint 'befor'"):
+        source.copy("befor", target)
+
+
+def test_an_expired_savepoint_can_be_copied(source: StateStore, tmp_path: Path) -> None:
+    source.savepoint("before", 1)
+    LocalStorage(source.url).put_if_absent(tombstone_path(1), b"{}")
+    target = opened(tmp_path / "target")
+    source.copy("before", target)
+    whole(target, 1)
+
+
+def test_a_dry_run_makes_nothing(source: StateStore, tmp_path: Path) -> None:
+    planned = source.copy(1, str(tmp_path / "target"), dry_run=True)
+    assert not (tmp_path / "target").exists()
+    manifest = source.manifest(1)
+    assert (planned.copied_files, planned.copied_bytes) == (manifest.files, manifest.size_bytes)
+
+
+def test_progress_is_in_bytes_and_ends_with_all(source: StateStore, tmp_path: Path) -> None:
+    heard: list[tuple[int, int]] = []
+    size = source.copy(
+        1, str(tmp_path / "t"), on_progress=lambda *two: heard.append(two)
+    ).size_bytes
+    assert heard[0] == (0, size)
+    assert heard[-1] == (size, size)
+    assert heard == sorted(heard)
+
+
+def test_a_file_that_is_not_what_was_written_is_not_copied(tmp_path: Path) -> None:
+    """I5: a changed byte that no reader looks at is found; so is a missing file."""
+    source = fill(tmp_path / "source")
+    path = files_of(source, "map")[0]
+    raw = path.read_bytes()
+    change_unread_byte(path)
+    target = opened(tmp_path / "target")
+    with pytest.raises(DamagedFileError, match=path.name):
+        source.copy("latest", target)
+    assert target.checkpoints() == ()
+    assert not (Path(target.url) / path.relative_to(source.url)).exists()
+    path.unlink()
+    with pytest.raises(MissingFileError, match=path.name):
+        source.copy("latest", target)
+    path.write_bytes(raw)
+    source.copy("latest", target)
+    assert target.verify(deep=True).is_sound
+
+
+def test_a_file_of_the_target_that_a_checkpoint_names_is_not_replaced(
+    source: StateStore, tmp_path: Path
+) -> None:
+    target = opened(tmp_path / "target")
+    source.copy(2, target)
+    source.edit("users", "totals", delete=["a"])
+    name = Path(files_of(source, "routes")[0]).relative_to(source.url)
+    path = Path(target.url) / name
+    raw = path.read_bytes()
+    path.write_bytes(raw[:-1])
+    with pytest.raises(DamagedFileError, match=r"a checkpoint of .* names it"):
+        source.copy("latest", target)
+    assert path.read_bytes() == raw[:-1]
+    path.write_bytes(raw)
+    source.copy("latest", target)
+
+
+def test_a_store_with_other_keys_is_refused(source: StateStore, tmp_path: Path) -> None:
+    """I3."""
+    wide, other = opened(tmp_path / "wide"), opened(tmp_path / "other")
+    for target, groups, key in ((wide, 64, "user"), (other, 2, "who")):
+        with target.snapshot(parallelism=2) as checkpoint:
+            rows = [{key: "a", "n": 1}]
+            checkpoint.keyed("users", "totals", rows, key=key, max_parallelism=groups)
+    with pytest.raises(ParallelismError, match="max parallelism 64"):
+        source.copy(1, wide)
+    with pytest.raises(SchemaMismatchError, match="who"):
+        source.copy(1, other)
+    assert (wide.checkpoints(), other.checkpoints()) == ((1,), (1,))
+
+
+def test_the_store_itself_is_refused(source: StateStore) -> None:
+    with pytest.raises(InvalidArgumentError, match="is the store itself"):
+        source.copy(1, source.url)
+
+
+def killed(source: StateStore, target: Path, at: int) -> None:
+    words = [sys.executable, "-c", KILLED, source.url, str(target), str(at)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def test_a_copy_that_was_killed_goes_on(source: StateStore, tmp_path: Path) -> None:
+    """I10: only files that were not whole when it was killed are copied again."""
+    counted = calls_of(
+        LocalStorage(str(tmp_path / "counted")),
+        lambda storage: source.copy("latest", over(storage)),
+    )
+    writes = [call.number for call in counted if call.operation == "write"]
+    size = source.manifest().size_bytes
+    again: list[int] = []
+    for number, at in enumerate((writes[0], writes[len(writes) // 2], writes[-1], len(counted))):
+        folder = tmp_path / f"target {number}"
+        killed(source, folder, at)
+        kept = {p.relative_to(folder): p for p in folder.rglob("*.parquet")}
+        wholly = sum(
+            path.stat().st_size
+            for name, path in kept.items()
+            if path.read_bytes() == (Path(source.url) / name).read_bytes()
+        )
+        target = opened(folder)
+        done = source.copy("latest", target)
+        assert done.copied_bytes == (0 if done.found else size - wholly)
+        again.append(done.copied_bytes)
+        whole_one(target, done.new_id)
+    assert again[0] > again[1] > again[2] >= again[3] == 0
+
+
+def whole_one(target: StateStore, number: int | None) -> None:
+    """The copy of checkpoint 2, under another number."""
+    assert target.checkpoints() == (number,)
+    report = target.verify("all", deep=True)
+    assert report.is_sound
+    assert report.strays == ()
+
+
+STOPPING = [FaultKind.ERROR, FaultKind.ANSWER_LOST, FaultKind.ANSWER_WRONG, FaultKind.TRUNCATED]
+
+
+@pytest.mark.parametrize("kind", STOPPING)
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_whatever_call_fails_it_can_be_run_again(
+    source: StateStore, tmp_path: Path, kind: FaultKind, side: str
+) -> None:
+    """I4, I5, I10: nothing is half visible in the target, and the next run finishes."""
+    base = opened(tmp_path / "base")
+    take(base, 1)
+    before = base.verify("all", deep=True)
+    assert before.is_sound
+
+    def run(storage: Any, other: Path) -> None:
+        if side == "source":
+            over(storage).copy("latest", opened(other), as_savepoint="kept")
+        else:
+            source.copy("latest", over(storage), as_savepoint="kept")
+
+    folder = Path(source.url) if side == "source" else copy_of(Path(base.url), tmp_path / "c")
+    calls = calls_of(
+        LocalStorage(str(folder)), lambda s: run(s, copy_of(Path(base.url), tmp_path / "o"))
+    )
+    struck = 0
+    for call in calls:
+        if not Fault(call.number, kind).strikes(call) or call.operation == "sync":
+            continue
+        struck += 1
+        target = copy_of(Path(base.url), tmp_path / "target")
+        at = LocalStorage(source.url if side == "source" else str(target))
+        try:
+            run(FaultyStorage(at, Fault(call.number, kind)), target)
+        except (StorageError, DamagedFileError, MissingFileError):
+            whole(opened(target), 1)
+        done = source.copy("latest", opened(target), as_savepoint="kept")
+        store = opened(target)
+        assert store.checkpoints() == (1, done.new_id)
+        assert store.verify("all", deep=True).is_sound
+        assert [one.checkpoint_id for one in store.savepoints()] == [done.new_id]
+    assert struck or side == "source"

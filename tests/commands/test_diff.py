@@ -1,0 +1,369 @@
+"""What tells two checkpoints apart is named, all of it, and equal key groups are never read."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from statestore.errors import (
+    CheckpointNotFoundError,
+    DamagedFileError,
+    InvalidArgumentError,
+    StateNotFoundError,
+    StorageError,
+)
+from statestore.model.diff import CheckpointDifference, Other, StateDifference
+from statestore.model.graph import JobGraph
+from statestore.model.state import Layout
+from statestore.storage import LocalStorage
+from statestore.store import StateStore
+from statestore.table import compare
+from statestore.table.groups import group_digests
+from statestore.table.writing import ParquetOptions
+from statestore.testing.counting import CountingStorage
+from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
+
+GROUPS = 16
+Rows = dict[str, int]
+
+
+def over(folder: Path, layout: str = "partitioned") -> StateStore:
+    options = ParquetOptions(layout=layout, row_group_rows=16)
+    storage = CountingStorage(str(folder))
+    return StateStore.over(storage, table_format="parquet", parquet=options)
+
+
+def take(store: StateStore, rows: Rows, **options: Any) -> int:
+    layout = options.pop("layout", None)
+    table = pa.table(
+        {"user": pa.array([*rows], pa.string()), "n": pa.array([*rows.values()], pa.int64())}
+    )
+    with store.snapshot(parallelism=options.pop("parallelism", 1)) as checkpoint:
+        options = {"max_parallelism": GROUPS} | options
+        checkpoint.keyed("users", "totals", table, key="user", layout=layout, **options)
+    return checkpoint.id
+
+
+def users(first: int, stop: int, value: int = 0) -> Rows:
+    return {f"u{i:03}": i + value for i in range(first, stop)}
+
+
+def one(difference: CheckpointDifference) -> StateDifference:
+    (state,) = difference.states
+    return state
+
+
+def counts(state: StateDifference) -> tuple[int, int, int]:
+    return state.added, state.removed, state.changed
+
+
+def opened(store: StateStore) -> Counter[str]:
+    """Return how often each data file was opened."""
+    storage = store._storage
+    assert isinstance(storage, CountingStorage)
+    found = {n: k for n, k in storage.opened.items() if n.endswith(".parquet")}
+    storage.opened.clear()
+    return Counter(found)
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+contents = st.dictionaries(st.sampled_from([f"u{i}" for i in range(30)]), st.integers(0, 2))
+
+
+@settings(max_examples=40, deadline=None)
+@given(contents, contents, st.sampled_from(Layout), st.sampled_from(Layout), st.integers(0, 40))
+def test_rows_are_compared_as_dictionaries_are(
+    a: Rows, b: Rows, layout_a: Layout, layout_b: Layout, keys: int
+) -> None:
+    """Whatever the layouts: counts, counts per key group, and examples."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = over(Path(folder))
+        take(store, a, layout=layout_a)
+        take(store, b, layout=layout_b)
+        state = one(store.diff(1, 2, keys=keys))
+        added, removed = {*b} - {*a}, {*a} - {*b}
+        changed = {user for user in {*a} & {*b} if a[user] != b[user]}
+        assert counts(state) == (len(added), len(removed), len(changed))
+        assert state.differs == (a != b)
+        for index, name in enumerate(("added", "removed", "changed")):
+            assert sum(getattr(g, name) for g in state.key_groups) == counts(state)[index]
+        assert len(state.examples) == min(keys, sum(counts(state)))
+        for example in state.examples:
+            user = example.identity["user"]
+            assert user in {"added": added, "removed": removed, "changed": changed}[example.change]
+            assert example.a == (None if user in added else {"user": user, "n": a[user]})
+            assert example.b == (None if user in removed else {"user": user, "n": b[user]})
+            (row,) = (store.restore(checkpoint=2 if user in b else 1),)
+            group = row.keyed("users", "totals").subtask(0).read_all().to_pylist()
+            assert example.key_group in {r["key_group"] for r in group if r["user"] == user}
+
+
+@pytest.mark.parametrize("layout_a", Layout)
+@pytest.mark.parametrize("layout_b", Layout)
+def test_equal_key_groups_are_never_read(tmp_path: Path, layout_a: str, layout_b: str) -> None:
+    """I8: one changed key costs one key group of either side, in which layout they lie."""
+    store = over(tmp_path / "store")
+    rows = users(0, 300)
+    take(store, rows, layout=layout_a)
+    take(store, rows | {"u007": -1}, layout=layout_b)
+    opened(store)
+    difference = store.diff(1, 2)
+    state = one(difference)
+    assert counts(state) == (0, 0, 1)
+    assert (state.key_groups_differing, state.key_groups_read) == (1, 1)
+    (group,) = state.key_groups
+    read = opened(store)
+    expected = Counter(
+        f"{entry.table.path}/{handle.path}"
+        for entry in (store.manifest(1).keyed[0], store.manifest(2).keyed[0])
+        for handle in entry.handles
+        if group.key_group in {g for g, _, _ in group_digests(handle)}
+    )
+    assert read == expected
+    assert len(expected) == 2
+    for side in (difference.a, difference.b):
+        assert 0 < side.bytes_read < side.size_bytes * (1 / 2)
+
+
+@pytest.mark.parametrize("layout_a", Layout)
+@pytest.mark.parametrize("layout_b", Layout)
+def test_of_equal_checkpoints_nothing_is_read(tmp_path: Path, layout_a: str, layout_b: str) -> None:
+    store = over(tmp_path / "store")
+    take(store, users(0, 300), layout=layout_a)
+    take(store, users(0, 300), layout=layout_b)
+    opened(store)
+    difference = store.diff(1, 2)
+    assert not difference.differs
+    assert opened(store) == Counter()
+    assert (difference.a.bytes_read, difference.b.bytes_read) == (0, 0)
+
+
+def test_key_groups_of_one_side_are_counted_and_not_read(tmp_path: Path) -> None:
+    """But for examples."""
+    store = over(tmp_path / "store")
+    take(store, {"u001": 1})
+    take(store, users(0, 300))
+    opened(store)
+    state = one(store.diff(1, 2, keys=0))
+    assert (counts(state), state.key_groups_read) == ((299, 0, 0), 1)
+    assert sum(opened(store).values()) == 2
+    shown = one(store.diff(1, 2, keys=10_000))
+    assert (shown.key_groups_read, len(shown.examples)) == (GROUPS, 299)
+    assert counts(one(store.diff(2, 1, keys=5))) == (0, 299, 0)
+
+
+def test_identity_is_key_namespace_and_entry(tmp_path: Path) -> None:
+    """Of a list an element is known by its position too; floats are told apart by their bits."""
+    store = over(tmp_path / "store")
+    for last in (float("nan"), -0.0):
+        rows = [
+            {"user": "a", "window": 1, "position": 0, "x": 0.0},
+            {"user": "a", "window": 1, "position": 1, "x": float("nan")},
+            {"user": "a", "window": 2, "position": 0, "x": 0.0 if last != last else -0.0},
+        ]
+        with store.snapshot(parallelism=1) as checkpoint:
+            checkpoint.list("users", "recent", rows, key="user", namespace="window")
+    state = one(store.diff(1, 2))
+    assert counts(state) == (0, 0, 1)
+    assert state.examples[0].identity == {"user": "a", "window": 2, "position": 0}
+
+
+# --- other forms ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("passes", [1, 3])
+def test_another_max_parallelism_is_compared_by_identity(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passes: int
+) -> None:
+    """All rows are read, some at a time; key groups are not compared."""
+    monkeypatch.setattr(compare, "_ROWS_AT_ONCE", -(-100 // passes))
+    a, b = over(tmp_path / "a"), over(tmp_path / "b", "ranged")
+    take(a, users(0, 100))
+    take(b, users(10, 100) | {"u050": -1, "new": 1}, max_parallelism=5)
+    opened(a)
+    difference = a.diff(1, 1, other=b, keys=100)
+    state = one(difference)
+    assert counts(state) == (1, 10, 1)
+    assert (state.key_groups, state.key_groups_differing) == ((), None)
+    assert Other("max parallelism", "16", "5") in state.others
+    assert Counter(example.change for example in state.examples) == Counter(
+        added=1, removed=10, changed=1
+    )
+    (changed,) = (e for e in state.examples if e.change == "changed")
+    assert (changed.a, changed.b) == ({"user": "u050", "n": 50}, {"user": "u050", "n": -1})
+    assert changed.key_group is None
+    assert set(opened(a).values()) == {passes + 1}
+    assert (difference.a.store, difference.b.store) == (a.url, b.url)
+
+
+def test_equal_states_of_other_key_groups_are_not_read(tmp_path: Path) -> None:
+    """Their digests are those of the rows alone."""
+    a, b = over(tmp_path / "a"), over(tmp_path / "b")
+    take(a, users(0, 50))
+    take(b, users(0, 50), max_parallelism=5)
+    state = one(a.diff(1, 1, other=b))
+    assert (counts(state), state.differs) == ((0, 0, 0), True)
+    assert opened(a) == Counter()
+
+
+def test_of_other_columns_the_shared_ones_are_compared(tmp_path: Path) -> None:
+    a, b = over(tmp_path / "a"), over(tmp_path / "b")
+    for store, extra, value in ((a, "old", 1), (b, "new", 2)):
+        rows = pa.table({"user": ["x", "y"], "n": [1, value], extra: [value, value]})
+        with store.snapshot(parallelism=1) as checkpoint:
+            checkpoint.keyed("users", "totals", rows, key="user", max_parallelism=4)
+    state = one(a.diff(1, 1, other=b))
+    assert state.compared_columns == ("user", "n")
+    assert counts(state) == (0, 0, 1)
+    assert state.others == (
+        Other("columns", "user string, n long, old long", "user string, n long, new long"),
+    )
+
+
+def test_another_identity_is_not_compared_and_it_is_said(tmp_path: Path) -> None:
+    a, b = over(tmp_path / "a"), over(tmp_path / "b")
+    rows = pa.table({"user": ["x"], "window": [1]})
+    with a.snapshot(parallelism=1) as checkpoint:
+        checkpoint.keyed("users", "totals", rows, key="user")
+    with b.snapshot(parallelism=1) as checkpoint:
+        checkpoint.keyed("users", "totals", rows, key="user", namespace="window")
+    state = one(a.diff(1, 1, other=b))
+    assert state.not_compared == "its rows are known by (user) in a, and by (user, window) in b"
+    assert (counts(state), state.differs) == ((0, 0, 0), True)
+
+
+def test_states_of_one_side_and_parallelism_and_graph(tmp_path: Path) -> None:
+    store = over(tmp_path / "store")
+    take(store, users(0, 9))
+    graph = JobGraph.from_toml(
+        '[job]\nparallelism = 2\n[[operator]]\nname = "in"\nuid = "source"\n'
+        '[[operator]]\nname = "x"\nuid = "users"\nmax_parallelism = 16\ninputs = ["in"]\n'
+    )
+    with store.snapshot(graph=graph) as checkpoint:
+        checkpoint.carry(store.manifest(1).keyed[0])
+        checkpoint.split("source", "splits", [[{"s": 1}], []])
+    difference = store.diff(1)
+    assert difference.others == (Other("parallelism", "1", "2"),)
+    assert difference.graph == (Other("job graph", None, "2 operators"),)
+    added, same = difference.states
+    assert (added.name, added.only_in, counts(added)) == ("splits", "b", (1, 0, 0))
+    assert not same.differs
+    back = store.diff(2, 1)
+    assert (back.states[0].only_in, counts(back.states[0])) == ("a", (0, 1, 0))
+
+
+# --- elements -------------------------------------------------------------------------------------
+
+
+def offsets(store: StateStore, lists: list[list[int]]) -> None:
+    with store.snapshot(parallelism=len(lists)) as checkpoint:
+        checkpoint.union("source", "offsets", [[{"offset": o} for o in one] for one in lists])
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        ([[1, 2], [3]], [[1, 2], [3]], (0, 0, 0)),
+        ([[1, 2], [3]], [[1, 5], [3]], (0, 0, 1)),
+        ([[1, 2], [3]], [[1], [2, 4]], (1, 1, 0)),
+        ([[1, 1], [1]], [[1, 1], [1, 1]], (1, 0, 0)),
+        ([[1, 2, 3]], [[2, 3, 4]], (1, 1, 0)),
+        ([[1, 2, 3]], [[3, 1, 2]], (0, 0, 0)),
+        ([[1]], [[1, 1, 1]], (2, 0, 0)),
+        ([[7, 8]], [[9, 9]], (0, 0, 2)),
+    ],
+)
+def test_elements_are_compared_one_by_one(
+    tmp_path: Path, a: list[list[int]], b: list[list[int]], expected: tuple[int, int, int]
+) -> None:
+    store = over(tmp_path / "store")
+    offsets(store, a)
+    offsets(store, b)
+    state = one(store.diff(1, 2))
+    assert counts(state) == expected
+    assert state.differs == (a != b)
+    assert len(state.examples) == sum(expected)
+    if expected == (0, 0, 1):
+        (example,) = state.examples
+        assert (example.a, example.b) == ({"offset": 2}, {"offset": 5})
+    if a == b:
+        assert opened(store) == Counter()
+
+
+# --- arguments ------------------------------------------------------------------------------------
+
+
+def test_names_that_do_not_exist_are_named_with_those_that_do(tmp_path: Path) -> None:
+    store = over(tmp_path / "store")
+    take(store, users(0, 9))
+    take(store, users(0, 10))
+    assert counts(one(store.diff(1, uid="users", name="totals"))) == (1, 0, 0)
+    with pytest.raises(StateNotFoundError, match=r"'total' of operator 'users'.*'users' 'totals'"):
+        store.diff(1, 2, uid="users", name="total")
+    with pytest.raises(CheckpointNotFoundError, match="it has 1, 2"):
+        store.diff(1, 7)
+    with pytest.raises(InvalidArgumentError, match="keys"):
+        store.diff(1, 2, keys=-1)
+
+
+def test_progress_is_told_in_key_groups(tmp_path: Path) -> None:
+    store = over(tmp_path / "store")
+    take(store, users(0, 99))
+    take(store, users(0, 99, 1))
+    heard: list[tuple[int, int]] = []
+    store.diff(1, 2, on_progress=lambda done, total: heard.append((done, total)))
+    assert heard == [(done, GROUPS) for done in range(GROUPS + 1)]
+
+
+def test_damage_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    store = over(tmp_path / "store")
+    take(store, users(0, 9), max_parallelism=1)
+    take(store, users(0, 10), max_parallelism=1)
+    entry = store.manifest(2).keyed[0]
+    file = Path(store.url, entry.table.path, entry.handles[0].path)
+    file.write_bytes(file.read_bytes()[:-5])
+    with pytest.raises(DamagedFileError, match=file.name):
+        store.diff(1, 2)
+
+
+@pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.DISCONNECTED, FaultKind.ANSWER_LOST])
+def test_whatever_call_fails_it_is_a_storage_error(tmp_path: Path, kind: FaultKind) -> None:
+    """I10: nothing is written, and the same command then gives the right answer."""
+    store = over(tmp_path / "store")
+    take(store, users(0, 20), max_parallelism=2, layout="ranged")
+    take(store, users(1, 20, 1), max_parallelism=2)
+    local = LocalStorage(str(tmp_path / "store"))
+    right = []
+    calls = calls_of(local, lambda s: right.append(StateStore.over(s).diff(1, 2)))
+    assert not {"put_if_absent", "open_write", "delete"} & {call.operation for call in calls}
+    for call in calls:
+        if call.operation == "close":  # all was read by then
+            continue
+        fault = Fault(call.number, kind, kind is FaultKind.DISCONNECTED)
+        with pytest.raises(StorageError):
+            StateStore.over(FaultyStorage(local, fault)).diff(1, 2)
+    assert StateStore.over(local).diff(1, 2) == right[0]
+
+
+def test_an_object_store_and_a_folder_are_compared(tmp_path: Path) -> None:
+    """Of the object store ranges are read, and counted."""
+    local = over(tmp_path / "a")
+    take(local, users(0, 300), layout="ranged")
+    far = CountingStorage(str(tmp_path / "b"), streams=4)
+    options = ParquetOptions(layout="ranged", row_group_rows=16)
+    remote = StateStore.over(far, table_format="parquet", parquet=options)
+    take(remote, users(0, 300) | {"u007": -1})
+    before = far.bytes_read
+    difference = local.diff(1, 1, other=remote)
+    assert counts(one(difference)) == (0, 0, 1)
+    assert far.ranges
+    data = far.bytes_read - before
+    assert difference.b.bytes_read == data

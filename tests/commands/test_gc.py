@@ -1,0 +1,218 @@
+"""Savepoints, pins, and the collection of what neither they nor a checkpoint needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from statestore import StateStore
+from statestore.errors import (
+    CheckpointNotFoundError,
+    InvalidArgumentError,
+    MalformedManifestError,
+    MissingFileError,
+    StateStoreError,
+    StorageError,
+)
+from statestore.model.paths import manifest_path, savepoint_path, tombstone_path
+from statestore.storage import Listed, LocalStorage, Storage
+from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
+from tests.faults.cases import copy_of, make_store, over, take, whole
+
+DAY = 24 * 3600
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A store with checkpoints 1 to 3."""
+    folder = make_store(tmp_path / "store")
+    for number in (2, 3):
+        take(store_in(folder), number)
+    return folder
+
+
+def store_in(folder: Path, storage: Storage | None = None, *, later_s: int = 0) -> StateStore:
+    store = over(storage or LocalStorage(str(folder)))
+    now_ms = store._now_ms
+    store._now_ms = lambda: now_ms() + later_s * 1000
+    return store
+
+
+def files_in(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_what_expired_goes_and_the_rest_stays(folder: Path) -> None:
+    """I9: files, then the manifests; tombstones for ever."""
+    store = store_in(folder)
+    kept = store.manifest(3)
+    gone = [store.manifest(number) for number in (1, 2)]
+    store.expire(retain=1)
+    planned = store.gc(minimum_age_s=0, dry_run=True)
+    before = files_in(folder)
+    done = store.gc(minimum_age_s=0)
+    assert (planned.removed, planned.manifests) == (done.removed, done.manifests)
+    assert done.manifests == (1, 2)
+    assert done.removed.files == sum(manifest.files for manifest in gone)
+    assert done.removed.size_bytes == sum(manifest.size_bytes for manifest in gone)
+    assert (done.live.files, done.young.files) == (kept.files, 0)
+    left = files_in(folder)
+    assert before - left >= {manifest_path(1), manifest_path(2)}
+    assert {tombstone_path(1), tombstone_path(2), manifest_path(3)} <= left
+    whole(store, 3)
+    assert store.verify("all", deep=True).is_sound
+    take(store, 4)
+    assert store.checkpoints() == (3, 4)
+
+
+def test_what_is_young_or_was_given_up_lately_stays(folder: Path) -> None:
+    store = store_in(folder)
+    store.expire(retain=1)
+    done = store.gc()
+    assert (done.removed.files, done.manifests) == (0, ())
+    assert done.young.files == 2 * done.live.files
+    assert store_in(folder, later_s=DAY).gc().removed.files == done.young.files
+
+
+def test_files_of_a_crashed_writer_go_and_those_of_a_delta_log_stay(folder: Path) -> None:
+    table = folder / store_in(folder).manifest(3).entries[0].table.path
+    stray = table / "key_group=0" / "0000000009-00000-00000000000000aa.parquet"
+    log = table / "_delta_log" / "00000000000000000010.checkpoint.parquet"
+    temporary = folder / "checkpoints" / f".0000000004.json.{'0' * 32}"
+    for path in (stray, log, temporary):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"x")
+    assert store_in(folder).gc().removed.files == 0
+    done = store_in(folder, later_s=DAY + 60).gc()
+    assert (done.removed.files, done.removed.size_bytes, done.leftovers) == (1, 1, 1)
+    assert (stray.exists(), log.exists(), temporary.exists()) == (False, True, False)
+
+
+def test_a_savepoint_keeps_its_checkpoint(folder: Path) -> None:
+    store = store_in(folder)
+    store.savepoint("before-upgrade", 1)
+    assert store.savepoint("before-upgrade", 1).checkpoint_id == 1
+    done = store.expire(retain=1)
+    assert (done.expired, done.kept) == ((2,), (1, 3))
+    assert [(one.checkpoint_id, one.by) for one in done.held] == [(1, "savepoint 'before-upgrade'")]
+    assert store.gc(minimum_age_s=0).manifests == (2,)
+    whole(store, 1)
+    for word in ("befor-upgrade", "before"):
+        with pytest.raises(CheckpointNotFoundError, match="there is 'before-upgrade'"):
+            store.delete_savepoint(word)
+    store.delete_savepoint("before-upgrade")
+    assert store.expire(retain=1).expired == (1,)
+
+
+def test_one_that_expired_at_the_same_moment_is_read_by_its_name(folder: Path) -> None:
+    """I9: and nothing else can hold it."""
+    store = store_in(folder)
+    store.savepoint("audit", 1)
+    store._catalog().expire(1, b"tombstone")
+    store.gc(minimum_age_s=0)
+    assert store.manifest("audit").checkpoint_id == 1
+    assert store.restore(checkpoint="audit", parallelism=1).checkpoint_id == 1
+    assert store.plan(checkpoint="audit", parallelism=2).checkpoint_id == 1
+    assert store.verify("audit", deep=True).is_sound
+    with pytest.raises(CheckpointNotFoundError, match="kept as savepoint 'audit'"):
+        store.manifest(1)
+    for hold in (lambda: store.savepoint("again", "audit"), lambda: store.pin("audit", lease_s=9)):
+        with pytest.raises(InvalidArgumentError, match="'audit' alone keeps it"):
+            hold()
+    store.delete_savepoint("audit")
+    assert store.gc(minimum_age_s=0).manifests == (1,)
+
+
+def test_a_pin_keeps_its_checkpoint_until_the_lease_is_over(folder: Path) -> None:
+    store = store_in(folder)
+    with store.pin(1, lease_s=60) as pinned:
+        assert store.expire(retain=1).expired == (2,)
+        assert store.gc(minimum_age_s=0).removed.files > 0
+        whole(store, pinned.checkpoint_id)
+    assert store.pins() == ()
+    token = store.pin(1, lease_s=60, holder="me").token
+    with pytest.raises(CheckpointNotFoundError, match=f"there is '{token}'"):
+        store.unpin("x")
+    assert store_in(folder, later_s=59).expire(retain=1).held[0].by == "a pin of me"
+    assert store_in(folder, later_s=61).expire(retain=1).expired == (1,)
+    assert store_in(folder, later_s=61).gc(minimum_age_s=0).pins == (token,)
+    for lease in (0, -1, float("inf"), True):
+        with pytest.raises(InvalidArgumentError, match="lease"):
+            store.pin(lease_s=lease)
+
+
+def test_expire_goes_by_age_too(folder: Path) -> None:
+    assert store_in(folder).expire(older_than_s=3600).expired == ()
+    later = store_in(folder, later_s=3601)
+    assert later.expire(older_than_s=3600, retain=2, dry_run=True).expired == (1,)
+    assert later.expire(older_than_s=3600).expired == (1, 2)
+    assert later.checkpoints() == (3,)
+    with pytest.raises(InvalidArgumentError, match="how old"):
+        later.expire()
+
+
+class Short(LocalStorage):
+    """A folder whose listings lack some names."""
+
+    lacks = ""
+
+    def listed(self, folder: str) -> tuple[Listed, ...]:
+        return tuple(item for item in super().listed(folder) if self.lacks not in item.name)
+
+
+@pytest.mark.parametrize("lacks", ["key_group=1", manifest_path(3)])
+def test_a_listing_that_is_not_complete_is_refused(folder: Path, lacks: str) -> None:
+    storage = Short(str(folder))
+    storage.lacks = lacks
+    before = files_in(folder)
+    with pytest.raises(StorageError, match=r"nothing was collected: .* does not show it"):
+        store_in(folder, storage).gc(minimum_age_s=0)
+    assert files_in(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "advice"),
+    [
+        (manifest_path(3), MalformedManifestError, "statestore salvage 3"),
+        (savepoint_path("audit"), MalformedManifestError, "delete this hold"),
+        ("data", MissingFileError, "statestore verify 3"),
+    ],
+)
+def test_what_is_broken_is_refused(
+    folder: Path, name: str, kind: type[StateStoreError], advice: str
+) -> None:
+    store = store_in(folder)
+    store.savepoint("audit", 1)
+    store.expire(retain=2)
+    entry = store.manifest(3).entries[0]
+    if name == "data":
+        (folder / entry.table.path / entry.handles[0].path).unlink()
+    else:
+        (folder / name).write_text("{")
+    before = files_in(folder)
+    with pytest.raises(kind, match=f"nothing was collected: .*{advice}"):
+        store.gc(minimum_age_s=0)
+    assert files_in(folder) == before
+
+
+@pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.ANSWER_LOST])
+def test_whatever_call_fails_it_can_be_run_again(
+    folder: Path, tmp_path: Path, kind: FaultKind
+) -> None:
+    """I10: what is kept is whole, and again finishes."""
+    store = store_in(folder)
+    store.savepoint("audit", 1)
+    store.expire(retain=1)
+    counted = copy_of(folder, tmp_path / "counted")
+    calls = calls_of(LocalStorage(str(counted)), lambda s: over(s).gc(minimum_age_s=0))
+    assert {"listed", "read", "delete"} <= {call.operation for call in calls}
+    for call in calls:
+        copy = copy_of(folder, tmp_path / "copy")
+        faulty = FaultyStorage(LocalStorage(str(copy)), Fault(call.number, kind))
+        with pytest.raises(StorageError):
+            over(faulty).gc(minimum_age_s=0)
+        for number in (1, 3):
+            whole(store_in(copy), number)
+        store_in(copy).gc(minimum_age_s=0)
+        assert files_in(copy) == files_in(counted)

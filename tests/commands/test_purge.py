@@ -1,0 +1,292 @@
+"""A key is gone from every kept checkpoint, and after a collection from every file."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from statestore import StateStore
+from statestore.errors import (
+    CheckpointNotFoundError,
+    CommitConflictError,
+    InvalidArgumentError,
+    MalformedManifestError,
+    StateNotFoundError,
+    StorageError,
+)
+from statestore.model.paths import manifest_path
+from statestore.storage import LocalStorage
+from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
+from tests.faults.cases import copy_of
+
+KEY = "somebody@example.org"
+USERS = [f"user-{i}" for i in range(20)]
+HELD = {1: False, 2: True, 3: False, 4: True}
+"""Which checkpoints of the store hold the key."""
+KILLED = """
+import sys
+from statestore import StateStore
+from statestore.storage import LocalStorage
+from statestore.testing.faults import Fault, FaultKind, FaultyStorage
+url, key, at = sys.argv[1:]
+storage = FaultyStorage(LocalStorage(url), Fault(int(at), FaultKind.KILLED))
+StateStore.over(storage, table_format="parquet").purge("users", key)
+"""
+
+
+def take(store: StateStore, number: int, *, held: bool, layout: str = "ranged") -> None:
+    users = [*USERS, KEY] if held else USERS
+    with store.snapshot(parallelism=2) as checkpoint:
+        rows = pa.table({"user": users, "n": [number] * len(users)})
+        routes = pa.table({"user": users * 2, "to": ["x"] * len(users) + ["y"] * len(users)})
+        checkpoint.keyed("users", "totals", rows, key="user", max_parallelism=8, layout=layout)
+        checkpoint.map("users", "routes", routes, key="user", map_key="to", layout=layout)
+        checkpoint.keyed("other", "totals", rows.slice(0, 20), key="user", layout=layout)
+        checkpoint.split("source", "offsets", [[{"offset": number}], []])
+
+
+def opened(path: Path | str) -> StateStore:
+    return StateStore.open(str(path), table_format="parquet")
+
+
+@pytest.fixture(params=["partitioned", "ranged"])
+def store(request: Any, tmp_path: Path) -> StateStore:
+    """Checkpoints 1 to 4, of which 2 and 4 hold the key; savepoints of 2 and 3."""
+    store = opened(tmp_path / "store")
+    for number, held in HELD.items():
+        take(store, number, held=held, layout=request.param)
+    store.savepoint("two", 2)
+    store.savepoint("three", 3)
+    return opened(tmp_path / "store")
+
+
+def users_of(store: StateStore, checkpoint: int | str, name: str = "totals") -> list[str]:
+    keyed = store.restore(checkpoint=checkpoint, parallelism=1).keyed("users", name)
+    return sorted(keyed.subtask(0).read_all().column("user").to_pylist())
+
+
+def number_of(store: StateStore, checkpoint: int | str) -> int:
+    """Return which checkpoint it was at first, by what it holds."""
+    elements = store.restore(checkpoint=checkpoint, parallelism=1).operator("source", "offsets")
+    return int(elements.subtask(0)[0]["offset"])
+
+
+def is_purged(store: StateStore) -> None:
+    """The order stays, the key is nowhere, everything else is there."""
+    ids = store.checkpoints()
+    assert [number_of(store, one) for one in ids] == [1, 2, 3, 4]
+    for one in ids:
+        assert users_of(store, one) == sorted(USERS)
+        assert users_of(store, one, "routes") == sorted(USERS * 2)
+    assert {one.name: one.checkpoint_id for one in store.savepoints()} == {
+        "two": ids[1],
+        "three": ids[2],
+    }
+    assert store.verify("all", deep=True).is_sound
+
+
+def test_every_kept_checkpoint_loses_the_key_and_order_stays(store: StateStore) -> None:
+    before = store.manifest(2)
+    done = store.purge("users", KEY)
+    assert store.checkpoints() == (1, 5, 6, 7)
+    is_purged(store)
+    told = [(one.old_id, one.new_id, one.savepoints) for one in done.replaced]
+    assert told == [(2, 5, ("two",)), (3, 6, ("three",)), (4, 7, ())]
+    states = {(one.old_id, s.name): s.rows for one in done.replaced for s in one.states}
+    assert states == {(2, "totals"): 1, (2, "routes"): 2, (4, "totals"): 1, (4, "routes"): 2}
+    after = store.manifest(5)
+    for name in ("totals", "routes"):
+        (group,) = {s.key_group for s in done.replaced[0].states if s.name == name}
+        files = after.keyed_entry("users", name).handles
+        kept = [f for f in before.keyed_entry("users", name).handles if group not in f.key_groups]
+        assert [file for file in files if group not in file.key_groups] == kept
+    assert after.keyed_entry("other", "totals") == before.keyed_entry("other", "totals")
+    take(store, 5, held=False)
+    assert store.checkpoints() == (1, 5, 6, 7, 8)
+
+
+def test_after_a_collection_no_byte_of_it_is_left(store: StateStore) -> None:
+    before = store.find_key("users", KEY)
+    assert len(before.found) == 4
+    assert before.problem is not None
+    store.purge("users", KEY)
+    assert {one.file for one in store.find_key("users", KEY).found} == {
+        one.file for one in before.found
+    }
+    store.gc(minimum_age_s=0)
+    after = store.find_key("users", KEY)
+    assert (after.found, after.problem, after.searched_bytes) == ((), None, True)
+    for path in Path(store.url).rglob("*"):
+        assert not path.is_file() or KEY.encode() not in path.read_bytes()
+    is_purged(store)
+
+
+def test_the_manifest_says_what_was_done_without_the_key(store: StateStore) -> None:
+    store.purge("users", KEY)
+    origin = store.manifest(5).origin or {}
+    assert (origin["command"], origin["checkpoint"], origin["operator"]) == ("purge", 2, "users")
+    rows = {state["state"]: state["rows"] for state in origin["states"]}
+    assert rows == {"totals": 1, "routes": 2}
+    assert KEY not in str(origin)
+
+
+def test_one_state_or_one_checkpoint_alone(store: StateStore) -> None:
+    store.purge("users", KEY, "routes")
+    assert KEY in users_of(store, 7, "totals")
+    assert KEY not in users_of(store, 7, "routes")
+    store.purge("users", KEY, checkpoint="two")
+    ids = store.checkpoints()
+    assert [number_of(store, one) for one in ids] == [1, 2, 3, 4]
+    assert [KEY in users_of(store, one) for one in ids] == [False, False, False, True]
+    assert store.savepoints()[1].checkpoint_id == ids[1]
+
+
+def test_a_key_that_nobody_holds_changes_nothing(store: StateStore) -> None:
+    before = set(Path(store.url).rglob("*"))
+    assert store.purge("users", "nobody").replaced == ()
+    assert set(Path(store.url).rglob("*")) == before
+
+
+def test_a_dry_run_says_the_same_and_changes_nothing(store: StateStore) -> None:
+    before = set(Path(store.url).rglob("*"))
+    planned = store.purge("users", KEY, dry_run=True)
+    assert set(Path(store.url).rglob("*")) == before
+    done = store.purge("users", KEY)
+    assert [(one.old_id, one.savepoints, one.states) for one in planned.replaced] == [
+        (one.old_id, one.savepoints, one.states) for one in done.replaced
+    ]
+
+
+def test_pins_stop_it_and_are_named(store: StateStore) -> None:
+    pinned = store.pin(3, lease_s=3600, holder="an export")
+    with pytest.raises(InvalidArgumentError, match="checkpoint 3 by an export"):
+        store.purge("users", KEY)
+    assert store.checkpoints() == (1, 2, 3, 4)
+    assert pinned.token in store.purge("users", KEY, ignore_pins=True).pins[0]
+    is_purged(store)
+
+
+def test_a_pin_on_what_is_not_replaced_is_no_matter(store: StateStore) -> None:
+    store.pin(1, lease_s=3600)
+    store.purge("users", KEY)
+    is_purged(store)
+
+
+def test_an_expired_savepoint_is_purged_and_stays_expired(store: StateStore) -> None:
+    store.expire(retain=1)
+    assert store.checkpoints() == (2, 3, 4)
+    store.delete_savepoint("two")
+    store.savepoint("two", 2)
+    LocalStorage(store.url).put_if_absent("checkpoints/0000000002.expired", b"{}")
+    store.purge("users", KEY)
+    assert store.checkpoints() == (6, 7)
+    assert users_of(store, "two") == sorted(USERS)
+    assert number_of(store, "two") == 2
+    store.gc(minimum_age_s=0)
+    assert users_of(store, "two") == sorted(USERS)
+    assert store.find_key("users", KEY).found == ()
+    assert store.purge("users", KEY).finished == ()
+
+
+def test_a_writer_that_was_at_work_is_told(store: StateStore) -> None:
+    """I6: what it would commit may hold the key again."""
+    job = store.snapshot(parallelism=2)
+    opened(store.url).purge("users", KEY)
+    with pytest.raises(CommitConflictError):
+        job.__exit__(None, None, None)
+    is_purged(opened(store.url))
+
+
+def test_what_cannot_be(store: StateStore) -> None:
+    with pytest.raises(StateNotFoundError, match="no operator 'user' in checkpoint 4"):
+        store.purge("user", KEY)
+    with pytest.raises(StateNotFoundError, match="no state 'total' in operator 'users'"):
+        store.purge("users", KEY, "total")
+    with pytest.raises(StateNotFoundError, match="no keyed state"):
+        store.purge("source", KEY)
+    with pytest.raises(InvalidArgumentError, match="is no key of"):
+        store.purge("users", 17)
+    with pytest.raises(CheckpointNotFoundError):
+        store.purge("users", KEY, checkpoint=9)
+    with pytest.raises(StateNotFoundError, match="'users'"):
+        store.find_key("nobody", KEY)
+    path = Path(store.url, manifest_path(1))
+    path.write_text("{")
+    with pytest.raises(MalformedManifestError) as caught:
+        store.purge("users", KEY)
+    assert "salvage" in "".join(caught.value.__notes__)
+
+
+def test_a_search_finds_what_no_manifest_names(store: StateStore, tmp_path: Path) -> None:
+    """Files of crashed writers, whole or half, and bytes in any other file."""
+    name = store.find_key("users", KEY).found[0].file
+    raw = Path(store.url, name).read_bytes()
+    store.purge("users", KEY)
+    store.gc(minimum_age_s=0)
+    folder = Path(store.url, name).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "0000000099-00000-00.parquet").write_bytes(raw)
+    (folder / "0000000099-00001-00.parquet").write_bytes(raw[:-9])
+    (Path(store.url) / "notes.txt").write_bytes(b"." * (2**20 - 5) + KEY.encode())
+    search = store.find_key("users", KEY)
+    assert {Path(one.file).name for one in search.found} >= {
+        "0000000099-00000-00.parquet",
+        "notes.txt",
+    }
+    assert [Path(one).name for one in search.unreadable] == ["0000000099-00001-00.parquet"]
+
+
+def stages(folder: Path) -> Iterator[int]:
+    """The numbers of all calls of a purge that change something, and of some others."""
+    copy = copy_of(folder, folder.parent / "counted")
+    calls = calls_of(
+        LocalStorage(str(copy)),
+        lambda s: StateStore.over(s, table_format="parquet").purge("users", KEY),
+    )
+    for call in calls:
+        if call.operation in ("put_if_absent", "delete", "open_write", "sync"):
+            yield call.number
+
+
+STOPPING = [FaultKind.ERROR, FaultKind.ANSWER_LOST, FaultKind.KILLED]
+
+
+@pytest.mark.parametrize("kind", STOPPING)
+def test_interrupted_anywhere_it_can_be_run_again_and_finishes(
+    tmp_path: Path, kind: FaultKind
+) -> None:
+    """I10: and at every moment the newest checkpoint is the newest state."""
+    store = opened(tmp_path / "store")
+    for number, held in HELD.items():
+        take(store, number, held=held)
+    store.savepoint("two", 2)
+    store.savepoint("three", 3)
+    at = [*stages(tmp_path / "store")]
+    assert len(at) > 20
+    for number in at if kind is not FaultKind.KILLED else at[::5]:
+        copy = copy_of(tmp_path / "store", tmp_path / "copy")
+        if kind is FaultKind.KILLED:
+            words = [sys.executable, "-c", KILLED, str(copy), KEY, str(number)]
+            done = subprocess.run(words, capture_output=True, text=True, check=False)
+            assert done.returncode == -signal.SIGKILL, done.stderr
+        else:
+            faulty = FaultyStorage(LocalStorage(str(copy)), Fault(number, kind))
+            with pytest.raises(StorageError):
+                StateStore.over(faulty, table_format="parquet").purge("users", KEY)
+        left = opened(copy)
+        assert number_of(left, "latest") == 4
+        seen = [number_of(left, one) for one in left.checkpoints()]
+        assert set(seen) == {1, 2, 3, 4}
+        assert left.verify("all", deep=True).is_sound
+        left.purge("users", KEY)
+        is_purged(opened(copy))
+        left.gc(minimum_age_s=0)
+        assert left.find_key("users", KEY).found == ()
+        is_purged(opened(copy))

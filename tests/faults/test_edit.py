@@ -1,0 +1,68 @@
+"""An edit that is interrupted at any call of the storage, by any fault: I4, I5, I6, I10."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from statestore.errors import CorruptionError, StorageError
+from statestore.model.paths import manifest_path
+from statestore.storage import LocalStorage
+from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
+from tests.faults.cases import copy_of, data_files, over, whole
+
+if TYPE_CHECKING:
+    from statestore.store import StateStore
+
+CHANGES: dict[str, Any] = {
+    "keys": {"delete": ["a"], "put": [{"user": "u1", "n": 7}]},
+    "sql": {"sql": "SELECT user, 7 AS n FROM state WHERE user = 'u1'"},
+}
+CASES = [
+    (FaultKind.ERROR, "keys"),
+    (FaultKind.ANSWER_LOST, "keys"),
+    (FaultKind.TRUNCATED, "keys"),
+    (FaultKind.ERROR, "sql"),
+]
+
+
+def edit(store: StateStore, how: str) -> None:
+    store.edit("users", "totals", **CHANGES[how])
+
+
+@pytest.mark.parametrize(("kind", "how"), CASES)
+def test_whatever_call_fails_it_can_be_run_again(
+    base: Path, fast_path: Path, kind: FaultKind, how: str
+) -> None:
+    """The old checkpoint is whole, the new one is there or not, and no file is left without one."""
+    counted = copy_of(base, fast_path / "counted")
+    calls = calls_of(LocalStorage(str(counted)), lambda storage: edit(over(storage), how))
+    (commit,) = [
+        call.number
+        for call in calls
+        if (call.operation, call.name) == ("put_if_absent", manifest_path(2))
+    ]
+    struck = 0
+    for call in calls:
+        fault = Fault(call.number, kind)
+        if not fault.strikes(call):
+            continue
+        struck += 1
+        folder = copy_of(base, fast_path / "store")
+        before = data_files(folder)
+        with pytest.raises((StorageError, CorruptionError)):
+            edit(over(FaultyStorage(LocalStorage(str(folder)), fault)), how)
+        store = over(LocalStorage(str(folder)))
+        whole(store, 1)
+        assert store.checkpoints() in ((1,), (1, 2)), call
+        # From its commit on the manifest may be there, so its files stay.
+        if call.number < commit and call.operation != "open_write":
+            assert data_files(folder) == before, call
+        edit(store, how)
+        assert store.verify("all", deep=True).is_sound, call
+        keyed = store.restore(parallelism=1).keyed("users", "totals")
+        assert keyed.get("u1") == [{"user": "u1", "n": 7}]
+        assert keyed.get("a") == []
+    assert struck > 0

@@ -1,0 +1,392 @@
+"""Random histories of a store, beside a reference that is a dictionary: I4, I6, I9, I10.
+
+Each rule is a command, run by a process of its own: as it is, with a fault at one call of its
+storage, or with another command in its middle. After each, what is visible and held has changed
+only as the command may change it, and every checkpoint that is visible, saved or pinned restores
+with the reference's rows. At the end, and now and then, comes quiet: once time has passed, one more
+expiry and one more collection leave exactly the live files.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+from unittest.mock import patch
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from statestore.commands import snapshot
+from statestore.commands.snapshot import CheckpointWriter
+from statestore.errors import (
+    CheckpointNotFoundError,
+    CommitConflictError,
+    InvalidArgumentError,
+    MissingFileError,
+    StorageError,
+)
+from statestore.store import StateStore
+from statestore.testing.faults import Fault, FaultyStorage
+from statestore.testing.reference import ReferenceCheckpoint, ReferenceKeyed, ReferenceOperator
+from tests.histories.draws import Care, cares, faults, places
+from tests.histories.world import HOUR, MINIMUM_AGE, Interrupted, May, World, same
+
+__all__ = ["Histories"]
+
+MEMORY = Path("/dev/shm")
+MOST = 8  # visible checkpoints, so that reading all of them stays fast
+WRITERS = (0, 1)
+Run = Callable[[StateStore], Any]
+
+
+@dataclass
+class UnderWay:
+    """A checkpoint that is begun and not committed."""
+
+    writer: CheckpointWriter
+    checkpoint: ReferenceCheckpoint
+    began_ms: int
+    must_commit: bool = True
+
+
+class Histories(RuleBasedStateMachine):
+    """One store and all that happens to it."""
+
+    steps: ClassVar[Counter[str]] = Counter()
+    histories = 0
+
+    @initialize()
+    def begin(self) -> None:
+        Histories.histories += 1
+        memory = MEMORY if os.access(MEMORY, os.W_OK) else None
+        self.folder = tempfile.TemporaryDirectory(prefix="histories-", dir=memory)
+        self.world = World(Path(self.folder.name))
+        # Manifests say when they were made: by the clock of the history.
+        self.clock = patch.object(snapshot, "time", self.world)
+        self.clock.start()
+        self.stores: dict[int, tuple[StateStore, FaultyStorage]] = {}
+        self.owner: int | None = None
+        self.under_way: dict[int, UnderWay] = {}
+        self.taken = self.since_quiet = 0
+        self.previous = ""
+        self.sound = False
+        self._take(0, None)
+
+    def teardown(self) -> None:
+        if hasattr(self, "world"):
+            try:
+                if self.sound:  # else another error is under way, which must not be hidden
+                    self._quiet()
+            finally:
+                self.clock.stop()
+                self.folder.cleanup()
+
+    # --- writers ----------------------------------------------------------------------------------
+
+    @precondition(lambda self: len(self.world.reference.visible) < MOST)
+    @rule(writer=st.sampled_from(WRITERS), fault=faults)
+    def snapshot(self, writer: int, fault: Fault | None) -> None:
+        """From beginning to end; the other writer, if it had the store, is replaced or replaces."""
+        self._count("snapshot", fault)
+        self.under_way.pop(writer, None)
+        self._take(writer, fault)
+
+    @rule(writer=st.sampled_from(WRITERS))
+    def start(self, writer: int) -> None:
+        """Write the states of a checkpoint, and leave it at that for now."""
+        self._count("start", None)
+        self._start(writer, None)
+
+    @rule(writer=st.sampled_from(WRITERS), place=places)
+    def derive(self, writer: int, place: int) -> None:
+        """Begin a checkpoint that names the files of another one again."""
+        self._count("derive", None)
+        self._derive(writer, place)
+
+    def _derive(self, writer: int, place: int) -> bool:
+        reference = self.world.reference
+        number = sorted(reference.visible)[place % len(reference.visible)]
+        store, _ = self._open(writer)
+        manifest = self.world.store().manifest(number)
+        now_ms, known = self.world.now_ms, reference.visible[number]
+        try:
+            made = store._deriver().begin(manifest)
+        except CommitConflictError:
+            self._lost(writer)
+            return False
+        self.owner = writer
+        made.__enter__()
+        for entry in manifest.entries:
+            made.carry(entry)
+        self.under_way[writer] = UnderWay(made, known, now_ms)
+        return True
+
+    @precondition(lambda self: self.under_way and len(self.world.reference.visible) < MOST)
+    @rule(place=places, fault=faults)
+    def finish(self, place: int, fault: Fault | None) -> None:
+        """Commit what was begun: if its writer has the store still, and it did not take too
+        long.
+        """
+        self._count("finish", fault)
+        writer = sorted(self.under_way)[place % len(self.under_way)]
+        self._finish(writer, fault)
+
+    @precondition(lambda self: len(self.under_way) == len(WRITERS))
+    @rule(writer=st.sampled_from(WRITERS))
+    def die(self, writer: int) -> None:
+        """A writer is gone, with whatever it had begun; its files stay."""
+        self._count("die", None)
+        self._lost(writer)
+
+    def _take(self, writer: int, fault: Fault | None) -> None:
+        if self._start(writer, fault):
+            self._finish(writer, fault)
+
+    def _start(self, writer: int, fault: Fault | None) -> bool:
+        store, storage = self._open(writer)
+        self.taken += 1
+        number, parallelism = self.taken, 1 + self.taken % 2
+        rows = [{"user": f"u{i}", "n": 10 * number + i} for i in range(3)]
+        lists = [[{"offset": number + i}] for i in range(parallelism)]
+        storage.arm(fault)
+        try:
+            made = store.snapshot(parallelism=parallelism)
+            self.owner = writer
+            made.__enter__()
+            keyed = made.keyed("users", "totals", rows, key="user", max_parallelism=2)
+            offsets = made.split("source", "offsets", lists)
+        except CommitConflictError:
+            assert self.owner != writer
+            self._lost(writer)
+            return False
+        except StorageError:
+            assert fault is not None
+            self._crashed(writer)
+            return False
+        checkpoint = ReferenceCheckpoint(
+            parallelism,
+            {("users", "totals"): ReferenceKeyed(keyed.state, tuple(rows))},
+            {("source", "offsets"): ReferenceOperator(offsets.state, tuple(map(tuple, lists)))},
+        )
+        self.under_way[writer] = UnderWay(made, checkpoint, self.world.now_ms)
+        return True
+
+    def _finish(self, writer: int, fault: Fault | None) -> None:
+        begun = self.under_way.pop(writer)
+        _, storage = self._open(writer)
+        if fault is not None:
+            storage.arm(fault)
+        number, _ = begun.writer.planned
+        may, done = May(commit={number: begun.checkpoint}), False
+        try:
+            begun.writer.__exit__(None, None, None)
+            done = True
+        except CommitConflictError:
+            assert self.owner != writer
+            may = May()
+            self._lost(writer)
+        except MissingFileError:
+            # It took longer than the minimum age, and its files were taken for a dead writer's.
+            assert self.world.now_ms - begun.began_ms >= MINIMUM_AGE or not begun.must_commit
+            may = May()
+        except StorageError:
+            assert fault is not None
+            self._crashed(writer)
+        storage.arm(None)
+        self.world.settle(may, done=done)
+
+    def _open(self, writer: int) -> tuple[StateStore, FaultyStorage]:
+        if writer not in self.stores:
+            storage = FaultyStorage(self.world.storage)
+            self.stores[writer] = self.world.store(storage), storage
+        return self.stores[writer]
+
+    def _crashed(self, writer: int) -> None:
+        """Its claim may be made or not: whoever comes next finds out."""
+        self.owner = None
+        self._lost(writer)
+
+    def _lost(self, writer: int) -> None:
+        self.stores.pop(writer, None)
+        self.under_way.pop(writer, None)
+
+    # --- those who keep and delete ----------------------------------------------------------------
+
+    @rule(command=cares, fault=faults)
+    def care(self, command: Care, fault: Fault | None) -> None:
+        """One command, perhaps with a fault."""
+        self._count(command.verb, fault)
+        storage = FaultyStorage(self.world.storage)
+        storage.arm(fault)
+        may, run = self._prepared(command)
+        done = self._ran(command, run, storage, faulty=fault is not None)
+        self.world.settle(may, done=done)
+
+    @rule(outer=cares, inner=cares, at=st.integers(1, 25))
+    def care_meanwhile(self, outer: Care, inner: Care, at: int) -> None:
+        """One command, and another one in its middle."""
+        self._count(f"{outer.verb} while another runs", None)
+        may, run = self._prepared(outer, alone=False)
+
+        def happens() -> None:
+            others, run_inner = self._prepared(inner, alone=False)
+            may.add(others)
+            self._ran(inner, run_inner, FaultyStorage(self.world.storage), alone=False)
+
+        self._ran(outer, run, Interrupted(self.world.storage, at, happens), alone=False)
+        self.world.settle(may, done=False)
+
+    @precondition(lambda self: len(self.world.reference.visible) < MOST)
+    @rule(
+        commands=st.lists(cares, min_size=1, max_size=3),
+        derived=st.booleans(),
+        place=places,
+        at=st.integers(1, 40),
+    )
+    def snapshot_meanwhile(self, commands: list[Care], derived: bool, place: int, at: int) -> None:
+        """A third writer takes a checkpoint, and in its middle something is kept or deleted."""
+        what = "derived checkpoint" if derived else "snapshot"
+        self._count(f"{what} while others run", None)
+        others = May()
+
+        def happens() -> None:
+            for command in commands:
+                may, run = self._prepared(command, alone=False, at_once=False)
+                others.add(may)
+                self._ran(command, run, FaultyStorage(self.world.storage), alone=False)
+
+        storage = Interrupted(self.world.storage, at, happens)
+        self.stores[2] = self.world.store(storage), storage
+        assert self._derive(2, place) if derived else self._start(2, None)
+        others.commit = {self.under_way[2].writer.planned[0]: self.under_way[2].checkpoint}
+        self.under_way.pop(2).writer.__exit__(None, None, None)
+        self.world.settle(others, done=False)
+        self.stores.pop(2)
+        assert others.commit.keys() <= self.world.reference.visible.keys()
+
+    @precondition(lambda self: len(self.world.reference.visible) < MOST)
+    @rule(command=cares, writer=st.sampled_from(WRITERS), at=st.integers(1, 25))
+    def commit_meanwhile(self, command: Care, writer: int, at: int) -> None:
+        """Something is kept or deleted, and in its middle a checkpoint is committed."""
+        begun = self.under_way.get(writer)
+        late = begun is None or self.world.now_ms - begun.began_ms >= MINIMUM_AGE
+        if late or writer != self.owner:
+            return
+        self._count(f"{command.verb} while a writer commits", None)
+        may, run = self._prepared(command, alone=False)
+
+        def happens() -> None:
+            number = self.under_way[writer].writer.planned[0]
+            may.commit = {number: self.under_way[writer].checkpoint}
+            self.under_way.pop(writer).writer.__exit__(None, None, None)
+
+        self._ran(command, run, Interrupted(self.world.storage, at, happens), alone=False)
+        self.world.settle(may, done=False)
+
+    @precondition(lambda self: self.previous != "time passes")
+    @rule(hours=st.integers(1, 30))
+    def pass_time(self, hours: int) -> None:
+        """Leases end, and files grow old."""
+        self._count("time passes", None)
+        self.world.storage.now_ms += hours * HOUR
+
+    @precondition(lambda self: self.since_quiet >= 20)
+    @rule()
+    def quiet(self) -> None:
+        """Nothing dead stays for ever."""
+        self._count("quiet", None)
+        self.since_quiet = 0
+        self._quiet()
+
+    @invariant()
+    def what_is_kept_is_readable(self) -> None:
+        """Nothing live is ever removed."""
+        if hasattr(self, "world"):
+            kept = self.world.reference.kept(self.world.now_ms)
+            self.world.check(kept, 1 + sum(self.steps.values()) % 2)
+            self.sound = True
+
+    def _quiet(self) -> None:
+        for writer in (*WRITERS, 2):
+            self._lost(writer)
+        for command in (Care("expire", retain=1), Care("gc")):
+            may, run = self._prepared(command)
+            assert self._ran(command, run, self.world.storage)
+            self.world.settle(may, done=True)
+            self.world.storage.now_ms += MINIMUM_AGE
+        may, run = self._prepared(Care("gc"))  # what had time to grow old
+        assert self._ran(Care("gc"), run, self.world.storage)
+        self.world.settle(may, done=True)
+        self.world.check_exactly_what_lives()
+
+    def _prepared(self, care: Care, *, alone: bool = True, at_once: bool = True) -> tuple[May, Run]:
+        """Return what a command may change as things are, and how it is run."""
+        world, reference = self.world, self.world.reference
+        now_ms = world.now_ms
+        number = sorted(reference.visible)[care.place % len(reference.visible)]
+        match care.verb:
+            case "savepoint":
+                saves = {(care.name, number)}
+                return May(save=saves), lambda store: store.savepoint(care.name, number)
+            case "delete savepoint":
+                return May(let_go={care.name}), lambda store: store.delete_savepoint(care.name)
+            case "pin":
+                pinned = {(number, now_ms + care.hours * HOUR)}
+                return May(pin=pinned), lambda s: s.pin(number, lease_s=care.hours * 3600)
+            case "unpin":
+                tokens = sorted(reference.pins)
+                token = tokens[care.place % len(tokens)] if tokens else "none"
+                return May(unpin={token}), lambda store: store.unpin(token)
+            case "expire":
+                old = world.older_than(care.hours) if care.by_age else set(reference.visible)
+                surplus = reference.surplus(care.retain) & old if alone else set(reference.visible)
+                age = care.hours * 3600 if care.by_age else None
+                # In between, others may let go of what is held now.
+                held = reference.held(now_ms) if alone else set()
+                expired = May(expire=surplus - held)
+                return expired, lambda s: s.expire(retain=care.retain, older_than_s=age)
+            case "gc":
+                now = care.at_once and at_once and not self.under_way
+                age_s = 0 if now else MINIMUM_AGE // 1000
+                return May(), lambda store: store.gc(minimum_age_s=age_s)
+        known, parallelism = reference.visible[number], 1 + care.hours % 2
+        return May(), lambda store: same(store, number, known, parallelism)
+
+    def _ran(
+        self,
+        care: Care,
+        run: Run,
+        storage: Any,
+        *,
+        faulty: bool = False,
+        alone: bool = True,
+    ) -> bool:
+        """Run a command; return whether it ended well. Errors are those that it may end with."""
+        reference = self.world.reference
+        try:
+            run(self.world.store(storage))
+        except CheckpointNotFoundError:
+            gone = {"delete savepoint": care.name not in reference.savepoints}
+            assert not alone or gone.get(care.verb, not reference.pins)
+        except InvalidArgumentError:
+            assert care.verb == "savepoint"
+            assert not alone or care.name in reference.savepoints
+        except StorageError:
+            assert faulty or (care.verb == "gc" and not alone)
+        except MissingFileError:
+            assert care.verb in ("gc", "restore")
+            assert not alone
+        else:
+            return True
+        return False
+
+    def _count(self, what: str, fault: Fault | None) -> None:
+        self.steps[f"{what} with a fault" if fault else what] += 1
+        self.since_quiet += 1
+        self.previous = what
+        self.sound = False

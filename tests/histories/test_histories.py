@@ -1,0 +1,51 @@
+"""A share of the histories, and the machine held to account: it finds what is broken on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import Phase
+
+from statestore.commands import gc
+from statestore.holds import Holds
+from tests.histories import run
+from tests.histories.run import main, run_histories
+
+FIND = (Phase.generate,)
+
+
+def test_nothing_live_goes_and_nothing_dead_stays() -> None:
+    """I4, I6, I9, I10: 400 steps; `make histories` runs more."""
+    steps, histories = run_histories(400, seed=2)
+    assert steps.total() >= 400
+    assert histories > 10
+
+
+def test_the_command_prints_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--steps", "20", "--seed", "5"]) == 0
+    assert ", 0 problems: " in capsys.readouterr().out
+
+
+def broken_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Savepoints and pins hold nothing."""
+    monkeypatch.setattr(Holds, "held", lambda self, now_ms, listed=(): {})
+
+
+def broken_ages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Young files of writers at work are collected."""
+    monkeypatch.setattr(gc, "is_old", lambda *_: True)
+
+
+def broken_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Manifests of what was given up stay."""
+    monkeypatch.setattr(gc, "_without_files", lambda *_: ())
+
+
+@pytest.mark.parametrize("break_it", [broken_holds, broken_ages, broken_sweep])
+def test_the_machine_finds(
+    break_it: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "PHASES", FIND)
+    break_it(monkeypatch)
+    assert main(["--steps", "3000", "--seed", "3"]) == 1

@@ -1,0 +1,49 @@
+"""A checkpoint on S3 and one on disk are compared, and a damaged one on S3 is salvaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from statestore import StateStore
+from statestore.storage import S3Storage
+from statestore.table.writing import ParquetOptions
+from statestore.testing.s3 import S3Server
+
+
+def take(store: StateStore, value: int) -> None:
+    rows = pa.table({"user": [f"u{i}" for i in range(200)], "n": [value, *range(1, 200)]})
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.keyed("users", "totals", rows, key="user", max_parallelism=8)
+
+
+@pytest.mark.parametrize("layout", ["partitioned", "ranged"])
+def test_disk_and_s3(s3: S3Server, url: str, tmp_path: Path, layout: str) -> None:
+    disk = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+    options = ParquetOptions(layout=layout, row_group_rows=32)
+    bucket = StateStore.open(
+        url, table_format="parquet", storage_options=s3.options, parquet=options
+    )
+    take(disk, 0)
+    take(bucket, 0)
+    same = disk.diff(1, 1, other=bucket)
+    assert (same.differs, same.b.bytes_read) == (False, 0)
+    take(bucket, -1)
+    (state,) = disk.diff(1, 2, other=bucket).states
+    assert (state.added, state.removed, state.changed) == (0, 0, 1)
+
+    entry = bucket.manifest(2).keyed[0]
+    storage = S3Storage(url, s3.options)
+    name = f"{entry.table.path}/{entry.handles[0].path}"
+    raw = bytearray(storage.read(name))
+    raw[50] ^= 0xFF
+    storage.delete(name)
+    storage.put_if_absent(name, bytes(raw))
+    report = bucket.salvage(2, from_older=True)
+    (salvaged,) = report.states
+    assert salvaged.lost
+    assert {part.filled_from for part in salvaged.lost} == {1}
+    assert bucket.verify(3, deep=True).broken == ()
+    assert bucket.manifest(3).rows == 200

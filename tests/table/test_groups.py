@@ -1,0 +1,75 @@
+"""Key groups that are wanted are read whole, and no others; of damaged files the sound ones."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from statestore.errors import DamagedFileError
+from statestore.model.manifest import KeyedEntry
+from statestore.model.state import Layout
+from statestore.storage import LocalStorage
+from statestore.store import StateStore
+from statestore.table.groups import group_digests, read_groups, rows_and_digest, sound_groups
+from statestore.table.writing import ParquetOptions
+from statestore.testing.counting import CountingStorage
+
+GROUPS = 16
+
+
+@pytest.fixture(params=[*Layout])
+def entry(request: pytest.FixtureRequest, tmp_path: Path) -> KeyedEntry:
+    options = ParquetOptions(layout=request.param, row_group_rows=50, file_bytes=6_000)
+    store = StateStore.open(str(tmp_path), table_format="parquet", parquet=options)
+    rows = pa.table({"user": [f"u{i}" for i in range(500)], "n": range(500)})
+    with store.snapshot(parallelism=1) as checkpoint:
+        found: KeyedEntry = checkpoint.keyed("j", "v", rows, key="user", max_parallelism=GROUPS)
+    return found
+
+
+def test_wanted_key_groups_come_whole_and_in_order(entry: KeyedEntry, tmp_path: Path) -> None:
+    """I8: any choice of them; each file is opened once, and none without a wanted one."""
+    sizes = {g: (n, d) for handle in entry.handles for g, n, d in group_digests(handle)}
+    assert sum(rows for rows, _ in sizes.values()) == 500
+    dice = random.Random(3)
+    for _ in range(20):
+        wanted = set(dice.sample(range(GROUPS), dice.randint(0, GROUPS)))
+        storage = CountingStorage(str(tmp_path))
+        found = [(g, rows_and_digest(rows)) for g, rows in read_groups(storage, entry, wanted)]
+        assert found == [(group, sizes[group]) for group in sorted(wanted & {*sizes})]
+        needed = [h for h in entry.handles if wanted & {g for g, _, _ in group_digests(h)}]
+        assert {Path(name).name for name in storage.opened} == {Path(h.path).name for h in needed}
+        assert set(storage.opened.values()) <= {1}
+
+
+def test_of_a_sound_file_all_are_sound(entry: KeyedEntry, tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path))
+    for handle in entry.handles:
+        found = [group for group, _ in sound_groups(storage, entry, handle, range(GROUPS))]
+        assert found == [group for group, _, _ in group_digests(handle)]
+
+
+def test_of_a_damaged_file_no_wrong_row_comes(entry: KeyedEntry, tmp_path: Path) -> None:
+    """Any byte, another value: what comes has its digest, what does not is missed elsewhere too."""
+    storage, dice = LocalStorage(str(tmp_path)), random.Random(5)
+    handle = entry.handles[0]
+    file = tmp_path / entry.table.path / handle.path
+    raw, sizes = file.read_bytes(), {g: (n, d) for g, n, d in group_digests(handle)}
+    counts = set()
+    for _ in range(150):
+        at = dice.randrange(len(raw))
+        file.write_bytes(raw[:at] + bytes([raw[at] ^ dice.randrange(1, 256)]) + raw[at + 1 :])
+        found = dict(sound_groups(storage, entry, handle, range(GROUPS)))
+        assert all(rows_and_digest(rows) == sizes[group] for group, rows in found.items())
+        counts.add(len(found))
+    assert {0, len(sizes)} <= counts
+    if entry.state.layout is Layout.RANGED:
+        assert len(counts) > 2, "some damage costs some key groups only"
+    file.write_bytes(raw[:-1])
+    with pytest.raises(DamagedFileError):
+        list(read_groups(storage, entry, range(GROUPS)))
+    file.unlink()
+    assert list(sound_groups(storage, entry, handle, range(GROUPS))) == []
