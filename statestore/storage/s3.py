@@ -161,7 +161,7 @@ class S3Storage:
         """Return all objects below a folder; their time is the server's."""
         with self._errors("list", folder):
             found = [item for page in self._objects(folder) for item in page]
-        return tuple(sorted(item for item in found if not item.name.endswith("/")))
+        return tuple(sorted(item for item in found if not _is_marker(item.name)))
 
     def is_empty(self) -> bool:
         """Return whether no object has this prefix, hidden ones aside; mostly one request."""
@@ -218,7 +218,7 @@ class S3Storage:
 
     def _pages(self, folder: str, page: int = 1000) -> Iterator[tuple[str, ...]]:
         for items in self._objects(folder, page):
-            yield tuple(item.name for item in items if not item.name.endswith("/"))
+            yield tuple(item.name for item in items if not _is_marker(item.name))
 
     def _objects(self, folder: str, page: int = 1000) -> Iterator[tuple[Listed, ...]]:
         bucket, root, _ = self._fs.split_path(self._prefix)
@@ -240,6 +240,11 @@ class S3Storage:
 
     def _full(self, name: str) -> str:
         return f"s3://{self._key(name)}"
+
+
+def _is_marker(name: str) -> bool:
+    """Whether the object only stands for a folder, or for the prefix itself."""
+    return not name or name.endswith("/")
 
 
 def _listed(item: Mapping[str, Any], root: str) -> Listed:

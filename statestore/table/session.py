@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import threading
 from importlib.resources import files
 from typing import TYPE_CHECKING, Literal
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 __all__ = ["default_settings", "java_home", "main", "spark_session"]
 
 PACKAGES = "spark.jars.packages"
+_SOCKETS = "spark.python.unix.domain.socket.enabled"
+# A socket's path has at most 107 bytes (104 on macOS), and Spark's name for it some 45.
+_LONGEST_SOCKET_FOLDER = 56
 DELTA_CLASSES = ("io.delta.", "org.apache.spark.sql.delta.")
 # How Spark's resolver says that it could not get a jar.
 NOT_RESOLVED = ("unresolved dependency", "download failed")
@@ -95,8 +99,14 @@ def java_home() -> Path:
 
 
 def default_settings(table_format: str = "delta") -> dict[str, str]:
-    """Return ``spark-defaults.conf`` as a mapping, for Parquet without what Delta's jar defines."""
+    """Return ``spark-defaults.conf`` as a mapping, for Parquet without what Delta's jar defines.
+
+    Where the path of the folder for temporary files is too long for the name of a socket, Spark
+    talks to Python through TCP, as it does by itself.
+    """
     settings = _settings_in("spark-defaults.conf")
+    if len(os.fsencode(tempfile.gettempdir())) > _LONGEST_SOCKET_FOLDER:
+        del settings[_SOCKETS]
     if table_format == "delta":
         return settings
     return {name: value for name, value in settings.items() if not value.startswith(DELTA_CLASSES)}

@@ -82,9 +82,10 @@ def test_examples_work(run: Run, filled: Path, monkeypatch: Any, example: str) -
     # Some of them change the store.
     shutil.copytree(filled, "fraud")
     StateStore.open("fraud").savepoint("before-upgrade")
-    pin = Pin("0d2f61c8a1b94d7fb5f0c7a9e6d83b12", 1, "me", 2**62)
-    Path("fraud/pins").mkdir()
-    Path("fraud", pin_path(pin.token)).write_bytes(pin_to_json(pin))
+    if "unpin" in example:
+        pin = Pin("0d2f61c8a1b94d7fb5f0c7a9e6d83b12", 1, "me", 2**62)
+        Path("fraud/pins").mkdir()
+        Path("fraud", pin_path(pin.token)).write_bytes(pin_to_json(pin))
     ran: list[Path] = []
 
     def run_demo(directory: Path, *, output: str) -> int:

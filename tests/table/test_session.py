@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,16 @@ def test_parquet_needs_none_of_deltas_classes() -> None:
         "spark.sql.extensions",
         "spark.sql.catalog.spark_catalog",
     }
+
+
+def test_sockets_with_long_names_are_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path of a socket has a hundred bytes or so."""
+    sockets = "spark.python.unix.domain.socket.enabled"
+    for folder, found in (("/tmp", "true"), (str(tmp_path / ("x" * 60)), None)):
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        assert default_settings().get(sockets) == found
 
 
 def test_the_settings_are_in_effect(spark: SparkSession) -> None:

@@ -26,7 +26,7 @@ _MOST_ROWS = 1000
         "asks: one SELECT, over the views and nothing else."
     ),
     examples=(
-        "statestore query 'SELECT count(*) FROM totals' --store ./fraud",
+        "statestore query 'SELECT count(*) FROM per_country' --store ./fraud",
         "statestore query 'SELECT * FROM \"totals-by-user\".totals LIMIT 5' --store ./fraud",
         "statestore query --tables --store ./fraud",
     ),
