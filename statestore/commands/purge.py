@@ -29,13 +29,19 @@ from statestore.catalog import Catalog
 from statestore.commands.derive import Deriver
 from statestore.commands.expire import tombstone
 from statestore.commands.snapshot import CheckpointWriter
-from statestore.errors import InvalidArgumentError, MalformedManifestError, StateNotFoundError
+from statestore.errors import (
+    CorruptionError,
+    InvalidArgumentError,
+    MalformedManifestError,
+    StateNotFoundError,
+)
 from statestore.model.hold import Savepoint
 from statestore.model.manifest import Entry, KeyedEntry, Manifest
 from statestore.model.state import KeyedState
 from statestore.storage import Storage
 from statestore.table.keyed import KeyedTarget
 from statestore.table.lookup import key_batch, key_group_of, rows_of_key
+from statestore.table.reading import check_sizes
 from statestore.table.rewrite import changes_of, rewrite
 
 __all__ = ["PurgeRequest", "PurgedKey", "PurgedState", "ReplacedCheckpoint", "purge"]
@@ -123,6 +129,7 @@ def purge(
     logs: tuple[str, ...] = ()
     made: dict[int, Manifest] = {}
     if seen.again and not dry_run:
+        _refuse_broken(catalog.storage, seen)
         tables = {hit.entry.table.path for hits in seen.hits.values() for hit in hits}
         logs = tuple(table for table in sorted(tables) if _drop_log(catalog.storage, table))
         made = _make_again(deriver, seen, wanted, logs)
@@ -271,6 +278,21 @@ def _drop_log(storage: Storage, table: str) -> bool:
     for name in sorted(names, key=lambda name: bases[name], reverse=True):
         storage.delete(name)
     return bool(names)
+
+
+def _refuse_broken(storage: Storage, seen: _Seen) -> None:
+    """Raise MissingFileError or DamagedFileError when a file that would be named again is not as it
+    was written; nothing has been written or deleted then.
+    """
+    for number in seen.again:
+        try:
+            check_sizes(storage, seen.kept[number].entries)
+        except CorruptionError as error:
+            error.add_note(
+                f"it is a file of checkpoint {number}, which would be made again: 'statestore "
+                f"salvage {number}' first, and let this one expire"
+            )
+            raise
 
 
 def _make_again(

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -28,13 +27,12 @@ from statestore.table.arrow import is_schema
 from statestore.table.elements import write_elements
 from statestore.table.engines import Engine, engine_of
 from statestore.table.fetching import Handle
-from statestore.table.reading import check_size
+from statestore.table.reading import check_sizes
 
 __all__ = ["CheckpointWriter"]
 
 Columns = str | Sequence[str]
 _PUBLISHERS = 4
-_CONFIRMERS = 16
 _USED = "the 'with' block of this snapshot has begun already; take another one: store.snapshot(…)"
 
 
@@ -332,7 +330,7 @@ class CheckpointWriter:
 
     def _manifest(self) -> Manifest:
         attempt = self._attempt
-        self._confirm_files()
+        check_sizes(attempt.catalog.storage, self._entries())
         published = [
             replace(entry, table=table)
             for entry, table in zip(self._entries(), self._publish(), strict=True)
@@ -349,19 +347,6 @@ class CheckpointWriter:
             operator=tuple(entry for entry in published if isinstance(entry, OperatorEntry)),
             origin=self._origin,
         )
-
-    def _confirm_files(self) -> None:
-        """Ask for the size of every file that the manifest will name, side by side (I5).
-
-        Raises MissingFileError or DamagedFileError for one that is not as it was written.
-        """
-        storage = self._attempt.catalog.storage
-        entries = self._entries()
-        folders = [entry.table.path for entry in entries for _ in entry.handles]
-        handles = [handle for entry in entries for handle in entry.handles]
-        with ThreadPoolExecutor(max_workers=_CONFIRMERS) as pool:
-            for _ in pool.map(partial(check_size, storage), folders, handles):
-                continue
 
     def _publish(self) -> Sequence[TableRef]:
         """Publish all tables, side by side: a table's commit is mostly waiting."""

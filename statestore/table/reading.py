@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
@@ -22,11 +23,23 @@ from statestore.errors import (
     StateStoreError,
     StorageError,
 )
+from statestore.model.manifest import Entry
 from statestore.storage import Storage
 from statestore.table.fetching import Handle, Source, check_length, source_of
 from statestore.table.ranges import RangedFile
 
-__all__ = ["DataFile", "check_size", "open_data", "open_file", "read_batches", "row_groups_of"]
+__all__ = [
+    "DataFile",
+    "check_size",
+    "check_sizes",
+    "open_data",
+    "open_file",
+    "read_batches",
+    "row_groups_of",
+]
+
+
+_ASKED_AT_ONCE = 16
 
 
 def check_size(storage: Storage, folder: str, handle: Handle) -> None:
@@ -35,6 +48,16 @@ def check_size(storage: Storage, folder: str, handle: Handle) -> None:
     where = f"{storage.url}/{name}"
     with _naming(where):
         check_length(where, storage.size(name), handle)
+
+
+def check_sizes(storage: Storage, entries: Iterable[Entry]) -> None:
+    """Ask for the size of every file of some states, side by side (I5); errors as of
+    :func:`check_size`.
+    """
+    files = [(entry.table.path, handle) for entry in entries for handle in entry.handles]
+    with ThreadPoolExecutor(max_workers=_ASKED_AT_ONCE) as pool:
+        for _ in pool.map(lambda file: check_size(storage, *file), files):
+            continue
 
 
 @dataclass(frozen=True)

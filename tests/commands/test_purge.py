@@ -16,6 +16,7 @@ from statestore import StateStore
 from statestore.errors import (
     CheckpointNotFoundError,
     CommitConflictError,
+    DamagedFileError,
     InvalidArgumentError,
     MalformedManifestError,
     StateNotFoundError,
@@ -202,6 +203,22 @@ def test_a_writer_that_was_at_work_is_told(store: StateStore) -> None:
     with pytest.raises(CommitConflictError):
         job.__exit__(None, None, None)
     is_purged(opened(store.url))
+
+
+def test_a_broken_file_of_any_checkpoint_stops_it_before_anything_is_written(
+    store: StateStore,
+) -> None:
+    """The one that would be made again in part is named."""
+    entry = store.manifest(3).operator[0]
+    Path(store.url, entry.table.path, entry.handles[0].path).write_bytes(b"")
+    before = sorted(Path(store.url).rglob("*"))
+    with pytest.raises(DamagedFileError, match="has 0 bytes") as raised:
+        store.purge("users", KEY)
+    assert "statestore salvage 3" in raised.value.__notes__[0]
+    after = sorted(Path(store.url).rglob("*"))
+    assert [path for path in after if "writers" not in path.parts] == [
+        path for path in before if "writers" not in path.parts
+    ]
 
 
 def test_what_cannot_be(store: StateStore) -> None:
