@@ -1,8 +1,7 @@
 """Rows on their way through an exchange: those of one key group packed together, as one value.
 
-An exchange that carries some thousand values instead of millions of rows costs little, and a sort
-of them by key group less. Rows stay columns all the way: hashed, divided and packed in Arrow, and
-unpacked where they are written.
+The JVM exchanges and sorts some thousand values instead of millions of rows. These stay columns all
+the way: hashed, divided and packed in Arrow, and unpacked where they are written.
 """
 
 from __future__ import annotations
