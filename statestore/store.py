@@ -22,6 +22,7 @@ from statestore.commands.key import KeyStates
 from statestore.commands.restore import RestoredCheckpoint
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import InvalidArgumentError
+from statestore.model.compaction import CompactionRule
 from statestore.model.graph import JobGraph
 from statestore.model.host_placement import LOCALITY, OperatorPlacement, place_operator
 from statestore.model.manifest import Manifest
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["StateStore"]
+
+COMPACTION = CompactionRule()
 
 
 class StateStore(StoreCare):
@@ -60,10 +63,11 @@ class StateStore(StoreCare):
         table_format: str,
         parquet: ParquetOptions,
         data: Storage | None = None,
+        compaction: CompactionRule | None = None,
     ) -> None:
         """Use :meth:`open`. ``data`` is the storage as snapshots and restores see it."""
         super().__init__(storage, data or storage, spark, parquet)
-        self._table_format = table_format
+        self._table_format, self._compaction = table_format, compaction
 
     @classmethod
     def open(
@@ -77,6 +81,7 @@ class StateStore(StoreCare):
         local_cache: str | Path | None = None,
         local_cache_bytes: int = DEFAULT_LIMIT_BYTES,
         parallel_streams: int = DEFAULT_STREAMS,
+        compaction: CompactionRule | None = COMPACTION,
     ) -> StateStore:
         """Return the store at a path or ``s3://`` URL; nothing is read or created yet.
 
@@ -88,14 +93,16 @@ class StateStore(StoreCare):
         ``local_cache`` is a folder that every host has for itself. Data files that are written or
         restored there are kept, up to ``local_cache_bytes``, and restored from there as long as
         their SHA-256 is the manifest's; else from the store. From a bucket a process reads up to
-        ``parallel_streams`` ranges at once, and holds 6 MB for each.
+        ``parallel_streams`` ranges at once, and holds 6 MB for each. ``compaction`` says when
+        changes of incremental checkpoints are merged, in the background of a snapshot; None is
+        never.
 
         Raises InvalidArgumentError for a file system on which a commit cannot be atomic, for
         another table format, or for a cache that holds nothing.
         """
         storage = open_storage(url, storage_options, parallel_streams)
         data = CachedStorage(storage, local_cache, local_cache_bytes) if local_cache else None
-        return cls._over(storage, spark, table_format, parquet, data)
+        return cls._over(storage, spark, table_format, parquet, data, compaction)
 
     @classmethod
     def over(
@@ -105,13 +112,14 @@ class StateStore(StoreCare):
         spark: SparkSession | None = None,
         table_format: str = "delta",
         parquet: ParquetOptions | None = None,
+        compaction: CompactionRule | None = COMPACTION,
     ) -> StateStore:
         """Return the store on a storage of your own, one that ``testing.suites.StorageSuite``
         holds.
 
         Else as :meth:`open`. InvalidArgumentError for another table format.
         """
-        return cls._over(storage, spark, table_format, parquet, None)
+        return cls._over(storage, spark, table_format, parquet, None, compaction)
 
     @classmethod
     def _over(
@@ -121,6 +129,7 @@ class StateStore(StoreCare):
         table_format: str,
         parquet: ParquetOptions | None,
         data: Storage | None,
+        compaction: CompactionRule | None,
     ) -> StateStore:
         if table_format not in TABLE_FORMATS:
             raise InvalidArgumentError(
@@ -129,7 +138,7 @@ class StateStore(StoreCare):
         if spark is not None:
             data_source.register(spark)
             spark_module("spark_s3").hand_on(spark, storage)
-        return cls(storage, spark, table_format, parquet or ParquetOptions(), data)
+        return cls(storage, spark, table_format, parquet or ParquetOptions(), data, compaction)
 
     def snapshot(
         self,
@@ -173,6 +182,7 @@ class StateStore(StoreCare):
             parquet=self._parquet,
             release=__version__,
             token=uuid.uuid4().hex,
+            compaction=self._compaction,
         )
 
     def restore(

@@ -9,6 +9,7 @@ from statestore.commands.history import History
 from statestore.errors import ParallelismError
 from statestore.fence import Fence
 from statestore.model.acknowledgement import Attempted
+from statestore.model.compaction import CompactionRule
 from statestore.model.manifest import KeyedEntry, TableRef, Writer
 from statestore.model.operators import Operators
 from statestore.model.paths import keyed_table
@@ -33,6 +34,7 @@ class Attempt:
     history: History
     writer: Writer
     started_at_ms: int
+    compaction: CompactionRule | None = None
 
     def max_parallelism_of(self, uid: str, wanted: int | None) -> int | None:
         """Return what the caller asks for, or else the job's graph; None leaves it to the store.

@@ -12,12 +12,14 @@ from typing import Any
 
 from statestore.catalog import Catalog
 from statestore.commands.attempt import Attempt
+from statestore.commands.changes import StoredChanges
 from statestore.commands.history import History
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.commands.subtasks import KeyedWriter
 from statestore.errors import InvalidArgumentError
 from statestore.fence import Fence
 from statestore.model.acknowledgement import Acknowledgement, Attempted
+from statestore.model.compaction import CompactionRule
 from statestore.model.document import document_bytes
 from statestore.model.graph import JobGraph
 from statestore.model.graph_json import graph_to_json
@@ -44,11 +46,13 @@ class CommittedCheckpoint(CheckpointWriter):
         self._committed = manifest
         self._entered = self._left = False
 
-    def keyed(self, uid: str, name: str, rows: Any, **options: Any) -> Any:
+    def keyed(self, uid: str, name: str, rows: Any = None, **options: Any) -> Any:
         """Return the stored keyed state, or for a schema its writer, whose subtasks write nothing;
         StateNotFoundError when the checkpoint has none.
         """
         stored = self.manifest.keyed_entry(uid, name)
+        if rows is None:
+            return StoredChanges(stored)
         if not is_schema(rows):
             return stored
         manifest = self.manifest
@@ -81,6 +85,7 @@ def begin(
     parquet: ParquetOptions,
     release: str,
     token: str,
+    compaction: CompactionRule | None = None,
 ) -> CheckpointWriter:
     """Return the writer of the next checkpoint, or of ``checkpoint_id``.
 
@@ -118,6 +123,7 @@ def begin(
         history=History(catalog, operators),
         writer=Writer(release, claim.name, token, claim.generation),
         started_at_ms=time.time_ns() // 1_000_000,
+        compaction=compaction,
     )
     return CheckpointWriter(attempt)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from statestore.catalog import Catalog
 from statestore.errors import InvalidArgumentError
-from statestore.model.plan import assignment_of, slices_of
+from statestore.model.reads import assignment_of, reads_of
 from statestore.storage import open_storage
 from statestore.table.engines import spark_module
 
@@ -55,7 +55,7 @@ def resolve(options: Mapping[str, str]) -> Read:
     entry = manifest.keyed_entry(given["operator"], given["state"])
     stored = manifest.operators.parallelism_of(given["operator"])
     assignment = assignment_of(entry, _parallelism(given, stored))
-    per_subtask = tuple(slices_of(entry, key_groups) for key_groups in assignment.ranges())
+    per_subtask = tuple(reads_of(entry, key_groups) for key_groups in assignment.ranges())
     read: Read = spark_module("spark_scan").Read(storage, entry, per_subtask, _verify(given))
     return read
 

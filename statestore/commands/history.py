@@ -27,6 +27,7 @@ class History:
         """Look which checkpoints there are; ``operators`` are those of the job that asks."""
         self._catalog, self._operators = catalog, operators
         self._unread = list(catalog.checkpoint_ids())
+        self._newest = self._unread[-1] if self._unread else None
         self._read: list[Manifest] = []
 
     def keyed(self, uid: str, name: str) -> KeyedState | None:
@@ -34,6 +35,20 @@ class History:
         for entry in self._entries(uid):
             if entry.state.name == name and isinstance(entry.state, KeyedState):
                 return entry.state
+        return None
+
+    def newest_keyed(self, uid: str, name: str) -> KeyedEntry | None:
+        """Return a keyed state as the newest checkpoint has it, None when that lacks it.
+
+        Raises MalformedManifestError when the newest manifest cannot be read.
+        """
+        if self._newest is None:
+            return None
+        manifest, ids = self._catalog.load(self._newest), self._operators.ids_of(uid)
+        for entry in manifest.keyed:
+            known = manifest.operators.id_of(entry.state.uid) in ids
+            if known and entry.state.name == name:
+                return entry
         return None
 
     def rows(self, uid: str, name: str) -> int | None:

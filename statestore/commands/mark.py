@@ -101,7 +101,7 @@ def is_old(modified_ms: int, minimum_age_ms: int, now_ms: int) -> bool:
 
 def files_of(manifest: Manifest) -> Iterable[str]:
     """Return the names in the store of the data files of a checkpoint."""
-    return (f"{e.table.path}/{handle.path}" for e in manifest.entries for handle in e.handles)
+    return (f"{e.table.path}/{handle.path}" for e in manifest.parts for handle in e.handles)
 
 
 @dataclass

@@ -13,19 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 from statestore.catalog import Catalog
 from statestore.errors import InvalidArgumentError, StateStoreError
-from statestore.model.handles import KeyedStateSlice
-from statestore.model.keygroups import KeyGroupAssignment
+from statestore.model.digest import combine
+from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
 from statestore.model.locality import preferred_hosts
 from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry
 from statestore.model.matching import Matching
-from statestore.model.plan import RestorePlan, assignment_of, redistribution_of, slices_of
+from statestore.model.plan import RestorePlan, redistribution_of
+from statestore.model.reads import assignment_of, reads_of
 from statestore.model.redistribution import Run
 from statestore.model.target import RestoreTarget, plan_target
 from statestore.storage import CachedStorage
+from statestore.table.digest import rows_digest
 from statestore.table.elements import read_elements
 from statestore.table.engines import spark_module
 from statestore.table.lookup import rows_of_key
-from statestore.table.scan import record_batch_reader
+from statestore.table.merge import record_batch_reader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -128,17 +130,23 @@ class RestoredKeyedState:
 
     @property
     def digest(self) -> int:
-        """Order-free digest of the state's rows, as recorded when it was written."""
-        return self.entry.digest
+        """Order-free digest of the state's rows: as recorded when it was written, or for a state
+        with changes computed, by reading all of it. Errors are those of :meth:`subtask`.
+        """
+        if not self.entry.layers:
+            return self.entry.digest
+        every = KeyGroupRange(0, self.assignment.max_parallelism - 1)
+        names = self.entry.state.schema.names
+        return combine(rows_digest(batch.select(names)) for batch in self._reader(every))
 
     def subtask(self, subtask: int) -> pa.RecordBatchReader:
         """Return one subtask's rows, ``key_group`` first, in order of key group.
 
-        Needs no Spark and no JVM; at most one Parquet row group is in memory. Reading raises
-        MissingFileError or DamagedFileError naming the file.
+        Needs no Spark and no JVM; at most one Parquet row group is in memory, of a state with
+        changes the key groups at hand. Reading raises MissingFileError or DamagedFileError naming
+        the file.
         """
-        slices = self._slices(subtask)
-        return record_batch_reader(self._catalog.storage, self.entry, slices, verify=self._verify)
+        return self._reader(self.assignment.range_of(subtask))
 
     def dataframe(self) -> DataFrame:
         """Return a DataFrame whose Spark partition i holds exactly subtask i's rows; no shuffle.
@@ -153,7 +161,7 @@ class RestoredKeyedState:
                 "a DataFrame needs Spark: open the store with StateStore.open(url, spark=spark), "
                 "or read a subtask without Spark: .subtask(0)"
             )
-        per_subtask = [self._slices(i) for i in range(self.assignment.parallelism)]
+        per_subtask = [reads_of(self.entry, groups) for groups in self.assignment.ranges()]
         # Copies are read through a local cache alone: without one their host is no better.
         cached = isinstance(self._catalog.storage, CachedStorage)
         frame: DataFrame = spark_module("spark_scan").dataframe(
@@ -173,8 +181,9 @@ class RestoredKeyedState:
         """
         return rows_of_key(self._catalog.storage, self.entry, key, verify=self._verify)
 
-    def _slices(self, subtask: int) -> tuple[KeyedStateSlice, ...]:
-        return slices_of(self.entry, self.assignment.range_of(subtask))
+    def _reader(self, key_groups: KeyGroupRange) -> pa.RecordBatchReader:
+        reads = reads_of(self.entry, key_groups)
+        return record_batch_reader(self._catalog.storage, self.entry, reads, verify=self._verify)
 
 
 class RestoredOperatorState:

@@ -7,85 +7,37 @@ exception in the block deletes what was written and commits nothing.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from types import TracebackType
 from typing import Any
 
-from statestore.commands.attempt import Attempt
+from statestore.commands.changes import ChangeWriter, KeyedChanges
+from statestore.commands.commit import USED, Commit
 from statestore.commands.states import KeyedRequest, keyed_state, operator_state
 from statestore.commands.subtasks import Acknowledged, KeyedWriter
-from statestore.errors import CommitConflictError, InvalidArgumentError, StorageError
+from statestore.errors import InvalidArgumentError
 from statestore.model.acknowledgement import Acknowledgement
-from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
+from statestore.model.manifest import OperatorEntry, TableRef
 from statestore.model.paths import operator_table
 from statestore.model.redistribution import RedistributionMode
 from statestore.model.state import KeyedState, Layout, StateKind, TimeDomain
 from statestore.table.arrow import is_schema
 from statestore.table.elements import write_elements
 from statestore.table.engines import Engine, engine_of
-from statestore.table.fetching import Handle
-from statestore.table.reading import check_sizes
 
 __all__ = ["CheckpointWriter"]
 
 Columns = str | Sequence[str]
-_PUBLISHERS = 4
-_USED = "the 'with' block of this snapshot has begun already; take another one: store.snapshot(…)"
 
 
-class CheckpointWriter:
-    """Collects the states of one checkpoint; commits them together when its block ends.
-
-    ``already_committed`` says that an earlier attempt had committed this id, and nothing is written
-    now.
-    """
-
-    already_committed = False
-
-    def __init__(self, attempt: Attempt) -> None:
-        """Start with no states; see ``StateStore.snapshot``."""
-        self._attempt = attempt
-        self._keyed: list[KeyedEntry] = []
-        self._operator: list[OperatorEntry] = []
-        self._acknowledged: dict[tuple[str, str], Acknowledged] = {}
-        self._carried: list[Entry] = []
-        self._rewritten: list[str] = []
-        self._origin: Mapping[str, Any] | None = None
-        self._committed: Manifest | None = None
-        self._entered = self._left = self._published = False
-
-    @property
-    def id(self) -> int:
-        """The checkpoint's number, known once it is committed; InvalidArgumentError before."""
-        return self.manifest.checkpoint_id
-
-    @property
-    def planned(self) -> tuple[int, Writer]:
-        """The number that the checkpoint gets, and its writer; known before it is committed.
-
-        Who never hears whether the commit was done finds out by asking again for this number: the
-        checkpoint is this one if its manifest names the same writer.
-        """
-        fixed = self._committed or self._attempt
-        return fixed.checkpoint_id, fixed.writer
-
-    @property
-    def manifest(self) -> Manifest:
-        """The committed manifest; InvalidArgumentError before the block has ended."""
-        if self._committed is None:
-            raise InvalidArgumentError(
-                "the checkpoint is committed when its 'with' block ends, not before"
-            )
-        return self._committed
+class CheckpointWriter(Commit):
+    """Collects the states of one checkpoint; commits them together when its block ends."""
 
     def keyed(
         self,
         uid: str,
         name: str,
-        rows: Any,
+        rows: Any = None,
         *,
         key: Columns,
         namespace: Columns = (),
@@ -115,13 +67,12 @@ class CheckpointWriter:
 
         With a ``pyarrow.Schema`` for ``rows`` nothing is written here: returned is a KeyedWriter,
         whose ``subtask(i).write(table)`` writes the rows of subtask i in any process, and each
-        answer goes to :meth:`acknowledge`. Raises NullKeyError, DuplicateKeyError,
-        UnsupportedTypeError, SchemaMismatchError or ParallelismError before anything is visible.
+        answer goes to :meth:`acknowledge`. Without ``rows`` a KeyedChanges is returned, whose
+        ``changes(upserts, deletes)`` writes only what changed. Raises NullKeyError,
+        DuplicateKeyError, UnsupportedTypeError, SchemaMismatchError or ParallelismError before
+        anything is visible.
         """
         self._refuse_twice(uid, name)
-        attempt = self._attempt
-        declared = is_schema(rows)
-        engine, rows = engine_of(rows)
         request = KeyedRequest(
             uid=uid,
             name=name,
@@ -129,14 +80,34 @@ class CheckpointWriter:
             key=_names(key),
             namespace=_names(namespace),
             entry=_names(entry),
-            max_parallelism=attempt.max_parallelism_of(uid, max_parallelism),
+            max_parallelism=self._attempt.max_parallelism_of(uid, max_parallelism),
             hash_scheme=hash_scheme,
             time_domain=None if time_domain is None else TimeDomain(time_domain),
-            layout=layout or attempt.parquet.layout,
-            rows=None if declared else engine.rows_known(rows),
+            layout=layout or self._attempt.parquet.layout,
+            rows=None,
             renamed=renamed or {},
             dropped=_names(dropped),
         )
+        if rows is None:
+            return self._changes_of(request)
+        return self._in_full(rows, request, placed)
+
+    def _changes_of(self, request: KeyedRequest) -> KeyedChanges:
+        writer = ChangeWriter(
+            self._attempt,
+            request.uid,
+            request.name,
+            checked=lambda engine, rows: self._keyed_state(engine, rows, request),
+            full=lambda rows: self._in_full(rows, request, False),
+            add=self._add_changed,
+        )
+        self._changing.append(writer)
+        return KeyedChanges(writer)
+
+    def _in_full(self, rows: Any, request: KeyedRequest, placed: bool) -> Any:
+        declared = is_schema(rows)
+        engine, rows = engine_of(rows)
+        request = replace(request, rows=None if declared else engine.rows_known(rows))
         state = self._keyed_state(engine, rows, request)
         return self._write_keyed(engine, rows, state, declared, placed)
 
@@ -163,7 +134,7 @@ class CheckpointWriter:
         not awaited; its files are left alone.
         """
         if self._left:
-            raise InvalidArgumentError(_USED)
+            raise InvalidArgumentError(USED)
         state, attempted = acknowledgement.entry.state, self._attempt.id
         if acknowledgement.attempt != attempted:
             raise InvalidArgumentError(
@@ -179,22 +150,24 @@ class CheckpointWriter:
         return awaited.add(acknowledgement)
 
     def list(
-        self, uid: str, name: str, rows: Any, *, position: str = "position", **options: Any
+        self, uid: str, name: str, rows: Any = None, *, position: str = "position", **options: Any
     ) -> Any:
         """Write a list state: one row per element, ordered by an integer column. Else as
         :meth:`keyed`.
         """
         return self.keyed(uid, name, rows, kind=StateKind.LIST, entry=position, **options)
 
-    def map(self, uid: str, name: str, rows: Any, *, map_key: Columns, **options: Any) -> Any:
+    def map(
+        self, uid: str, name: str, rows: Any = None, *, map_key: Columns, **options: Any
+    ) -> Any:
         """Write a map state: one row per key and map key. Else as :meth:`keyed`."""
         return self.keyed(uid, name, rows, kind=StateKind.MAP, entry=map_key, **options)
 
-    def reducing(self, uid: str, name: str, rows: Any, **options: Any) -> Any:
+    def reducing(self, uid: str, name: str, rows: Any = None, **options: Any) -> Any:
         """Write a reducing state: one row per key, the reduced value. Else as :meth:`keyed`."""
         return self.keyed(uid, name, rows, kind=StateKind.REDUCING, **options)
 
-    def aggregating(self, uid: str, name: str, rows: Any, **options: Any) -> Any:
+    def aggregating(self, uid: str, name: str, rows: Any = None, **options: Any) -> Any:
         """Write an aggregating state: one row per key, the accumulator. Else as :meth:`keyed`."""
         return self.keyed(uid, name, rows, kind=StateKind.AGGREGATING, **options)
 
@@ -202,7 +175,7 @@ class CheckpointWriter:
         self,
         uid: str,
         name: str,
-        rows: Any,
+        rows: Any = None,
         *,
         time_domain: TimeDomain | str,
         timestamp: str = "timestamp",
@@ -213,23 +186,6 @@ class CheckpointWriter:
         return self.keyed(
             uid, name, rows, kind=StateKind.TIMERS, entry=timestamp, time_domain=domain, **options
         )
-
-    def carry(self, entry: Entry, new: Sequence[Handle] = ()) -> None:
-        """Take a state over as another checkpoint of this store has it, with its files.
-
-        The files are not copied, only named again; an error in the block does not delete them, but
-        those in ``new``, which were written for this checkpoint. Raises InvalidArgumentError for a
-        state that is in this checkpoint already.
-        """
-        self._refuse_twice(entry.state.uid, entry.state.name)
-        self._carried.append(entry)
-        self._rewritten += [f"{entry.table.path}/{handle.path}" for handle in new]
-
-    def say_origin(self, origin: Mapping[str, Any]) -> None:
-        """Say of which checkpoint, and how, this one is made; plain JSON values, for the
-        manifest.
-        """
-        self._origin = origin
 
     def split(self, uid: str, name: str, elements: Any) -> OperatorEntry:
         """Write list state of an operator: on a rescale each element goes to one new subtask.
@@ -250,47 +206,6 @@ class CheckpointWriter:
     ) -> OperatorEntry:
         """Write broadcast state, which is the same in every subtask: one list of elements."""
         return self._write_operator(uid, name, elements, RedistributionMode.BROADCAST)
-
-    def __enter__(self) -> CheckpointWriter:
-        """Return the writer; InvalidArgumentError when it was used before."""
-        if self._entered:
-            raise InvalidArgumentError(_USED)
-        self._entered = True
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Commit, or after an exception delete what was written; a commit that another writer won
-        deletes it too.
-
-        A writer that was replaced meanwhile is stopped before it publishes tables, and again right
-        before it puts the manifest; ``fence.py`` says why that is enough.
-        """
-        self._left = True
-        if error is not None:
-            self._discard(error)
-            return
-        try:
-            for awaited in self._acknowledged.values():
-                awaited.refuse_missing()
-            self._attempt.fence.check()
-            self._attempt.catalog.refuse_taken(self._attempt.checkpoint_id)
-            manifest = self._manifest()
-            self._attempt.fence.check()
-        except BaseException as failure:
-            self._discard(failure)
-            raise
-        try:
-            self._attempt.catalog.commit(manifest)
-        except CommitConflictError as conflict:
-            self._discard(conflict)
-            raise
-        # After any other error the manifest may be there, so the files that it names stay.
-        self._committed = manifest
 
     def _keyed_state(self, engine: Engine, rows: Any, request: KeyedRequest) -> KeyedState:
         return keyed_state(
@@ -317,67 +232,6 @@ class CheckpointWriter:
         written = OperatorEntry(state, TableRef(attempt.table.format, folder), counts, handles)
         self._operator.append(written)
         return written
-
-    def _refuse_twice(self, uid: str, name: str) -> None:
-        if self._left:
-            raise InvalidArgumentError(_USED)
-        self._attempt.operators.check(uid)
-        for written in self._entries():
-            if (written.state.uid, written.state.name) == (uid, name):
-                raise InvalidArgumentError(
-                    f"{written.state} is in this checkpoint already; name it once"
-                )
-
-    def _manifest(self) -> Manifest:
-        attempt = self._attempt
-        check_sizes(attempt.catalog.storage, self._entries())
-        published = [
-            replace(entry, table=table)
-            for entry, table in zip(self._entries(), self._publish(), strict=True)
-        ]
-        return Manifest(
-            store_id=attempt.catalog.store_id,
-            checkpoint_id=attempt.checkpoint_id,
-            parallelism=attempt.operators.parallelism,
-            graph=attempt.operators.graph,
-            started_at_ms=attempt.started_at_ms,
-            created_at_ms=time.time_ns() // 1_000_000,
-            writer=attempt.writer,
-            keyed=tuple(entry for entry in published if isinstance(entry, KeyedEntry)),
-            operator=tuple(entry for entry in published if isinstance(entry, OperatorEntry)),
-            origin=self._origin,
-        )
-
-    def _publish(self) -> Sequence[TableRef]:
-        """Publish all tables, side by side: a table's commit is mostly waiting."""
-        publish, checkpoint_id = self._attempt.table.publish, self._attempt.checkpoint_id
-        self._published = self._attempt.table.keeps_log
-        with ThreadPoolExecutor(max_workers=_PUBLISHERS) as pool:
-            return [*pool.map(lambda entry: publish(entry, checkpoint_id), self._entries())]
-
-    def _entries(self) -> tuple[Entry, ...]:
-        return (*self._written(), *self._carried)
-
-    def _written(self) -> tuple[Entry, ...]:
-        return (*self._all_keyed(), *self._operator)
-
-    def _all_keyed(self) -> tuple[KeyedEntry, ...]:
-        return (*self._keyed, *(awaited.entry for awaited in self._acknowledged.values()))
-
-    def _discard(self, reason: BaseException) -> None:
-        """Delete what was written; what cannot be deleted is noted on the reason, and left.
-
-        Files that a table's log may name already stay: without them the table could not be read.
-        """
-        if self._published:
-            reason.add_note("its files stay behind: the tables' newest versions name them")
-            return
-        written = [f"{e.table.path}/{handle.path}" for e in self._written() for handle in e.handles]
-        for name in (*written, *self._rewritten):
-            try:
-                self._attempt.catalog.storage.delete(name)
-            except StorageError as error:
-                reason.add_note(f"its file stays behind: {error}")
 
 
 def _names(columns: Columns) -> tuple[str, ...]:

@@ -207,7 +207,7 @@ class _Run:
                 self.progress(self.files, expected)
 
     def _checks(self, manifest: Manifest) -> Iterator[FileCheck]:
-        for entry in manifest.entries:
+        for entry in manifest.parts:
             self.tables.add(entry.table.path)
             first_row = 0
             for handle in entry.handles:
@@ -242,7 +242,7 @@ def _strays(storage: Storage, run: _Run, seen: set[int]) -> tuple[str, ...]:
             break
         name = manifest_path(number)
         try:
-            entries = manifest_from_json(storage.read(name), name=name).entries
+            entries = manifest_from_json(storage.read(name), name=name).parts
         except FileNotFoundError:
             continue  # it was collected since it was listed
         except (CorruptionError, FormatVersionError):

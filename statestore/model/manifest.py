@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -17,10 +17,11 @@ from statestore.errors import StateNotFoundError
 from statestore.model.digest import combine
 from statestore.model.graph import JobGraph
 from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.model.keygroups import KeyGroupRange
 from statestore.model.operators import Operators
 from statestore.model.state import KeyedState, OperatorState
 
-__all__ = ["KeyedEntry", "Manifest", "OperatorEntry", "TableRef", "Writer"]
+__all__ = ["KeyedEntry", "Layer", "Manifest", "OperatorEntry", "TableRef", "Writer"]
 
 
 @dataclass(frozen=True)
@@ -51,11 +52,15 @@ class Writer:
 class KeyedEntry:
     """A keyed state in a checkpoint; ``handles`` in ascending order of key group, empty groups
     absent.
+
+    With ``layers``, oldest first, the files of ``handles`` are the *base*, and the state is what
+    the changes of the layers make of it.
     """
 
     state: KeyedState
     table: TableRef
     handles: tuple[KeyedStateHandle, ...]
+    layers: tuple[Layer, ...] = ()
 
     @cached_property
     def last_key_groups(self) -> array[int]:
@@ -63,19 +68,52 @@ class KeyedEntry:
         return array("H", (handle.key_groups.last for handle in self.handles))
 
     @property
+    def parts(self) -> tuple[KeyedEntry, ...]:
+        """What lies in files: the base, then the rows of each layer as a state of their own."""
+        return (replace(self, layers=()), *(layer.entry for layer in self.layers))
+
+    @property
     def rows(self) -> int:
-        """Rows of the state."""
-        return sum(handle.rows for handle in self.handles)
+        """Rows in its data files: without layers the rows of the state, else these and changes."""
+        return sum(handle.rows for handle in self.handles) + self.changed_rows
+
+    @property
+    def changed_rows(self) -> int:
+        """Rows in the files of its layers: upserts, and deletes."""
+        return sum(layer.entry.rows for layer in self.layers)
+
+    @property
+    def files(self) -> int:
+        """Number of its data files."""
+        return len(self.handles) + sum(len(layer.entry.handles) for layer in self.layers)
 
     @property
     def size_bytes(self) -> int:
         """Bytes of its data files."""
-        return sum(handle.size_bytes for handle in self.handles)
+        own = sum(handle.size_bytes for handle in self.handles)
+        return own + sum(layer.entry.size_bytes for layer in self.layers)
 
     @property
     def digest(self) -> int:
-        """Order-free digest of all its rows (I7)."""
-        return combine(handle.digest for handle in self.handles)
+        """Order-free digest of all rows in its files: without layers that of the state (I7)."""
+        own = combine(handle.digest for handle in self.handles)
+        return combine((own, *(layer.entry.digest for layer in self.layers)))
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Changes of a keyed state: rows that come, and marks of rows that go, by key group.
+
+    ``entry`` is what lies in files, with the state of ``model.changes.change_state``. It has the
+    changes up to checkpoint ``checkpoint_id``, those of several if it was merged of layers, as
+    ``depth`` tells: 0 for one, else one more than they had. Only its rows of the key groups in
+    ``live`` (ascending) still count: those of the others are in the base already.
+    """
+
+    entry: KeyedEntry
+    checkpoint_id: int
+    depth: int
+    live: tuple[KeyGroupRange, ...]
 
 
 @dataclass(frozen=True)
@@ -91,9 +129,19 @@ class OperatorEntry:
     handles: tuple[OperatorStateHandle, ...]
 
     @property
+    def parts(self) -> tuple[OperatorEntry, ...]:
+        """What lies in files: all of it."""
+        return (self,)
+
+    @property
     def rows(self) -> int:
         """Elements of the state."""
         return sum(self.counts)
+
+    @property
+    def files(self) -> int:
+        """Number of its data files."""
+        return len(self.handles)
 
     @property
     def size_bytes(self) -> int:
@@ -163,7 +211,12 @@ class Manifest:
     @property
     def files(self) -> int:
         """Number of data files."""
-        return sum(len(entry.handles) for entry in self.entries)
+        return sum(entry.files for entry in self.entries)
+
+    @property
+    def parts(self) -> Iterator[Entry]:
+        """What lies in files, of all states: bases, and layers of changes."""
+        return (part for entry in self.entries for part in entry.parts)
 
     def keyed_entry(self, uid: str, name: str) -> KeyedEntry:
         """Return a keyed state; StateNotFoundError names the states that exist."""

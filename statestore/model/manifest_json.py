@@ -7,17 +7,19 @@ member.
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 from statestore.errors import CorruptionError, StateStoreError
 from statestore.model.digest import digest_text
 from statestore.model.document import Node, document_bytes, parse_document
+from statestore.model.files_json import columns, files_json, keyed_files_json, keyed_handles
 from statestore.model.graph_json import graph_from_json, graph_to_json
-from statestore.model.handles import GroupIndex, KeyedStateHandle, OperatorStateHandle
-from statestore.model.keygroups import MAX_PARALLELISM, KeyGroupRange
+from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.model.keygroups import MAX_PARALLELISM
+from statestore.model.layers_json import layers_json, layers_of
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
 from statestore.model.redistribution import RedistributionMode
 from statestore.model.schema import Schema, schema_from_json
@@ -33,7 +35,10 @@ __all__ = [
 ]
 
 FORMAT = "statestore-checkpoint"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""The newest version that is read. A manifest says 1 unless it has what version 1 does not know:
+changes of a state, which a reader must not leave out."""
+
 V = TypeVar("V")
 
 
@@ -50,7 +55,7 @@ def manifest_to_json(manifest: Manifest) -> bytes:
     ]
     document = {
         "format": FORMAT,
-        "format_version": FORMAT_VERSION,
+        "format_version": FORMAT_VERSION if _is_new(manifest) else 1,
         "store_id": manifest.store_id,
         "checkpoint_id": manifest.checkpoint_id,
         "parallelism": manifest.parallelism,
@@ -64,6 +69,10 @@ def manifest_to_json(manifest: Manifest) -> bytes:
     if manifest.origin is not None:
         document["origin"] = manifest.origin
     return document_bytes(document)
+
+
+def _is_new(manifest: Manifest) -> bool:
+    return any(entry.layers for entry in manifest.keyed)
 
 
 def manifest_from_json(raw: bytes, *, name: str) -> Manifest:
@@ -119,34 +128,9 @@ def keyed_to_json(entry: KeyedEntry) -> dict[str, Any]:
         "max_parallelism": state.max_parallelism,
         "hash_scheme": state.hash_scheme,
         "layout": state.layout.value,
-        **_stored_json(entry),
-        "files": _files_json(entry.handles)
-        | {
-            "first": [handle.key_groups.first for handle in entry.handles],
-            "last": [handle.key_groups.last for handle in entry.handles],
-        }
-        | _hosts_json(entry.handles)
-        | _index_json(entry.handles),
-    }
-
-
-def _hosts_json(handles: Sequence[KeyedStateHandle]) -> dict[str, Any]:
-    """Return each host once, and per file which it is; nothing when no file has one."""
-    hosts = sorted({handle.host for handle in handles})
-    if not any(hosts):
-        return {}
-    number = {host: at for at, host in enumerate(hosts)}
-    return {"hosts": hosts, "host": [number[handle.host] for handle in handles]}
-
-
-def _index_json(handles: Sequence[KeyedStateHandle]) -> dict[str, Any]:
-    """Return, per file of several key groups, the rows and digests of each; else nothing."""
-    found = [handle.index for handle in handles if handle.index is not None]
-    if not found:
-        return {}
-    return {
-        "group_rows": [b64encode(index.rows).decode() for index in found],
-        "group_digests": [b64encode(index.digests).decode() for index in found],
+        **_stored_json(entry.parts[0]),
+        "files": keyed_files_json(entry.handles),
+        **layers_json(entry),
     }
 
 
@@ -157,7 +141,7 @@ def _operator_json(entry: OperatorEntry) -> dict[str, Any]:
         "schema": entry.state.schema.to_json(),
         "counts": entry.counts,
         **_stored_json(entry),
-        "files": _files_json(entry.handles),
+        "files": files_json(entry.handles),
     }
 
 
@@ -167,17 +151,6 @@ def _stored_json(entry: Entry) -> dict[str, Any]:
         "rows": entry.rows,
         "size_bytes": entry.size_bytes,
         "digest": digest_text(entry.digest),
-    }
-
-
-def _files_json(handles: Sequence[KeyedStateHandle | OperatorStateHandle]) -> dict[str, Any]:
-    return {
-        "path": [handle.path for handle in handles],
-        "rows": [handle.rows for handle in handles],
-        "size_bytes": [handle.size_bytes for handle in handles],
-        "row_groups": [handle.row_groups for handle in handles],
-        "digest": [digest_text(handle.digest) for handle in handles],
-        "sha256": [handle.sha256 for handle in handles],
     }
 
 
@@ -202,59 +175,10 @@ def _keyed_entry(node: Node, uid: str) -> KeyedEntry:
         hash_scheme=node.at("hash_scheme").text(),
         layout=Layout(node.at("layout").text()),
     )
-    files = node.at("files")
-    paths, *rest = _columns(files)
-    first, last = files.at("first"), files.at("last")
-    if not len(paths) == len(first.numbers()) == len(last.numbers()):
-        raise first.fail("the arrays differ in length")
-    ranges = map(KeyGroupRange, first.numbers(), last.numbers())
-    hosts, indexes = _hosts(files), _indexes(files, state.layout)
-    handles = tuple(map(KeyedStateHandle, paths, ranges, *rest, hosts, indexes))
+    handles = keyed_handles(node.at("files"), indexed=state.layout is Layout.RANGED)
     _check_order(node, handles)
-    _check_indexes(files, handles)
-    return _agreeing(node, KeyedEntry(state, _table(node), handles))
-
-
-def _hosts(files: Node) -> list[str]:
-    """Return the host of each file, empty where none is known."""
-    count = len(files.at("first").numbers())
-    hosts = files.maybe("hosts")
-    if hosts is None:
-        return [""] * count
-    names, numbers = hosts.texts(), files.at("host").numbers()
-    if len(numbers) != count or not all(number < len(names) for number in numbers):
-        raise files.at("host").fail("it is not one place in hosts for each file")
-    return [names[number] for number in numbers]
-
-
-def _indexes(files: Node, layout: Layout) -> Sequence[GroupIndex | None]:
-    """Return the index of each file; only files of several key groups have one."""
-    count = len(files.at("first").numbers())
-    if layout is not Layout.RANGED or not count:
-        return [None] * count
-    rows, digests = files.at("group_rows"), files.at("group_digests")
-    if not count == len(rows.texts()) == len(digests.texts()):
-        raise rows.fail("the arrays differ in length")
-    return [
-        GroupIndex(b64decode(of_rows, validate=True), b64decode(of_digests, validate=True))
-        for of_rows, of_digests in zip(rows.texts(), digests.texts(), strict=True)
-    ]
-
-
-def _check_indexes(files: Node, handles: Sequence[KeyedStateHandle]) -> None:
-    """Refuse indexes that do not add up to their files."""
-    for handle in handles:
-        index, path, groups = handle.index, handle.path, len(handle.key_groups)
-        if index is None:
-            continue
-        if not 8 * groups == len(index.rows) == len(index.digests):
-            raise files.at("group_rows").fail(f"{path} has {groups} key groups, not as many")
-        if index.rows_in(0, groups) != handle.rows:
-            raise files.at("group_rows").fail(f"the key groups of {path} do not add up to its rows")
-        if index.digest_in(0, groups) != handle.digest:
-            raise files.at("group_digests").fail(
-                f"the key groups of {path} do not add up to its digest"
-            )
+    base = _agreeing(node, KeyedEntry(state, _table(node), handles))
+    return replace(base, layers=layers_of(node, state))
 
 
 def _check_order(node: Node, handles: Sequence[KeyedStateHandle]) -> None:
@@ -283,7 +207,7 @@ def _operator_entry(node: Node, uid: str) -> OperatorEntry:
         schema=_schema(node),
     )
     files = node.at("files")
-    handles = tuple(map(OperatorStateHandle, *_columns(files)))
+    handles = tuple(map(OperatorStateHandle, *columns(files)))
     return _agreeing(node, OperatorEntry(state, _table(node), node.at("counts").numbers(), handles))
 
 
@@ -296,21 +220,6 @@ def _check_counts(node: Node, entry: OperatorEntry, parallelism: int) -> None:
             f"{entry.state} has {len(entry.counts)} counts of together {entry.rows} elements; "
             f"there are {lists} lists, and its files hold {stored}"
         )
-
-
-def _columns(files: Node) -> list[tuple[Any, ...]]:
-    """Return what there is of every file, column by column, of one length."""
-    columns: list[tuple[Any, ...]] = [
-        files.at("path").texts(),
-        files.at("rows").numbers(),
-        files.at("size_bytes").numbers(),
-        files.at("row_groups").numbers(),
-        tuple(int(text, 16) for text in files.at("digest").texts()),
-        files.at("sha256").texts(),
-    ]
-    if len({len(column) for column in columns}) != 1:
-        raise files.fail("the arrays differ in length")
-    return columns
 
 
 def _agreeing(node: Node, entry: V) -> V:

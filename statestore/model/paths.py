@@ -11,6 +11,8 @@
     operators/<uid>/keyed/<state>/               table of one keyed state
       key_group=17/0000000042-00017-<token>.parquet       one key group (layout partitioned)
       0000000042-00017-<token>.parquet                    some from 17 on (layout ranged)
+    operators/<uid>/changes/<state>/             changes of one keyed state
+      0000000042-00017-<token>.parquet
     operators/<uid>/operator/<state>/            table of one operator state
       0000000042-<token>.parquet
 
@@ -32,6 +34,7 @@ __all__ = [
     "SAVEPOINTS",
     "STORE_FILE",
     "WRITERS",
+    "changes_table",
     "checkpoint_id_of",
     "data_file_id",
     "generation_of",
@@ -166,6 +169,11 @@ def operator_folder(uid: str) -> str:
 def keyed_table(uid: str, state: str) -> str:
     """Return the folder of a keyed state's table."""
     return f"{operator_folder(uid)}/keyed/{escape(state)}"
+
+
+def changes_table(uid: str, state: str) -> str:
+    """Return the folder of a keyed state's changes."""
+    return f"{operator_folder(uid)}/changes/{escape(state)}"
 
 
 def operator_table(uid: str, state: str) -> str:

@@ -7,7 +7,6 @@ parallelism.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,15 +15,12 @@ from typing import NamedTuple
 
 from statestore.errors import StateNotFoundError
 from statestore.model.byte_ranges import KeyGroupDecision
-from statestore.model.handles import KeyedStateHandle, KeyedStateSlice, assign
-from statestore.model.keygroups import (
-    KeyGroupAssignment,
-    KeyGroupRange,
-    effective_max_parallelism,
-)
+from statestore.model.handles import KeyedStateHandle
+from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
 from statestore.model.matching import Matching
 from statestore.model.operators import label_of
+from statestore.model.reads import assignment_of, handles_of, reads_of
 from statestore.model.redistribution import (
     RedistributionMode,
     RedistributionPlan,
@@ -37,11 +33,8 @@ __all__ = [
     "ParallelismChoice",
     "RestorePlan",
     "SubtaskPlan",
-    "assignment_of",
-    "handles_of",
     "plan_restore",
     "redistribution_of",
-    "slices_of",
 ]
 
 
@@ -191,37 +184,6 @@ def plan_restore(
     return RestorePlan(manifest.checkpoint_id, manifest.parallelism, most, plans)
 
 
-def assignment_of(
-    entry: KeyedEntry, parallelism: int, max_parallelism: int | None = None
-) -> KeyGroupAssignment:
-    """Return who owns which key groups of a stored state; ParallelismError names the operator."""
-    try:
-        effective = effective_max_parallelism(
-            entry.state.max_parallelism, parallelism, max_parallelism
-        )
-        return KeyGroupAssignment(max_parallelism=effective, parallelism=parallelism)
-    except ValueError as error:
-        error.add_note(f"while planning {entry.state}")
-        raise
-
-
-def handles_of(entry: KeyedEntry, key_groups: KeyGroupRange) -> tuple[KeyedStateHandle, ...]:
-    """Return the handles whose range meets ``key_groups``, in order of key group."""
-    first = bisect_left(entry.last_key_groups, key_groups.first)
-    stop = bisect_left(entry.last_key_groups, key_groups.last, first)
-    meets = stop < len(entry.handles) and entry.handles[stop].key_groups.first <= key_groups.last
-    return entry.handles[first : stop + meets]
-
-
-def slices_of(entry: KeyedEntry, key_groups: KeyGroupRange) -> tuple[KeyedStateSlice, ...]:
-    """Return what a subtask that owns ``key_groups`` reads, in order of key group.
-
-    A file in which it has no row is not among it.
-    """
-    parts = assign(handles_of(entry, key_groups), key_groups)
-    return tuple([part for part in parts if part.rows])
-
-
 def redistribution_of(manifest: Manifest, uid: str, parallelism: int) -> RedistributionPlan:
     """Return who gets which elements of an operator's states: together, for their remainders
     spread.
@@ -309,16 +271,23 @@ def _keyed_reads(keyed: list[KeyedEntry], key_groups: KeyGroupRange | None) -> I
     if key_groups is None:
         return
     for entry in keyed:
+        for layer in reads_of(entry, key_groups).layers if entry.layers else ():
+            for part in layer.slices:
+                yield _read_of(layer.entry, part.handle, part.rows)
         # As slices_of, without a slice for each: a plan may have hundreds of thousands.
         for handle in handles_of(entry, key_groups):
             rows = handle.rows_of(key_groups)
             if not rows:
                 continue
-            # Of a file that is cut, its share, and the row group that is cut as well.
-            share = handle.row_groups * rows // max(handle.rows, 1) + 1
-            row_groups = handle.row_groups if rows == handle.rows else min(share, handle.row_groups)
-            name = f"{entry.table.path}/{handle.path}"
-            yield _Read(name, rows, handle.bytes_of(rows), row_groups)
+            yield _read_of(entry, handle, rows)
+
+
+def _read_of(entry: KeyedEntry, handle: KeyedStateHandle, rows: int) -> _Read:
+    # Of a file that is cut, its share, and the row group that is cut as well.
+    share = handle.row_groups * rows // max(handle.rows, 1) + 1
+    row_groups = handle.row_groups if rows == handle.rows else min(share, handle.row_groups)
+    name = f"{entry.table.path}/{handle.path}"
+    return _Read(name, rows, handle.bytes_of(rows), row_groups)
 
 
 def _operator_reads(operator: list[OperatorEntry]) -> Iterator[_Read]:

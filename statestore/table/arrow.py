@@ -25,6 +25,7 @@ __all__ = [
     "as_table",
     "is_schema",
     "key_types",
+    "on_driver",
     "rows_known",
     "schema_of",
     "write_keyed",
@@ -75,6 +76,11 @@ def key_types(rows: pa.Table, key: tuple[str, ...], hash_scheme: str) -> tuple[s
 def rows_known(rows: pa.Table) -> int | None:
     """Return how many rows there are."""
     return int(rows.num_rows)
+
+
+def on_driver(rows: pa.Table, names: Sequence[str], most_bytes: int) -> pa.Table:
+    """Return some columns: they are in this process already."""
+    return rows.select(names)
 
 
 def write_keyed(

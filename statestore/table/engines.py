@@ -8,6 +8,7 @@ JVM.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from statestore.errors import MissingDependencyError
@@ -33,6 +34,9 @@ class Engine(Protocol):
 
     def rows_known(self, rows: Any) -> int | None:
         """Return how many rows there are, None when that would have to be computed."""
+
+    def on_driver(self, rows: Any, names: Sequence[str], most_bytes: int) -> pa.Table | None:
+        """Return some columns in this process, None when a part of them has more bytes."""
 
     def write_keyed(
         self, rows: Any, parallelism: int, target: KeyedTarget

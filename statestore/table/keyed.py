@@ -17,11 +17,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from statestore.model.changes import MARK
 from statestore.model.handles import GroupIndex, KeyedStateHandle
 from statestore.model.keygroups import KeyGroupRange
 from statestore.model.paths import KEY_GROUP, partition_file, ranged_file
 from statestore.model.state import KeyedState, Layout
 from statestore.storage import CachedStorage, Storage
+from statestore.table.changes import consistent
 from statestore.table.digest import row_hashes
 from statestore.table.encodings import Encodings
 from statestore.table.runs import checked, leaf_columns, null_key_error, null_keys, runs_of
@@ -75,6 +77,8 @@ def write_runs(runs: Iterable[pa.Table], target: KeyedTarget) -> tuple[KeyedStat
     """
     writer = _GroupWriter(target)
     try:
+        if MARK in target.state.entry:
+            runs = consistent(runs, target.state)
         for rows in checked(runs, target.state):
             for batch in rows.to_batches(target.options.row_group_rows):
                 writer.write(batch)

@@ -54,7 +54,12 @@ def check_sizes(storage: Storage, entries: Iterable[Entry]) -> None:
     """Ask for the size of every file of some states, side by side (I5); errors as of
     :func:`check_size`.
     """
-    files = [(entry.table.path, handle) for entry in entries for handle in entry.handles]
+    files = [
+        (part.table.path, handle)
+        for entry in entries
+        for part in entry.parts
+        for handle in part.handles
+    ]
     with ThreadPoolExecutor(max_workers=_ASKED_AT_ONCE) as pool:
         for _ in pool.map(lambda file: check_size(storage, *file), files):
             continue

@@ -13,11 +13,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import DuplicateKeyError, InvalidArgumentError, NullKeyError
+from statestore.model.changes import MARK
 from statestore.model.paths import KEY_GROUP
 from statestore.model.state import KeyedState, StateKind
 from statestore.table.types import arrow_schema
 
-__all__ = ["RUN_BYTES", "checked", "leaf_columns", "null_key_error", "null_keys", "runs_of"]
+__all__ = [
+    "RUN_BYTES",
+    "checked",
+    "equal_values",
+    "in_order",
+    "leaf_columns",
+    "null_key_error",
+    "null_keys",
+    "runs_of",
+]
 
 RUN_BYTES = 2**20
 """A run ends with a key group once it has about so many bytes."""
@@ -67,7 +77,7 @@ def checked(tables: Iterable[pa.Table], state: KeyedState) -> Iterator[pa.Table]
         for batch in rows.to_batches():
             _refuse_null_entries(batch, state)
         if not _strictly_ascends(rows, state):
-            rows = _in_order(rows, state)
+            rows = in_order(rows, state)
             last: pa.RecordBatch | None = None
             for batch in rows.to_batches():
                 seam = batch if last is None else pa.concat_batches([last, batch])
@@ -103,7 +113,7 @@ def _strictly_ascends(rows: pa.Table, state: KeyedState) -> bool:
     return False
 
 
-def _in_order(rows: pa.Table, state: KeyedState) -> pa.Table:
+def in_order(rows: pa.Table, state: KeyedState) -> pa.Table:
     """Return the rows of some key groups in order of key group and identity, nulls first."""
     columns = []
     for name in state.identity:
@@ -116,7 +126,7 @@ def _in_order(rows: pa.Table, state: KeyedState) -> pa.Table:
     keys = [(name, "ascending", "at_start") for name in by.column_names]
     order = np.asarray(pc.sort_indices(by, sort_keys=keys))
     groups = np.asarray(rows.column(KEY_GROUP))
-    if groups[0] != groups[-1]:
+    if (groups != groups[0]).any():
         # Few small numbers: numpy sorts them by radix, and keeps the order within each.
         order = order[np.argsort(groups.astype(np.uint16)[order], kind="stable")]
     return rows.take(pa.array(order))
@@ -155,6 +165,8 @@ def _refuse_null_entries(batch: pa.RecordBatch, state: KeyedState) -> None:
     """A list has no element without a position, and no timer is without a time."""
     if state.kind not in (StateKind.LIST, StateKind.TIMERS):
         return
+    if MARK in state.entry:  # what goes may be named by its key alone
+        batch = batch.filter(pc.equal(batch.column(MARK), 0))
     for name in state.entry:
         if batch.column(name).null_count:
             raise InvalidArgumentError(
@@ -169,7 +181,7 @@ def _refuse_duplicates(batch: pa.RecordBatch, state: KeyedState) -> None:
     same = np.ones(rows, bool)
     for name in (KEY_GROUP, *state.identity):
         for leaf in leaf_columns(batch.column(name)):
-            same &= _equal(leaf.slice(0, rows), leaf.slice(1))
+            same &= equal_values(leaf.slice(0, rows), leaf.slice(1))
             if not same.any():
                 return
     at = int(np.flatnonzero(same)[0])
@@ -187,7 +199,7 @@ def leaf_columns(column: pa.Array) -> list[pa.Array]:
     return [column]
 
 
-def _equal(left: pa.Array, right: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+def equal_values(left: pa.Array, right: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Return where two columns hold the same key: null equals null, NaN equals NaN, 0.0 is not
     -0.0.
     """

@@ -22,25 +22,12 @@ from statestore.table.ranges import RangedFile
 from statestore.table.reading import read_batches
 from statestore.table.types import arrow_schema
 
-__all__ = ["placed", "read_slices", "record_batch_reader", "restored_schema"]
+__all__ = ["placed", "read_slices", "restored_schema"]
 
 
 def restored_schema(schema: Schema) -> pa.Schema:
     """Return what a restored state looks like in Arrow: ``key_group``, then the stored columns."""
     return pa.schema([pa.field(KEY_GROUP, pa.int32()), *arrow_schema(schema)])
-
-
-def record_batch_reader(
-    storage: Storage,
-    entry: KeyedEntry,
-    slices: Sequence[KeyedStateSlice],
-    *,
-    verify: bool = False,
-) -> pa.RecordBatchReader:
-    """Return the rows of the slices as a stream of Arrow batches; one row group is in memory."""
-    schema = restored_schema(entry.state.schema)
-    batches = read_slices(storage, entry, slices, verify=verify)
-    return pa.RecordBatchReader.from_batches(schema, batches)
 
 
 def read_slices(

@@ -12,7 +12,9 @@ No row passes through a Python function.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import reduce
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,9 +22,11 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from statestore.errors import InvalidArgumentError, NullKeyError, StateStoreError
+from statestore.model.changes import MARK
 from statestore.model.handles import KeyedStateHandle
 from statestore.model.keygroups import KeyGroupAssignment
 from statestore.model.paths import KEY_GROUP
@@ -35,8 +39,10 @@ from statestore.table.spark_hashing import check_spark_key
 from statestore.table.spark_worker import settle
 
 __all__ = [
+    "change_frame",
     "collect",
     "key_types",
+    "on_driver",
     "rows_known",
     "schema_of",
     "spark_schema",
@@ -84,6 +90,59 @@ def rows_known(df: DataFrame) -> int | None:
 def collect(df: DataFrame) -> pa.Table:
     """Return the rows of a small DataFrame on the driver."""
     return df.toArrow()
+
+
+def on_driver(df: DataFrame, names: Sequence[str], most_bytes: int) -> pa.Table | None:
+    """Return some columns in this process; None when a Spark partition has more bytes.
+
+    Costs one job, which ends early where rows are many.
+    """
+
+    def few(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
+        held, size = [], 0
+        for batch in batches:
+            held.append(batch)
+            size += batch.nbytes
+            if size > most_bytes:
+                yield pa.RecordBatch.from_pydict({"rows": [b""]})
+                return
+        if held:
+            sink = pa.BufferOutputStream()
+            with pa.ipc.new_stream(sink, held[0].schema) as stream:
+                for batch in held:
+                    stream.write_batch(batch)
+            yield pa.RecordBatch.from_pydict({"rows": [sink.getvalue().to_pybytes()]})
+
+    columns = df.select(*map(_column, names))
+    parts = [row.rows for row in columns.mapInArrow(few, "rows binary").collect()]
+    if not all(parts):
+        return None
+    tables = [pa.ipc.open_stream(pa.py_buffer(part)).read_all() for part in parts]
+    empty = to_arrow_schema(columns.schema, timezone="UTC").empty_table()
+    return pa.concat_tables([table.cast(empty.schema) for table in tables]) if tables else empty
+
+
+def change_frame(
+    given: Sequence[tuple[Any, int]], state: KeyedState, changes: KeyedState
+) -> DataFrame:
+    """Return rows with their marks, DataFrames and Arrow tables, as changes of a state."""
+    frames = [rows for rows, _ in given if isinstance(rows, DataFrame)]
+    spark = frames[0].sparkSession
+    types = StructType.fromJson(changes.schema.to_json())
+    parts = []
+    for rows, mark in given:
+        frame = rows if isinstance(rows, DataFrame) else spark.createDataFrame(rows)
+        names = state.schema.names if mark == 0 else state.identity[: abs(mark)]
+        columns = []
+        for field in types.fields:
+            if field.name == MARK:
+                column = F.lit(mark)
+            else:
+                column = _column(field.name) if field.name in names else F.lit(None)
+            columns.append(column.cast(field.dataType).alias(field.name))
+        parts.append(frame.select(*columns))
+    return reduce(DataFrame.unionAll, parts)
 
 
 def write_keyed(

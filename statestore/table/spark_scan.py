@@ -18,10 +18,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from statestore.model.handles import KeyedStateSlice
 from statestore.model.manifest import KeyedEntry
+from statestore.model.reads import StateReads
 from statestore.storage import Storage
-from statestore.table.scan import read_slices
+from statestore.table.merge import read_reads
 from statestore.table.spark import spark_schema
 from statestore.table.spark_locality import numbers
 from statestore.table.spark_worker import settle
@@ -30,16 +30,14 @@ __all__ = ["FORMAT", "Read", "dataframe", "register"]
 
 FORMAT = "keyed_state"
 
-Slices = tuple[KeyedStateSlice, ...]
-
 
 @dataclass(frozen=True)
 class Read:
-    """What a read of ``keyed_state`` comes to: the state, and the slices of each subtask."""
+    """What a read of ``keyed_state`` comes to: the state, and what each subtask reads of it."""
 
     storage: Storage
     entry: KeyedEntry
-    per_subtask: tuple[Slices, ...]
+    per_subtask: tuple[StateReads, ...]
     verify: bool
 
 
@@ -47,7 +45,7 @@ def dataframe(
     spark: SparkSession,
     storage: Storage,
     entry: KeyedEntry,
-    per_subtask: Sequence[Slices],
+    per_subtask: Sequence[StateReads],
     *,
     hosts: Sequence[str] = (),
     verify: bool = False,
@@ -66,7 +64,7 @@ def dataframe(
         settle()
         for batch in batches:
             for subtask in batch.column(0).to_pylist():
-                for rows in read_slices(storage, entry, per_subtask[subtask], verify=verify):
+                for rows in read_reads(storage, entry, per_subtask[subtask], verify=verify):
                     yield rows.cast(arrow)
 
     return numbers(spark, parallelism, hosts).mapInArrow(read, schema)
@@ -78,11 +76,11 @@ class SubtaskPartition(InputPartition):
 
     storage: Storage
     entry: KeyedEntry
-    slices: Slices
+    reads: StateReads
 
-    def __init__(self, storage: Storage, entry: KeyedEntry, slices: Slices) -> None:
-        """Keep the parts; a task gets its own subtask's slices only."""
-        self.storage, self.entry, self.slices = storage, entry, slices
+    def __init__(self, storage: Storage, entry: KeyedEntry, reads: StateReads) -> None:
+        """Keep the parts; a task gets its own subtask's reads only."""
+        self.storage, self.entry, self.reads = storage, entry, reads
 
 
 class SubtaskReader(DataSourceReader):
@@ -96,14 +94,14 @@ class SubtaskReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         """Return one input partition per subtask, in order. Called on the driver, once."""
         read = self._read
-        return [SubtaskPartition(read.storage, read.entry, slices) for slices in read.per_subtask]
+        return [SubtaskPartition(read.storage, read.entry, reads) for reads in read.per_subtask]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield a subtask's rows. Called on an executor, once per Spark partition."""
         settle()
         assert isinstance(partition, SubtaskPartition)
-        storage, entry, slices = partition.storage, partition.entry, partition.slices
-        for rows in read_slices(storage, entry, slices, verify=self._verify):
+        storage, entry, reads = partition.storage, partition.entry, partition.reads
+        for rows in read_reads(storage, entry, reads, verify=self._verify):
             yield rows.cast(self._arrow)
 
 

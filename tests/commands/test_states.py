@@ -133,7 +133,7 @@ def test_rows_that_could_not_be_restored_are_refused(
     assert store.checkpoints() == ()
 
 
-@pytest.mark.parametrize("rows", [None, 1, "rows", [1], [[1]], {"k": [1]}])
+@pytest.mark.parametrize("rows", [1, "rows", [1], [[1]], {"k": [1]}])
 def test_what_is_no_table_is_refused(store: StateStore, rows: Any) -> None:
     """Rows are a table, a frame that speaks Arrow, or dictionaries."""
     with pytest.raises(InvalidArgumentError, match="rows are a Spark DataFrame, an Arrow table"):

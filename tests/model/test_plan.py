@@ -13,13 +13,8 @@ from statestore.errors import InvalidArgumentError, ParallelismError
 from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
 from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
-from statestore.model.plan import (
-    assignment_of,
-    handles_of,
-    plan_restore,
-    redistribution_of,
-    slices_of,
-)
+from statestore.model.plan import plan_restore, redistribution_of
+from statestore.model.reads import assignment_of, handles_of, slices_of
 from statestore.model.redistribution import RedistributionMode
 from statestore.model.schema import Field, Schema
 from statestore.model.state import KeyedState, Layout, OperatorState, StateKind

@@ -1,0 +1,222 @@
+"""Incremental checkpoints: what changed since a checkpoint, instead of all rows.
+
+The state is named again with its files, and the changes are a layer more. Where there is nothing to
+build on, what comes is written in full.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from statestore.commands.attempt import Attempt
+from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, SchemaMismatchError
+from statestore.model.changes import change_state
+from statestore.model.keygroups import KeyGroupRange
+from statestore.model.manifest import KeyedEntry, Layer, TableRef
+from statestore.model.paths import changes_table
+from statestore.model.schema import same_columns
+from statestore.model.state import KeyedState
+from statestore.table.changes import change_table, width_of
+from statestore.table.engines import Engine, engine_of, spark_module
+from statestore.table.keyed import KeyedTarget
+from statestore.table.types import arrow_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["ChangeWriter", "KeyedChanges", "StoredChanges", "latest_or"]
+
+LATEST = "latest"
+_ON_DRIVER_BYTES = 8 * 2**20
+"""Changes of which no Spark partition has more are brought to this process: a task for each would
+cost more than their rows."""
+_log = logging.getLogger(__name__)
+
+
+class KeyedChanges:
+    """A keyed state of a checkpoint of which only changes are given; see ``checkpoint.keyed``."""
+
+    def __init__(self, write: ChangeWriter) -> None:
+        """Take who writes; call one of the methods once."""
+        self._write = write
+
+    def changes(
+        self,
+        upserts: Any = None,
+        deletes: Any = None,
+        *,
+        cleared: Any = None,
+        base: int | str = LATEST,
+    ) -> KeyedEntry:
+        """Write what changed since the newest checkpoint, or since ``base``; return the state.
+
+        ``upserts`` are whole rows, in the state's columns: each takes the place of the row with its
+        key, namespace and entry columns, or is new. ``deletes`` name rows that go: by key, which
+        deletes all of a key's rows, by key and namespace, or by these and the entry columns (one
+        element of a list, one map entry, one timer); other columns play no part. ``cleared`` are
+        deletes too, of keys that upserts of the same checkpoint may write anew. Each is a Spark
+        DataFrame, an Arrow table, a frame that speaks Arrow, or a list of dictionaries.
+
+        A job that was restored from an older checkpoint gives it as ``base``. When the newest
+        checkpoint lacks the state, the upserts are written in full, and a warning is logged.
+
+        Raises DuplicateKeyError for an entry that comes twice, or comes and is deleted;
+        NullKeyError; SchemaMismatchError or ParallelismError when columns, hash scheme or max
+        parallelism are not those of the base; CheckpointNotFoundError when the base has expired;
+        each before anything is visible.
+        """
+        return self._write.changes(upserts, deletes, cleared, base)
+
+
+class StoredChanges:
+    """The changes of a state of a checkpoint that was committed: nothing is written."""
+
+    def __init__(self, stored: KeyedEntry) -> None:
+        """Take the state as it is stored."""
+        self._stored = stored
+
+    def changes(self, *changes: Any, **options: Any) -> KeyedEntry:
+        """Return the stored state."""
+        return self._stored
+
+
+class ChangeWriter:
+    """Writes the changes of one state of one attempt; ``full`` writes rows as a full snapshot."""
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        uid: str,
+        name: str,
+        *,
+        checked: Callable[[Engine, Any], KeyedState],
+        full: Callable[[Any], KeyedEntry],
+        add: Callable[[KeyedEntry, list[str]], None],
+    ) -> None:
+        """Take the state's name, who checks its columns, and who takes the result."""
+        self._attempt, self._uid, self._name = attempt, uid, name
+        self._checked, self._full, self._add = checked, full, add
+        self.is_used = False
+
+    def __str__(self) -> str:
+        """Return how messages name the state."""
+        return f"state {self._name!r} of operator {self._uid!r}"
+
+    def changes(self, upserts: Any, deletes: Any, cleared: Any, base: int | str) -> KeyedEntry:
+        """See :meth:`KeyedChanges.changes`."""
+        self._use()
+        if upserts is None and deletes is None and cleared is None:
+            raise InvalidArgumentError(
+                f"no changes of {self} are given; give upserts=, deletes= or cleared=, an empty "
+                "table when nothing changed"
+            )
+        old = latest_or(self._attempt, self._uid, self._name, base)
+        if old is None:
+            return self._in_full(upserts)
+        entry = self._like(old, upserts)
+        changes = change_state(entry.state)
+        given = [
+            (*engine_of(rows), sign)
+            for rows, sign in ((upserts, 0), (deletes, 1), (cleared, -1))
+            if rows is not None
+        ]
+        marked = [
+            (engine, rows, sign and sign * self._width(engine, rows, entry.state))
+            for engine, rows, sign in given
+        ]
+        engine, rows = self._rows(marked, entry.state, changes)
+        return self._layered(entry, engine, rows)
+
+    def _use(self) -> None:
+        if self.is_used:
+            raise InvalidArgumentError(f"the changes of {self} are given already; give them once")
+        self.is_used = True
+
+    def _width(self, engine: Engine, rows: Any, state: KeyedState) -> int:
+        return width_of(engine.schema_of(rows).names, state)
+
+    def _in_full(self, upserts: Any) -> KeyedEntry:
+        if upserts is None:
+            raise InvalidArgumentError(
+                f"the newest checkpoint has no {self}, so there is nothing to delete; give the "
+                "rows that it has as upserts"
+            )
+        _log.warning("the newest checkpoint has no %s: its upserts are written in full", self)
+        return self._full(upserts)
+
+    def _like(self, old: KeyedEntry, upserts: Any) -> KeyedEntry:
+        """Return the entry to build on, checked against what the caller asks for."""
+        engine, rows = engine_of(arrow_schema(old.state.schema) if upserts is None else upserts)
+        state = self._checked(engine, rows)
+        if not same_columns(state.schema, old.state.schema):
+            raise SchemaMismatchError(
+                f"{self} is stored with the columns ({old.state.schema}), and its changes have "
+                f"({state.schema}); changes have the columns of what they change. Take a full "
+                "snapshot to change the columns"
+            )
+        if (state.max_parallelism, state.hash_scheme) != (
+            old.state.max_parallelism,
+            old.state.hash_scheme,
+        ):
+            raise SchemaMismatchError(
+                f"{self} is stored with max parallelism {old.state.max_parallelism} and hash "
+                f"scheme {old.state.hash_scheme} in the checkpoint that the changes build on, and "
+                f"with {state.max_parallelism} and {state.hash_scheme} in the newest; take a full "
+                "snapshot"
+            )
+        return replace(old, state=replace(old.state, uid=self._uid))
+
+    def _rows(
+        self, given: list[tuple[Engine, Any, int]], state: KeyedState, changes: KeyedState
+    ) -> tuple[Engine, Any]:
+        """Return all changes as one table here, or if they are many as a DataFrame."""
+        here = [(_few(engine, rows, state, mark), mark) for engine, rows, mark in given]
+        if all(rows is not None for rows, _ in here):
+            return engine_of(change_table(here, state, changes))
+        parts = [
+            (rows if few is None else few, mark)
+            for (few, mark), (_, rows, _) in zip(here, given, strict=True)
+        ]
+        return engine_of(spark_module("spark").change_frame(parts, state, changes))
+
+    def _layered(self, entry: KeyedEntry, engine: Engine, rows: Any) -> KeyedEntry:
+        attempt, changes = self._attempt, change_state(entry.state)
+        folder = changes_table(self._uid, self._name)
+        target = KeyedTarget(
+            attempt.catalog.storage, folder, attempt.checkpoint_id, changes, attempt.parquet
+        )
+        parallelism = attempt.operators.parallelism_of(self._uid)
+        handles = engine.write_keyed(rows, parallelism, target)
+        if handles:
+            stored = KeyedEntry(changes, TableRef("parquet", folder), handles)
+            everything = KeyGroupRange(0, changes.max_parallelism - 1)
+            layer = Layer(stored, attempt.checkpoint_id, 0, (everything,))
+            entry = replace(entry, layers=(*entry.layers, layer))
+        self._add(entry, [f"{folder}/{handle.path}" for handle in handles])
+        return entry
+
+
+def latest_or(attempt: Attempt, uid: str, name: str, base: int | str) -> KeyedEntry | None:
+    """Return a state as the newest checkpoint has it, None when that lacks it, or as ``base`` does.
+
+    Raises CheckpointNotFoundError, StateNotFoundError or MalformedManifestError: changes of what
+    cannot be read would be lost.
+    """
+    if base == LATEST:
+        return attempt.history.newest_keyed(uid, name)
+    try:
+        return attempt.catalog.load(base).keyed_entry(uid, name)
+    except CheckpointNotFoundError as error:
+        error.add_note(
+            f"changes of state {name!r} of operator {uid!r} build on it: take a full snapshot, or "
+            "restore a checkpoint that is kept and give its number as base"
+        )
+        raise
+
+
+def _few(engine: Engine, rows: Any, state: KeyedState, mark: int) -> pa.Table | None:
+    names = state.schema.names if mark == 0 else state.identity[: abs(mark)]
+    return engine.on_driver(rows, names, _ON_DRIVER_BYTES)

@@ -1,0 +1,229 @@
+"""Committing a checkpoint: what was written becomes visible as a whole, or is deleted (I5).
+
+:class:`Commit` holds the states of one checkpoint and ends its ``with`` block: tables are published
+first, the manifest is put last. An exception in the block deletes what was written and commits
+nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Self
+
+from statestore.commands.attempt import Attempt
+from statestore.commands.changes import ChangeWriter
+from statestore.commands.compaction import Compactions
+from statestore.commands.subtasks import Acknowledged
+from statestore.errors import CommitConflictError, InvalidArgumentError, StorageError
+from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
+from statestore.table.fetching import Handle
+from statestore.table.reading import check_sizes
+
+__all__ = ["USED", "Commit"]
+
+_PUBLISHERS = 4
+USED = "the 'with' block of this snapshot has begun already; take another one: store.snapshot(…)"
+
+
+class Commit:
+    """The states of one checkpoint, committed together when its block ends.
+
+    ``already_committed`` says that an earlier attempt had committed this id, and nothing is written
+    now.
+    """
+
+    already_committed = False
+
+    def __init__(self, attempt: Attempt) -> None:
+        """Start with no states; see ``StateStore.snapshot``."""
+        self._attempt = attempt
+        self._keyed: list[KeyedEntry] = []
+        self._operator: list[OperatorEntry] = []
+        self._acknowledged: dict[tuple[str, str], Acknowledged] = {}
+        self._carried: list[Entry] = []
+        self._rewritten: list[str] = []
+        self._changing: list[ChangeWriter] = []
+        self._compactions = Compactions(attempt)
+        self._origin: Mapping[str, Any] | None = None
+        self._committed: Manifest | None = None
+        self._entered = self._left = self._published = False
+
+    @property
+    def id(self) -> int:
+        """The checkpoint's number, known once it is committed; InvalidArgumentError before."""
+        return self.manifest.checkpoint_id
+
+    @property
+    def planned(self) -> tuple[int, Writer]:
+        """The number that the checkpoint gets, and its writer; known before it is committed.
+
+        Who never hears whether the commit was done finds out by asking again for this number: the
+        checkpoint is this one if its manifest names the same writer.
+        """
+        fixed = self._committed or self._attempt
+        return fixed.checkpoint_id, fixed.writer
+
+    @property
+    def manifest(self) -> Manifest:
+        """The committed manifest; InvalidArgumentError before the block has ended."""
+        if self._committed is None:
+            raise InvalidArgumentError(
+                "the checkpoint is committed when its 'with' block ends, not before"
+            )
+        return self._committed
+
+    def carry(self, entry: Entry, new: Sequence[Handle] = ()) -> None:
+        """Take a state over as another checkpoint of this store has it, with its files.
+
+        The files are not copied, only named again; an error in the block does not delete them, but
+        those in ``new``, which were written for this checkpoint. Raises InvalidArgumentError for a
+        state that is in this checkpoint already.
+        """
+        self._refuse_twice(entry.state.uid, entry.state.name)
+        self._carried.append(entry)
+        self._rewritten += [f"{entry.table.path}/{handle.path}" for handle in new]
+
+    def _add_changed(self, entry: KeyedEntry, new: Sequence[str]) -> None:
+        """Take a state with changes, and the names of the files that were written for it."""
+        self._refuse_twice(entry.state.uid, entry.state.name)
+        self._carried.append(entry)
+        self._rewritten += new
+        self._compactions.begin(entry)
+
+    def _take_compacted(self) -> None:
+        compacted = self._compactions.finish()
+        known = {_name(entry): entry for entry, _ in compacted}
+        self._carried = [known.get(_name(entry), entry) for entry in self._carried]
+        self._rewritten += [name for _, new in compacted for name in new]
+
+    def say_origin(self, origin: Mapping[str, Any]) -> None:
+        """Say of which checkpoint, and how, this one is made; plain JSON values, for the
+        manifest.
+        """
+        self._origin = origin
+
+    def __enter__(self) -> Self:
+        """Return the writer; InvalidArgumentError when it was used before."""
+        if self._entered:
+            raise InvalidArgumentError(USED)
+        self._entered = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Commit, or after an exception delete what was written; a commit that another writer won
+        deletes it too.
+
+        A writer that was replaced meanwhile is stopped before it publishes tables, and again right
+        before it puts the manifest; ``fence.py`` says why that is enough.
+        """
+        self._left = True
+        if error is not None:
+            self._discard(error)
+            return
+        try:
+            for awaited in self._acknowledged.values():
+                awaited.refuse_missing()
+            self._refuse_unused()
+            self._take_compacted()
+            self._attempt.fence.check()
+            self._attempt.catalog.refuse_taken(self._attempt.checkpoint_id)
+            manifest = self._manifest()
+            self._attempt.fence.check()
+        except BaseException as failure:
+            self._discard(failure)
+            raise
+        try:
+            self._attempt.catalog.commit(manifest)
+        except CommitConflictError as conflict:
+            self._discard(conflict)
+            raise
+        # After any other error the manifest may be there, so the files that it names stay.
+        self._committed = manifest
+
+    def _refuse_twice(self, uid: str, name: str) -> None:
+        if self._left:
+            raise InvalidArgumentError(USED)
+        self._attempt.operators.check(uid)
+        for written in self._entries():
+            if (written.state.uid, written.state.name) == (uid, name):
+                raise InvalidArgumentError(
+                    f"{written.state} is in this checkpoint already; name it once"
+                )
+
+    def _refuse_unused(self) -> None:
+        for writer in self._changing:
+            if not writer.is_used:
+                raise InvalidArgumentError(
+                    f"{writer} was named without rows, and no changes of it were given; call "
+                    ".changes(…) or .changes_against(…), or give its rows"
+                )
+
+    def _manifest(self) -> Manifest:
+        attempt = self._attempt
+        check_sizes(attempt.catalog.storage, self._entries())
+        published = [
+            replace(entry, table=table)
+            for entry, table in zip(self._entries(), self._publish(), strict=True)
+        ]
+        return Manifest(
+            store_id=attempt.catalog.store_id,
+            checkpoint_id=attempt.checkpoint_id,
+            parallelism=attempt.operators.parallelism,
+            graph=attempt.operators.graph,
+            started_at_ms=attempt.started_at_ms,
+            created_at_ms=time.time_ns() // 1_000_000,
+            writer=attempt.writer,
+            keyed=tuple(entry for entry in published if isinstance(entry, KeyedEntry)),
+            operator=tuple(entry for entry in published if isinstance(entry, OperatorEntry)),
+            origin=self._origin,
+        )
+
+    def _publish(self) -> Sequence[TableRef]:
+        """Publish all tables, side by side: a table's commit is mostly waiting."""
+        self._published = self._attempt.table.keeps_log
+        with ThreadPoolExecutor(max_workers=_PUBLISHERS) as pool:
+            return [*pool.map(self._publish_one, self._entries())]
+
+    def _publish_one(self, entry: Entry) -> TableRef:
+        """Publish a state's table; a log knows nothing of changes, so with some it stays behind."""
+        if isinstance(entry, KeyedEntry) and entry.layers:
+            return entry.table
+        return self._attempt.table.publish(entry, self._attempt.checkpoint_id)
+
+    def _entries(self) -> tuple[Entry, ...]:
+        return (*self._written(), *self._carried)
+
+    def _written(self) -> tuple[Entry, ...]:
+        return (*self._all_keyed(), *self._operator)
+
+    def _all_keyed(self) -> tuple[KeyedEntry, ...]:
+        return (*self._keyed, *(awaited.entry for awaited in self._acknowledged.values()))
+
+    def _discard(self, reason: BaseException) -> None:
+        """Delete what was written; what cannot be deleted is noted on the reason, and left.
+
+        Files that a table's log may name already stay: without them the table could not be read.
+        """
+        self._compactions.abandon(reason)
+        if self._published:
+            reason.add_note("its files stay behind: the tables' newest versions name them")
+            return
+        written = [f"{e.table.path}/{handle.path}" for e in self._written() for handle in e.handles]
+        for name in (*written, *self._rewritten):
+            try:
+                self._attempt.catalog.storage.delete(name)
+            except StorageError as error:
+                reason.add_note(f"its file stays behind: {error}")
+
+
+def _name(entry: Entry) -> tuple[str, str]:
+    return entry.state.uid, entry.state.name

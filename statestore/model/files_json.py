@@ -1,0 +1,149 @@
+"""The data files of a state as a manifest has them: column by column, and back."""
+
+from __future__ import annotations
+
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Sequence
+from typing import Any
+
+from statestore.model.digest import digest_text
+from statestore.model.document import Node
+from statestore.model.handles import GroupIndex, KeyedStateHandle, OperatorStateHandle
+from statestore.model.keygroups import KeyGroupRange
+
+__all__ = ["columns", "files_json", "keyed_files_json", "keyed_handles"]
+
+
+def keyed_files_json(
+    handles: Sequence[KeyedStateHandle], *, packed: bool = False
+) -> dict[str, Any]:
+    """Return the files of a keyed state; with ``packed`` what is said per key group is
+    compressed: of few changes most key groups have none.
+    """
+    return (
+        files_json(handles)
+        | {
+            "first": [handle.key_groups.first for handle in handles],
+            "last": [handle.key_groups.last for handle in handles],
+        }
+        | _hosts_json(handles)
+        | _index_json(handles, packed)
+    )
+
+
+def keyed_handles(
+    files: Node, *, indexed: bool, packed: bool = False
+) -> tuple[KeyedStateHandle, ...]:
+    """Return the files that :func:`keyed_files_json` wrote; ``indexed`` says that each states what
+    its key groups have. MalformedManifestError, or another error for the caller to place.
+    """
+    paths, *rest = columns(files)
+    first, last = files.at("first"), files.at("last")
+    if not len(paths) == len(first.numbers()) == len(last.numbers()):
+        raise first.fail("the arrays differ in length")
+    ranges = map(KeyGroupRange, first.numbers(), last.numbers())
+    hosts, indexes = _hosts(files), _indexes(files, indexed, packed)
+    handles = tuple(map(KeyedStateHandle, paths, ranges, *rest, hosts, indexes))
+    _check_indexes(files, handles)
+    return handles
+
+
+def files_json(handles: Sequence[KeyedStateHandle | OperatorStateHandle]) -> dict[str, Any]:
+    """Return what there is of files of any state, column by column."""
+    return {
+        "path": [handle.path for handle in handles],
+        "rows": [handle.rows for handle in handles],
+        "size_bytes": [handle.size_bytes for handle in handles],
+        "row_groups": [handle.row_groups for handle in handles],
+        "digest": [digest_text(handle.digest) for handle in handles],
+        "sha256": [handle.sha256 for handle in handles],
+    }
+
+
+def columns(files: Node) -> list[tuple[Any, ...]]:
+    """Return what there is of every file, column by column, of one length."""
+    columns: list[tuple[Any, ...]] = [
+        files.at("path").texts(),
+        files.at("rows").numbers(),
+        files.at("size_bytes").numbers(),
+        files.at("row_groups").numbers(),
+        tuple(int(text, 16) for text in files.at("digest").texts()),
+        files.at("sha256").texts(),
+    ]
+    if len({len(column) for column in columns}) != 1:
+        raise files.fail("the arrays differ in length")
+    return columns
+
+
+def _hosts_json(handles: Sequence[KeyedStateHandle]) -> dict[str, Any]:
+    """Return each host once, and per file which it is; nothing when no file has one."""
+    hosts = sorted({handle.host for handle in handles})
+    if not any(hosts):
+        return {}
+    number = {host: at for at, host in enumerate(hosts)}
+    return {"hosts": hosts, "host": [number[handle.host] for handle in handles]}
+
+
+def _index_json(handles: Sequence[KeyedStateHandle], packed: bool) -> dict[str, Any]:
+    """Return, per file of several key groups, the rows and digests of each; else nothing."""
+    found = [handle.index for handle in handles if handle.index is not None]
+    if not found:
+        return {}
+    pack = zlib.compress if packed else bytes
+    return {
+        "group_rows": [b64encode(pack(index.rows)).decode() for index in found],
+        "group_digests": [b64encode(pack(index.digests)).decode() for index in found],
+    }
+
+
+def _hosts(files: Node) -> list[str]:
+    """Return the host of each file, empty where none is known."""
+    count = len(files.at("first").numbers())
+    hosts = files.maybe("hosts")
+    if hosts is None:
+        return [""] * count
+    names, numbers = hosts.texts(), files.at("host").numbers()
+    if len(numbers) != count or not all(number < len(names) for number in numbers):
+        raise files.at("host").fail("it is not one place in hosts for each file")
+    return [names[number] for number in numbers]
+
+
+def _indexes(files: Node, indexed: bool, packed: bool) -> Sequence[GroupIndex | None]:
+    """Return the index of each file; only files of several key groups have one."""
+    count = len(files.at("first").numbers())
+    if not indexed or not count:
+        return [None] * count
+    rows, digests = files.at("group_rows"), files.at("group_digests")
+    if not count == len(rows.texts()) == len(digests.texts()):
+        raise rows.fail("the arrays differ in length")
+    unpack = _decompressed if packed else bytes
+    return [
+        GroupIndex(
+            unpack(b64decode(of_rows, validate=True)), unpack(b64decode(of_digests, validate=True))
+        )
+        for of_rows, of_digests in zip(rows.texts(), digests.texts(), strict=True)
+    ]
+
+
+def _decompressed(raw: bytes) -> bytes:
+    try:
+        return zlib.decompress(raw)
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+
+
+def _check_indexes(files: Node, handles: Sequence[KeyedStateHandle]) -> None:
+    """Refuse indexes that do not add up to their files."""
+    for handle in handles:
+        index, path, groups = handle.index, handle.path, len(handle.key_groups)
+        if index is None:
+            continue
+        if not 8 * groups == len(index.rows) == len(index.digests):
+            raise files.at("group_rows").fail(f"{path} has {groups} key groups, not as many")
+        if index.rows_in(0, groups) != handle.rows:
+            raise files.at("group_rows").fail(f"the key groups of {path} do not add up to its rows")
+        if index.digest_in(0, groups) != handle.digest:
+            raise files.at("group_digests").fail(
+                f"the key groups of {path} do not add up to its digest"
+            )

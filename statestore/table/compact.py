@@ -1,0 +1,124 @@
+"""Layers of changes merged into one, and folded into the base: less to read, the same rows.
+
+Files are written anew beside the old ones, which stay for the checkpoints that name them. What is
+read is checked by SHA-256 first, so that damage is not passed on. In memory is what a restore of
+the same key groups holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from statestore.errors import StorageError
+from statestore.model.changes import live_without
+from statestore.model.compaction import CompactionRule, layers_to_merge, spans_to_fold
+from statestore.model.handles import KeyedStateHandle
+from statestore.model.keygroups import KeyGroupRange
+from statestore.model.manifest import KeyedEntry, Layer
+from statestore.model.reads import reads_of
+from statestore.storage import Storage
+from statestore.table.keyed import KeyedTarget, write_runs
+from statestore.table.merge import merged_changes, read_reads
+from statestore.table.runs import runs_of
+from statestore.table.writing import ParquetOptions
+
+__all__ = ["Compactor"]
+
+
+@dataclass
+class Compactor:
+    """Compacts states for one checkpoint; ``new`` are the names of the files it has written."""
+
+    storage: Storage
+    checkpoint_id: int
+    options: ParquetOptions
+
+    def __post_init__(self) -> None:
+        """Begin with no files."""
+        self.new: list[str] = []
+
+    def by_rule(self, entry: KeyedEntry, rule: CompactionRule) -> KeyedEntry:
+        """Return the state as the rule has it after another layer: spans folded, layers merged.
+
+        Raises MissingFileError, DamagedFileError or StorageError; ``new`` may then be deleted.
+        """
+        entry = self.fold(entry, spans_to_fold(entry, rule))
+        return self.merge(entry, layers_to_merge(entry, rule))
+
+    def fold(self, entry: KeyedEntry, spans: Sequence[KeyGroupRange]) -> KeyedEntry:
+        """Return the state with the changes of some key groups in its base.
+
+        The spans are whole files of the base, and key groups without one
+        (:func:`statestore.model.changes.widened_spans`). Errors as those of :meth:`by_rule`.
+        """
+        if not spans or not entry.layers:
+            return entry
+        written = [handle for span in spans for handle in self._base_of(entry, span)]
+        kept = [
+            handle
+            for handle in entry.handles
+            if not any(handle.key_groups.intersect(span) for span in spans)
+        ]
+        layers = (live_without(layer, spans) for layer in entry.layers)
+        return replace(
+            entry,
+            handles=tuple(sorted([*kept, *written], key=lambda one: one.key_groups.first)),
+            table=replace(entry.table, version=None),  # no version of the table has these files
+            layers=tuple(layer for layer in layers if layer is not None),
+        )
+
+    def _base_of(self, entry: KeyedEntry, span: KeyGroupRange) -> tuple[KeyedStateHandle, ...]:
+        rows = read_reads(self.storage, entry, reads_of(entry, span), verify=True)
+        target = KeyedTarget(
+            self.storage, entry.table.path, self.checkpoint_id, entry.state, self.options
+        )
+        return self._noted(entry, write_runs(runs_of(rows), target))
+
+    def merge(self, entry: KeyedEntry, count: int) -> KeyedEntry:
+        """Return the state with its ``count`` newest layers as one; of less than two nothing is
+        done.
+        """
+        if count < 2:
+            return entry
+        old = entry.layers[-count:]
+        everything = KeyGroupRange(0, entry.state.max_parallelism - 1)
+        whole = replace(entry, handles=(), layers=old)
+        target = KeyedTarget(
+            self.storage, old[-1].entry.table.path, self.checkpoint_id, old[-1].entry.state,
+            self.options,
+        )  # fmt: skip
+        rows = merged_changes(self.storage, reads_of(whole, everything).layers, entry.state)
+        written = self._noted(old[-1].entry, write_runs(rows, target))
+        layer = Layer(
+            entry=replace(old[-1].entry, handles=written),
+            checkpoint_id=old[-1].checkpoint_id,
+            depth=old[0].depth + 1,
+            live=_joined(one for layer in old for one in layer.live),
+        )
+        return replace(entry, layers=(*entry.layers[:-count], layer))
+
+    def _noted(
+        self, entry: KeyedEntry, handles: tuple[KeyedStateHandle, ...]
+    ) -> tuple[KeyedStateHandle, ...]:
+        self.new += [f"{entry.table.path}/{handle.path}" for handle in handles]
+        return handles
+
+    def forget(self, reason: BaseException) -> None:
+        """Delete what was written; what cannot be deleted is noted on the reason."""
+        for name in self.new:
+            try:
+                self.storage.delete(name)
+            except StorageError as error:
+                reason.add_note(f"its file stays behind: {error}")
+
+
+def _joined(ranges: Iterable[KeyGroupRange]) -> tuple[KeyGroupRange, ...]:
+    """Return the key groups of some ranges in as few as can be."""
+    joined: list[KeyGroupRange] = []
+    for one in sorted(ranges, key=lambda one: one.first):
+        if joined and one.first <= joined[-1].last + 1:
+            joined[-1] = KeyGroupRange(joined[-1].first, max(joined[-1].last, one.last))
+        else:
+            joined.append(one)
+    return tuple(joined)
