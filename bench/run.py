@@ -21,6 +21,7 @@ from rich.table import Table
 from bench import (
     arrow_reads,
     arrow_writes,
+    changes,
     groups,
     object_store,
     offsets,
@@ -55,6 +56,8 @@ SECTIONS = (
     Section(("B11",), object_store.figures, 5 * MILLION),
     Section(("B12",), offsets.figures, 0),
     Section(("B14",), plans.figures, 0),
+    Section(("B16",), changes.figures, 5 * MILLION),
+    Section(("B17",), changes.history, MILLION),
 )
 
 

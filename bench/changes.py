@@ -1,0 +1,157 @@
+"""What a checkpoint of changes costs beside a full one, and what a long history of them is like.
+
+Through Spark: a share of the users changes, and only that is written; the rows are cached in the
+JVM as those of the full snapshot are. In Arrow: a thousand checkpoints of a thousand changes, with
+compaction as a store has it by default, then a plan and a restore of the newest, against the same
+rows as one full snapshot.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from bench.measure import Figure, Runs, counted, in_turn, times
+from bench.state import state_rows, state_table
+from statestore import StateStore
+from statestore.model.manifest import KeyedEntry
+from statestore.table.session import spark_session
+
+__all__ = ["figures", "history"]
+
+PARALLELISM, MAX_PARALLELISM = 4, 128
+SHARES = (0.001, 0.01, 0.1)
+FULL = "full snapshot, Spark"
+MOST_TIME, MOST_BYTES = 0.1, 0.03  # at a share of one in a hundred
+
+CHECKPOINTS, CHANGES = 1000, 1000
+FEWEST = 10_000  # rows of the base, however small a run is asked for
+READ_FULL, READ_LAYERED = "restore of a full snapshot, Arrow", "restore after 1,000 checkpoints"
+MOST_READ_AMPLIFICATION = 1.5
+
+
+def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
+    """Return the time and the bytes of changes, each as a ratio to a full snapshot."""
+    spark = spark_session(app_name="statestore-bench", master="local[2]", driver_memory="8g")
+    state = state_rows(spark, rows).persist()
+    changed = {share: _share(state, share).persist() for share in SHARES}
+    for frame in (state, *changed.values()):
+        frame.count()
+    store = StateStore.open(str(folder / "store"), spark=spark)
+    sizes: dict[str, int] = {}
+    runs: Runs = {FULL: partial(_full, store, state, sizes)} | {
+        _changes(share): partial(_part, store, frame, share, sizes)
+        for share, frame in changed.items()
+    }
+    seconds = in_turn(runs, repeats)
+    spark.stop()
+    found = [times("B16", FULL, seconds)]
+    for share in SHARES:
+        what, asked = _changes(share), share == 0.01
+        goal = MOST_TIME if asked else None
+        found.append(times("B16", what, seconds, floor=FULL, goal=goal))
+        part = sizes[what] / sizes[FULL]
+        bytes_goal = MOST_BYTES if asked else None
+        found.append(counted("B16", f"{what}: bytes of a full one", part, "×", goal=bytes_goal))
+    return found
+
+
+def _share(state: DataFrame, share: float) -> DataFrame:
+    parts = 1_000_000
+    chosen = F.pmod(F.xxhash64("user"), F.lit(parts)) < int(parts * share)
+    return state.where(chosen).withColumn("count", F.col("count") + 1)
+
+
+def _changes(share: float) -> str:
+    return f"changes of {share:.1%}, Spark"
+
+
+def _full(store: StateStore, rows: DataFrame, sizes: dict[str, int]) -> None:
+    with store.snapshot(parallelism=PARALLELISM) as checkpoint:
+        entry = checkpoint.keyed(
+            "bench", "state", rows, key="user", max_parallelism=MAX_PARALLELISM
+        )
+    sizes[FULL] = entry.size_bytes
+
+
+def _part(store: StateStore, rows: DataFrame, share: float, sizes: dict[str, int]) -> None:
+    with store.snapshot(parallelism=PARALLELISM) as checkpoint:
+        entry = checkpoint.keyed("bench", "state", key="user").changes(rows)
+    sizes[_changes(share)] = entry.layers[-1].entry.size_bytes
+
+
+def history(folder: Path, rows: int, repeats: int) -> list[Figure]:
+    """Return what a thousand checkpoints of a thousand changes leave, and take."""
+    rows = max(rows, FEWEST)
+    store = StateStore.open(str(folder / "store"), table_format="parquet")
+    base = state_table(rows)
+    with store.snapshot(parallelism=PARALLELISM) as checkpoint:
+        checkpoint.keyed("bench", "state", base, key="user", max_parallelism=MAX_PARALLELISM)
+    seconds, amplification = [], []
+    for upserts, deletes in _random_changes(base):
+        start = time.perf_counter()
+        with store.snapshot(parallelism=PARALLELISM) as checkpoint:
+            checkpoint.keyed("bench", "state", key="user").changes(upserts, deletes)
+        seconds.append(time.perf_counter() - start)
+        amplification.append(_amplification(checkpoint.manifest.keyed[0]))
+    entry = store.manifest().keyed[0]
+    full = StateStore.open(str(folder / "full"), table_format="parquet")
+    with full.snapshot(parallelism=PARALLELISM) as checkpoint:
+        merged = pa.concat_tables(list(_subtasks(store))).drop_columns(["key_group"])
+        checkpoint.keyed("bench", "state", merged, key="user", max_parallelism=MAX_PARALLELISM)
+    reads: Runs = {
+        READ_FULL: partial(_read, full),
+        READ_LAYERED: partial(_read, store),
+        "plan after 1,000 checkpoints": lambda: store.plan(parallelism=8),
+    }
+    read = in_turn(reads, repeats)
+    on_disk = sum(1 for _ in (folder / "store").rglob("*.parquet"))
+    return [
+        _spread("B17", f"checkpoint of {CHANGES:,} changes, Arrow", seconds),
+        counted("B17", "layers of the newest checkpoint", len(entry.layers), ""),
+        counted("B17", "files of the newest checkpoint", entry.files, ""),
+        counted("B17", "files of all checkpoints, none given up", on_disk, ""),
+        counted(
+            "B17", "rows read for each of the base, most", max(amplification), "×",
+            goal=MOST_READ_AMPLIFICATION,
+        ),
+        times("B17", "plan after 1,000 checkpoints", read),
+        times("B17", READ_FULL, read),
+        times("B17", READ_LAYERED, read, floor=READ_FULL),
+    ]  # fmt: skip
+
+
+def _random_changes(base: pa.Table) -> Iterator[tuple[pa.Table, pa.Table]]:
+    """Yield upserts and deletes of users: nine in ten of the one, one in ten of the other."""
+    random = np.random.default_rng(7)
+    for _ in range(CHECKPOINTS):
+        chosen = pa.array(random.choice(base.num_rows, CHANGES, replace=False))
+        rows = base.take(chosen)
+        gone = CHANGES // 10
+        yield rows.slice(gone), rows.slice(0, gone).select(["user"])
+
+
+def _amplification(entry: KeyedEntry) -> float:
+    return entry.rows / max(entry.rows - entry.changed_rows, 1)
+
+
+def _subtasks(store: StateStore) -> Iterator[pa.Table]:
+    restored = store.restore(parallelism=PARALLELISM).keyed("bench", "state")
+    for subtask in range(PARALLELISM):
+        yield restored.subtask(subtask).read_all()
+
+
+def _read(store: StateStore) -> int:
+    return sum(table.num_rows for table in _subtasks(store))
+
+
+def _spread(target: str, what: str, seconds: list[float]) -> Figure:
+    return Figure(target, what, statistics.median(seconds), "s", min(seconds), max(seconds))
