@@ -35,7 +35,7 @@ from jobs.places import SinkSettings
 from jobs.settings import RestoredStateSettings, RestoreSettings
 from statestore import RestoredCheckpoint, StateStore
 from statestore.cli.targets import graph_of
-from statestore.model.manifest import Entry
+from statestore.model.manifest import Entry, KeyedEntry
 
 __all__ = ["Restore", "main"]
 
@@ -136,14 +136,15 @@ def _entries(
 def _state(
     restored: RestoredCheckpoint, state: RestoredStateSettings, entry: Entry
 ) -> dict[str, Any]:
+    changes = entry.changed_rows if isinstance(entry, KeyedEntry) else 0
     return {
         "uid": state.uid,
         "name": state.name,
         "parallelism": restored.parallelism_of(state.uid),
-        "stored_rows": entry.rows,
+        "stored_rows": entry.parts[0].rows,
         "target": state.sink.place,
         "per_subtask": state.sink.per_subtask,
-    }
+    } | ({"stored_changes": changes} if changes else {})
 
 
 def _text(report: Report) -> str:

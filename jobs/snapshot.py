@@ -156,7 +156,7 @@ def _state(entry: Entry) -> dict[str, Any]:
         "max_parallelism": keyed.max_parallelism if keyed else None,
         "rows": entry.rows,
         "bytes": entry.size_bytes,
-        "files": len(entry.handles),
+        "files": entry.files,
     }
 
 

@@ -35,6 +35,7 @@ from statestore.model.partitioners import (
 from statestore.model.plan import RestorePlan
 from statestore.model.redistribution import RedistributionMode, redistribute
 from statestore.model.state import StateKind
+from statestore.model.ttl import TimeToLive
 from statestore.store import StateStore
 
 __all__ = [
@@ -61,6 +62,7 @@ __all__ = [
     "StateKind",
     "StateStore",
     "SubtaskWriter",
+    "TimeToLive",
     "VerifyReport",
     "__version__",
     "decide",

@@ -1,69 +1,42 @@
-"""The half of a store's front door that needs no job: keeping, checking, comparing and changing
-what is stored.
+"""The half of a store's front door that needs no job: checking, comparing and changing what is
+stored.
 
 Each method is one call into ``commands/``.
 """
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from statestore._version import __version__
-from statestore.catalog import Catalog
+from statestore.commands import compact as compact_command
 from statestore.commands import copy as copy_command
 from statestore.commands import diff as diff_command
 from statestore.commands import edit as edit_command
-from statestore.commands import expire as expire_command
-from statestore.commands import pin as pin_command
 from statestore.commands import purge as purge_command
 from statestore.commands import salvage as salvage_command
 from statestore.commands import verify as verify_command
+from statestore.commands.compact import CompactReport, CompactRequest
 from statestore.commands.copy import CopiedCheckpoint
-from statestore.commands.derive import Deriver
 from statestore.commands.diff import DEFAULT_EXAMPLES
 from statestore.commands.edit import Edit, EditedState
-from statestore.commands.expire import ExpiredCheckpoints
 from statestore.commands.export import Progress
-from statestore.commands.gc import DEFAULT_MINIMUM_AGE_S, CollectedGarbage, collect_garbage
-from statestore.commands.pin import PinnedCheckpoint
 from statestore.commands.purge import PurgedKey, PurgeRequest
 from statestore.commands.purge_check import KeySearch, check_purged
 from statestore.commands.salvage import DEFAULT_KEYS, SalvageReport
-from statestore.commands.savepoint import make_savepoint
 from statestore.commands.verify import VerifyReport
-from statestore.errors import InvalidArgumentError
-from statestore.fence import Fence
+from statestore.keeping import StoreKeeping
+from statestore.model.compaction import CompactionRule
 from statestore.model.diff import CheckpointDifference
-from statestore.model.hold import Pin, Savepoint
+from statestore.model.keygroups import KeyGroupRange
 from statestore.model.state import KeyedState
-from statestore.storage import Storage, open_storage
-from statestore.table.writing import ParquetOptions
+from statestore.storage import open_storage
 
 __all__ = ["StoreCare"]
 
 
-class StoreCare:
+class StoreCare(StoreKeeping):
     """What an operator does with kept checkpoints; :class:`StateStore` is one."""
-
-    def __init__(
-        self,
-        storage: Storage,
-        data: Storage,
-        spark: Any,
-        parquet: ParquetOptions,
-    ) -> None:
-        """Use ``StateStore.open``."""
-        self._storage, self._data, self._spark, self._parquet = storage, data, spark, parquet
-        self._fence = Fence(storage, release=__version__)
-        self._now_ms = _now_ms
-
-    @property
-    def url(self) -> str:
-        """Where the store lies, without credentials."""
-        return self._storage.url
 
     def verify(
         self,
@@ -84,104 +57,6 @@ class StoreCare:
             self._storage,
             checkpoint=checkpoint,
             deep=deep,
-            progress=on_progress or (lambda done, total: None),
-        )
-
-    def savepoint(self, name: str, checkpoint: int | str = "latest") -> Savepoint:
-        """Keep a checkpoint under a name, until :meth:`delete_savepoint`.
-
-        Everything that takes a checkpoint takes the name. Nothing happens when it is kept under
-        that name already. Raises CheckpointNotFoundError, MalformedManifestError for a checkpoint
-        that cannot be read, or InvalidArgumentError for a name that is taken, or is none.
-        """
-        return make_savepoint(self._catalog(), name, checkpoint, now_ms=self._now_ms())
-
-    def delete_savepoint(self, name: str) -> Savepoint | None:
-        """Let go of a savepoint and return it, None when it was damaged.
-
-        Its checkpoint is one as any other from now on; if that had expired, it is gone. Raises
-        CheckpointNotFoundError naming the savepoints that there are.
-        """
-        return self._catalog().holds.delete_savepoint(name)
-
-    def savepoints(self) -> tuple[Savepoint, ...]:
-        """Return the savepoints in order of name; MalformedManifestError for a damaged one."""
-        return self._catalog().holds.savepoints()
-
-    def pin(
-        self, checkpoint: int | str = "latest", *, lease_s: float, holder: str | None = None
-    ) -> PinnedCheckpoint:
-        """Keep a checkpoint while it is read, at most for ``lease_s`` seconds::
-
-            with store.pin(lease_s=3600) as pinned:
-                restored = store.restore(checkpoint=pinned.checkpoint_id, parallelism=4)
-
-        It is let go of at the end of the block, by :meth:`unpin` with its ``token``, or when the
-        lease is over. ``holder`` says who reads, by default host and process. Raises
-        CheckpointNotFoundError, MalformedManifestError or InvalidArgumentError.
-        """
-        return pin_command.pin(
-            self._catalog(), checkpoint, lease_s=lease_s, holder=holder, now_ms=self._now_ms()
-        )
-
-    def unpin(self, token: str) -> None:
-        """Let go of a pin; CheckpointNotFoundError names those that there are."""
-        pin_command.unpin(self._catalog(), token)
-
-    def pins(self) -> tuple[Pin, ...]:
-        """Return the pins, also those whose lease is over; MalformedManifestError for a damaged
-        one.
-        """
-        return self._catalog().holds.pins()
-
-    def expire(
-        self,
-        *,
-        retain: int | None = None,
-        older_than_s: float | None = None,
-        dry_run: bool = False,
-    ) -> ExpiredCheckpoints:
-        """Give up checkpoints, which are invisible from now on: all but the newest ``retain``, or
-        those that were taken more than ``older_than_s`` seconds ago; with both, what is neither
-        among the newest nor young.
-
-        The newest always stays, and so does what a savepoint or a pin holds; ``held`` names it. No
-        data file is deleted: see :meth:`gc`. With ``dry_run`` only say what would be given up.
-        Raises InvalidArgumentError for fewer than one, or when neither is given,
-        StoreNotFoundError, MalformedManifestError for a damaged savepoint or pin, or StorageError.
-        """
-        if retain is None and older_than_s is None:
-            raise InvalidArgumentError("say how many checkpoints to retain, or how old they may be")
-        return expire_command.expire(
-            self._catalog(),
-            retain=retain,
-            older_than_ms=None if older_than_s is None else _milliseconds(older_than_s),
-            release=__version__,
-            now_ms=self._now_ms(),
-            dry_run=dry_run,
-        )
-
-    def gc(
-        self,
-        *,
-        minimum_age_s: float = DEFAULT_MINIMUM_AGE_S,
-        dry_run: bool = False,
-        on_progress: Progress | None = None,
-    ) -> CollectedGarbage:
-        """Delete the data files that no visible checkpoint, savepoint or pin needs, and that are
-        older than ``minimum_age_s`` seconds; also what crashed writers left.
-
-        What was given up less than that ago stays as well. A snapshot that takes longer must not
-        run at the same time, and none at all with 0. With ``dry_run`` only say what would go.
-        ``on_progress`` hears of the files deleted, and of how many. Raises StoreNotFoundError, and
-        before anything is deleted CorruptionError, FormatVersionError or StorageError when it
-        cannot be known what is needed: they say what to do.
-        """
-        return collect_garbage(
-            self._catalog(),
-            minimum_age_ms=_milliseconds(minimum_age_s),
-            now_ms=self._now_ms(),
-            dry_run=dry_run,
             progress=on_progress or (lambda done, total: None),
         )
 
@@ -348,14 +223,49 @@ class StoreCare:
             self._deriver(), uid, name, wanted, checkpoint=checkpoint, dry_run=dry_run
         )
 
-    def _catalog(self) -> Catalog:
-        return Catalog.open(self._data, create=False)
+    def compact(
+        self,
+        checkpoint: int | str = "latest",
+        *,
+        uid: str | None = None,
+        name: str | None = None,
+        key_groups: KeyGroupRange | str | None = None,
+        everything: bool = False,
+        rule: CompactionRule | None = None,
+        dry_run: bool = False,
+        now_ms: int | None = None,
+        on_progress: Progress | None = None,
+    ) -> CompactReport:
+        """Fold changes of incremental checkpoints into their base, and merge layers of them, as a
+        new checkpoint; the old ones stay.
 
-    def _deriver(self) -> Deriver:
-        return self._deriver_of(self._catalog())
+        Done is what ``rule`` says, by default that of the store, once; with ``everything`` all
+        changes are folded, and no layers are left. ``uid`` and ``name`` choose states.
+        ``key_groups``, a KeyGroupRange or a text as ``0-31``, chooses base files that have some of
+        them; then no layers are merged. When there is nothing to do no checkpoint is made. A job
+        compacts in the background of its own snapshots; one that runs meanwhile commits no more, as
+        after :meth:`edit`, and of two compactions at once one commits. Rows that have expired by
+        ``now_ms``, by default now, are not written again. ``on_progress`` hears of the spans and
+        layers that are done, and of how many.
 
-    def _deriver_of(self, catalog: Catalog) -> Deriver:
-        return Deriver(catalog, self._fence, self._spark, self._parquet, __version__)
+        Raises CheckpointNotFoundError, StateNotFoundError, InvalidArgumentError, CorruptionError,
+        CommitConflictError, or StorageError; nothing is visible of a compaction that fails.
+        """
+        wanted = CompactRequest(
+            uid=uid,
+            name=name,
+            key_groups=key_groups,
+            everything=everything,
+            rule=rule or self._compaction or CompactionRule(),
+        )
+        return compact_command.compact(
+            self._deriver(),
+            wanted,
+            checkpoint=checkpoint,
+            dry_run=dry_run,
+            now_ms=self._now_ms() if now_ms is None else now_ms,
+            progress=on_progress or (lambda done, total: None),
+        )
 
 
 def _key_of(key: Any) -> Callable[[KeyedState], Any]:
@@ -363,15 +273,3 @@ def _key_of(key: Any) -> Callable[[KeyedState], Any]:
         of: Callable[[KeyedState], Any] = key
         return of
     return lambda state: key
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
-def _milliseconds(seconds: float) -> int:
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
-        raise InvalidArgumentError(f"an age is a number of seconds, not {seconds!r}")
-    if not (math.isfinite(seconds) and seconds >= 0):
-        raise InvalidArgumentError(f"an age is 0 or more seconds, not {seconds}")
-    return round(seconds * 1000)

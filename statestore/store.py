@@ -146,6 +146,7 @@ class StateStore(StoreCare):
         parallelism: int | None = None,
         graph: JobGraph | None = None,
         checkpoint_id: int | None = None,
+        now_ms: int | None = None,
     ) -> CheckpointWriter:
         """Begin the next checkpoint; use it as ``with store.snapshot(parallelism=4) as
         checkpoint``.
@@ -158,6 +159,10 @@ class StateStore(StoreCare):
         With ``graph`` each operator has the parallelism, max parallelism and operator id that the
         job graph gives it, the graph is stored with the checkpoint, and state can be kept only for
         operators that it has: under the uid, or under the name of one without uid.
+
+        ``now_ms`` is the clock of times to live, by default that of this machine as the snapshot
+        begins: rows that are given without a time are used now, and compaction drops those that
+        have expired.
 
         With ``checkpoint_id`` a retry writes nothing twice. If that checkpoint is visible, at
         whatever parallelism it was taken, the writer's calls return what is stored, its ``id`` is
@@ -183,6 +188,7 @@ class StateStore(StoreCare):
             release=__version__,
             token=uuid.uuid4().hex,
             compaction=self._compaction,
+            now_ms=now_ms,
         )
 
     def restore(
@@ -195,6 +201,7 @@ class StateStore(StoreCare):
         graph: JobGraph | None = None,
         allow_non_restored_state: bool = False,
         verify: bool = False,
+        now_ms: int | None = None,
     ) -> RestoredCheckpoint:
         """Return a checkpoint ready to be read at a parallelism (by default the one it was taken
         at).
@@ -204,6 +211,10 @@ class StateStore(StoreCare):
         the operators of that job find their state by operator id, each at its own parallelism, and
         state that none of them claims is refused unless ``allow_non_restored_state``;
         ``.matching`` says who found what.
+
+        Rows that have expired by ``now_ms``, ms since 1970, by default this machine's clock now,
+        are left out of states whose time to live says so; nothing gets a new time, so that the time
+        a job was down counts.
 
         ``max_parallelism`` need not be given; when it is, it must be what was stored. Size and row
         count of every file are checked when it is opened; with ``verify`` also the SHA-256 of its
@@ -220,7 +231,12 @@ class StateStore(StoreCare):
             allow_non_restored_state=allow_non_restored_state,
         )
         return restore_command.restore(
-            self._catalog(), self._spark, checkpoint=checkpoint, target=target, verify=verify
+            self._catalog(),
+            self._spark,
+            checkpoint=checkpoint,
+            target=target,
+            verify=verify,
+            now_ms=now_ms,
         )
 
     def restore_to(
@@ -296,17 +312,19 @@ class StateStore(StoreCare):
         operators = plan_command.plan(manifest, target).operators
         return tuple(place_operator(manifest, plan, hosts, strategy) for plan in operators)
 
-    def query(self, sql: str, checkpoint: int | str = "latest") -> pa.RecordBatchReader:
+    def query(
+        self, sql: str, checkpoint: int | str = "latest", *, now_ms: int | None = None
+    ) -> pa.RecordBatchReader:
         """Return the answer to an SQL statement over the states of a checkpoint, without Spark.
 
         Every state is a view: the operator's uid is its schema, and where no other state has the
         name, that alone will do; :meth:`views` lists them. DuckDB answers, reads no columns, key
         groups and row groups that it has no use for, and nothing but the views: one SELECT, without
-        files, URLs or extensions. Raises MissingDependencyError without DuckDB,
-        InvalidArgumentError, and, also while the answer is read, MissingFileError,
-        DamagedFileError, CorruptionError or StorageError.
+        files, URLs or extensions. ``now_ms`` is that of :meth:`restore`. Raises
+        MissingDependencyError without DuckDB, InvalidArgumentError, and, also while the answer is
+        read, MissingFileError, DamagedFileError, CorruptionError or StorageError.
         """
-        return query_command.query(self._catalog(), sql, checkpoint=checkpoint)
+        return query_command.query(self._catalog(), sql, checkpoint=checkpoint, now_ms=now_ms)
 
     def views(self, checkpoint: int | str = "latest") -> tuple[View, ...]:
         """Return what a query of a checkpoint can name, with columns and entry of each state."""
@@ -319,17 +337,19 @@ class StateStore(StoreCare):
         *,
         uid: str | None = None,
         name: str | None = None,
+        now_ms: int | None = None,
     ) -> KeyStates:
         """Return a key's rows in all states of all operators, of operator ``uid``, or of each state
         ``name``; at most one file of each is read.
 
         ``key`` is what :meth:`RestoredKeyedState.get` takes, or a function that returns it for a
-        state. States whose key has another type are in ``skipped``. Raises InvalidArgumentError
-        when all are, CheckpointNotFoundError, StateNotFoundError, or CorruptionError.
+        state; ``now_ms`` is that of :meth:`restore`. States whose key has another type are in
+        ``skipped``. Raises InvalidArgumentError when all are, CheckpointNotFoundError,
+        StateNotFoundError, or CorruptionError.
         """
         of = key if callable(key) else lambda state: key
         return key_command.key_states(
-            self._catalog(), of, checkpoint=checkpoint, uid=uid, name=name
+            self._catalog(), of, checkpoint=checkpoint, uid=uid, name=name, now_ms=now_ms
         )
 
     def manifest(self, checkpoint: int | str = "latest") -> Manifest:

@@ -15,6 +15,7 @@ from statestore.model.document import document_bytes
 from statestore.model.paths import manifest_path, pin_path, savepoint_path
 from statestore.model.state import Layout
 from statestore.table.digest import rows_digest
+from tests.golden.make_changes import STATES
 from tests.golden.make_kept import evolved
 from tests.golden.make_store import USERS, totals, write
 
@@ -73,6 +74,27 @@ def test_an_old_store_with_ranged_files_and_a_savepoint_restores() -> None:
         assert rows_digest(found.drop_columns(["key_group"])) == rows_digest(rows) == state.digest
         assert state.entry.state.schema.names == tuple(rows.column_names)
     assert store.verify("all", deep=True).is_sound
+
+
+def test_an_old_store_with_changes_restores_and_goes_on(tmp_path: Path) -> None:
+    """Layers over a base, in the last checkpoint partly folded: rows, digests, and one more."""
+    store = StateStore.open(
+        str(shutil.copytree(Path(__file__).parent / "golden" / "changes_v2", tmp_path / "copy")),
+        table_format="parquet",
+        compaction=None,
+    )
+    layers = [len(store.manifest(number).keyed[0].layers) for number in STATES]
+    assert layers == [0, 1, 2, 2]
+    assert store.verify("all", deep=True).is_sound
+    with store.snapshot(parallelism=3) as checkpoint:
+        keyed = checkpoint.map("golden", "n", key="user", map_key="m")
+        keyed.changes(deletes=[{"user": "u2"}])
+    last = {k: v for k, v in STATES[4].items() if k[0] != "u2"}
+    for number, wanted in {**STATES, 5: last}.items():
+        state = store.restore(checkpoint=number, parallelism=3).keyed("golden", "n")
+        found = pa.concat_tables([state.subtask(i).read_all() for i in range(3)])
+        assert {(r["user"], r["m"]): r["n"] for r in found.to_pylist()} == wanted
+        assert rows_digest(found.drop_columns(["key_group"])) == state.digest
 
 
 @pytest.mark.parametrize("what", ["statestore.json", "manifest", "savepoint", "pin"])

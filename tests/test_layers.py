@@ -16,11 +16,13 @@ from tests.syntax import Import, Module, imports, modules
 # A part may import itself and any part further down; parts on one line do not know each other.
 LAYERS = (
     ("jobs", "statestore.demo", "statestore.testing", "statestore.__main__"),
+    ("statestore.streaming",),
     ("statestore.cli",),
     ("statestore.settings",),
     ("statestore",),  # the public names
     ("statestore.store",),
     ("statestore.care",),  # the half of the store that needs no job
+    ("statestore.keeping",),  # of it, what reads no rows
     ("statestore.commands",),
     ("statestore.catalog", "statestore.fence", "statestore.table", "statestore.sources"),
     ("statestore.holds",),
@@ -32,10 +34,16 @@ DEPTH = {part: depth for depth, parts in enumerate(LAYERS) for part in parts}
 
 # Where a library may be imported at all, and where only for types.
 HOMES = {
-    "pyspark": ("statestore.table", "statestore.testing", "statestore.demo", "jobs"),
+    "pyspark": (
+        "statestore.table",
+        "statestore.streaming",
+        "statestore.testing",
+        "statestore.demo",
+        "jobs",
+    ),
     "py4j": ("statestore.table", "statestore.testing", "jobs"),
     "delta": ("statestore.table", "statestore.testing", "jobs"),
-    "pandas": ("statestore.table", "statestore.testing", "jobs"),
+    "pandas": ("statestore.table", "statestore.streaming", "statestore.testing", "jobs"),
     "pyarrow": ("statestore.table", "statestore.testing", "statestore.demo", "jobs"),
     "numpy": ("statestore.table", "statestore.testing", "jobs"),
     "fsspec": ("statestore.storage",),

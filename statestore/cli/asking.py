@@ -13,6 +13,7 @@ from statestore.cli.text import write_text
 from statestore.cli.units import count
 from statestore.cli.values import Result
 from statestore.commands.key import KeyStates
+from statestore.model.manifest import KeyedEntry
 from statestore.table.export import json_value
 from statestore.table.query import View
 
@@ -69,7 +70,7 @@ def _(result: ListedViews) -> dict[str, Any]:
             "name": view.name,
             "operator": view.entry.state.uid,
             "state": view.entry.state.name,
-            "rows": view.entry.rows,
+            "rows": _known_rows(view),
             "columns": [{"name": f.name, "type": str(f.type)} for f in view.columns],
         }
         for view in result.views
@@ -115,7 +116,9 @@ def _(result: ListedViews, page: Page) -> None:
     table = table_of("view", "rows", "columns", right={"rows"})
     for view in result.views:
         columns = ", ".join(f"{field.name} {field.type}" for field in view.columns)
-        table.add_row(*(cell(text) for text in (view.sql, count(view.entry.rows), columns)))
+        known = _known_rows(view)
+        rows = "?" if known is None else count(known)
+        table.add_row(*(cell(text) for text in (view.sql, rows, columns)))
     page.table(table)
 
 
@@ -134,6 +137,12 @@ def _(result: KeyFound, page: Page) -> None:
         page.table(table)
     for skipped in found.skipped:
         page.line(f"skipped {skipped.entry.state}, whose key is ({skipped.key})")
+
+
+def _known_rows(view: View) -> int | None:
+    """Return the rows of a state, None with changes: what they leave is known after reading."""
+    entry = view.entry
+    return None if isinstance(entry, KeyedEntry) and entry.layers else entry.rows
 
 
 def _value(value: Any) -> str:

@@ -108,7 +108,7 @@ def _row(state: StateDifference) -> tuple[str, ...]:
     changes = (state.added, state.removed, state.changed)
     counts = ("?",) * 3 if state.not_compared else (count(one) for one in changes)
     groups = state.key_groups_differing
-    rows = count(state.rows_a), count(state.rows_b)
+    rows = ("?" if one is None else count(one) for one in (state.rows_a, state.rows_b))
     return (state.uid, state.name, *rows, *counts, "" if groups is None else count(groups))
 
 

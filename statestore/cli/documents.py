@@ -7,15 +7,18 @@ since 1970 UTC), digests 16 hex digits, operator ids 32; a range of key groups i
 list      store, checkpoints: [id, created_at_ms, age_ms, parallelism, operators, states, rows,
           size_bytes, files, error]; of a damaged one id and error {kind, message} only, rest null;
           savepoints: [name, id, created_at_ms, age_ms, expired], pins: [token, id, holder,
-          until_ms, over]
+          until_ms, over]; rows are those in files, ``changed_rows`` of them changes, if any
 show      store, id, store_id, parallelism, started_at_ms, created_at_ms, age_ms, writer {release,
           name, token, generation}, rows, size_bytes, files, operators: [uid, operator_id,
           max_parallelism, states: [name, sort (keyed or operator), columns [{name, type}], rows,
           size_bytes, files, digest, table {format, path, version}; keyed: kind, key, key_types,
-          namespace, entry, time_domain, hash_scheme, layout; operator: mode,
-          elements_per_subtask]]; with ``--graph``: store, id, vertices: [id, parallelism,
-          max_parallelism, operators: [name, uid, uid_hash, operator_id, states (names)]], edges:
-          [from, to, partitioner]
+          namespace, entry, time_domain, hash_scheme, layout, if rows expire ttl {duration_ms,
+          column, update, visibility}; operator: mode, elements_per_subtask]]; a state
+          with changes has besides changes: [checkpoint, depth, rows, size_bytes, files, live
+          [[first, last]]], oldest first, and its rows, size_bytes,
+          files and digest are those of its base; the checkpoint has ``changed_rows`` as in list;
+          with ``--graph``: store, id, vertices: [id, parallelism, max_parallelism, operators:
+          [name, uid, uid_hash, operator_id, states (names)]], edges: [from, to, partitioner]
 plan      store, id, old_parallelism, parallelism, size_bytes, local_bytes, files, operators: [uid,
           max_parallelism, states, largest_subtask, subtasks: [subtask, key_groups {first, last},
           rows, size_bytes, local_bytes, files, requests, elements]], choices: [uid, total_bytes,
@@ -23,8 +26,9 @@ plan      store, id, old_parallelism, parallelism, size_bytes, local_bytes, file
           largest_byte_range_bytes], matching (null without a graph): operators: [name, operator_id,
           outcome, found_by, stored], dropped, ignored: [operator_id, uid, name, states, rows,
           size_bytes], hints: [operator, uid, uid_hash, stored, reason]; placements (with
-          ``--hosts``): [uid, strategy, subtasks: [subtask, host, local_bytes]]; the same for
-          ``restore --dry-run``
+          ``--hosts``): [uid, strategy, subtasks: [subtask, host, local_bytes]]; with changes to
+          read, plan and operators have read_amplification (rows read for each of the bases), and
+          subtasks changed_rows, those of ``rows``; the same for ``restore --dry-run``
 restore   store, id, parallelism, directory, format, rows, size_bytes, files,
           states: [uid, name, rows, size_bytes, files, proof {stored {rows, digest}, subtasks:
           [rows, digest], copies}]: the subtasks sum to what is stored, or each is a copy of it
@@ -34,12 +38,14 @@ get       store, id, operator, state, key: {column: value}, rows: [{column: valu
           operator or state: store, id, key (text), states: [operator, state, kind, rows], skipped:
           [operator, state, why]
 query     store, id, columns: [{name, type}], rows: [[value]], cut (whether there are more); with
-          ``--tables``: store, id, views: [view, schema, name, operator, state, rows, columns]
+          ``--tables``: store, id, views: [view, schema, name, operator, state, rows (null: with
+          changes, unknown), columns]
 diff      a, b {store, id, size_bytes, read_bytes}, differs, others, graph: [what, a, b], states:
-          [operator, state, sort, differs, only_in (a, b or null), rows_a, rows_b, added, removed,
-          changed, not_compared (null or why), compared_columns (null: all), others,
-          key_groups_differing, key_groups_read (null: not by key group), key_groups: [key_group,
-          added, removed, changed], examples: [change, key_group, identity, a, b {column: value}]]
+          [operator, state, sort, differs, only_in (a, b or null), rows_a, rows_b (null: with
+          changes, unknown), added, removed, changed, not_compared (null or why), compared_columns
+          (null: all), others, key_groups_differing, key_groups_read (null: not by key group),
+          key_groups: [key_group, added, removed, changed], examples: [change, key_group, identity,
+          a, b {column: value}]]
 salvage   store, id, new_id (null: nothing written), dry_run, sound, files, damaged: [file, kind,
           what, operator, state], states: [operator, state, sort, damaged_files, rows_before,
           rows_after, lost_rows, lost_key_groups, lost: [first, last (null: all elements), rows,
@@ -57,6 +63,10 @@ purge     store, dry_run, operator, replaced and finished: [old_id, new_id, save
           operator, gone, files, size_bytes, searched_bytes, found: [file, what, rows], unreadable
 edit      store, id, operator, dry_run, new_id, state, how (keys, rows, sql), rows_before,
           rows_after, deleted, put, key_groups, files, size_bytes
+compact   store, id, new_id (null: nothing written), dry_run, everything, compact (nothing to do),
+          states: [operator, state, layers_before, layers_after, files_before, files_after (null in
+          a dry run), size_bytes_before, size_bytes_after (null so), rows_read, spans: [first,
+          last], merged_layers]
 decide    parallelism, algorithm, bytes_per_task, min_parallelism, max_parallelism, inputs: [url,
           broadcast, size_bytes, files]
 config    settings: [name, value, unit, default, source]
@@ -79,6 +89,11 @@ from statestore.cli.keeping_documents import (
     pinned_document,
     saved_document,
     unpinned_document,
+)
+from statestore.cli.layers import (
+    amplification_document,
+    changed_rows_document,
+    layers_document,
 )
 from statestore.cli.values import (
     CheckpointList,
@@ -135,7 +150,7 @@ def _checkpoint(row: CheckpointRow, now_ms: int) -> Document:
             "rows": manifest.rows,
             "size_bytes": manifest.size_bytes,
             "files": manifest.files,
-        }
+        } | changed_rows_document(manifest)
     message = None if error is None else {"kind": error.kind, "message": str(error)}
     return document | {"error": message}
 
@@ -164,7 +179,7 @@ def _(result: ShownCheckpoint) -> Document:
             }
             for uid in manifest.uids
         ],
-    }
+    } | changed_rows_document(manifest)
 
 
 def max_parallelism_of(manifest: Manifest, uid: str) -> int | None:
@@ -174,15 +189,15 @@ def max_parallelism_of(manifest: Manifest, uid: str) -> int | None:
 
 
 def _state(entry: Entry) -> Document:
-    state = entry.state
+    state, base = entry.state, entry.parts[0]
     document: Document = {
         "name": state.name,
         "sort": "keyed" if isinstance(entry, KeyedEntry) else "operator",
         "columns": [{"name": f.name, "type": type_text(f.type)} for f in state.schema.fields],
-        "rows": entry.rows,
-        "size_bytes": entry.size_bytes,
-        "files": len(entry.handles),
-        "digest": digest_text(entry.digest),
+        "rows": base.rows,
+        "size_bytes": base.size_bytes,
+        "files": base.files,
+        "digest": digest_text(base.digest),
         "table": asdict(entry.table),
     }
     if not isinstance(entry, KeyedEntry):
@@ -191,16 +206,21 @@ def _state(entry: Entry) -> Document:
             "elements_per_subtask": list(entry.counts),
         }
     keyed = entry.state
-    return document | {
-        "kind": keyed.kind.value,
-        "key": list(keyed.key),
-        "key_types": list(keyed.key_types),
-        "namespace": list(keyed.namespace),
-        "entry": list(keyed.entry),
-        "time_domain": keyed.time_domain and keyed.time_domain.value,
-        "hash_scheme": keyed.hash_scheme,
-        "layout": keyed.layout.value,
-    }
+    return (
+        document
+        | {
+            "kind": keyed.kind.value,
+            "key": list(keyed.key),
+            "key_types": list(keyed.key_types),
+            "namespace": list(keyed.namespace),
+            "entry": list(keyed.entry),
+            "time_domain": keyed.time_domain and keyed.time_domain.value,
+            "hash_scheme": keyed.hash_scheme,
+            "layout": keyed.layout.value,
+        }
+        | ({"ttl": asdict(keyed.ttl)} if keyed.ttl else {})
+        | layers_document(entry)
+    )
 
 
 @document_of.register
@@ -226,7 +246,7 @@ def _(result: PlannedRestore) -> Document:
         "choices": choices_document(plan.choices),
         "matching": matching_document(plan.matching),
         "placements": [asdict(placement) for placement in result.placements],
-    }
+    } | amplification_document(plan)
 
 
 def _operator(plan: OperatorPlan) -> Document:
@@ -236,11 +256,12 @@ def _operator(plan: OperatorPlan) -> Document:
         "states": list(plan.states),
         "largest_subtask": plan.largest.subtask,
         "subtasks": [_subtask(subtask) for subtask in plan.subtasks],
-    }
+    } | amplification_document(plan)
 
 
 def _subtask(plan: SubtaskPlan) -> Document:
     groups = plan.key_groups
+    changed = {"changed_rows": plan.changed_rows} if plan.changed_rows else {}
     return {
         "subtask": plan.subtask,
         "key_groups": groups and {"first": groups.first, "last": groups.last},
@@ -250,7 +271,7 @@ def _subtask(plan: SubtaskPlan) -> Document:
         "files": plan.files,
         "requests": plan.requests,
         "elements": plan.elements,
-    }
+    } | changed
 
 
 @document_of.register

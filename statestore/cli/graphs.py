@@ -101,7 +101,9 @@ def _states(manifest: Manifest, label: str) -> Iterator[str]:
     for entry in manifest.entries:
         if entry.state.uid == label:
             noun = "row" if isinstance(entry, KeyedEntry) else "element"
-            amount = f"{counted(entry.rows, noun)}, {size(entry.size_bytes)}"
+            changed = entry.changed_rows if isinstance(entry, KeyedEntry) else 0
+            more = f" and {counted(changed, noun)} of changes" if changed else ""
+            amount = f"{counted(entry.rows - changed, noun)}{more}, {size(entry.size_bytes)}"
             yield f"{entry.state.name}: {amount}"
 
 

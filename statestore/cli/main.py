@@ -18,6 +18,7 @@ from statestore.cli.invocation import Invocation, common_options
 from statestore.cli.output import emit_json, page, report
 from statestore.cli.text import write_text
 from statestore.cli.values import Result
+from statestore.cli.verbs.compact import compact_checkpoint
 from statestore.cli.verbs.config import print_settings
 from statestore.cli.verbs.copy import copy_checkpoint
 from statestore.cli.verbs.decide import decide_parallelism
@@ -101,6 +102,7 @@ for verb in (
     copy_checkpoint,
     purge_key,
     edit_state,
+    compact_checkpoint,
     decide_parallelism,
     print_settings,
     run_demo,

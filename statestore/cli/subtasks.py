@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from statestore.cli.drawing import bar, key_group_bars, span_text, spans
 from statestore.cli.output import Page
-from statestore.cli.units import count, size
+from statestore.cli.units import count, counted, size
 from statestore.model.plan import OperatorPlan, RestorePlan, SubtaskPlan
 
 __all__ = ["write_key_groups", "write_subtasks"]
@@ -43,7 +43,12 @@ def write_subtasks(page: Page, operator: OperatorPlan) -> None:
         names.remove("rows")
     elif not any(subtask.elements for subtask in subtasks):
         names.remove("elements")
-    widths = [max(len(name), *(len(values[name]) for values in columns)) for name in names]
+    layered = operator.read_amplification is not None
+    titles = ["rows read" if layered and name == "rows" else name for name in names]
+    widths = [
+        max(len(title), *(len(values[name]) for values in columns))
+        for name, title in zip(names, titles, strict=True)
+    ]
     room = page.width - sum(width + GAP for width in widths)
     width = min(max(room, NARROWEST_BAR), WIDEST_BAR)
     weights = [_weight(part, keyed) for part in summed]
@@ -51,12 +56,18 @@ def write_subtasks(page: Page, operator: OperatorPlan) -> None:
     drawn = [bar(weight, most, width=width, pen=page.pen) for weight in weights]
     at = names.index("rows" if keyed else "elements") + 1
     page.line()
-    page.line(_line(names, widths, at, " " * width), "bold")
+    page.line(_line(titles, widths, at, " " * width), "bold")
     for values, drawing in zip(columns, drawn, strict=True):
         page.line(_line([values[name] for name in names], widths, at, f"{drawing:<{width}}"))
     if len(summed) < len(subtasks):
         page.line(f"a line sums up to {max(map(len, summed))} subtasks; --output json has each")
     _write_extremes(page, subtasks)
+    if operator.read_amplification is not None:
+        changed = sum(subtask.changed_rows for subtask in subtasks)
+        page.line(
+            f"{counted(changed, 'row')} of these {'is a change' if changed == 1 else 'are changes'}"
+            f": {operator.read_amplification:.2f} rows are read for each of the base"
+        )
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], at: int, drawing: str) -> str:

@@ -16,6 +16,7 @@ from statestore.cli.keeping import (
     write_saved,
     write_unpinned,
 )
+from statestore.cli.layers import held_text, layers_text, rows_text
 from statestore.cli.output import Page
 from statestore.cli.soundness import write_proof, write_report
 from statestore.cli.subtasks import write_key_groups, write_subtasks
@@ -75,7 +76,7 @@ def _checkpoint(row: CheckpointRow, now_ms: int) -> list[str]:
         str(manifest.parallelism),
         count(len(manifest.uids)),
         count(len(manifest.entries)),
-        count(manifest.rows),
+        rows_text(manifest),
         size(manifest.size_bytes),
         count(manifest.files),
     ]
@@ -92,7 +93,7 @@ def _(result: ShownCheckpoint, page: Page) -> None:
         ("taken", f"{when(manifest.created_at_ms)}, {age} ago; it took {took}"),
         ("parallelism", str(manifest.parallelism)),
         ("written by", f"{manifest.writer.name}, statestore {manifest.writer.release}"),
-        ("holds", _amount(manifest.rows, manifest.size_bytes, manifest.files)),
+        ("holds", held_text(manifest)),
     )
     write_key_groups(page, result.plan)
     for operator in result.plan.operators:
@@ -117,15 +118,18 @@ def _states(page: Page, manifest: Manifest, uid: str) -> None:
 
 
 def _state(entry: Entry) -> list[tuple[str, str]]:
-    amount = _amount(entry.rows, entry.size_bytes, len(entry.handles))
+    base = entry.parts[0]
+    amount = _amount(base.rows, base.size_bytes, base.files)
     version = "" if entry.table.version is None else f", Delta table version {entry.table.version}"
     table = f"{entry.table.format}{version}, {entry.table.path}"
-    last = [("holds", amount), ("digest", digest_text(entry.digest)), ("table", table)]
+    last = [("holds", amount), ("digest", digest_text(base.digest)), ("table", table)]
     if not isinstance(entry, KeyedEntry):
         mode = f"operator state, {entry.state.mode.value}"
         columns = ("columns", str(entry.state.schema))
         elements = " ".join(count(number) for number in entry.counts)
         return [("mode", mode), columns, ("elements per subtask", elements), *last]
+    if entry.layers:
+        last[:2] = layers_text(entry, amount)
     state = entry.state
     domain = f" in {state.time_domain.value} time" if state.time_domain else ""
     hashed = f"{state.hash_scheme} ({', '.join(state.key_types)})"
@@ -139,6 +143,7 @@ def _state(entry: Entry) -> list[tuple[str, str]]:
         ("kind", f"{state.kind.value} state{domain}"),
         *((role, _columns(state.schema, names)) for role, names in roles if names),
         ("hash scheme", hashed),
+        *([("time to live", str(state.ttl))] if state.ttl else []),
         *last,
     ]
 

@@ -23,7 +23,11 @@ __all__ = ["Attempt"]
 
 @dataclass(frozen=True)
 class Attempt:
-    """What is fixed for one attempt to take a checkpoint."""
+    """What is fixed for one attempt to take a checkpoint.
+
+    ``now_ms`` is the clock of times to live: when what is written without a time was used last, and
+    what compaction goes by.
+    """
 
     catalog: Catalog
     fence: Fence
@@ -34,6 +38,7 @@ class Attempt:
     history: History
     writer: Writer
     started_at_ms: int
+    now_ms: int
     compaction: CompactionRule | None = None
 
     def max_parallelism_of(self, uid: str, wanted: int | None) -> int | None:

@@ -6,7 +6,6 @@ sees whatever a writer before it was still allowed to commit, or takes an id tha
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import Any
 
@@ -29,6 +28,7 @@ from statestore.model.paths import manifest_path
 from statestore.model.redistribution import RedistributionMode, check_parallelism
 from statestore.table.arrow import is_schema
 from statestore.table.base import StateTable
+from statestore.table.expiry import clock_ms
 from statestore.table.writing import ParquetOptions
 
 __all__ = ["CommittedCheckpoint", "begin"]
@@ -86,19 +86,21 @@ def begin(
     release: str,
     token: str,
     compaction: CompactionRule | None = None,
+    now_ms: int | None = None,
 ) -> CheckpointWriter:
     """Return the writer of the next checkpoint, or of ``checkpoint_id``.
 
-    ``parallelism`` None is the largest of the graph's operators. When that checkpoint is visible,
-    nothing is claimed or written: see :class:`CommittedCheckpoint`. Raises ParallelismError,
-    InvalidArgumentError for an id that was passed over or has expired, or CommitConflictError when
-    another writer has taken the store over.
+    ``parallelism`` None is the largest of the graph's operators, ``now_ms`` None the time now. When
+    that checkpoint is visible, nothing is claimed or written: see :class:`CommittedCheckpoint`.
+    Raises ParallelismError, InvalidArgumentError for an id that was passed over or has expired, or
+    CommitConflictError when another writer has taken the store over.
     """
     if graph is not None:
         if not isinstance(graph, JobGraph):
             raise InvalidArgumentError(f"graph is a JobGraph, not {type(graph).__name__}")
         document_bytes(graph_to_json(graph))  # refuses names that no document can hold
     operators = Operators(_parallelism(parallelism, graph), graph)
+    now_ms = clock_ms(now_ms)
     if checkpoint_id is not None:
         # Before the claim: an id that cannot be had is no reason to replace a writer at work.
         _check_number(checkpoint_id)
@@ -122,7 +124,8 @@ def begin(
         checkpoint_id=checkpoint_id or free,
         history=History(catalog, operators),
         writer=Writer(release, claim.name, token, claim.generation),
-        started_at_ms=time.time_ns() // 1_000_000,
+        started_at_ms=clock_ms(None),
+        now_ms=now_ms,
         compaction=compaction,
     )
     return CheckpointWriter(attempt)

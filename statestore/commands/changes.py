@@ -12,14 +12,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from statestore.commands.attempt import Attempt
+from statestore.commands.ttl import TtlAsked, changed_ttl, kept_ttl, refuse_new_times, stamped
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, SchemaMismatchError
 from statestore.model.changes import change_state
+from statestore.model.handles import KeyedStateHandle
 from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry, Layer, TableRef
 from statestore.model.paths import changes_table
 from statestore.model.schema import same_columns
 from statestore.model.state import KeyedState
-from statestore.table.changes import change_table, width_of
+from statestore.table.against import Against
+from statestore.table.changes import change_table, width_of, with_types
 from statestore.table.engines import Engine, engine_of, spark_module
 from statestore.table.keyed import KeyedTarget
 from statestore.table.types import arrow_schema
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["ChangeWriter", "KeyedChanges", "StoredChanges", "latest_or"]
 
 LATEST = "latest"
+Write = Callable[[int, KeyedTarget], tuple[KeyedStateHandle, ...]]
 _ON_DRIVER_BYTES = 8 * 2**20
 """Changes of which no Spark partition has more are brought to this process: a task for each would
 cost more than their rows."""
@@ -60,6 +64,9 @@ class KeyedChanges:
         deletes too, of keys that upserts of the same checkpoint may write anew. Each is a Spark
         DataFrame, an Arrow table, a frame that speaks Arrow, or a list of dictionaries.
 
+        Of a state with a time to live, upserts without its column get the checkpoint's clock: what
+        is written now is used now. Where reads count too, upserts are also the rows that were read.
+
         A job that was restored from an older checkpoint gives it as ``base``. When the newest
         checkpoint lacks the state, the upserts are written in full, and a warning is logged.
 
@@ -70,6 +77,21 @@ class KeyedChanges:
         """
         return self._write.changes(upserts, deletes, cleared, base)
 
+    def changes_against(self, previous: int | str, rows: Any) -> KeyedEntry:
+        """Write what tells ``rows``, all rows of the state, from a checkpoint; return the state.
+
+        For callers who do not know what changed. ``previous`` is a checkpoint's id, ``latest``, or
+        a savepoint's name; the new checkpoint builds on it, whatever came after it. Key groups of
+        which the stored digest is that of the rows are not read, the others are merged and compared
+        one after another, in Spark by the tasks that write. When nothing changed, no file is
+        written. When the newest checkpoint lacks the state, the rows are written in full, and a
+        warning is logged.
+
+        Raises what :meth:`changes` raises, and MissingFileError or DamagedFileError for a file of
+        ``previous`` that is not what was written.
+        """
+        return self._write.changes_against(previous, rows)
+
 
 class StoredChanges:
     """The changes of a state of a checkpoint that was committed: nothing is written."""
@@ -79,6 +101,10 @@ class StoredChanges:
         self._stored = stored
 
     def changes(self, *changes: Any, **options: Any) -> KeyedEntry:
+        """Return the stored state."""
+        return self._stored
+
+    def changes_against(self, previous: int | str, rows: Any) -> KeyedEntry:
         """Return the stored state."""
         return self._stored
 
@@ -95,8 +121,12 @@ class ChangeWriter:
         checked: Callable[[Engine, Any], KeyedState],
         full: Callable[[Any], KeyedEntry],
         add: Callable[[KeyedEntry, list[str]], None],
+        ttl: TtlAsked = None,
     ) -> None:
-        """Take the state's name, who checks its columns, and who takes the result."""
+        """Take the state's name, who checks its columns, who takes the result, and the time to live
+        that is asked for.
+        """
+        self._ttl = ttl
         self._attempt, self._uid, self._name = attempt, uid, name
         self._checked, self._full, self._add = checked, full, add
         self.is_used = False
@@ -114,6 +144,12 @@ class ChangeWriter:
                 "table when nothing changed"
             )
         old = latest_or(self._attempt, self._uid, self._name, base)
+        if old is not None:
+            upserts = with_types(upserts, old.state, old.state.schema.names)
+            deletes, cleared = (
+                with_types(rows, old.state, old.state.key) for rows in (deletes, cleared)
+            )
+        upserts = self._stamped(upserts, None if old is None else old.state)
         if old is None:
             return self._in_full(upserts)
         entry = self._like(old, upserts)
@@ -128,7 +164,29 @@ class ChangeWriter:
             for engine, rows, sign in given
         ]
         engine, rows = self._rows(marked, entry.state, changes)
-        return self._layered(entry, engine, rows)
+        return self._layered(
+            entry, lambda parallelism, target: engine.write_keyed(rows, parallelism, target)
+        )
+
+    def changes_against(self, previous: int | str, rows: Any) -> KeyedEntry:
+        """See :meth:`KeyedChanges.changes_against`."""
+        self._use()
+        if rows is None:
+            raise InvalidArgumentError(
+                f"no rows of {self} are given; give all that it has now, an empty table for none"
+            )
+        old = latest_or(self._attempt, self._uid, self._name, previous)
+        if old is None:
+            return self._in_full(rows)
+        engine, rows = engine_of(with_types(rows, old.state, old.state.schema.names))
+        ttl = changed_ttl(self._ttl, old.state)
+        refuse_new_times(ttl, old.state, engine.schema_of(rows).names)
+        entry = self._like(old, rows)
+        against = Against(self._attempt.catalog.storage, entry)
+        return self._layered(
+            entry,
+            lambda parallelism, target: engine.write_against(rows, parallelism, against, target),
+        )
 
     def _use(self) -> None:
         if self.is_used:
@@ -138,13 +196,24 @@ class ChangeWriter:
     def _width(self, engine: Engine, rows: Any, state: KeyedState) -> int:
         return width_of(engine.schema_of(rows).names, state)
 
+    def _stamped(self, upserts: Any, base: KeyedState | None) -> Any:
+        """Return what is written now: where it has no times, it is used now."""
+        if upserts is None:
+            return None
+        stored = base or self._attempt.history.keyed(self._uid, self._name)
+        if base is None:
+            ttl = kept_ttl(self._ttl, None if stored is None else stored.ttl, {})
+        else:
+            ttl = changed_ttl(self._ttl, base)
+        return stamped(upserts, ttl, stored, self._attempt.now_ms)
+
     def _in_full(self, upserts: Any) -> KeyedEntry:
         if upserts is None:
             raise InvalidArgumentError(
                 f"the newest checkpoint has no {self}, so there is nothing to delete; give the "
                 "rows that it has as upserts"
             )
-        _log.warning("the newest checkpoint has no %s: its upserts are written in full", self)
+        _log.warning("the newest checkpoint has no %s: its rows are written in full", self)
         return self._full(upserts)
 
     def _like(self, old: KeyedEntry, upserts: Any) -> KeyedEntry:
@@ -167,7 +236,8 @@ class ChangeWriter:
                 f"with {state.max_parallelism} and {state.hash_scheme} in the newest; take a full "
                 "snapshot"
             )
-        return replace(old, state=replace(old.state, uid=self._uid))
+        ttl = changed_ttl(self._ttl, old.state)
+        return replace(old, state=replace(old.state, uid=self._uid, ttl=ttl))
 
     def _rows(
         self, given: list[tuple[Engine, Any, int]], state: KeyedState, changes: KeyedState
@@ -182,14 +252,18 @@ class ChangeWriter:
         ]
         return engine_of(spark_module("spark").change_frame(parts, state, changes))
 
-    def _layered(self, entry: KeyedEntry, engine: Engine, rows: Any) -> KeyedEntry:
+    def _layered(self, entry: KeyedEntry, write: Write) -> KeyedEntry:
         attempt, changes = self._attempt, change_state(entry.state)
         folder = changes_table(self._uid, self._name)
         target = KeyedTarget(
-            attempt.catalog.storage, folder, attempt.checkpoint_id, changes, attempt.parquet
+            storage=attempt.catalog.storage,
+            folder=folder,
+            checkpoint_id=attempt.checkpoint_id,
+            state=replace(changes, ttl=entry.state.ttl),  # rows that come are checked by it
+            options=attempt.parquet,
         )
         parallelism = attempt.operators.parallelism_of(self._uid)
-        handles = engine.write_keyed(rows, parallelism, target)
+        handles = write(parallelism, target)
         if handles:
             stored = KeyedEntry(changes, TableRef("parquet", folder), handles)
             everything = KeyGroupRange(0, changes.max_parallelism - 1)

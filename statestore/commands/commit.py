@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
@@ -87,11 +88,18 @@ class Commit:
         self._carried.append(entry)
         self._rewritten += [f"{entry.table.path}/{handle.path}" for handle in new]
 
+    def carry_written(self, entries: Sequence[KeyedEntry], new: Sequence[str]) -> None:
+        """Take states over as :meth:`carry` does; ``new`` are the names of the files that were
+        written for them, below the store.
+        """
+        for entry in entries:
+            self._refuse_twice(entry.state.uid, entry.state.name)
+        self._carried += entries
+        self._rewritten += new
+
     def _add_changed(self, entry: KeyedEntry, new: Sequence[str]) -> None:
         """Take a state with changes, and the names of the files that were written for it."""
-        self._refuse_twice(entry.state.uid, entry.state.name)
-        self._carried.append(entry)
-        self._rewritten += new
+        self.carry_written([entry], new)
         self._compactions.begin(entry)
 
     def _take_compacted(self) -> None:
@@ -148,6 +156,7 @@ class Commit:
             raise
         # After any other error the manifest may be there, so the files that it names stay.
         self._committed = manifest
+        self._delete_merged(manifest)
 
     def _refuse_twice(self, uid: str, name: str) -> None:
         if self._left:
@@ -207,6 +216,15 @@ class Commit:
 
     def _all_keyed(self) -> tuple[KeyedEntry, ...]:
         return (*self._keyed, *(awaited.entry for awaited in self._acknowledged.values()))
+
+    def _delete_merged(self, manifest: Manifest) -> None:
+        """Delete what was written for this checkpoint and compacted before it was committed; what
+        cannot be deleted is left to ``gc``.
+        """
+        named = {f"{e.table.path}/{handle.path}" for e in manifest.parts for handle in e.handles}
+        for name in set(self._rewritten) - named:
+            with suppress(StorageError):
+                self._attempt.catalog.storage.delete(name)
 
     def _discard(self, reason: BaseException) -> None:
         """Delete what was written; what cannot be deleted is noted on the reason, and left.

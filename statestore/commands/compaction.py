@@ -31,7 +31,9 @@ class Compactions:
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compaction")
-        compactor = Compactor(attempt.catalog.storage, attempt.checkpoint_id, attempt.parquet)
+        compactor = Compactor(
+            attempt.catalog.storage, attempt.checkpoint_id, attempt.parquet, attempt.now_ms
+        )
         self._under_way.append((compactor, self._pool.submit(compactor.by_rule, entry, rule)))
 
     def finish(self) -> list[tuple[KeyedEntry, list[str]]]:

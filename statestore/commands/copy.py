@@ -184,10 +184,14 @@ def _make(
 def _moved(entry: Entry, *, keeps_log: bool) -> Entry:
     """Return a state as the target has it: no log yet, and no copies in any local cache."""
     table = TableRef(entry.table.format if keeps_log else "parquet", entry.table.path)
-    if isinstance(entry, KeyedEntry):
-        handles = tuple(replace(handle, host="") for handle in entry.handles)
-        return replace(entry, table=table, handles=handles)
-    return replace(entry, table=table)
+    if not isinstance(entry, KeyedEntry):
+        return replace(entry, table=table)
+    layers = (replace(layer, entry=_uncached(layer.entry)) for layer in entry.layers)
+    return replace(_uncached(entry), table=table, layers=tuple(layers))
+
+
+def _uncached(entry: KeyedEntry) -> KeyedEntry:
+    return replace(entry, handles=tuple(replace(handle, host="") for handle in entry.handles))
 
 
 def _first_copy(target: Catalog, manifest: Manifest) -> int | None:
@@ -245,7 +249,7 @@ def _keep(target: Catalog, name: str, number: int) -> None:
 def _files(manifest: Manifest) -> tuple[_File, ...]:
     found = {
         f"{entry.table.path}/{handle.path}": (handle.size_bytes, handle.sha256)
-        for entry in manifest.entries
+        for entry in manifest.parts
         for handle in entry.handles
     }
     return tuple(_File(name, *facts) for name, facts in found.items())
@@ -272,7 +276,7 @@ class _Work:
         """
         numbers = {*target.checkpoint_ids(), *(s.checkpoint_id for s in target.holds.savepoints())}
         try:
-            entries = [entry for number in numbers for entry in target.manifest(number).entries]
+            entries = [entry for number in numbers for entry in target.manifest(number).parts]
         except MalformedManifestError:
             self._named = None
             return

@@ -13,6 +13,7 @@ from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
 from statestore.storage import Storage
 from statestore.table.groups import group_digests
 from statestore.table.salvage import are_elements_sound, readable_groups
+from statestore.table.sound import group_rows, live_parts
 from statestore.table.verify import FileCheck, check_file
 
 __all__ = ["Damage", "DamagedElements", "DamagedFile", "DamagedKeyed", "damaged_files", "look"]
@@ -22,9 +23,12 @@ _THREADS = 8
 
 @dataclass(frozen=True)
 class DamagedFile:
-    """A file that is not what was written: its state, its handle, and what is wrong with it."""
+    """A file that is not what was written: its state, of it the base or the layer of changes that
+    it is of, its handle, and what is wrong with it.
+    """
 
     entry: Entry
+    part: Entry
     handle: KeyedStateHandle | OperatorStateHandle
     broken: BrokenFile
 
@@ -38,13 +42,25 @@ class DamagedKeyed:
     found: FoundGroups = field(default_factory=FoundGroups)
 
     def lost(self) -> dict[int, int]:
-        """Return the rows of each lost key group, in order."""
-        return {
-            group: rows
-            for handle, readable in self.readable.items()
-            for group, rows, _ in group_digests(handle)
-            if group not in readable
+        """Return the rows of each lost key group, in order: with changes, those in its files.
+
+        A key group is lost when its base or one layer of its changes is; rows of a layer that count
+        no more are no loss.
+        """
+        lost = {
+            group
+            for part, live in live_parts(self.entry)
+            for handle in part.handles
+            if handle in self.readable
+            for group, _, _ in group_digests(handle)
+            if group in live and group not in self.readable[handle]
         }
+        rows = group_rows(self.entry)
+        return {group: rows[group] for group in sorted(lost)}
+
+    def kept(self) -> frozenset[int]:
+        """Return the key groups that have rows and are not lost."""
+        return frozenset(group_rows(self.entry).keys() - self.lost().keys())
 
 
 @dataclass
@@ -65,33 +81,35 @@ def damaged_files(
     storage: Storage, manifest: Manifest, progress: Callable[[int, int], None]
 ) -> list[DamagedFile]:
     """Check every byte and row of every file, several at a time; return the damaged ones."""
-    checks = []
+    checks, owners = [], []
     for entry in manifest.entries:
-        first_row = 0
-        for handle in entry.handles:
-            checks.append(FileCheck(storage, entry, handle, first_row, deep=True))
-            first_row += handle.rows
+        for part in entry.parts:
+            first_row = 0
+            for handle in part.handles:
+                checks.append(FileCheck(storage, part, handle, first_row, deep=True))
+                owners.append(entry)
+                first_row += handle.rows
     found: list[DamagedFile] = []
     progress(0, len(checks))
     with ThreadPoolExecutor(max_workers=_THREADS) as pool:
-        for done, (check, flaws) in enumerate(
-            zip(checks, pool.map(check_file, checks), strict=True), start=1
+        for done, (owner, check, flaws) in enumerate(
+            zip(owners, checks, pool.map(check_file, checks), strict=True), start=1
         ):
             progress(done, len(checks))
             if flaws is None:
                 continue
-            entry, handle = check.entry, check.handle
+            part, handle = check.entry, check.handle
             groups = handle.key_groups if isinstance(handle, KeyedStateHandle) else None
             broken = BrokenFile(
-                file=f"{entry.table.path}/{handle.path}",
+                file=f"{part.table.path}/{handle.path}",
                 kind=flaws.kind,
                 what=flaws.what,
                 checkpoint_id=manifest.checkpoint_id,
-                uid=entry.state.uid,
-                state=entry.state.name,
+                uid=part.state.uid,
+                state=part.state.name,
                 key_groups=groups,
             )
-            found.append(DamagedFile(entry, handle, broken))
+            found.append(DamagedFile(owner, part, handle, broken))
     return found
 
 
@@ -106,16 +124,17 @@ def look(
     """Return per damaged state what of it can be read, and what older checkpoints have."""
     states: dict[tuple[str, str], Damage] = {}
     for one_file in damaged:
-        entry, handle = one_file.entry, one_file.handle
+        entry, part, handle = one_file.entry, one_file.part, one_file.handle
         name = entry.state.uid, entry.state.name
         if isinstance(entry, OperatorEntry):
             if name not in states:
                 states[name] = DamagedElements(entry, are_elements_sound(storage, entry))
             continue
+        assert isinstance(part, KeyedEntry)
         assert isinstance(handle, KeyedStateHandle)
         one = states.setdefault(name, DamagedKeyed(entry))
         assert isinstance(one, DamagedKeyed)
-        one.readable[handle] = readable_groups(storage, entry, handle)
+        one.readable[handle] = readable_groups(storage, part, handle)
     files = frozenset(one_file.broken.file for one_file in damaged)
     for damage in states.values():
         if isinstance(damage, DamagedKeyed):

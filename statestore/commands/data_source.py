@@ -1,21 +1,22 @@
 """``spark.read.format("keyed_state")``: a restore spelled as options.
 
 ``store``, ``operator`` and ``state`` must be given; ``parallelism`` (as stored), ``checkpoint``
-(``latest``) and ``verify`` (``false``) may be: see :meth:`StateStore.restore`. Credentials come
-from the environment of the driver and the executors.
+(``latest``), ``verify`` (``false``) and ``now_ms`` (this machine's clock) may be: see
+:meth:`StateStore.restore`. Credentials come from the environment of the driver and the executors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from statestore.catalog import Catalog
 from statestore.errors import InvalidArgumentError
 from statestore.model.reads import assignment_of, reads_of
 from statestore.storage import open_storage
 from statestore.table.engines import spark_module
+from statestore.table.expiry import clock_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = ["register", "resolve"]
 
+N = TypeVar("N", int, None)
+
 REQUIRED = ("store", "operator", "state")
-OPTIONAL = ("parallelism", "checkpoint", "verify")
+OPTIONAL = ("parallelism", "checkpoint", "verify", "now_ms")
 
 
 def register(spark: SparkSession) -> None:
@@ -54,18 +57,22 @@ def resolve(options: Mapping[str, str]) -> Read:
     manifest = Catalog.open(storage, create=False).load(given.get("checkpoint", "latest"))
     entry = manifest.keyed_entry(given["operator"], given["state"])
     stored = manifest.operators.parallelism_of(given["operator"])
-    assignment = assignment_of(entry, _parallelism(given, stored))
+    assignment = assignment_of(entry, _number(given, "parallelism", stored))
     per_subtask = tuple(reads_of(entry, key_groups) for key_groups in assignment.ranges())
-    read: Read = spark_module("spark_scan").Read(storage, entry, per_subtask, _verify(given))
+    now_ms = clock_ms(_number(given, "now_ms", None))
+    read: Read = spark_module("spark_scan").Read(
+        storage, entry, per_subtask, _verify(given), now_ms
+    )
     return read
 
 
-def _parallelism(given: Mapping[str, str], stored: int) -> int:
-    text = given.get("parallelism", str(stored))
+def _number(given: Mapping[str, str], name: str, otherwise: N) -> int | N:
+    if name not in given:
+        return otherwise
     try:
-        return int(text)
+        return int(given[name])
     except ValueError:
-        raise InvalidArgumentError(f"parallelism is a number, not {text!r}") from None
+        raise InvalidArgumentError(f"{name} is a number, not {given[name]!r}") from None
 
 
 def _verify(given: Mapping[str, str]) -> bool:

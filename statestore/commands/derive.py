@@ -15,12 +15,13 @@ from typing import Any
 from statestore.catalog import Catalog
 from statestore.commands.begin import begin
 from statestore.commands.snapshot import CheckpointWriter
+from statestore.errors import CommitConflictError
 from statestore.fence import Fence
 from statestore.model.manifest import Manifest
 from statestore.table.base import TablesAsStored
 from statestore.table.writing import ParquetOptions
 
-__all__ = ["Deriver"]
+__all__ = ["Deriver", "refuse_older"]
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,17 @@ class Deriver:
             parquet=self.parquet,
             release=self.release,
             token=uuid.uuid4().hex,
+        )
+
+
+def refuse_older(catalog: Catalog, checkpoint: int | str, manifest: Manifest) -> None:
+    """Raise CommitConflictError when what was asked for is another checkpoint by now: a writer had
+    committed before this one replaced it, and a change of the older one would bury that.
+    """
+    if catalog.resolve(checkpoint) != manifest.checkpoint_id:
+        raise CommitConflictError(
+            f"{catalog.storage.url} has a newer checkpoint than {manifest.checkpoint_id}, of which "
+            "a new one was to be made; nothing was changed. Run it again"
         )
 
 

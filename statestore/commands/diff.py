@@ -1,7 +1,8 @@
 """Diff: what tells two checkpoints apart, of one store or of two.
 
 First the manifests: states, schemas, job graphs, offsets, and the digest of every key group. Only
-key groups whose digests differ are read, whatever the layout of the files on either side. Where the
+key groups whose digests differ are read, whatever the layout of the files on either side. A key
+group with changes counts as equal when base and changes are; else it is read, and merged. Where the
 sides have no common key groups (another max parallelism, hash scheme or key type) all rows are read
 and compared by identity, unless the states as a whole have one digest.
 """
@@ -22,7 +23,7 @@ from statestore.table.compare import (
     ComparedSide,
     compare_groups,
     compare_whole,
-    differing_groups,
+    unlike_groups,
 )
 from statestore.table.compare_elements import compare_elements
 
@@ -111,7 +112,7 @@ class _Comparison:
     def _expected(self, a: Entry | None, b: Entry | None) -> int:
         """Return how many key groups have to be looked at; of a state as a whole it is one."""
         if isinstance(a, KeyedEntry) and isinstance(b, KeyedEntry) and _has_common_groups(a, b):
-            return len(differing_groups(*self._sides(a, b)))
+            return len(unlike_groups(*self._sides(a, b)))
         return 1
 
     def _state(self, a: Entry | None, b: Entry | None) -> StateDifference:
@@ -121,17 +122,15 @@ class _Comparison:
             uid=one.state.uid,
             name=one.state.name,
             sort="keyed" if isinstance(one, KeyedEntry) else "operator",
-            rows_a=0 if a is None else a.rows,
-            rows_b=0 if b is None else b.rows,
+            rows_a=_known_rows(a),
+            rows_b=_known_rows(b),
         )
         if a is None or b is None:
+            rows_a, rows_b = self._rows(self.a, a), self._rows(self.b, b)
             self._tick()
-            return replace(
-                found,
-                only_in="b" if a is None else "a",
-                added=found.rows_b,
-                removed=found.rows_a,
-            )
+            only = "b" if a is None else "a"
+            found = replace(found, rows_a=rows_a, rows_b=rows_b)
+            return replace(found, only_in=only, added=rows_b, removed=rows_a)
         found = replace(found, others=state_others(a, b))
         names_a, names_b = a.state.schema.names, b.state.schema.names
         columns = tuple(name for name in names_a if name in names_b)
@@ -155,12 +154,14 @@ class _Comparison:
         sides = self._sides(a, b)
         if _has_common_groups(a, b):
             compared = compare_groups(*sides, self._keys, self._tick)
-            differing = len(differing_groups(*sides))
-            found = replace(found, key_groups_differing=differing, key_groups_read=compared.read)
+            found = replace(
+                found, key_groups_differing=compared.differing, key_groups_read=compared.read
+            )
         else:
             self._tick()
             same = set(a.state.schema.names) == set(b.state.schema.names)
-            if same and (a.rows, a.digest) == (b.rows, b.digest):
+            known = not a.layers and not b.layers
+            if known and same and (a.rows, a.digest) == (b.rows, b.digest):
                 return found
             compared = compare_whole(*sides, self._keys)
         return _with_rows(found, compared)
@@ -189,9 +190,22 @@ class _Comparison:
         columns = tuple(name for name in a.state.schema.names if name in shared)
         return ComparedSide(self.a, a, columns), ComparedSide(self.b, b, columns)
 
+    def _rows(self, storage: Storage, entry: Entry | None) -> int:
+        """Return the rows of a state, for which key groups with changes are read."""
+        if not isinstance(entry, KeyedEntry):
+            return 0 if entry is None else entry.rows
+        return ComparedSide(storage, entry, entry.state.schema.names).rows()
+
     def _tick(self) -> None:
         self._done += 1
         self._progress(self._done, self._total)
+
+
+def _known_rows(entry: Entry | None) -> int | None:
+    """Return the rows of a state, None where changes decide that."""
+    if entry is None:
+        return 0
+    return None if isinstance(entry, KeyedEntry) and entry.layers else entry.rows
 
 
 def _has_common_groups(a: KeyedEntry, b: KeyedEntry) -> bool:

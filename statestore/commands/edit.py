@@ -2,7 +2,9 @@
 
 Single keys are replaced or deleted by writing the files of their key groups anew. A frame, or the
 answer to an SQL expression over the state, becomes its whole content. Every other file is named
-again. Rows are held to what a snapshot's are: columns and types as stored, no null key, no entry
+again. Of a state with layers of changes these are read over its rows, and what is written anew has
+them in it: what single keys leave alone keeps its layers, and no file is written for a while only.
+Rows are held to what a snapshot's are: columns and types as stored, no null key, no entry
 twice.
 
 The new checkpoint's ``origin`` says what was done in numbers; keys, rows and the SQL text are not
@@ -15,10 +17,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from statestore.catalog import Catalog
-from statestore.commands.derive import Deriver
+from statestore.commands.derive import Deriver, refuse_older
 from statestore.commands.snapshot import CheckpointWriter
-from statestore.errors import CommitConflictError, InvalidArgumentError, SchemaMismatchError
+from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.model.handles import KeyedStateHandle
 from statestore.model.manifest import KeyedEntry, Manifest
 from statestore.model.schema import same_columns
@@ -65,8 +66,9 @@ class EditedState:
 
     ``new_id`` is None when nothing was made: in a dry run, or when no key to delete was there.
     ``files`` and ``size_bytes`` are those that were written anew, in a dry run those that would be
-    replaced. ``deleted`` and ``put`` count rows when single keys were changed; a row that was put
-    may have taken the place of another.
+    replaced. ``rows_before`` and ``rows_after`` are the rows in the state's files: base and changes
+    together, where it has changes. ``deleted`` and ``put`` count rows when single keys were
+    changed; a row that was put may have taken the place of another.
     """
 
     store: str
@@ -121,7 +123,7 @@ def edit(
         changed = _change(storage, entry, wanted, there, None, parallelism)
     else:
         with deriver.begin(manifest) as writer:
-            _refuse_older(deriver.catalog, checkpoint, manifest)
+            refuse_older(deriver.catalog, checkpoint, manifest)
             number, _ = writer.planned
             target = KeyedTarget(storage, entry.table.path, number, entry.state, deriver.parquet)
             changed = _change(storage, entry, wanted, there, target, parallelism)
@@ -147,17 +149,6 @@ def edit(
     )
 
 
-def _refuse_older(catalog: Catalog, checkpoint: int | str, manifest: Manifest) -> None:
-    """Raise CommitConflictError when what was asked for is another checkpoint by now: a writer had
-    committed before this one replaced it, and an edit of the older one would bury that.
-    """
-    if catalog.resolve(checkpoint) != manifest.checkpoint_id:
-        raise CommitConflictError(
-            f"{catalog.storage.url} has a newer checkpoint than {manifest.checkpoint_id}, which "
-            "was to be edited; nothing was changed. Run it again"
-        )
-
-
 def carry_others(writer: CheckpointWriter, manifest: Manifest, but: set[tuple[str, str]]) -> None:
     """Carry every state of a checkpoint but those that are named, by uid and name."""
     for entry in manifest.entries:
@@ -176,16 +167,19 @@ def _change(
     """Return the state with the edit; without a target nothing is written."""
     if wanted.how == "keys":
         done = rewrite(storage, entry, changes_of(entry.state, delete, wanted.put), target)
-        files, rows = (done.replaced if target is None else done.new), entry.rows + done.rows
-        return _Changed(done.entry, files, done.groups, rows, done.removed, done.added)
+        files = done.replaced if target is None else done.new
+        return _Changed(done.entry, files, done.groups, done.rows, done.removed, done.added)
     if wanted.sql is not None:
         handles, count = rewrite_by_sql(storage, entry, wanted.sql, target)
     else:
         handles, count = _write_rows(entry, wanted.rows, target, parallelism)
-    changed = replace(entry, handles=handles)
-    files = entry.handles if target is None else handles
-    groups = tuple(group for handle in files for group, _, _ in group_digests(handle))
-    return _Changed(changed, files, groups, count)
+    changed = replace(entry, handles=handles, layers=())
+    if entry.layers:  # no version of the table has these files
+        changed = replace(changed, table=replace(entry.table, version=None))
+    replaced = tuple(handle for part in entry.parts for handle in part.handles)
+    files = replaced if target is None else handles
+    groups = sorted({group for handle in files for group, _, _ in group_digests(handle)})
+    return _Changed(changed, files, tuple(groups), count)
 
 
 def _write_rows(

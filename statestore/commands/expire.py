@@ -144,7 +144,7 @@ def _files(manifests: Iterable[Manifest]) -> dict[str, int]:
     return {
         f"{entry.table.path}/{handle.path}": handle.size_bytes
         for manifest in manifests
-        for entry in manifest.entries
+        for entry in manifest.parts
         for handle in entry.handles
     }
 

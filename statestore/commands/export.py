@@ -7,7 +7,8 @@
 Uids and states are written as in the store. Every subtask has its file, also an empty one, so that
 a reader needs no special case. The files are written aside and moved to their names when all are
 complete and :class:`RescaleProof` holds for every state: the rows written are those of which the
-manifest states the digest (I7).
+manifest states the digest (I7). Of a state with changes, or with a time to live that hides rows, it
+states none: that is read once more, whole and against its SHA-256, and must have the same rows.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from statestore.commands.restore import RestoredCheckpoint
 from statestore.errors import (
     DamagedFileError,
     InvalidArgumentError,
+    StateStoreError,
     StorageError,
 )
 from statestore.model.manifest import Entry, KeyedEntry, OperatorEntry
@@ -46,6 +48,8 @@ Progress = Callable[[int, int], None]
 """Hears how many rows are written, and of how many."""
 
 INCOMPLETE = ".incomplete"
+
+Contents = Mapping[tuple[str, str], RowSet]
 
 
 @dataclass(frozen=True)
@@ -92,8 +96,15 @@ def export(
     if form not in EXPORT_FORMATS:
         raise InvalidArgumentError(f"no format {form!r}; there is {' and '.join(EXPORT_FORMATS)}")
     operators = selected(restored.plan, restored.manifest, uid, name)
-    writing = _Export(restored, form, options, progress, _total(restored, operators))
     with _appearing(directory, [operator.uid for operator in restored.plan.operators]) as folder:
+        keyed = {
+            (operator.uid, entry.state.name): _contents(restored, operator.uid, entry)
+            for operator in operators
+            for entry in _entries(restored, operator)
+            if isinstance(entry, KeyedEntry)
+        }
+        total = _total(restored, operators, keyed)
+        writing = _Export(restored, form, options, progress, keyed, total)
         states = tuple(
             writing.write(operator.uid, entry, folder)
             for operator in operators
@@ -111,9 +122,11 @@ class _Export:
         form: str,
         options: ParquetOptions,
         progress: Progress,
+        keyed: Contents,
         total: int,
     ) -> None:
         self._restored, self._form, self._options = restored, form, options
+        self._keyed = keyed
         self._progress, self._total, self._done = progress, total, 0
         progress(0, total)
 
@@ -152,9 +165,11 @@ class _Export:
         )
 
     def _stored(self, uid: str, entry: Entry) -> RowSet:
-        """Return what the manifest states; of elements, without the columns of their old place."""
+        """Return what the manifest states, or was read; of elements, without the columns of their
+        old place.
+        """
         if isinstance(entry, KeyedEntry):
-            return RowSet(entry.rows, entry.digest)
+            return self._keyed[uid, entry.state.name]
         lists = self._restored.operator(uid, entry.state.name).per_old_subtask()
         bare, placed = element_digests(lists, entry.state.schema)
         if placed != entry.digest:
@@ -226,14 +241,24 @@ def _lock(directory: Path, held: ExitStack) -> None:
         ) from None
 
 
-def _total(restored: RestoredCheckpoint, operators: tuple[OperatorPlan, ...]) -> int:
+def _contents(restored: RestoredCheckpoint, uid: str, entry: KeyedEntry) -> RowSet:
+    try:
+        return restored.keyed(uid, entry.state.name).contents(verify=True)
+    except StateStoreError as error:
+        error.add_note(f"while reading {entry.state}")
+        raise
+
+
+def _total(
+    restored: RestoredCheckpoint, operators: tuple[OperatorPlan, ...], keyed: Contents
+) -> int:
     """Return how many rows and elements are written, by all subtasks together."""
     total = 0
     for operator in operators:
         parallelism = len(operator.subtasks)
         for entry in _entries(restored, operator):
             if isinstance(entry, KeyedEntry):
-                total += entry.rows
+                total += keyed[operator.uid, entry.state.name].rows
                 continue
             dealt = redistribution_of(restored.manifest, operator.stored_uid, parallelism)
             for subtask in range(parallelism):

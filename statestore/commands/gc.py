@@ -33,7 +33,9 @@ and a writer that puts a manifest of that number late still finds out.
 **For readers of Delta tables.** Table versions whose files were collected can no longer be
 travelled to, and if the newest version is of a snapshot that was never committed, or of a
 checkpoint that was given up for one that was made without Spark, it cannot be read until the next
-snapshot with Spark. What somebody else has written into a table is of no checkpoint, and dead.
+snapshot with Spark. While a state has layers of changes its table gets no version: the newest one
+is that of the base that the layers began with, and cannot be read once that was folded and no kept
+checkpoint has it. What somebody else has written into a table is of no checkpoint, and dead.
 """
 
 from __future__ import annotations

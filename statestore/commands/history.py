@@ -52,10 +52,12 @@ class History:
         return None
 
     def rows(self, uid: str, name: str) -> int | None:
-        """Return the rows of a keyed state in the newest checkpoint that has it."""
+        """Return the rows of a keyed state in the newest checkpoint that has it; with changes, of
+        its base.
+        """
         for entry in self._entries(uid):
             if entry.state.name == name and isinstance(entry, KeyedEntry):
-                return entry.rows
+                return entry.rows - entry.changed_rows
         return None
 
     def operator(self, uid: str, name: str) -> OperatorState | None:

@@ -11,6 +11,7 @@ from statestore.errors import InvalidArgumentError, StateNotFoundError, StateSto
 from statestore.model.manifest import KeyedEntry, Manifest
 from statestore.model.schema import Schema
 from statestore.model.state import KeyedState
+from statestore.table.expiry import clock_ms
 from statestore.table.lookup import rows_of_key
 
 __all__ = ["KeyStates", "KeyedRows", "SkippedState", "key_states"]
@@ -60,19 +61,21 @@ def key_states(
     checkpoint: int | str,
     uid: str | None = None,
     name: str | None = None,
+    now_ms: int | None = None,
 ) -> KeyStates:
     """Return a key's rows in every keyed state, of operator ``uid``, or with the name ``name``.
 
+    Rows that have expired by ``now_ms``, by default by this machine's clock, are left out.
     ``key_of`` returns the key as a state takes it; InvalidArgumentError, from it or because the
     value does not fit, skips the state. Raises CheckpointNotFoundError, StateNotFoundError when no
     such state is keyed, InvalidArgumentError when the key fits none of them, MissingFileError or
     DamagedFileError.
     """
-    manifest = catalog.load(checkpoint)
+    manifest, now_ms = catalog.load(checkpoint), clock_ms(now_ms)
     states, skipped = [], []
     for entry in _chosen(manifest, uid, name):
         try:
-            rows = rows_of_key(catalog.storage, entry, key_of(entry.state))
+            rows = rows_of_key(catalog.storage, entry, key_of(entry.state), now_ms=now_ms)
         except InvalidArgumentError as error:
             skipped.append(SkippedState(entry, str(error)))
         except StateStoreError as error:

@@ -20,11 +20,14 @@ __all__ = ["FoundElements", "FoundGroups", "OlderCheckpoints", "Source"]
 
 @dataclass(frozen=True)
 class Source:
-    """Where a checkpoint has a key group whole; no handle when it has no rows in it."""
+    """Where a checkpoint has a key group whole, in how many rows; ``handle`` is the file that has
+    all of it, None with changes, or without rows.
+    """
 
     checkpoint_id: int
     entry: KeyedEntry
     handle: KeyedStateHandle | None
+    rows: int
 
 
 @dataclass
@@ -92,7 +95,7 @@ class OlderCheckpoints:
                     found.known[one.group] = manifest.checkpoint_id, one.keys
                     found.keys += one.examples
                 if one.group in unfilled:
-                    source = Source(manifest.checkpoint_id, older, one.handle)
+                    source = Source(manifest.checkpoint_id, older, one.handle, one.rows)
                     found.sources[one.group] = source
         return found
 

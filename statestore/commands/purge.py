@@ -1,7 +1,9 @@
 """Purge: no kept checkpoint holds a key any more, and what held it is given up (I4, I6, I10).
 
 Nothing is changed in place. Of each checkpoint that holds the key a new one is made, in which the
-files of the key's key group are written anew without it and all others are named again. Checkpoints
+files of the key's key group are written anew without it and all others are named again. In layers
+of changes the key's rows and its deletes go, also those that count no more: no file may have the
+key. A file that several checkpoints name is written anew once, for all of them. Checkpoints
 that are newer are made anew as well, key or no key, so that their order stays. The old ones get
 tombstones, their savepoints move to the new ones, and ``gc`` then deletes the old files. Each new
 manifest's ``origin`` says which one it replaces and how many rows of which key group are gone; the
@@ -15,7 +17,8 @@ savepoints are moved, and the tombstone is put.
 
 **Delta logs** hold the least and greatest keys of each file, so those of the rewritten tables go,
 newest entry first: what is left at any moment is a log that ends earlier. The manifest is what
-counts; the next snapshot with Spark, or this command with Spark, begins a new log.
+counts; the next snapshot with Spark, or this command with Spark, begins a new log. A state with
+layers of changes has none until a checkpoint has it without: so no log names a file that is gone.
 """
 
 from __future__ import annotations
@@ -23,11 +26,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from statestore.catalog import Catalog
 from statestore.commands.derive import Deriver
 from statestore.commands.expire import tombstone
+from statestore.commands.purge_files import Hit, KeyFinder, KeyRewriter
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import (
     CorruptionError,
@@ -39,14 +43,12 @@ from statestore.model.hold import Savepoint
 from statestore.model.manifest import Entry, KeyedEntry, Manifest
 from statestore.model.state import KeyedState
 from statestore.storage import Storage
-from statestore.table.keyed import KeyedTarget
-from statestore.table.lookup import key_batch, key_group_of, rows_of_key
 from statestore.table.reading import check_sizes
-from statestore.table.rewrite import changes_of, rewrite
 
 __all__ = ["PurgeRequest", "PurgedKey", "PurgedState", "ReplacedCheckpoint", "purge"]
 
 _DELTA_LOG = "_delta_log"
+E = TypeVar("E", bound=Entry)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +65,9 @@ class PurgeRequest:
 
 @dataclass(frozen=True)
 class PurgedState:
-    """What goes of one state: how many rows, of which key group; and the files written anew."""
+    """What goes of one state: how many rows of its files, of which key group, deletes of the key in
+    changes among them; and the files that are written anew, each once for all that name it.
+    """
 
     name: str
     key_group: int
@@ -147,21 +151,6 @@ def purge(
 
 
 @dataclass(frozen=True)
-class _Hit:
-    """A state of a checkpoint that holds the key, where, and in how many rows."""
-
-    entry: KeyedEntry
-    key: Any
-    key_group: int
-    rows: int
-
-    def report(self) -> PurgedState:
-        files = [file for file in self.entry.handles if self.key_group in file.key_groups]
-        size = sum(file.size_bytes for file in files)
-        return PurgedState(self.entry.state.name, self.key_group, self.rows, len(files), size)
-
-
-@dataclass(frozen=True)
 class _Seen:
     """The kept checkpoints, what of them holds the key, and which are to be made again.
 
@@ -172,7 +161,7 @@ class _Seen:
     visible: frozenset[int]
     savepoints: tuple[Savepoint, ...]
     pending: Mapping[int, Manifest]
-    hits: Mapping[int, tuple[_Hit, ...]]
+    hits: Mapping[int, tuple[Hit, ...]]
 
     @property
     def again(self) -> tuple[int, ...]:
@@ -207,7 +196,11 @@ def _look(catalog: Catalog, wanted: PurgeRequest) -> _Seen:
     pending = _pending(kept, visible, savepoints)
     others = {number: kept[number] for number in kept if number not in pending}
     among = others if one is None else {one: others[one]} if one in others else {}
-    hits = {number: _hits(catalog.storage, manifest, wanted) for number, manifest in among.items()}
+    finder = KeyFinder(catalog.storage)
+    hits = {
+        number: finder.hits(_entries(manifest, wanted), wanted.key_of)
+        for number, manifest in among.items()
+    }
     _refuse_unknown(others, wanted)
     held = {number: states for number, states in hits.items() if states}
     return _Seen(others, visible, savepoints, pending, held)
@@ -248,17 +241,6 @@ def _entries(manifest: Manifest, wanted: PurgeRequest) -> tuple[KeyedEntry, ...]
         for entry in manifest.keyed
         if entry.state.uid == wanted.uid and wanted.name in (None, entry.state.name)
     )
-
-
-def _hits(storage: Storage, manifest: Manifest, wanted: PurgeRequest) -> tuple[_Hit, ...]:
-    found = []
-    for entry in _entries(manifest, wanted):
-        key = wanted.key_of(entry.state)
-        group = key_group_of(entry.state, key_batch(entry.state, key))
-        rows = len(rows_of_key(storage, entry, key))
-        if rows:
-            found.append(_Hit(entry, key, group, rows))
-    return tuple(found)
 
 
 def _pins(catalog: Catalog, again: tuple[int, ...], now_ms: int) -> tuple[str, ...]:
@@ -303,29 +285,27 @@ def _make_again(
     with ExitStack() as stack:  # leaves the last one first
         again = [seen.kept[number] for number in seen.again]
         for manifest, writer in zip(again, deriver.begin_in_order(again), strict=True):
+            writers[manifest.checkpoint_id] = stack.enter_context(writer)
+        rewriter = KeyRewriter(deriver.catalog.storage, deriver.parquet)
+        # The last one first here too: it is committed first, and so is the one that owns the files
+        # which others name as well. Were they another's, its failure would take them from it.
+        for manifest in reversed(again):
             number = manifest.checkpoint_id
-            writers[number] = stack.enter_context(writer)
+            writer = writers[number]
             hits = {hit.entry.state.name: hit for hit in seen.hits.get(number, ())}
             for entry in manifest.entries:
                 hit = hits.get(entry.state.name) if entry.state.uid == wanted.uid else None
                 if hit is None or not isinstance(entry, KeyedEntry):
                     writer.carry(_without_log(entry, logs))
                 else:
-                    _rewrite(deriver, writer, hit, logs)
+                    checkpoint_id, _ = writer.planned
+                    done, new = rewriter.without_key(hit, checkpoint_id)
+                    writer.carry_written([_without_log(done, logs)], new)
             writer.say_origin(_origin(seen, manifest, wanted))
     return {number: writer.manifest for number, writer in writers.items()}
 
 
-def _rewrite(deriver: Deriver, writer: CheckpointWriter, hit: _Hit, logs: tuple[str, ...]) -> None:
-    """Write the files of the key's key group anew, without it."""
-    storage, entry = deriver.catalog.storage, hit.entry
-    checkpoint_id, _ = writer.planned
-    target = KeyedTarget(storage, entry.table.path, checkpoint_id, entry.state, deriver.parquet)
-    done = rewrite(storage, entry, changes_of(entry.state, [hit.key], ()), target)
-    writer.carry(_without_log(done.entry, logs), done.new)
-
-
-def _without_log(entry: Entry, logs: tuple[str, ...]) -> Entry:
+def _without_log(entry: E, logs: tuple[str, ...]) -> E:
     """Return a state whose table has no version any more, if its log was deleted."""
     if entry.table.path not in logs:
         return entry
@@ -382,5 +362,10 @@ def _report(seen: _Seen, old: int, new: Manifest | None) -> ReplacedCheckpoint:
         old,
         None if new is None else new.checkpoint_id,
         tuple(one.name for one in seen.savepoints_of(old)),
-        tuple(hit.report() for hit in seen.hits.get(old, ())),
+        tuple(_purged(hit) for hit in seen.hits.get(old, ())),
     )
+
+
+def _purged(hit: Hit) -> PurgedState:
+    size = sum(handle.size_bytes for _, handle in hit.files)
+    return PurgedState(hit.entry.state.name, hit.key_group, hit.rows, len(hit.files), size)

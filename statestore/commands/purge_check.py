@@ -1,9 +1,9 @@
 """Is a key gone from a store? Every file that is left is looked at, whoever left it.
 
-Data files of the operator's keyed states are read, live or not; of all other files, documents and
-Delta logs and the data of other operators and of operator state among them, the bytes are searched.
-Data files are compressed: that the bytes of one of another operator do not show a key does not say
-that its rows do not have it. A purge of that operator does.
+Data files of the operator's keyed states and of their changes are read, live or not; of all other
+files, documents and Delta logs and the data of other operators and of operator state among them,
+the bytes are searched. Data files are compressed: that the bytes of one of another operator do not
+show a key does not say that its rows do not have it. A purge of that operator does.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from statestore.errors import (
 )
 from statestore.model.paths import (
     CHECKPOINTS,
+    changes_table,
     checkpoint_id_of,
     is_data_file,
     keyed_table,
@@ -90,8 +91,9 @@ def check_purged(
     storage = catalog.storage
     states = _states(catalog, uid, name)
     tables = {
-        keyed_table(uid, state): (states[state], key_batch(states[state], key_of(states[state])))
-        for state in states
+        folder: (state, key_batch(state, key_of(state)))
+        for state in states.values()
+        for folder in (keyed_table(uid, state.name), changes_table(uid, state.name))
     }
     needles = {needles_of(wanted) for _, wanted in tables.values()}
     listing = [item for item in storage.listed("") if not item.name.endswith("/")]

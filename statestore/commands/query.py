@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from statestore.catalog import Catalog
+from statestore.table.expiry import clock_ms
 from statestore.table.query import View, run_query, views_of
 
 if TYPE_CHECKING:
@@ -13,9 +14,12 @@ if TYPE_CHECKING:
 __all__ = ["query", "views"]
 
 
-def query(catalog: Catalog, sql: str, *, checkpoint: int | str) -> pa.RecordBatchReader:
+def query(
+    catalog: Catalog, sql: str, *, checkpoint: int | str, now_ms: int | None = None
+) -> pa.RecordBatchReader:
     """Return the answer to a statement over a checkpoint's states; see ``StateStore.query``."""
-    return run_query(catalog.storage, catalog.load(checkpoint), sql)
+    now_ms = clock_ms(now_ms)
+    return run_query(catalog.storage, catalog.load(checkpoint), sql, now_ms=now_ms)
 
 
 def views(catalog: Catalog, *, checkpoint: int | str) -> tuple[View, ...]:

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 from statestore.catalog import Catalog
 from statestore.errors import InvalidArgumentError, StateStoreError
 from statestore.model.digest import combine
+from statestore.model.handles import KeyedStateHandle
 from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
 from statestore.model.locality import preferred_hosts
 from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry
 from statestore.model.matching import Matching
 from statestore.model.plan import RestorePlan, redistribution_of
+from statestore.model.proof import RowSet
 from statestore.model.reads import assignment_of, reads_of
 from statestore.model.redistribution import Run
 from statestore.model.target import RestoreTarget, plan_target
@@ -26,6 +28,7 @@ from statestore.storage import CachedStorage
 from statestore.table.digest import rows_digest
 from statestore.table.elements import read_elements
 from statestore.table.engines import spark_module
+from statestore.table.expiry import clock_ms, hides
 from statestore.table.lookup import rows_of_key
 from statestore.table.merge import record_batch_reader
 
@@ -43,10 +46,12 @@ def restore(
     checkpoint: int | str,
     target: RestoreTarget,
     verify: bool = False,
+    now_ms: int | None = None,
 ) -> RestoredCheckpoint:
     """Return a checkpoint ready to be read by a target.
 
-    With ``verify`` every read checks the SHA-256 of a file before it hands over a row of it.
+    ``now_ms`` is the clock of times to live, by default that of this machine, looked at once. With
+    ``verify`` every read checks the SHA-256 of a file before it hands over a row of it.
 
     Raises CheckpointNotFoundError, MalformedManifestError, ParallelismError, or UnclaimedStateError
     when no operator of the target's graph claims some state; reads no data file.
@@ -55,7 +60,8 @@ def restore(
     plan = plan_target(manifest, target)
     if plan.matching is not None and not target.allow_non_restored_state:
         plan.matching.refuse_unclaimed()
-    return RestoredCheckpoint(catalog, spark, manifest, plan, verify=verify)
+    now_ms = clock_ms(now_ms)
+    return RestoredCheckpoint(catalog, spark, manifest, plan, verify=verify, now_ms=now_ms)
 
 
 class RestoredCheckpoint:
@@ -69,9 +75,10 @@ class RestoredCheckpoint:
         plan: RestorePlan,
         *,
         verify: bool = False,
+        now_ms: int | None = None,
     ) -> None:
-        """Keep the parts; see :func:`restore`."""
-        self.manifest, self.plan = manifest, plan
+        """Keep the parts; see :func:`restore`. Without a clock no row has expired."""
+        self.manifest, self.plan, self.now_ms = manifest, plan, now_ms
         self._catalog, self._spark, self._verify = catalog, spark, verify
 
     @property
@@ -101,7 +108,12 @@ class RestoredCheckpoint:
         entry = self.manifest.keyed_entry(self.plan.operator(uid).stored_uid, name)
         assignment = assignment_of(entry, self.parallelism_of(uid))
         return RestoredKeyedState(
-            self._catalog, self._spark, entry, assignment, verify=self._verify
+            self._catalog,
+            self._spark,
+            entry,
+            assignment,
+            verify=self._verify,
+            now_ms=self.now_ms,
         )
 
     def operator(self, uid: str, name: str) -> RestoredOperatorState:
@@ -123,21 +135,33 @@ class RestoredKeyedState:
         assignment: KeyGroupAssignment,
         *,
         verify: bool = False,
+        now_ms: int | None = None,
     ) -> None:
         """Keep the parts; see :meth:`RestoredCheckpoint.keyed`."""
-        self.entry, self.assignment = entry, assignment
+        self.entry, self.assignment, self.now_ms = entry, assignment, now_ms
         self._catalog, self._spark, self._verify = catalog, spark, verify
 
     @property
     def digest(self) -> int:
         """Order-free digest of the state's rows: as recorded when it was written, or for a state
-        with changes computed, by reading all of it. Errors are those of :meth:`subtask`.
+        with changes, or with a time to live that hides rows, computed of those that are handed
+        over, by reading all of it. Errors are those of :meth:`subtask`.
         """
-        if not self.entry.layers:
-            return self.entry.digest
+        return self.contents().digest
+
+    def contents(self, *, verify: bool = False) -> RowSet:
+        """Return number and digest of all rows, found as that of :attr:`digest`; with ``verify``
+        the SHA-256 of files that are read for it is checked first.
+        """
+        if not self.entry.layers and not hides(self.entry.state, self.now_ms):
+            return RowSet(self.entry.rows, self.entry.digest)
         every = KeyGroupRange(0, self.assignment.max_parallelism - 1)
         names = self.entry.state.schema.names
-        return combine(rows_digest(batch.select(names)) for batch in self._reader(every))
+        rows = digest = 0
+        for batch in self._reader(every, verify=verify):
+            rows += batch.num_rows
+            digest = combine((digest, rows_digest(batch.select(names))))
+        return RowSet(rows, digest)
 
     def subtask(self, subtask: int) -> pa.RecordBatchReader:
         """Return one subtask's rows, ``key_group`` first, in order of key group.
@@ -156,34 +180,68 @@ class RestoredKeyedState:
 
         Raises InvalidArgumentError when the store was opened without a Spark session.
         """
+        spark = self._session()
+        per_subtask = [reads_of(self.entry, groups) for groups in self.assignment.ranges()]
+        # Copies are read through a local cache alone: without one their host is no better.
+        cached = isinstance(self._catalog.storage, CachedStorage)
+        frame: DataFrame = spark_module("spark_scan").dataframe(
+            spark,
+            self._catalog.storage,
+            self.entry,
+            per_subtask,
+            hosts=preferred_hosts(self._files(), self.assignment) if cached else (),
+            verify=self._verify,
+            now_ms=self.now_ms,
+        )
+        return frame
+
+    def _session(self) -> Any:
         if self._spark is None:
             raise InvalidArgumentError(
                 "a DataFrame needs Spark: open the store with StateStore.open(url, spark=spark), "
                 "or read a subtask without Spark: .subtask(0)"
             )
-        per_subtask = [reads_of(self.entry, groups) for groups in self.assignment.ranges()]
-        # Copies are read through a local cache alone: without one their host is no better.
-        cached = isinstance(self._catalog.storage, CachedStorage)
-        frame: DataFrame = spark_module("spark_scan").dataframe(
-            self._spark,
+        return self._spark
+
+    def rows_of(self, keys: pa.Table, *, cache_bytes: int = 0) -> DataFrame:
+        """Return the rows of many keys, given by their key columns, as a DataFrame.
+
+        The task of each subtask looks in the files of its key groups, and each of Spark's Python
+        workers holds up to ``cache_bytes`` of what it decoded for the next call. Raises
+        InvalidArgumentError without Spark, or when the columns are no key of the state.
+        """
+        frame: DataFrame = spark_module("spark_keys").dataframe_of_keys(
+            self._session(),
             self._catalog.storage,
             self.entry,
-            per_subtask,
-            hosts=preferred_hosts(self.entry.handles, self.assignment) if cached else (),
-            verify=self._verify,
+            [reads_of(self.entry, groups) for groups in self.assignment.ranges()],
+            keys,
+            cache_bytes=cache_bytes,
+            now_ms=self.now_ms,
         )
         return frame
 
     def get(self, key: Any) -> list[dict[str, Any]]:
         """Return the rows of one key (a tuple or dictionary for several key columns), [] for none.
 
-        Opens at most one data file. Raises InvalidArgumentError when the value does not fit.
+        Opens at most one data file, and one of each layer of changes. Raises InvalidArgumentError
+        when the value does not fit.
         """
-        return rows_of_key(self._catalog.storage, self.entry, key, verify=self._verify)
+        return rows_of_key(
+            self._catalog.storage, self.entry, key, verify=self._verify, now_ms=self.now_ms
+        )
 
-    def _reader(self, key_groups: KeyGroupRange) -> pa.RecordBatchReader:
-        reads = reads_of(self.entry, key_groups)
-        return record_batch_reader(self._catalog.storage, self.entry, reads, verify=self._verify)
+    def _files(self) -> tuple[KeyedStateHandle, ...]:
+        return tuple(handle for part in self.entry.parts for handle in part.handles)
+
+    def _reader(self, key_groups: KeyGroupRange, *, verify: bool = False) -> pa.RecordBatchReader:
+        return record_batch_reader(
+            self._catalog.storage,
+            self.entry,
+            reads_of(self.entry, key_groups),
+            verify=verify or self._verify,
+            now_ms=self.now_ms,
+        )
 
 
 class RestoredOperatorState:

@@ -3,9 +3,10 @@
 Every file is checked, every byte and row. Whole files are only named again. Of a damaged file of
 keyed state the key groups whose pages pass their checksums and whose rows have the digest that the
 manifest says are written to new files; the other ones are lost, as is an operator state of which an
-element cannot be read. Lost parts can be filled from the newest older checkpoint that has them
-whole: then the new checkpoint is one that no job ever was in, and its manifest says what is of
-when.
+element cannot be read. Of a state with changes a key group is lost when its base or one layer of
+its changes is, and the whole state is written anew, with the changes in its base. Lost parts can be
+filled from the newest older checkpoint that has them whole: then the new checkpoint is one that no
+job ever was in, and its manifest says what is of when.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from statestore.table.groups import group_digests
 from statestore.table.keyed import KeyedTarget
 from statestore.table.rewrite import forget
 from statestore.table.salvage import is_whole, rewrite_elements, rewrite_groups
+from statestore.table.sound import exact_groups
 
 __all__ = ["DEFAULT_KEYS", "SalvageReport", "salvage"]
 
@@ -85,7 +87,7 @@ def salvage(
     damaged = damaged_files(storage, manifest, progress)
     older = OlderCheckpoints(catalog, storage, manifest.checkpoint_id)
     damage = look(storage, damaged, older, fill=from_older, keys=keys)
-    states = tuple(_state(one, from_older) for one in damage)
+    states = tuple(_state(storage, one, from_older) for one in damage)
     new = None
     if damaged and not dry_run:
         with deriver.begin(manifest) as writer:
@@ -116,18 +118,28 @@ def _load(catalog: Catalog, checkpoint: int | str) -> Manifest:
         ) from error
 
 
-def _state(damage: Damage, fill: bool) -> SalvagedState:
-    return _keyed(damage) if isinstance(damage, DamagedKeyed) else _elements(damage, fill)
+def _state(storage: Storage, damage: Damage, fill: bool) -> SalvagedState:
+    if isinstance(damage, DamagedKeyed):
+        return _keyed(damage, _rows_kept(storage, damage))
+    return _elements(damage, fill)
 
 
-def _keyed(damage: DamagedKeyed) -> SalvagedState:
+def _rows_kept(storage: Storage, damage: DamagedKeyed) -> int:
+    """Return the rows of the key groups that are not lost; with changes only reading tells."""
+    if not damage.entry.layers:
+        return damage.entry.rows - sum(damage.lost().values())
+    found = exact_groups(storage, damage.entry, damage.kept())
+    return sum(batch.num_rows for _, rows in found for batch in rows)
+
+
+def _keyed(damage: DamagedKeyed, rows_kept: int) -> SalvagedState:
     entry, lost, found = damage.entry, damage.lost(), damage.found
     parts = []
     filled_rows = 0
     for group in sorted(lost):
         known_in, keys = found.known.get(group, (None, None))
         source = found.sources.get(group)
-        filled_rows += _rows_in(source, group)
+        filled_rows += 0 if source is None else source.rows
         parts.append(
             LostPart(
                 first=group,
@@ -144,7 +156,7 @@ def _keyed(damage: DamagedKeyed) -> SalvagedState:
         sort="keyed",
         damaged_files=len(damage.readable),
         rows_before=entry.rows,
-        rows_after=entry.rows - sum(lost.values()) + filled_rows,
+        rows_after=rows_kept + filled_rows,
         lost=merged(parts),
         keys=tuple(found.keys),
         why_not_filled=tuple(found.reasons),
@@ -175,12 +187,6 @@ def _lost_elements(damage: DamagedElements, fill: bool) -> LostPart:
     )
 
 
-def _rows_in(source: Source | None, group: int) -> int:
-    if source is None or source.handle is None:
-        return 0
-    return next(rows for one, rows, _ in group_digests(source.handle) if one == group)
-
-
 def _write(
     storage: Storage,
     deriver: Deriver,
@@ -208,29 +214,44 @@ def _write(
 def _rewritten(
     storage: Storage, damage: DamagedKeyed, target: KeyedTarget
 ) -> tuple[KeyedEntry, list[KeyedStateHandle]]:
-    """Return a keyed state without its damaged files, and the files that were written for it."""
+    """Return a keyed state without its damaged files, and the files that were written for it.
+
+    A state with changes has none any more: a layer that lacks key groups cannot stay one.
+    """
     entry, sources = damage.entry, damage.found.sources
-    handles = [handle for handle in entry.handles if handle not in damage.readable]
+    if entry.layers:
+        parts = [(entry, damage.kept()), *_by_checkpoint(sources)]
+        handles = rewrite_groups(storage, parts, target)
+        whole = replace(entry, handles=handles, layers=(), table=_no_version(entry))
+        return whole, [*handles]
+    kept = [handle for handle in entry.handles if handle not in damage.readable]
     new: list[KeyedStateHandle] = []
     try:
         for handle, readable in damage.readable.items():
             lost = {group for group, _, _ in group_digests(handle)} - readable
             own = {group: source for group, source in sources.items() if group in lost}
             carried = _carried(storage, entry, own)
-            handles += carried
+            kept += carried
             if carried:  # such a file has one key group, and takes the place of one that had one
                 continue
-            others: dict[int, tuple[KeyedEntry, set[int]]] = {}
-            for group, source in own.items():
-                if source.handle is not None:
-                    others.setdefault(source.checkpoint_id, (source.entry, set()))[1].add(group)
+            others = _by_checkpoint(own)
             if readable or others:
-                new += rewrite_groups(storage, entry, handle, readable, [*others.values()], target)
+                damaged = replace(entry, handles=(handle,))
+                new += rewrite_groups(storage, [(damaged, readable), *others], target)
     except BaseException as error:
         forget(target.storage, target.folder, new, error)
         raise
-    ordered = sorted([*handles, *new], key=lambda handle: handle.key_groups.first)
+    ordered = sorted([*kept, *new], key=lambda handle: handle.key_groups.first)
     return replace(entry, handles=tuple(ordered), table=_no_version(entry)), new
+
+
+def _by_checkpoint(sources: dict[int, Source]) -> list[tuple[KeyedEntry, set[int]]]:
+    """Return the older states from which key groups are filled, each with these."""
+    others: dict[int, tuple[KeyedEntry, set[int]]] = {}
+    for group, source in sources.items():
+        if source.rows:
+            others.setdefault(source.checkpoint_id, (source.entry, set()))[1].add(group)
+    return [*others.values()]
 
 
 def _carried(

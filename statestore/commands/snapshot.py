@@ -15,12 +15,14 @@ from statestore.commands.changes import ChangeWriter, KeyedChanges
 from statestore.commands.commit import USED, Commit
 from statestore.commands.states import KeyedRequest, keyed_state, operator_state
 from statestore.commands.subtasks import Acknowledged, KeyedWriter
+from statestore.commands.ttl import kept_ttl, refuse_new_times, stamped
 from statestore.errors import InvalidArgumentError
 from statestore.model.acknowledgement import Acknowledgement
 from statestore.model.manifest import OperatorEntry, TableRef
 from statestore.model.paths import operator_table
 from statestore.model.redistribution import RedistributionMode
 from statestore.model.state import KeyedState, Layout, StateKind, TimeDomain
+from statestore.model.ttl import TimeToLive
 from statestore.table.arrow import is_schema
 from statestore.table.elements import write_elements
 from statestore.table.engines import Engine, engine_of
@@ -50,6 +52,7 @@ class CheckpointWriter(Commit):
         placed: bool = False,
         renamed: Mapping[str, str] | None = None,
         dropped: Columns = (),
+        ttl: TimeToLive | str | None = None,
     ) -> Any:
         """Write a keyed state: one row per key and namespace unless ``kind`` says otherwise.
 
@@ -63,7 +66,9 @@ class CheckpointWriter(Commit):
         rows and no others, as a restore at this parallelism left them: then nothing is shuffled,
         and a row that lies elsewhere is refused. Value columns may be new, left out or of a wider
         type than before; ``renamed={"old": "new"}`` names a column that has another name now, and
-        ``dropped`` those that none of the new ones replaces. Returns a KeyedEntry.
+        ``dropped`` those that none of the new ones replaces. ``ttl``, how long rows live, is kept
+        until another one or ``"off"`` is given; to turn it on, rows may come without its column,
+        and get the checkpoint's clock. Returns a KeyedEntry.
 
         With a ``pyarrow.Schema`` for ``rows`` nothing is written here: returned is a KeyedWriter,
         whose ``subtask(i).write(table)`` writes the rows of subtask i in any process, and each
@@ -84,13 +89,12 @@ class CheckpointWriter(Commit):
             hash_scheme=hash_scheme,
             time_domain=None if time_domain is None else TimeDomain(time_domain),
             layout=layout or self._attempt.parquet.layout,
-            rows=None,
             renamed=renamed or {},
             dropped=_names(dropped),
+            ttl=ttl,
         )
-        if rows is None:
-            return self._changes_of(request)
-        return self._in_full(rows, request, placed)
+        in_full = rows is not None
+        return self._in_full(rows, request, placed) if in_full else self._changes_of(request)
 
     def _changes_of(self, request: KeyedRequest) -> KeyedChanges:
         writer = ChangeWriter(
@@ -100,16 +104,29 @@ class CheckpointWriter(Commit):
             checked=lambda engine, rows: self._keyed_state(engine, rows, request),
             full=lambda rows: self._in_full(rows, request, False),
             add=self._add_changed,
+            ttl=request.ttl,
         )
         self._changing.append(writer)
         return KeyedChanges(writer)
 
     def _in_full(self, rows: Any, request: KeyedRequest, placed: bool) -> Any:
         declared = is_schema(rows)
+        if not declared:
+            rows = self._with_times(rows, request)
         engine, rows = engine_of(rows)
         request = replace(request, rows=None if declared else engine.rows_known(rows))
         state = self._keyed_state(engine, rows, request)
         return self._write_keyed(engine, rows, state, declared, placed)
+
+    def _with_times(self, rows: Any, request: KeyedRequest) -> Any:
+        """Return all rows of a state, each with its time; see :mod:`statestore.commands.ttl`."""
+        stored = self._attempt.history.keyed(request.uid, request.name)
+        ttl = kept_ttl(request.ttl, stored.ttl if stored else None, request.renamed)
+        if ttl is None:
+            return rows
+        engine, rows = engine_of(rows)
+        refuse_new_times(ttl, stored, engine.schema_of(rows).names)
+        return stamped(rows, ttl, stored, self._attempt.now_ms)
 
     def _write_keyed(
         self, engine: Engine, rows: Any, state: KeyedState, declared: bool, placed: bool

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from statestore.commands.history import History
+from statestore.commands.ttl import TtlAsked, kept_ttl
 from statestore.errors import InvalidArgumentError, ParallelismError, SchemaMismatchError
 from statestore.model.keygroups import default_max_parallelism, effective_max_parallelism
 from statestore.model.keyhash import HASH_SCHEMES
@@ -58,9 +59,10 @@ class KeyedRequest:
     hash_scheme: str | None
     time_domain: TimeDomain | None
     layout: str
-    rows: int | None
+    rows: int | None = None
     renamed: Mapping[str, str] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
+    ttl: TtlAsked = None
 
 
 def keyed_state(
@@ -95,6 +97,7 @@ def keyed_state(
         hash_scheme=scheme,
         time_domain=request.time_domain,
         layout=Layout.PARTITIONED,
+        ttl=kept_ttl(request.ttl, stored.ttl if stored else None, request.renamed),
     )
     state = replace(state, layout=_layout(request, state.max_parallelism, history))
     return state if stored is None else _as_stored(state, stored, request)
@@ -239,7 +242,7 @@ def _as_stored(state: KeyedState, stored: KeyedState, request: KeyedRequest) -> 
         renamed=request.renamed,
         dropped=request.dropped,
     )
-    return replace(stored, schema=columns, layout=state.layout)
+    return replace(stored, schema=columns, layout=state.layout, ttl=state.ttl)
 
 
 def _text(value: str | tuple[str, ...]) -> str:

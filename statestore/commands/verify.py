@@ -2,9 +2,11 @@
 
 First ``statestore.json``, the newest writer's claim and the manifest, each of which carries its own
 SHA-256; then every file that the manifest names, side by side, as far as ``table/verify.py`` says.
-It goes on after what is broken, so that one run finds all of it. Files that lie in the tables of
-the checkpoint's states and that no manifest of the store names are *strays*: left by a writer that
-crashed, or being written by one that has not committed yet. They are listed, and are no damage.
+It goes on after what is broken, so that one run finds all of it. A file that several checkpoints
+name, as those with changes do, is checked once, and reported for each of them. Files that lie in
+the tables of the checkpoint's states and that no manifest of the store names are *strays*: left by
+a writer that crashed, or being written by one that has not committed yet. They are listed, and are
+no damage.
 
 Shallow costs two small reads a file and no data; deep reads all bytes once and decodes all rows.
 Looking for strays lists the tables and may read every manifest of the store.
@@ -12,7 +14,7 @@ Looking for strays lists the tables and may read every manifest of the store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -27,19 +29,20 @@ from statestore.errors import (
 from statestore.model.claim import claim_from_json
 from statestore.model.handles import KeyedStateHandle
 from statestore.model.keygroups import KeyGroupRange
-from statestore.model.manifest import Manifest
+from statestore.model.manifest import KeyedEntry, Manifest
 from statestore.model.manifest_json import manifest_from_json
 from statestore.model.paths import (
     CHECKPOINTS,
     STORE_FILE,
     WRITERS,
+    changes_table,
     checkpoint_id_of,
     generation_of,
     manifest_path,
     writer_path,
 )
 from statestore.storage import Storage
-from statestore.table.verify import FileCheck, check_file
+from statestore.table.verify import FileCheck, Flaws, check_file
 
 __all__ = ["ALL", "BrokenFile", "VerifyReport", "verify"]
 
@@ -66,7 +69,10 @@ class BrokenFile:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyReport:
-    """What was checked, and what was found; names of files are relative to the store."""
+    """What was checked, and what was found; names of files are relative to the store.
+
+    ``files``, ``rows`` and ``size_bytes`` count a file once, whatever names it.
+    """
 
     store: str
     checkpoints: tuple[int, ...]
@@ -140,6 +146,7 @@ class _Run:
     tables: set[str] = field(default_factory=set)
     named: set[str] = field(default_factory=set)
     unreadable: set[int] = field(default_factory=set)
+    checked: dict[Hashable, Flaws | None] = field(default_factory=dict)
     files: int = 0
     rows: int = 0
     size_bytes: int = 0
@@ -181,34 +188,45 @@ class _Run:
         return manifest
 
     def check(self, manifest: Manifest, *, checkpoints_left: int) -> None:
-        """Check the files of a checkpoint, several at a time, and report in their order."""
+        """Check the files of a checkpoint that were not yet, several at a time, and report what is
+        broken of it in their order.
+        """
         checks = list(self._checks(manifest))
-        expected = self.files + len(checks) * checkpoints_left
+        new = {check.subject: check for check in checks if check.subject not in self.checked}
+        expected = self.files + len(new) * checkpoints_left
         self.progress(self.files, expected)
         with ThreadPoolExecutor(max_workers=_THREADS) as pool:
-            for check, flaws in zip(checks, pool.map(check_file, checks), strict=True):
-                entry, handle = check.entry, check.handle
-                groups = handle.key_groups if isinstance(handle, KeyedStateHandle) else None
-                if flaws is not None:
-                    self.broken.append(
-                        BrokenFile(
-                            file=f"{entry.table.path}/{handle.path}",
-                            kind=flaws.kind,
-                            what=flaws.what,
-                            checkpoint_id=manifest.checkpoint_id,
-                            uid=entry.state.uid,
-                            state=entry.state.name,
-                            key_groups=groups,
-                        )
-                    )
+            found = pool.map(check_file, new.values())
+            for (subject, check), flaws in zip(new.items(), found, strict=True):
+                self.checked[subject] = flaws
                 self.files += 1
-                self.rows += handle.rows
-                self.size_bytes += handle.size_bytes
+                self.rows += check.handle.rows
+                self.size_bytes += check.handle.size_bytes
                 self.progress(self.files, expected)
+        for check in checks:
+            self._report(check, self.checked[check.subject], manifest.checkpoint_id)
+
+    def _report(self, check: FileCheck, flaws: Flaws | None, checkpoint_id: int) -> None:
+        if flaws is None:
+            return
+        entry, handle = check.entry, check.handle
+        self.broken.append(
+            BrokenFile(
+                file=f"{entry.table.path}/{handle.path}",
+                kind=flaws.kind,
+                what=flaws.what,
+                checkpoint_id=checkpoint_id,
+                uid=entry.state.uid,
+                state=entry.state.name,
+                key_groups=handle.key_groups if isinstance(handle, KeyedStateHandle) else None,
+            )
+        )
 
     def _checks(self, manifest: Manifest) -> Iterator[FileCheck]:
         for entry in manifest.parts:
             self.tables.add(entry.table.path)
+            if isinstance(entry, KeyedEntry):
+                self.tables.add(changes_table(entry.state.uid, entry.state.name))
             first_row = 0
             for handle in entry.handles:
                 self.named.add(f"{entry.table.path}/{handle.path}")

@@ -28,7 +28,9 @@ def change_state(state: KeyedState) -> KeyedState:
     """Return the state that the changes of a state are stored as.
 
     It has the mark behind the columns of the identity, as part of it: one key may have a delete and
-    a row that comes. InvalidArgumentError when a column has the mark's name.
+    a row that comes. A time to live is the state's own: the rows of a layer never expire alone,
+    because one that has may stand in front of an older row. InvalidArgumentError when a column has
+    the mark's name.
     """
     if MARK in (name.lower() for name in state.schema.names):
         raise InvalidArgumentError(
@@ -43,6 +45,7 @@ def change_state(state: KeyedState) -> KeyedState:
         schema=Schema((*identity, Field(MARK, "long"), *values)),
         entry=(*state.entry, MARK),
         layout=Layout.RANGED,
+        ttl=None,
     )
 
 

@@ -60,19 +60,23 @@ class Example:
 
 @dataclass(frozen=True, kw_only=True)
 class StateDifference:
-    """A state on both sides: ``only_in`` is ``a`` or ``b`` when one lacks it; then no row is read.
+    """A state on both sides: ``only_in`` is ``a`` or ``b`` when one lacks it; then no row is read,
+    but of key groups with changes.
+
+    ``rows_a`` and ``rows_b`` are None for a state with changes, unless one side lacks it: how many
+    rows they leave is known only where all of them are read.
 
     ``compared_columns`` are those that were compared when the sides have other ones, else None.
-    ``key_groups_read`` were read of either side, of ``key_groups_differing`` that are not the same;
-    both None where the sides cannot be compared key group by key group. ``not_compared`` says why
-    rows were not compared at all; then there are no counts.
+    ``key_groups_read`` were read of either side; ``key_groups_differing`` are not the same, with
+    changes maybe fewer than had to be read; both None where the sides cannot be compared key group
+    by key group. ``not_compared`` says why rows were not compared at all; then there are no counts.
     """
 
     uid: str
     name: str
     sort: str
-    rows_a: int
-    rows_b: int
+    rows_a: int | None
+    rows_b: int | None
     only_in: str | None = None
     others: tuple[Other, ...] = ()
     compared_columns: tuple[str, ...] | None = None

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
@@ -98,6 +98,16 @@ class KeyedStateHandle:
         if self.index is None or (first == own.first and last == own.last):
             return self.rows
         return self.index.rows_in(first - own.first, last + 1 - own.first)
+
+    def group_bytes(self) -> Iterator[tuple[int, int]]:
+        """Yield each key group with its share of the file's bytes; without an index each has it
+        all.
+        """
+        if self.index is None:
+            yield from ((group, self.size_bytes) for group in self.key_groups)
+            return
+        for group, rows in zip(self.key_groups, self.index.row_counts(), strict=True):
+            yield group, self.bytes_of(rows)
 
     def bytes_of(self, rows: int) -> int:
         """Return the share of the file's bytes that some of its rows have, rounded up."""

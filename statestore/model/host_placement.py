@@ -100,7 +100,8 @@ def _held(manifest: Manifest, plan: OperatorPlan) -> Held:
         handle
         for entry in manifest.entries
         if isinstance(entry, KeyedEntry) and entry.state.uid == plan.stored_uid
-        for handle in entry.handles
+        for part in entry.parts
+        for handle in part.handles
     ]
     return pieces_of_hosts(handles, assignment)
 

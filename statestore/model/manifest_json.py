@@ -24,6 +24,7 @@ from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
 from statestore.model.redistribution import RedistributionMode
 from statestore.model.schema import Schema, schema_from_json
 from statestore.model.state import KeyedState, Layout, OperatorState, StateKind, TimeDomain
+from statestore.model.ttl import TimeToLive, TtlUpdate, TtlVisibility
 
 __all__ = [
     "FORMAT",
@@ -37,7 +38,7 @@ __all__ = [
 FORMAT = "statestore-checkpoint"
 FORMAT_VERSION = 2
 """The newest version that is read. A manifest says 1 unless it has what version 1 does not know:
-changes of a state, which a reader must not leave out."""
+changes of a state, which a reader must not leave out, or a time to live, which it must heed."""
 
 V = TypeVar("V")
 
@@ -72,7 +73,7 @@ def manifest_to_json(manifest: Manifest) -> bytes:
 
 
 def _is_new(manifest: Manifest) -> bool:
-    return any(entry.layers for entry in manifest.keyed)
+    return any(entry.layers or entry.state.ttl for entry in manifest.keyed)
 
 
 def manifest_from_json(raw: bytes, *, name: str) -> Manifest:
@@ -128,10 +129,24 @@ def keyed_to_json(entry: KeyedEntry) -> dict[str, Any]:
         "max_parallelism": state.max_parallelism,
         "hash_scheme": state.hash_scheme,
         "layout": state.layout.value,
+        **_ttl_json(state),
         **_stored_json(entry.parts[0]),
         "files": keyed_files_json(entry.handles),
         **layers_json(entry),
     }
+
+
+def _ttl_json(state: KeyedState) -> dict[str, Any]:
+    return {} if state.ttl is None else {"ttl": vars(state.ttl)}
+
+
+def _ttl(node: Node) -> TimeToLive:
+    return TimeToLive(
+        node.at("duration_ms").number(),
+        node.at("column").text(),
+        TtlUpdate(node.at("update").text()),
+        TtlVisibility(node.at("visibility").text()),
+    )
 
 
 def _operator_json(entry: OperatorEntry) -> dict[str, Any]:
@@ -160,7 +175,7 @@ def keyed_from_json(node: Node, uid: str) -> KeyedEntry:
 
 
 def _keyed_entry(node: Node, uid: str) -> KeyedEntry:
-    domain = node.maybe("time_domain")
+    domain, ttl = node.maybe("time_domain"), node.maybe("ttl")
     state = KeyedState(
         uid=uid,
         name=node.at("name").text(),
@@ -174,6 +189,7 @@ def _keyed_entry(node: Node, uid: str) -> KeyedEntry:
         max_parallelism=node.at("max_parallelism").number(),
         hash_scheme=node.at("hash_scheme").text(),
         layout=Layout(node.at("layout").text()),
+        ttl=_ttl(ttl) if ttl else None,
     )
     handles = keyed_handles(node.at("files"), indexed=state.layout is Layout.RANGED)
     _check_order(node, handles)

@@ -7,7 +7,7 @@ parallelism.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
@@ -42,6 +42,7 @@ __all__ = [
 class SubtaskPlan:
     """What one subtask of an operator reads; ``elements`` counts its operator state.
 
+    ``rows`` are those read, ``changed_rows`` of them changes, which are merged into the others.
     ``requests`` is what an object store would be asked: per file its length and its footer, and one
     read per Parquet row group. ``local_bytes`` lie in the local cache of this host already, as far
     as their length tells.
@@ -55,6 +56,7 @@ class SubtaskPlan:
     requests: int
     elements: int
     local_bytes: int = 0
+    changed_rows: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,11 @@ class OperatorPlan:
     def largest(self) -> SubtaskPlan:
         """The subtask with the most bytes: the restore takes as long as this one."""
         return max(self.subtasks, key=lambda subtask: (subtask.size_bytes, -subtask.subtask))
+
+    @property
+    def read_amplification(self) -> float | None:
+        """Rows read for each row of the bases, None when there are no changes to read."""
+        return _amplification(self.subtasks)
 
 
 @dataclass(frozen=True)
@@ -134,6 +141,11 @@ class RestorePlan:
         """Files opened by all subtasks together; a file of two subtasks counts twice."""
         return sum(subtask.files for plan in self.operators for subtask in plan.subtasks)
 
+    @property
+    def read_amplification(self) -> float | None:
+        """Rows read for each row of the bases, None when there are no changes to read."""
+        return _amplification([one for plan in self.operators for one in plan.subtasks])
+
     def __str__(self) -> str:
         """Return a table, one line per operator and subtask."""
         lines = [
@@ -148,10 +160,17 @@ class RestorePlan:
         return "\n".join(lines)
 
 
+def _amplification(subtasks: Sequence[SubtaskPlan]) -> float | None:
+    rows = sum(subtask.rows for subtask in subtasks)
+    changed = sum(subtask.changed_rows for subtask in subtasks)
+    return rows / max(rows - changed, 1) if changed else None
+
+
 def _line(plan: SubtaskPlan) -> str:
     groups = f"key groups {plan.key_groups}" if plan.key_groups else "no keyed state"
+    changes = f" ({plan.changed_rows} of them changes)" if plan.changed_rows else ""
     return (
-        f"subtask {plan.subtask}: {groups}, {plan.rows} rows, {plan.size_bytes} bytes, "
+        f"subtask {plan.subtask}: {groups}, {plan.rows} rows{changes}, {plan.size_bytes} bytes, "
         f"{plan.files} files, {plan.requests} requests, {plan.elements} elements"
     )
 
@@ -238,10 +257,11 @@ def _plan_subtask(
     local: Container[str],
 ) -> SubtaskPlan:
     key_groups = _ranges_of(assignment)[subtask] if assignment else None
-    rows = size_bytes = files = requests = local_bytes = 0
+    rows = changed_rows = size_bytes = files = requests = local_bytes = 0
     # One pass, and no sum per number: a job may have a hundred states and a thousand subtasks.
     for read in chain(_keyed_reads(keyed, key_groups), of_operator):
         rows += read.rows
+        changed_rows += read.changed_rows
         size_bytes += read.size_bytes
         files += 1
         requests += 2 + read.row_groups
@@ -255,16 +275,18 @@ def _plan_subtask(
         requests=requests,
         elements=_elements(dealt, subtask),
         local_bytes=local_bytes,
+        changed_rows=changed_rows,
     )
 
 
 class _Read(NamedTuple):
-    """What one subtask reads of one file; ``rows`` counts keyed rows alone."""
+    """What one subtask reads of one file; ``rows`` counts keyed rows alone, changes among them."""
 
     name: str
     rows: int
     size_bytes: int
     row_groups: int
+    changed_rows: int = 0
 
 
 def _keyed_reads(keyed: list[KeyedEntry], key_groups: KeyGroupRange | None) -> Iterator[_Read]:
@@ -273,7 +295,8 @@ def _keyed_reads(keyed: list[KeyedEntry], key_groups: KeyGroupRange | None) -> I
     for entry in keyed:
         for layer in reads_of(entry, key_groups).layers if entry.layers else ():
             for part in layer.slices:
-                yield _read_of(layer.entry, part.handle, part.rows)
+                read = _read_of(layer.entry, part.handle, part.rows)
+                yield read._replace(changed_rows=part.rows)
         # As slices_of, without a slice for each: a plan may have hundreds of thousands.
         for handle in handles_of(entry, key_groups):
             rows = handle.rows_of(key_groups)

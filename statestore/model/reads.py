@@ -13,9 +13,18 @@ from statestore.model.keygroups import (
 )
 from statestore.model.manifest import KeyedEntry, Layer
 
-__all__ = ["LayerReads", "StateReads", "assignment_of", "handles_of", "reads_of", "slices_of"]
+__all__ = [
+    "LayerReads",
+    "Slices",
+    "StateReads",
+    "assignment_of",
+    "handles_of",
+    "reads_of",
+    "slices_of",
+]
 
 Slices = tuple[KeyedStateSlice, ...]
+"""What is read of a state, or of a layer of it."""
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,9 @@ class LostPart:
 class SalvagedState:
     """A state with damaged files: its rows in the damaged checkpoint, and in the one made of it.
 
+    Of a state with changes ``rows_before``, and the rows of ``lost``, are those in its files: base
+    and changes together.
+
     ``lost`` is in order of key group, neighbours of one fate together. ``keys`` are lost keys as
     older checkpoints know them, by column, up to the limit that was asked for. ``why_not_filled``
     says of older checkpoints why their rows could not be taken.

@@ -25,6 +25,7 @@ from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.model.paths import KEY_GROUP
 from statestore.model.redistribution import RedistributionMode
 from statestore.model.schema import Schema, is_ordered, type_text
+from statestore.model.ttl import TIME_TYPES, TimeToLive
 
 __all__ = ["KeyedState", "Layout", "OperatorState", "StateKind", "TimeDomain"]
 
@@ -94,6 +95,7 @@ class KeyedState:
     hash_scheme: str
     time_domain: TimeDomain | None = None
     layout: Layout = Layout.PARTITIONED
+    ttl: TimeToLive | None = None
 
     def __post_init__(self) -> None:
         """Check that every role names a column, no column has two, and the kind's rules hold."""
@@ -125,6 +127,28 @@ class KeyedState:
                     "name a column without arrays and maps, or make it a string"
                 )
         self._check_entry()
+        self._check_ttl()
+
+    def _check_ttl(self) -> None:
+        if self.ttl is None:
+            return
+        column = self.ttl.column
+        if column not in self.schema.names:
+            raise InvalidArgumentError(
+                f"{self}: the time to live goes by the column {column!r}, and the rows have "
+                f"({self.schema}); give them that column"
+            )
+        found = type_text(self.schema.type_of(column))
+        if column in self.identity:
+            raise InvalidArgumentError(
+                f"{self}: the time to live goes by {column!r}, which tells rows apart; a row keeps "
+                "that for life, so name a column of the values"
+            )
+        if found not in TIME_TYPES:
+            raise UnsupportedTypeError(
+                f"{self}: the time to live goes by {column!r}, which has type {found}; it must be "
+                "a long (milliseconds since 1970, UTC) or a timestamp"
+            )
 
     def _check_entry(self) -> None:
         wanted = {

@@ -9,7 +9,6 @@ from typing import Literal
 from statestore.errors import InvalidArgumentError
 from statestore.model.byte_ranges import KeyGroupDecision, decide_for_key_groups
 from statestore.model.graph import JobGraph
-from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry, Manifest
 from statestore.model.matching import Matching, StoredOperator, check_parallelism, match
 from statestore.model.operators import label_of
@@ -110,13 +109,19 @@ def choices_of(manifest: Manifest, bytes_per_task: int) -> tuple[ParallelismChoi
 
 
 def _decide(entries: list[KeyedEntry], bytes_per_task: int, limit: int) -> KeyGroupDecision:
-    """Decide from the bytes of each key group, all states of the operator together."""
+    """Decide from the bytes of each key group, all states of the operator together, with the
+    changes that count.
+    """
     sizes = [0] * entries[0].state.max_parallelism
     for entry in entries:
         for handle in entry.handles:
-            for group in handle.key_groups:
-                part = handle.cut(KeyGroupRange(group, group))
-                sizes[group] += part.size_bytes if part else 0
+            for group, size in handle.group_bytes():
+                sizes[group] += size
+        for layer in entry.layers:
+            live = {group for one in layer.live for group in one}
+            for handle in layer.entry.handles:
+                for group, size in handle.group_bytes():
+                    sizes[group] += size if group in live else 0
     return decide_for_key_groups(sizes, bytes_per_task=bytes_per_task, max_parallelism=limit)
 
 

@@ -12,10 +12,12 @@ import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.model.handles import KeyedStateHandle
-from statestore.model.keygroups import KeyGroupAssignment
+from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
 from statestore.model.paths import KEY_GROUP
 from statestore.model.schema import Schema, same_columns
 from statestore.model.state import KeyedState
+from statestore.table.against import Against
+from statestore.table.expiry import time_column
 from statestore.table.hashing import check_key_type, key_groups
 from statestore.table.keyed import KeyedTarget, write_runs
 from statestore.table.runs import RUN_BYTES, null_key_error, null_keys
@@ -28,6 +30,8 @@ __all__ = [
     "on_driver",
     "rows_known",
     "schema_of",
+    "with_time",
+    "write_against",
     "write_keyed",
     "write_subtask",
 ]
@@ -83,6 +87,11 @@ def on_driver(rows: pa.Table, names: Sequence[str], most_bytes: int) -> pa.Table
     return rows.select(names)
 
 
+def with_time(rows: pa.Table, column: str, kind: str, now_ms: int) -> pa.Table:
+    """Return the rows with one more column, a ``long`` or ``timestamp``, of one time."""
+    return rows.append_column(column, time_column(kind, rows.num_rows, now_ms))
+
+
 def write_keyed(
     rows: pa.Table, parallelism: int, target: KeyedTarget
 ) -> tuple[KeyedStateHandle, ...]:
@@ -92,6 +101,19 @@ def write_keyed(
     DuplicateKeyError, or StorageError, each before anything is visible.
     """
     return write_runs(_runs(_as_stored(rows, target.state), target.state, None), target)
+
+
+def write_against(
+    rows: pa.Table, parallelism: int, against: Against, target: KeyedTarget
+) -> tuple[KeyedStateHandle, ...]:
+    """Write what makes these rows of those that are stored, as changes; ``target`` is theirs.
+
+    Raises what :func:`write_keyed` raises, and MissingFileError or DamagedFileError.
+    """
+    state = against.state
+    everything = KeyGroupRange(0, state.max_parallelism - 1)
+    runs = _runs(_as_stored(rows, state), state, None)
+    return write_runs(against.changes(runs, everything), target)
 
 
 def write_subtask(

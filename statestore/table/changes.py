@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +15,9 @@ from statestore.model.paths import KEY_GROUP
 from statestore.model.state import KeyedState
 from statestore.table.matching import equal_rows, found
 from statestore.table.runs import in_order
-from statestore.table.types import arrow_schema
+from statestore.table.types import arrow_schema, table_of_dicts
 
-__all__ = ["change_table", "consistent", "width_of"]
+__all__ = ["change_table", "consistent", "stored_again", "width_of"]
 
 
 def width_of(names: Sequence[str], state: KeyedState) -> int:
@@ -36,6 +37,25 @@ def width_of(names: Sequence[str], state: KeyedState) -> int:
         f"a delete of {state} names the columns ({', '.join(names)}); give its key "
         f"({', '.join(state.key)}), or all of ({', '.join(state.identity)})"
     )
+
+
+def with_types(rows: Any, state: KeyedState, names: Sequence[str]) -> Any:
+    """Return a list of dictionaries as a table; other rows as they are.
+
+    A column without a value has the type that the state is stored with, and so have ``names``, the
+    columns of no rows at all. InvalidArgumentError for values without a common type.
+    """
+    if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
+        return rows
+    stored = arrow_schema(state.schema)
+    if not any(rows):
+        return pa.schema([stored.field(name) for name in names]).empty_table()
+    table = table_of_dicts(rows, None)
+    for at, field in enumerate(table.schema):
+        if pa.types.is_null(field.type) and field.name in stored.names:
+            typed = stored.field(field.name)
+            table = table.set_column(at, typed, table.column(at).cast(typed.type))
+    return table
 
 
 def change_table(
@@ -91,6 +111,14 @@ def consistent(runs: Iterable[pa.Table], changes: KeyedState) -> Iterator[pa.Tab
         rows = pa.concat_tables([comes, _each_once(every, changes)])
         order = np.argsort(np.asarray(rows.column(KEY_GROUP)), kind="stable")
         yield rows.take(pa.array(order))
+
+
+def stored_again(rows: pa.Table) -> pa.Table:
+    """Return stored changes as :func:`consistent` takes them once more: each delete may have rows
+    of its key beside it, whoever gave them.
+    """
+    at = rows.column_names.index(MARK)
+    return rows.set_column(at, MARK, pc.negate(rows.column(MARK)))
 
 
 def _refuse_both(comes: pa.Table, goes: pa.Table, changes: KeyedState) -> None:

@@ -18,6 +18,7 @@ from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry, Layer
 from statestore.model.reads import reads_of
 from statestore.storage import Storage
+from statestore.table.expiry import marked_expired, not_cleaned_up
 from statestore.table.keyed import KeyedTarget, write_runs
 from statestore.table.merge import merged_changes, read_reads
 from statestore.table.runs import runs_of
@@ -28,11 +29,16 @@ __all__ = ["Compactor"]
 
 @dataclass
 class Compactor:
-    """Compacts states for one checkpoint; ``new`` are the names of the files it has written."""
+    """Compacts states for one checkpoint; ``new`` are the names of the files it has written.
+
+    What it writes is without the rows that have expired by the clock, ``now_ms``; without a clock
+    all are kept.
+    """
 
     storage: Storage
     checkpoint_id: int
     options: ParquetOptions
+    now_ms: int | None = None
 
     def __post_init__(self) -> None:
         """Begin with no files."""
@@ -52,7 +58,7 @@ class Compactor:
         The spans are whole files of the base, and key groups without one
         (:func:`statestore.model.changes.widened_spans`). Errors as those of :meth:`by_rule`.
         """
-        if not spans or not entry.layers:
+        if not spans or (not entry.layers and entry.state.ttl is None):
             return entry
         written = [handle for span in spans for handle in self._base_of(entry, span)]
         kept = [
@@ -69,7 +75,8 @@ class Compactor:
         )
 
     def _base_of(self, entry: KeyedEntry, span: KeyGroupRange) -> tuple[KeyedStateHandle, ...]:
-        rows = read_reads(self.storage, entry, reads_of(entry, span), verify=True)
+        every = read_reads(self.storage, entry, reads_of(entry, span), verify=True)
+        rows = (not_cleaned_up(batch, entry.state, self.now_ms) for batch in every)
         target = KeyedTarget(
             self.storage, entry.table.path, self.checkpoint_id, entry.state, self.options
         )
@@ -88,7 +95,8 @@ class Compactor:
             self.storage, old[-1].entry.table.path, self.checkpoint_id, old[-1].entry.state,
             self.options,
         )  # fmt: skip
-        rows = merged_changes(self.storage, reads_of(whole, everything).layers, entry.state)
+        merged = merged_changes(self.storage, reads_of(whole, everything).layers, entry.state)
+        rows = (marked_expired(run, entry.state, self.now_ms) for run in merged)
         written = self._noted(old[-1].entry, write_runs(rows, target))
         layer = Layer(
             entry=replace(old[-1].entry, handles=written),

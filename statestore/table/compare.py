@@ -1,15 +1,16 @@
 """Rows of two keyed states compared: which were added, removed, changed.
 
 The digests that the manifests have decide which key groups are read at all; the files of the two
-sides may have other layouts. Rows are known by the 64-bit hash of their identity columns and
-compared by that of all columns, in numpy, as ``table/digest.py`` hashes them: so a column of a
-wider type with the same values is no change. Of key groups with a million keys, one in about thirty
-million has two keys of one hash, which are then counted wrong.
+sides may have other layouts. A key group with changes is the same when both sides have the same
+base and the same changes of it; else it is read, and merged. Rows are known by the 64-bit hash of
+their identity columns and compared by that of all columns, in numpy, as ``table/digest.py`` hashes
+them: so a column of a wider type with the same values is no change. Of key groups with a million
+keys, one in about thirty million has two keys of one hash, which are then counted wrong.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Generator
+from collections.abc import Callable, Container, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,9 +23,11 @@ from statestore.model.diff import Example, GroupDifference
 from statestore.model.manifest import KeyedEntry
 from statestore.storage import Storage
 from statestore.table.digest import row_hashes
-from statestore.table.groups import Rows, group_digests, read_groups
+from statestore.table.groups import Rows
+from statestore.table.merged_groups import Parts, group_parts, read_merged_groups
+from statestore.table.types import arrow_schema
 
-__all__ = ["Compared", "ComparedSide", "compare_groups", "compare_whole", "differing_groups"]
+__all__ = ["Compared", "ComparedSide", "compare_groups", "compare_whole", "unlike_groups"]
 
 U64Array = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.intp]
@@ -47,21 +50,29 @@ class ComparedSide:
         return self.entry.state.identity
 
     def groups(self, wanted: Container[int]) -> Generator[tuple[int, Rows]]:
-        """Yield the rows of the wanted key groups."""
-        return read_groups(self.storage, self.entry, wanted)
+        """Yield the rows of the wanted key groups that have some."""
+        return read_merged_groups(self.storage, self.entry, wanted)
 
-    def sizes(self) -> dict[int, tuple[int, int]]:
-        """Return rows and digest of each key group that has rows."""
-        return {
-            group: (rows, digest)
-            for handle in self.entry.handles
-            for group, rows, digest in group_digests(handle)
-        }
+    def parts(self) -> dict[int, Parts]:
+        """Return what is known of each key group that has rows or changes."""
+        return group_parts(self.entry)
+
+    def rows(self) -> int:
+        """Return how many rows there are; key groups with changes are read."""
+        parts = self.parts()
+        changed = frozenset(group for group, known in parts.items() if len(known) > 1)
+        count = sum(known[0][0] for group, known in parts.items() if group not in changed)
+        if changed:
+            for _, batches in self.groups(changed):
+                count += sum(batch.num_rows for batch in batches)
+        return count
 
 
 @dataclass
 class Compared:
-    """What was found so far; ``read`` is how many key groups were read."""
+    """What was found so far; ``read`` is how many key groups were read, ``differing`` how many of
+    all are not the same.
+    """
 
     limit: int
     groups: list[GroupDifference] = field(default_factory=list)
@@ -69,6 +80,7 @@ class Compared:
     removed: int = 0
     changed: int = 0
     read: int = 0
+    differing: int = 0
     examples: list[Example] = field(default_factory=list)
 
     @property
@@ -77,13 +89,20 @@ class Compared:
         return max(self.limit - len(self.examples), 0)
 
 
-def differing_groups(a: ComparedSide, b: ComparedSide) -> tuple[int, ...]:
-    """Return the key groups that are not the same by their digests; nothing is read.
+def unlike_groups(a: ComparedSide, b: ComparedSide) -> tuple[int, ...]:
+    """Return the key groups that are not the same as far as the manifests tell; nothing is read.
 
-    With other columns on the two sides digests say nothing: those are all key groups.
+    With other columns on the two sides digests say nothing: those are all key groups. Without
+    changes the others differ; with changes, what these make of the rows may be the same.
     """
-    old, new = a.sizes(), b.sizes()
-    same_columns = set(a.entry.state.schema.names) == set(b.entry.state.schema.names)
+    return _unlike(a.parts(), b.parts(), _same_columns(a, b))
+
+
+def _same_columns(a: ComparedSide, b: ComparedSide) -> bool:
+    return set(a.entry.state.schema.names) == set(b.entry.state.schema.names)
+
+
+def _unlike(old: dict[int, Parts], new: dict[int, Parts], same_columns: bool) -> tuple[int, ...]:
     return tuple(
         group
         for group in sorted({*old, *new})
@@ -96,19 +115,26 @@ def compare_groups(
 ) -> Compared:
     """Compare states with the same key groups, one key group after another.
 
-    Only key groups that differ and have rows on both sides are read, and of the others as many as
-    it takes for ``limit`` examples; ``on_group`` is called for each that differs.
+    Of key groups that are unlike (:func:`unlike_groups`) only those are read that have rows on both
+    sides, or changes, and of the others as many as it takes for ``limit`` examples; ``on_group`` is
+    called for each that is unlike.
     """
     found = Compared(limit)
-    old, new = a.sizes(), b.sizes()
-    differing = differing_groups(a, b)
-    both = frozenset(group for group in differing if group in old and group in new)
-    with closing(a.groups(both)) as groups_a, closing(b.groups(both)) as groups_b:
-        for (group, rows_a), (_, rows_b) in zip(groups_a, groups_b, strict=True):
-            _compare(found, group, _Group.of(rows_a, a), _Group.of(rows_b, b))
-            found.read += 1
-            on_group()
-    for group in differing:
+    old, new = a.parts(), b.parts()
+    same_columns = _same_columns(a, b)
+    unlike = _unlike(old, new, same_columns)
+    both = frozenset(
+        group
+        for group in unlike
+        if (group in old and group in new) or len(old.get(group) or new[group]) > 1
+    )
+    for group, rows_a, rows_b in _side_by_side(a, b, both):
+        changed = _compare(found, group, _Group.of(rows_a, a), _Group.of(rows_b, b))
+        layered = len(old.get(group, ())) > 1 or len(new.get(group, ())) > 1
+        found.differing += changed or not layered or not same_columns
+        found.read += 1
+        on_group()
+    for group in unlike:
         if group in both:
             continue
         side, change = (a, "removed") if group in old else (b, "added")
@@ -116,12 +142,29 @@ def compare_groups(
             ((_, rows),) = side.groups({group})
             _add_examples(found, change, group, side, pa.Table.from_batches(rows), None)
             found.read += 1
-        count = (old.get(group) or new[group])[0]
+        count = (old.get(group) or new[group])[0][0]
         counts = {"added": 0, "removed": 0, "changed": 0} | {change: count}
         _add(found, group, **counts)
+        found.differing += 1
         on_group()
     found.groups.sort(key=lambda one: one.key_group)
     return found
+
+
+def _side_by_side(
+    a: ComparedSide, b: ComparedSide, wanted: frozenset[int]
+) -> Iterator[tuple[int, Rows, Rows]]:
+    """Yield each wanted key group with its rows on both sides; none where changes left none."""
+    with closing(a.groups(wanted)) as groups_a, closing(b.groups(wanted)) as groups_b:
+        old, new = next(groups_a, None), next(groups_b, None)
+        for group in sorted(wanted):
+            rows_a: Rows = []
+            rows_b: Rows = []
+            if old is not None and old[0] == group:
+                rows_a, old = old[1], next(groups_a, None)
+            if new is not None and new[0] == group:
+                rows_b, new = new[1], next(groups_b, None)
+            yield group, rows_a, rows_b
 
 
 def compare_whole(a: ComparedSide, b: ComparedSide, limit: int) -> Compared:
@@ -174,10 +217,12 @@ class _Group:
         return cls(side, rows, _hash(rows, side))
 
     def take(self, places: Places) -> pa.Table:
-        return pa.Table.from_batches(self.rows).take(pa.array(places))
+        schema = arrow_schema(self.side.entry.state.schema)
+        return pa.Table.from_batches(self.rows, schema).take(pa.array(places, pa.int64()))
 
 
-def _compare(found: Compared, group: int, old: _Group, new: _Group) -> None:
+def _compare(found: Compared, group: int, old: _Group, new: _Group) -> bool:
+    """Add what tells the rows of a key group apart; return whether anything does."""
     removed, added, changed = _join(old.hashes, new.hashes)
     _add(found, group, added=len(added), removed=len(removed), changed=len(changed[0]))
     if room := found.room:
@@ -187,6 +232,7 @@ def _compare(found: Compared, group: int, old: _Group, new: _Group) -> None:
         _add_examples(found, "added", group, new.side, new.take(added[:room]), None)
     if room := found.room:
         _add_examples(found, "removed", group, old.side, old.take(removed[:room]), None)
+    return bool(len(added) or len(removed) or len(changed[0]))
 
 
 def _add(found: Compared, group: int, *, added: int, removed: int, changed: int) -> None:
@@ -220,6 +266,8 @@ def _add_examples(
 
 def _hash(rows: Rows, side: ComparedSide) -> Hashes:
     identity, columns = list(side.identity), list(side.columns)
+    if not rows:
+        return np.zeros(0, np.uint64), np.zeros(0, np.uint64)
     return (
         np.concatenate([row_hashes(batch.select(identity)) for batch in rows]),
         np.concatenate([row_hashes(batch.select(columns)) for batch in rows]),

@@ -3,12 +3,17 @@
 Only what the manifest names is in it, whatever else lies in the folder; nothing is listed. A file
 is opened when rows of it are wanted, and then its length is held against the manifest, as is the
 checksum of every page that is read. Of an object only the ranges that are needed are fetched.
+
+A state with changes, or one that hides expired rows, is read as a restore reads it, anew for every
+scan, a run of key groups at a time: nothing of it is kept. All columns are read, of those key
+groups that the scan can want.
 """
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
@@ -16,13 +21,21 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 
 from statestore.errors import CorruptionError, MissingFileError, StateStoreError
+from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
 from statestore.model.manifest import Entry, KeyedEntry
 from statestore.model.paths import KEY_GROUP
+from statestore.model.reads import reads_of
 from statestore.model.state import Layout
 from statestore.storage import Storage
+from statestore.table.expiry import hides
 from statestore.table.fetching import Handle, check_length
+from statestore.table.merge import read_reads
 
 __all__ = ["StateFiles", "dataset_of"]
+
+_PIECES = 256
+"""Into so many parts the key groups of a state with changes are cut, to read those alone that a
+condition admits."""
 
 
 class StateFiles(pafs.FSSpecHandler):  # type: ignore[misc]
@@ -36,7 +49,7 @@ class StateFiles(pafs.FSSpecHandler):  # type: ignore[misc]
         super().__init__(None)
         self.problem: StateStoreError | None = None
         self.url = storage.url
-        self._storage = storage
+        self.storage = storage
         self._handles: dict[str, Handle] = {}
 
     def add(self, name: str, handle: Handle) -> None:
@@ -72,20 +85,26 @@ class StateFiles(pafs.FSSpecHandler):  # type: ignore[misc]
         self.problem = self.problem or error
 
     def _open(self, path: str, where: str, handle: Handle) -> pa.NativeFile:
-        native = self._storage.native_path(path)
+        native = self.storage.native_path(path)
         if native is not None:
             file = pa.OSFile(native)
             check_length(where, file.size(), handle)
             return file
-        check_length(where, self._storage.size(path), handle)
-        return pa.PythonFile(_Ranges(self, self._storage, path, handle.size_bytes), mode="r")
+        check_length(where, self.storage.size(path), handle)
+        return pa.PythonFile(_Ranges(self, self.storage, path, handle.size_bytes), mode="r")
 
 
-def dataset_of(files: StateFiles, entry: Entry, columns: pa.Schema) -> ds.Dataset:
+def dataset_of(
+    files: StateFiles, entry: Entry, columns: pa.Schema, now_ms: int | None = None
+) -> ds.Dataset:
     """Return a state's rows as a dataset with these columns; no file is opened yet."""
     options = ds.ParquetFragmentScanOptions(pre_buffer=True, page_checksum_verification=True)
     parquet = ds.ParquetFileFormat(default_fragment_scan_options=options)
     system = pafs.PyFileSystem(files)
+    if isinstance(entry, KeyedEntry) and (entry.layers or hides(entry.state, now_ms)):
+        merged = _Merged([], columns, parquet, system)
+        merged.opened, merged.entry, merged.now_ms = files, entry, now_ms
+        return merged
     placed = isinstance(entry, KeyedEntry) and entry.state.layout is Layout.PARTITIONED
     fragments = []
     for handle in entry.handles:
@@ -112,6 +131,74 @@ class _Dataset(ds.FileSystemDataset):  # type: ignore[misc]
         return _Scan(super().scanner(**options), self.opened, self.subject)
 
 
+class _Merged(ds.FileSystemDataset):  # type: ignore[misc]
+    """A state with changes, or of which rows expire: it has the rows that a restore would have."""
+
+    opened: StateFiles
+    entry: KeyedEntry
+    now_ms: int | None
+
+    def scanner(self, **options: Any) -> Any:
+        """Return a scan of some columns and rows."""
+        return _MergedScan(self, options.get("columns"), options.get("filter"))
+
+
+class _MergedScan:
+    """What DuckDB asks of a scanner, for rows that are merged while they are read."""
+
+    def __init__(self, dataset: _Merged, columns: Any, wanted: ds.Expression | None) -> None:
+        self._dataset, self._wanted = dataset, wanted
+        names = dataset.schema.names if columns is None else list(columns)
+        self.projected_schema = pa.schema([dataset.schema.field(name) for name in names])
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        return pa.RecordBatchReader.from_batches(self.projected_schema, self._batches())
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        files, entry = self._dataset.opened, self._dataset.entry
+        try:
+            for groups in self._key_groups():
+                reads, now_ms = reads_of(entry, groups), self._dataset.now_ms
+                for batch in read_reads(files.storage, entry, reads, now_ms=now_ms):
+                    rows = pa.Table.from_batches([batch])
+                    if self._wanted is not None:
+                        rows = rows.filter(self._wanted)
+                    yield from rows.select(self.projected_schema.names).to_batches()
+        except StateStoreError as error:
+            files.note(error)
+            raise
+
+    def _key_groups(self) -> Iterator[KeyGroupRange]:
+        """Yield the key groups that can have wanted rows, those that touch together.
+
+        Arrow says which, of pretended files with these key groups.
+        """
+        dataset, groups = self._dataset, self._dataset.entry.state.max_parallelism
+        pieces = KeyGroupAssignment(max_parallelism=groups, parallelism=min(groups, _PIECES))
+        if self._wanted is None:
+            yield KeyGroupRange(0, groups - 1)
+            return
+        pretended = ds.FileSystemDataset(
+            [
+                dataset.format.make_fragment(str(number), dataset.filesystem, _within(piece))
+                for number, piece in enumerate(pieces.ranges())
+            ],
+            dataset.schema,
+            dataset.format,
+            dataset.filesystem,
+        )
+        found = pretended.get_fragments(filter=self._wanted)
+        for numbers in _runs(sorted(int(fragment.path) for fragment in found)):
+            first, last = pieces.range_of(numbers[0]), pieces.range_of(numbers[-1])
+            yield KeyGroupRange(first.first, last.last)
+
+
+def _runs(numbers: list[int]) -> Iterator[list[int]]:
+    """Yield numbers, which ascend, in runs without a gap."""
+    for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
+        yield [number for _, number in run]
+
+
 class _Scan:
     """What DuckDB asks of a scanner: its columns, and a stream of its rows."""
 
@@ -132,6 +219,11 @@ class _Scan:
                 )
             )
             raise
+
+
+def _within(groups: KeyGroupRange) -> ds.Expression:
+    first, last = (pa.scalar(group, pa.int32()) for group in (groups.first, groups.last))
+    return (ds.field(KEY_GROUP) >= first) & (ds.field(KEY_GROUP) <= last)
 
 
 def _key_group(handle: Any) -> ds.Expression:

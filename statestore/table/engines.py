@@ -15,6 +15,7 @@ from statestore.errors import MissingDependencyError
 from statestore.model.handles import KeyedStateHandle
 from statestore.model.schema import Schema
 from statestore.table import arrow
+from statestore.table.against import Against
 from statestore.table.keyed import KeyedTarget
 
 if TYPE_CHECKING:
@@ -38,10 +39,18 @@ class Engine(Protocol):
     def on_driver(self, rows: Any, names: Sequence[str], most_bytes: int) -> pa.Table | None:
         """Return some columns in this process, None when a part of them has more bytes."""
 
+    def with_time(self, rows: Any, column: str, kind: str, now_ms: int) -> Any:
+        """Return the rows with one more column, a ``long`` or ``timestamp``, of one time."""
+
     def write_keyed(
         self, rows: Any, parallelism: int, target: KeyedTarget
     ) -> tuple[KeyedStateHandle, ...]:
         """Write a keyed state; return its handles in order of key group."""
+
+    def write_against(
+        self, rows: Any, parallelism: int, against: Against, target: KeyedTarget
+    ) -> tuple[KeyedStateHandle, ...]:
+        """Write the changes that make the rows of what is stored; return their handles."""
 
 
 def engine_of(rows: Any) -> tuple[Engine, Any]:

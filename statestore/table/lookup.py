@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError
 from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry
+from statestore.model.reads import Slices, reads_of
 from statestore.model.schema import type_text
 from statestore.model.state import KeyedState
 from statestore.storage import Storage
 from statestore.table.digest import row_hashes
+from statestore.table.expiry import unexpired
 from statestore.table.hashing import key_groups
+from statestore.table.merge import merged_rows
 from statestore.table.reading import open_data, row_groups_of
+from statestore.table.scan import placed, restored_schema
 from statestore.table.statistics import positions_of
 from statestore.table.types import arrow_schema
 
@@ -23,35 +27,52 @@ __all__ = ["key_batch", "key_group_of", "rows_of_key"]
 
 
 def rows_of_key(
-    storage: Storage, entry: KeyedEntry, key: Any, *, verify: bool = False
+    storage: Storage,
+    entry: KeyedEntry,
+    key: Any,
+    *,
+    verify: bool = False,
+    now_ms: int | None = None,
 ) -> list[dict[str, Any]]:
     """Return the rows of a key as dictionaries, in stored order; none when the state lacks the key.
 
     ``key`` is a value, or for several key columns a tuple or a dictionary. Reads the one file of
-    the key's group, in it only row groups whose bounds admit the key; with ``verify`` the whole
-    file, to check its SHA-256. Raises InvalidArgumentError
-    when the value does not fit the key's type.
+    the key's group, and of each layer of changes one, in it only row groups whose bounds admit the
+    key; with ``verify`` the whole file, to check its SHA-256. With a clock, ``now_ms``, rows that
+    have expired are left out where the state says so. Raises InvalidArgumentError when the value
+    does not fit the key's type.
     """
     wanted = key_batch(entry.state, key)
     group = key_group_of(entry.state, wanted)
+    reads = reads_of(entry, KeyGroupRange(group, group))
+    rows = _rows_of(storage, entry, reads.base, wanted, verify)
+    layers = [
+        _rows_of(storage, layer.entry, layer.slices, wanted, verify) for layer in reads.layers
+    ]
+    merged = unexpired(merged_rows(rows, layers, entry.state), entry.state, now_ms)
+    return cast("list[dict[str, Any]]", merged.select(entry.state.schema.names).to_pylist())
+
+
+def _rows_of(
+    storage: Storage, entry: KeyedEntry, slices: Slices, wanted: pa.RecordBatch, verify: bool
+) -> pa.Table:
+    """Return the rows of a key in some slices of one key group, ``key_group`` first."""
     schema = arrow_schema(entry.state.schema)
+    restored = restored_schema(entry.state.schema)
     wanted_hash = row_hashes(wanted)[0]
-    rows: list[dict[str, Any]] = []
-    for handle in entry.handles:
-        if group not in handle.key_groups:
-            continue
-        part = handle.cut(KeyGroupRange(group, group))
-        assert part is not None
-        with open_data(storage, entry.table.path, handle, verify=verify) as file:
+    found: list[pa.RecordBatch] = []
+    for part in slices:
+        with open_data(storage, entry.table.path, part.handle, verify=verify) as file:
             metadata = file.parquet.metadata
             own, _ = row_groups_of(metadata, range(part.first_row, part.first_row + part.rows))
             for index in _row_groups(metadata, wanted, own):
                 table = file.row_group(index).select(schema.names).cast(schema)
                 for batch in table.combine_chunks().to_batches():
                     # Hashes tell 0.0 from -0.0 and find NaN, which comparing values would not.
-                    match = row_hashes(batch.select(entry.state.key)) == wanted_hash
-                    rows.extend(batch.filter(pa.array(match)).to_pylist())
-    return rows
+                    match = row_hashes(batch.select(wanted.schema.names)) == wanted_hash
+                    rows = batch.filter(pa.array(match))
+                    found.append(placed(rows, part.key_groups.first, restored))
+    return pa.Table.from_batches(found, restored)
 
 
 def key_group_of(state: KeyedState, wanted: pa.RecordBatch) -> int:

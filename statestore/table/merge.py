@@ -12,7 +12,6 @@ from functools import reduce
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from statestore.model.changes import MARK
 from statestore.model.keygroups import KeyGroupRange
@@ -21,39 +20,60 @@ from statestore.model.paths import KEY_GROUP
 from statestore.model.reads import LayerReads, StateReads
 from statestore.model.state import KeyedState
 from statestore.storage import Storage
+from statestore.table.changes import stored_again
+from statestore.table.expiry import unexpired
 from statestore.table.matching import found
 from statestore.table.runs import in_order, runs_of
 from statestore.table.scan import read_slices, restored_schema
 
-__all__ = ["merged_changes", "read_reads", "record_batch_reader"]
+__all__ = ["live_rows_of", "merged_changes", "merged_rows", "read_reads", "record_batch_reader"]
 
 Flags = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.intp]
 
 
 def record_batch_reader(
-    storage: Storage, entry: KeyedEntry, reads: StateReads, *, verify: bool = False
+    storage: Storage,
+    entry: KeyedEntry,
+    reads: StateReads,
+    *,
+    verify: bool = False,
+    now_ms: int | None = None,
 ) -> pa.RecordBatchReader:
     """Return the rows of a subtask as a stream of Arrow batches, ``key_group`` first."""
     schema = restored_schema(entry.state.schema)
-    batches = read_reads(storage, entry, reads, verify=verify)
+    batches = read_reads(storage, entry, reads, verify=verify, now_ms=now_ms)
     return pa.RecordBatchReader.from_batches(schema, batches)
 
 
 def read_reads(
-    storage: Storage, entry: KeyedEntry, reads: StateReads, *, verify: bool = False
+    storage: Storage,
+    entry: KeyedEntry,
+    reads: StateReads,
+    *,
+    verify: bool = False,
+    now_ms: int | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a subtask in order of key group; with ``verify`` SHA-256 is checked first.
 
+    With a clock, ``now_ms``, those that have expired by then are left out where the state says so.
     Without changes one row group is in memory, else a run of key groups of each layer. Raises
     MissingFileError or DamagedFileError, naming file, state and operator.
     """
+    for batch in _all_rows(storage, entry, reads, verify):
+        yield unexpired(batch, entry.state, now_ms)
+
+
+def _all_rows(
+    storage: Storage, entry: KeyedEntry, reads: StateReads, verify: bool
+) -> Iterator[pa.RecordBatch]:
     base = read_slices(storage, entry, reads.base, verify=verify)
     if not reads.layers:
         yield from base
         return
     layers = [_layer_runs(storage, layer, verify) for layer in reads.layers]
-    for rows in _merged(runs_of(base), layers, entry.state):
+    changes = _brought_together(layers, entry.state)
+    for rows in _merged(runs_of(base), changes, entry.state):
         yield from rows.to_batches()
 
 
@@ -64,20 +84,32 @@ def merged_changes(
 
     Deletes are marked as those of keys that may come again: in another of the layers they do.
     """
-    streams = [_Stream(_layer_runs(storage, layer, True)) for layer in layers]
-    for parts in _side_by_side(streams):
-        rows = reduce(lambda old, new: _over(old, new, state), parts)
-        at = rows.column_names.index(MARK)
-        yield rows.set_column(at, MARK, pc.negate(rows.column(MARK)))
+    for rows in _brought_together([_layer_runs(storage, layer, True) for layer in layers], state):
+        yield stored_again(rows)
+
+
+def merged_rows(rows: pa.Table, layers: Sequence[pa.Table], state: KeyedState) -> pa.Table:
+    """Return rows of a base with changes of some layers, oldest first, put over them.
+
+    All of them are of the same key groups, or of the same keys, and that are all there are;
+    ``key_group`` is their first column. Of layers only what counts may be given.
+    """
+    parts = [layer for layer in layers if layer.num_rows]
+    return _applied(rows, _newest(parts, state), state) if parts else rows
 
 
 def _layer_runs(storage: Storage, layer: LayerReads, verify: bool) -> Iterator[pa.Table]:
     """Yield the changes of a layer that count."""
     for run in runs_of(read_slices(storage, layer.entry, layer.slices, verify=verify)):
-        live = _live(np.asarray(run.column(KEY_GROUP)), layer.live)
-        kept = run if live.all() else run.filter(pa.array(live))
+        kept = live_rows_of(run, layer)
         if kept.num_rows:
             yield kept
+
+
+def live_rows_of(rows: pa.Table, layer: LayerReads) -> pa.Table:
+    """Return those of a layer's rows, which are in order of key group, that count."""
+    live = _live(np.asarray(rows.column(KEY_GROUP)), layer.live)
+    return rows if live.all() else rows.filter(pa.array(live))
 
 
 def _live(groups: npt.NDArray[np.int32], ranges: Iterable[KeyGroupRange]) -> Flags:
@@ -117,28 +149,37 @@ class _Stream:
         return taken
 
 
-def _side_by_side(streams: Sequence[_Stream]) -> Iterator[list[pa.Table]]:
-    """Yield what the streams have of the next key groups, of those that have some."""
+def _side_by_side(streams: Sequence[_Stream]) -> Iterator[list[pa.Table | None]]:
+    """Yield what each stream has of the next key groups, None where it has none."""
     while lasts := [stream.last for stream in streams if stream.last is not None]:
-        taken = [stream.take(min(lasts)) for stream in streams]
-        yield [part for part in taken if part is not None]
+        yield [stream.take(min(lasts)) for stream in streams]
+
+
+def _brought_together(
+    layers: Iterable[Iterator[pa.Table]], state: KeyedState
+) -> Iterator[pa.Table]:
+    """Yield the changes of some layers, oldest first, as those of one: so that the base, with its
+    many runs, meets few.
+    """
+    for parts in _side_by_side([_Stream(layer) for layer in layers]):
+        yield _newest([part for part in parts if part is not None], state).combine_chunks()
 
 
 def _merged(
-    base: Iterator[pa.Table], layers: Sequence[Iterator[pa.Table]], state: KeyedState
+    base: Iterator[pa.Table], changes: Iterator[pa.Table], state: KeyedState
 ) -> Iterator[pa.Table]:
     """Yield the rows of a state, as restored."""
-    first, rest = _Stream(base), [_Stream(layer) for layer in layers]
-    schema = restored_schema(state.schema)
-    while lasts := [stream.last for stream in (first, *rest) if stream.last is not None]:
-        rows = first.take(min(lasts))
-        parts = [part for part in (stream.take(min(lasts)) for stream in rest) if part is not None]
-        if not parts:
+    for rows, over in _side_by_side([_Stream(base), _Stream(changes)]):
+        if over is None:
             assert rows is not None
             yield rows
             continue
-        changes = reduce(lambda old, new: _over(old, new, state), parts)
-        yield _applied(schema.empty_table() if rows is None else rows, changes, state, schema)
+        empty = restored_schema(state.schema).empty_table()
+        yield _applied(empty if rows is None else rows, over, state)
+
+
+def _newest(parts: Sequence[pa.Table], state: KeyedState) -> pa.Table:
+    return reduce(lambda old, new: _over(old, new, state), parts)
 
 
 def _over(old: pa.Table, new: pa.Table, state: KeyedState) -> pa.Table:
@@ -149,8 +190,9 @@ def _over(old: pa.Table, new: pa.Table, state: KeyedState) -> pa.Table:
     return rows.take(pa.array(np.argsort(groups, kind="stable")))
 
 
-def _applied(rows: pa.Table, changes: pa.Table, state: KeyedState, schema: pa.Schema) -> pa.Table:
+def _applied(rows: pa.Table, changes: pa.Table, state: KeyedState) -> pa.Table:
     """Return the rows of some key groups with changes put over them, in order of identity."""
+    schema = restored_schema(state.schema)
     changes = changes.combine_chunks()
     rows = rows.combine_chunks()
     gone, by = _replaced(rows, None, changes, state)

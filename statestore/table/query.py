@@ -93,9 +93,12 @@ def views_of(manifest: Manifest) -> tuple[View, ...]:
     return tuple(views)
 
 
-def run_query(storage: Storage, manifest: Manifest, sql: str) -> pa.RecordBatchReader:
+def run_query(
+    storage: Storage, manifest: Manifest, sql: str, *, now_ms: int | None = None
+) -> pa.RecordBatchReader:
     """Return the answer to one statement over the views of a checkpoint, as a stream.
 
+    With a clock, ``now_ms``, a view has no rows that have expired by then and that its state hides.
     Raises MissingDependencyError when DuckDB is not installed, InvalidArgumentError for a statement
     that is none, does more than ask, or that DuckDB cannot answer, and, also while the answer is
     read, MissingFileError, DamagedFileError or StorageError naming the file.
@@ -103,7 +106,7 @@ def run_query(storage: Storage, manifest: Manifest, sql: str) -> pa.RecordBatchR
     duckdb = _duckdb()
     # Arrow's datasets load pandas, which nothing else here needs.
     dataset = importlib.import_module("statestore.table.dataset")
-    asked = _Asked(duckdb, dataset, storage, views_of(manifest))
+    asked = _Asked(duckdb, dataset, storage, views_of(manifest), now_ms)
     batches = asked.batches(sql)
     schema = next(batches)
     return pa.RecordBatchReader.from_batches(schema, batches)
@@ -113,9 +116,15 @@ class _Asked:
     """One DuckDB, in memory, for one statement."""
 
     def __init__(
-        self, duckdb: Any, dataset: Any, storage: Storage, views: tuple[View, ...]
+        self,
+        duckdb: Any,
+        dataset: Any,
+        storage: Storage,
+        views: tuple[View, ...],
+        now_ms: int | None,
     ) -> None:
         self._duckdb, self._dataset, self._views = duckdb, dataset, views
+        self._now_ms = now_ms
         self._files = dataset.StateFiles(storage)
 
     def batches(self, sql: str) -> Iterator[Any]:
@@ -136,7 +145,7 @@ class _Asked:
     def _make_views(self, connection: Any) -> None:
         for number, view in enumerate(self._views):
             scanned = f"files of state {number}"
-            rows = self._dataset.dataset_of(self._files, view.entry, view.columns)
+            rows = self._dataset.dataset_of(self._files, view.entry, view.columns, self._now_ms)
             connection.register(scanned, rows)
             connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(view.schema)}")
             names = {f"{quoted(view.schema)}.{quoted(view.name)}"}

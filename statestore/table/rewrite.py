@@ -4,6 +4,9 @@ A file is read front to back, its touched key groups are changed, and the others
 are; every other file of the state is named again. One key group is in memory, and a few small ones
 that lie together. What was read is checked by SHA-256 first, so that damage is not passed on as if
 it were sound.
+
+Of a state with layers of changes the rows of a touched file's key groups are read with them, and
+written without: there the changes are in the base then, and the layers count no more.
 """
 
 from __future__ import annotations
@@ -17,17 +20,22 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.errors import StorageError
-from statestore.model.handles import KeyedStateHandle, KeyedStateSlice
+from statestore.model.changes import MARK, live_without, widened_spans
+from statestore.model.handles import KeyedStateHandle
+from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry
 from statestore.model.paths import KEY_GROUP
+from statestore.model.reads import reads_of
 from statestore.model.state import KeyedState
 from statestore.storage import Storage
+from statestore.table.changes import stored_again
 from statestore.table.digest import row_hashes
 from statestore.table.hashing import key_groups
 from statestore.table.keyed import KeyedTarget, write_runs
 from statestore.table.lookup import key_batch, key_group_of
+from statestore.table.merge import read_reads
 from statestore.table.runs import checked, null_key_error, null_keys, runs_of
-from statestore.table.scan import read_slices, restored_schema
+from statestore.table.scan import restored_schema
 from statestore.table.types import arrow_schema, table_of_dicts
 
 __all__ = ["Changes", "Rewritten", "changes_of", "forget", "rewrite"]
@@ -55,7 +63,8 @@ class Rewritten:
     """A state after changes; ``new`` are those of its files that were written for it.
 
     ``replaced`` are the files that it no longer names, or with no target would not name. Of rows,
-    ``removed`` went with their key, ``overwritten`` were replaced, and ``added`` came.
+    ``removed`` went with their key, ``overwritten`` were replaced, and ``added`` came; ``rows`` are
+    those in its files, as :attr:`KeyedEntry.rows`, known without a target too.
     """
 
     entry: KeyedEntry
@@ -65,11 +74,7 @@ class Rewritten:
     removed: int
     overwritten: int
     added: int
-
-    @property
-    def rows(self) -> int:
-        """How many more rows the state has than before."""
-        return self.added - self.removed - self.overwritten
+    rows: int
 
 
 def changes_of(
@@ -144,47 +149,59 @@ class _Work:
 
     def run(self) -> Rewritten:
         """Go through the touched files, in order."""
-        kept = {*self._entry.handles}
+        entry, target = self._entry, self._target
         replaced: list[KeyedStateHandle] = []
-        for handle, groups in self._by_file():
-            runs = self._changed(handle, groups)
-            if self._target is None:
-                for _ in checked(runs, self._entry.state):
-                    continue
+        spans: list[KeyGroupRange] = []
+        rows = 0
+        for handle, span, groups in self._by_file():
+            runs = self._changed(span, groups)
+            if target is None:
+                rows += sum(run.num_rows for run in checked(runs, entry.state))
             else:
-                self.new += write_runs(runs, self._target)
+                self.new += write_runs(runs, target)
+            spans.append(span)
             if handle is not None:
                 replaced.append(handle)
-        if self._target is not None:
-            kept = {*kept.difference(replaced), *self.new}
-        handles = tuple(sorted(kept, key=lambda handle: handle.key_groups.first))
-        entry = replace(self._entry, handles=handles)
-        new, groups = tuple(self.new), self._changes.groups
+        stay = {*entry.handles}.difference(replaced)
+        layers = [one for one in (live_without(layer, spans) for layer in entry.layers) if one]
+        rows += sum(handle.rows for handle in (*stay, *self.new))
+        rows += sum(layer.entry.rows for layer in layers)
+        if target is not None:
+            handles = sorted((*stay, *self.new), key=lambda handle: handle.key_groups.first)
+            entry = replace(entry, handles=tuple(handles), layers=tuple(layers))
+        if entry.layers != self._entry.layers:  # no version of the table has these files
+            entry = replace(entry, table=replace(entry.table, version=None))
         counts = (self._removed, self._overwritten, self._added)
-        return Rewritten(entry, new, tuple(replaced), groups, *counts)
+        new, groups = tuple(self.new), self._changes.groups
+        return Rewritten(entry, new, tuple(replaced), groups, *counts, rows)
 
-    def _by_file(self) -> Iterator[tuple[KeyedStateHandle | None, tuple[int, ...]]]:
+    def _by_file(
+        self,
+    ) -> Iterator[tuple[KeyedStateHandle | None, KeyGroupRange, tuple[int, ...]]]:
         """Yield the files that hold touched key groups, and alone those of no file that get rows.
 
-        A key group within the range of a file of several belongs to it, with rows or without.
+        A key group within the range of a file of several belongs to it, with rows or without. With
+        changes every key group belongs to one, or to none if there is none.
         """
-        groups = self._changes.groups
+        entry, groups = self._entry, self._changes.groups
+        spans = [handle.key_groups for handle in entry.handles]
+        handles: list[KeyedStateHandle | None] = [*entry.handles]
+        if entry.layers:
+            spans, handles = [*widened_spans(entry)], handles or [None]
         owned: set[int] = set()
-        for handle in self._entry.handles:
-            mine = tuple(group for group in groups if group in handle.key_groups)
+        for handle, span in zip(handles, spans, strict=True):
+            mine = tuple(group for group in groups if group in span)
             if mine:
                 owned.update(mine)
-                yield handle, mine
+                yield handle, span, mine
         for group in groups:
             if group not in owned and group in self._changes.put:
-                yield None, (group,)
+                yield None, KeyGroupRange(group, group), (group,)
 
-    def _changed(
-        self, handle: KeyedStateHandle | None, groups: tuple[int, ...]
-    ) -> Iterator[pa.Table]:
+    def _changed(self, span: KeyGroupRange, groups: tuple[int, ...]) -> Iterator[pa.Table]:
         """Yield the rows of a file, in order of key group, with its changes."""
         waiting = list(groups)
-        for group, rows in _parts(self._rows_of(handle), frozenset(groups)):
+        for group, rows in _parts(self._rows_of(span), frozenset(groups)):
             while waiting and waiting[0] < group:
                 yield from self._fresh(waiting.pop(0))
             if waiting and waiting[0] == group:
@@ -201,11 +218,10 @@ class _Work:
             self._added += self._changes.put[group].num_rows
             yield self._changes.put[group]
 
-    def _rows_of(self, handle: KeyedStateHandle | None) -> Iterator[pa.Table]:
-        if handle is None:
-            return iter(())
-        whole = KeyedStateSlice(handle, handle.key_groups, handle.rows)
-        return runs_of(read_slices(self._storage, self._entry, [whole], verify=True))
+    def _rows_of(self, span: KeyGroupRange) -> Iterator[pa.Table]:
+        reads = reads_of(self._entry, span)
+        runs = runs_of(read_reads(self._storage, self._entry, reads, verify=True))
+        return map(stored_again, runs) if MARK in self._entry.state.entry else runs
 
     def _change(self, group: int, rows: pa.Table) -> pa.Table:
         state, before = self._entry.state, rows.num_rows

@@ -15,15 +15,18 @@ from typing import Any
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, MissingDependencyError, SchemaMismatchError
-from statestore.model.handles import KeyedStateHandle, KeyedStateSlice
+from statestore.model.handles import KeyedStateHandle
+from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry
 from statestore.model.paths import KEY_GROUP
+from statestore.model.reads import reads_of
 from statestore.model.state import KeyedState
 from statestore.storage import Storage
 from statestore.table.hashing import key_groups
 from statestore.table.keyed import KeyedTarget, write_runs
+from statestore.table.merge import read_reads
 from statestore.table.runs import checked, null_key_error, null_keys, runs_of
-from statestore.table.scan import read_slices, restored_schema
+from statestore.table.scan import restored_schema
 from statestore.table.types import arrow_schema, schema_of_arrow
 
 __all__ = ["VIEW", "rewrite_by_sql"]
@@ -94,11 +97,11 @@ def _refuse_other_statements(duckdb: Any, connection: Any, sql: str) -> None:
 
 
 def _load(connection: Any, storage: Storage, entry: KeyedEntry) -> None:
-    """Copy the state into the database, without its key groups."""
-    whole = [KeyedStateSlice(handle, handle.key_groups, handle.rows) for handle in entry.handles]
+    """Copy the state, with its changes, into the database, without its key groups."""
+    reads = reads_of(entry, KeyGroupRange(0, entry.state.max_parallelism - 1))
     schema = arrow_schema(entry.state.schema)
     batches = (
-        batch.select(schema.names) for batch in read_slices(storage, entry, whole, verify=True)
+        batch.select(schema.names) for batch in read_reads(storage, entry, reads, verify=True)
     )
     _insert_all(connection, VIEW, schema, batches)
     for setting in _SETTINGS:

@@ -76,6 +76,7 @@ def checked(tables: Iterable[pa.Table], state: KeyedState) -> Iterator[pa.Table]
         rows = table.combine_chunks() if table.nbytes < _ONE_ARRAY_BYTES else table
         for batch in rows.to_batches():
             _refuse_null_entries(batch, state)
+            _refuse_null_times(batch, state)
         if not _strictly_ascends(rows, state):
             rows = in_order(rows, state)
             last: pa.RecordBatch | None = None
@@ -173,6 +174,20 @@ def _refuse_null_entries(batch: pa.RecordBatch, state: KeyedState) -> None:
                 f"{state} has rows whose {name!r} is null; it says which {state.kind} entry a row "
                 "is, so give every row a value"
             )
+
+
+def _refuse_null_times(batch: pa.RecordBatch, state: KeyedState) -> None:
+    if state.ttl is None or not batch.column(state.ttl.column).null_count:
+        return
+    if MARK in state.entry:  # what goes has no values
+        batch = batch.filter(pc.equal(batch.column(MARK), 0))
+    nulls = batch.column(state.ttl.column).null_count
+    if nulls:
+        raise InvalidArgumentError(
+            f"{nulls} rows of {state} have null in {state.ttl.column!r}, by which their time to "
+            "live goes; give every row a time, or leave the column out where the checkpoint's "
+            "clock may fill it"
+        )
 
 
 def _refuse_duplicates(batch: pa.RecordBatch, state: KeyedState) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from operator import itemgetter
@@ -13,21 +13,15 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.errors import DamagedFileError
-from statestore.model.digest import combine
 from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.model.manifest import KeyedEntry, OperatorEntry
 from statestore.storage import Storage
 from statestore.table.digest import row_hashes
 from statestore.table.elements import write_elements
-from statestore.table.groups import (
-    Rows,
-    group_digests,
-    read_groups,
-    sound_elements,
-    sound_groups,
-)
+from statestore.table.groups import Rows, group_digests, sound_elements, sound_groups
 from statestore.table.keyed import KeyedTarget, write_grouped
 from statestore.table.scan import placed, restored_schema
+from statestore.table.sound import exact_groups, whole_in_all
 from statestore.table.verify import FileCheck, check_file
 
 __all__ = [
@@ -43,10 +37,13 @@ __all__ = [
 
 @dataclass(frozen=True)
 class WholeGroup:
-    """A key group of a checkpoint whose rows are what was written: how many keys, and some."""
+    """A key group of a checkpoint whose rows are what was written: how many, how many keys, and
+    some. ``handle`` is the file that has all of it, None with changes, or without rows.
+    """
 
     group: int
     handle: KeyedStateHandle | None
+    rows: int
     keys: int
     examples: tuple[dict[str, Any], ...]
 
@@ -82,66 +79,58 @@ def whole_groups(
     damaged: Collection[str],
     limit: int,
 ) -> Iterator[WholeGroup]:
-    """Yield those of the wanted key groups that a checkpoint has whole, or without rows.
+    """Yield those of the wanted key groups that a checkpoint has whole, with their changes, or
+    without rows.
 
     Files named in ``damaged`` are passed over. ``limit`` is how many keys are shown, of all of them
     together.
     """
     left = set(wanted)
+    for group, handle, rows in _whole(storage, entry, left, damaged):
+        keys, examples = _keys(rows, entry.state.key, limit)
+        limit -= len(examples)
+        yield WholeGroup(group, handle, sum(batch.num_rows for batch in rows), keys, examples)
+    for group in sorted(left):
+        yield WholeGroup(group, None, 0, 0, ())
+
+
+def _whole(
+    storage: Storage, entry: KeyedEntry, left: set[int], damaged: Collection[str]
+) -> Iterator[tuple[int, KeyedStateHandle | None, Rows]]:
+    """Yield those of the key groups that have rows and are whole; ``left`` are in the end those
+    that have none.
+    """
+    if entry.layers:
+        whole = whole_in_all(storage, entry, left, damaged)
+        left &= whole
+        for group, rows in exact_groups(storage, entry, whole):
+            left.remove(group)
+            yield group, None, rows
+        return
     for handle in entry.handles:
         held = {group for group, _, _ in group_digests(handle)} & left
         left -= held
-        if not held or f"{entry.table.path}/{handle.path}" in damaged:
-            continue
-        for group, rows in sound_groups(storage, entry, handle, held):
-            keys, examples = _keys(rows, entry.state.key, limit)
-            limit -= len(examples)
-            yield WholeGroup(group, handle, keys, examples)
-    for group in sorted(left):
-        yield WholeGroup(group, None, 0, ())
+        if held and f"{entry.table.path}/{handle.path}" not in damaged:
+            for group, rows in sound_groups(storage, entry, handle, held):
+                yield group, handle, rows
 
 
 def rewrite_groups(
-    storage: Storage,
-    entry: KeyedEntry,
-    handle: KeyedStateHandle,
-    groups: Collection[int],
-    others: Sequence[tuple[KeyedEntry, Collection[int]]],
-    target: KeyedTarget,
+    storage: Storage, sources: Sequence[tuple[KeyedEntry, Collection[int]]], target: KeyedTarget
 ) -> tuple[KeyedStateHandle, ...]:
-    """Write key groups of a damaged file, and others of other checkpoints, as new files.
+    """Write key groups of some states, each with its changes, as new files of one state.
 
     Raises DamagedFileError when rows are not what they were found to be, or StorageError; then none
     of the new files is left.
     """
-    sources = [(entry, frozenset(groups)), *((one, frozenset(own)) for one, own in others)]
-    streams: list[Generator[tuple[int, Rows]]] = [
-        sound_groups(storage, entry, handle, sources[0][1])
-    ]
-    streams += [read_groups(storage, one, own) for one, own in sources[1:]]
-    schema = restored_schema(entry.state.schema)
+    streams = [exact_groups(storage, one, frozenset(own)) for one, own in sources]
+    schema = restored_schema(target.state.schema)
     with ExitStack() as stack:
         for stream in streams:  # when writing fails their files are closed here, and not later
             stack.callback(stream.close)
         merged = heapq.merge(*streams, key=itemgetter(0))
         batches = (placed(batch, group, schema) for group, rows in merged for batch in rows)
-        handles = write_grouped(batches, target)
-    wanted = [
-        (rows, digest)
-        for one, own in sources
-        for part in ([handle] if one is entry else one.handles)
-        for group, rows, digest in group_digests(part)
-        if group in own
-    ]
-    expected = sum(rows for rows, _ in wanted), combine(digest for _, digest in wanted)
-    if (sum(h.rows for h in handles), combine(h.digest for h in handles)) != expected:
-        for written in handles:
-            target.storage.delete(f"{target.folder}/{written.path}")
-        raise DamagedFileError(
-            f"the rows of {entry.state} in {storage.url}/{entry.table.path}/{handle.path} can be "
-            "read no more as they could a moment ago; salvage the checkpoint again"
-        )
-    return handles
+        return write_grouped(batches, target)
 
 
 def rewrite_elements(

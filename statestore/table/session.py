@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["default_settings", "java_home", "main", "spark_session"]
+__all__ = ["default_settings", "java_environment", "java_home", "main", "spark_session"]
 
 PACKAGES = "spark.jars.packages"
 _SOCKETS = "spark.python.unix.domain.socket.enabled"
@@ -86,7 +86,7 @@ def spark_session(
         builder = configure_spark_with_delta_pip(builder, wanted.split(",") if wanted else None)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    _set_environment(master)
+    java_environment(master)
     return _started(builder)
 
 
@@ -147,7 +147,7 @@ def _checked(spark: SparkSession, table_format: str) -> SparkSession:
     return spark
 
 
-def _set_environment(master: str) -> None:
+def java_environment(master: str) -> None:
     """Point Spark at its Java, and its Python workers at this interpreter."""
     # A JAVA_HOME that does not fit is replaced: Spark would fail on it with a stack trace.
     os.environ["JAVA_HOME"] = str(java_home())

@@ -12,7 +12,9 @@ No row passes through a Python function.
 from __future__ import annotations
 
 import pickle
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any
 
@@ -32,9 +34,10 @@ from statestore.model.keygroups import KeyGroupAssignment
 from statestore.model.paths import KEY_GROUP
 from statestore.model.schema import Schema, schema_from_json
 from statestore.model.state import KeyedState
-from statestore.table.keyed import KeyedTarget, write_grouped
+from statestore.table.against import Against
+from statestore.table.keyed import KeyedTarget, write_grouped, write_runs
 from statestore.table.packing import PACKED, keyed_batches, pack, unpack
-from statestore.table.runs import null_key_error
+from statestore.table.runs import null_key_error, runs_of
 from statestore.table.spark_hashing import check_spark_key
 from statestore.table.spark_worker import settle
 
@@ -46,6 +49,8 @@ __all__ = [
     "rows_known",
     "schema_of",
     "spark_schema",
+    "with_time",
+    "write_against",
     "write_keyed",
 ]
 
@@ -54,7 +59,14 @@ class _OutOfOrderError(Exception):
     """Placed rows do not come in order of key group, so they have to be sorted first."""
 
 
-Outcome = KeyedStateHandle | StateStoreError | _OutOfOrderError
+@dataclass(frozen=True)
+class _Compared:
+    """All key groups of a subtask were compared."""
+
+    subtask: int
+
+
+Outcome = KeyedStateHandle | StateStoreError | _OutOfOrderError | _Compared
 Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 _OUTCOME = "outcome binary"
@@ -145,6 +157,13 @@ def change_frame(
     return reduce(DataFrame.unionAll, parts)
 
 
+def with_time(df: DataFrame, column: str, kind: str, now_ms: int) -> DataFrame:
+    """Return the rows with one more column, a ``long`` or ``timestamp``, of one time."""
+    time = F.lit(now_ms).cast("long")
+    times = time if kind == "long" else F.timestamp_millis(time)
+    return df.select("*", times.alias(column))
+
+
 def write_keyed(
     df: DataFrame, parallelism: int, target: KeyedTarget
 ) -> tuple[KeyedStateHandle, ...]:
@@ -164,6 +183,34 @@ def write_keyed(
         packed = packed.repartitionById(parallelism, F.col("subtask"))
     in_order = packed.sortWithinPartitions("bundle")
     return _handles(_outcomes(in_order.mapInArrow(_write_packed(target), _OUTCOME)), target)
+
+
+def write_against(
+    df: DataFrame, parallelism: int, against: Against, target: KeyedTarget
+) -> tuple[KeyedStateHandle, ...]:
+    """Write what makes these rows of those that are stored, as changes, with ``parallelism`` tasks.
+
+    Each task has all key groups of a subtask, also those of which there are no rows any more.
+    Raises what :func:`write_keyed` raises, and MissingFileError or DamagedFileError.
+    """
+    state = against.state
+    rows = df.select(*(_column(name) for name in state.schema.names))
+    packed = rows.mapInArrow(_pack(replace(target, state=state), parallelism), _PACKED)
+    packed = packed.repartitionById(parallelism, F.col("subtask")).sortWithinPartitions("bundle")
+    task = _write_against(against, target, parallelism)
+    outcomes = _outcomes(packed.mapInArrow(task, _OUTCOME))
+    seen = {outcome.subtask for outcome in outcomes if isinstance(outcome, _Compared)}
+    unseen = [subtask for subtask in range(parallelism) if subtask not in seen]
+    if unseen and not any(isinstance(outcome, StateStoreError) for outcome in outcomes):
+        # Spark starts no task for rows of which it knows that there are none at all.
+        nothing = df.sparkSession.range(0, len(unseen), numPartitions=len(unseen))
+        task = _write_against(against, target, parallelism, unseen)
+        try:
+            outcomes += _outcomes(nothing.mapInArrow(task, _OUTCOME))
+        except BaseException:
+            _delete(outcomes, target)
+            raise
+    return _handles(outcomes, target)
 
 
 def _outcomes(written: DataFrame) -> list[Outcome]:
@@ -209,16 +256,51 @@ def _write_packed(target: KeyedTarget) -> Task:
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle()
-        errors: list[Outcome] = []
+        errors: list[StateStoreError] = []
+        rows = unpack(_sound(batches, errors), target.state)
+        yield _outcome(lambda: write_grouped(rows, target), errors)
 
-        def sound() -> Iterator[pa.RecordBatch]:
-            for batch in batches:
-                failed = pc.equal(batch.column(1), _ERROR)
-                errors.extend(map(pickle.loads, batch.column(2).filter(failed).to_pylist()))
-                if not errors:
-                    yield batch
+    return write
 
-        yield _outcome(lambda: write_grouped(unpack(sound(), target.state), target), errors)
+
+def _sound(
+    packed: Iterable[pa.RecordBatch], errors: list[StateStoreError]
+) -> Iterator[pa.RecordBatch]:
+    """Pass packed rows on until there is an error among them; collect the errors."""
+    for batch in packed:
+        failed = pc.equal(batch.column(1), _ERROR)
+        errors.extend(map(pickle.loads, batch.column(2).filter(failed).to_pylist()))
+        if not errors:
+            yield batch
+
+
+def _write_against(
+    against: Against, target: KeyedTarget, parallelism: int, unseen: Sequence[int] | None = None
+) -> Task:
+    """The task behind the exchange for all rows of a state; with ``unseen`` the task for subtasks
+    that have none.
+    """
+    state = against.state
+    assignment = KeyGroupAssignment(max_parallelism=state.max_parallelism, parallelism=parallelism)
+
+    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
+        subtask = _partition() if unseen is None else unseen[_partition()]
+        errors: list[StateStoreError] = []
+
+        def runs() -> Iterator[pa.Table]:
+            if unseen is None:
+                yield from runs_of(unpack(_sound(batches, errors), state))
+            else:
+                deque(batches, maxlen=0)
+            if errors:  # then these are not all rows, and the others have not gone
+                raise errors.pop()
+
+        def done() -> tuple[Outcome, ...]:
+            changes = against.changes(runs(), assignment.range_of(subtask))
+            return (*write_runs(changes, target), _Compared(subtask))
+
+        yield _outcome(done, errors)
 
     return write
 
@@ -235,11 +317,11 @@ def _write_placed(target: KeyedTarget, parallelism: int) -> Task:
 
 
 def _outcome(
-    write: Callable[[], tuple[KeyedStateHandle, ...]], errors: list[Outcome]
+    write: Callable[[], tuple[Outcome, ...]], errors: list[StateStoreError]
 ) -> pa.RecordBatch:
     """Return what came of a task, for the driver: its handles, and the errors it met."""
     try:
-        outcome = [*write(), *errors]
+        outcome: list[Outcome] = [*write(), *errors]
     except (StateStoreError, _OutOfOrderError) as error:  # raised on the driver, as itself
         outcome = [error, *errors]
     return pa.RecordBatch.from_pydict({"outcome": [pickle.dumps(outcome)]})
@@ -264,15 +346,19 @@ def _in_place(
 
 
 def _refuse_foreign(subtasks: Iterable[int], state: KeyedState, parallelism: int) -> None:
-    context = TaskContext.get()
-    assert context is not None  # this runs in a task
-    here = context.partitionId()
+    here = _partition()
     for subtask in subtasks:
         if subtask != here:
             raise InvalidArgumentError(
                 f"{state} is said to be placed, and Spark partition {here} has a row of a key "
                 f"group that belongs to subtask {subtask} of {parallelism}; leave out placed=True"
             )
+
+
+def _partition() -> int:
+    context = TaskContext.get()
+    assert context is not None  # this runs in a task
+    return context.partitionId()
 
 
 def _one_of(errors: list[StateStoreError], state: KeyedState) -> StateStoreError:

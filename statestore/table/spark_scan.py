@@ -39,6 +39,7 @@ class Read:
     entry: KeyedEntry
     per_subtask: tuple[StateReads, ...]
     verify: bool
+    now_ms: int | None = None
 
 
 def dataframe(
@@ -49,11 +50,13 @@ def dataframe(
     *,
     hosts: Sequence[str] = (),
     verify: bool = False,
+    now_ms: int | None = None,
 ) -> DataFrame:
     """Return a DataFrame whose Spark partition i holds the rows of ``per_subtask[i]``, in that
     order.
 
-    Spark is asked to run it on ``hosts[i]``, empty for anywhere; see
+    Rows that have expired by ``now_ms`` are left out, by the same clock in all tasks. Spark is
+    asked to run it on ``hosts[i]``, empty for anywhere; see
     :mod:`statestore.table.spark_locality`.
     """
     schema = spark_schema(entry.state.schema)
@@ -64,7 +67,8 @@ def dataframe(
         settle()
         for batch in batches:
             for subtask in batch.column(0).to_pylist():
-                for rows in read_reads(storage, entry, per_subtask[subtask], verify=verify):
+                reads = per_subtask[subtask]
+                for rows in read_reads(storage, entry, reads, verify=verify, now_ms=now_ms):
                     yield rows.cast(arrow)
 
     return numbers(spark, parallelism, hosts).mapInArrow(read, schema)
@@ -88,7 +92,7 @@ class SubtaskReader(DataSourceReader):
 
     def __init__(self, read: Read) -> None:
         """Keep the resolved read."""
-        self._read, self._verify = read, read.verify
+        self._read, self._verify, self._now_ms = read, read.verify, read.now_ms
         self._arrow = to_arrow_schema(spark_schema(read.entry.state.schema), timezone="UTC")
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -101,7 +105,8 @@ class SubtaskReader(DataSourceReader):
         settle()
         assert isinstance(partition, SubtaskPartition)
         storage, entry, reads = partition.storage, partition.entry, partition.reads
-        for rows in read_reads(storage, entry, reads, verify=self._verify):
+        verify, now_ms = self._verify, self._now_ms
+        for rows in read_reads(storage, entry, reads, verify=verify, now_ms=now_ms):
             yield rows.cast(self._arrow)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -83,13 +83,25 @@ def table_of_dicts(rows: Sequence[Mapping[str, Any]], schema: Schema | None) -> 
     kinds = arrow_schema(schema).types if schema is not None else [None] * len(names)
     arrays = []
     for name, kind in zip(names, kinds, strict=True):
+        values = [row.get(name) for row in rows]
+        if kind is not None and pa.types.is_integer(kind):
+            _refuse_fractions(name, values)
         try:
-            arrays.append(pa.array([row.get(name) for row in rows], kind))
+            arrays.append(pa.array(values, kind))
         except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
             raise InvalidArgumentError(
                 f"the values of {name!r} do not form a column of one type: {error}"
             ) from error
     return pa.table(arrays, names=names)
+
+
+def _refuse_fractions(name: str, values: Iterable[Any]) -> None:
+    """Arrow would cut them off."""
+    for value in values:
+        if isinstance(value, float) and not value.is_integer():
+            raise InvalidArgumentError(
+                f"{value!r} is no value of the column {name!r}, which holds whole numbers"
+            )
 
 
 def _stored(kind: pa.DataType, column: str) -> DataType:

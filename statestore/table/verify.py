@@ -16,7 +16,7 @@ One row group is in memory; a file of up to 32 MiB is read once, as a whole, a l
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,9 +26,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from statestore.errors import CorruptionError
+from statestore.model.changes import MARK
 from statestore.model.digest import digest_text
 from statestore.model.handles import GroupIndex, KeyedStateHandle, OperatorStateHandle
-from statestore.model.manifest import Entry, KeyedEntry
+from statestore.model.manifest import Entry, KeyedEntry, OperatorEntry
 from statestore.model.paths import KEY_GROUP
 from statestore.model.state import POSITION, SUBTASK, KeyedState, Layout, StateKind
 from statestore.storage import Storage
@@ -53,6 +54,14 @@ class FileCheck:
     handle: Handle
     first_row: int
     deep: bool
+
+    @property
+    def subject(self) -> Hashable:
+        """What is checked: two checks of one subject find the same."""
+        elements = (
+            (self.entry.counts, self.first_row) if isinstance(self.entry, OperatorEntry) else ()
+        )
+        return self.entry.table.path, self.handle, elements
 
 
 @dataclass(frozen=True)
@@ -125,7 +134,7 @@ class _KeyedRows:
         self._state, self._handle = state, handle
         placed = (KEY_GROUP,) if state.layout is Layout.RANGED else ()
         self._order = RowOrder((*placed, *state.identity))
-        self._elsewhere = self._null_keys = self._null_entries = 0
+        self._elsewhere = self._null_keys = self._null_entries = self._unmarked = 0
         self._counts = np.zeros(len(handle.key_groups), np.int64)
         self._digests = np.zeros(len(handle.key_groups), np.uint64)
 
@@ -140,8 +149,10 @@ class _KeyedRows:
         self._order.see(batch)
         without_key = null_keys(batch, state)
         self._null_keys += without_key
+        comes = self._coming(batch)
         if state.kind in (StateKind.LIST, StateKind.TIMERS):
-            self._null_entries += sum(batch.column(name).null_count for name in state.entry)
+            entry = (name for name in state.entry if name != MARK)
+            self._null_entries += sum(comes.column(name).null_count for name in entry)
         if without_key:  # these have no key group
             return
         groups = key_groups(
@@ -159,11 +170,24 @@ class _KeyedRows:
         self._counts += np.bincount(places, minlength=len(own))
         np.add.at(self._digests, places, hashes[~wrong])
 
+    def _coming(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that come: of changes not the deletes, which name what they delete and
+        have null elsewhere.
+        """
+        state = self._state
+        if MARK not in state.entry:
+            return batch
+        marks = np.asarray(pc.fill_null(batch.column(MARK), -1))
+        self._unmarked += int(((marks < 0) | (marks >= len(state.identity))).sum())
+        return batch.filter(pa.array(marks == 0))
+
     def flaws(self) -> Iterator[str]:
         if self._null_keys:
             yield f"{self._null_keys} of its rows have a null key"
         if self._null_entries:
             yield f"{self._null_entries} of its rows have a null entry column"
+        if self._unmarked:
+            yield f"{self._unmarked} of its rows neither come nor name what they delete"
         if self._elsewhere:
             yield f"{self._elsewhere} of its rows belong to other key groups by their key's hash"
         if not self._order.is_sorted:

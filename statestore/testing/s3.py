@@ -15,10 +15,8 @@ from __future__ import annotations
 import json
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -28,24 +26,16 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
-from statestore.errors import MissingDependencyError, StorageError
+from statestore.errors import MissingDependencyError
+from statestore.testing.process import free_ports, log_tail, running, wait_for
 
-__all__ = ["BUCKET", "S3Server", "free_ports", "s3_server"]
+__all__ = ["BUCKET", "S3Server", "s3_server"]
 
 BUCKET = "statestore-tests"
 START_SECONDS = 60
 STARTS = 3
 LOG, CONFIG = "weed.log", "s3.json"
 
-# Runs its arguments after the first; when its stdin closes, as it does however this process ends,
-# it removes the sockets that lie outside of the directory, and kills what it runs.
-_TIED_TO_US = """
-exec 3<&0
-sockets=$1; shift
-"$@" 3<&- & server=$!
-{ cat <&3 > /dev/null; rm -f $sockets; kill -9 $server; } 2> /dev/null &
-wait $server
-"""
 _SERVERS = ("master", "volume", "filer", "s3")
 # No proxy: the server is on this machine, whatever the environment says.
 _HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -101,17 +91,7 @@ def s3_server(directory: Path) -> Iterator[S3Server]:
                 yield server
                 return
         # Most likely somebody else took one of its ports just before it did.
-    log = (directory / LOG).read_text(errors="replace").splitlines()[-20:]
-    raise StorageError("\n".join(["the S3 server does not start:", *log]))
-
-
-def free_ports(number: int) -> tuple[int, ...]:
-    """Return ports of the loopback address on which nobody listens."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
-    ports = tuple(some.getsockname()[1] for some in sockets)
-    for some in sockets:
-        some.close()
-    return ports
+    raise log_tail(directory / LOG, "the S3 server")
 
 
 @contextmanager
@@ -127,19 +107,10 @@ def _running(weed: str, directory: Path) -> Iterator[tuple[subprocess.Popen[byte
     (directory / "data").mkdir(parents=True, exist_ok=True)
     (directory / CONFIG).touch(mode=0o600)
     (directory / CONFIG).write_text(json.dumps(_users(server)))
-    sockets = " ".join(f"/tmp/seaweedfs-{name}-grpc-{port}.sock" for name, port in grpc.items())
-    command = ["sh", "-c", _TIED_TO_US, "sh", sockets, weed, *_arguments(ports, grpc)]
-    with (directory / LOG).open("wb") as log:
-        process = subprocess.Popen(
-            command, cwd=directory, stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT
-        )
-    assert process.stdin is not None
-    try:
+    sockets = [f"/tmp/seaweedfs-{name}-grpc-{port}.sock" for name, port in grpc.items()]
+    command = [weed, *_arguments(ports, grpc)]
+    with running(command, directory=directory, log=LOG, removes=sockets) as process:
         yield process, server
-    finally:
-        # Not asked to end, but killed: nothing that it wrote is needed any more.
-        process.stdin.close()
-        process.wait(timeout=30)
 
 
 def _arguments(ports: dict[str, int], grpc: dict[str, int]) -> list[str]:
@@ -165,17 +136,13 @@ def _is_ready(process: subprocess.Popen[bytes], server: S3Server) -> bool:
     """Wait until the server has its bucket, room for a first object, and answers; False: ended."""
     first = f"{server.filer}/buckets/{server.bucket}/first"
     waits = [("PUT", first), ("DELETE", first), ("GET", f"{server.endpoint}/healthz")]
-    deadline = time.monotonic() + START_SECONDS
-    while process.poll() is None and time.monotonic() < deadline:
-        try:
-            server.make_bucket(server.bucket)
-            for method, url in waits:
-                _request(method, url)
-        except OSError:  # refused, or not yet (5xx)
-            time.sleep(0.05)
-        else:
-            return True
-    return False
+
+    def ask() -> None:
+        server.make_bucket(server.bucket)
+        for method, url in waits:
+            _request(method, url)
+
+    return wait_for(process, ask, seconds=START_SECONDS)  # refused, or not yet (5xx)
 
 
 def _request(method: str, url: str) -> None:

@@ -45,7 +45,7 @@ def every_error(kind: type[StateStoreError] = StateStoreError) -> Iterator[type[
 
 def test_the_verbs() -> None:
     wanted = (
-        "config copy decide demo diff edit expire gc get list pin plan purge query "
+        "compact config copy decide demo diff edit expire gc get list pin plan purge query "
         "restore salvage savepoint show unpin verify"
     )
     assert wanted.split() == VERBS
@@ -124,7 +124,7 @@ def test_every_error_leaves_with_its_code(
     ("arguments", "code", "message"),
     [
         (["lst"], 2, "no command 'lst'; did you mean 'list'?\nTry: statestore --help"),
-        (["xyz"], 2, "no command 'xyz'; there is config, copy, decide, demo, "),
+        (["xyz"], 2, "no command 'xyz'; there is compact, config, copy, decide, "),
         (["list"], 2, "no store is named: give --store URL, or set STATESTORE_URI\nTry: "),
         (["list", "--sture", "x"], 2, "no such option '--sture'"),
         (["list", "x", "--store", "fraud"], 2, "got unexpected extra argument (x)\nTry: "),

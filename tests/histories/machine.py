@@ -21,7 +21,7 @@ from unittest.mock import patch
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from statestore.commands import snapshot
+from statestore.commands import commit
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import (
     CheckpointNotFoundError,
@@ -67,7 +67,7 @@ class Histories(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory(prefix="histories-", dir=memory)
         self.world = World(Path(self.folder.name))
         # Manifests say when they were made: by the clock of the history.
-        self.clock = patch.object(snapshot, "time", self.world)
+        self.clock = patch.object(commit, "time", self.world)
         self.clock.start()
         self.stores: dict[int, tuple[StateStore, FaultyStorage]] = {}
         self.owner: int | None = None
@@ -158,7 +158,11 @@ class Histories(RuleBasedStateMachine):
             made = store.snapshot(parallelism=parallelism)
             self.owner = writer
             made.__enter__()
-            keyed = made.keyed("users", "totals", rows, key="user", max_parallelism=2)
+            if number % 4 == 1:
+                keyed = made.keyed("users", "totals", rows, key="user", max_parallelism=2)
+            else:
+                keyed = made.keyed("users", "totals", key="user", max_parallelism=2)
+                keyed = keyed.changes_against("latest", rows)
             offsets = made.split("source", "offsets", lists)
         except CommitConflictError:
             assert self.owner != writer

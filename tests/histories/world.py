@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 from statestore.catalog import Catalog
 from statestore.commands.mark import files_of
+from statestore.model.compaction import CompactionRule
 from statestore.model.paths import (
     KEY_GROUP,
     STORE_FILE,
@@ -27,6 +28,8 @@ __all__ = ["HOUR", "MINIMUM_AGE", "ClockedStorage", "Interrupted", "May", "World
 
 HOUR = 3_600_000
 MINIMUM_AGE = 24 * HOUR
+# Changes of three rows stay in layers for a while.
+COMPACTION = CompactionRule(merge_layers=2, share=1.5, most_share=2)
 
 
 class ClockedStorage(LocalStorage):
@@ -106,7 +109,9 @@ class World:
 
     def store(self, storage: Storage | None = None) -> StateStore:
         """Return the store as another process opens it, over a storage of its own."""
-        store = StateStore.over(storage or self.storage, table_format="parquet")
+        store = StateStore.over(
+            storage or self.storage, table_format="parquet", compaction=COMPACTION
+        )
         store._now_ms = lambda: self.storage.now_ms
         return store
 

@@ -19,7 +19,8 @@ import pytest
 from statestore import StateStore
 from statestore.errors import InvalidArgumentError, StorageError, StoreNotFoundError
 from statestore.storage import S3Storage
-from statestore.testing.s3 import S3Server, free_ports
+from statestore.testing.process import free_ports
+from statestore.testing.s3 import S3Server
 from tests.services.secrecy import failure, shown
 
 Options = dict[str, Any]

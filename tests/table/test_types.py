@@ -97,3 +97,12 @@ def test_values_without_a_common_type_are_refused(values: list[Any]) -> None:
     """The message names the column."""
     with pytest.raises(InvalidArgumentError, match="values of 'a' do not form a column"):
         table_of_dicts([{"a": value} for value in values], None)
+
+
+@pytest.mark.parametrize("value", [1.5, float("nan"), float("inf")])
+def test_a_fraction_is_not_cut_off(value: float) -> None:
+    """Arrow itself makes 1 of 1.5 when it is told that the column holds whole numbers."""
+    schema = Schema((Field("a", "long"),))
+    assert table_of_dicts([{"a": 2.0}], schema).to_pylist() == [{"a": 2}]
+    with pytest.raises(InvalidArgumentError, match="no value of the column 'a'"):
+        table_of_dicts([{"a": 1}, {"a": value}], schema)

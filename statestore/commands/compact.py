@@ -1,0 +1,266 @@
+"""Compact: changes of kept state folded into its base offline, as a new checkpoint.
+
+A job does the same in the background of its own snapshots (``compaction.py``). Files are written
+anew beside the old ones, which older checkpoints name still.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from statestore.commands.derive import Deriver, refuse_older
+from statestore.commands.edit import carry_others
+from statestore.commands.snapshot import CheckpointWriter
+from statestore.errors import InvalidArgumentError, StateNotFoundError
+from statestore.model.changes import live_rows, live_without
+from statestore.model.compaction import (
+    CompactionRule,
+    Span,
+    layers_to_merge,
+    spans_of,
+    spans_to_fold,
+)
+from statestore.model.keygroups import KeyGroupRange
+from statestore.model.manifest import KeyedEntry, Layer, Manifest
+from statestore.table.compact import Compactor
+
+__all__ = ["CompactReport", "CompactRequest", "CompactedState", "compact"]
+
+_RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompactRequest:
+    """What is to be compacted: which states, which key groups, by which rule or everything.
+
+    ``key_groups`` is a KeyGroupRange, or a text as ``0-31`` or ``7``.
+    """
+
+    uid: str | None = None
+    name: str | None = None
+    key_groups: Any = None
+    everything: bool = False
+    rule: CompactionRule
+
+    @property
+    def only(self) -> KeyGroupRange | None:
+        """The key groups that are asked for, None for all; InvalidArgumentError for no range."""
+        wanted = self.key_groups
+        if wanted is None or isinstance(wanted, KeyGroupRange):
+            return wanted
+        match = _RANGE.fullmatch(wanted) if isinstance(wanted, str) else None
+        if match is None:
+            raise InvalidArgumentError(f"{wanted!r} is no range of key groups; write 0-31, or 7")
+        return KeyGroupRange(int(match[1]), int(match[2] or match[1]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompactedState:
+    """A state before and after; in a dry run ``files_after`` and ``size_bytes_after`` are None.
+
+    ``spans`` are the key groups whose changes are in the base now, and ``rows_read`` the rows of
+    base and changes that were read for it, and for layers that were merged.
+    """
+
+    uid: str
+    state: str
+    layers_before: int
+    layers_after: int
+    files_before: int
+    files_after: int | None
+    size_bytes_before: int
+    size_bytes_after: int | None
+    rows_read: int
+    spans: tuple[KeyGroupRange, ...]
+    merged_layers: int
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether there was anything to compact."""
+        return bool(self.spans or self.merged_layers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompactReport:
+    """What was compacted, or with ``dry_run`` would be: the states that have layers.
+
+    ``new_checkpoint_id`` is None in a dry run, and when there was nothing to compact.
+    """
+
+    store: str
+    checkpoint_id: int
+    new_checkpoint_id: int | None
+    dry_run: bool
+    everything: bool
+    states: tuple[CompactedState, ...]
+
+    @property
+    def is_compact(self) -> bool:
+        """Whether nothing was to be done."""
+        return not any(state.is_changed for state in self.states)
+
+
+def compact(
+    deriver: Deriver,
+    wanted: CompactRequest,
+    *,
+    checkpoint: int | str,
+    dry_run: bool,
+    now_ms: int | None,
+    progress: Callable[[int, int], None],
+) -> CompactReport:
+    """Make a new checkpoint like one that is kept, with changes folded and layers merged.
+
+    When there is nothing to do nothing is written, and no writer replaced. Raises
+    CheckpointNotFoundError, StateNotFoundError, InvalidArgumentError, CorruptionError for a file
+    that is not what was written, CommitConflictError, or StorageError; then nothing is visible.
+    """
+    catalog, only = deriver.catalog, wanted.only
+    manifest = catalog.load(checkpoint)
+    plans = [_Plan.of(entry, wanted, only) for entry in _chosen(manifest, wanted)]
+    done = [plan.entry for plan in plans]
+    new = None
+    if any(plan.steps for plan in plans) and not dry_run:
+        with deriver.begin(manifest) as writer:
+            refuse_older(catalog, checkpoint, manifest)
+            number, _ = writer.planned
+            compactor = Compactor(catalog.storage, number, deriver.parquet, now_ms)
+            done = _compacted(compactor, plans, writer, progress)
+            carry_others(writer, manifest, {(one.state.uid, one.state.name) for one in done})
+            writer.say_origin(_origin(manifest, wanted, plans))
+        new = writer.id
+    return CompactReport(
+        store=catalog.storage.url,
+        checkpoint_id=manifest.checkpoint_id,
+        new_checkpoint_id=new,
+        dry_run=dry_run,
+        everything=wanted.everything,
+        states=tuple(
+            plan.report(None if dry_run else entry) for plan, entry in zip(plans, done, strict=True)
+        ),
+    )
+
+
+def _chosen(manifest: Manifest, wanted: CompactRequest) -> list[KeyedEntry]:
+    """Return the states with layers that are asked for; StateNotFoundError when none is there."""
+    if wanted.uid is not None and wanted.name is not None:
+        manifest.keyed_entry(wanted.uid, wanted.name)
+    named = [
+        entry
+        for entry in manifest.keyed
+        if wanted.uid in (None, entry.state.uid) and wanted.name in (None, entry.state.name)
+    ]
+    if not named and (wanted.uid, wanted.name) != (None, None):
+        what = f"operator {wanted.uid!r}" if wanted.name is None else f"state {wanted.name!r}"
+        there = ", ".join(str(entry.state) for entry in manifest.keyed) or "none"
+        raise StateNotFoundError(
+            f"checkpoint {manifest.checkpoint_id} has no keyed state of {what}; it has {there}"
+        )
+    ages = wanted.everything  # then rows that have expired go from key groups without changes too
+    return [entry for entry in named if entry.layers or (ages and entry.state.ttl is not None)]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is done with a state: spans folded, then its newest layers merged."""
+
+    entry: KeyedEntry
+    spans: tuple[Span, ...]
+    merged: int
+    left: tuple[Layer, ...]
+    rows_read: int
+
+    @classmethod
+    def of(cls, entry: KeyedEntry, wanted: CompactRequest, only: KeyGroupRange | None) -> _Plan:
+        ages = wanted.everything and entry.state.ttl is not None
+        known = [span for span in spans_of(entry) if span.changed_rows or (ages and span.rows)]
+        if not wanted.everything:
+            by_rule = spans_to_fold(entry, wanted.rule)
+            known = [span for span in known if span.key_groups in by_rule]
+        spans = [span for span in known if only is None or span.key_groups.intersect(only)]
+        folded = [span.key_groups for span in spans]
+        left = [one for layer in entry.layers if (one := live_without(layer, folded)) is not None]
+        merged = 0
+        if only is None and not wanted.everything:
+            merged = layers_to_merge(replace(entry, layers=tuple(left)), wanted.rule)
+        merging = left[len(left) - merged :]
+        rows = sum(span.rows + span.changed_rows for span in spans)
+        rows += sum(_live_rows(layer) for layer in merging)
+        if merged:
+            left = [*left[:-merged], left[-1]]
+        return cls(entry, tuple(spans), merged, tuple(left), rows)
+
+    @property
+    def steps(self) -> int:
+        """How much is to be done."""
+        return len(self.spans) + (self.merged > 0)
+
+    def report(self, after: KeyedEntry | None) -> CompactedState:
+        return CompactedState(
+            uid=self.entry.state.uid,
+            state=self.entry.state.name,
+            layers_before=len(self.entry.layers),
+            layers_after=len(self.left if after is None else after.layers),
+            files_before=self.entry.files,
+            files_after=None if after is None else after.files,
+            size_bytes_before=self.entry.size_bytes,
+            size_bytes_after=None if after is None else after.size_bytes,
+            rows_read=self.rows_read,
+            spans=tuple(span.key_groups for span in self.spans),
+            merged_layers=self.merged,
+        )
+
+
+def _live_rows(layer: Layer) -> int:
+    return live_rows(layer, KeyGroupRange(0, layer.entry.state.max_parallelism - 1))
+
+
+def _compacted(
+    compactor: Compactor,
+    plans: Sequence[_Plan],
+    writer: CheckpointWriter,
+    progress: Callable[[int, int], None],
+) -> list[KeyedEntry]:
+    """Compact states one after another, a span at a time, and give them to the checkpoint."""
+    total, count, done = sum(plan.steps for plan in plans), 0, []
+    progress(0, total)
+    try:
+        for plan in plans:
+            entry = plan.entry
+            for span in plan.spans:
+                entry = compactor.fold(entry, [span.key_groups])
+                count += 1
+                progress(count, total)
+            if plan.merged:
+                entry = compactor.merge(entry, plan.merged)
+                count += 1
+                progress(count, total)
+            done.append(entry)
+    except BaseException as error:
+        compactor.forget(error)
+        raise
+    writer.carry_written(done, compactor.new)
+    return done
+
+
+def _origin(manifest: Manifest, wanted: CompactRequest, plans: Sequence[_Plan]) -> dict[str, Any]:
+    """Return what the new manifest says of it."""
+    return {
+        "command": "compact",
+        "checkpoint": manifest.checkpoint_id,
+        "everything": wanted.everything,
+        "states": [
+            {
+                "uid": plan.entry.state.uid,
+                "state": plan.entry.state.name,
+                "layers": len(plan.entry.layers),
+                "folded": [[one.key_groups.first, one.key_groups.last] for one in plan.spans],
+                "merged": plan.merged,
+            }
+            for plan in plans
+            if plan.steps
+        ],
+    }

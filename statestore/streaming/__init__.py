@@ -1,0 +1,9 @@
+"""Structured Streaming with its state in a store: :class:`StatefulQuery`, and state the other way,
+from a store into Spark's own: :func:`initial_state`.
+"""
+
+from statestore.streaming.by_key import by_key
+from statestore.streaming.initial import initial_state
+from statestore.streaming.query import Changes, StatefulQuery
+
+__all__ = ["Changes", "StatefulQuery", "by_key", "initial_state"]

@@ -1,0 +1,134 @@
+"""A Spark standalone cluster on this machine, for tests: a master and workers, from pyspark.
+
+::
+
+    with spark_cluster(directory, workers=2) as cluster:
+        subprocess.run([cluster.submit, "--master", cluster.master, "job.py"], …)
+
+Each is a process of its own, on the loopback address; all are killed when the block ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from statestore.table.session import java_home
+from statestore.testing.jars import spark_home
+from statestore.testing.process import free_ports, log_tail, running, wait_for
+
+__all__ = ["SparkCluster", "spark_cluster"]
+
+START_SECONDS = 60
+STARTS = 3
+_HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+_DEPLOY = "org.apache.spark.deploy"
+
+
+@dataclass(frozen=True)
+class SparkCluster:
+    """A cluster that runs: its URL, the command that submits to it, and what that needs to be run
+    with.
+    """
+
+    master: str
+    submit: str
+    environment: dict[str, str]
+    ui: str
+
+    def state(self) -> dict[str, Any]:
+        """Return what the master says of workers and applications; OSError when it is gone."""
+        with _HTTP.open(f"{self.ui}/json/", timeout=10) as answer:
+            found: dict[str, Any] = json.loads(answer.read())
+        return found
+
+    def executors(self) -> tuple[int, ...]:
+        """Return the process ids of the executors of this cluster that run now."""
+        own = [f"spark://Worker@{each['host']}:{each['port']}" for each in self.state()["workers"]]
+        listed = subprocess.run(
+            ["ps", "-eo", "pid=,args="], capture_output=True, text=True, check=True
+        )
+        return tuple(
+            int(line.split(maxsplit=1)[0])
+            for line in listed.stdout.splitlines()
+            if "CoarseGrainedExecutorBackend" in line and any(url in line.split() for url in own)
+        )
+
+
+@contextmanager
+def spark_cluster(
+    directory: Path, *, workers: int = 2, cores: int = 1, memory: str = "1g"
+) -> Iterator[SparkCluster]:
+    """Run a master and workers until the block ends; StorageError with the end of a log."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for _ in range(STARTS):
+        with ExitStack() as stack:
+            cluster = _started(stack, directory, workers, cores, memory)
+            if cluster is not None:
+                yield cluster
+                return
+        # Most likely somebody else took one of its ports just before it did.
+    raise log_tail(directory / "master.log", "the Spark cluster")
+
+
+def _started(
+    stack: ExitStack, directory: Path, workers: int, cores: int, memory: str
+) -> SparkCluster | None:
+    port, ui = free_ports(2)
+    cluster = SparkCluster(
+        master=f"spark://127.0.0.1:{port}",
+        submit=str(spark_home() / "bin" / "spark-submit"),
+        environment=_environment(),
+        ui=f"http://127.0.0.1:{ui}",
+    )
+    spark_class = str(spark_home() / "bin" / "spark-class")
+    master = ["--host", "127.0.0.1", "--port", str(port), "--webui-port", str(ui)]
+    process = stack.enter_context(
+        running(
+            [spark_class, f"{_DEPLOY}.master.Master", *master],
+            directory=directory,
+            log="master.log",
+            environment=cluster.environment,
+        )
+    )
+    if not wait_for(process, cluster.state, seconds=START_SECONDS):
+        return None
+    for number in range(workers):
+        work = directory / f"worker-{number}"
+        arguments = ["--host", "127.0.0.1", "--cores", str(cores), "--memory", memory]
+        places = ["--webui-port", str(free_ports(1)[0]), "--work-dir", str(work)]
+        command = [spark_class, f"{_DEPLOY}.worker.Worker", *arguments, *places, cluster.master]
+        process = stack.enter_context(
+            running(
+                command,
+                directory=directory,
+                log=f"worker-{number}.log",
+                environment=cluster.environment,
+            )
+        )
+
+    def has_workers() -> None:
+        if len(cluster.state()["workers"]) < workers:
+            raise OSError("not all workers are there yet")
+
+    return cluster if wait_for(process, has_workers, seconds=START_SECONDS) else None
+
+
+def _environment() -> dict[str, str]:
+    """Return what master, workers and spark-submit need to find Spark, Java and this Python."""
+    return {
+        **os.environ,
+        "SPARK_HOME": str(spark_home()),
+        "JAVA_HOME": str(java_home()),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_NO_DAEMONIZE": "1",
+    }

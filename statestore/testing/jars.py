@@ -1,0 +1,114 @@
+"""Jars of servers and of Spark's connectors, from their published packages, for tests.
+
+Spark's own resolver fetches them, so nothing else need be installed. Each set is kept in a folder
+of this Python environment, and fetched once: ``python -m statestore.testing.jars`` fetches all.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from pyspark import SparkConf
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
+
+from statestore.errors import MissingDependencyError
+from statestore.table.session import java_environment
+
+__all__ = [
+    "BROKER",
+    "CONNECTOR",
+    "KAFKA_VERSION",
+    "TOKEN_PROVIDER",
+    "JarSet",
+    "jars_of",
+    "spark_home",
+]
+
+KAFKA_VERSION = "4.1.0"
+
+
+@dataclass(frozen=True)
+class JarSet:
+    """Packages that are resolved together: a folder's name, Maven coordinates, what is left out.
+
+    ``wanted`` are beginnings of the names of those jars that are used; all of them when empty.
+    """
+
+    name: str
+    packages: tuple[str, ...]
+    excluded: tuple[str, ...] = ()
+    wanted: tuple[str, ...] = ()
+
+
+BROKER = JarSet(
+    f"kafka-{KAFKA_VERSION}",
+    (f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}", "org.slf4j:slf4j-simple:1.7.36"),
+)
+# The connector names a token provider of its own version, which is not in every repository; with
+# plain text the one before it does as well. So the two are resolved apart, and put together.
+CONNECTOR = JarSet(
+    "spark-kafka-4.2.0",
+    ("org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",),
+    ("org.apache.spark:spark-token-provider-kafka-0-10_2.13",),
+    ("org.apache.spark_spark-sql-kafka", "org.apache.kafka_kafka-clients", "org.apache.commons_"),
+)
+TOKEN_PROVIDER = JarSet(
+    "spark-kafka-token-provider-4.1.0-preview1",
+    ("org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.1.0-preview1",),
+    wanted=("org.apache.spark_spark-token-provider",),
+)
+
+
+def jars_of(jars: JarSet) -> tuple[Path, ...]:
+    """Return the jars of a set, fetched the first time; MissingDependencyError without them."""
+    folder = Path(sys.prefix) / "share" / "statestore" / jars.name
+    done = folder / "complete"
+    if not done.exists():
+        _fetch(jars, folder)
+        done.touch()
+    found = sorted((folder / "jars").glob("*.jar"))
+    return tuple(jar for jar in found if not jars.wanted or jar.name.startswith(jars.wanted))
+
+
+def spark_home() -> Path:
+    """Return the folder of the Spark that this environment's pyspark brings."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise MissingDependencyError("Spark is needed here: pip install pyspark")
+    return Path(spec.origin).parent
+
+
+def _fetch(jars: JarSet, folder: Path) -> None:
+    java_environment("local")
+    settings = {
+        "spark.jars.packages": ",".join(jars.packages),
+        "spark.jars.excludes": ",".join(jars.excluded),
+        "spark.jars.ivy": str(folder),
+    }
+    conf = SparkConf(loadDefaults=False).setAll([*settings.items()])
+    try:
+        gateway = launch_gateway(conf)  # type: ignore[no-untyped-call]
+    except PySparkRuntimeError as error:
+        raise MissingDependencyError(
+            f"the jars of {', '.join(jars.packages)} could not be fetched: check the network"
+        ) from error
+    gateway.shutdown()
+
+
+def main() -> int:
+    """Fetch all sets; return the exit code."""
+    try:
+        for jars in (BROKER, CONNECTOR, TOKEN_PROVIDER):
+            print(f"{jars.name}: {len(jars_of(jars))} jars")
+    except MissingDependencyError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,88 @@
+"""Servers for tests: processes of this machine that end with ours, however that ends."""
+
+from __future__ import annotations
+
+import shlex
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from statestore.errors import StorageError
+
+__all__ = ["free_ports", "log_tail", "running", "wait_for"]
+
+# Runs its arguments after the first; when its stdin closes, as it does however this process ends,
+# it runs the first, and kills what it runs.
+_TIED_TO_US = """
+exec 3<&0
+at_end=$1; shift
+"$@" 3<&- & server=$!
+{ cat <&3 > /dev/null; eval "$at_end"; kill -9 $server; } 2> /dev/null &
+wait $server
+"""
+
+
+def free_ports(number: int) -> tuple[int, ...]:
+    """Return ports of the loopback address on which nobody listens."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
+    ports = tuple(some.getsockname()[1] for some in sockets)
+    for some in sockets:
+        some.close()
+    return ports
+
+
+@contextmanager
+def running(
+    command: Sequence[str],
+    *,
+    directory: Path,
+    log: str,
+    removes: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a server in ``directory`` until the block ends, its output in the file ``log`` there.
+
+    It is not asked to end, but killed, and then the files in ``removes`` are deleted.
+    """
+    at_end = f"rm -f {shlex.join(removes)}"
+    with (directory / log).open("wb") as output:
+        process = subprocess.Popen(
+            ["sh", "-c", _TIED_TO_US, "sh", at_end, *command],
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+    assert process.stdin is not None
+    try:
+        yield process
+    finally:
+        process.stdin.close()
+        process.wait(timeout=30)
+
+
+def wait_for(
+    process: subprocess.Popen[bytes], is_ready: Callable[[], object], *, seconds: float
+) -> bool:
+    """Ask until a server is ready, which is when asking raises no OSError; False when it has ended,
+    or the time is over.
+    """
+    deadline = time.monotonic() + seconds
+    while process.poll() is None and time.monotonic() < deadline:
+        try:
+            is_ready()
+        except OSError:
+            time.sleep(0.05)
+        else:
+            return True
+    return False
+
+
+def log_tail(path: Path, what: str) -> StorageError:
+    """Return the error that says that a server does not start, with the end of its log."""
+    lines = path.read_text(errors="replace").splitlines()[-20:]
+    return StorageError("\n".join([f"{what} does not start:", *lines]))

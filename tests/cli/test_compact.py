@@ -1,0 +1,75 @@
+"""``statestore compact``: what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from statestore import StateStore
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def layered(filled: Path, tmp_path: Path) -> Path:
+    """A copy of the store with a third checkpoint, in which one total changed."""
+    folder = Path(shutil.copytree(filled, tmp_path / "layered"))
+    store = StateStore.open(str(folder), table_format="parquet", compaction=None)
+    second = store.manifest(2)
+    with store.snapshot(parallelism=4, graph=second.graph) as checkpoint:
+        checkpoint.keyed("totals-by-user", "totals", key="user_id").changes(
+            [{"user_id": "u3", "total": 7}]
+        )
+        for entry in second.entries:
+            if (entry.state.uid, entry.state.name) != ("totals-by-user", "totals"):
+                checkpoint.carry(entry)
+    return folder
+
+
+def test_all_changes_are_folded_into_a_new_checkpoint(run: Run, layered: Path) -> None:
+    done = run("compact", "--all", "--dry-run", "--store", layered)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"would compact checkpoint 3 of {layered}\n")
+    done = run("compact", "latest", "--all", "--store", layered)
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"compacted checkpoint 3 of {layered}: checkpoint 4"
+    (line,) = (line for line in lines if "totals-by-user" in line)
+    assert "1 -> 0" in line
+    assert "1 span " in line
+    store = StateStore.open(str(layered))
+    assert store.manifest().keyed_entry("totals-by-user", "totals").layers == ()
+    keyed = store.restore(parallelism=2).keyed("totals-by-user", "totals")
+    assert [row["total"] for row in keyed.get("u3")] == [7]
+    done = run("compact", "--all", "--store", layered)
+    assert "no state has layers of changes" in done.stdout
+    assert store.checkpoints() == (1, 2, 3, 4)
+
+
+def test_as_json(run: Run, layered: Path) -> None:
+    arguments = ("compact", "--all", "--state", "totals", "--store", layered, "--output", "json")
+    document = json.loads(run(*arguments, "--dry-run").stdout)
+    assert (document["id"], document["new_id"], document["dry_run"]) == (3, None, True)
+    assert (document["compact"], document["states"][0]["files_after"]) == (False, None)
+    document = json.loads(run(*arguments).stdout)
+    (state,) = document["states"]
+    assert (document["id"], document["new_id"], document["everything"]) == (3, 4, True)
+    assert (state["operator"], state["state"]) == ("totals-by-user", "totals")
+    assert (state["layers_before"], state["layers_after"], state["merged_layers"]) == (1, 0, 0)
+    (span,) = state["spans"]
+    assert span["first"] <= span["last"]
+    assert state["files_before"] == state["files_after"] + 1
+    document = json.loads(run(*arguments).stdout)
+    assert (document["compact"], document["new_id"], document["states"]) == (True, None, [])
+
+
+def test_what_cannot_be_compacted(run: Run, layered: Path) -> None:
+    assert run("compact", "9", "--store", layered).exit_code == 10
+    assert run("compact", "--operator", "nobody", "--store", layered).exit_code == 10
+    done = run("compact", "--key-groups", "7-x", "--store", layered)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "'7-x' is no range of key groups" in done.stderr

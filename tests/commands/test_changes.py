@@ -1,0 +1,382 @@
+"""Incremental checkpoints: what is written, what a restore makes of it, and what is refused."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from statestore import StateStore
+from statestore.commands import changes as changes_command
+from statestore.errors import (
+    CheckpointNotFoundError,
+    DuplicateKeyError,
+    InvalidArgumentError,
+    MalformedManifestError,
+    NullKeyError,
+    ParallelismError,
+    SchemaMismatchError,
+    StateNotFoundError,
+    StorageError,
+)
+from statestore.model.compaction import CompactionRule
+from statestore.model.paths import manifest_path
+from statestore.table.compact import Compactor
+from statestore.table.digest import rows_digest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from statestore.model.manifest import KeyedEntry
+
+ROWS = {f"u{i}": i for i in range(40)}
+FOLD_ALL = CompactionRule(share=0, most_share=0)
+
+
+def table(rows: Mapping[str, int | None]) -> pa.Table:
+    values = pa.array([*rows.values()], pa.int64())
+    return pa.table({"k": pa.array([*rows], pa.string()), "v": values})
+
+
+def keys(*names: str) -> list[dict[str, str]]:
+    return [{"k": name} for name in names]
+
+
+def opened(tmp_path: Path, rule: CompactionRule | None = None) -> StateStore:
+    return StateStore.open(str(tmp_path / "store"), table_format="parquet", compaction=rule)
+
+
+def full(store: StateStore, rows: dict[str, Any] = ROWS) -> None:
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.keyed("u", "s", table(rows), key="k", max_parallelism=16)
+
+
+def change(store: StateStore, *given: Any, **options: Any) -> KeyedEntry:
+    with store.snapshot(parallelism=2) as checkpoint:
+        entry: KeyedEntry = checkpoint.keyed("u", "s", key="k").changes(*given, **options)
+    return entry
+
+
+def content(store: StateStore, checkpoint: int | str = "latest") -> dict[str, Any]:
+    """Return the state, whose digest must be that of its rows."""
+    keyed = store.restore(checkpoint=checkpoint, parallelism=3).keyed("u", "s")
+    rows = pa.concat_tables([keyed.subtask(i).read_all() for i in range(3)])
+    assert keyed.digest == rows_digest(rows.drop_columns(["key_group"]))
+    found = {row["k"]: row["v"] for row in rows.to_pylist()}
+    assert len(found) == rows.num_rows
+    return found
+
+
+def files(tmp_path: Path) -> set[str]:
+    return {str(path) for path in (tmp_path / "store" / "operators").rglob("*.parquet")}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> StateStore:
+    store = opened(tmp_path)
+    full(store)
+    return store
+
+
+# --- what it does ---------------------------------------------------------------------------------
+
+
+def test_only_changes_are_written(store: StateStore, tmp_path: Path) -> None:
+    before = files(tmp_path)
+    entry = change(store, table({"u1": 100, "new": 7}), keys("u2", "nobody"))
+    (layer,) = entry.layers
+    assert entry.handles == store.manifest(1).keyed[0].handles
+    assert len(files(tmp_path) - before) == len(layer.entry.handles) == 1
+    assert layer.entry.rows == 4
+    wanted = {k: v for k, v in ROWS.items() if k != "u2"} | {"u1": 100, "new": 7}
+    assert content(store) == wanted
+    assert content(store, 1) == ROWS
+
+
+def test_without_a_base_upserts_are_written_in_full_and_it_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = opened(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        entry = change(store, table(ROWS), keys("u2"))
+    assert "state 's' of operator 'u'" in caplog.text
+    assert "in full" in caplog.text
+    assert entry.layers == ()
+    assert content(store) == ROWS
+
+
+def test_without_a_base_there_is_nothing_to_delete(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="nothing to delete"):
+        change(opened(tmp_path), None, keys("u2"))
+    assert files(tmp_path) == set()
+
+
+def test_nothing_changed_is_no_layer(store: StateStore, tmp_path: Path) -> None:
+    before = files(tmp_path)
+    entry = change(store, table({}))
+    assert (entry.layers, files(tmp_path)) == ((), before)
+    assert content(store) == ROWS
+
+
+def test_dictionaries_have_the_types_of_the_base(tmp_path: Path) -> None:
+    """Nulls alone, and no rows, say no type of their own."""
+    store = opened(tmp_path)
+    rows = [{"k": "a", "m": m, "v": 1} for m in ("x", None)]
+    told: dict[str, Any] = {"key": "k", "map_key": "m"}
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.map("u", "s", rows, max_parallelism=4, **told)
+    nulls = {"m": None, "v": None}
+    for upserts, deletes in (([], [{"k": "a", "m": None}]), ([{"k": "b", **nulls}], [])):
+        with store.snapshot(parallelism=1) as checkpoint:
+            checkpoint.map("u", "s", **told).changes(upserts, deletes)
+    found = store.restore(parallelism=1).keyed("u", "s")
+    assert [row["m"] for row in found.get("a")] == ["x"]
+    assert [(row["m"], row["v"]) for row in found.get("b")] == [(None, None)]
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.map("u", "s", **told).changes_against("latest", [])
+    assert store.restore(parallelism=1).keyed("u", "s").digest == 0
+
+
+def test_a_key_that_is_cleared_may_come_again(tmp_path: Path) -> None:
+    """Its other entries are gone; a delete of the key that came before does not matter."""
+    store = opened(tmp_path)
+    rows = [{"k": k, "m": m, "v": 0} for k in ("a", "b") for m in (1, 2)]
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.map("u", "s", rows, key="k", map_key="m", max_parallelism=4)
+    for _ in range(2):
+        with store.snapshot(parallelism=1) as checkpoint:
+            checkpoint.map("u", "s", key="k", map_key="m").changes(
+                [{"k": "a", "m": 3, "v": 9}], cleared=keys("a")
+            )
+    found = store.restore(parallelism=1).keyed("u", "s")
+    assert [row["m"] for row in found.get("a")] == [3]
+    assert [row["m"] for row in found.get("b")] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("deletes", "left"),
+    [
+        ([{"k": "a"}], {("b", "x", 1)}),
+        ([{"k": "a", "n": "x"}], {("a", "y", 1), ("b", "x", 1)}),
+        ([{"k": "a", "n": "x", "e": 1}], {("a", "x", 2), ("a", "y", 1), ("b", "x", 1)}),
+        ([{"k": "a", "n": "x", "e": 1, "v": 5}], {("a", "x", 2), ("a", "y", 1), ("b", "x", 1)}),
+    ],
+)
+@pytest.mark.parametrize("kind", ["list", "map", "timers"])
+def test_deletes_by_key_by_namespace_and_by_entry(
+    tmp_path: Path, kind: str, deletes: list[dict[str, Any]], left: set[Any]
+) -> None:
+    store = opened(tmp_path)
+    rows = [
+        {"k": k, "n": n, "e": e, "v": 1}
+        for k, n, e in [("a", "x", 1), ("a", "x", 2), ("a", "y", 1), ("b", "x", 1)]
+    ]
+    domain = {"time_domain": "event"} if kind == "timers" else {}
+    state: dict[str, Any] = {"key": "k", "namespace": "n", "kind": kind, "entry": "e", **domain}
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.keyed("u", "s", rows, max_parallelism=4, **state)
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.keyed("u", "s", **state).changes(deletes=deletes)
+    found = store.restore(parallelism=1).keyed("u", "s").subtask(0).read_all().to_pylist()
+    assert {(row["k"], row["n"], row["e"]) for row in found} == left
+
+
+def test_changes_after_a_restore_of_an_older_checkpoint(store: StateStore) -> None:
+    """They build on what the job was restored from, and not on what came after it."""
+    change(store, table({"u1": 100}))
+    change(store, table({"u2": 200}), base=1)
+    assert content(store) == ROWS | {"u2": 200}
+    store.savepoint("before", 2)
+    change(store, table({"u3": 300}), base="before")
+    assert content(store) == ROWS | {"u1": 100, "u3": 300}
+
+
+def test_a_retry_of_a_committed_id_writes_nothing(store: StateStore, tmp_path: Path) -> None:
+    change(store, table({"u1": 100}))
+    before = files(tmp_path)
+    for compared in (False, True):
+        with store.snapshot(parallelism=2, checkpoint_id=2) as checkpoint:
+            assert checkpoint.already_committed
+            keyed = checkpoint.keyed("u", "s", key="k")
+            if compared:
+                entry = keyed.changes_against("latest", table({"u1": 5}))
+            else:
+                entry = keyed.changes(table({"u1": 5}), keys("u9"))
+        assert entry == store.manifest(2).keyed[0]
+    assert files(tmp_path) == before
+    assert content(store) == ROWS | {"u1": 100}
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+REFUSED: list[tuple[Any, tuple[type[Exception], ...], str]] = [
+    ({"upserts": [{"k": "a", "v": 1}] * 2}, (DuplicateKeyError,), "'a'"),
+    ({"upserts": table({"a": 1}), "deletes": keys("a")}, (DuplicateKeyError,), "cleared"),
+    ({"upserts": [{"k": None, "v": 1}, {"k": "a", "v": 1}]}, (NullKeyError,), "1 row"),
+    ({"deletes": [{"k": None}, {"k": "a"}]}, (NullKeyError,), "null key"),
+    ({"deletes": [{"other": "a"}]}, (InvalidArgumentError,), "other"),
+    ({"deletes": [{"k": {"a": 1}}]}, (InvalidArgumentError,), "'k'"),
+    ({}, (InvalidArgumentError,), "no changes"),
+    ({"upserts": [{"k": "a", "v": 1, "w": 2}]}, (SchemaMismatchError,), "full snapshot"),
+    ({"upserts": [{"k": "a", "v": 1.5}]}, (SchemaMismatchError,), "double"),
+    ({"upserts": pa.table({"k": ["a"], "v": [1.5]})}, (SchemaMismatchError,), "double"),
+    ({"upserts": table({"a": 1}), "base": 7}, (CheckpointNotFoundError,), "7"),
+]
+
+
+@pytest.mark.parametrize(("given", "errors", "text"), REFUSED)
+def test_bad_changes_leave_nothing_behind(
+    store: StateStore, tmp_path: Path, given: Any, errors: Any, text: str
+) -> None:
+    before = files(tmp_path)
+    with pytest.raises(errors) as caught:
+        change(store, **given)
+    assert text in str(caught.value)
+    assert (files(tmp_path), store.checkpoints()) == (before, (1,))
+
+
+@pytest.mark.parametrize("options", [{"max_parallelism": 32}, {"hash_scheme": "flink-sql"}])
+def test_changes_for_other_key_groups_than_the_base_has(
+    store: StateStore, options: dict[str, Any]
+) -> None:
+    with (
+        pytest.raises((SchemaMismatchError, ParallelismError)),
+        store.snapshot(parallelism=2) as checkpoint,
+    ):
+        checkpoint.keyed("u", "s", key="k", **options).changes(table({"a": 1}))
+    assert store.checkpoints() == (1,)
+
+
+def test_changes_of_an_expired_base(store: StateStore) -> None:
+    change(store, table({"u1": 1}))
+    store.expire(retain=1)
+    with pytest.raises(CheckpointNotFoundError) as caught:
+        change(store, table({"u1": 2}), base=1)
+    assert "give its number as base" in "".join(caught.value.__notes__)
+
+
+def test_changes_of_a_state_that_the_base_lacks(store: StateStore) -> None:
+    with pytest.raises(StateNotFoundError), store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.keyed("u", "other", key="k").changes(table({"a": 1}), base=1)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_changes_of_a_damaged_checkpoint_are_refused(store: StateStore, tmp_path: Path) -> None:
+    """Going by the checkpoint before it would lose what changed in between."""
+    change(store, table({"u1": 1}))
+    (tmp_path / "store" / manifest_path(2)).write_bytes(b"{}")
+    with pytest.raises(MalformedManifestError):
+        change(store, table({"u2": 1}))
+
+
+def test_changes_that_were_never_given(store: StateStore) -> None:
+    with (
+        pytest.raises(InvalidArgumentError, match="no changes of it were given"),
+        store.snapshot(parallelism=2) as checkpoint,
+    ):
+        checkpoint.keyed("u", "s", key="k")
+    with store.snapshot(parallelism=2) as checkpoint:
+        changes = checkpoint.keyed("u", "s", key="k")
+        changes.changes(table({"a": 1}))
+        with pytest.raises(InvalidArgumentError, match="given already"):
+            changes.changes_against("latest", table({"a": 1}))
+    assert store.checkpoints() == (1, 2)
+
+
+# --- compaction in the background -----------------------------------------------------------------
+
+
+def test_compaction_by_the_rule_is_in_the_same_checkpoint(tmp_path: Path) -> None:
+    store = opened(tmp_path, FOLD_ALL)
+    full(store)
+    change(store, table({"u1": 100}))
+    assert store.manifest().keyed[0].layers == ()
+    assert content(store) == ROWS | {"u1": 100}
+    assert content(store, 1) == ROWS
+
+
+def test_an_exception_deletes_what_compaction_wrote_as_well(tmp_path: Path) -> None:
+    store = opened(tmp_path, FOLD_ALL)
+    full(store)
+    before = files(tmp_path)
+    checkpoint = store.snapshot(parallelism=2)
+
+    def failing() -> None:
+        with checkpoint:
+            checkpoint.keyed("u", "s", key="k").changes(table({"u1": 100}))
+            ((compactor, future),) = checkpoint._compactions._under_way
+            future.result()
+            assert compactor.new
+            assert set(files(tmp_path)) > before
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        failing()
+    assert files(tmp_path) == before
+    assert content(store) == ROWS
+
+
+def test_a_compaction_that_fails_commits_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(tmp_path, FOLD_ALL)
+    full(store)
+    before = files(tmp_path)
+    fold = Compactor.fold
+
+    def failing(self: Compactor, *given: Any) -> Any:
+        fold(self, *given)
+        raise StorageError("the disk is full")
+
+    monkeypatch.setattr(Compactor, "fold", failing)
+    with pytest.raises(StorageError, match="full"):
+        change(store, table({"u1": 100}))
+    assert (files(tmp_path), store.checkpoints()) == (before, (1,))
+    assert content(store) == ROWS
+
+
+# --- Spark ----------------------------------------------------------------------------------------
+
+
+def test_changes_from_spark(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few are brought here, many are written by tasks, mixed with Arrow; and found by tasks."""
+    store = StateStore.open(str(tmp_path / "store"), spark=spark, compaction=None)
+    full(store)
+    frame = spark.createDataFrame([("u1", 100), ("new", 5)], "k string, v long")
+    gone = spark.createDataFrame([("u2",), ("u3",)], "k string")
+    change(store, frame, gone)
+    wanted = {k: v for k, v in ROWS.items() if k not in ("u2", "u3")} | {"u1": 100, "new": 5}
+    assert content(store) == wanted
+    monkeypatch.setattr(changes_command, "_ON_DRIVER_BYTES", 1)
+    change(store, table({"u4": 7}), gone, cleared=keys("u5"), base=1)
+    assert content(store) == {k: v for k, v in ROWS.items() if k not in ("u2", "u3", "u5")} | {
+        "u4": 7
+    }
+    assert store.manifest().keyed[0].table.version == store.manifest(1).keyed[0].table.version
+    rows: dict[str, Any]
+    for rows in ({}, {"u7": 7, "u8": 8}):
+        all_rows = spark.createDataFrame([*rows.items()], "k string, v long")
+        layers = len(store.manifest().keyed[0].layers)
+        with store.snapshot(parallelism=3) as checkpoint:
+            entry = checkpoint.keyed("u", "s", key="k").changes_against("latest", all_rows)
+        assert content(store) == rows
+        assert len(entry.layers) == layers + 1
+    layers, before = len(entry.layers), files(tmp_path)
+    with store.snapshot(parallelism=3) as checkpoint:
+        entry = checkpoint.keyed("u", "s", key="k").changes_against("latest", all_rows)
+    assert (len(entry.layers), files(tmp_path)) == (layers, before)
+    twice = spark.createDataFrame([("x", 1), ("x", 2)], "k string, v long")
+    with pytest.raises(DuplicateKeyError), store.snapshot(parallelism=3) as checkpoint:
+        checkpoint.keyed("u", "s", key="k").changes_against("latest", twice)
+    assert files(tmp_path) == before
+    store.compact(everything=True)
+    entry = store.manifest().keyed[0]
+    assert (entry.layers, content(store)) == ((), rows)
+    delta = spark.read.format("delta").load(str(tmp_path / "store" / entry.table.path))
+    assert {row.k: row.v for row in delta.collect()} == rows

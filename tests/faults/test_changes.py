@@ -1,0 +1,106 @@
+"""Incremental snapshots and compactions that are interrupted at any call of the storage, by any
+fault: I4, I5, I6, I10.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from statestore.errors import CorruptionError, StorageError
+from statestore.model.compaction import CompactionRule
+from statestore.model.paths import manifest_path
+from statestore.storage import LocalStorage, Storage
+from statestore.store import StateStore
+from statestore.testing.faults import Call, Fault, FaultKind, FaultyStorage, calls_of
+from tests.faults.cases import copy_of, data_files
+
+BASE = {f"u{i}": i for i in range(6)}
+STATES = {1: BASE, 2: BASE | {"u1": 10}, 3: {k: v for k, v in BASE.items() if k != "u2"}}
+RULES = {"compact": None, "changes": None, "folded": CompactionRule(share=0, most_share=0)}
+CASES = [
+    *((FaultKind.ERROR, what) for what in RULES),
+    (FaultKind.ANSWER_LOST, "compact"),
+    (FaultKind.TRUNCATED, "folded"),
+]
+
+
+def over(storage: Storage, what: str) -> StateStore:
+    return StateStore.over(storage, table_format="parquet", compaction=RULES[what])
+
+
+def rows(state: dict[str, int]) -> list[dict[str, object]]:
+    return [{"k": k, "v": v} for k, v in state.items()]
+
+
+def run(storage: Storage, what: str) -> None:
+    """Take the next checkpoint: with changes, or out of the last one."""
+    store = over(storage, what)
+    if what == "compact":
+        store.compact(everything=True)
+        return
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.keyed("u", "s", key="k").changes_against(1, rows(STATES[3]))
+
+
+@pytest.fixture(scope="module")
+def layered(memory: Path) -> Path:
+    """A store with a checkpoint, and one with changes of it."""
+    folder = memory / "layered"
+    store = over(LocalStorage(str(folder)), "changes")
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.keyed("u", "s", rows(BASE), key="k", max_parallelism=2, layout="ranged")
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.keyed("u", "s", key="k").changes([{"k": "u1", "v": 10}])
+    return folder
+
+
+def whole(folder: Path, what: str) -> tuple[int, ...]:
+    """Assert that all that is visible has its rows; return the numbers."""
+    store = over(LocalStorage(str(folder)), what)
+    wanted = STATES | ({3: STATES[2]} if what == "compact" else {})
+    for number in store.checkpoints():
+        keyed = store.restore(checkpoint=number, parallelism=1, verify=True).keyed("u", "s")
+        found = keyed.subtask(0).read_all().to_pylist()
+        assert {row["k"]: row["v"] for row in found} == wanted[min(number, 3)]
+    assert store.verify("all", deep=True).is_sound
+    return store.checkpoints()
+
+
+def is_commit(call: Call) -> bool:
+    return (call.operation, call.name) == ("put_if_absent", manifest_path(3))
+
+
+@pytest.mark.parametrize(("kind", "what"), CASES)
+def test_whatever_call_fails_nothing_is_half_visible(
+    layered: Path, fast_path: Path, kind: FaultKind, what: str
+) -> None:
+    """The checkpoints before are whole, the new one is there or not, and it can be run again."""
+
+    def attempt(storage: Storage) -> None:
+        run(storage, what)
+
+    counted = copy_of(layered, fast_path / "counted")
+    calls = calls_of(LocalStorage(str(counted)), attempt)
+    (commit,) = [call.number for call in calls if is_commit(call)]
+    struck = 0
+    for call in calls:
+        fault = Fault(call.number, kind)
+        if not fault.strikes(call):
+            continue
+        struck += 1
+        folder = copy_of(layered, fast_path / "store")
+        before = data_files(folder)
+        with pytest.raises((StorageError, CorruptionError)):
+            attempt(FaultyStorage(LocalStorage(str(folder)), fault))
+        visible = whole(folder, what)
+        assert visible in ((1, 2), (1, 2, 3)), call
+        # From its commit on the manifest may be there, so its files stay.
+        if call.number < commit and call.operation != "open_write":
+            assert data_files(folder) == before, call
+        attempt(LocalStorage(str(folder)))
+        assert whole(folder, what)[-1] >= visible[-1]
+    assert struck > 0
+    shutil.rmtree(fast_path / "store")

@@ -1,0 +1,57 @@
+"""Write a golden store with incremental checkpoints:
+``python -m tests.golden.make_changes tests/golden/changes_v2``. Old ones are never written again.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+from unittest.mock import patch
+
+from statestore import StateStore
+
+__all__ = ["STATES"]
+
+STATES: dict[int, dict[tuple[str, str | None], int]] = {
+    1: {(f"u{i}", m): i for i in range(6) for m in ("x", None)},
+}
+"""What each checkpoint has: value by user and map key."""
+STATES[2] = {k: v for k, v in STATES[1].items() if k[0] != "u1"} | {("u2", "x"): 20}
+STATES[3] = {k: v for k, v in STATES[2].items() if k != ("u3", None) and k[0] != "u0"} | {
+    ("u0", "new"): 1
+}
+STATES[4] = STATES[3]
+
+
+def rows(state: dict[tuple[str, str | None], int]) -> list[dict[str, Any]]:
+    """Return a state as rows."""
+    return [{"user": user, "m": m, "n": n} for (user, m), n in state.items()]
+
+
+def main() -> None:
+    """Write a base, two checkpoints of changes, and one in which some of them are folded."""
+    with patch("socket.gethostname", return_value="golden"):
+        store = StateStore.open(sys.argv[1], table_format="parquet", compaction=None)
+        told: dict[str, Any] = {"key": "user", "map_key": "m"}
+        with store.snapshot(parallelism=2) as checkpoint:
+            checkpoint.map(
+                "golden",
+                "n",
+                rows(STATES[1]),
+                **told,
+                max_parallelism=4,
+                layout="partitioned",
+            )
+        with store.snapshot(parallelism=2) as checkpoint:
+            checkpoint.map("golden", "n", **told).changes(rows({("u2", "x"): 20}), [{"user": "u1"}])
+        with store.snapshot(parallelism=2) as checkpoint:
+            checkpoint.map("golden", "n", **told).changes(
+                rows({("u0", "new"): 1}),
+                [{"user": "u3", "m": None}],
+                cleared=[{"user": "u0"}],
+            )
+        store.compact(everything=True, key_groups="1")
+
+
+if __name__ == "__main__":
+    main()

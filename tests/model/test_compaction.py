@@ -1,0 +1,151 @@
+"""When layers are merged and spans folded: the bounds that the rule states, over long histories."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statestore.errors import InvalidArgumentError
+from statestore.model.changes import change_state, live_without
+from statestore.model.compaction import (
+    CompactionRule,
+    layers_to_merge,
+    spans_of,
+    spans_to_fold,
+)
+from statestore.model.handles import GroupIndex, KeyedStateHandle
+from statestore.model.keygroups import KeyGroupRange
+from statestore.model.manifest import KeyedEntry, Layer, TableRef
+from statestore.model.schema import Field, Schema
+from statestore.model.state import KeyedState, Layout, StateKind
+
+GROUPS = 8
+STATE = KeyedState(
+    uid="u",
+    name="s",
+    kind=StateKind.VALUE,
+    schema=Schema((Field("k", "string"), Field("v", "long"))),
+    key=("k",),
+    key_types=("String",),
+    max_parallelism=GROUPS,
+    hash_scheme="java",
+    layout=Layout.RANGED,
+)
+EVERYTHING = KeyGroupRange(0, GROUPS - 1)
+TABLE = TableRef("parquet", "operators/u/keyed/s")
+
+
+def handle(first: int, rows: list[int]) -> KeyedStateHandle:
+    """Return a file of some key groups, with these rows in each; a row has ten bytes."""
+    return KeyedStateHandle(
+        path=f"{first}.parquet",
+        key_groups=KeyGroupRange(first, first + len(rows) - 1),
+        rows=sum(rows),
+        size_bytes=10 * sum(rows),
+        row_groups=1,
+        digest=0,
+        sha256="0" * 64,
+        index=GroupIndex.of(rows, [0] * len(rows)),
+    )
+
+
+def layer(number: int, rows: list[int], depth: int = 0) -> Layer:
+    entry = KeyedEntry(change_state(STATE), TABLE, (handle(0, rows),) if any(rows) else ())
+    return Layer(entry, number, depth, (EVERYTHING,))
+
+
+def base(*files: tuple[int, list[int]]) -> KeyedEntry:
+    return KeyedEntry(STATE, TABLE, tuple(handle(first, rows) for first, rows in files))
+
+
+def merged(entry: KeyedEntry, count: int) -> KeyedEntry:
+    """Merge the newest layers, as far as the rule looks at them."""
+    if not count:
+        return entry
+    old = entry.layers[-count:]
+    one = replace(old[-1], depth=old[0].depth + 1)
+    return replace(entry, layers=(*entry.layers[:-count], one))
+
+
+def folded(entry: KeyedEntry, spans: tuple[KeyGroupRange, ...]) -> KeyedEntry:
+    layers = (live_without(one, spans) for one in entry.layers)
+    return replace(entry, layers=tuple(one for one in layers if one is not None))
+
+
+@pytest.mark.parametrize("most", [2, 3, 4, 10])
+def test_there_are_few_layers_after_many_checkpoints(most: int) -> None:
+    """At most one less than merge_layers of each depth, and no depth beyond the logarithm."""
+    rule, entry = CompactionRule(merge_layers=most), base((0, [10**9] * GROUPS))
+    written = 0
+    for number in range(1, 501):
+        entry = replace(entry, layers=(*entry.layers, layer(number, [1] * GROUPS)))
+        count = layers_to_merge(entry, rule)
+        entry, written = merged(entry, count), written + (count > 0)
+        depths = [one.depth for one in entry.layers]
+        assert depths == sorted(depths, reverse=True)
+        assert all(depths.count(depth) < most for depth in depths)
+        deepest = math.floor(math.log(number, most) + 1e-9)
+        assert len(depths) <= (most - 1) * (deepest + 1)
+        assert sum(most**depth for depth in depths) == number  # nothing is merged too early
+    assert written <= 500 // most
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 12), min_size=GROUPS, max_size=GROUPS), max_size=5),
+    st.floats(0, 1),
+    st.floats(0, 1),
+    st.integers(0, 400),
+)
+def test_no_span_keeps_more_changes_than_the_greatest_share(
+    changes: list[list[int]], share: float, more: float, most_bytes: int
+) -> None:
+    rule = CompactionRule(share=share, most_share=share + more, bytes_per_checkpoint=most_bytes)
+    entry = base((1, [5, 7]), (3, [20]), (5, [2, 2]))
+    entry = replace(entry, layers=tuple(layer(n, rows) for n, rows in enumerate(changes)))
+    before = {span.key_groups: span for span in spans_of(entry)}
+    chosen = spans_to_fold(entry, rule)
+    assert list(chosen) == sorted(chosen, key=lambda one: one.first)
+    assert all(before[one].share > rule.share for one in chosen)
+    left = spans_of(folded(entry, chosen))
+    assert all(span.share <= rule.most_share for span in left)
+    spent = sum(before[one].size_bytes for one in chosen if before[one].share <= rule.most_share)
+    largest = max(span.size_bytes for span in before.values())
+    assert spent <= rule.bytes_per_checkpoint + largest
+    if most_bytes >= sum(span.size_bytes for span in before.values()):
+        assert all(span.share <= rule.share for span in left)
+    assert {one for one in before if before[one].changed_rows == 0}.isdisjoint(chosen)
+
+
+def test_the_spans_are_all_key_groups_each_once() -> None:
+    entry = base((1, [5, 7]), (3, [20]), (5, [2, 2]))
+    assert [str(span.key_groups) for span in spans_of(entry)] == ["0..2", "3..4", "5..7"]
+    (span,) = spans_of(base())
+    assert (span.key_groups, span.rows) == (EVERYTHING, 0)
+
+
+def test_a_span_that_was_folded_counts_no_changes_of_older_layers() -> None:
+    entry = replace(base((0, [4] * 4), (4, [4] * 4)), layers=(layer(1, [1] * GROUPS),))
+    after = folded(entry, (KeyGroupRange(0, 3),))
+    assert [span.changed_rows for span in spans_of(after)] == [0, 4]
+    assert folded(after, (KeyGroupRange(4, 7),)).layers == ()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"merge_layers": 1},
+        {"merge_layers": True},
+        {"share": -0.1},
+        {"share": 0.6},
+        {"share": float("nan")},
+        {"bytes_per_checkpoint": -1},
+        {"bytes_per_checkpoint": 1.5},
+    ],
+)
+def test_a_rule_out_of_bounds_is_refused(bad: dict[str, float]) -> None:
+    with pytest.raises(InvalidArgumentError, match=str(next(iter(bad)))):
+        CompactionRule(**bad)  # type: ignore[arg-type]
