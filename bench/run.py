@@ -28,6 +28,7 @@ from bench import (
     plans,
     repartition,
     spark,
+    streaming,
 )
 from bench.measure import Figure
 
@@ -58,6 +59,7 @@ SECTIONS = (
     Section(("B14",), plans.figures, 0),
     Section(("B16",), changes.figures, 5 * MILLION),
     Section(("B17",), changes.history, MILLION),
+    Section(("B18",), streaming.figures, 5 * MILLION),
 )
 
 

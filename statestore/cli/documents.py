@@ -17,8 +17,13 @@ show      store, id, store_id, parallelism, started_at_ms, created_at_ms, age_ms
           with changes has besides changes: [checkpoint, depth, rows, size_bytes, files, live
           [[first, last]]], oldest first, and its rows, size_bytes,
           files and digest are those of its base; the checkpoint has ``changed_rows`` as in list;
+          and metrics if they were measured: those of the manifest (docs/FORMAT.md), written {rows,
+          size_bytes, files}, and changed_share, also by state (null where there is no base);
           with ``--graph``: store, id, vertices: [id, parallelism, max_parallelism, operators:
           [name, uid, uid_hash, operator_id, states (names)]], edges: [from, to, partitioner]
+watch     a line for each checkpoint: store, id, new, error (null, or {kind, message} and no more),
+          created_at_ms, age_ms, took_ms, parallelism, rows, size_bytes, files, layers,
+          changed_rows, metrics as in show
 plan      store, id, old_parallelism, parallelism, size_bytes, local_bytes, files, operators: [uid,
           max_parallelism, states, largest_subtask, subtasks: [subtask, key_groups {first, last},
           rows, size_bytes, local_bytes, files, requests, elements]], choices: [uid, total_bytes,
@@ -81,6 +86,7 @@ from dataclasses import asdict
 from functools import singledispatch
 from typing import Any
 
+from statestore.cli.figures import metrics_document
 from statestore.cli.graph_documents import choices_document, graph_document, matching_document
 from statestore.cli.keeping_documents import (
     collected_document,
@@ -158,28 +164,32 @@ def _checkpoint(row: CheckpointRow, now_ms: int) -> Document:
 @document_of.register
 def _(result: ShownCheckpoint) -> Document:
     manifest = result.manifest
-    return {
-        "store": result.store,
-        "id": manifest.checkpoint_id,
-        "store_id": manifest.store_id,
-        "parallelism": manifest.parallelism,
-        "started_at_ms": manifest.started_at_ms,
-        "created_at_ms": manifest.created_at_ms,
-        "age_ms": result.now_ms - manifest.created_at_ms,
-        "writer": asdict(manifest.writer),
-        "rows": manifest.rows,
-        "size_bytes": manifest.size_bytes,
-        "files": manifest.files,
-        "operators": [
-            {
-                "uid": uid,
-                "operator_id": manifest.operators.id_of(uid),
-                "max_parallelism": max_parallelism_of(manifest, uid),
-                "states": [_state(e) for e in manifest.entries if e.state.uid == uid],
-            }
-            for uid in manifest.uids
-        ],
-    } | changed_rows_document(manifest)
+    return (
+        {
+            "store": result.store,
+            "id": manifest.checkpoint_id,
+            "store_id": manifest.store_id,
+            "parallelism": manifest.parallelism,
+            "started_at_ms": manifest.started_at_ms,
+            "created_at_ms": manifest.created_at_ms,
+            "age_ms": result.now_ms - manifest.created_at_ms,
+            "writer": asdict(manifest.writer),
+            "rows": manifest.rows,
+            "size_bytes": manifest.size_bytes,
+            "files": manifest.files,
+            "operators": [
+                {
+                    "uid": uid,
+                    "operator_id": manifest.operators.id_of(uid),
+                    "max_parallelism": max_parallelism_of(manifest, uid),
+                    "states": [_state(e) for e in manifest.entries if e.state.uid == uid],
+                }
+                for uid in manifest.uids
+            ],
+        }
+        | changed_rows_document(manifest)
+        | metrics_document(manifest)
+    )
 
 
 def max_parallelism_of(manifest: Manifest, uid: str) -> int | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from statestore.catalog import Catalog
 from statestore.commands.history import History
+from statestore.commands.measuring import Measuring
 from statestore.errors import ParallelismError
 from statestore.fence import Fence
 from statestore.model.acknowledgement import Attempted
@@ -39,6 +40,7 @@ class Attempt:
     writer: Writer
     started_at_ms: int
     now_ms: int
+    measuring: Measuring
     compaction: CompactionRule | None = None
 
     def max_parallelism_of(self, uid: str, wanted: int | None) -> int | None:

@@ -93,8 +93,7 @@ class CheckpointWriter(Commit):
             dropped=_names(dropped),
             ttl=ttl,
         )
-        in_full = rows is not None
-        return self._in_full(rows, request, placed) if in_full else self._changes_of(request)
+        return self._changes_of(request) if rows is None else self._full(rows, request, placed)
 
     def _changes_of(self, request: KeyedRequest) -> KeyedChanges:
         writer = ChangeWriter(
@@ -108,6 +107,10 @@ class CheckpointWriter(Commit):
         )
         self._changing.append(writer)
         return KeyedChanges(writer)
+
+    def _full(self, rows: Any, request: KeyedRequest, placed: bool) -> Any:
+        with self._attempt.measuring.writing(request.uid, request.name):
+            return self._in_full(rows, request, placed)
 
     def _in_full(self, rows: Any, request: KeyedRequest, placed: bool) -> Any:
         declared = is_schema(rows)
@@ -137,9 +140,11 @@ class CheckpointWriter(Commit):
         if declared:
             writer = KeyedWriter(attempt.id, empty, parallelism, target)
             self._acknowledged[uid, name] = Acknowledged(writer, target.storage)
+            attempt.measuring.declared(uid, name)
             return writer
         written = replace(empty, handles=engine.write_keyed(rows, parallelism, target))
         self._keyed.append(written)
+        attempt.measuring.wrote(written)
         return written
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
@@ -164,7 +169,10 @@ class CheckpointWriter(Commit):
             raise InvalidArgumentError(
                 f"{state} is not awaited here; declare it with checkpoint.keyed(…, schema, …)"
             )
-        return awaited.add(acknowledgement)
+        is_new = awaited.add(acknowledgement)
+        if is_new:
+            self._attempt.measuring.answered(state.uid, state.name)
+        return is_new
 
     def list(
         self, uid: str, name: str, rows: Any = None, *, position: str = "position", **options: Any
@@ -239,15 +247,17 @@ class CheckpointWriter(Commit):
     ) -> OperatorEntry:
         self._refuse_twice(uid, name)
         attempt = self._attempt
-        state, table, counts = operator_state(
-            uid, name, elements, mode, attempt.operators.parallelism_of(uid), attempt.history
-        )
-        folder = operator_table(uid, name)
-        handles = write_elements(
-            table, state, attempt.catalog.storage, folder, attempt.checkpoint_id
-        )
+        with attempt.measuring.writing(uid, name):
+            state, table, counts = operator_state(
+                uid, name, elements, mode, attempt.operators.parallelism_of(uid), attempt.history
+            )
+            folder = operator_table(uid, name)
+            handles = write_elements(
+                table, state, attempt.catalog.storage, folder, attempt.checkpoint_id
+            )
         written = OperatorEntry(state, TableRef(attempt.table.format, folder), counts, handles)
         self._operator.append(written)
+        attempt.measuring.wrote(written)
         return written
 
 

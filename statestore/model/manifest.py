@@ -18,6 +18,7 @@ from statestore.model.digest import combine
 from statestore.model.graph import JobGraph
 from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.model.keygroups import KeyGroupRange
+from statestore.model.metrics import CheckpointMetrics
 from statestore.model.operators import Operators
 from statestore.model.state import KeyedState, OperatorState
 
@@ -165,6 +166,7 @@ class Manifest:
     ``graph`` is the graph of the job that wrote it, if that was given; an operator then had the
     parallelism of its node. ``origin`` is what a command that made the checkpoint of another one
     says about it (docs/FORMAT.md): plain JSON values, ``command`` and ``checkpoint`` among them.
+    ``metrics`` is what it cost; None where the release that wrote it did not measure.
     """
 
     store_id: str
@@ -177,6 +179,7 @@ class Manifest:
     operator: tuple[OperatorEntry, ...]
     graph: JobGraph | None = None
     origin: Mapping[str, Any] | None = None
+    metrics: CheckpointMetrics | None = None
 
     def __post_init__(self) -> None:
         """Put the states in order of operator, and otherwise leave their order, as stored."""
