@@ -22,6 +22,7 @@ from statestore.commands.subtasks import Acknowledged
 from statestore.errors import CommitConflictError, InvalidArgumentError, StorageError
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
 from statestore.model.metrics import CheckpointMetrics
+from statestore.model.redistribution import RedistributionMode
 from statestore.table.fetching import Handle
 from statestore.table.reading import check_sizes
 
@@ -91,13 +92,25 @@ class Commit:
 
         The files are not copied, only named again; an error in the block does not delete them, but
         those in ``new``, which were written for this checkpoint. Raises InvalidArgumentError for a
-        state that is in this checkpoint already.
+        state that is in this checkpoint already, and for operator state of another parallelism,
+        which has to be dealt anew.
         """
         self._refuse_twice(entry.state.uid, entry.state.name)
+        self._refuse_other_subtasks(entry)
         self._carried.append(entry)
         names = [f"{entry.table.path}/{handle.path}" for handle in new]
         self._rewritten += names
         self._attempt.measuring.wrote(entry, names)
+
+    def _refuse_other_subtasks(self, entry: Entry) -> None:
+        if isinstance(entry, KeyedEntry) or entry.state.mode is RedistributionMode.BROADCAST:
+            return
+        parallelism = self._attempt.operators.parallelism_of(entry.state.uid)
+        if len(entry.counts) != parallelism:
+            raise InvalidArgumentError(
+                f"{entry.state} is of {len(entry.counts)} subtasks, and there are {parallelism} "
+                "now: give its elements anew with split(…) or union(…)"
+            )
 
     def carry_written(
         self, entries: Sequence[KeyedEntry], new: Sequence[str], *, compacted: bool = False
