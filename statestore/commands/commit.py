@@ -19,8 +19,14 @@ from statestore.commands.attempt import Attempt
 from statestore.commands.changes import ChangeWriter
 from statestore.commands.compaction import Compactions
 from statestore.commands.subtasks import Acknowledged
-from statestore.errors import CommitConflictError, InvalidArgumentError, StorageError
+from statestore.errors import (
+    CommitConflictError,
+    InvalidArgumentError,
+    ParallelismError,
+    StorageError,
+)
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
+from statestore.model.state import KeyedState
 from statestore.table.fetching import Handle
 from statestore.table.reading import check_sizes
 
@@ -141,6 +147,7 @@ class Commit:
             for awaited in self._acknowledged.values():
                 awaited.refuse_missing()
             self._refuse_unused()
+            self._refuse_mixed()
             self._take_compacted()
             self._attempt.fence.check()
             self._attempt.catalog.refuse_taken(self._attempt.checkpoint_id)
@@ -174,6 +181,20 @@ class Commit:
                 raise InvalidArgumentError(
                     f"{writer} was named without rows, and no changes of it were given; call "
                     ".changes(…) or .changes_against(…), or give its rows"
+                )
+
+    def _refuse_mixed(self) -> None:
+        """Refuse states of one operator with different numbers of key groups."""
+        known: dict[str, KeyedState] = {}
+        for entry in self._entries():
+            if not isinstance(entry, KeyedEntry):
+                continue
+            other = known.setdefault(entry.state.uid, entry.state)
+            if other.max_parallelism != entry.state.max_parallelism:
+                raise ParallelismError(
+                    f"{other} has max parallelism {other.max_parallelism} and {entry.state} has "
+                    f"{entry.state.max_parallelism}; an operator has one: write all of its keyed "
+                    "states with regroup=True and the new one"
                 )
 
     def _manifest(self) -> Manifest:

@@ -21,7 +21,7 @@ from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry
 from statestore.model.matching import Matching
 from statestore.model.plan import RestorePlan, redistribution_of
 from statestore.model.proof import RowSet
-from statestore.model.reads import assignment_of, reads_of
+from statestore.model.reads import StateReads, assignment_of, reads_within
 from statestore.model.redistribution import Run
 from statestore.model.target import RestoreTarget, plan_target
 from statestore.storage import CachedStorage
@@ -106,7 +106,8 @@ class RestoredCheckpoint:
         With a job graph ``uid`` is an operator of it: its uid, or its name if it has none.
         """
         entry = self.manifest.keyed_entry(self.plan.operator(uid).stored_uid, name)
-        assignment = assignment_of(entry, self.parallelism_of(uid))
+        plan = self.plan.operator(uid)
+        assignment = assignment_of(entry, len(plan.subtasks), plan.max_parallelism)
         return RestoredKeyedState(
             self._catalog,
             self._spark,
@@ -181,7 +182,7 @@ class RestoredKeyedState:
         Raises InvalidArgumentError when the store was opened without a Spark session.
         """
         spark = self._session()
-        per_subtask = [reads_of(self.entry, groups) for groups in self.assignment.ranges()]
+        per_subtask = self._per_subtask()
         # Copies are read through a local cache alone: without one their host is no better.
         cached = isinstance(self._catalog.storage, CachedStorage)
         frame: DataFrame = spark_module("spark_scan").dataframe(
@@ -214,7 +215,7 @@ class RestoredKeyedState:
             self._session(),
             self._catalog.storage,
             self.entry,
-            [reads_of(self.entry, groups) for groups in self.assignment.ranges()],
+            self._per_subtask(),
             keys,
             cache_bytes=cache_bytes,
             now_ms=self.now_ms,
@@ -231,6 +232,12 @@ class RestoredKeyedState:
             self._catalog.storage, self.entry, key, verify=self._verify, now_ms=self.now_ms
         )
 
+    def _reads(self, key_groups: KeyGroupRange) -> StateReads:
+        return reads_within(self.entry, key_groups, self.assignment.max_parallelism)
+
+    def _per_subtask(self) -> list[StateReads]:
+        return [self._reads(groups) for groups in self.assignment.ranges()]
+
     def _files(self) -> tuple[KeyedStateHandle, ...]:
         return tuple(handle for part in self.entry.parts for handle in part.handles)
 
@@ -238,7 +245,7 @@ class RestoredKeyedState:
         return record_batch_reader(
             self._catalog.storage,
             self.entry,
-            reads_of(self.entry, key_groups),
+            self._reads(key_groups),
             verify=verify or self._verify,
             now_ms=self.now_ms,
         )

@@ -53,6 +53,7 @@ class CheckpointWriter(Commit):
         renamed: Mapping[str, str] | None = None,
         dropped: Columns = (),
         ttl: TimeToLive | str | None = None,
+        regroup: bool = False,
     ) -> Any:
         """Write a keyed state: one row per key and namespace unless ``kind`` says otherwise.
 
@@ -91,6 +92,7 @@ class CheckpointWriter(Commit):
             layout=layout or self._attempt.parquet.layout,
             renamed=renamed or {},
             dropped=_names(dropped),
+            regroup=regroup,
             ttl=ttl,
         )
         in_full = rows is not None

@@ -20,7 +20,7 @@ from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
 from statestore.model.matching import Matching
 from statestore.model.operators import label_of
-from statestore.model.reads import assignment_of, handles_of, reads_of
+from statestore.model.reads import assignment_of, handles_of, reads_of, reads_within
 from statestore.model.redistribution import (
     RedistributionMode,
     RedistributionPlan,
@@ -72,6 +72,7 @@ class OperatorPlan:
     states: tuple[str, ...]
     subtasks: tuple[SubtaskPlan, ...]
     stored_uid: str
+    base_rows: int = 0
 
     @property
     def largest(self) -> SubtaskPlan:
@@ -80,8 +81,10 @@ class OperatorPlan:
 
     @property
     def read_amplification(self) -> float | None:
-        """Rows read for each row of the bases, None when there are no changes to read."""
-        return _amplification(self.subtasks)
+        """Rows read for each row of the bases, None when it is one: no changes, and no other max
+        parallelism than the stored one.
+        """
+        return _amplification(self.subtasks, self.base_rows)
 
 
 @dataclass(frozen=True)
@@ -143,8 +146,9 @@ class RestorePlan:
 
     @property
     def read_amplification(self) -> float | None:
-        """Rows read for each row of the bases, None when there are no changes to read."""
-        return _amplification([one for plan in self.operators for one in plan.subtasks])
+        """That of all operators together, as :attr:`OperatorPlan.read_amplification`."""
+        subtasks = [one for plan in self.operators for one in plan.subtasks]
+        return _amplification(subtasks, sum(plan.base_rows for plan in self.operators))
 
     def __str__(self) -> str:
         """Return a table, one line per operator and subtask."""
@@ -160,10 +164,9 @@ class RestorePlan:
         return "\n".join(lines)
 
 
-def _amplification(subtasks: Sequence[SubtaskPlan]) -> float | None:
+def _amplification(subtasks: Sequence[SubtaskPlan], base_rows: int) -> float | None:
     rows = sum(subtask.rows for subtask in subtasks)
-    changed = sum(subtask.changed_rows for subtask in subtasks)
-    return rows / max(rows - changed, 1) if changed else None
+    return rows / base_rows if base_rows and rows != base_rows else None
 
 
 def _line(plan: SubtaskPlan) -> str:
@@ -239,7 +242,8 @@ def _plan_operator(
     entries: list[Entry] = [*keyed, *operator]
     names = tuple(entry.state.name for entry in entries)
     most = assignment.max_parallelism if assignment else None
-    return OperatorPlan(uid, most, names, subtasks, stored_uid=uid)
+    rows = sum(handle.rows for entry in keyed for handle in entry.handles)
+    return OperatorPlan(uid, most, names, subtasks, stored_uid=uid, base_rows=rows)
 
 
 @lru_cache(maxsize=8)
@@ -259,7 +263,8 @@ def _plan_subtask(
     key_groups = _ranges_of(assignment)[subtask] if assignment else None
     rows = changed_rows = size_bytes = files = requests = local_bytes = 0
     # One pass, and no sum per number: a job may have a hundred states and a thousand subtasks.
-    for read in chain(_keyed_reads(keyed, key_groups), of_operator):
+    most = assignment.max_parallelism if assignment else 0
+    for read in chain(_keyed_reads(keyed, key_groups, most), of_operator):
         rows += read.rows
         changed_rows += read.changed_rows
         size_bytes += read.size_bytes
@@ -289,10 +294,15 @@ class _Read(NamedTuple):
     changed_rows: int = 0
 
 
-def _keyed_reads(keyed: list[KeyedEntry], key_groups: KeyGroupRange | None) -> Iterator[_Read]:
+def _keyed_reads(
+    keyed: list[KeyedEntry], key_groups: KeyGroupRange | None, max_parallelism: int
+) -> Iterator[_Read]:
     if key_groups is None:
         return
     for entry in keyed:
+        if entry.state.max_parallelism != max_parallelism:
+            yield from _rescaled_reads(entry, key_groups, max_parallelism)
+            continue
         for layer in reads_of(entry, key_groups).layers if entry.layers else ():
             for part in layer.slices:
                 read = _read_of(layer.entry, part.handle, part.rows)
@@ -303,6 +313,19 @@ def _keyed_reads(keyed: list[KeyedEntry], key_groups: KeyGroupRange | None) -> I
             if not rows:
                 continue
             yield _read_of(entry, handle, rows)
+
+
+def _rescaled_reads(
+    entry: KeyedEntry, key_groups: KeyGroupRange, max_parallelism: int
+) -> Iterator[_Read]:
+    """Yield the reads of key groups of another max parallelism: more rows than are kept."""
+    reads = reads_within(entry, key_groups, max_parallelism)
+    for part in reads.base:
+        yield _read_of(entry, part.handle, part.rows)
+    for layer in reads.layers:
+        for part in layer.slices:
+            read = _read_of(layer.entry, part.handle, part.rows)
+            yield read._replace(changed_rows=part.rows)
 
 
 def _read_of(entry: KeyedEntry, handle: KeyedStateHandle, rows: int) -> _Read:

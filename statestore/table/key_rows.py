@@ -21,6 +21,7 @@ from statestore.model.manifest import KeyedEntry
 from statestore.model.reads import StateReads
 from statestore.model.state import KeyedState
 from statestore.storage import Storage
+from statestore.table.ceiling import kept_rows
 from statestore.table.digest import row_hashes
 from statestore.table.hashing import key_groups
 from statestore.table.matching import found
@@ -142,7 +143,7 @@ def rows_of_keys(
         live_rows_of(_found_in(storage, layer.entry, layer.slices, wanted, None), layer)
         for layer in reads.layers
     ]
-    return merged_rows(base, layers, state)
+    return kept_rows(merged_rows(base, layers, state), state, reads.kept)
 
 
 def _found_in(

@@ -20,6 +20,7 @@ from statestore.model.paths import KEY_GROUP
 from statestore.model.reads import LayerReads, StateReads
 from statestore.model.state import KeyedState
 from statestore.storage import Storage
+from statestore.table.ceiling import kept_rows
 from statestore.table.changes import stored_again
 from statestore.table.expiry import unexpired
 from statestore.table.matching import found
@@ -61,7 +62,7 @@ def read_reads(
     MissingFileError or DamagedFileError, naming file, state and operator.
     """
     for batch in _all_rows(storage, entry, reads, verify):
-        yield unexpired(batch, entry.state, now_ms)
+        yield kept_rows(unexpired(batch, entry.state, now_ms), entry.state, reads.kept)
 
 
 def _all_rows(
