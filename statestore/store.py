@@ -22,12 +22,14 @@ from statestore.commands.key import KeyStates
 from statestore.commands.restore import RestoredCheckpoint
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import InvalidArgumentError
+from statestore.model.balanced_ranges import RangeAssignment
 from statestore.model.compaction import CompactionRule
 from statestore.model.graph import JobGraph
 from statestore.model.host_placement import LOCALITY, OperatorPlacement, place_operator
 from statestore.model.manifest import Manifest
 from statestore.model.plan import RestorePlan
 from statestore.model.target import RestoreTarget
+from statestore.model.weights import Weight
 from statestore.storage import DEFAULT_STREAMS, CachedStorage, Storage, open_storage
 from statestore.storage.cached import DEFAULT_LIMIT_BYTES
 from statestore.table.base import TABLE_FORMATS, open_table
@@ -147,6 +149,7 @@ class StateStore(StoreCare):
         graph: JobGraph | None = None,
         checkpoint_id: int | None = None,
         now_ms: int | None = None,
+        ranges: Mapping[str, RangeAssignment] | None = None,
     ) -> CheckpointWriter:
         """Begin the next checkpoint; use it as ``with store.snapshot(parallelism=4) as
         checkpoint``.
@@ -163,6 +166,10 @@ class StateStore(StoreCare):
         ``now_ms`` is the clock of times to live, by default that of this machine as the snapshot
         begins: rows that are given without a time are used now, and compaction drops those that
         have expired.
+
+        ``ranges`` says which operators own other ranges of key groups than Flink's even ones, as
+        ``restored.ranges`` does after a balanced restore: the manifest keeps them, and a restore at
+        the same parallelism goes by them.
 
         With ``checkpoint_id`` a retry writes nothing twice. If that checkpoint is visible, at
         whatever parallelism it was taken, the writer's calls return what is stored, its ``id`` is
@@ -188,6 +195,7 @@ class StateStore(StoreCare):
             release=__version__,
             token=uuid.uuid4().hex,
             compaction=self._compaction,
+            ranges=ranges or {},
             now_ms=now_ms,
         )
 
@@ -200,6 +208,7 @@ class StateStore(StoreCare):
         bytes_per_task: int | None = None,
         graph: JobGraph | None = None,
         allow_non_restored_state: bool = False,
+        balance: Weight | str | None = None,
         verify: bool = False,
         now_ms: int | None = None,
     ) -> RestoredCheckpoint:
@@ -216,7 +225,12 @@ class StateStore(StoreCare):
         are left out of states whose time to live says so; nothing gets a new time, so that the time
         a job was down counts.
 
-        ``max_parallelism`` need not be given; when it is, it must be what was stored. Size and row
+        ``max_parallelism`` need not be given. It may be a multiple or a divisor of the stored one:
+        then the stored key groups are read as that many, without rewriting; of a multiple more rows
+        are read than kept (``.plan.read_amplification``), and order is by stored key group. The
+        next snapshot is written so with ``keyed(…, max_parallelism=…, regroup=True)``.
+        ``balance="bytes"`` or ``"rows"`` cuts the key groups into ranges whose largest is as small
+        as it can be, instead of Flink's even ones (``.ranges``). Size and row
         count of every file are checked when it is opened; with ``verify`` also the SHA-256 of its
         bytes, in whatever process reads it, before the first row is handed over: DamagedFileError
         names the file. Raises StoreNotFoundError, CheckpointNotFoundError, MalformedManifestError,
@@ -229,6 +243,7 @@ class StateStore(StoreCare):
             bytes_per_task=bytes_per_task,
             graph=graph,
             allow_non_restored_state=allow_non_restored_state,
+            balance=balance,
         )
         return restore_command.restore(
             self._catalog(),
@@ -277,6 +292,8 @@ class StateStore(StoreCare):
         checkpoint: int | str = "latest",
         bytes_per_task: int | None = None,
         graph: JobGraph | None = None,
+        max_parallelism: int | None = None,
+        balance: Weight | str | None = None,
         uid: str | None = None,
         name: str | None = None,
     ) -> RestorePlan:
@@ -286,7 +303,13 @@ class StateStore(StoreCare):
         is not refused here, but named in the plan's ``matching``.
         """
         local = self._data.copies() if isinstance(self._data, CachedStorage) else frozenset()
-        target = RestoreTarget(parallelism=parallelism, bytes_per_task=bytes_per_task, graph=graph)
+        target = RestoreTarget(
+            parallelism=parallelism,
+            max_parallelism=max_parallelism,
+            bytes_per_task=bytes_per_task,
+            graph=graph,
+            balance=balance,
+        )
         return plan_command.plan(self.manifest(checkpoint), target, uid, name, local)
 
     def place(

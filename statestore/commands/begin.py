@@ -6,6 +6,7 @@ sees whatever a writer before it was still allowed to commit, or takes an id tha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from statestore.commands.subtasks import KeyedWriter
 from statestore.errors import InvalidArgumentError
 from statestore.fence import Fence
 from statestore.model.acknowledgement import Acknowledgement, Attempted
+from statestore.model.balanced_ranges import RangeAssignment
 from statestore.model.compaction import CompactionRule
 from statestore.model.document import document_bytes
 from statestore.model.graph import JobGraph
@@ -86,6 +88,7 @@ def begin(
     release: str,
     token: str,
     compaction: CompactionRule | None = None,
+    ranges: Mapping[str, RangeAssignment] | None = None,
     now_ms: int | None = None,
 ) -> CheckpointWriter:
     """Return the writer of the next checkpoint, or of ``checkpoint_id``.
@@ -127,6 +130,7 @@ def begin(
         started_at_ms=clock_ms(None),
         now_ms=now_ms,
         compaction=compaction,
+        ranges=ranges or {},
     )
     return CheckpointWriter(attempt)
 

@@ -25,6 +25,7 @@ from statestore.errors import (
     ParallelismError,
     StorageError,
 )
+from statestore.model.balanced_ranges import RangeAssignment
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
 from statestore.model.state import KeyedState
 from statestore.table.fetching import Handle
@@ -215,7 +216,23 @@ class Commit:
             keyed=tuple(entry for entry in published if isinstance(entry, KeyedEntry)),
             operator=tuple(entry for entry in published if isinstance(entry, OperatorEntry)),
             origin=self._origin,
+            ranges=self._ranges(),
         )
+
+    def _ranges(self) -> Mapping[str, RangeAssignment]:
+        """Return the ranges that are not Flink's; ParallelismError unless they fit their states."""
+        for entry in self._entries():
+            own = self._attempt.ranges.get(entry.state.uid)
+            if own is None or not isinstance(entry, KeyedEntry):
+                continue
+            parallelism = self._attempt.operators.parallelism_of(entry.state.uid)
+            if (own.max_parallelism, own.parallelism) != (entry.state.max_parallelism, parallelism):
+                raise ParallelismError(
+                    f"the ranges of operator {entry.state.uid!r} are {own.parallelism} of "
+                    f"{own.max_parallelism} key groups, and it has parallelism {parallelism} and "
+                    f"max parallelism {entry.state.max_parallelism}"
+                )
+        return self._attempt.ranges
 
     def _publish(self) -> Sequence[TableRef]:
         """Publish all tables, side by side: a table's commit is mostly waiting."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from statestore.catalog import Catalog
 from statestore.errors import InvalidArgumentError, StateStoreError
+from statestore.model.balanced_ranges import Assignment, RangeAssignment
 from statestore.model.digest import combine
 from statestore.model.handles import KeyedStateHandle
 from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
@@ -21,7 +22,7 @@ from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry
 from statestore.model.matching import Matching
 from statestore.model.plan import RestorePlan, redistribution_of
 from statestore.model.proof import RowSet
-from statestore.model.reads import StateReads, assignment_of, reads_within
+from statestore.model.reads import StateReads, reads_within
 from statestore.model.redistribution import Run
 from statestore.model.target import RestoreTarget, plan_target
 from statestore.storage import CachedStorage
@@ -96,6 +97,14 @@ class RestoredCheckpoint:
         """Which operator of the job graph found which state; None without a graph."""
         return self.plan.matching
 
+    @property
+    def ranges(self) -> dict[str, RangeAssignment]:
+        """Who owns which key groups, of operators whose ranges are not Flink's even ones; what
+        ``store.snapshot(ranges=…)`` takes, so that the next restore finds them.
+        """
+        known = {plan.stored_uid: plan.assignment for plan in self.plan.operators}
+        return {uid: own for uid, own in known.items() if isinstance(own, RangeAssignment)}
+
     def parallelism_of(self, uid: str) -> int:
         """Return the parallelism of an operator; errors as those of :meth:`keyed`."""
         return len(self.plan.operator(uid).subtasks)
@@ -106,8 +115,8 @@ class RestoredCheckpoint:
         With a job graph ``uid`` is an operator of it: its uid, or its name if it has none.
         """
         entry = self.manifest.keyed_entry(self.plan.operator(uid).stored_uid, name)
-        plan = self.plan.operator(uid)
-        assignment = assignment_of(entry, len(plan.subtasks), plan.max_parallelism)
+        assignment = self.plan.operator(uid).assignment
+        assert assignment is not None  # its operator has this keyed state
         return RestoredKeyedState(
             self._catalog,
             self._spark,
@@ -133,7 +142,7 @@ class RestoredKeyedState:
         catalog: Catalog,
         spark: Any,
         entry: KeyedEntry,
-        assignment: KeyGroupAssignment,
+        assignment: Assignment,
         *,
         verify: bool = False,
         now_ms: int | None = None,
@@ -183,14 +192,12 @@ class RestoredKeyedState:
         """
         spark = self._session()
         per_subtask = self._per_subtask()
-        # Copies are read through a local cache alone: without one their host is no better.
-        cached = isinstance(self._catalog.storage, CachedStorage)
         frame: DataFrame = spark_module("spark_scan").dataframe(
             spark,
             self._catalog.storage,
             self.entry,
             per_subtask,
-            hosts=preferred_hosts(self._files(), self.assignment) if cached else (),
+            hosts=self._hosts(),
             verify=self._verify,
             now_ms=self.now_ms,
         )
@@ -231,6 +238,15 @@ class RestoredKeyedState:
         return rows_of_key(
             self._catalog.storage, self.entry, key, verify=self._verify, now_ms=self.now_ms
         )
+
+    def _hosts(self) -> tuple[str, ...]:
+        """Return where each subtask's copies lie. They are read through a local cache alone:
+        without one their host is no better.
+        """
+        cached = isinstance(self._catalog.storage, CachedStorage)
+        if not cached or not isinstance(self.assignment, KeyGroupAssignment):
+            return ()
+        return preferred_hosts(self._files(), self.assignment)
 
     def _reads(self, key_groups: KeyGroupRange) -> StateReads:
         return reads_within(self.entry, key_groups, self.assignment.max_parallelism)

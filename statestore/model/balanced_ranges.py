@@ -14,9 +14,9 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 
 from statestore.errors import ParallelismError
-from statestore.model.keygroups import KeyGroupRange
+from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
 
-__all__ = ["RangeAssignment", "balanced"]
+__all__ = ["Assignment", "RangeAssignment", "balanced"]
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class RangeAssignment:
         """Check that the ranges tile all key groups."""
         if not self.stops or any(stop <= first for first, stop in pairwise((0, *self.stops))):
             raise ParallelismError(
-                f"each subtask owns a key group at least, not so in {self.stops}"
+                f"each subtask owns a key group, which is not so in {self.stops}"
             )
 
     @property
@@ -68,6 +68,9 @@ class RangeAssignment:
     @cached_property
     def _ranges(self) -> tuple[KeyGroupRange, ...]:
         return tuple(KeyGroupRange(a, b - 1) for a, b in pairwise((0, *self.stops)))
+
+
+Assignment = KeyGroupAssignment | RangeAssignment
 
 
 def balanced(weights: Sequence[int], parallelism: int) -> RangeAssignment:

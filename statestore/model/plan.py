@@ -14,9 +14,10 @@ from itertools import chain
 from typing import NamedTuple
 
 from statestore.errors import StateNotFoundError
+from statestore.model.balanced_ranges import Assignment, RangeAssignment, balanced
 from statestore.model.byte_ranges import KeyGroupDecision
 from statestore.model.handles import KeyedStateHandle
-from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
+from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
 from statestore.model.matching import Matching
 from statestore.model.operators import label_of
@@ -27,6 +28,7 @@ from statestore.model.redistribution import (
     check_parallelism,
     plan_redistribution,
 )
+from statestore.model.weights import Weight, weights_of
 
 __all__ = [
     "OperatorPlan",
@@ -73,6 +75,7 @@ class OperatorPlan:
     subtasks: tuple[SubtaskPlan, ...]
     stored_uid: str
     base_rows: int = 0
+    assignment: Assignment | None = None
 
     @property
     def largest(self) -> SubtaskPlan:
@@ -183,14 +186,17 @@ def plan_restore(
     parallelism: int | Mapping[str, int],
     max_parallelism: int | None = None,
     *,
+    balance: Weight | None = None,
+    ranges: Mapping[str, RangeAssignment] | None = None,
     local: Container[str] = frozenset(),
 ) -> RestorePlan:
     """Return the plan of restoring a checkpoint at ``parallelism``, one for all operators or each.
 
     Operators that a mapping does not name are left out. ``local`` holds the names of the files of
     which this host has a copy. Raises ParallelismError, naming the operator, when parallelism is
-    out of bounds or above the stored max parallelism, or when ``max_parallelism`` is given and
-    differs from the stored one.
+    out of bounds or above the max parallelism, or when ``max_parallelism`` is given and is neither
+    a multiple nor a divisor of the stored one. With ``balance`` the key groups of each operator are
+    cut by their weight, and those of operators in ``ranges`` as it says.
     """
     wanted = (
         parallelism
@@ -198,7 +204,13 @@ def plan_restore(
         else dict.fromkeys(manifest.uids, check_parallelism(parallelism))
     )
     plans = tuple(
-        _plan_operator(manifest, uid, check_parallelism(wanted[uid]), max_parallelism, local)
+        _plan_operator(
+            manifest,
+            uid,
+            _assignment(manifest, uid, wanted[uid], max_parallelism, balance, ranges or {}),
+            check_parallelism(wanted[uid]),
+            local,
+        )
         for uid in manifest.uids
         if uid in wanted
     )
@@ -221,18 +233,34 @@ def redistribution_of(manifest: Manifest, uid: str, parallelism: int) -> Redistr
     return plan_redistribution(old, parallelism)
 
 
-def _plan_operator(
+def _assignment(
     manifest: Manifest,
     uid: str,
     parallelism: int,
     max_parallelism: int | None,
+    balance: Weight | None,
+    ranges: Mapping[str, RangeAssignment],
+) -> Assignment | None:
+    """Return who owns which key groups of an operator, None without keyed state."""
+    keyed = [entry for entry in manifest.keyed if entry.state.uid == uid]
+    if not keyed:
+        return None
+    even: Assignment = assignment_of(keyed[0], parallelism, max_parallelism)
+    if balance is not None:
+        return balanced(weights_of(keyed, balance), parallelism)
+    stored = ranges.get(uid)
+    return even if stored is None or stored.parallelism != parallelism else stored
+
+
+def _plan_operator(
+    manifest: Manifest,
+    uid: str,
+    assignment: Assignment | None,
+    parallelism: int,
     local: Container[str],
 ) -> OperatorPlan:
     keyed = [entry for entry in manifest.keyed if entry.state.uid == uid]
     operator = [entry for entry in manifest.operator if entry.state.uid == uid]
-    assignment = None
-    for entry in keyed:
-        assignment = assignment_of(entry, parallelism, max_parallelism)
     dealt = redistribution_of(manifest, uid, parallelism) if operator else None
     of_operator = tuple(_operator_reads(operator))  # every subtask reads the same of these
     subtasks = tuple(
@@ -243,11 +271,13 @@ def _plan_operator(
     names = tuple(entry.state.name for entry in entries)
     most = assignment.max_parallelism if assignment else None
     rows = sum(handle.rows for entry in keyed for handle in entry.handles)
-    return OperatorPlan(uid, most, names, subtasks, stored_uid=uid, base_rows=rows)
+    return OperatorPlan(
+        uid, most, names, subtasks, stored_uid=uid, base_rows=rows, assignment=assignment
+    )
 
 
 @lru_cache(maxsize=8)
-def _ranges_of(assignment: KeyGroupAssignment) -> tuple[KeyGroupRange, ...]:
+def _ranges_of(assignment: Assignment) -> tuple[KeyGroupRange, ...]:
     """The ranges of all subtasks: most operators of a job have the same."""
     return assignment.ranges()
 
@@ -255,7 +285,7 @@ def _ranges_of(assignment: KeyGroupAssignment) -> tuple[KeyGroupRange, ...]:
 def _plan_subtask(
     keyed: list[KeyedEntry],
     of_operator: tuple[_Read, ...],
-    assignment: KeyGroupAssignment | None,
+    assignment: Assignment | None,
     subtask: int,
     dealt: RedistributionPlan | None,
     local: Container[str],

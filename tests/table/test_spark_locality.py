@@ -129,6 +129,7 @@ def test_each_partition_asks_for_the_host_of_its_slot(
     """Exactly ``parallelism`` partitions, and no exchange."""
     state = restored(folder, spark, parallelism, *hosts)
     frame = state.dataframe()
+    assert isinstance(state.assignment, KeyGroupAssignment)
     offered = previous_allocations(state.entry.handles, state.assignment)
     placed = place_subtasks(state.assignment, offered.previous, offered.slots)
     wanted = preferred_hosts(state.entry.handles, state.assignment)
