@@ -8,17 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from statestore._version import __version__
-from statestore.care import StoreCare
+from statestore.asking import StoreAsking
 from statestore.catalog import Catalog
 from statestore.commands import begin as begin_command
 from statestore.commands import data_source
 from statestore.commands import export as export_command
-from statestore.commands import key as key_command
 from statestore.commands import plan as plan_command
-from statestore.commands import query as query_command
 from statestore.commands import restore as restore_command
 from statestore.commands.export import ExportedCheckpoint, Progress
-from statestore.commands.key import KeyStates
 from statestore.commands.restore import RestoredCheckpoint
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import InvalidArgumentError
@@ -26,7 +23,6 @@ from statestore.model.balanced_ranges import RangeAssignment
 from statestore.model.compaction import CompactionRule
 from statestore.model.graph import JobGraph
 from statestore.model.host_placement import LOCALITY, OperatorPlacement, place_operator
-from statestore.model.manifest import Manifest
 from statestore.model.plan import RestorePlan
 from statestore.model.target import RestoreTarget
 from statestore.model.weights import Weight
@@ -34,11 +30,9 @@ from statestore.storage import DEFAULT_STREAMS, CachedStorage, Storage, open_sto
 from statestore.storage.cached import DEFAULT_LIMIT_BYTES
 from statestore.table.base import TABLE_FORMATS, open_table
 from statestore.table.engines import spark_module
-from statestore.table.query import View
 from statestore.table.writing import ParquetOptions
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 __all__ = ["StateStore"]
@@ -46,7 +40,7 @@ __all__ = ["StateStore"]
 COMPACTION = CompactionRule()
 
 
-class StateStore(StoreCare):
+class StateStore(StoreAsking):
     """The checkpoints of one job, or of several that share a store.
 
     Each method is one call into ``commands/``. A store is read without Spark; Spark is needed to
@@ -334,51 +328,3 @@ class StateStore(StoreCare):
         target = RestoreTarget(parallelism=parallelism, bytes_per_task=bytes_per_task, graph=graph)
         operators = plan_command.plan(manifest, target).operators
         return tuple(place_operator(manifest, plan, hosts, strategy) for plan in operators)
-
-    def query(
-        self, sql: str, checkpoint: int | str = "latest", *, now_ms: int | None = None
-    ) -> pa.RecordBatchReader:
-        """Return the answer to an SQL statement over the states of a checkpoint, without Spark.
-
-        Every state is a view: the operator's uid is its schema, and where no other state has the
-        name, that alone will do; :meth:`views` lists them. DuckDB answers, reads no columns, key
-        groups and row groups that it has no use for, and nothing but the views: one SELECT, without
-        files, URLs or extensions. ``now_ms`` is that of :meth:`restore`. Raises
-        MissingDependencyError without DuckDB, InvalidArgumentError, and, also while the answer is
-        read, MissingFileError, DamagedFileError, CorruptionError or StorageError.
-        """
-        return query_command.query(self._catalog(), sql, checkpoint=checkpoint, now_ms=now_ms)
-
-    def views(self, checkpoint: int | str = "latest") -> tuple[View, ...]:
-        """Return what a query of a checkpoint can name, with columns and entry of each state."""
-        return query_command.views(self._catalog(), checkpoint=checkpoint)
-
-    def key(
-        self,
-        key: Any,
-        checkpoint: int | str = "latest",
-        *,
-        uid: str | None = None,
-        name: str | None = None,
-        now_ms: int | None = None,
-    ) -> KeyStates:
-        """Return a key's rows in all states of all operators, of operator ``uid``, or of each state
-        ``name``; at most one file of each is read.
-
-        ``key`` is what :meth:`RestoredKeyedState.get` takes, or a function that returns it for a
-        state; ``now_ms`` is that of :meth:`restore`. States whose key has another type are in
-        ``skipped``. Raises InvalidArgumentError when all are, CheckpointNotFoundError,
-        StateNotFoundError, or CorruptionError.
-        """
-        of = key if callable(key) else lambda state: key
-        return key_command.key_states(
-            self._catalog(), of, checkpoint=checkpoint, uid=uid, name=name, now_ms=now_ms
-        )
-
-    def manifest(self, checkpoint: int | str = "latest") -> Manifest:
-        """Return the manifest of a checkpoint."""
-        return self._catalog().load(checkpoint)
-
-    def checkpoints(self) -> tuple[int, ...]:
-        """Return the ids of the visible checkpoints, oldest first."""
-        return self._catalog().checkpoint_ids()

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from statestore.catalog import Catalog
-from statestore.errors import InvalidArgumentError, StateStoreError
+from statestore.errors import InvalidArgumentError, ParallelismError, StateStoreError
 from statestore.model.balanced_ranges import Assignment, RangeAssignment
 from statestore.model.digest import combine
 from statestore.model.handles import KeyedStateHandle
@@ -26,16 +26,21 @@ from statestore.model.reads import StateReads, reads_within
 from statestore.model.redistribution import Run
 from statestore.model.target import RestoreTarget, plan_target
 from statestore.storage import CachedStorage
+from statestore.table.arrow import as_table
 from statestore.table.digest import rows_digest
 from statestore.table.elements import read_elements
 from statestore.table.engines import spark_module
-from statestore.table.expiry import clock_ms, hides
+from statestore.table.expiry import clock_ms, hides, unexpired
+from statestore.table.key_rows import WantedKeys, rows_of_keys
+from statestore.table.lazy import LazySubtask
 from statestore.table.lookup import rows_of_key
 from statestore.table.merge import record_batch_reader
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+
+LAZY_BYTES = 256 * 2**20
 
 __all__ = ["RestoredCheckpoint", "RestoredKeyedState", "RestoredOperatorState", "restore"]
 
@@ -210,6 +215,40 @@ class RestoredKeyedState:
                 "or read a subtask without Spark: .subtask(0)"
             )
         return self._spark
+
+    def key_groups(self, key_groups: KeyGroupRange) -> pa.RecordBatchReader:
+        """Return the rows of some key groups, whoever owns them; else as :meth:`subtask`.
+
+        ParallelismError when there are not so many.
+        """
+        if key_groups.last >= self.assignment.max_parallelism:
+            raise ParallelismError(
+                f"{self.entry.state} has key groups 0..{self.assignment.max_parallelism - 1}, not "
+                f"{key_groups}"
+            )
+        return self._reader(key_groups)
+
+    def keys(self, keys: Any) -> pa.Table:
+        """Return the rows of many keys, ``key_group`` first: a table, a frame that speaks Arrow or
+        dictionaries with the key columns. No Spark; only files with key groups of theirs are read.
+
+        Raises InvalidArgumentError when the columns are no key of the state.
+        """
+        wanted = WantedKeys.of(as_table(keys), self.entry.state)
+        every = KeyGroupRange(0, self.assignment.max_parallelism - 1)
+        rows = rows_of_keys(self._catalog.storage, self.entry, self._reads(every), wanted)
+        return unexpired(rows, self.entry.state, self.now_ms)
+
+    def lazy(self, subtask: int, *, limit_bytes: int = LAZY_BYTES) -> LazySubtask:
+        """Return a subtask whose key groups are read when a key of theirs is asked for."""
+        return LazySubtask(
+            self._catalog.storage,
+            self.entry,
+            self.assignment.range_of(subtask),
+            self.assignment.max_parallelism,
+            limit_bytes=limit_bytes,
+            now_ms=self.now_ms,
+        )
 
     def rows_of(self, keys: pa.Table, *, cache_bytes: int = 0) -> DataFrame:
         """Return the rows of many keys, given by their key columns, as a DataFrame.

@@ -12,7 +12,7 @@ from statestore.model.reads import KeptGroups
 from statestore.model.state import KeyedState
 from statestore.table.hashing import key_groups
 
-__all__ = ["kept_rows"]
+__all__ = ["group_of_key", "kept_rows"]
 
 T = TypeVar("T", pa.RecordBatch, pa.Table)
 
@@ -38,3 +38,14 @@ def kept_rows(rows: T, state: KeyedState, kept: KeptGroups | None) -> T:
     field = rows.schema.field(at)
     renumbered = rows.set_column(at, field, pa.array(groups, pa.int32()))
     return renumbered if own.all() else renumbered.filter(pa.array(own))
+
+
+def group_of_key(state: KeyedState, key: pa.RecordBatch, max_parallelism: int) -> int:
+    """Return the key group of a key, one row of the state's key columns."""
+    groups = key_groups(
+        key.columns,
+        max_parallelism=max_parallelism,
+        hash_scheme=state.hash_scheme,
+        key_types=state.key_types,
+    )
+    return int(groups[0])

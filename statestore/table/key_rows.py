@@ -29,7 +29,7 @@ from statestore.table.merge import live_rows_of, merged_rows
 from statestore.table.scan import read_slices, restored_schema
 from statestore.table.types import arrow_schema
 
-__all__ = ["RowCache", "WantedKeys", "rows_of_keys"]
+__all__ = ["Indexed", "RowCache", "WantedKeys", "rows_of_keys"]
 
 U64Array = npt.NDArray[np.uint64]
 
@@ -79,10 +79,10 @@ class RowCache:
     def __init__(self, limit_bytes: int) -> None:
         """Hold at most so many bytes; 0 holds nothing."""
         self._limit, self._size = limit_bytes, 0
-        self._held: OrderedDict[tuple[str, int, int], _Indexed] = OrderedDict()
+        self._held: OrderedDict[tuple[str, int, int], Indexed] = OrderedDict()
         self._lock = threading.Lock()
 
-    def of(self, storage: Storage, entry: KeyedEntry, part: KeyedStateSlice) -> _Indexed:
+    def of(self, storage: Storage, entry: KeyedEntry, part: KeyedStateSlice) -> Indexed:
         """Return a slice with its hashes, read if it is not held."""
         name = (part.handle.sha256, part.first_row, part.rows)
         with self._lock:
@@ -90,7 +90,7 @@ class RowCache:
             if held is not None:
                 self._held.move_to_end(name)
                 return held
-        indexed = _Indexed.of(_read(storage, entry, [part]), entry.state)
+        indexed = Indexed.of(_read(storage, entry, [part]), entry.state)
         with self._lock:
             if name not in self._held and indexed.size <= self._limit:
                 self._held[name] = indexed
@@ -101,22 +101,27 @@ class RowCache:
 
 
 @dataclass(frozen=True)
-class _Indexed:
+class Indexed:
+    """Rows with the hashes of their keys, in order of hash."""
+
     rows: pa.Table
     hashes: U64Array
     order: npt.NDArray[np.uint32]
 
     @classmethod
-    def of(cls, rows: pa.Table, state: KeyedState) -> _Indexed:
+    def of(cls, rows: pa.Table, state: KeyedState) -> Indexed:
+        """Return rows with their index."""
         hashes = _hashes(rows.select(state.key))
         order = np.argsort(hashes).astype(np.uint32)
         return cls(rows, hashes[order], order)
 
     @property
     def size(self) -> int:
+        """Bytes in memory."""
         return int(self.rows.nbytes + self.hashes.nbytes + self.order.nbytes)
 
     def find(self, wanted: WantedKeys) -> pa.Table:
+        """Return the rows that have one of the keys, in their order."""
         first = np.searchsorted(self.hashes, wanted.hashes, "left")
         stop = np.searchsorted(self.hashes, wanted.hashes, "right")
         hits = np.flatnonzero(stop > first)
