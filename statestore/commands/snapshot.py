@@ -60,10 +60,9 @@ class CheckpointWriter(Commit):
         ``rows`` is a Spark DataFrame, an Arrow table, a frame that speaks Arrow, or a list of
         dictionaries. Max parallelism is fixed for the life of the operator's state: by default it
         is what the job's graph says, else what the operator was stored with, else Flink's default
-        for this parallelism. ``layout`` is ``partitioned`` (a file per key group), ``ranged`` (few
-        files, each with a range of key groups) or ``auto``, which takes ranged files for fewer than
-        2,048 rows a key group; by default what the store was opened with. It may be another one at
-        every checkpoint. ``placed`` says that Spark partition i of a DataFrame holds subtask i's
+        for this parallelism; ``regroup`` lets it be another one. ``layout`` is ``partitioned`` (a
+        file per key group), ``ranged`` (few files, each with a range of key groups) or ``auto``
+        (ranged below 2,048 rows a key group); by default what the store was opened with. ``placed`` says that Spark partition i of a DataFrame holds subtask i's
         rows and no others, as a restore at this parallelism left them: then nothing is shuffled,
         and a row that lies elsewhere is refused. Value columns may be new, left out or of a wider
         type than before; ``renamed={"old": "new"}`` names a column that has another name now, and
@@ -95,8 +94,7 @@ class CheckpointWriter(Commit):
             regroup=regroup,
             ttl=ttl,
         )
-        in_full = rows is not None
-        return self._in_full(rows, request, placed) if in_full else self._changes_of(request)
+        return self._changes_of(request) if rows is None else self._in_full(rows, request, placed)
 
     def _changes_of(self, request: KeyedRequest) -> KeyedChanges:
         writer = ChangeWriter(

@@ -7,7 +7,11 @@ from dataclasses import dataclass
 
 from statestore.model.ceiling import ceiling_of
 from statestore.model.handles import KeyedStateHandle, KeyedStateSlice, assign
-from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
+from statestore.model.keygroups import (
+    KeyGroupAssignment,
+    KeyGroupRange,
+    effective_max_parallelism,
+)
 from statestore.model.manifest import KeyedEntry, Layer
 
 __all__ = [
@@ -69,9 +73,10 @@ def assignment_of(
     """
     try:
         stored = entry.state.max_parallelism
-        wanted = stored if max_parallelism is None else max_parallelism
-        ceiling_of(stored, wanted)
-        return KeyGroupAssignment(max_parallelism=wanted, parallelism=parallelism)
+        if max_parallelism is None:
+            max_parallelism = effective_max_parallelism(stored, parallelism, None)
+        ceiling_of(stored, max_parallelism)
+        return KeyGroupAssignment(max_parallelism=max_parallelism, parallelism=parallelism)
     except ValueError as error:
         error.add_note(f"while planning {entry.state}")
         raise
