@@ -7,6 +7,7 @@ Each method is one call into ``commands/``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from statestore.commands import compact as compact_command
@@ -14,6 +15,7 @@ from statestore.commands import copy as copy_command
 from statestore.commands import diff as diff_command
 from statestore.commands import edit as edit_command
 from statestore.commands import purge as purge_command
+from statestore.commands import rekey as rekey_command
 from statestore.commands import salvage as salvage_command
 from statestore.commands import verify as verify_command
 from statestore.commands.compact import CompactReport, CompactRequest
@@ -23,6 +25,7 @@ from statestore.commands.edit import Edit, EditedState
 from statestore.commands.export import Progress
 from statestore.commands.purge import PurgedKey, PurgeRequest
 from statestore.commands.purge_check import KeySearch, check_purged
+from statestore.commands.rekey import RekeyReport, RekeyRequest
 from statestore.commands.salvage import DEFAULT_KEYS, SalvageReport
 from statestore.commands.verify import VerifyReport
 from statestore.keeping import StoreKeeping
@@ -221,6 +224,43 @@ class StoreCare(StoreKeeping):
         wanted = Edit(delete=delete, put=put, rows=rows, sql=sql)
         return edit_command.edit(
             self._deriver(), uid, name, wanted, checkpoint=checkpoint, dry_run=dry_run
+        )
+
+    def rekey(
+        self,
+        uid: str,
+        name: str | None = None,
+        *,
+        max_parallelism: int | None = None,
+        key: str | Sequence[str] | None = None,
+        hash_scheme: str | None = None,
+        checkpoint: int | str = "latest",
+        work: str | Path | None = None,
+        on_progress: Progress | None = None,
+    ) -> RekeyReport:
+        """Put an operator's keyed states, or one of them, over other key groups, as a new
+        checkpoint.
+
+        Any ``max_parallelism``, a ``hash_scheme``, and for the state ``name`` a ``key`` of columns
+        that it has; what was key and is none any more is a value. Rows do not change, and their
+        digest proves it. ``work`` is a local folder from which a run that was ended goes on. Raises
+        StateNotFoundError, InvalidArgumentError, UnsupportedTypeError, NullKeyError or
+        DuplicateKeyError for what the new key makes of the rows, CorruptionError,
+        CommitConflictError, or StorageError.
+        """
+        wanted = RekeyRequest(
+            uid=uid,
+            name=name,
+            max_parallelism=max_parallelism,
+            key=(key,) if isinstance(key, str) else None if key is None else tuple(key),
+            hash_scheme=hash_scheme,
+        )
+        return rekey_command.rekey(
+            self._deriver(),
+            wanted,
+            checkpoint=checkpoint,
+            work=None if work is None else Path(work),
+            progress=on_progress or (lambda done, total: None),
         )
 
     def compact(
