@@ -14,6 +14,7 @@ from statestore.commands import compact as compact_command
 from statestore.commands import copy as copy_command
 from statestore.commands import diff as diff_command
 from statestore.commands import edit as edit_command
+from statestore.commands import fork as fork_command
 from statestore.commands import purge as purge_command
 from statestore.commands import rekey as rekey_command
 from statestore.commands import salvage as salvage_command
@@ -155,6 +156,32 @@ class StoreCare(StoreKeeping):
             to._storage,
             to._deriver_of,
             as_savepoint=as_savepoint,
+            dry_run=dry_run,
+            progress=on_progress or (lambda done, total: None),
+        )
+
+    def fork(
+        self,
+        to: str,
+        checkpoint: int | str = "latest",
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+        on_progress: Progress | None = None,
+    ) -> CopiedCheckpoint:
+        """Make a new store at ``to`` that begins with a checkpoint of this one, sharing its files.
+
+        On one file system nothing is copied: a file has a name in each store, and goes when both
+        have let go of it. From and to a bucket, and to another disk, files are copied. Raises
+        InvalidArgumentError when there is a store at ``to``, and what :meth:`copy` raises.
+        """
+        storage = open_storage(to, storage_options)
+        other = StoreCare(storage, storage, None, self._parquet)
+        return fork_command.fork(
+            self._catalog(),
+            checkpoint,
+            storage,
+            other._deriver_of,
             dry_run=dry_run,
             progress=on_progress or (lambda done, total: None),
         )

@@ -39,6 +39,7 @@ from statestore.model.hold import Savepoint, check_savepoint_name, is_savepoint_
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, TableRef
 from statestore.storage import Storage
 from statestore.storage.base import named
+from statestore.storage.links import link
 
 __all__ = ["CopiedCheckpoint", "copy"]
 
@@ -91,10 +92,12 @@ def copy(
     as_savepoint: str | None,
     dry_run: bool,
     progress: Progress,
+    linked: bool = False,
 ) -> CopiedCheckpoint:
     """Copy a checkpoint, and if it was named by a savepoint the savepoint; return what was done.
 
-    ``deriver`` makes the writer of the target. ``progress`` hears of bytes, and of how many. Raises
+    ``deriver`` makes the writer of the target. ``linked`` gives files a second name where it can,
+    instead of copying them. ``progress`` hears of bytes, and of how many. Raises
     CheckpointNotFoundError, InvalidArgumentError for the source itself, or a savepoint's name that
     the target has for another checkpoint, ParallelismError or SchemaMismatchError when the target
     has a state of that name with other keys, MissingFileError or DamagedFileError for a file of the
@@ -110,7 +113,8 @@ def copy(
         check_savepoint_name(name)
     manifest = source.load(checkpoint)
     files = _files(manifest)
-    work = _Work(source.storage, target, progress, sum(file.size_bytes for file in files))
+    total = sum(file.size_bytes for file in files)
+    work = _Work(source.storage, target, progress, total, linked=linked)
     making = _begun(target, deriver, dry_run)
     new_id = None if making is None else _first_copy(making.catalog, manifest)
     found = new_id is not None
@@ -255,6 +259,13 @@ def _files(manifest: Manifest) -> tuple[_File, ...]:
     return tuple(_File(name, *facts) for name, facts in found.items())
 
 
+def _missing(source: Storage, name: str) -> MissingFileError:
+    return MissingFileError(
+        f"{source.url}/{name} is missing, and the manifest names it; copy another checkpoint, or "
+        "salvage this one"
+    )
+
+
 @dataclass
 class _Work:
     """Files on their way from one storage to another, and how far they are."""
@@ -265,6 +276,7 @@ class _Work:
     total: int
     copied_files: int = 0
     copied_bytes: int = 0
+    linked: bool = False
     _done: int = 0
     _named: frozenset[str] | None = None
     _lock: Lock = field(default_factory=Lock)
@@ -318,6 +330,8 @@ class _Work:
                     "one whose manifest cannot be read; verify both, and copy to another store"
                 )
             self.target.delete(file.name)
+        if self.linked and self._linked(file):
+            return False
         try:
             self._write(file)
         except BaseException:
@@ -325,6 +339,19 @@ class _Work:
             with suppress(StateStoreError):
                 self.target.delete(file.name)
             raise
+        return True
+
+    def _linked(self, file: _File) -> bool:
+        """Share a file with the source; its length is looked at, and no byte is read."""
+        try:
+            if not link(self.source, self.target, file.name):
+                return False
+        except FileNotFoundError as error:
+            raise _missing(self.source, file.name) from error
+        if self._length(file) != file.size_bytes:
+            self.target.delete(file.name)
+            return False  # the copy says what is wrong with it
+        self._advance(file.size_bytes)
         return True
 
     def _write(self, file: _File) -> None:
@@ -358,10 +385,7 @@ class _Work:
                 while chunk := file.read(_CHUNK_BYTES):
                     yield chunk
         except FileNotFoundError as error:
-            raise MissingFileError(
-                f"{self.source.url}/{name} is missing, and the manifest names it; copy another "
-                "checkpoint, or salvage this one"
-            ) from error
+            raise _missing(self.source, name) from error
 
     def _length(self, file: _File) -> int | None:
         try:

@@ -112,9 +112,8 @@ def rekey(
     counter = _Counter(2 * sum(entry.rows for entry in entries), progress)
     with ExitStack() as stack:
         if work is None:
-            work = Path(
-                stack.enter_context(tempfile.TemporaryDirectory(prefix="statestore-rekey-"))
-            )
+            folder = tempfile.TemporaryDirectory(prefix="statestore-rekey-")
+            work = Path(stack.enter_context(folder))
         _claim(work, _job(manifest, wanted, entries))
         with deriver.begin(manifest) as writer:
             refuse_older(deriver.catalog, checkpoint, manifest)

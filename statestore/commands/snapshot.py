@@ -62,9 +62,10 @@ class CheckpointWriter(Commit):
         is what the job's graph says, else what the operator was stored with, else Flink's default
         for this parallelism; ``regroup`` lets it be another one. ``layout`` is ``partitioned`` (a
         file per key group), ``ranged`` (few files, each with a range of key groups) or ``auto``
-        (ranged below 2,048 rows a key group); by default what the store was opened with. ``placed`` says that Spark partition i of a DataFrame holds subtask i's
-        rows and no others, as a restore at this parallelism left them: then nothing is shuffled,
-        and a row that lies elsewhere is refused. Value columns may be new, left out or of a wider
+        (ranged below 2,048 rows a key group); by default what the store was opened with. ``placed``
+        says that Spark partition i of a DataFrame holds subtask i's rows and no others, as a
+        restore at this parallelism left them: then nothing is shuffled, and a row that lies
+        elsewhere is refused. Value columns may be new, left out or of a wider
         type than before; ``renamed={"old": "new"}`` names a column that has another name now, and
         ``dropped`` those that none of the new ones replaces. ``ttl``, how long rows live, is kept
         until another one or ``"off"`` is given; to turn it on, rows may come without its column,

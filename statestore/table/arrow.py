@@ -195,6 +195,7 @@ def _runs(
 
 
 def by_key_group(rows: pa.Table) -> pa.Table:
+    """Return rows in order of key group, those of one in their order."""
     groups = np.asarray(rows.column(KEY_GROUP))
     if (groups[:-1] <= groups[1:]).all():
         return rows

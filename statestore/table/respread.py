@@ -1,4 +1,4 @@
-"""Rows of a keyed state spread over other key groups: read once, spilled by range, written in order.
+"""Rows of a keyed state over other key groups: read once, spilled by range, written in order.
 
 The rows of the new key groups lie anywhere among the old ones, so they are divided into ranges of
 new key groups on a local disk first; a range is what fits in memory. Its files are written from it.
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -94,7 +95,7 @@ def write_range(
 
 
 def _ranges_for(entry: KeyedEntry, state: KeyedState) -> int:
-    """Return how many ranges there are; in memory rows take about four times their bytes on disk."""
+    """Return how many ranges there are: rows take about four times their bytes in memory."""
     wanted = -(-4 * entry.size_bytes // _RANGE_BYTES)
     return max(min(wanted, _MOST_RANGES, state.max_parallelism), 1)
 
@@ -114,7 +115,7 @@ def _by_range(
     order = np.argsort(of_row, kind="stable")
     ordered = keyed.take(pa.array(order))
     starts = np.concatenate(([0], np.flatnonzero(np.diff(of_row[order])) + 1, [len(order)]))
-    for first, stop in zip(starts[:-1], starts[1:], strict=True):
+    for first, stop in pairwise(starts.tolist()):
         if first < stop:
             yield int(of_row[order[first]]), ordered.slice(first, stop - first)
 
