@@ -26,6 +26,7 @@ from bench import (
     object_store,
     offsets,
     plans,
+    ranges,
     repartition,
     spark,
 )
@@ -58,6 +59,7 @@ SECTIONS = (
     Section(("B14",), plans.figures, 0),
     Section(("B16",), changes.figures, 5 * MILLION),
     Section(("B17",), changes.history, MILLION),
+    Section(("B19",), ranges.figures, MILLION),
 )
 
 

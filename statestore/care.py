@@ -26,7 +26,8 @@ from statestore.commands.edit import Edit, EditedState
 from statestore.commands.export import Progress
 from statestore.commands.purge import PurgedKey, PurgeRequest
 from statestore.commands.purge_check import KeySearch, check_purged
-from statestore.commands.rekey import RekeyReport, RekeyRequest
+from statestore.commands.rekey import RekeyReport
+from statestore.commands.rekey_plan import RekeyRequest
 from statestore.commands.salvage import DEFAULT_KEYS, SalvageReport
 from statestore.commands.verify import VerifyReport
 from statestore.keeping import StoreKeeping
@@ -263,6 +264,7 @@ class StoreCare(StoreKeeping):
         hash_scheme: str | None = None,
         checkpoint: int | str = "latest",
         work: str | Path | None = None,
+        dry_run: bool = False,
         on_progress: Progress | None = None,
     ) -> RekeyReport:
         """Put an operator's keyed states, or one of them, over other key groups, as a new
@@ -270,10 +272,11 @@ class StoreCare(StoreKeeping):
 
         Any ``max_parallelism``, a ``hash_scheme``, and for the state ``name`` a ``key`` of columns
         that it has; what was key and is none any more is a value. Rows do not change, and their
-        digest proves it. ``work`` is a local folder from which a run that was ended goes on. Raises
-        StateNotFoundError, InvalidArgumentError, UnsupportedTypeError, NullKeyError or
-        DuplicateKeyError for what the new key makes of the rows, CorruptionError,
-        CommitConflictError, or StorageError.
+        digest proves it. ``work`` is a local folder from which a run that was ended goes on;
+        without it a run that fails leaves nothing behind. A job that runs meanwhile commits no
+        more. Raises StateNotFoundError, InvalidArgumentError, UnsupportedTypeError,
+        ParallelismError, NullKeyError or DuplicateKeyError for what the new key makes of the rows,
+        CorruptionError, CommitConflictError, or StorageError.
         """
         wanted = RekeyRequest(
             uid=uid,
@@ -287,6 +290,7 @@ class StoreCare(StoreKeeping):
             wanted,
             checkpoint=checkpoint,
             work=None if work is None else Path(work),
+            dry_run=dry_run,
             progress=on_progress or (lambda done, total: None),
         )
 

@@ -26,9 +26,14 @@ plan      store, id, old_parallelism, parallelism, size_bytes, local_bytes, file
           largest_byte_range_bytes], matching (null without a graph): operators: [name, operator_id,
           outcome, found_by, stored], dropped, ignored: [operator_id, uid, name, states, rows,
           size_bytes], hints: [operator, uid, uid_hash, stored, reason]; placements (with
-          ``--hosts``): [uid, strategy, subtasks: [subtask, host, local_bytes]]; with changes to
-          read, plan and operators have read_amplification (rows read for each of the bases), and
-          subtasks changed_rows, those of ``rows``; the same for ``restore --dry-run``
+          ``--hosts``): [uid, strategy, subtasks: [subtask, host, local_bytes]]; skew (with
+          ``--balance``): [uid, by, even and balanced (a number each subtask), largest_even,
+          largest_balanced, times_mean_even, times_mean_balanced, gain]; with changes to
+          read, or another max parallelism, plan and operators have read_amplification (rows read
+          for each of the bases), and subtasks changed_rows, those of ``rows``; the same for
+          ``restore --dry-run``; with ``--compare`` instead: store, id, old_parallelism, hosts,
+          bytes_per_second, measured_at_ms, prices (null: not known), options: [parallelism,
+          moved_bytes, largest_bytes, size_bytes, files, requests, seconds, money], chosen, why
 restore   store, id, parallelism, directory, format, rows, size_bytes, files,
           states: [uid, name, rows, size_bytes, files, proof {stored {rows, digest}, subtasks:
           [rows, digest], copies}]: the subtasks sum to what is stored, or each is a copy of it
@@ -37,6 +42,9 @@ verify    store, checkpoints (ids), deep, sound, files, rows, size_bytes, broken
 get       store, id, operator, state, key: {column: value}, rows: [{column: value}]; without
           operator or state: store, id, key (text), states: [operator, state, kind, rows], skipped:
           [operator, state, why]
+heavy     store, id, by, factor, operators: [uid, states, key_groups, rows, size_bytes, heavy:
+          [key_group, rows, size_bytes, share (0 to 1), times (the even share)], hot: [state, rows,
+          keys: [key {column: value}, key_group, rows, share], read (key groups), exact]]
 query     store, id, columns: [{name, type}], rows: [[value]], cut (whether there are more); with
           ``--tables``: store, id, views: [view, schema, name, operator, state, rows (null: with
           changes, unknown), columns]
@@ -58,6 +66,14 @@ gc        store, dry_run, minimum_age_ms, removed, live, young {files, size_byte
           pins (tokens), leftovers (a number), held: [id, by]
 copy      store, id, target, dry_run, new_id, found (an earlier copy), savepoint, files, size_bytes,
           copied_files, copied_bytes, tables_without_log
+fork      as copy, without found and tables_without_log; files that are not copied are shared
+rekey     store, id, new_id, dry_run, operator, read_bytes, states: [state, rows, digest, key_before,
+          key, max_parallelism_before, max_parallelism, hash_scheme_before, hash_scheme, files,
+          size_bytes]; new_id, digest, files and size_bytes are null in a dry run
+as-of     store, a, b (ids), operator, state, columns: [{name, type}], rows: [[value]], counts {same,
+          changed, added, removed} of all rows, cut (whether there are more)
+history   store, operator, state, key {column: value}, checkpoints: [id, created_at_ms, changed,
+          rows (null: no such state, or another key)]
 purge     store, dry_run, operator, replaced and finished: [old_id, new_id, savepoints, states:
           [name, key_group, rows, files, size_bytes]], logs (tables), pins; with ``--check``: store,
           operator, gone, files, size_bytes, searched_bytes, found: [file, what, rows], unreadable
@@ -95,6 +111,7 @@ from statestore.cli.layers import (
     changed_rows_document,
     layers_document,
 )
+from statestore.cli.skew_documents import skew_document
 from statestore.cli.values import (
     CheckpointList,
     CheckpointRow,
@@ -246,6 +263,7 @@ def _(result: PlannedRestore) -> Document:
         "choices": choices_document(plan.choices),
         "matching": matching_document(plan.matching),
         "placements": [asdict(placement) for placement in result.placements],
+        "skew": [skew_document(skew) for skew in result.skews],
     } | amplification_document(plan)
 
 

@@ -18,19 +18,23 @@ from typing import Any
 
 from statestore.commands.derive import Deriver, refuse_older
 from statestore.commands.edit import carry_others
-from statestore.errors import CorruptionError, InvalidArgumentError, StateNotFoundError
+from statestore.commands.rekey_plan import (
+    RekeyRequest,
+    chosen,
+    graph_wanted,
+    refuse_mixed,
+    state_wanted,
+)
+from statestore.commands.snapshot import CheckpointWriter
+from statestore.errors import CorruptionError, InvalidArgumentError
 from statestore.model.document import Node
-from statestore.model.keygroups import effective_max_parallelism
-from statestore.model.keyhash import HASH_SCHEMES
 from statestore.model.manifest import KeyedEntry, Manifest
 from statestore.model.manifest_json import keyed_from_json, keyed_to_json
 from statestore.model.state import KeyedState
 from statestore.storage import Storage
-from statestore.table.arrow import key_types
 from statestore.table.keyed import KeyedTarget
 from statestore.table.reading import check_sizes
 from statestore.table.respread import Spread, spread, write_range
-from statestore.table.types import arrow_schema
 
 __all__ = ["RekeyReport", "RekeyRequest", "RekeyedState", "rekey"]
 
@@ -39,53 +43,36 @@ _JOB, _SPREAD, _WRITTEN = "rekey.json", "spread.json", "written.json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RekeyRequest:
-    """What the states of operator ``uid`` get; None leaves it as it is. ``key`` needs ``name``."""
-
-    uid: str
-    name: str | None = None
-    max_parallelism: int | None = None
-    key: tuple[str, ...] | None = None
-    hash_scheme: str | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse no change at all, and a key for states that are not named."""
-        if (self.max_parallelism, self.key, self.hash_scheme) == (None, None, None):
-            raise InvalidArgumentError(
-                "give what is to change: max_parallelism, key or hash_scheme"
-            )
-        if self.key is not None and self.name is None:
-            raise InvalidArgumentError(
-                f"another key is one state's: give the name of the state of operator {self.uid!r}"
-            )
-        if self.hash_scheme is not None and self.hash_scheme not in HASH_SCHEMES:
-            raise InvalidArgumentError(
-                f"no hash scheme {self.hash_scheme!r}; there is {', '.join(HASH_SCHEMES)}"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
 class RekeyedState:
-    """A state before and after; ``digest`` is that of its rows, which did not change."""
+    """A state before and after. ``digest`` is that of its rows, which did not change; it, ``files``
+    and ``size_bytes`` are None in a dry run, where ``rows`` are those in files, changes with them.
+    """
 
     state: str
     rows: int
-    digest: int
+    digest: int | None
+    key_before: tuple[str, ...]
     key: tuple[str, ...]
+    max_parallelism_before: int
     max_parallelism: int
+    hash_scheme_before: str
     hash_scheme: str
-    files: int
-    size_bytes: int
+    files: int | None
+    size_bytes: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class RekeyReport:
-    """What was done: the checkpoint that it was done to, the new one, and the states."""
+    """What was done, or with ``dry_run`` would be: the checkpoint that it was done to, the new one
+    (None in a dry run), and the states. ``read_bytes`` are those of the files that were read.
+    """
 
     store: str
+    dry_run: bool
     checkpoint_id: int
-    new_checkpoint_id: int
+    new_checkpoint_id: int | None
     uid: str
+    read_bytes: int
     states: tuple[RekeyedState, ...]
 
 
@@ -95,44 +82,52 @@ def rekey(
     *,
     checkpoint: int | str,
     work: Path | None,
+    dry_run: bool,
     progress: Progress,
 ) -> RekeyReport:
     """Make a new checkpoint with an operator's states over other key groups.
 
     ``work`` is an empty folder, or that of a run of the same that was ended; by default a temporary
-    one, from which nothing goes on. ``progress`` hears of rows read and written, of twice as many.
-    Raises CheckpointNotFoundError, StateNotFoundError, InvalidArgumentError, UnsupportedTypeError,
+    one, from which nothing goes on, and then a run that fails leaves no file in the store.
+    ``progress`` hears of rows read and written, of twice as many. A dry run reads no rows. Raises
+    CheckpointNotFoundError, StateNotFoundError, InvalidArgumentError, UnsupportedTypeError,
     ParallelismError, NullKeyError or DuplicateKeyError for what the new key makes of the rows,
     CorruptionError, CommitConflictError or StorageError. Nothing is visible of a run that fails.
     """
     manifest = deriver.catalog.load(checkpoint)
-    entries = _chosen(manifest, wanted)
-    states = [_state(entry, wanted) for entry in entries]
-    _refuse_mixed(manifest, entries, states)
-    counter = _Counter(2 * sum(entry.rows for entry in entries), progress)
-    with ExitStack() as stack:
-        if work is None:
-            folder = tempfile.TemporaryDirectory(prefix="statestore-rekey-")
-            work = Path(stack.enter_context(folder))
-        _claim(work, _job(manifest, wanted, entries))
-        with deriver.begin(manifest) as writer:
-            refuse_older(deriver.catalog, checkpoint, manifest)
-            number, _ = writer.planned
-            done = []
-            for place, (entry, state) in enumerate(zip(entries, states, strict=True)):
-                run = _Run(deriver, entry, state, number, work / str(place), counter)
-                done.append(run.finish())
-            new = [f"{e.table.path}/{handle.path}" for e in done for handle in e.handles]
-            writer.carry_written(done, new)
-            carry_others(writer, manifest, {(e.state.uid, e.state.name) for e in done})
-            writer.say_origin(_origin(manifest, wanted, done))
-        _clear(work)
+    entries = chosen(manifest, wanted)
+    states = [state_wanted(manifest, entry, wanted) for entry in entries]
+    refuse_mixed(manifest, entries, states)
+    like = replace(manifest, graph=graph_wanted(manifest, states[0]))
+    done: list[KeyedEntry] = []
+    new_id = None
+    if not dry_run:
+        with ExitStack() as stack:
+            kept = work is not None
+            if work is None:
+                folder = tempfile.TemporaryDirectory(prefix="statestore-rekey-")
+                work = Path(stack.enter_context(folder))
+            _claim(work, _job(manifest, wanted, entries))
+            with deriver.begin(like) as writer:
+                refuse_older(deriver.catalog, checkpoint, manifest)
+                counter = _Counter(2 * sum(entry.rows for entry in entries), progress)
+                for place, (entry, state) in enumerate(zip(entries, states, strict=True)):
+                    own = work / str(place)
+                    done.append(_Run(deriver, writer, entry, state, own, counter, kept).finish())
+                writer.carry_written(done, [name for entry in done for name in _names(entry)])
+                carry_others(writer, manifest, {(e.state.uid, e.state.name) for e in done})
+                writer.say_origin(_origin(manifest, wanted, done))
+            _clear(work)
+        new_id = writer.id
+    after = done or [KeyedEntry(state, entries[0].table, ()) for state in states]
     return RekeyReport(
         store=deriver.catalog.storage.url,
+        dry_run=dry_run,
         checkpoint_id=manifest.checkpoint_id,
-        new_checkpoint_id=writer.id,
+        new_checkpoint_id=new_id,
         uid=wanted.uid,
-        states=tuple(map(_reported, done)),
+        read_bytes=sum(entry.size_bytes for entry in entries),
+        states=tuple(_reported(a, b, dry_run) for a, b in zip(entries, after, strict=True)),
     )
 
 
@@ -152,11 +147,12 @@ class _Run:
     """One state under way: what of it is in the working folder is not done again."""
 
     deriver: Deriver
+    writer: CheckpointWriter
     entry: KeyedEntry
     state: KeyedState
-    number: int
     work: Path
     counter: _Counter
+    kept: bool
 
     def finish(self) -> KeyedEntry:
         """Return the state with its new files; CorruptionError unless its rows are the same."""
@@ -166,23 +162,36 @@ class _Run:
         for place in range(len(known), spilled.ranges):
             handles = write_range(self.work, place, self.state, self._target())
             known.append(replace(self._empty(), handles=handles))
+            if not self.kept:  # nobody can go on from here, so an error deletes what was written
+                self.writer.carry_written((), _names(known[-1]))
             _put(self.work / _WRITTEN, [keyed_to_json(one) for one in known])
             self.counter.add(known[-1].rows)
         handles = tuple(handle for one in known for handle in one.handles)
         done = replace(self._empty(), handles=handles)
-        if (done.rows, done.digest) != (spilled.rows, spilled.digest):
-            raise CorruptionError(
-                f"{self.state} has {done.rows} rows with digest {done.digest:016x} after it was "
-                f"written, and had {spilled.rows} with {spilled.digest:016x}; nothing was committed"
-            )
+        self._prove(spilled, done)
         return done
+
+    def _prove(self, spilled: Spread, done: KeyedEntry) -> None:
+        """Refuse rows that are not those that were stored; with changes that is known of what was
+        read, because what they leave is.
+        """
+        sets = [(spilled.rows, spilled.digest), (done.rows, done.digest)]
+        if not self.entry.layers:
+            sets.insert(0, (self.entry.rows, self.entry.digest))
+        if len(set(sets)) > 1:
+            told = ", then ".join(f"{rows} rows with digest {digest:016x}" for rows, digest in sets)
+            raise CorruptionError(
+                f"{self.state} has stored, read and written rows that are not the same: {told}; "
+                "nothing was committed. Verify the checkpoint, and give an empty working folder"
+            )
 
     def _empty(self) -> KeyedEntry:
         return KeyedEntry(self.state, replace(self.entry.table, version=None), ())
 
     def _target(self) -> KeyedTarget:
         storage, options = self.deriver.catalog.storage, self.deriver.parquet
-        return KeyedTarget(storage, self.entry.table.path, self.number, self.state, options)
+        number, _ = self.writer.planned
+        return KeyedTarget(storage, self.entry.table.path, number, self.state, options)
 
     def _spilled(self) -> Spread:
         known = self.work / _SPREAD
@@ -216,57 +225,6 @@ def _are_there(storage: Storage, entry: KeyedEntry) -> bool:
     except CorruptionError:
         return False
     return True
-
-
-def _chosen(manifest: Manifest, wanted: RekeyRequest) -> list[KeyedEntry]:
-    if wanted.name is not None:
-        return [manifest.keyed_entry(wanted.uid, wanted.name)]
-    entries = [entry for entry in manifest.keyed if entry.state.uid == wanted.uid]
-    if not entries:
-        known = ", ".join(sorted({repr(entry.state.uid) for entry in manifest.keyed})) or "none"
-        raise StateNotFoundError(
-            f"checkpoint {manifest.checkpoint_id} has no keyed state of operator {wanted.uid!r}; "
-            f"operators with keyed state are {known}"
-        )
-    return entries
-
-
-def _state(entry: KeyedEntry, wanted: RekeyRequest) -> KeyedState:
-    """Return the state as it will be: the new key first, what was key and is none a value."""
-    old = entry.state
-    key = old.key if wanted.key is None else wanted.key
-    for name in key:
-        old.schema.type_of(name)  # names the columns when there is none
-    first = (*key, *old.namespace, *old.entry)
-    rest = [name for name in old.schema.names if name not in first]
-    scheme = old.hash_scheme if wanted.hash_scheme is None else wanted.hash_scheme
-    most = wanted.max_parallelism
-    return replace(
-        old,
-        schema=old.schema.select((*dict.fromkeys(first), *rest)),
-        key=key,
-        key_types=key_types(arrow_schema(old.schema).empty_table(), key, scheme),
-        hash_scheme=scheme,
-        max_parallelism=old.max_parallelism
-        if most is None
-        else effective_max_parallelism(None, 1, most),
-    )
-
-
-def _refuse_mixed(
-    manifest: Manifest, entries: Sequence[KeyedEntry], states: Sequence[KeyedState]
-) -> None:
-    """Refuse to leave states of the operator behind with another number of key groups."""
-    chosen = {entry.state.name for entry in entries}
-    for entry in manifest.keyed:
-        other = entry.state
-        if other.uid != states[0].uid or other.name in chosen:
-            continue
-        if other.max_parallelism != states[0].max_parallelism:
-            raise InvalidArgumentError(
-                f"{other} has max parallelism {other.max_parallelism}, and an operator has one: "
-                "leave the name out to rekey all of its states"
-            )
 
 
 def _job(manifest: Manifest, wanted: RekeyRequest, entries: Sequence[KeyedEntry]) -> dict[str, Any]:
@@ -329,14 +287,22 @@ def _origin(manifest: Manifest, wanted: RekeyRequest, done: Sequence[KeyedEntry]
     }
 
 
-def _reported(entry: KeyedEntry) -> RekeyedState:
+def _names(entry: KeyedEntry) -> list[str]:
+    return [f"{entry.table.path}/{handle.path}" for handle in entry.handles]
+
+
+def _reported(before: KeyedEntry, after: KeyedEntry, dry_run: bool) -> RekeyedState:
+    old, new = before.state, after.state
     return RekeyedState(
-        state=entry.state.name,
-        rows=entry.rows,
-        digest=entry.digest,
-        key=entry.state.key,
-        max_parallelism=entry.state.max_parallelism,
-        hash_scheme=entry.state.hash_scheme,
-        files=len(entry.handles),
-        size_bytes=entry.size_bytes,
+        state=new.name,
+        rows=before.rows if dry_run else after.rows,
+        digest=None if dry_run else after.digest,
+        key_before=old.key,
+        key=new.key,
+        max_parallelism_before=old.max_parallelism,
+        max_parallelism=new.max_parallelism,
+        hash_scheme_before=old.hash_scheme,
+        hash_scheme=new.hash_scheme,
+        files=None if dry_run else len(after.handles),
+        size_bytes=None if dry_run else after.size_bytes,
     )

@@ -179,7 +179,8 @@ class RestoredKeyedState:
         return RowSet(rows, digest)
 
     def subtask(self, subtask: int) -> pa.RecordBatchReader:
-        """Return one subtask's rows, ``key_group`` first, in order of key group.
+        """Return one subtask's rows, ``key_group`` first, in order of key group; with another max
+        parallelism than the stored one, in order of the stored key group.
 
         Needs no Spark and no JVM; at most one Parquet row group is in memory, of a state with
         changes the key groups at hand. Reading raises MissingFileError or DamagedFileError naming
@@ -247,6 +248,7 @@ class RestoredKeyedState:
             self.assignment.range_of(subtask),
             self.assignment.max_parallelism,
             limit_bytes=limit_bytes,
+            verify=self._verify,
             now_ms=self.now_ms,
         )
 

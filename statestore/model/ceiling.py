@@ -57,7 +57,8 @@ def ceiling_of(stored: int, wanted: int) -> Ceiling | None:
     if wanted == stored:
         return None
     if wanted % stored and stored % wanted:
-        near = sorted({stored * 2, stored * 4} | {stored // 2} if stored % 2 == 0 else {stored * 2})
+        divisor = next(n for n in range(stored // 2, 0, -1) if stored % n == 0)
+        near = [n for n in (divisor, stored * 2, stored * 4) if n <= MAX_PARALLELISM]
         raise ParallelismError(
             f"max parallelism {wanted} cannot be read from the stored {stored} without rewriting: "
             f"it is neither a multiple nor a divisor (such as {', '.join(map(str, near))}). Use "

@@ -99,7 +99,7 @@ def plan_target(
     else:
         parallelism = target.parallelism
     balance = None if target.balance is None else Weight(target.balance)
-    as_taken = target.parallelism is None and balance is None and target.max_parallelism is None
+    as_taken = target.parallelism != AUTO and balance is None and target.max_parallelism is None
     plan = plan_restore(
         manifest,
         parallelism,

@@ -15,8 +15,19 @@ _CANNOT = (errno.EXDEV, errno.EPERM, errno.ENOTSUP, errno.EMLINK)
 
 
 def can_link(source: Storage, target: Storage) -> bool:
-    """Return whether both have paths of the operating system; a bucket has none."""
-    return source.native_path("") is not None and target.native_path("") is not None
+    """Return whether files of the one can be given names in the other, as far as can be told
+    without trying: both are folders of one file system. A bucket has no names to share.
+    """
+    old, new = source.native_path(""), target.native_path("")
+    if old is None or new is None:
+        return False
+    with named("look at", target.url):
+        return _device_of(Path(old)) == _device_of(Path(new))
+
+
+def _device_of(path: Path) -> int:
+    there = next(each for each in (path, *path.parents) if each.exists())
+    return there.stat().st_dev
 
 
 def link(source: Storage, target: Storage, name: str) -> bool:

@@ -25,10 +25,11 @@ from statestore.table.merge import read_reads, side_by_side
 from statestore.table.runs import runs_of
 from statestore.table.types import arrow_schema
 
-__all__ = ["CHANGE", "joined"]
+__all__ = ["CHANGE", "CHANGES", "joined"]
 
 CHANGE = "change"
-"""The column that says what became of a row: ``same``, ``changed``, ``added`` or ``removed``."""
+"""The column that says what became of a row, one of :data:`CHANGES`."""
+CHANGES = ("same", "changed", "added", "removed")
 Places = npt.NDArray[np.intp]
 
 
@@ -60,12 +61,21 @@ def joined(
     """Return the rows of a state at two checkpoints, each beside the one of its identity.
 
     Columns: ``key_group``, ``change``, those of the identity, and each value column as ``<name>_a``
-    and ``<name>_b``, null where the side has no such row. Raises InvalidArgumentError when the two
-    have not the same identity, key groups and hash scheme; reading raises MissingFileError or
-    DamagedFileError.
+    and ``<name>_b``, null where the side has no such row. A row is ``changed`` when a column that
+    both checkpoints have differs. Raises InvalidArgumentError when the two have not the same
+    identity, key groups and hash scheme, or two columns would have one name; reading raises
+    MissingFileError or DamagedFileError.
     """
     _refuse_unlike(a, b)
     sides = _Sides(a, b)
+    names = sides.schema.names
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidArgumentError(
+            f"{a.state} beside itself would have two columns {twice[0]!r}: key and entry columns "
+            f"keep their names, values become <name>_a and <name>_b, and {CHANGE!r} is ours; use "
+            "'statestore diff'"
+        )
     return pa.RecordBatchReader.from_batches(sides.schema, _batches(storage, sides, now_ms))
 
 
@@ -128,9 +138,8 @@ def _rows(rows: pa.Table | None, entry: KeyedEntry) -> pa.Table:
 
 
 def _differ(a: pa.Table, b: pa.Table, in_a: Places, in_b: Places) -> npt.NDArray[np.bool_]:
+    """Return which pairs differ in a column that both have; a wider type is no difference."""
     names = set(a.column_names) & set(b.column_names)
-    if set(a.column_names) != set(b.column_names):
-        return np.ones(len(in_a), np.bool_)
     hashes = [
         np.concatenate(
             [row_hashes(batch) for batch in rows.select(sorted(names)).take(places).to_batches()]

@@ -27,8 +27,8 @@ __all__ = ["LazySubtask"]
 class LazySubtask:
     """The key groups of one subtask, each read when a key of it is asked for.
 
-    Up to ``limit_bytes`` of decoded key groups are held, the least lately used go first. Not for
-    several threads.
+    Up to ``limit_bytes`` of decoded key groups are held, the least lately used go first; the one
+    that was asked for last is held whatever its size. Not for several threads.
     """
 
     def __init__(
@@ -39,12 +39,14 @@ class LazySubtask:
         max_parallelism: int,
         *,
         limit_bytes: int,
+        verify: bool = False,
         now_ms: int | None,
     ) -> None:
         """Take what the subtask owns; nothing is read yet."""
         self.key_groups = own
         self._storage, self._entry, self._max = storage, entry, max_parallelism
-        self._limit, self._now_ms = limit_bytes, now_ms
+        self._limit, self._verify, self._now_ms = limit_bytes, verify, now_ms
+        self._size = 0
         self._held: OrderedDict[int, Indexed] = OrderedDict()
 
     @property
@@ -81,11 +83,14 @@ class LazySubtask:
         if held is None:
             one = KeyGroupRange(group, group)
             reads = reads_within(self._entry, one, self._max)
-            batches = read_reads(self._storage, self._entry, reads, now_ms=self._now_ms)
+            batches = read_reads(
+                self._storage, self._entry, reads, verify=self._verify, now_ms=self._now_ms
+            )
             schema = restored_schema(self._entry.state.schema)
             rows = pa.Table.from_batches(batches, schema).combine_chunks()
             held = self._held[group] = Indexed.of(rows, self._entry.state)
+            self._size += held.size
+            while len(self._held) > 1 and self._size > self._limit:
+                self._size -= self._held.popitem(last=False)[1].size
         self._held.move_to_end(group)
-        while len(self._held) > 1 and sum(one.size for one in self._held.values()) > self._limit:
-            self._held.popitem(last=False)
         return held
