@@ -8,23 +8,30 @@ PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 DELTA := $(VENV)/.delta
 S3 := $(VENV)/.s3
+KAFKA := $(VENV)/.kafka
 # Spark is started through a Java that fits, wherever it is installed.
 WITH_JAVA := JAVA_HOME="$$($(PY) statestore/java.py)" && export JAVA_HOME &&
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint check races histories bench docs lock clean
+.PHONY: help demo cluster-demo test kills kills-streaming lint check races histories bench docs lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
 
 demo: $(READY) $(DELTA) ## run the demo; DIR=path keeps what it writes there
 	@$(WITH_JAVA) $(VENV)/bin/statestore demo $(DIR)
 
-test: $(READY) $(DELTA) $(S3) ## run all tests; ARGS="-k name" goes to pytest
+cluster-demo: $(READY) $(KAFKA) ## run the demo on a Spark cluster, Kafka and S3, all on this machine
+	@$(WITH_JAVA) $(PY) -m statestore.testing.cluster_demo
+
+test: $(READY) $(DELTA) $(S3) $(KAFKA) ## run all tests; ARGS="-k name" goes to pytest
 	@$(WITH_JAVA) $(PY) -m pytest $(ARGS)
 
 kills: $(READY) $(DELTA) ## kill a job COUNT times (200) and look what is left
 	@$(WITH_JAVA) $(PY) -m tests.faults.kills --count $(or $(COUNT),200)
+
+kills-streaming: $(READY) ## kill a streaming query COUNT times (50) and count its events
+	@$(WITH_JAVA) $(PY) -m tests.streaming.kills --count $(or $(COUNT),50)
 
 lint: $(READY) ## style, format and types
 	$(VENV)/bin/ruff check .
@@ -77,6 +84,11 @@ $(DELTA): $(READY)
 $(S3): $(DELTA) statestore/table/spark-s3.conf
 	@echo "for the tests: fetching Spark's jars for S3 (690 MB the first time)"
 	@if $(PY) -m statestore.table.session s3; then touch $@; fi
+
+# Kafka's broker and Spark's connector to it, for the tests and the demo of a cluster.
+$(KAFKA): $(READY) statestore/testing/jars.py
+	@echo "for the tests: fetching the jars of Kafka and of Spark's connector (110 MB the first time)"
+	@if $(WITH_JAVA) $(PY) -m statestore.testing.jars; then touch $@; fi
 
 # Prints the first Python that fits, or one sentence with the command that installs one here.
 define FIND_PYTHON

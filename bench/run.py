@@ -29,6 +29,7 @@ from bench import (
     ranges,
     repartition,
     spark,
+    streaming,
 )
 from bench.measure import Figure
 
@@ -60,6 +61,7 @@ SECTIONS = (
     Section(("B16",), changes.figures, 5 * MILLION),
     Section(("B17",), changes.history, MILLION),
     Section(("B19",), ranges.figures, MILLION),
+    Section(("B18",), streaming.figures, 5 * MILLION),
 )
 
 

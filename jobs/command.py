@@ -41,7 +41,8 @@ _STEP = re.compile(r'\.?(?:"(?P<quoted>[^"]+)"|(?P<word>[^."\[\]]+)|\[(?P<index>
 class Job(Generic[S]):
     """A job: its help text, the dataclass of its settings, what it does, its report as text.
 
-    ``work`` is one attempt, and may be called again after it failed.
+    ``work`` is one attempt, and may be called again after it failed. ``dry_run`` is the setting
+    that ``--dry-run`` turns on; without one there is no such option.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Job(Generic[S]):
     settings: type[S]
     work: Callable[[S, Progress], Report]
     text: Callable[[Report], str]
+    dry_run: str | None = None
 
 
 def run(
@@ -61,8 +63,9 @@ def run(
     try:
         given = _parser(job).parse_args(arguments)
         progress = _silent if given.output == "json" else _on_stderr
+        overrides = [*given.set, f"{job.dry_run}=true"] if given.dry_run else given.set
         report, attempts = run_attempts(
-            lambda: load_settings(job.settings, given.conf_file, given.set),
+            lambda: load_settings(job.settings, given.conf_file, overrides),
             lambda settings: job.work(settings, progress),
             _on_stderr,
             clock or Clock(),
@@ -147,6 +150,10 @@ def _parser(job: Job[Any]) -> argparse.ArgumentParser:
         help="replace one setting, such as store.url=/tmp/store or keyed[0].source.path=new.csv; "
         "may be repeated",
     )
+    parser.set_defaults(dry_run=False)
+    if job.dry_run is not None:
+        told = f"say what would be done, and write nothing ({job.dry_run})"
+        parser.add_argument("--dry-run", action="store_true", help=told)
     parser.add_argument("--output", choices=("text", "json"), default="text", help="[text]")
     return parser
 

@@ -37,6 +37,7 @@ __all__ = [
 ]
 
 _WRITERS = "spark.sql.maxConcurrentOutputFileWriters"
+_GROUP = "statestore_group_"
 
 
 def session(
@@ -80,7 +81,7 @@ def naming(what: str) -> Iterator[None]:
 
 
 def read(spark: SparkSession, source: SourceSettings) -> DataFrame:
-    """Return a source's rows: read, then filtered by ``where``, then mapped by ``select``."""
+    """Return a source's rows: read, filtered by ``where``, grouped, then mapped by ``select``."""
     reader = spark.read.options(**source.options)
     if source.schema is not None:
         reader = reader.schema(source.schema)
@@ -89,7 +90,17 @@ def read(spark: SparkSession, source: SourceSettings) -> DataFrame:
     rows = reader.load(source.path) if source.table is None else reader.table(source.table)
     if source.where is not None:
         rows = rows.where(source.where)
+    if source.group_by:
+        return _grouped(rows, source)
     return rows.selectExpr(*source.select) if source.select else rows
+
+
+def _grouped(rows: DataFrame, source: SourceSettings) -> DataFrame:
+    """Return one row a group, with the columns of ``select`` and no others, as GROUP BY does."""
+    # The groups' own columns come first in what agg returns, also those that select leaves out.
+    groups = [F.expr(sql).alias(f"{_GROUP}{at}") for at, sql in enumerate(source.group_by)]
+    found = rows.groupBy(*groups).agg(*map(F.expr, source.select))
+    return found.drop(*(name for name in found.columns if name.startswith(_GROUP)))
 
 
 def keyed_rows(rows: DataFrame, *, per_subtask: bool) -> DataFrame:

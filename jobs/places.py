@@ -98,7 +98,10 @@ class SparkSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceSettings:
-    """What Spark reads: a table, or a format with a path or options; then SQL over its rows."""
+    """What Spark reads: a table, or a format with a path or options; then SQL over its rows.
+
+    With ``group_by`` there is one row a group, and ``select`` says what of it.
+    """
 
     format: str | None = None
     path: str | None = None
@@ -106,11 +109,16 @@ class SourceSettings:
     schema: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
     where: str | None = None
+    group_by: tuple[str, ...] = ()
     select: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a source that says nothing, or two things."""
+        """Refuse a source that says nothing, or two things, or groups without a column of them."""
         _check_place(self.format, self.path, self.table, self.options)
+        if self.group_by and not self.select:
+            raise InvalidArgumentError(
+                "group_by needs select: the columns of a group, such as count(*) AS n"
+            )
         if self.table is not None and (self.format or self.schema):
             raise InvalidArgumentError(
                 "a table knows its own format and schema; leave out format and schema"

@@ -3,15 +3,20 @@ r"""Redistribute offsets: where each consumer of a source goes on reading, at a 
     python -m jobs.redistribute_offsets --conf-file conf/redistribute_offsets.toml
     python -m jobs.redistribute_offsets --conf-file conf/redistribute_offsets.toml \
         --set parallelism=7 --output json
+    python -m jobs.redistribute_offsets --conf-file conf/redistribute_offsets.toml --dry-run
     spark-submit jobs/redistribute_offsets.py --conf-file conf/redistribute_offsets.toml
 
 Reads one operator state with the columns topic, partition and offset (the next one to read) and
 gives each partition to exactly one subtask: split state in blocks, union state as Flink's Kafka
-source does. Starts neither Spark nor a JVM. With a restart strategy a failed attempt is followed by
-another, from the checkpoint that is the latest by then and at the parallelism that the settings
-file has by then. conf/redistribute_offsets.toml documents every setting. Exit codes: 2 fix the
-settings; 10 no such store, checkpoint or state; 13 the checkpoint is damaged; 15 the store cannot
-be read.
+source does. Starts neither Spark nor a JVM. With a broker in [kafka] it first compares the offsets
+with what the topics hold now, says what becomes of each, and stops where a policy refuses; the new
+offsets can be committed for a consumer group without members, after the files are written. With a
+restart strategy a failed attempt is followed by another, from the checkpoint that is the latest by
+then and at the parallelism that the settings file has by then. conf/redistribute_offsets.toml
+documents every setting. Exit codes: 2 fix the settings; 10 no such store, checkpoint, state or
+topic; 11 the consumer group has members; 12 a policy refuses what was found in Kafka; 13 the
+checkpoint is damaged; 15 the store cannot be read, or no broker answers; 16 confluent-kafka is not
+installed.
 """
 
 from __future__ import annotations
@@ -25,8 +30,10 @@ if not __package__:  # spark-submit runs this file: the package `jobs` lies one 
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from jobs.command import Job, Progress, Report, columns, run, write_file
+from jobs.kafka import check, summary, table
 from jobs.settings import OffsetsSettings
 from statestore import StateStore
+from statestore.model.redistribution import RedistributionMode
 from statestore.sources.offsets import (
     SourceOffset,
     offset_elements,
@@ -40,21 +47,47 @@ SUBTASK = "{subtask}"
 
 
 def redistribute_offsets(settings: OffsetsSettings, progress: Progress) -> Report:
-    """Write the files that the settings name; return what each subtask reads, and from where."""
+    """Write what the settings name; return what each subtask reads, and from where.
+
+    With a broker nothing is written before all offsets are checked against it.
+    """
     store = StateStore.open(settings.store.url, **settings.store.options)
     # At the parallelism it was taken at: a source may have more subtasks than the job's keyed
     # states have key groups.
     checkpoint = store.restore(checkpoint=settings.checkpoint)
     state = checkpoint.operator(settings.offsets.uid, settings.offsets.name)
     old, mode = state.per_old_subtask(), state.entry.state.mode
-    new = per_subtask_offsets(old, settings.parallelism, mode=mode)
-    report = {
-        "store": store.url,
-        "checkpoint": checkpoint.checkpoint_id,
+    kafka = check(settings, old, progress)
+    reported: Sequence[Sequence[object] | None] = old if kafka is None else kafka.lists
+    new = per_subtask_offsets(reported, settings.parallelism, mode=mode)
+    report = _report(settings, store.url, checkpoint.checkpoint_id, mode, len(old), new)
+    if kafka is not None:
+        report["kafka"] = kafka.report
+    if settings.check_only:
+        return report | {"check_only": True}
+    for path, text in _files(settings, report, new):
+        write_file(path, text)
+        progress(f"written: {path}")
+    if kafka is not None and kafka.group is not None:
+        report["commit"] = kafka.commit([offset for offsets in new for offset in offsets])
+    return report
+
+
+def _report(
+    settings: OffsetsSettings,
+    store: str,
+    checkpoint: int,
+    mode: RedistributionMode,
+    old_parallelism: int,
+    new: Sequence[Sequence[SourceOffset]],
+) -> Report:
+    return {
+        "store": store,
+        "checkpoint": checkpoint,
         "uid": settings.offsets.uid,
         "name": settings.offsets.name,
         "mode": mode.value,
-        "old_parallelism": len(old),
+        "old_parallelism": old_parallelism,
         "parallelism": settings.parallelism,
         "subtasks": [
             {
@@ -65,15 +98,18 @@ def redistribute_offsets(settings: OffsetsSettings, progress: Progress) -> Repor
             for subtask, offsets in enumerate(new)
         ],
     }
-    for path, text in _files(settings, report, new):
-        write_file(path, text)
-        progress(f"written: {path}")
-    return report
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the job; return the exit code."""
-    job = Job("redistribute_offsets", __doc__ or "", OffsetsSettings, redistribute_offsets, _text)
+    job = Job(
+        "redistribute_offsets",
+        __doc__ or "",
+        OffsetsSettings,
+        redistribute_offsets,
+        _text,
+        dry_run="check_only",
+    )
     return run(job, arguments)
 
 
@@ -106,6 +142,12 @@ def _text(report: Report) -> str:
     lines = [f"checkpoint {report['checkpoint']}, {state}, {parallelism}", columns(header, rows)]
     if idle:
         lines.append(f"without a partition: subtask {', '.join(idle)}")
+    if kafka := report.get("kafka"):
+        lines.insert(0, table(kafka) if report.get("check_only") else summary(kafka))
+    if done := report.get("commit"):
+        lines.append(f"committed for group {done['group']!r}: {done['committed']} partitions")
+    if report.get("check_only"):
+        lines.append("nothing was written: this was a dry run")
     return "\n".join(lines)
 
 

@@ -29,6 +29,7 @@ if not __package__:  # spark-submit runs this file: the package `jobs` lies one 
 
 from pyspark.sql import DataFrame, SparkSession
 
+from jobs.bars import bar_of
 from jobs.command import Job, Progress, Report, columns, run
 from jobs.frames import element_rows, exists, keyed_rows, naming, refuse_existing, session, write
 from jobs.places import SinkSettings
@@ -66,10 +67,12 @@ class Restore:
                 refuse_existing(
                     spark, state.sink, f"state {state.name!r} of operator {state.uid!r}"
                 )
-        for state, rows in frames:
-            with naming(f"state {state.name!r} of operator {state.uid!r}"):
-                self._write(spark, rows, state.sink)
-            progress(f"{state.uid}/{state.name}: written to {state.sink.place}")
+        with bar_of(spark, len(frames)) as bar:
+            for state, rows in frames:
+                bar.begin(f"restoring {state.uid}/{state.name}")
+                with naming(f"state {state.name!r} of operator {state.uid!r}"):
+                    self._write(spark, rows, state.sink)
+                progress(f"{state.uid}/{state.name}: written to {state.sink.place}")
         entries = _entries(settings, restored)
         return {
             "checkpoint": restored.checkpoint_id,

@@ -25,8 +25,11 @@ from statestore.model.restart import NoRestart
 from statestore.model.sizes import bytes_of
 from statestore.model.target import AUTO, RestoreTarget
 from statestore.settings import setting
+from statestore.sources.discovery import Policies
+from statestore.sources.kafka import DEFAULT_SECONDS
 
 __all__ = [
+    "KafkaSettings",
     "KeyedSettings",
     "OffsetsSettings",
     "OperatorSettings",
@@ -65,6 +68,7 @@ class KeyedSettings:
     hash_scheme: Literal["java", "flink-sql", "pyflink"] | None = None
     renamed: dict[str, str] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
+    changes: Literal["off", "upserts", "against-latest"] = "off"
 
     def __post_init__(self) -> None:
         """Refuse columns that the kind does not have, and a kind without its columns."""
@@ -234,6 +238,31 @@ class StartFilesSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KafkaSettings(Policies):
+    """The Kafka that the offsets are checked against; without bootstrap there is none.
+
+    The policies are :class:`~statestore.sources.discovery.Policies`'s.
+    """
+
+    bootstrap: str | None = None
+    options: dict[str, Any] = field(default_factory=dict, repr=False)
+    seconds: float = setting(DEFAULT_SECONDS, unit="seconds", low=0.1, high=3600)
+    topics: tuple[str, ...] = ()
+    group: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what is without effect where there is no broker, and words that are no policy."""
+        super().__post_init__()
+        if self.bootstrap is not None:
+            return
+        for name in ("options", "topics", "group"):
+            if getattr(self, name):
+                raise InvalidArgumentError(
+                    f"{name} is given, and bootstrap is not: without it Kafka is not asked"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
 class OffsetsSettings(JobSettings):
     """The redistribute_offsets job: one operator state, for a new number of subtasks."""
 
@@ -241,7 +270,9 @@ class OffsetsSettings(JobSettings):
     offsets: StateName
     parallelism: int = setting(unit="subtasks", low=1, high=MOST_KEY_GROUPS)
     checkpoint: Any = "latest"
+    check_only: bool = False
     files: StartFilesSettings = field(default_factory=StartFilesSettings)
+    kafka: KafkaSettings = field(default_factory=KafkaSettings)
 
     def __post_init__(self) -> None:
         """Refuse a wrong checkpoint."""

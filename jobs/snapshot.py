@@ -25,6 +25,7 @@ if not __package__:  # spark-submit runs this file: the package `jobs` lies one 
 
 from pyspark.sql import DataFrame
 
+from jobs.bars import bar_of
 from jobs.command import Job, Progress, Report, columns, run
 from jobs.frames import naming, read, session
 from jobs.settings import KeyedSettings, OperatorSettings, SnapshotSettings
@@ -57,12 +58,15 @@ class Snapshot:
         )
         store = StateStore.open(settings.store.url, spark=spark, **settings.store.options)
         try:
-            with self._begin(store, settings) as checkpoint:
-                for state in settings.states:
+            states = settings.states
+            with bar_of(spark, len(states)) as bar, self._begin(store, settings) as checkpoint:
+                for state in states:
+                    bar.begin(f"writing {state.uid}/{state.name}")
                     with naming(f"state {state.name!r} of operator {state.uid!r}"):
                         rows = read(spark, state.source)
                         written = _put(checkpoint, state, rows)
                     progress(f"{state.uid}/{state.name}: {written.rows} rows")
+                bar.begin("committing")
         except CommitConflictError:
             self._was_second = True
             raise
@@ -115,10 +119,11 @@ def _put(
             "broadcast": checkpoint.broadcast,
         }[state.mode]
         return put(state.uid, state.name, rows)
-    written: KeyedEntry = checkpoint.keyed(
+    in_full = state.changes == "off"
+    written: Any = checkpoint.keyed(
         state.uid,
         state.name,
-        rows,
+        rows if in_full else None,
         key=state.key,
         namespace=state.namespace,
         kind=state.kind,
@@ -129,7 +134,11 @@ def _put(
         renamed=state.renamed,
         dropped=state.dropped,
     )
-    return written
+    if not in_full:  # what came back takes changes
+        upserts = state.changes == "upserts"
+        written = written.changes(rows) if upserts else written.changes_against("latest", rows)
+    entry: KeyedEntry = written
+    return entry
 
 
 def _report(store: str, checkpoint: CheckpointWriter) -> Report:
@@ -149,6 +158,7 @@ def _report(store: str, checkpoint: CheckpointWriter) -> Report:
 def _state(entry: Entry) -> dict[str, Any]:
     keyed = entry.state if isinstance(entry, KeyedEntry) else None
     kind = entry.state.kind if isinstance(entry, KeyedEntry) else entry.state.mode
+    changes = entry.changed_rows if isinstance(entry, KeyedEntry) else 0
     return {
         "uid": entry.state.uid,
         "name": entry.state.name,
@@ -157,7 +167,7 @@ def _state(entry: Entry) -> dict[str, Any]:
         "rows": entry.rows,
         "bytes": entry.size_bytes,
         "files": entry.files,
-    }
+    } | ({"changes": changes} if changes else {})
 
 
 def _text(report: Report) -> str:

@@ -6,6 +6,12 @@
 from statestore import errors
 from statestore._version import __version__
 from statestore.commands.decide import decide
+from statestore.commands.listening import (
+    CheckpointCommitted,
+    CheckpointFailed,
+    CheckpointListener,
+    CheckpointRestored,
+)
 from statestore.commands.partition import partition
 from statestore.commands.restore import RestoredCheckpoint
 from statestore.commands.snapshot import CheckpointWriter
@@ -21,6 +27,7 @@ from statestore.model.keygroups import (
 )
 from statestore.model.keyhash import key_group_of
 from statestore.model.manifest import Manifest
+from statestore.model.metrics import CheckpointMetrics
 from statestore.model.operator_id import operator_id
 from statestore.model.partitioners import (
     Broadcast,
@@ -41,6 +48,11 @@ from statestore.store import StateStore
 __all__ = [
     "Acknowledgement",
     "Broadcast",
+    "CheckpointCommitted",
+    "CheckpointFailed",
+    "CheckpointListener",
+    "CheckpointMetrics",
+    "CheckpointRestored",
     "CheckpointWriter",
     "Custom",
     "Edge",

@@ -18,6 +18,7 @@ from statestore.commands.derive import Deriver
 from statestore.commands.expire import ExpiredCheckpoints
 from statestore.commands.export import Progress
 from statestore.commands.gc import DEFAULT_MINIMUM_AGE_S, CollectedGarbage, collect_garbage
+from statestore.commands.listening import CheckpointListener, Listeners
 from statestore.commands.pin import PinnedCheckpoint
 from statestore.commands.savepoint import make_savepoint
 from statestore.errors import InvalidArgumentError
@@ -43,6 +44,7 @@ class StoreKeeping:
         """Use ``StateStore.open``."""
         self._storage, self._data, self._spark, self._parquet = storage, data, spark, parquet
         self._fence = Fence(storage, release=__version__)
+        self._listeners = Listeners(storage.url)
         self._compaction: CompactionRule | None = None
         self._now_ms = _now_ms
 
@@ -50,6 +52,19 @@ class StoreKeeping:
     def url(self) -> str:
         """Where the store lies, without credentials."""
         return self._storage.url
+
+    def add_listener(self, listener: CheckpointListener) -> None:
+        """Tell a listener of every checkpoint that this object commits, fails to commit, or
+        restores.
+
+        As Spark's ``spark.streams.addListener``. It is called in the thread that does so; what it
+        raises is logged, and changes nothing else. InvalidArgumentError for what is no listener.
+        """
+        self._listeners.add(listener)
+
+    def remove_listener(self, listener: CheckpointListener) -> None:
+        """Tell a listener no more; nothing happens when it is not known."""
+        self._listeners.remove(listener)
 
     def savepoint(self, name: str, checkpoint: int | str = "latest") -> Savepoint:
         """Keep a checkpoint under a name, until :meth:`delete_savepoint`.
@@ -156,7 +171,9 @@ class StoreKeeping:
         return self._deriver_of(self._catalog())
 
     def _deriver_of(self, catalog: Catalog) -> Deriver:
-        return Deriver(catalog, self._fence, self._spark, self._parquet, __version__)
+        return Deriver(
+            catalog, self._fence, self._spark, self._parquet, __version__, self._listeners
+        )
 
 
 def _now_ms() -> int:

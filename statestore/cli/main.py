@@ -42,6 +42,7 @@ from statestore.cli.verbs.salvage import salvage_checkpoint
 from statestore.cli.verbs.savepoint import keep_savepoint
 from statestore.cli.verbs.show import show_checkpoint
 from statestore.cli.verbs.verify import verify_checkpoint
+from statestore.cli.verbs.watch import watch_checkpoints
 from statestore.errors import StateStoreError
 
 __all__ = ["cli", "main"]
@@ -91,6 +92,7 @@ cli.params.extend(common_options())
 for verb in (
     list_checkpoints,
     show_checkpoint,
+    watch_checkpoints,
     plan_restore,
     restore_checkpoint,
     verify_checkpoint,

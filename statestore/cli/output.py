@@ -14,16 +14,22 @@ from dataclasses import dataclass
 from typing import TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
 from statestore.cli.documents import document_of
 from statestore.cli.drawing import ASCII, UNICODE, Pen
 from statestore.cli.values import Result
-from statestore.commands.export import Progress as Listener
 
-__all__ = ["Page", "emit_json", "page", "printable", "progress_bar", "report"]
+__all__ = ["Bar", "Page", "emit_json", "page", "printable", "progress_bar", "report"]
 
 DRAWING_WIDTH = 100
 UNLIMITED = 100_000
@@ -87,11 +93,29 @@ def report(error: BaseException, *, label: str = "error") -> None:
         sys.stderr.write(f"  {_lines(note)}\n")
 
 
+@dataclass(frozen=True)
+class Bar:
+    """A listener to progress; ``is_drawn`` says whether anybody sees it."""
+
+    progress: Progress
+    task: TaskID
+
+    @property
+    def is_drawn(self) -> bool:
+        """Whether it is drawn: on a terminal alone."""
+        return not self.progress.disable
+
+    def __call__(self, done: float, total: float, title: str | None = None) -> None:
+        """Draw how much is done, and of how much; ``title`` takes the place of the one before."""
+        text = None if title is None else printable(title)
+        self.progress.update(self.task, completed=done, total=total, description=text)
+
+
 @contextmanager
-def progress_bar(title: str) -> Iterator[Listener]:
+def progress_bar(title: str) -> Iterator[Bar]:
     """Yield a listener to progress; it draws on stderr when that is a terminal, else nothing."""
     console = Console(file=sys.stderr)
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn())
     bar = Progress(
         *columns,
         TimeRemainingColumn(),
@@ -101,7 +125,7 @@ def progress_bar(title: str) -> Iterator[Listener]:
     )
     with bar:
         task = bar.add_task(title, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        yield Bar(bar, task)
 
 
 def _is_unicode(file: TextIO) -> bool:

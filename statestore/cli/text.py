@@ -7,6 +7,7 @@ from functools import singledispatch
 from typing import Any
 
 from statestore.cli.documents import max_parallelism_of
+from statestore.cli.figures import metrics_text
 from statestore.cli.graphs import write_choices, write_graph, write_matching
 from statestore.cli.keeping import (
     write_collected,
@@ -95,6 +96,7 @@ def _(result: ShownCheckpoint, page: Page) -> None:
         ("parallelism", str(manifest.parallelism)),
         ("written by", f"{manifest.writer.name}, statestore {manifest.writer.release}"),
         ("holds", held_text(manifest)),
+        *metrics_text(manifest),
     )
     write_key_groups(page, result.plan)
     for operator in result.plan.operators:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from statestore.catalog import Catalog
 from statestore.commands.history import History
+from statestore.commands.measuring import Measuring
 from statestore.errors import ParallelismError
 from statestore.fence import Fence
 from statestore.model.acknowledgement import Attempted
@@ -41,6 +42,7 @@ class Attempt:
     writer: Writer
     started_at_ms: int
     now_ms: int
+    measuring: Measuring
     compaction: CompactionRule | None = None
     ranges: Mapping[str, RangeAssignment] = field(default_factory=dict)
 

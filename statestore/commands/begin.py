@@ -14,12 +14,14 @@ from statestore.catalog import Catalog
 from statestore.commands.attempt import Attempt
 from statestore.commands.changes import StoredChanges
 from statestore.commands.history import History
+from statestore.commands.measuring import Measuring
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.commands.subtasks import KeyedWriter
 from statestore.errors import InvalidArgumentError
 from statestore.fence import Fence
 from statestore.model.acknowledgement import Acknowledgement, Attempted
 from statestore.model.balanced_ranges import RangeAssignment
+from statestore.model.claim import Claim
 from statestore.model.compaction import CompactionRule
 from statestore.model.document import document_bytes
 from statestore.model.graph import JobGraph
@@ -45,7 +47,7 @@ class CommittedCheckpoint(CheckpointWriter):
 
     def __init__(self, manifest: Manifest) -> None:
         """Take the stored manifest; ``id`` and ``manifest`` are known at once."""
-        self._committed = manifest
+        self._committed, self._metrics = manifest, manifest.metrics
         self._entered = self._left = False
 
     def keyed(self, uid: str, name: str, rows: Any = None, **options: Any) -> Any:
@@ -87,14 +89,16 @@ def begin(
     parquet: ParquetOptions,
     release: str,
     token: str,
+    measuring: Measuring,
     compaction: CompactionRule | None = None,
     ranges: Mapping[str, RangeAssignment] | None = None,
     now_ms: int | None = None,
 ) -> CheckpointWriter:
     """Return the writer of the next checkpoint, or of ``checkpoint_id``.
 
-    ``parallelism`` None is the largest of the graph's operators, ``now_ms`` None the time now. When
-    that checkpoint is visible, nothing is claimed or written: see :class:`CommittedCheckpoint`.
+    ``parallelism`` None is the largest of the graph's operators, ``now_ms`` None the time now, and
+    ``measuring`` began when the caller did. When that checkpoint is visible, nothing is claimed or
+    written: see :class:`CommittedCheckpoint`.
     Raises ParallelismError, InvalidArgumentError for an id that was passed over or has expired, or
     CommitConflictError when another writer has taken the store over.
     """
@@ -110,29 +114,44 @@ def begin(
         stored = _stored(catalog, checkpoint_id, catalog.next_id())
         if stored is not None:
             return stored
-    claim = fence.enter()
-    free = max(catalog.next_id(), claim.announced_id)
-    if checkpoint_id is not None:
-        stored = _stored(catalog, checkpoint_id, free)
-        if stored is not None:
-            return stored
-        if checkpoint_id > free:
-            claim = fence.announce(checkpoint_id)
+    with measuring.telling(checkpoint_id):
+        claimed = _claimed(catalog, fence, checkpoint_id)
+        if isinstance(claimed, CommittedCheckpoint):
+            return claimed
+        claim, number = claimed
+        history = History(catalog, operators)
     attempt = Attempt(
         catalog=catalog,
         fence=fence,
         table=table,
         parquet=parquet,
         operators=operators,
-        checkpoint_id=checkpoint_id or free,
-        history=History(catalog, operators),
+        checkpoint_id=number,
+        history=history,
         writer=Writer(release, claim.name, token, claim.generation),
         started_at_ms=clock_ms(None),
         now_ms=now_ms,
+        measuring=measuring,
         compaction=compaction,
         ranges=ranges or {},
     )
     return CheckpointWriter(attempt)
+
+
+def _claimed(
+    catalog: Catalog, fence: Fence, checkpoint_id: int | None
+) -> CommittedCheckpoint | tuple[Claim, int]:
+    """Return the claim and the number of the checkpoint, or that number's if it is visible."""
+    claim = fence.enter()
+    free = max(catalog.next_id(), claim.announced_id)
+    if checkpoint_id is None:
+        return claim, free
+    stored = _stored(catalog, checkpoint_id, free)
+    if stored is not None:
+        return stored
+    if checkpoint_id > free:
+        claim = fence.announce(checkpoint_id)
+    return claim, checkpoint_id
 
 
 def _parallelism(parallelism: int | None, graph: JobGraph | None) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +76,8 @@ class KeyedChanges:
         parallelism are not those of the base; CheckpointNotFoundError when the base has expired;
         each before anything is visible.
         """
-        return self._write.changes(upserts, deletes, cleared, base)
+        with self._write.measured():
+            return self._write.changes(upserts, deletes, cleared, base)
 
     def changes_against(self, previous: int | str, rows: Any) -> KeyedEntry:
         """Write what tells ``rows``, all rows of the state, from a checkpoint; return the state.
@@ -90,7 +92,8 @@ class KeyedChanges:
         Raises what :meth:`changes` raises, and MissingFileError or DamagedFileError for a file of
         ``previous`` that is not what was written.
         """
-        return self._write.changes_against(previous, rows)
+        with self._write.measured():
+            return self._write.changes_against(previous, rows)
 
 
 class StoredChanges:
@@ -134,6 +137,10 @@ class ChangeWriter:
     def __str__(self) -> str:
         """Return how messages name the state."""
         return f"state {self._name!r} of operator {self._uid!r}"
+
+    def measured(self) -> AbstractContextManager[None]:
+        """Return a block whose time counts to the writing of the state."""
+        return self._attempt.measuring.writing(self._uid, self._name)
 
     def changes(self, upserts: Any, deletes: Any, cleared: Any, base: int | str) -> KeyedEntry:
         """See :meth:`KeyedChanges.changes`."""

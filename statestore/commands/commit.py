@@ -8,9 +8,9 @@ nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
@@ -27,6 +27,8 @@ from statestore.errors import (
 )
 from statestore.model.balanced_ranges import RangeAssignment
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
+from statestore.model.metrics import CheckpointMetrics
+from statestore.model.redistribution import RedistributionMode
 from statestore.model.state import KeyedState
 from statestore.table.fetching import Handle
 from statestore.table.reading import check_sizes
@@ -58,6 +60,7 @@ class Commit:
         self._compactions = Compactions(attempt)
         self._origin: Mapping[str, Any] | None = None
         self._committed: Manifest | None = None
+        self._metrics: CheckpointMetrics | None = None
         self._entered = self._left = self._published = False
 
     @property
@@ -84,25 +87,57 @@ class Commit:
             )
         return self._committed
 
+    @property
+    def metrics(self) -> CheckpointMetrics | None:
+        """What the checkpoint cost, that of its manifest's put too; what the manifest says when it
+        was committed before. InvalidArgumentError before the block has ended.
+        """
+        return self.manifest.metrics if self._metrics is None else self._metrics
+
     def carry(self, entry: Entry, new: Sequence[Handle] = ()) -> None:
         """Take a state over as another checkpoint of this store has it, with its files.
 
         The files are not copied, only named again; an error in the block does not delete them, but
         those in ``new``, which were written for this checkpoint. Raises InvalidArgumentError for a
-        state that is in this checkpoint already.
+        state that is in this checkpoint already, and for operator state of another parallelism,
+        which has to be dealt anew.
         """
         self._refuse_twice(entry.state.uid, entry.state.name)
+        self._refuse_other_subtasks(entry)
         self._carried.append(entry)
-        self._rewritten += [f"{entry.table.path}/{handle.path}" for handle in new]
+        names = [f"{entry.table.path}/{handle.path}" for handle in new]
+        self._rewritten += names
+        self._attempt.measuring.wrote(entry, names)
 
-    def carry_written(self, entries: Sequence[KeyedEntry], new: Sequence[str]) -> None:
+    def _refuse_other_subtasks(self, entry: Entry) -> None:
+        if isinstance(entry, KeyedEntry) or entry.state.mode is RedistributionMode.BROADCAST:
+            return
+        parallelism = self._attempt.operators.parallelism_of(entry.state.uid)
+        if len(entry.counts) != parallelism:
+            raise InvalidArgumentError(
+                f"{entry.state} is of {len(entry.counts)} subtasks, and there are {parallelism} "
+                "now: give its elements anew with split(…) or union(…)"
+            )
+
+    def carry_written(
+        self, entries: Sequence[KeyedEntry], new: Sequence[str], *, compacted: bool = False
+    ) -> None:
         """Take states over as :meth:`carry` does; ``new`` are the names of the files that were
-        written for them, below the store.
+        written for them, below the store, or by compaction of them.
         """
         for entry in entries:
             self._refuse_twice(entry.state.uid, entry.state.name)
         self._carried += entries
         self._rewritten += new
+        measuring = self._attempt.measuring
+        for entry in entries:
+            (measuring.compacted if compacted else measuring.wrote)(entry, new)
+
+    @contextmanager
+    def compacting(self) -> Iterator[None]:
+        """Count the time of a block to the compaction of states that are carried."""
+        with self._attempt.measuring.phase("compaction"):
+            yield
 
     def _add_changed(self, entry: KeyedEntry, new: Sequence[str]) -> None:
         """Take a state with changes, and the names of the files that were written for it."""
@@ -110,7 +145,10 @@ class Commit:
         self._compactions.begin(entry)
 
     def _take_compacted(self) -> None:
-        compacted = self._compactions.finish()
+        with self._attempt.measuring.phase("wait"):
+            compacted = self._compactions.finish()
+        for entry, new in compacted:
+            self._attempt.measuring.compacted(entry, new)
         known = {_name(entry): entry for entry, _ in compacted}
         self._carried = [known.get(_name(entry), entry) for entry in self._carried]
         self._rewritten += [name for _, new in compacted for name in new]
@@ -142,29 +180,39 @@ class Commit:
         """
         self._left = True
         if error is not None:
-            self._discard(error)
+            self._fail(error)
             return
+        measuring = self._attempt.measuring
         try:
             for awaited in self._acknowledged.values():
                 awaited.refuse_missing()
+                measuring.wrote(awaited.entry)
             self._refuse_unused()
             self._refuse_mixed()
             self._take_compacted()
-            self._attempt.fence.check()
-            self._attempt.catalog.refuse_taken(self._attempt.checkpoint_id)
+            with measuring.phase("check"):
+                self._attempt.fence.check()
+                self._attempt.catalog.refuse_taken(self._attempt.checkpoint_id)
             manifest = self._manifest()
-            self._attempt.fence.check()
+            with measuring.phase("check"):
+                self._attempt.fence.check()
+            manifest = replace(manifest, metrics=measuring.metrics())
         except BaseException as failure:
-            self._discard(failure)
+            self._fail(failure)
             raise
         try:
-            self._attempt.catalog.commit(manifest)
+            with measuring.phase("put"):
+                self._attempt.catalog.commit(manifest)
         except CommitConflictError as conflict:
-            self._discard(conflict)
+            self._fail(conflict)
             raise
-        # After any other error the manifest may be there, so the files that it names stay.
+        except BaseException as unknown:
+            # The manifest may be there, so the files that it names stay.
+            measuring.failed(self._attempt.checkpoint_id, unknown)
+            raise
         self._committed = manifest
         self._delete_merged(manifest)
+        self._metrics = measuring.committed(manifest)
 
     def _refuse_twice(self, uid: str, name: str) -> None:
         if self._left:
@@ -200,10 +248,13 @@ class Commit:
 
     def _manifest(self) -> Manifest:
         attempt = self._attempt
-        check_sizes(attempt.catalog.storage, self._entries())
+        with attempt.measuring.phase("check"):
+            check_sizes(attempt.catalog.storage, self._entries())
+        with attempt.measuring.phase("publish"):
+            tables = self._publish()
         published = [
             replace(entry, table=table)
-            for entry, table in zip(self._entries(), self._publish(), strict=True)
+            for entry, table in zip(self._entries(), tables, strict=True)
         ]
         return Manifest(
             store_id=attempt.catalog.store_id,
@@ -263,6 +314,11 @@ class Commit:
         for name in set(self._rewritten) - named:
             with suppress(StorageError):
                 self._attempt.catalog.storage.delete(name)
+
+    def _fail(self, reason: BaseException) -> None:
+        """Delete what was written, and tell the listeners."""
+        self._discard(reason)
+        self._attempt.measuring.failed(self._attempt.checkpoint_id, reason)
 
     def _discard(self, reason: BaseException) -> None:
         """Delete what was written; what cannot be deleted is noted on the reason, and left.

@@ -128,7 +128,8 @@ def compact(
             refuse_older(catalog, checkpoint, manifest)
             number, _ = writer.planned
             compactor = Compactor(catalog.storage, number, deriver.parquet, now_ms)
-            done = _compacted(compactor, plans, writer, progress)
+            with writer.compacting():
+                done = _compacted(compactor, plans, writer, progress)
             carry_others(writer, manifest, {(one.state.uid, one.state.name) for one in done})
             writer.say_origin(_origin(manifest, wanted, plans))
         new = writer.id
@@ -242,7 +243,7 @@ def _compacted(
     except BaseException as error:
         compactor.forget(error)
         raise
-    writer.carry_written(done, compactor.new)
+    writer.carry_written(done, compactor.new, compacted=True)
     return done
 
 

@@ -26,15 +26,20 @@ class Compactions:
 
     def begin(self, entry: KeyedEntry) -> None:
         """Compact a state as the store's rule says; without a rule nothing is done."""
-        rule, attempt = self._attempt.compaction, self._attempt
-        if rule is None:
+        attempt = self._attempt
+        if attempt.compaction is None:
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="compaction")
         compactor = Compactor(
             attempt.catalog.storage, attempt.checkpoint_id, attempt.parquet, attempt.now_ms
         )
-        self._under_way.append((compactor, self._pool.submit(compactor.by_rule, entry, rule)))
+        self._under_way.append((compactor, self._pool.submit(self._by_rule, compactor, entry)))
+
+    def _by_rule(self, compactor: Compactor, entry: KeyedEntry) -> KeyedEntry:
+        assert self._attempt.compaction is not None
+        with self._attempt.measuring.phase("compaction"):
+            return compactor.by_rule(entry, self._attempt.compaction)
 
     def finish(self) -> list[tuple[KeyedEntry, list[str]]]:
         """Return the states as they are now, and the names of the files written for each.

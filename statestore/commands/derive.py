@@ -14,6 +14,8 @@ from typing import Any
 
 from statestore.catalog import Catalog
 from statestore.commands.begin import begin
+from statestore.commands.listening import Listeners
+from statestore.commands.measuring import Measuring
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import CommitConflictError
 from statestore.fence import Fence
@@ -26,13 +28,14 @@ __all__ = ["Deriver", "refuse_older"]
 
 @dataclass(frozen=True)
 class Deriver:
-    """Who can make a checkpoint of another one in a store."""
+    """Who can make a checkpoint of another one in a store, and who hears of it."""
 
     catalog: Catalog
     fence: Fence
     spark: Any
     parquet: ParquetOptions
     release: str
+    listeners: Listeners
 
     def begin(self, manifest: Manifest) -> CheckpointWriter:
         """Return the writer of a new checkpoint like the one given, with no states yet.
@@ -73,6 +76,8 @@ class Deriver:
             parquet=self.parquet,
             release=self.release,
             token=uuid.uuid4().hex,
+            measuring=Measuring(self.listeners),
+            ranges=manifest.ranges,
         )
 
 

@@ -98,7 +98,8 @@ def rekey(
     entries = chosen(manifest, wanted)
     states = [state_wanted(manifest, entry, wanted) for entry in entries]
     refuse_mixed(manifest, entries, states)
-    like = replace(manifest, graph=graph_wanted(manifest, states[0]))
+    ranges = {uid: own for uid, own in manifest.ranges.items() if uid != wanted.uid}
+    like = replace(manifest, graph=graph_wanted(manifest, states[0]), ranges=ranges)
     done: list[KeyedEntry] = []
     new_id = None
     if not dry_run:

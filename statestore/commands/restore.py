@@ -8,10 +8,12 @@ groups only (I8).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from statestore.catalog import Catalog
+from statestore.commands.listening import CheckpointRestored, Listeners
 from statestore.errors import InvalidArgumentError, ParallelismError, StateStoreError
 from statestore.model.balanced_ranges import Assignment, RangeAssignment
 from statestore.model.digest import combine
@@ -38,7 +40,7 @@ from statestore.table.merge import record_batch_reader
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 LAZY_BYTES = 256 * 2**20
 
@@ -53,20 +55,33 @@ def restore(
     target: RestoreTarget,
     verify: bool = False,
     now_ms: int | None = None,
+    listeners: Listeners | None = None,
 ) -> RestoredCheckpoint:
     """Return a checkpoint ready to be read by a target.
 
     ``now_ms`` is the clock of times to live, by default that of this machine, looked at once. With
     ``verify`` every read checks the SHA-256 of a file before it hands over a row of it.
+    ``listeners`` hear of it.
 
     Raises CheckpointNotFoundError, MalformedManifestError, ParallelismError, or UnclaimedStateError
     when no operator of the target's graph claims some state; reads no data file.
     """
+    started = time.monotonic()
     manifest = catalog.load(checkpoint)
     plan = plan_target(manifest, target)
     if plan.matching is not None and not target.allow_non_restored_state:
         plan.matching.refuse_unclaimed()
     now_ms = clock_ms(now_ms)
+    if listeners is not None:
+        event = CheckpointRestored(
+            store=listeners.url,
+            checkpoint_id=manifest.checkpoint_id,
+            parallelism=plan.parallelism,
+            seconds=time.monotonic() - started,
+            files=plan.files,
+            size_bytes=plan.size_bytes,
+        )
+        listeners.restored(event)
     return RestoredCheckpoint(catalog, spark, manifest, plan, verify=verify, now_ms=now_ms)
 
 
@@ -252,20 +267,25 @@ class RestoredKeyedState:
             now_ms=self.now_ms,
         )
 
-    def rows_of(self, keys: pa.Table, *, cache_bytes: int = 0) -> DataFrame:
-        """Return the rows of many keys, given by their key columns, as a DataFrame.
+    def rows_of(
+        self, keys: pa.Table, *, cache_bytes: int = 0, spark: SparkSession | None = None
+    ) -> DataFrame:
+        """Return the rows of many keys, given by their key columns, as a DataFrame of ``spark``, or
+        of the store's session.
 
         The task of each subtask looks in the files of its key groups, and each of Spark's Python
         workers holds up to ``cache_bytes`` of what it decoded for the next call. Raises
-        InvalidArgumentError without Spark, or when the columns are no key of the state.
+        InvalidArgumentError without Spark, or when the columns are no key of the state; the
+        DataFrame, when it is computed, MissingFileError or DamagedFileError within Spark's error.
         """
         frame: DataFrame = spark_module("spark_keys").dataframe_of_keys(
-            self._session(),
+            spark or self._session(),
             self._catalog.storage,
             self.entry,
             self._per_subtask(),
             keys,
             cache_bytes=cache_bytes,
+            verify=self._verify,
             now_ms=self.now_ms,
         )
         return frame

@@ -63,13 +63,12 @@ class CheckpointWriter(Commit):
         for this parallelism; ``regroup`` lets it be another one. ``layout`` is ``partitioned`` (a
         file per key group), ``ranged`` (few files, each with a range of key groups) or ``auto``
         (ranged below 2,048 rows a key group); by default what the store was opened with. ``placed``
-        says that Spark partition i of a DataFrame holds subtask i's rows and no others, as a
-        restore at this parallelism left them: then nothing is shuffled, and a row that lies
-        elsewhere is refused. Value columns may be new, left out or of a wider
-        type than before; ``renamed={"old": "new"}`` names a column that has another name now, and
-        ``dropped`` those that none of the new ones replaces. ``ttl``, how long rows live, is kept
-        until another one or ``"off"`` is given; to turn it on, rows may come without its column,
-        and get the checkpoint's clock. Returns a KeyedEntry.
+        says that Spark partition i of a DataFrame holds subtask i's rows, as a restore at this
+        parallelism left them: nothing is shuffled, and a row that lies elsewhere is refused. Value
+        columns may be new, left out or of a wider type than before; ``renamed={"old": "new"}``
+        names a column that has another name now, ``dropped`` those that none replaces. ``ttl``, how
+        long rows live, is kept until another one or ``"off"`` is given; to turn it on, rows may
+        come without its column, and get the checkpoint's clock. Returns a KeyedEntry.
 
         With a ``pyarrow.Schema`` for ``rows`` nothing is written here: returned is a KeyedWriter,
         whose ``subtask(i).write(table)`` writes the rows of subtask i in any process, and each
@@ -95,7 +94,7 @@ class CheckpointWriter(Commit):
             regroup=regroup,
             ttl=ttl,
         )
-        return self._changes_of(request) if rows is None else self._in_full(rows, request, placed)
+        return self._changes_of(request) if rows is None else self._full(rows, request, placed)
 
     def _changes_of(self, request: KeyedRequest) -> KeyedChanges:
         writer = ChangeWriter(
@@ -109,6 +108,10 @@ class CheckpointWriter(Commit):
         )
         self._changing.append(writer)
         return KeyedChanges(writer)
+
+    def _full(self, rows: Any, request: KeyedRequest, placed: bool) -> Any:
+        with self._attempt.measuring.writing(request.uid, request.name):
+            return self._in_full(rows, request, placed)
 
     def _in_full(self, rows: Any, request: KeyedRequest, placed: bool) -> Any:
         declared = is_schema(rows)
@@ -138,9 +141,11 @@ class CheckpointWriter(Commit):
         if declared:
             writer = KeyedWriter(attempt.id, empty, parallelism, target)
             self._acknowledged[uid, name] = Acknowledged(writer, target.storage)
+            attempt.measuring.declared(uid, name)
             return writer
         written = replace(empty, handles=engine.write_keyed(rows, parallelism, target))
         self._keyed.append(written)
+        attempt.measuring.wrote(written)
         return written
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
@@ -165,7 +170,10 @@ class CheckpointWriter(Commit):
             raise InvalidArgumentError(
                 f"{state} is not awaited here; declare it with checkpoint.keyed(…, schema, …)"
             )
-        return awaited.add(acknowledgement)
+        is_new = awaited.add(acknowledgement)
+        if is_new:
+            self._attempt.measuring.answered(state.uid, state.name)
+        return is_new
 
     def list(
         self, uid: str, name: str, rows: Any = None, *, position: str = "position", **options: Any
@@ -240,15 +248,17 @@ class CheckpointWriter(Commit):
     ) -> OperatorEntry:
         self._refuse_twice(uid, name)
         attempt = self._attempt
-        state, table, counts = operator_state(
-            uid, name, elements, mode, attempt.operators.parallelism_of(uid), attempt.history
-        )
-        folder = operator_table(uid, name)
-        handles = write_elements(
-            table, state, attempt.catalog.storage, folder, attempt.checkpoint_id
-        )
+        with attempt.measuring.writing(uid, name):
+            state, table, counts = operator_state(
+                uid, name, elements, mode, attempt.operators.parallelism_of(uid), attempt.history
+            )
+            folder = operator_table(uid, name)
+            handles = write_elements(
+                table, state, attempt.catalog.storage, folder, attempt.checkpoint_id
+            )
         written = OperatorEntry(state, TableRef(attempt.table.format, folder), counts, handles)
         self._operator.append(written)
+        attempt.measuring.wrote(written)
         return written
 
 

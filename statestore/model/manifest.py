@@ -19,6 +19,7 @@ from statestore.model.digest import combine
 from statestore.model.graph import JobGraph
 from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.model.keygroups import KeyGroupRange
+from statestore.model.metrics import CheckpointMetrics
 from statestore.model.operators import Operators
 from statestore.model.state import KeyedState, OperatorState
 
@@ -167,6 +168,7 @@ class Manifest:
     parallelism of its node. ``origin`` is what a command that made the checkpoint of another one
     says about it (docs/FORMAT.md): plain JSON values, ``command`` and ``checkpoint`` among them.
     ``ranges`` has the operators whose subtasks did not own Flink's even ranges of key groups.
+    ``metrics`` is what it cost; None where the release that wrote it did not measure.
     """
 
     store_id: str
@@ -180,6 +182,7 @@ class Manifest:
     graph: JobGraph | None = None
     origin: Mapping[str, Any] | None = None
     ranges: Mapping[str, RangeAssignment] = field(default_factory=dict)
+    metrics: CheckpointMetrics | None = None
 
     def __post_init__(self) -> None:
         """Put the states in order of operator, and otherwise leave their order, as stored."""

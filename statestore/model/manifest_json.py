@@ -22,6 +22,7 @@ from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.model.keygroups import MAX_PARALLELISM
 from statestore.model.layers_json import layers_json, layers_of
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
+from statestore.model.metrics_json import metrics_from_json, metrics_to_json
 from statestore.model.redistribution import RedistributionMode
 from statestore.model.schema import Schema, schema_from_json
 from statestore.model.state import KeyedState, Layout, OperatorState, StateKind, TimeDomain
@@ -72,6 +73,8 @@ def manifest_to_json(manifest: Manifest) -> bytes:
         document["ranges"] = {uid: own.stops for uid, own in sorted(manifest.ranges.items())}
     if manifest.origin is not None:
         document["origin"] = manifest.origin
+    if manifest.metrics is not None:
+        document["metrics"] = metrics_to_json(manifest.metrics)
     return document_bytes(document)
 
 
@@ -88,7 +91,8 @@ def manifest_from_json(raw: bytes, *, name: str) -> Manifest:
     operators = list(root.at("operators").items())
     if not 0 < root.at("parallelism").number() <= MAX_PARALLELISM:
         raise root.at("parallelism").fail(f"it is not in 1..{MAX_PARALLELISM}")
-    graph, origin, ranges = root.maybe("graph"), root.maybe("origin"), root.maybe("ranges")
+    names = ("graph", "origin", "metrics", "ranges")
+    graph, origin, metrics, ranges = (root.maybe(name) for name in names)
     manifest = Manifest(
         store_id=root.at("store_id").text(),
         checkpoint_id=root.at("checkpoint_id").number(),
@@ -101,6 +105,7 @@ def manifest_from_json(raw: bytes, *, name: str) -> Manifest:
         graph=graph_from_json(graph) if graph else None,
         origin=origin.object() if origin else None,
         ranges=_ranges(ranges) if ranges else {},
+        metrics=metrics_from_json(metrics) if metrics else None,
     )
     for entry in manifest.operator:
         subtasks = manifest.operators.parallelism_of(entry.state.uid)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from statestore.errors import InvalidArgumentError
@@ -41,6 +41,7 @@ __all__ = [
 ]
 
 _FIELDS = ("topic", "partition", "offset")
+_ID = "topic_id"
 _STATE = "offsets"
 _MAX_PARTITION = (1 << 31) - 1
 _MAX_OFFSET = (1 << 63) - 1
@@ -50,13 +51,17 @@ _MAX_OFFSET = (1 << 63) - 1
 class SourceOffset:
     """Where to go on reading one partition of a topic: ``offset`` is the next one to read.
 
-    Ordered by topic, partition and offset. Raises :class:`InvalidArgumentError` for an empty topic
-    and for a partition or offset that is not an integer in Kafka's bounds, 0 upwards.
+    Ordered by topic, partition and offset, and equal when these are. ``topic_id`` is the id that
+    the broker gave to the topic, None when it was not stored: a topic that was deleted and made
+    anew has the same name and another id. Raises :class:`InvalidArgumentError` for an empty topic,
+    for a partition or offset that is not an integer in Kafka's bounds, 0 upwards, and for an id
+    that is no text.
     """
 
     topic: str
     partition: int
     offset: int
+    topic_id: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         where = f"topic {_name(self.topic)!r}"
@@ -65,32 +70,39 @@ class SourceOffset:
         # Columns of other libraries yield their own integers; JSON and equality want Python's.
         object.__setattr__(self, "partition", partition)
         object.__setattr__(self, "offset", offset)
+        if self.topic_id is not None:
+            _name(self.topic_id, f"{where}: topic_id")
 
 
 def source_offset(element: object) -> SourceOffset:
     """The offset that ``element`` holds: a mapping or a row with topic, partition and offset.
 
-    A row is anything with attributes of these names (a Spark ``Row``, a named tuple); other fields
-    are ignored. Raises :class:`InvalidArgumentError` for a missing field and what
-    :class:`SourceOffset` refuses.
+    A row is anything with attributes of these names (a Spark ``Row``, a named tuple); ``topic_id``
+    may be there as well; other fields are ignored. Raises :class:`InvalidArgumentError` for a
+    missing field and what :class:`SourceOffset` refuses.
     """
     if isinstance(element, SourceOffset):
         return element
-    return SourceOffset(*(_field(element, name) for name in _FIELDS))  # type: ignore[arg-type]
+    topic, partition, offset = (_field(element, name) for name in _FIELDS)
+    topic_id = element.get(_ID) if isinstance(element, Mapping) else getattr(element, _ID, None)
+    return SourceOffset(topic, partition, offset, topic_id)  # type: ignore[arg-type]
 
 
 def source_offsets(elements: Iterable[object]) -> tuple[SourceOffset, ...]:
     """The offsets of many elements, each partition once, by topic and partition.
 
-    Raises :class:`InvalidArgumentError` if one partition has two different offsets, and what
-    :func:`source_offset` does.
+    Raises :class:`InvalidArgumentError` if one partition has two different offsets or topic ids,
+    and what :func:`source_offset` does.
     """
     return tuple(sorted(_new_ones(elements, {})))
 
 
 def offset_elements(offsets: Iterable[SourceOffset]) -> tuple[dict[str, str | int], ...]:
-    """The offsets as elements to store: ``{"topic": ..., "partition": ..., "offset": ...}``."""
-    return tuple({"topic": o.topic, "partition": o.partition, "offset": o.offset} for o in offsets)
+    """The offsets as elements to store: ``{"topic": ..., "partition": ..., "offset": ...}``.
+
+    With ``topic_id`` as well where it is known.
+    """
+    return tuple(map(_element, offsets))
 
 
 def starting_offsets_json(offsets: Iterable[object]) -> str:
@@ -186,6 +198,11 @@ def _new_ones(
                 f"topic {new.topic!r} partition {new.partition} has two offsets, {known.offset} "
                 f"and {new.offset}: each partition is to be reported by one subtask"
             )
+        elif known.topic_id != new.topic_id:
+            raise InvalidArgumentError(
+                f"topic {new.topic!r} partition {new.partition} has two topic ids, "
+                f"{known.topic_id} and {new.topic_id}: each is to be reported by one subtask"
+            )
 
 
 @lru_cache(maxsize=4096)
@@ -193,6 +210,15 @@ def _start_subtask(topic: str, parallelism: int) -> int:
     """The subtask of a topic's partition 0."""
     code = key_hash(topic, key_type="string", hash_scheme="java")
     return (code * 31 & 0x7FFFFFFF) % parallelism
+
+
+def _element(offset: SourceOffset) -> dict[str, str | int]:
+    element: dict[str, str | int] = dict(zip(_FIELDS, _place(offset), strict=True))
+    return element if offset.topic_id is None else element | {_ID: offset.topic_id}
+
+
+def _place(offset: SourceOffset) -> tuple[str, int, int]:
+    return offset.topic, offset.partition, offset.offset
 
 
 def _field(element: object, name: str) -> object:
@@ -206,10 +232,10 @@ def _field(element: object, name: str) -> object:
     return value
 
 
-def _name(topic: object) -> str:
-    if isinstance(topic, str) and topic:
-        return topic
-    raise InvalidArgumentError(f"a topic is a non-empty string, not {topic!r}")
+def _name(name: object, what: str = "a topic") -> str:
+    if isinstance(name, str) and name:
+        return name
+    raise InvalidArgumentError(f"{what} is a non-empty string, not {name!r}")
 
 
 def _whole(value: object, what: str, most: int) -> int:

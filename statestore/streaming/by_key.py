@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql.types import BooleanType, StructField, StructType
+
+from statestore.streaming.changes import Changes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -14,19 +17,56 @@ __all__ = ["by_key"]
 
 Function = Callable[[tuple[Any, ...], "pd.DataFrame", "pd.DataFrame"], "pd.DataFrame"]
 
+_CLEARED = "__the_key_is_cleared"
+
 
 def by_key(
-    key: str | Sequence[str], schema: str, function: Function
-) -> Callable[[DataFrame, DataFrame], DataFrame]:
+    key: str | Sequence[str], function: Function, *, entry: str | Sequence[str] = ()
+) -> Callable[[DataFrame, DataFrame], Changes]:
     """Return an update for :class:`StatefulQuery` that calls ``function`` for each touched key.
 
     ``function(key, events, state)`` gets the key's events of the micro-batch and its stored rows,
-    none for a new key, and returns the rows that it has from now on, in the columns of ``schema``.
+    none for a new key, and returns the rows that it has from now on, in the columns of the state:
+    stored rows that it does not return are deleted. ``entry`` names the columns that tell the rows
+    of a key apart (namespace, map key, position), if it can have several.
     """
-    names = (key,) if isinstance(key, str) else tuple(key)
+    names, apart = _names(key), _names(entry)
 
-    def update(events: DataFrame, state: DataFrame) -> DataFrame:
+    def rows_of(key: tuple[Any, ...], events: pd.DataFrame, state: pd.DataFrame) -> pd.DataFrame:
+        rows = function(key, events, state).assign(**{_CLEARED: False})
+        if _entries(state, apart) <= _entries(rows, apart):
+            return rows
+        # Its values play no part: those of a row at hand leave the types of the columns alone.
+        like = (rows if len(rows) else state).iloc[[0]]
+        own = {name: state[name].iloc[0] for name in names}
+        return _joined(like.assign(**own, **{_CLEARED: True}), rows)
+
+    def update(events: DataFrame, state: DataFrame) -> Changes:
         pairs = events.groupBy(*names).cogroup(state.groupBy(*names))
-        return pairs.applyInPandas(function, schema)
+        fields = [StructField(field.name, field.dataType) for field in state.schema.fields]
+        marked = StructType([*fields, StructField(_CLEARED, BooleanType())])
+        both = pairs.applyInPandas(rows_of, marked)
+        return Changes(
+            upserts=both.where(~both[_CLEARED]).drop(_CLEARED),
+            cleared=both.where(both[_CLEARED]).select(*names),
+            shared=both,
+        )
 
     return update
+
+
+def _entries(rows: pd.DataFrame, apart: Sequence[str]) -> set[tuple[Any, ...]]:
+    """Return what tells the rows of one key apart."""
+    if not apart:
+        return {()} if len(rows) else set()
+    return set(rows[[*apart]].itertuples(index=False, name=None))
+
+
+def _joined(first: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.concat([first, rows]) if len(rows) else first
+
+
+def _names(columns: str | Sequence[str]) -> tuple[str, ...]:
+    return (columns,) if isinstance(columns, str) else tuple(columns)

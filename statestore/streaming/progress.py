@@ -8,78 +8,123 @@ source. The query's id is in the file ``metadata``, and lasts as long as the loc
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from statestore.commands.restore import RestoredCheckpoint
 from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.storage import Storage
 
-__all__ = ["OFFSETS", "POSITIONS", "PROGRESS", "Progress", "kafka_offsets", "positions", "query_id"]
+__all__ = [
+    "OFFSETS",
+    "POSITIONS",
+    "PROGRESS",
+    "MicroBatch",
+    "Progress",
+    "kafka_offsets",
+    "planned",
+    "starting_offsets",
+]
 
 PROGRESS, POSITIONS, OFFSETS = "progress", "positions", "offsets"
 _VERSION = "v1"
 
 
 @dataclass(frozen=True)
-class Progress:
-    """The last micro-batch that a checkpoint holds: of which query, and its number from 0 on."""
+class MicroBatch:
+    """A micro-batch as Spark planned it, which is the same however often it runs.
+
+    ``query`` is the query's id, ``number`` counts from 0, ``ends`` say where each source's data of
+    it end, as JSON, and ``planned_at_ms`` is when it was planned, None if that is not known.
+    """
 
     query: str
-    batch: int
+    number: int
+    ends: tuple[str, ...] = ()
+    planned_at_ms: int | None = None
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The last micro-batch of each query that wrote a state: of the one at work, that is last, and
+    of those before it.
+    """
+
+    queries: tuple[tuple[str, int], ...] = ()
 
     @classmethod
-    def of(cls, restored: RestoredCheckpoint, uid: str) -> Progress | None:
-        """Return what a checkpoint says, None when it says nothing."""
+    def of(cls, restored: RestoredCheckpoint, uid: str) -> Progress:
+        """Return what a checkpoint says; nothing when it knows of none."""
         try:
-            stored = restored.operator(uid, PROGRESS).per_old_subtask()
+            (elements,) = restored.operator(uid, PROGRESS).per_old_subtask()
         except StateNotFoundError:
-            return None
-        ((element,),) = stored
-        return cls(element["query"], element["batch"])
+            return cls()
+        return cls(tuple((element["query"], element["batch"]) for element in elements))
 
-    def element(self) -> dict[str, Any]:
-        """Return the element of broadcast state that says so."""
-        return {"query": self.query, "batch": self.batch}
+    def elements(self) -> list[dict[str, Any]]:
+        """Return the elements of broadcast state that say so."""
+        return [{"query": query, "batch": batch} for query, batch in self.queries]
 
-    def is_done(self, stored: Progress | None) -> bool:
-        """Return whether the checkpoint with ``stored`` holds this micro-batch already.
+    def with_done(self, batch: MicroBatch) -> Progress:
+        """Return the progress behind a micro-batch."""
+        others = tuple(one for one in self.queries if one[0] != batch.query)
+        return replace(self, queries=(*others, (batch.query, batch.number)))
 
-        Raises InvalidArgumentError when it holds this query, but not the micro-batch before: then
-        what lies between would be lost.
+    def has(self, batch: MicroBatch, *, succeeds: bool) -> bool:
+        """Return whether a micro-batch is done.
+
+        Raises InvalidArgumentError when it cannot be the next one: micro-batches between are
+        missing, the state has gone on with another query, or this one is the first of a query that
+        was not said to succeed another.
         """
-        if stored is None or stored.query != self.query:
+        stored = dict(self.queries).get(batch.query)
+        if stored is not None and batch.number <= stored:
+            return True
+        if not self.queries:
             return False
-        if self.batch > stored.batch + 1:
+        last, last_batch = self.queries[-1]
+        if stored is None:
+            if succeeds:
+                return False
             raise InvalidArgumentError(
-                f"the newest checkpoint ends with micro-batch {stored.batch} of query "
-                f"{self.query}, and Spark goes on with {self.batch}: those between are not in the "
-                "store. Start the query with a new checkpoint location, from the offsets that the "
-                "checkpoint has"
+                f"the state is that of query {last} up to its micro-batch {last_batch}, and this "
+                f"is query {batch.query}, which has another checkpoint location. Start it with the "
+                "location of the first; or let its sources begin where that one ended "
+                "(statestore.streaming.starting_offsets says it for Kafka), and say so with "
+                "StatefulQuery(…, succeeds=True)"
             )
-        return self.batch <= stored.batch
+        if last != batch.query:
+            raise InvalidArgumentError(
+                f"the state has gone on with query {last} after micro-batch {stored} of query "
+                f"{batch.query}, whose events may be in it twice if that goes on now. Start query "
+                f"{last}, or a new one that succeeds it"
+            )
+        if batch.number > stored + 1:
+            raise InvalidArgumentError(
+                f"the newest checkpoint ends with micro-batch {stored} of query {batch.query}, and "
+                f"Spark goes on with {batch.number}: those between are not in the store. Start the "
+                "query with a new checkpoint location, succeeds=True, and from the positions that "
+                "the checkpoint has"
+            )
+        return False
 
 
-def query_id(location: Storage) -> str:
-    """Return the id of the query whose checkpoint location it is."""
-    found: str = json.loads(location.read("metadata"))["id"]
-    return found
-
-
-def positions(location: Storage, batch_id: int) -> tuple[str, ...]:
-    """Return where each source's data of a micro-batch end, as the JSON that Spark wrote.
+def planned(location: Storage, number: int) -> MicroBatch:
+    """Return a micro-batch as Spark wrote it to a query's checkpoint location.
 
     Raises InvalidArgumentError for a file of another version than is known.
     """
-    name = f"offsets/{batch_id}"
+    name = f"offsets/{number}"
     lines = location.read(name).decode().splitlines()
-    if not lines or lines[0] != _VERSION:
+    if len(lines) < 2 or lines[0] != _VERSION:
         raise InvalidArgumentError(
             f"{location.url}/{name} begins with {lines[:1]}, not with {_VERSION}: this release of "
             "Spark writes its offsets in another way"
         )
-    return tuple(lines[2:])
+    query: str = json.loads(location.read("metadata"))["id"]
+    at = json.loads(lines[1]).get("batchTimestampMs")
+    return MicroBatch(query, number, tuple(lines[2:]), at or None)
 
 
 def kafka_offsets(lines: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -88,6 +133,23 @@ def kafka_offsets(lines: tuple[str, ...]) -> list[dict[str, Any]]:
     Positions of other sources are left out.
     """
     return [element for line in lines for element in _elements(line)]
+
+
+def starting_offsets(restored: RestoredCheckpoint, source: str = "source") -> str:
+    """Return where a query ended, as JSON that Spark's Kafka source takes as ``startingOffsets``.
+
+    With it a new query, of another checkpoint location, reads on where the old one ended. Raises
+    StateNotFoundError when the checkpoint has no offsets.
+    """
+    (*_, elements) = ([], *filter(None, restored.operator(source, OFFSETS).per_old_subtask()))
+    return json.dumps(_by_topic(elements))
+
+
+def _by_topic(elements: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
+    topics: dict[str, dict[str, int]] = {}
+    for element in elements:
+        topics.setdefault(element["topic"], {})[str(element["partition"])] = element["offset"]
+    return topics
 
 
 def _elements(line: str) -> Iterator[dict[str, Any]]:

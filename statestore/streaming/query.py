@@ -8,7 +8,8 @@ and a query that was killed goes on at any parallelism.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,32 +18,29 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from statestore.commands.restore import RestoredCheckpoint
 from statestore.commands.snapshot import CheckpointWriter
-from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, StoreNotFoundError
-from statestore.model.manifest import Manifest
+from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, NullKeyError
+from statestore.model.manifest import Manifest, OperatorEntry
+from statestore.model.redistribution import RedistributionMode
 from statestore.storage import open_storage
 from statestore.store import StateStore
+from statestore.streaming.changes import Changes
 from statestore.streaming.progress import (
     OFFSETS,
     POSITIONS,
     PROGRESS,
+    MicroBatch,
     Progress,
     kafka_offsets,
-    positions,
-    query_id,
+    planned,
 )
+from statestore.table.spark_keys import KeysInUse, keys_in_use
 
-__all__ = ["Changes", "StatefulQuery"]
-
-
-@dataclass(frozen=True)
-class Changes:
-    """What an update does to the state: rows that come, and keys or entries that go."""
-
-    upserts: DataFrame | None = None
-    deletes: DataFrame | None = None
-
+__all__ = ["StatefulQuery"]
 
 Update = Callable[[DataFrame, DataFrame], "DataFrame | Changes"]
+
+_EXPIRE_EVERY = 16
+"""Checkpoints after which those beyond ``retain`` are given up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,12 +48,19 @@ class StatefulQuery:
     """A keyed state, and how a micro-batch changes it.
 
     ``update(events, state)`` gets a micro-batch and the stored rows of the keys in it, as
-    DataFrames, and returns rows to put in their place, or :class:`Changes`. Both DataFrames have
-    the columns ``key``; ``schema`` is the state's, in Spark's words (``"user string, n long"``).
-    Where the sources end is kept as operator state of ``source``. Each of Spark's Python workers
-    holds up to ``cache_bytes`` of decoded files, so that they are not read again for the next
-    micro-batch. ``options`` go to ``checkpoint.keyed`` (``namespace``, ``kind``, ``entry``, ``ttl``
-    …).
+    DataFrames of one session, and returns rows to put in their place, or :class:`Changes`. Both
+    DataFrames have the columns ``key``; ``schema`` is the state's, in Spark's words (``"user
+    string, n long"``), and ``options`` go to ``checkpoint.keyed`` (``namespace``, ``kind``,
+    ``entry``, ``ttl``, ``max_parallelism``, …). Times to live go by when Spark planned the
+    micro-batch, which is the same when it runs again.
+
+    The number of the micro-batch, and where the sources end, are kept as operator state of
+    ``source``; other states of the newest checkpoint are in each new one as they are. A query with
+    another checkpoint location than the last one is refused unless it ``succeeds`` that.
+
+    Each of Spark's Python workers holds up to ``cache_bytes`` of decoded files, so that they are
+    not read again for the next micro-batch. With ``retain`` no more than about so many checkpoints
+    are kept (savepoints and pins stay). ``on_commit`` is called with each manifest.
     """
 
     store: StateStore
@@ -66,7 +71,9 @@ class StatefulQuery:
     update: Update
     parallelism: int
     source: str = "source"
+    succeeds: bool = False
     cache_bytes: int = 256 * 2**20
+    retain: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     on_commit: Callable[[Manifest], object] | None = None
 
@@ -87,82 +94,96 @@ class StatefulQuery:
         """
         location = open_storage(checkpoint_location, storage_options)
 
-        def run(batch: DataFrame, batch_id: int) -> None:
-            at = Progress(query_id(location), batch_id)
-            self.process(batch, at, lambda: positions(location, batch_id))
+        def run(batch: DataFrame, number: int) -> None:
+            self.process(batch, planned(location, number))
 
         writer = events.writeStream.foreachBatch(run)
         writer = writer.option("checkpointLocation", checkpoint_location)
         return (writer.trigger(**trigger) if trigger else writer).start()
 
-    def process(
-        self, batch: DataFrame, at: Progress, ends: Callable[[], tuple[str, ...]]
-    ) -> Manifest | None:
+    def process(self, events: DataFrame, batch: MicroBatch) -> Manifest | None:
         """Commit one micro-batch; return its manifest, None when the store has it already.
 
-        ``ends`` says where each source's data of it end. Raises CommitConflictError when another
-        writer has taken the store over, SchemaMismatchError when the update returns other columns
-        than the state's, and what ``checkpoint.keyed(…).changes`` raises; nothing is committed.
+        Raises CommitConflictError when another writer has taken the store over, NullKeyError for
+        events without a key, SchemaMismatchError when the update returns other columns than the
+        state's, InvalidArgumentError for a query or a micro-batch that cannot be the next one, and
+        what ``checkpoint.keyed(…).changes`` raises; nothing is committed.
         """
-        restored = self._newest()
-        stored = None if restored is None else Progress.of(restored, self.source)
-        if at.is_done(stored):
+        # The store is claimed before it is looked at: what is newest then stays so until we commit.
+        checkpoint = self.store.snapshot(parallelism=self.parallelism, now_ms=batch.planned_at_ms)
+        restored = self._newest(batch)
+        done = Progress() if restored is None else Progress.of(restored, self.source)
+        if done.has(batch, succeeds=self.succeeds):
             return None
-        batch = batch.persist()
-        state = self._touched(batch, restored).persist()
-        try:
-            changes = self._updated(batch, state)
-            with self.store.snapshot(parallelism=self.parallelism) as checkpoint:
-                self._write(checkpoint, changes, restored)
-                self._write_progress(checkpoint, at, ends())
-        finally:
-            state.unpersist()
-            batch.unpersist()
-        if self.on_commit is not None:
-            self.on_commit(checkpoint.manifest)
+        with checkpoint, _kept() as keep:
+            events = keep(events)
+            state = keep(self._touched(self._keys(events, batch), restored, events))
+            changes = self._updated(events, state)
+            if changes.shared is not None:
+                keep(changes.shared)
+            self._write(checkpoint, changes, restored)
+            self._write_progress(checkpoint, done.with_done(batch), batch.ends)
+            if restored is not None:
+                self._carry(checkpoint, restored)
+        self._after(checkpoint.manifest)
         return checkpoint.manifest
 
     @property
     def _key(self) -> list[str]:
         return [self.key] if isinstance(self.key, str) else list(self.key)
 
-    def _newest(self) -> RestoredCheckpoint | None:
+    def _newest(self, batch: MicroBatch) -> RestoredCheckpoint | None:
         try:
-            restored = self.store.restore(parallelism=self.parallelism)
-        except (CheckpointNotFoundError, StoreNotFoundError):
+            return self.store.restore(parallelism=self.parallelism, now_ms=batch.planned_at_ms)
+        except CheckpointNotFoundError:
             return None
-        return restored
 
-    def _has_state(self, restored: RestoredCheckpoint | None) -> bool:
-        return restored is not None and any(
+    def _has_state(self, restored: RestoredCheckpoint) -> bool:
+        return any(
             (entry.state.uid, entry.state.name) == (self.uid, self.name)
             for entry in restored.manifest.keyed
         )
 
-    def _touched(self, batch: DataFrame, restored: RestoredCheckpoint | None) -> DataFrame:
-        """Return the stored rows of the keys in a micro-batch."""
-        if restored is None or not self._has_state(restored):
-            return self._none(batch)
-        keys = batch.select(*self._key).distinct().toArrow()
-        state = restored.keyed(self.uid, self.name)
-        return state.rows_of(keys, cache_bytes=self.cache_bytes).drop("key_group")
+    def _keys(self, events: DataFrame, batch: MicroBatch) -> KeysInUse:
+        keys = keys_in_use(events, self._key)
+        if keys.null_keys:
+            raise NullKeyError(
+                f"{keys.null_keys} events of micro-batch {batch.number} have a null key "
+                f"({', '.join(self._key)}), which has no key group: leave them out of the "
+                "streaming DataFrame, or fill them",
+                keys.null_keys,
+            )
+        return keys
 
-    def _updated(self, batch: DataFrame, state: DataFrame) -> Changes:
-        changes = self.update(batch, state)
+    def _touched(
+        self, keys: KeysInUse, restored: RestoredCheckpoint | None, events: DataFrame
+    ) -> DataFrame:
+        """Return the stored rows of the keys in a micro-batch, in the columns of the schema."""
+        spark = events.sparkSession
+        none = spark.createDataFrame([], self.schema)
+        if restored is None or not keys.rows.num_rows or not self._has_state(restored):
+            return none
+        state = restored.keyed(self.uid, self.name)
+        rows = state.rows_of(keys.rows, cache_bytes=self.cache_bytes, spark=spark)
+        missing = [name for name in none.columns if name not in rows.columns]
+        if missing:
+            raise InvalidArgumentError(
+                f"{state.entry.state} is stored without the column {missing[0]!r} of the query's "
+                "schema; change the columns of a stored state with a full snapshot first"
+            )
+        return rows.select(*(rows[f"`{name}`"] for name in none.columns))
+
+    def _updated(self, events: DataFrame, state: DataFrame) -> Changes:
+        changes = self.update(events, state)
         if isinstance(changes, DataFrame):
             changes = Changes(upserts=changes)
         if not isinstance(changes, Changes):
             raise InvalidArgumentError(
                 f"update returns a DataFrame or Changes, not {type(changes).__name__}"
             )
-        return (
-            changes if changes.upserts is not None else replace(changes, upserts=self._none(batch))
-        )
-
-    def _none(self, batch: DataFrame) -> DataFrame:
-        """Return no rows, in the state's columns."""
-        spark = batch.sparkSession
-        return spark.createDataFrame([], schema=self.schema)
+        if changes.upserts is not None:
+            return changes
+        return replace(changes, upserts=state.sparkSession.createDataFrame([], self.schema))
 
     def _write(
         self,
@@ -175,15 +196,76 @@ class StatefulQuery:
             checkpoint.keyed(self.uid, self.name, changes.upserts, **options)
             return
         checkpoint.keyed(self.uid, self.name, **options).changes(
-            changes.upserts, changes.deletes, base=restored.checkpoint_id
+            changes.upserts,
+            changes.deletes,
+            cleared=changes.cleared,
+            base=restored.checkpoint_id,
         )
 
     def _write_progress(
-        self, checkpoint: CheckpointWriter, at: Progress, ends: tuple[str, ...]
+        self, checkpoint: CheckpointWriter, done: Progress, ends: tuple[str, ...]
     ) -> None:
         elements = [{"source": number, "ends_at": text} for number, text in enumerate(ends)]
-        checkpoint.broadcast(self.source, PROGRESS, [at.element()])
+        checkpoint.broadcast(self.source, PROGRESS, done.elements())
         checkpoint.broadcast(self.source, POSITIONS, elements)
         if offsets := kafka_offsets(ends):
             none: list[list[dict[str, Any]]] = [[] for _ in range(self.parallelism - 1)]
             checkpoint.union(self.source, OFFSETS, [offsets, *none])
+
+    def _carry(self, checkpoint: CheckpointWriter, restored: RestoredCheckpoint) -> None:
+        """Take over the states of the newest checkpoint that are not this query's."""
+        own = {(self.source, name) for name in (PROGRESS, POSITIONS, OFFSETS)}
+        own.add((self.uid, self.name))
+        for entry in restored.manifest.entries:
+            uid, name = entry.state.uid, entry.state.name
+            if (uid, name) in own:
+                continue
+            if not restored.manifest.operators.has_uid(uid):
+                raise InvalidArgumentError(
+                    f"{entry.state} is of an operator without a uid, whose id only its job graph "
+                    "tells, and the checkpoints of a query have none: give the operator a uid"
+                )
+            if isinstance(entry, OperatorEntry):
+                self._carry_elements(checkpoint, restored, entry)
+            else:
+                checkpoint.carry(entry)
+
+    def _carry_elements(
+        self, checkpoint: CheckpointWriter, restored: RestoredCheckpoint, entry: OperatorEntry
+    ) -> None:
+        """Take over a state of an operator; at another parallelism it is dealt anew, and written:
+        its elements belong to subtasks.
+        """
+        uid, name, mode = entry.state.uid, entry.state.name, entry.state.mode
+        subtasks = range(self.parallelism)
+        if mode is RedistributionMode.BROADCAST or len(entry.counts) == self.parallelism:
+            checkpoint.carry(entry)
+            return
+        state = restored.operator(uid, name)
+        if mode is RedistributionMode.UNION:
+            none: list[list[dict[str, Any]]] = [[] for _ in subtasks[1:]]
+            checkpoint.union(uid, name, [state.subtask(0), *none])
+        else:
+            checkpoint.split(uid, name, [state.subtask(subtask) for subtask in subtasks])
+
+    def _after(self, manifest: Manifest) -> None:
+        if self.retain is not None and manifest.checkpoint_id % _EXPIRE_EVERY == 0:
+            self.store.expire(retain=self.retain)
+        if self.on_commit is not None:
+            self.on_commit(manifest)
+
+
+@contextmanager
+def _kept() -> Iterator[Callable[[DataFrame], DataFrame]]:
+    """Return what keeps DataFrames, computed once, until the block ends."""
+    frames: list[DataFrame] = []
+
+    def keep(frame: DataFrame) -> DataFrame:
+        frames.append(frame.persist())
+        return frame
+
+    try:
+        yield keep
+    finally:
+        for frame in reversed(frames):
+            frame.unpersist()

@@ -7,9 +7,8 @@ the hashes of their keys, up to a number of bytes, and a lookup in it reads noth
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -32,21 +31,27 @@ from statestore.table.types import arrow_schema
 __all__ = ["Indexed", "RowCache", "WantedKeys", "rows_of_keys"]
 
 U64Array = npt.NDArray[np.uint64]
+Places = npt.NDArray[np.intp]
+
+_STALE = 32
+"""Lookups after which what was not asked for makes room."""
+_SMALL = 4
+"""A file decoded is seldom larger than so many times its bytes."""
 
 
 @dataclass(frozen=True)
 class WantedKeys:
-    """Keys that are looked for, each once: their columns, hashes in order, and key groups."""
+    """Keys that are looked for: their columns, and of each its hash, in order, and key group."""
 
     rows: pa.Table
     hashes: U64Array
-    groups: frozenset[int]
+    groups: npt.NDArray[np.int32]
 
     @classmethod
     def of(cls, rows: pa.Table, state: KeyedState) -> WantedKeys:
         """Return the keys in the key columns of ``rows``, with repetitions or without.
 
-        InvalidArgumentError when a key column is missing or does not fit.
+        InvalidArgumentError when a key column is missing or does not fit; NullKeyError.
         """
         missing = [name for name in state.key if name not in rows.column_names]
         if missing:
@@ -65,44 +70,86 @@ class WantedKeys:
             hash_scheme=state.hash_scheme,
             key_types=state.key_types,
         )
-        return cls(keys, np.unique(_hashes(keys)), frozenset(np.unique(groups).tolist()))
+        hashes = _hashes(keys)
+        order = np.argsort(hashes, kind="stable")
+        return cls(keys.take(pa.array(order)), hashes[order], np.asarray(groups, np.int32)[order])
+
+    def of_reads(self, reads: StateReads) -> WantedKeys:
+        """Return the keys in key groups of which something is read."""
+        lies = np.zeros(len(self.groups), np.bool_)
+        for part in reads.slices:
+            lies |= self._in(part)
+        at = np.flatnonzero(lies)
+        return WantedKeys(self.rows.take(pa.array(at)), self.hashes[at], self.groups[at])
+
+    def hashes_in(self, part: KeyedStateSlice) -> U64Array:
+        """Return the hashes, in order, of the keys in the key groups of a slice."""
+        return self.hashes[self._in(part)]
 
     def match(self, rows: pa.Table) -> pa.Table:
         """Return those rows that have one of the keys: hashes may lie, values do not."""
         places, _ = found(rows.select(self.rows.column_names), self.rows)
         return rows if len(places) == rows.num_rows else rows.take(pa.array(np.sort(places)))
 
+    def _in(self, part: KeyedStateSlice) -> npt.NDArray[np.bool_]:
+        groups = part.key_groups
+        return (self.groups >= groups.first) & (self.groups <= groups.last)
+
 
 class RowCache:
-    """Decoded slices of files with hashes of their keys; the least lately used go first."""
+    """Decoded slices of files with hashes of their keys, up to a number of bytes.
+
+    Each lookup asks for about the same slices. So what is held stays while it is in use, and what
+    finds no room is read each time: to let the least lately used one go would, with one slice more
+    than there is room for, let each go right before it is asked for.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
-        """Hold at most so many bytes; 0 holds nothing."""
+        """Hold at most so many bytes."""
         self._limit, self._size = limit_bytes, 0
-        self._held: OrderedDict[tuple[str, int, int], Indexed] = OrderedDict()
+        self._lookup, self._lookups = "", 0
+        self._held: dict[tuple[str, int, int, int], _Held] = {}
         self._lock = threading.Lock()
 
-    def of(self, storage: Storage, entry: KeyedEntry, part: KeyedStateSlice) -> Indexed:
-        """Return a slice with its hashes, read if it is not held."""
-        name = (part.handle.sha256, part.first_row, part.rows)
+    @property
+    def size_bytes(self) -> int:
+        """What is held now."""
+        return self._size
+
+    def begin(self, lookup: str) -> None:
+        """Say of which lookup the next questions are; what was not asked for in many goes."""
         with self._lock:
-            held = self._held.get(name)
-            if held is not None:
-                self._held.move_to_end(name)
-                return held
-        indexed = Indexed.of(_read(storage, entry, [part]), entry.state)
+            if lookup == self._lookup:
+                return
+            self._lookup, self._lookups = lookup, self._lookups + 1
+            for name, held in [*self._held.items()]:
+                if held.used < self._lookups - _STALE:
+                    self._size -= self._held.pop(name).indexed.size
+
+    def find(self, part: KeyedStateSlice) -> Indexed | None:
+        """Return a slice if it is held."""
         with self._lock:
-            if name not in self._held and indexed.size <= self._limit:
-                self._held[name] = indexed
+            held = self._held.get(_name(part))
+            if held is None:
+                return None
+            held.used = self._lookups
+            return held.indexed
+
+    def takes(self, part: KeyedStateSlice) -> bool:
+        """Return whether there may be room for a slice."""
+        return part.size_bytes * _SMALL <= self._limit - self._size
+
+    def put(self, part: KeyedStateSlice, indexed: Indexed) -> None:
+        """Hold a slice if there is room."""
+        with self._lock:
+            if _name(part) not in self._held and self._size + indexed.size <= self._limit:
+                self._held[_name(part)] = _Held(indexed, self._lookups)
                 self._size += indexed.size
-                while self._size > self._limit:
-                    self._size -= self._held.popitem(last=False)[1].size
-        return indexed
 
 
 @dataclass(frozen=True)
 class Indexed:
-    """Rows with the hashes of their keys, in order of hash."""
+    """Rows with the hashes of their keys, in order, and the places of these."""
 
     rows: pa.Table
     hashes: U64Array
@@ -120,14 +167,63 @@ class Indexed:
         """Bytes in memory."""
         return int(self.rows.nbytes + self.hashes.nbytes + self.order.nbytes)
 
-    def find(self, wanted: WantedKeys) -> pa.Table:
-        """Return the rows that have one of the keys, in their order."""
-        first = np.searchsorted(self.hashes, wanted.hashes, "left")
-        stop = np.searchsorted(self.hashes, wanted.hashes, "right")
-        hits = np.flatnonzero(stop > first)
-        spans = [self.order[first[hit] : stop[hit]] for hit in hits]
-        places = np.sort(np.concatenate(spans)) if spans else np.zeros(0, np.uint32)
-        return wanted.match(self.rows.take(pa.array(places)))
+    def like(self, wanted: U64Array) -> pa.Table:
+        """Return the rows whose keys have one of the hashes, in their order."""
+        first = np.searchsorted(self.hashes, wanted, "left")
+        counts = np.searchsorted(self.hashes, wanted, "right") - first
+        ends = np.cumsum(counts)
+        total = int(ends[-1]) if len(ends) else 0
+        spread = np.arange(total) - np.repeat(ends - counts, counts) + np.repeat(first, counts)
+        return self.rows.take(pa.array(np.sort(self.order[spread])))
+
+
+@dataclass
+class _Held:
+    indexed: Indexed
+    used: int
+
+
+@dataclass(frozen=True)
+class _Search:
+    """A lookup of some keys in the files of a state, through a cache if there is one."""
+
+    storage: Storage
+    wanted: WantedKeys
+    cache: RowCache | None
+    verify: bool
+    state: KeyedState = field(repr=False)
+
+    def rows_in(self, entry: KeyedEntry, slices: Iterable[KeyedStateSlice]) -> pa.Table:
+        """Return the rows of the keys in slices of a state or of a layer, in their order."""
+        pieces = [restored_schema(entry.state.schema).empty_table()]
+        for part in slices:
+            hashes = np.unique(self.wanted.hashes_in(part))
+            if len(hashes):
+                pieces.append(self._like(entry, part, hashes))
+        return self.wanted.match(pa.concat_tables(pieces).combine_chunks())
+
+    def _like(self, entry: KeyedEntry, part: KeyedStateSlice, hashes: U64Array) -> pa.Table:
+        """Return a slice's rows with one of the hashes."""
+        cache = self.cache
+        if cache is None or ((held := cache.find(part)) is None and not cache.takes(part)):
+            return self._streamed(entry, part, hashes)
+        if held is None:
+            rows = pa.Table.from_batches(
+                read_slices(self.storage, entry, [part], verify=self.verify),
+                restored_schema(entry.state.schema),
+            )
+            held = Indexed.of(rows.combine_chunks(), self.state)
+            cache.put(part, held)
+        return held.like(hashes)
+
+    def _streamed(self, entry: KeyedEntry, part: KeyedStateSlice, hashes: U64Array) -> pa.Table:
+        pieces = [restored_schema(entry.state.schema).empty_table()]
+        for batch in read_slices(self.storage, entry, [part], verify=self.verify):
+            own = row_hashes(batch.select([*self.state.key]))
+            at = np.minimum(np.searchsorted(hashes, own), len(hashes) - 1)
+            places = np.flatnonzero(hashes[at] == own)
+            pieces.append(pa.Table.from_batches([batch.take(pa.array(places))]))
+        return pa.concat_tables(pieces)
 
 
 def rows_of_keys(
@@ -136,59 +232,25 @@ def rows_of_keys(
     reads: StateReads,
     wanted: WantedKeys,
     cache: RowCache | None = None,
+    *,
+    verify: bool = False,
 ) -> pa.Table:
     """Return the rows that these keys have in the given parts of a state, ``key_group`` first.
 
     In order of key group. Only files with key groups of the keys are read, each once; without a
-    cache a row group is in memory, and what is found. Raises MissingFileError or DamagedFileError.
+    cache a row group is in memory, and what is found. With ``verify`` the SHA-256 of a file that is
+    read is checked first. Raises MissingFileError or DamagedFileError.
     """
-    state = entry.state
-    base = _found_in(storage, entry, reads.base, wanted, cache)
+    search = _Search(storage, wanted, cache, verify, entry.state)
+    base = search.rows_in(entry, reads.base)
     layers = [
-        live_rows_of(_found_in(storage, layer.entry, layer.slices, wanted, None), layer)
-        for layer in reads.layers
+        live_rows_of(search.rows_in(layer.entry, layer.slices), layer) for layer in reads.layers
     ]
-    return kept_rows(merged_rows(base, layers, state), state, reads.kept)
+    return kept_rows(merged_rows(base, layers, entry.state), entry.state, reads.kept)
 
 
-def _found_in(
-    storage: Storage,
-    entry: KeyedEntry,
-    slices: Iterable[KeyedStateSlice],
-    wanted: WantedKeys,
-    cache: RowCache | None,
-) -> pa.Table:
-    schema = restored_schema(entry.state.schema)
-    pieces = [
-        rows
-        for part in slices
-        if not wanted.groups.isdisjoint(part.key_groups)
-        for rows in _in_slice(storage, entry, part, wanted, cache)
-    ]
-    return pa.concat_tables(pieces) if pieces else schema.empty_table()
-
-
-def _in_slice(
-    storage: Storage,
-    entry: KeyedEntry,
-    part: KeyedStateSlice,
-    wanted: WantedKeys,
-    cache: RowCache | None,
-) -> Iterator[pa.Table]:
-    if cache is not None:
-        yield cache.of(storage, entry, part).find(wanted)
-        return
-    for batch in read_slices(storage, entry, [part]):
-        hashes = row_hashes(batch.select(list(entry.state.key)))
-        at = np.minimum(np.searchsorted(wanted.hashes, hashes), len(wanted.hashes) - 1)
-        like = np.flatnonzero(wanted.hashes[at] == hashes)
-        if len(like):
-            yield wanted.match(pa.Table.from_batches([batch.take(pa.array(like))]))
-
-
-def _read(storage: Storage, entry: KeyedEntry, slices: list[KeyedStateSlice]) -> pa.Table:
-    schema = restored_schema(entry.state.schema)
-    return pa.Table.from_batches(read_slices(storage, entry, slices), schema).combine_chunks()
+def _name(part: KeyedStateSlice) -> tuple[str, int, int, int]:
+    return part.handle.sha256, part.key_groups.first, part.first_row, part.rows
 
 
 def _hashes(rows: pa.Table) -> U64Array:

@@ -68,7 +68,9 @@ class LazySubtask:
                 f"owns {self.key_groups}"
             )
         wanted = WantedKeys.of(pa.Table.from_batches([batch]), self._entry.state)
-        rows: list[dict[str, Any]] = self._group(group).find(wanted).to_pylist()
+        rows: list[dict[str, Any]] = wanted.match(
+            self._group(group).like(wanted.hashes)
+        ).to_pylist()
         return [{name: row[name] for name in self._entry.state.schema.names} for row in rows]
 
     def fetch(self, key_groups: KeyGroupRange | None = None) -> int:

@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +54,7 @@ class SparkCluster:
         """Return the process ids of the executors of this cluster that run now."""
         own = [f"spark://Worker@{each['host']}:{each['port']}" for each in self.state()["workers"]]
         listed = subprocess.run(
-            ["ps", "-eo", "pid=,args="], capture_output=True, text=True, check=True
+            ["ps", "-ww", "-eo", "pid=,args="], capture_output=True, text=True, check=True
         )
         return tuple(
             int(line.split(maxsplit=1)[0])
@@ -65,13 +65,23 @@ class SparkCluster:
 
 @contextmanager
 def spark_cluster(
-    directory: Path, *, workers: int = 2, cores: int = 1, memory: str = "1g"
+    directory: Path,
+    *,
+    workers: int = 2,
+    cores: int = 1,
+    memory: str = "1g",
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[SparkCluster]:
-    """Run a master and workers until the block ends; StorageError with the end of a log."""
+    """Run a master and workers until the block ends; StorageError with the end of a log.
+
+    ``environment`` is for all of them and their executors, such as PYTHONPATH or credentials, over
+    that of this process.
+    """
     directory.mkdir(parents=True, exist_ok=True)
+    variables = _environment() | dict(environment or {})
     for _ in range(STARTS):
         with ExitStack() as stack:
-            cluster = _started(stack, directory, workers, cores, memory)
+            cluster = _started(stack, directory, workers, cores, memory, variables)
             if cluster is not None:
                 yield cluster
                 return
@@ -80,13 +90,18 @@ def spark_cluster(
 
 
 def _started(
-    stack: ExitStack, directory: Path, workers: int, cores: int, memory: str
+    stack: ExitStack,
+    directory: Path,
+    workers: int,
+    cores: int,
+    memory: str,
+    environment: dict[str, str],
 ) -> SparkCluster | None:
     port, ui = free_ports(2)
     cluster = SparkCluster(
         master=f"spark://127.0.0.1:{port}",
         submit=str(spark_home() / "bin" / "spark-submit"),
-        environment=_environment(),
+        environment=environment,
         ui=f"http://127.0.0.1:{ui}",
     )
     spark_class = str(spark_home() / "bin" / "spark-class")

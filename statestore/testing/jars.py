@@ -6,7 +6,10 @@ of this Python environment, and fetched once: ``python -m statestore.testing.jar
 
 from __future__ import annotations
 
+import argparse
+import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -99,9 +102,18 @@ def _fetch(jars: JarSet, folder: Path) -> None:
     gateway.shutdown()
 
 
-def main() -> int:
-    """Fetch all sets; return the exit code."""
+def main(arguments: Sequence[str] = ()) -> int:
+    """Fetch all sets, or with ``--connector DIR`` put Spark's Kafka connector into a folder; return
+    the exit code.
+    """
+    parser = argparse.ArgumentParser(description="Fetch jars of servers and connectors.")
+    parser.add_argument("--connector", type=Path, metavar="DIR", help="copy the connector there")
+    folder: Path | None = parser.parse_args(arguments).connector
     try:
+        if folder is not None:
+            for jar in (*jars_of(CONNECTOR), *jars_of(TOKEN_PROVIDER)):
+                shutil.copy(jar, folder / jar.name)
+            return 0
         for jars in (BROKER, CONNECTOR, TOKEN_PROVIDER):
             print(f"{jars.name}: {len(jars_of(jars))} jars")
     except MissingDependencyError as error:
@@ -111,4 +123,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(sys.argv[1:]))

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from statestore import StateStore, __version__, errors
+from statestore.cli import watching
 from statestore.cli.help import INTERRUPTED, Root, Verb, exit_statuses
 from statestore.cli.main import cli, main
 from statestore.errors import StateStoreError
@@ -46,7 +48,7 @@ def every_error(kind: type[StateStoreError] = StateStoreError) -> Iterator[type[
 def test_the_verbs() -> None:
     wanted = (
         "as-of compact config copy decide demo diff edit expire fork gc get heavy history list pin "
-        "plan purge query rekey restore salvage savepoint show unpin verify"
+        "plan purge query rekey restore salvage savepoint show unpin verify watch"
     )
     assert wanted.split() == VERBS
 
@@ -77,6 +79,10 @@ def examples() -> list[str]:
     return [e for c in commands if isinstance(c, Root | Verb) for e in c.examples]
 
 
+def ctrl_c(seconds: float) -> None:
+    raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize("example", examples())
 def test_examples_work(run: Run, filled: Path, monkeypatch: Any, example: str) -> None:
     # Some of them change the store.
@@ -97,6 +103,7 @@ def test_examples_work(run: Run, filled: Path, monkeypatch: Any, example: str) -
     monkeypatch.setattr(
         importlib, "import_module", lambda name: demo if name == "statestore.demo" else real(name)
     )
+    monkeypatch.setattr(watching, "time", SimpleNamespace(sleep=ctrl_c, time_ns=time.time_ns))
     Path("new-job.toml").write_text(JOB)
     words = shlex.split(example)
     env = dict(word.split("=", 1) for word in words[: words.index("statestore")])

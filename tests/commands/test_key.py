@@ -64,12 +64,13 @@ def test_states_can_be_chosen(folder: Path) -> None:
     assert [s.entry.state.uid for s in store.key("u7", name="totals").states] == ["shops", "users"]
     assert store.key("u7", uid="users", name="totals").skipped == ()
     assert [s.entry.state.uid for s in store.key(lambda state: 14).states] == ["cards"]
-    for options, message in (
+    wrong: tuple[tuple[dict[str, Any], str], ...] = (
         ({"uid": "user"}, "operator 'user' has no keyed state .* cards, shops, users"),
         ({"uid": "source"}, "operator 'source' has no keyed state .* cards, shops, users"),
         ({"name": "total"}, "no keyed state 'total' .* owners, totals"),
         ({"uid": "users", "name": "total"}, "no state 'total' .* 'totals'"),
-    ):
+    )
+    for options, message in wrong:
         with pytest.raises(StateNotFoundError, match=message):
             store.key("u7", **options)
 

@@ -87,6 +87,8 @@ class Victim:
     It starts at once, and does nothing with the store until :meth:`begin`.
     """
 
+    module = "tests.faults.job"
+
     def __init__(self, folder: Path, number: int) -> None:
         self.said: list[int] = []
         self._scratch = folder / f"scratch-{number}"
@@ -95,7 +97,7 @@ class Victim:
         self._scratch.mkdir()
         with self._errors.open("ab") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.faults.job", str(folder / "store"), self._scratch],
+                [sys.executable, "-m", self.module, str(folder / "store"), self._scratch],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -103,11 +105,11 @@ class Victim:
                 start_new_session=True,
             )
 
-    def begin(self) -> None:
+    def begin(self, word: str = "go") -> None:
         """Wait until Spark stands, and let it take snapshots."""
         self.wait_for(READY)
         assert self._process.stdin is not None
-        self._process.stdin.write(b"go\n")
+        self._process.stdin.write(f"{word}\n".encode())
         self._process.stdin.flush()
 
     def __enter__(self) -> Victim:
@@ -152,7 +154,7 @@ class Victim:
             self._pending += some
 
     def _hear(self, line: str) -> None:
-        if line != READY:
+        if line.isdigit():
             self.said.append(int(line))
 
 

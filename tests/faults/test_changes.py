@@ -5,6 +5,7 @@ fault: I4, I5, I6, I10.
 from __future__ import annotations
 
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -93,7 +94,10 @@ def test_whatever_call_fails_nothing_is_half_visible(
         struck += 1
         folder = copy_of(layered, fast_path / "store")
         before = data_files(folder)
-        with pytest.raises((StorageError, CorruptionError)):
+        # What a commit left over is deleted after it; what cannot be deleted is left to gc.
+        fails = call.number <= commit or call.operation != "delete"
+        expected = pytest.raises((StorageError, CorruptionError)) if fails else nullcontext()
+        with expected:
             attempt(FaultyStorage(LocalStorage(str(folder)), fault))
         visible = whole(folder, what)
         assert visible in ((1, 2), (1, 2, 3)), call

@@ -111,9 +111,36 @@ def test_plain_python_is_enough(store: StateStore, tmp_path: Path) -> None:
     (tmp_path / "f.toml").write_text(SETTINGS.replace("{here}", str(tmp_path)))
     code = (
         "import sys; from jobs.redistribute_offsets import main; main(sys.argv[1:]); "
-        "print({'pyspark', 'py4j', 'delta'} & set(sys.modules))"
+        "print({'pyspark', 'py4j', 'delta', 'confluent_kafka'} & set(sys.modules))"
     )
     command = [sys.executable, "-c", code, "--conf-file", str(tmp_path / "f.toml")]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.splitlines()[-1] == "set()"
     assert done.stderr == ""
+
+
+@pytest.mark.usefixtures("store")
+def test_a_dry_run_writes_no_file(run_job: RunJob, tmp_path: Path) -> None:
+    files = '[files]\nper_subtask = "{here}/all.json"'
+    done = run_job(main, SETTINGS + files, "--dry-run")
+    assert done.code == 0
+    assert done.out.splitlines()[-1] == "nothing was written: this was a dry run"
+    assert not (tmp_path / "all.json").exists()
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize(
+    ("kafka", "message"),
+    [
+        ('group = "g"', "group is given, and bootstrap is not"),
+        ('topics = ["t"]', "topics is given, and bootstrap is not"),
+        ('options = {a = "b"}', "options is given, and bootstrap is not"),
+        ('gap = "latest"', "gap is one of fail, earliest, not 'latest'"),
+        ("seconds = 0", "seconds lies in 0.1..3600, not 0"),
+        ('bootstrap = "localhost:1"\noptions = {nonsense = "b"}', 'property: "nonsense"'),
+    ],
+)
+def test_settings_of_kafka_that_do_not_fit(run_job: RunJob, kafka: str, message: str) -> None:
+    done = run_job(main, f"{SETTINGS}[kafka]\n{kafka}")
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err

@@ -98,6 +98,12 @@ def test_each_kind_has_its_columns(given: dict[str, Any], entry: tuple[str, ...]
         (SOURCE, 'source = {format = "csv", path = "p", table = "t"}', "both path and table are"),
         (SOURCE, 'source = {format = "csv"}', "neither path nor table is given"),
         (SOURCE, 'source = {path = "p"}', "format is missing"),
+        (
+            SOURCE,
+            'source = {format = "csv", path = "p", group_by = ["a"]}',
+            "group_by needs select",
+        ),
+        (SOURCE, f'changes = "all"\n{SOURCE}', "changes is one of off, upserts, against-latest"),
         (SOURCE, 'source = {table = "t", format = "csv"}', "a table knows its own format"),
         (SOURCE, 'source = {format = "csv", path = "p", option = {}}', "did you mean 'options'"),
         (

@@ -106,6 +106,48 @@ def test_where_and_select_are_sql_over_the_source(
     assert rows == [{"user_id": user, "tens": float(user)} for user in range(3)]
 
 
+# Few key groups: a row that is half of its key group would be folded into the base at once.
+FEW_GROUPS = KEYED.replace("128", "4")
+
+
+@pytest.mark.parametrize(
+    ("changes", "now"),
+    [
+        # All rows: user 7 has changed, and the job does not say so.
+        ("against-latest", 'select = ["user_id", "if(user_id = 7, 1L, total) AS total"]'),
+        # Those that changed alone.
+        ("upserts", 'where = "user_id = 7"\nselect = ["user_id", "1L AS total"]'),
+    ],
+)
+def test_a_state_may_be_written_as_its_changes(
+    changes: str, now: str, rows_in: Path, run_job: RunJob, tmp_path: Path
+) -> None:
+    source = PARQUET.replace("{here}", str(rows_in))
+    state = SETTINGS + FEW_GROUPS + f'changes = "{changes}"\n' + source
+    first = run_job(main, state, "--output", "json").report
+    assert "changes" not in first["states"][0], "there was nothing to build on"
+    for again in (False, True):  # with the checkpoint's number a second time: nothing is written
+        numbered = ("--set", "checkpoint_id=2", "--output", "json")
+        report = run_job(main, state + now, *numbered).report
+        assert (report["already_committed"], report["states"][0]["changes"]) == (again, 1)
+        assert report["states"][0]["files"] == first["states"][0]["files"] + 1
+    rows = {row["user_id"]: row["total"] for row in restored(tmp_path, "totals", parallelism=3)}
+    assert rows == ROWS | {7: 1}
+    assert len(StateStore.open(str(tmp_path / "store")).manifest().keyed[0].layers) == 1
+
+
+def test_group_by_makes_one_row_a_group(rows_in: Path, run_job: RunJob, tmp_path: Path) -> None:
+    source = PARQUET.replace("{here}", str(rows_in)) + 'where = "user_id < 9"\n'
+    groups = 'group_by = ["user_id % 3"]\n'
+    select = 'select = ["user_id % 3 AS user_id", "count(*) AS n", "sum(total) AS total"]\n'
+    assert run_job(main, SETTINGS + KEYED + source + groups + select).code == 0
+    assert sorted(restored(tmp_path, "totals"), key=lambda row: row["user_id"]) == [
+        {"user_id": 0, "n": 3, "total": 90},
+        {"user_id": 1, "n": 3, "total": 120},
+        {"user_id": 2, "n": 3, "total": 150},
+    ]
+
+
 KINDS = """
 [[keyed]]
 uid = "totals-by-user"

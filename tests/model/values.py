@@ -12,6 +12,7 @@ from statestore.model.graph import JobGraph, Node
 from statestore.model.handles import GroupIndex, KeyedStateHandle, OperatorStateHandle
 from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
+from statestore.model.metrics import Amount, CheckpointMetrics, PhaseTimes, StateMetrics
 from statestore.model.redistribution import RedistributionMode
 from statestore.model.schema import PRIMITIVES, DataType, Field, Schema
 from statestore.model.state import KeyedState, Layout, OperatorState, StateKind, TimeDomain
@@ -141,7 +142,38 @@ def manifests(draw: st.DrawFn) -> Manifest:
         keyed=tuple(keyed),
         operator=tuple(operator),
         graph=draw(st.none() | _graphs(parallelism)),
+        metrics=draw(st.none() | metrics),
     )
+
+
+_amounts = st.builds(Amount, counts, counts, counts)
+metrics = st.builds(
+    CheckpointMetrics,
+    duration_ms=counts,
+    phases=st.builds(
+        PhaseTimes,
+        begin_ms=counts,
+        write_ms=counts,
+        compaction_ms=counts,
+        wait_ms=counts,
+        check_ms=counts,
+        publish_ms=counts,
+        put_ms=st.none() | counts,
+    ),
+    states=st.lists(
+        st.builds(
+            StateMetrics,
+            uid=names,
+            name=names,
+            write_ms=counts,
+            written=_amounts,
+            base_rows=st.none() | counts,
+        ),
+        max_size=3,
+    ).map(tuple),
+    compaction=_amounts,
+)
+"""Figures of checkpoints, whatever they are."""
 
 
 def _graphs(parallelism: int) -> st.SearchStrategy[JobGraph]:

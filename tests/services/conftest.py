@@ -1,4 +1,4 @@
-"""The services that tests use for real: an S3 server, one for the whole run."""
+"""The services that tests use for real: an S3 server, a Kafka broker, a Spark cluster, one each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from statestore.storage import S3Storage
+from statestore.testing.cluster import SparkCluster, spark_cluster
+from statestore.testing.cluster_demo import s3_environment
+from statestore.testing.kafka import KafkaBroker, kafka_broker
 from statestore.testing.s3 import S3Server, s3_server
+from tests.services.kafka_topics import Topics
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +32,24 @@ def url(s3: S3Server) -> str:
 def storage(s3: S3Server, url: str) -> S3Storage:
     """The storage of that prefix."""
     return S3Storage(url, s3.options)
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaBroker]:
+    """The broker of this run, without topics."""
+    with kafka_broker(tmp_path_factory.mktemp("kafka")) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def cluster(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
+    """A master and two workers, which find this package and may use the S3 server."""
+    directory = tmp_path_factory.mktemp("spark")
+    with spark_cluster(directory, environment=s3_environment(s3)) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def topics(kafka: KafkaBroker) -> Topics:
+    """What makes topics there, under names that no other test uses."""
+    return Topics(kafka.bootstrap)

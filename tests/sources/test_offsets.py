@@ -288,3 +288,27 @@ def test_broadcast_offsets_are_refused() -> None:
     """Every subtask would read every partition."""
     with pytest.raises(InvalidArgumentError, match="broadcast"):
         per_subtask_offsets(OLD, 2, mode="BROADCAST")
+
+
+# --- Topic ids ------------------------------------------------------------------------------------
+
+
+def test_a_topic_id_goes_with_its_offset() -> None:
+    element = {"topic": "orders", "partition": 3, "offset": 42, "topic_id": "uEPhhPlSTgyR"}
+    offset = source_offset(element)
+    assert offset.topic_id == "uEPhhPlSTgyR"
+    assert offset_elements([offset]) == (element,)
+    (dealt,) = per_subtask_offsets([[element]], 1, mode="union")
+    assert dealt[0].topic_id == "uEPhhPlSTgyR"
+    assert source_offset(element | {"topic_id": None}).topic_id is None
+
+
+@pytest.mark.parametrize("topic_id", ["", 7, b"x"])
+def test_what_is_no_topic_id_is_refused(topic_id: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="'orders': topic_id"):
+        SourceOffset("orders", 3, 42, topic_id)
+
+
+def test_two_topic_ids_of_one_partition_are_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="partition 3 has two topic ids, a and b"):
+        source_offsets([SourceOffset("orders", 3, 5, "a"), SourceOffset("orders", 3, 5, "b")])

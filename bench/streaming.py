@@ -1,0 +1,154 @@
+"""What a micro-batch of 10,000 events costs against a state of many keys, beside Spark's own state.
+
+The same events, in files, one file a micro-batch, are added up by key: by a query whose state lives
+in a store, with and without what its workers hold of files, and by Spark's aggregation with RocksDB
+in update mode, whose output goes nowhere. All begin with the same keys, and have as many shuffle
+partitions as the state has subtasks. They take turns, five micro-batches a round; the first round
+is not counted, nor is the first micro-batch of another. A time is Spark's own measure of the
+trigger, from planning to commit.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from bench.measure import Figure, counted, times
+from statestore import StateStore
+from statestore.streaming import StatefulQuery
+from statestore.table.session import spark_session
+
+__all__ = ["figures"]
+
+EVENTS = 10_000
+PARALLELISM, MAX_PARALLELISM = 4, 128
+A_ROUND, FIRST_OF_A_ROUND = 5, 1
+CACHE_BYTES = 2**30
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+SPARK = "micro-batch, Spark's RocksDB"
+HELD, READ = "micro-batch, files held", "micro-batch, files read"
+COLUMNS = "user string, amount long"
+
+
+def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
+    """Return the time of a micro-batch each way; they take turns, a few at a time."""
+    spark = spark_session(
+        app_name="statestore-bench",
+        master="local[2]",
+        driver_memory="8g",
+        extra_conf={
+            "spark.sql.shuffle.partitions": str(PARALLELISM),
+            "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+        },
+    )
+    inputs = {way: folder / f"events-{number}" for number, way in enumerate((SPARK, HELD, READ))}
+    for events in inputs.values():
+        events.mkdir()
+    scratch = folder / "scratch"
+    _write(_every_key(spark, rows), scratch, 0, [inputs[SPARK]])
+    held, read = (_preloaded(spark, folder / name, rows) for name in ("held", "read"))
+    ways = {
+        SPARK: partial(_start_spark, spark, inputs[SPARK]),
+        HELD: partial(_start, spark, held, CACHE_BYTES, inputs[HELD]),
+        READ: partial(_start, spark, read, 0, inputs[READ]),
+    }
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    for round_ in range(repeats + 1):
+        for number in range(1, A_ROUND + 1):
+            batch = round_ * A_ROUND + number
+            _write(_some_keys(spark, rows, batch), scratch, batch, inputs.values())
+        for way, start in ways.items():
+            query = start()
+            query.awaitTermination()
+            if round_:
+                seconds[way] += _seconds(query)[FIRST_OF_A_ROUND:]
+    spark.stop()
+    found = [times("B18", SPARK, seconds)]
+    found += [times("B18", what, seconds, floor=SPARK) for what in (HELD, READ)]
+    return [*found, counted("B18", "keys", rows, "keys")]
+
+
+def _every_key(spark: SparkSession, rows: int) -> DataFrame:
+    """Return an event of each key, which all begin with."""
+    return _events(spark.range(rows).select(F.col("id").alias("number"), F.lit(1).alias("amount")))
+
+
+def _some_keys(spark: SparkSession, rows: int, batch: int) -> DataFrame:
+    drawn = F.pmod(F.xxhash64("id", F.lit(batch)), F.lit(rows))
+    return _events(spark.range(EVENTS).select(drawn.alias("number"), F.col("id").alias("amount")))
+
+
+def _events(numbers: DataFrame) -> DataFrame:
+    user = F.concat(F.lit("user-"), F.col("number"))
+    return numbers.select(user.alias("user"), F.col("amount").cast("long").alias("amount"))
+
+
+def _write(events: DataFrame, scratch: Path, number: int, inputs: Iterable[Path]) -> None:
+    """Write events as one file, younger than those before, to some folders."""
+    events.coalesce(1).write.mode("overwrite").parquet(str(scratch))
+    (written,) = scratch.glob("*.parquet")
+    os.utime(written, (1_700_000_000 + number, 1_700_000_000 + number))
+    for folder in inputs:
+        os.link(written, folder / f"{number:04}.parquet")
+
+
+def _start_spark(spark: SparkSession, inputs: Path) -> StreamingQuery:
+    totals = _read(spark, inputs).groupBy("user")
+    frame = totals.agg(F.count("*").alias("n"), F.sum("amount").alias("total"))
+    writer = frame.writeStream.outputMode("update").format("noop")
+    writer = writer.option("checkpointLocation", f"{inputs}-progress")
+    return writer.trigger(availableNow=True).start()
+
+
+def _preloaded(spark: SparkSession, folder: Path, rows: int) -> StateStore:
+    store = StateStore.open(str(folder), spark=spark, table_format="parquet")
+    every = _every_key(spark, rows)
+    with store.snapshot(parallelism=PARALLELISM) as checkpoint:
+        checkpoint.keyed(
+            "bench",
+            "totals",
+            every.select("user", F.lit(1).cast("long").alias("n"), F.col("amount").alias("total")),
+            key="user",
+            max_parallelism=MAX_PARALLELISM,
+            layout="auto",
+        )
+    return store
+
+
+def _start(
+    spark: SparkSession, store: StateStore, cache_bytes: int, inputs: Path
+) -> StreamingQuery:
+    query = StatefulQuery(
+        store=store,
+        uid="bench",
+        name="totals",
+        key="user",
+        schema="user string, n long, total long",
+        update=_totals,
+        parallelism=PARALLELISM,
+        cache_bytes=cache_bytes,
+    )
+    return query.start(_read(spark, inputs), f"{inputs}-progress", availableNow=True)
+
+
+def _read(spark: SparkSession, inputs: Path) -> DataFrame:
+    reader = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1)
+    return reader.parquet(str(inputs))
+
+
+def _totals(events: DataFrame, state: DataFrame) -> DataFrame:
+    new = events.select("user", F.lit(1).cast("long").alias("n"), F.col("amount").alias("total"))
+    sums = (F.sum(name).alias(name) for name in ("n", "total"))
+    return state.unionByName(new).groupBy("user").agg(*sums)
+
+
+def _seconds(query: StreamingQuery) -> list[float]:
+    """Return how long each trigger took that had events."""
+    own = [one.durationMs["triggerExecution"] for one in query.recentProgress if one.numInputRows]
+    return [ms / 1000 for ms in own]

@@ -1,0 +1,124 @@
+"""The half of redistribute_offsets that asks Kafka: what becomes of each offset, and the commit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jobs.command import Progress, Report, columns
+from jobs.settings import KafkaSettings, OffsetsSettings
+from statestore.errors import NotFoundError
+from statestore.sources.discovery import Finding, reconcile
+from statestore.sources.kafka import KafkaCluster
+from statestore.sources.offsets import SourceOffset, source_offsets
+
+__all__ = ["KafkaCheck", "check", "summary", "table"]
+
+
+@dataclass(frozen=True)
+class KafkaCheck:
+    """Offsets that were checked: of each old subtask, and the report of how they came about."""
+
+    cluster: KafkaCluster
+    group: str | None
+    lists: list[list[SourceOffset] | None]
+    report: Report
+
+    def commit(self, offsets: Sequence[SourceOffset]) -> Report:
+        """Commit for the group; return what was done, and what it had before.
+
+        Raises as :meth:`~statestore.sources.kafka.KafkaCluster.commit`.
+        """
+        assert self.group is not None
+        before = self.cluster.commit(self.group, offsets)
+        return {
+            "group": self.group,
+            "committed": len(offsets),
+            "before": [
+                {"topic": topic, "partition": number, "offset": offset}
+                for (topic, number), offset in sorted(before.items())
+            ],
+        }
+
+
+def check(
+    settings: OffsetsSettings, old: Sequence[Sequence[object] | None], say: Progress
+) -> KafkaCheck | None:
+    """Compare stored offsets with what their topics hold now; None without a broker.
+
+    Says what it will do, unless that is all that is asked for; and when it goes no further. Raises
+    NotFoundError for a topic in the settings that does not exist, IncompatibleStateError when a
+    policy refuses, CommitConflictError when the group has members, and as
+    :class:`~statestore.sources.kafka.KafkaCluster`.
+    """
+    kafka = settings.kafka
+    if kafka.bootstrap is None:
+        return None
+    cluster = KafkaCluster(kafka.bootstrap, kafka.options, seconds=kafka.seconds)
+    stored = source_offsets(element for elements in old for element in elements or ())
+    live = cluster.topics({*kafka.topics, *(each.topic for each in stored)})
+    missing = sorted(set(kafka.topics) - live.keys())
+    if missing:
+        raise NotFoundError(
+            f"Kafka at {kafka.bootstrap} has no topic {missing[0]!r}, which kafka.topics names"
+        )
+    found = reconcile(stored, live, kafka)
+    report = _report(kafka, found.report)
+    if found.refused or not settings.check_only:
+        say(table(report))
+    lists = found.per_old_subtask(old)
+    if kafka.group is not None:
+        cluster.refuse_live(kafka.group)
+    return KafkaCheck(cluster, kafka.group, lists, report)
+
+
+def table(report: Report) -> str:
+    """Return the check as text: a line for each partition, stored or live."""
+    header = ("topic", "partition", "stored", "live", "decision", "offset", "reason")
+    rows = [
+        [
+            each["topic"],
+            each["partition"],
+            _shown(each["stored"]),
+            "-" if each["low"] is None else f"{each['low']}..{each['high']}",
+            each["decision"],
+            _shown(each["offset"]),
+            each["reason"],
+        ]
+        for each in report["partitions"]
+    ]
+    return f"{summary(report)}\n{columns(header, rows)}" if rows else summary(report)
+
+
+def summary(report: Report) -> str:
+    """Return how many partitions are kept, moved, and so on, as one line."""
+    counts = ", ".join(f"{number} {decision}" for decision, number in report["decisions"].items())
+    return f"Kafka at {report['bootstrap']}: {counts or 'no partitions'}"
+
+
+def _report(kafka: KafkaSettings, findings: Sequence[Finding]) -> Report:
+    return {
+        "bootstrap": kafka.bootstrap,
+        "decisions": dict(Counter(each.decision.value for each in findings)),
+        "partitions": [
+            {
+                "topic": each.topic,
+                "partition": each.partition,
+                "topic_id": each.topic_id,
+                "stored": None if each.stored is None else each.stored.offset,
+                "low": None if each.live is None else each.live.low,
+                "high": None if each.live is None else each.live.high,
+                "case": each.case.value,
+                "decision": each.decision.value,
+                "offset": each.offset,
+                "unread": each.unread,
+                "reason": each.reason,
+            }
+            for each in findings
+        ],
+    }
+
+
+def _shown(offset: int | None) -> str:
+    return "-" if offset is None else str(offset)

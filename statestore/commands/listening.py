@@ -1,0 +1,169 @@
+"""Who hears of checkpoints: a log line for each, and the listeners of a store.
+
+As Spark's ``StreamingQueryListener``: what a job is watched with hangs on the store, and not on the
+code that takes snapshots. A listener is called in the thread that committed or restored.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from statestore.errors import InvalidArgumentError
+from statestore.model.manifest import Manifest
+from statestore.model.metrics import CheckpointMetrics
+
+__all__ = [
+    "CheckpointCommitted",
+    "CheckpointFailed",
+    "CheckpointListener",
+    "CheckpointRestored",
+    "Listeners",
+]
+
+_log = logging.getLogger("statestore")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointCommitted:
+    """A checkpoint became visible; ``metrics`` are those of its manifest, with ``put_ms``."""
+
+    store: str
+    checkpoint_id: int
+    metrics: CheckpointMetrics
+    manifest: Manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointFailed:
+    """A checkpoint was not committed, and why; ``metrics`` is what it had cost by then.
+
+    ``checkpoint_id`` is None when it failed before it had a number. After an error of the put of
+    the manifest, ``put_ms`` is known, and the checkpoint may be visible all the same.
+    """
+
+    store: str
+    checkpoint_id: int | None
+    error: BaseException
+    metrics: CheckpointMetrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointRestored:
+    """A checkpoint was planned for a parallelism in ``seconds``; ``files`` and ``size_bytes`` are
+    what its subtasks will read, which happens later, and where they run.
+    """
+
+    store: str
+    checkpoint_id: int
+    parallelism: int
+    seconds: float
+    files: int
+    size_bytes: int
+
+
+@runtime_checkable
+class CheckpointListener(Protocol):
+    """What hears of a store's checkpoints: derive from it, and override what you want to hear.
+
+    What a listener raises is logged as a warning, and changes nothing for the checkpoint.
+    """
+
+    def on_committed(self, event: CheckpointCommitted) -> None:
+        """Hear that a checkpoint is visible, whoever made it: a job, or a command of this store."""
+
+    def on_failed(self, event: CheckpointFailed) -> None:
+        """Hear that a checkpoint was not committed; the error is raised after this."""
+
+    def on_restored(self, event: CheckpointRestored) -> None:
+        """Hear that a checkpoint is ready to be read."""
+
+
+class Listeners:
+    """The listeners of one store, in the order in which they were added."""
+
+    def __init__(self, url: str) -> None:
+        """Begin with none, for the store at a URL."""
+        self.url = url
+        self._known: tuple[CheckpointListener, ...] = ()
+
+    def add(self, listener: CheckpointListener) -> None:
+        """Tell a listener from now on; InvalidArgumentError for what is none."""
+        given: object = listener
+        if isinstance(given, type) or not isinstance(given, CheckpointListener):
+            kind = given if isinstance(given, type) else type(given)
+            raise InvalidArgumentError(
+                f"a listener is an object with on_committed, on_failed and on_restored, not "
+                f"{kind.__name__}; derive its class from statestore.CheckpointListener"
+            )
+        self._known = (*self._known, listener)
+
+    def remove(self, listener: CheckpointListener) -> None:
+        """Tell a listener no more; nothing happens when it is not known."""
+        self._known = tuple(one for one in self._known if one is not listener)
+
+    def committed(self, manifest: Manifest, metrics: CheckpointMetrics) -> None:
+        """Tell all that a checkpoint is visible."""
+        number = manifest.checkpoint_id
+        _log.info("checkpoint %d of %s committed %s", number, self.url, _told(metrics))
+        event = CheckpointCommitted(
+            store=self.url, checkpoint_id=number, metrics=metrics, manifest=manifest
+        )
+        self._tell("on_committed", event)
+
+    def failed(
+        self, checkpoint_id: int | None, error: BaseException, metrics: CheckpointMetrics
+    ) -> None:
+        """Tell all that a checkpoint was not committed."""
+        event = CheckpointFailed(
+            store=self.url, checkpoint_id=checkpoint_id, error=error, metrics=metrics
+        )
+        self._tell("on_failed", event)
+
+    def restored(self, event: CheckpointRestored) -> None:
+        """Tell all that a checkpoint is ready to be read."""
+        _log.info(
+            "checkpoint %d of %s restored at parallelism %d: planned in %.3f s, %d bytes in "
+            "%d files to read",
+            event.checkpoint_id,
+            event.store,
+            event.parallelism,
+            event.seconds,
+            event.size_bytes,
+            event.files,
+        )
+        self._tell("on_restored", event)
+
+    def _tell(self, what: str, event: Any) -> None:
+        for listener in self._known:
+            try:
+                getattr(listener, what)(event)
+            except Exception:  # noqa: BLE001 - whatever it is, the checkpoint stands
+                _log.exception(
+                    "%s of listener %s failed, which changes nothing for checkpoint %s of %s",
+                    what,
+                    type(listener).__qualname__,
+                    event.checkpoint_id,
+                    event.store,
+                )
+
+
+def _told(metrics: CheckpointMetrics) -> str:
+    written, compacted = metrics.written, metrics.compaction
+    share = metrics.changed_share
+    phase, spent = metrics.phases.slowest
+    parts = [
+        f"in {_seconds(metrics.duration_ms + (metrics.phases.put_ms or 0))}",
+        f"{written.rows} rows",
+        f"{written.size_bytes} bytes in {written.files} files written",
+    ]
+    if compacted.files:
+        parts.append(f"{compacted.size_bytes} bytes in {compacted.files} files by compaction")
+    if share is not None:
+        parts.append(f"changed share {share:.4g}")
+    return ", ".join((*parts, f"slowest phase {phase} ({_seconds(spent)})"))
+
+
+def _seconds(milliseconds: int) -> str:
+    return f"{milliseconds / 1000:.3f} s"

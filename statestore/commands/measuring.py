@@ -1,0 +1,170 @@
+"""A checkpoint measured while it is taken: a stop-watch of its phases, and what is written.
+
+One object stands by an attempt to take a checkpoint from its beginning. It also tells the listeners
+how the attempt ended, once.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TypeVar
+
+from statestore.commands.listening import Listeners
+from statestore.model.manifest import Entry, KeyedEntry, Manifest
+from statestore.model.metrics import (
+    Amount,
+    CheckpointMetrics,
+    PhaseTimes,
+    StateMetrics,
+    amount_of,
+)
+
+__all__ = ["Measuring"]
+
+Name = tuple[str, str]
+K = TypeVar("K", str, Name)
+
+
+class Measuring:
+    """The stop-watch of one attempt; may be used from threads.
+
+    Phases have the names of :class:`~statestore.model.metrics.PhaseTimes`, without ``_ms``. The
+    attempt begins where this is made.
+    """
+
+    def __init__(self, listeners: Listeners) -> None:
+        """Start the watch."""
+        self._listeners = listeners
+        self._started = time.monotonic_ns()
+        self._phases: dict[str, int] = {}
+        self._writes: dict[Name, int] = {}
+        self._written: dict[Name, Amount] = {}
+        self._bases: dict[Name, int | None] = {}
+        self._compacted = Amount()
+        self._declared: dict[Name, int] = {}
+        self._told = False
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def telling(self, checkpoint_id: int | None) -> Iterator[None]:
+        """End the phase ``begin``, which began with the watch, with a block; an error in it is told
+        to the listeners.
+        """
+        try:
+            yield
+        except BaseException as error:
+            self._begun()
+            self.failed(checkpoint_id, error)
+            raise
+        self._begun()
+
+    def _begun(self) -> None:
+        self._add(self._phases, "begin", time.monotonic_ns() - self._started)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count the time of a block to a phase, also when it ends with an error."""
+        started = time.monotonic_ns()
+        try:
+            yield
+        finally:
+            self._add(self._phases, name, time.monotonic_ns() - started)
+
+    @contextmanager
+    def writing(self, uid: str, name: str) -> Iterator[None]:
+        """Count the time of a block to the writing of a state."""
+        started = time.monotonic_ns()
+        try:
+            yield
+        finally:
+            self._add(self._writes, (uid, name), time.monotonic_ns() - started)
+
+    def declared(self, uid: str, name: str) -> None:
+        """Begin the writing of a state that its subtasks write elsewhere."""
+        self._declared[uid, name] = time.monotonic_ns()
+
+    def answered(self, uid: str, name: str) -> None:
+        """Count the time since then to the writing of the state: a subtask has answered."""
+        with self._lock:
+            self._writes[uid, name] = time.monotonic_ns() - self._declared[uid, name]
+
+    def wrote(self, entry: Entry, new: Collection[str] | None = None) -> None:
+        """Note a state and what was written of it: all, or the files named in ``new``, by their
+        names below the store.
+        """
+        written = amount_of(entry.handles) if new is None else _amount(entry, new)
+        with self._lock:
+            self._written[_name(entry)] = written
+            self._bases[_name(entry)] = _base_rows(entry)
+
+    def compacted(self, entry: Entry, new: Collection[str]) -> None:
+        """Note what compaction has written of a state, by the names of its files."""
+        with self._lock:
+            self._compacted += _amount(entry, new)
+            self._written.setdefault(_name(entry), Amount())
+            self._bases.setdefault(_name(entry), _base_rows(entry))
+
+    def metrics(self) -> CheckpointMetrics:
+        """Return the figures up to now."""
+        with self._lock:
+            spent = {f"{name}_ms": _ms(nanoseconds) for name, nanoseconds in self._phases.items()}
+            put = spent.get("put_ms", 0)
+            return CheckpointMetrics(
+                duration_ms=_ms(time.monotonic_ns() - self._started) - put,
+                phases=PhaseTimes(write_ms=_ms(sum(self._writes.values())), **spent),
+                states=tuple(self._state(name) for name in {**self._written, **self._writes}),
+                compaction=self._compacted,
+            )
+
+    def _state(self, name: Name) -> StateMetrics:
+        return StateMetrics(
+            uid=name[0],
+            name=name[1],
+            write_ms=_ms(self._writes.get(name, 0)),
+            written=self._written.get(name, Amount()),
+            base_rows=self._bases.get(name),
+        )
+
+    def committed(self, manifest: Manifest) -> CheckpointMetrics:
+        """Tell the listeners that the checkpoint is visible; return its figures with the put."""
+        so_far = self.metrics()
+        metrics = manifest.metrics or so_far
+        phases = replace(metrics.phases, put_ms=so_far.phases.put_ms)
+        metrics = replace(metrics, phases=phases)
+        self._told = True
+        self._listeners.committed(manifest, metrics)
+        return metrics
+
+    def failed(self, checkpoint_id: int | None, error: BaseException) -> None:
+        """Tell the listeners that there will be no checkpoint; the first time that it is called."""
+        if not self._told:
+            self._told = True
+            self._listeners.failed(checkpoint_id, error, self.metrics())
+
+    def _add(self, watch: dict[K, int], name: K, spent: int) -> None:
+        with self._lock:
+            watch[name] = watch.get(name, 0) + spent
+
+
+def _amount(entry: Entry, new: Collection[str]) -> Amount:
+    if not new:
+        return Amount()
+    names = frozenset(new)
+    parts = ((part.table.path, handle) for part in entry.parts for handle in part.handles)
+    return amount_of(handle for path, handle in parts if f"{path}/{handle.path}" in names)
+
+
+def _base_rows(entry: Entry) -> int | None:
+    return entry.rows - entry.changed_rows if isinstance(entry, KeyedEntry) else None
+
+
+def _name(entry: Entry) -> Name:
+    return entry.state.uid, entry.state.name
+
+
+def _ms(nanoseconds: int) -> int:
+    return nanoseconds // 1_000_000

@@ -1,0 +1,278 @@
+"""The demo of a cluster: orders through Kafka, state in S3, a Spark job that is rescaled twice.
+
+    python -m statestore.demo.cluster --master spark://host:7077 --bootstrap host:9092 \
+        --store s3://bucket/prefix
+
+It produces orders, lets ``orders.py`` run on the cluster at one parallelism after another, with
+more orders before each run, and at the end counts: of every customer the store must have as many
+orders, and as many cents, as were produced. Each time it works with a topic and a prefix of their
+own, and leaves both. Credentials for S3 are the environment's, here and on the workers:
+``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_ENDPOINT_URL``. The exit code is 1 when
+anything was lost or doubled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from statestore.demo.orders import STATE, UID
+from statestore.errors import MissingDependencyError, StateStoreError, StorageError
+from statestore.store import StateStore
+from statestore.table.session import default_settings
+
+__all__ = ["Ledger", "Place", "main", "make_topic", "parser", "produce", "tell"]
+
+JOB = Path(__file__).with_name("orders.py")
+CUSTOMERS, PARTITIONS = 5_000, 6
+# (parallelism, orders that are produced before it): the first run has all to write, the others
+# have little.
+RUNS = ((4, 12_000), (7, 600), (3, 400))
+WAIT_SECONDS = 60
+EXECUTOR_MEMORY = "512m"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the demo runs: the cluster, the broker, the store, and jars that the job needs."""
+
+    master: str
+    bootstrap: str
+    store: str
+    topic: str
+    jars: str = ""
+
+
+@dataclass
+class Ledger:
+    """What was produced: how many orders and cents of each customer."""
+
+    seed: int = 1
+    orders: Counter[str] = field(default_factory=Counter)
+    cents: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        """Begin with nothing."""
+        self._random = random.Random(self.seed)
+
+    def more(self, number: int) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yield so many more orders, each with its customer, and book them."""
+        for order in range(self.orders.total(), self.orders.total() + number):
+            customer = f"customer-{self._random.randrange(CUSTOMERS):04}"
+            cents = self._random.randrange(100, 100_000)
+            self.orders[customer] += 1
+            self.cents[customer] += cents
+            yield customer, {"id": order, "customer": customer, "cents": cents}
+
+    def wrong(self, rows: Sequence[dict[str, Any]]) -> list[str]:
+        """Return the customers of whom the rows of a state say anything else."""
+        found = {row["customer"]: (row["orders"], row["cents"]) for row in rows}
+        booked = {each: (self.orders[each], self.cents[each]) for each in self.orders}
+        differing = {each for each in found | booked if found.get(each) != booked.get(each)}
+        twice = len(rows) - len(found)
+        return sorted(differing) + ["a customer that has two rows"] * twice
+
+
+def tell(place: Place, runs: Sequence[tuple[int, int]] = RUNS) -> bool:
+    """Run the demo and print its story; return whether nothing was lost or doubled.
+
+    Raises MissingDependencyError without the Kafka client, and StorageError when the broker does
+    not answer, or the job fails, with the end of what it said.
+    """
+    ledger = Ledger()
+    make_topic(place)
+    print(f"Topic {place.topic} with {PARTITIONS} partitions, store {place.store}.\n")
+    for number, (parallelism, orders) in enumerate(runs, start=1):
+        produce(place, ledger, orders)
+        begin = time.monotonic()
+        done = _submit(place, parallelism)
+        _tell_run(number, done, time.monotonic() - begin)
+    return _tell_check(place, ledger)
+
+
+def _tell_run(number: int, done: dict[str, Any], seconds: float) -> None:
+    old, written = done["restored"], done["written"]
+    print(f"{number}. Run at parallelism {done['parallelism']}, on {done['executors']} executors")
+    if old is not None:
+        rows = " ".join(f"{rows:,}" for rows in old["rows"])
+        print(f"   restored   checkpoint {old['checkpoint']}, taken at {old['parallelism']}:")
+        print(f"              {rows} customers a subtask, {sum(old['rows']):,} in all")
+        starts = (
+            " ".join(f"{each['partition']}@{each['offset']:,}" for each in mine) or "–"
+            for mine in done["starts"]
+        )
+        print(f"   goes on    from {' | '.join(starts)} (partition@offset, by subtask)")
+    print(f"   read       {done['orders']:,} orders from Kafka")
+    how = "all rows" if written["in full"] else "only what changed"
+    print(
+        f"   wrote      checkpoint {done['checkpoint']}, {how}: {written['rows']:,} rows, "
+        f"{written['bytes']:,} bytes in {written['files']} files"
+    )
+    print(f"   took       {seconds:.0f} s, most of it the start of Spark\n", flush=True)
+
+
+def _tell_check(place: Place, ledger: Ledger) -> bool:
+    """Read the newest checkpoint here, without Spark, and compare it with what was produced."""
+    parallelism = 2
+    store = StateStore.open(place.store)
+    state = store.restore(parallelism=parallelism).keyed(UID, STATE)
+    rows = [row for i in range(parallelism) for row in state.subtask(i).read_all().to_pylist()]
+    wrong = ledger.wrong(rows)
+    sound = store.verify(deep=True)
+    print(
+        f"Produced: {ledger.orders.total():,} orders of {len(ledger.orders):,} customers, "
+        f"{ledger.cents.total():,} cents.\n"
+        f"In the store: {sum(row['orders'] for row in rows):,} orders of {len(rows):,} customers, "
+        f"{sum(row['cents'] for row in rows):,} cents; {sound.files} files, "
+        f"{len(sound.broken)} of them broken.\n"
+    )
+    if wrong or not sound.is_sound:
+        print(f"NOT EQUAL: {len(wrong)} customers differ, such as {', '.join(wrong[:5])}")
+        return False
+    print("Equal, customer by customer: nothing was lost, and nothing counted twice.")
+    return True
+
+
+def make_topic(place: Place) -> None:
+    """Make the demo's topic; StorageError when the broker does not."""
+    admin, topic = _kafka("admin", "AdminClient"), _kafka("admin", "NewTopic")
+    client = admin({"bootstrap.servers": place.bootstrap, "log_level": 0})
+    new = topic(place.topic, num_partitions=PARTITIONS, replication_factor=1)
+    failed = _kafka("", "KafkaException")
+    try:
+        client.create_topics([new], request_timeout=WAIT_SECONDS)[place.topic].result()
+    except failed as error:
+        raise StorageError(
+            f"the broker at {place.bootstrap} makes no topic {place.topic}: {error.args[0].str()}"
+        ) from error
+
+
+def produce(place: Place, ledger: Ledger, number: int) -> None:
+    """Produce orders, all of them acknowledged when this returns; StorageError when some are
+    not.
+    """
+    failures: list[str] = []
+    producer = _kafka("", "Producer")(
+        {"bootstrap.servers": place.bootstrap, "enable.idempotence": True, "log_level": 0}
+    )
+    for customer, order in ledger.more(number):
+        producer.produce(
+            place.topic,
+            key=customer,
+            value=json.dumps(order),
+            on_delivery=lambda error, _: failures.append(str(error)) if error else None,
+        )
+        producer.poll(0)
+    left = producer.flush(WAIT_SECONDS)
+    if left or failures:
+        raise StorageError(
+            f"the broker at {place.bootstrap} did not take {left + len(failures)} of {number} "
+            f"orders: {(failures or ['no answer'])[0]}"
+        )
+
+
+def _kafka(module: str, name: str) -> Any:
+    """Return a class of Kafka's client, which only the demo's beginning needs."""
+    try:
+        import confluent_kafka
+        import confluent_kafka.admin
+    except ModuleNotFoundError as error:
+        raise MissingDependencyError(
+            "Kafka's client is missing: pip install 'statestore[kafka]'"
+        ) from error
+    return getattr(confluent_kafka.admin if module else confluent_kafka, name)
+
+
+def _submit(place: Place, parallelism: int) -> dict[str, Any]:
+    """Run the job on the cluster; return what it says of itself."""
+    home = os.environ.get("SPARK_HOME") or str(_spark_home())
+    settings = default_settings("parquet") | {
+        "spark.executor.memory": EXECUTOR_MEMORY,
+        "spark.executor.cores": "1",
+        "spark.jars": place.jars,
+        "spark.executorEnv.PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+    }
+    conf = [
+        text for name, value in settings.items() if value for text in ("--conf", f"{name}={value}")
+    ]
+    job = ["--store", place.store, "--bootstrap", place.bootstrap, "--topic", place.topic]
+    done = subprocess.run(
+        [
+            *(str(Path(home) / "bin" / "spark-submit"), "--master", place.master, *conf, str(JOB)),
+            *(*job, "--parallelism", str(parallelism)),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        said = (done.stdout + done.stderr).splitlines()[-30:]
+        raise StorageError("\n".join(["the job failed; the end of what it said:", *said]))
+    answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return answer
+
+
+def _spark_home() -> Path:
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise MissingDependencyError("Spark is needed here: pip install pyspark")
+    return Path(spec.origin).parent
+
+
+def _run(text: str) -> tuple[int, int]:
+    parallelism, _, orders = text.partition(":")
+    return int(parallelism), int(orders)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return what reads the command line."""
+    options = argparse.ArgumentParser(
+        prog="python -m statestore.demo.cluster",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    for name in ("--master", "--bootstrap", "--store"):
+        options.add_argument(name, required=True)
+    options.add_argument("--jars", default="", help="Spark's Kafka connector, where Spark lacks it")
+    options.add_argument(
+        "--runs",
+        nargs="+",
+        type=_run,
+        default=RUNS,
+        metavar="PARALLELISM:ORDERS",
+        help="the job's runs, and how many orders are produced before each [4:12000 7:600 3:400]",
+    )
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the demo from the shell; return the exit code."""
+    given = parser().parse_args(arguments)
+    token = time.strftime("%Y%m%d-%H%M%S")
+    place = Place(
+        master=given.master,
+        bootstrap=given.bootstrap,
+        store=f"{given.store.rstrip('/')}/{token}",
+        topic=f"orders-{token}",
+        jars=given.jars,
+    )
+    try:
+        return 0 if tell(place, given.runs) else 1
+    except StateStoreError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

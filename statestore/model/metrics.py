@@ -1,0 +1,138 @@
+"""What a checkpoint cost: how long each phase took, and what was written for it.
+
+All of it is known before the manifest is put, but the put itself: so the manifest has these figures
+without ``put_ms``, and listeners have them with it. Durations are of a clock that only goes
+forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Protocol
+
+__all__ = ["Amount", "CheckpointMetrics", "PhaseTimes", "StateMetrics", "amount_of", "share_of"]
+
+
+class _File(Protocol):
+    @property
+    def rows(self) -> int: ...
+    @property
+    def size_bytes(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class Amount:
+    """Rows and bytes in a number of data files."""
+
+    rows: int = 0
+    size_bytes: int = 0
+    files: int = 0
+
+    def __add__(self, other: Amount) -> Amount:
+        return Amount(
+            self.rows + other.rows, self.size_bytes + other.size_bytes, self.files + other.files
+        )
+
+
+def amount_of(handles: Iterable[_File]) -> Amount:
+    """Return what some data files hold together."""
+    files = tuple(handles)
+    return Amount(sum(one.rows for one in files), sum(one.size_bytes for one in files), len(files))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseTimes:
+    """How long each phase took, in ms; they follow one another, but for ``compaction_ms``.
+
+    ``begin_ms``: the claim to the store, and the newest checkpoint's number. ``write_ms``: the
+    states, one after another; where a state is computed as it is written, that too.
+    ``compaction_ms``: merging changes, beside the rest. ``wait_ms``: until that had ended, when all
+    states were written. ``check_ms``: that files have the sizes that were written, and that no
+    other writer took over. ``publish_ms``: new versions of the tables. ``put_ms``: the put of the
+    manifest; None where it is not known.
+    """
+
+    begin_ms: int = 0
+    write_ms: int = 0
+    compaction_ms: int = 0
+    wait_ms: int = 0
+    check_ms: int = 0
+    publish_ms: int = 0
+    put_ms: int | None = None
+
+    def items(self) -> tuple[tuple[str, int], ...]:
+        """Return the phases in their order, each with its name (``begin``) and ms; without the put
+        when that is not known.
+        """
+        known = ((one.name.removesuffix("_ms"), getattr(self, one.name)) for one in fields(self))
+        return tuple((name, spent) for name, spent in known if spent is not None)
+
+    @property
+    def slowest(self) -> tuple[str, int]:
+        """The phase that took longest of those that the checkpoint waited for, and its ms."""
+        return max((one for one in self.items() if one[0] != "compaction"), key=lambda one: one[1])
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateMetrics:
+    """What was written of one state for this checkpoint, other than by compaction.
+
+    ``base_rows`` are the rows of its base: of a state that was written in full, all of them; None
+    for operator state, which is always written in full, and has no base. A state that was only
+    named again has ``written`` of nothing. ``write_ms`` of a state that its subtasks write in
+    processes of their own is the time from asking for it to the last answer.
+    """
+
+    uid: str
+    name: str
+    write_ms: int = 0
+    written: Amount = Amount()
+    base_rows: int | None = None
+
+    @property
+    def changed_share(self) -> float | None:
+        """Rows written for each row of the base: 1 for a state written in full, 0 for one that was
+        named again, None without a base, or with an empty one.
+        """
+        return share_of([self])
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointMetrics:
+    """The figures of one checkpoint; ``duration_ms`` is from its beginning to its last phase here,
+    with whatever the job did between the writes.
+
+    ``compaction`` is what compaction wrote; a part of it may have been written and merged again.
+    """
+
+    duration_ms: int
+    phases: PhaseTimes
+    states: tuple[StateMetrics, ...] = ()
+    compaction: Amount = Amount()
+
+    @property
+    def written(self) -> Amount:
+        """What the states have written, without compaction."""
+        return sum((state.written for state in self.states), start=Amount())
+
+    @property
+    def files_written(self) -> int:
+        """Data files written for this checkpoint, also by compaction; a manifest may name more,
+        written for checkpoints before.
+        """
+        return self.written.files + self.compaction.files
+
+    @property
+    def changed_share(self) -> float | None:
+        """Rows written of all keyed states for each row of their bases; see
+        :attr:`StateMetrics.changed_share`.
+        """
+        return share_of(self.states)
+
+
+def share_of(states: Iterable[StateMetrics]) -> float | None:
+    """Return the rows written for each row of the bases, None when these have none."""
+    based = [state for state in states if state.base_rows is not None]
+    rows = sum(state.base_rows or 0 for state in based)
+    return sum(state.written.rows for state in based) / rows if rows else None

@@ -1,0 +1,112 @@
+"""Checkpoints as Prometheus metrics, through its own client: a listener for a store::
+
+    from prometheus_client import start_http_server
+    from statestore.prometheus import PrometheusListener
+
+    start_http_server(9090)
+    store = StateStore.open(url, listeners=[PrometheusListener()])
+
+Importing this module needs prometheus_client: MissingDependencyError says how to install it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from statestore.commands.listening import (
+    CheckpointCommitted,
+    CheckpointFailed,
+    CheckpointListener,
+    CheckpointRestored,
+)
+from statestore.errors import MissingDependencyError
+from statestore.model.metrics import Amount
+
+try:
+    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+except ImportError as error:
+    raise MissingDependencyError(
+        "metrics for Prometheus need its client: pip install 'statestore[metrics]'"
+    ) from error
+
+__all__ = ["SECONDS", "PrometheusListener"]
+
+SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
+"""The bounds of the histograms of durations: from a point lookup's to a large state's."""
+
+
+class PrometheusListener(CheckpointListener):
+    """Keeps metrics of the stores that it listens to; each has the label ``store``, its URL.
+
+    Their names begin with ``statestore_``: ``checkpoints_total`` by ``outcome`` (committed,
+    failed), ``checkpoint_seconds`` by ``phase`` (as in a manifest, and ``all``), of committed
+    checkpoints; ``written_rows_total``, ``written_bytes_total`` and ``written_files_total`` ``by``
+    states or compaction; of the newest that this listener heard of ``changed_share``,
+    ``last_checkpoint_id``, ``last_checkpoint_timestamp_seconds``, ``named_bytes`` and
+    ``named_files``; and of restores ``restore_seconds`` (of planning), ``restore_bytes_total`` and
+    ``restore_files_total``. The changed share is NaN where nothing tells it.
+    """
+
+    def __init__(
+        self, registry: CollectorRegistry = REGISTRY, buckets: tuple[float, ...] = SECONDS
+    ) -> None:
+        """Add the metrics to a registry, once: one listener serves all stores of a process.
+
+        Raises ValueError, of prometheus_client, when the registry has them already.
+        """
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"statestore_{name}", text, ("store", *labels), registry=registry)
+
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(f"statestore_{name}", text, ("store",), registry=registry)
+
+        def seconds(name: str, text: str, *labels: str) -> Histogram:
+            return Histogram(
+                f"statestore_{name}", text, ("store", *labels), registry=registry, buckets=buckets
+            )
+
+        self._checkpoints = counter("checkpoints", "Checkpoints that ended.", "outcome")
+        self._seconds = seconds("checkpoint_seconds", "Time of a checkpoint.", "phase")
+        self._rows = counter("written_rows", "Rows written for checkpoints.", "by")
+        self._bytes = counter("written_bytes", "Bytes of data files written.", "by")
+        self._files = counter("written_files", "Data files written.", "by")
+        self._share = gauge("changed_share", "Rows written for each row of the bases.")
+        self._last = gauge("last_checkpoint_id", "Number of the last committed checkpoint.")
+        self._time = gauge("last_checkpoint_timestamp_seconds", "When it was taken.")
+        self._named_bytes = gauge("named_bytes", "Bytes of all data files that it names.")
+        self._named_files = gauge("named_files", "Data files that it names.")
+        self._restore = seconds("restore_seconds", "Time to plan a restore.")
+        self._restore_bytes = counter("restore_bytes", "Bytes that restores were planned to read.")
+        self._restore_files = counter("restore_files", "Files that restores were planned to read.")
+
+    def on_committed(self, event: CheckpointCommitted) -> None:
+        """Count a checkpoint, and show it as the last."""
+        store, metrics, manifest = event.store, event.metrics, event.manifest
+        self._checkpoints.labels(store, "committed").inc()
+        total = metrics.duration_ms + (metrics.phases.put_ms or 0)
+        for phase, spent in (*metrics.phases.items(), ("all", total)):
+            self._seconds.labels(store, phase).observe(spent / 1000)
+        self._wrote(store, "states", metrics.written)
+        self._wrote(store, "compaction", metrics.compaction)
+        share = metrics.changed_share
+        self._share.labels(store).set(float("nan") if share is None else share)
+        self._last.labels(store).set(event.checkpoint_id)
+        self._time.labels(store).set(manifest.created_at_ms / 1000)
+        self._named_bytes.labels(store).set(manifest.size_bytes)
+        self._named_files.labels(store).set(manifest.files)
+
+    def on_failed(self, event: CheckpointFailed) -> None:
+        """Count a checkpoint that was not committed."""
+        self._checkpoints.labels(event.store, "failed").inc()
+
+    def on_restored(self, event: CheckpointRestored) -> None:
+        """Count a restore."""
+        self._restore.labels(event.store).observe(event.seconds)
+        self._restore_bytes.labels(event.store).inc(event.size_bytes)
+        self._restore_files.labels(event.store).inc(event.files)
+
+    def _wrote(self, store: str, by: str, written: Amount) -> None:
+        self._rows.labels(store, by).inc(written.rows)
+        self._bytes.labels(store, by).inc(written.size_bytes)
+        self._files.labels(store, by).inc(written.files)

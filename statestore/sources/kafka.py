@@ -1,0 +1,318 @@
+"""A Kafka cluster, asked for what its topics hold, and told where a consumer group goes on.
+
+::
+
+    cluster = KafkaCluster("localhost:9092")
+    found = reconcile(stored, cluster.topics({"orders"}), Policies(gap="earliest"))
+    cluster.commit("orders-reader", found.offsets)
+
+The client is confluent-kafka, loaded when a cluster is made (``pip install 'statestore[kafka]'``).
+Nothing here waits longer than a time limit: a broker that is gone is a StorageError that names it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from statestore.errors import (
+    CommitConflictError,
+    InvalidArgumentError,
+    MissingDependencyError,
+    StorageError,
+)
+from statestore.sources.discovery import LiveRange, LiveTopic
+from statestore.sources.offsets import source_offsets
+
+__all__ = ["DEFAULT_SECONDS", "KafkaCluster"]
+
+R = TypeVar("R")
+Partition = tuple[str, int]
+
+DEFAULT_SECONDS = 15.0
+_PAUSE = 0.05
+# What a broker says while it starts, a leader moves, or a topic was made or deleted just now.
+_PASSING = (
+    "_TIMED_OUT",
+    "_TRANSPORT",
+    "_UNKNOWN_PARTITION",
+    "COORDINATOR_LOAD_IN_PROGRESS",
+    "COORDINATOR_NOT_AVAILABLE",
+    "FENCED_LEADER_EPOCH",
+    "LEADER_NOT_AVAILABLE",
+    "NETWORK_EXCEPTION",
+    "NOT_COORDINATOR",
+    "NOT_LEADER_FOR_PARTITION",
+    "OFFSET_NOT_AVAILABLE",
+    "REPLICA_NOT_AVAILABLE",
+    "REQUEST_TIMED_OUT",
+    "UNKNOWN_LEADER_EPOCH",
+    "UNKNOWN_TOPIC_OR_PART",
+)
+_NO_TOPIC = "UNKNOWN_TOPIC_OR_PART"
+_NO_NAME = "TOPIC_EXCEPTION"  # no topic can be called so
+_NO_GROUP = "GROUP_ID_NOT_FOUND"
+_LIVE_GROUP = ("UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION", "STALE_MEMBER_EPOCH")
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"
+# Kafka's own tools write ids in the letters that are safe in URLs.
+_LETTERS = str.maketrans("+/", "-_")
+
+
+class KafkaCluster:
+    """The topics and consumer groups behind ``bootstrap``, host:port of one broker or of several.
+
+    ``options`` are librdkafka's (``{"security.protocol": "SASL_SSL"}``); they are not shown in any
+    message. Each question takes ``seconds`` at most.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        options: Mapping[str, Any] | None = None,
+        *,
+        seconds: float = DEFAULT_SECONDS,
+    ) -> None:
+        """Connect to nothing yet.
+
+        Raises MissingDependencyError without confluent-kafka, and InvalidArgumentError for options
+        that librdkafka does not take.
+        """
+        try:
+            import confluent_kafka
+            import confluent_kafka.admin
+        except ImportError as error:
+            raise MissingDependencyError(
+                "Kafka needs confluent-kafka: pip install 'statestore[kafka]'"
+            ) from error
+        if not bootstrap:
+            raise InvalidArgumentError("bootstrap is empty; give host:port of a broker")
+        self.bootstrap, self._seconds = bootstrap, seconds
+        self._kafka: Any = confluent_kafka
+        self._admin: Any = confluent_kafka.admin
+        self._last_error = ""
+        settings = {
+            "log_level": 0,  # what it would log is in our messages
+            "error_cb": self._note,
+            **(options or {}),
+            "bootstrap.servers": bootstrap,
+        }
+        try:
+            self._client = self._admin.AdminClient(settings)
+        except (confluent_kafka.KafkaException, TypeError, ValueError) as error:
+            raise InvalidArgumentError(f"the Kafka options do not fit: {_told(error)}") from error
+
+    def __repr__(self) -> str:
+        return f"KafkaCluster({self.bootstrap!r})"
+
+    def topics(self, names: Iterable[str]) -> dict[str, LiveTopic]:
+        """Return those of these topics that exist: id, and of each partition what it holds.
+
+        ``high`` is the high watermark, where the next record goes. Raises StorageError when no
+        broker answers in time, or none knows a partition's leader.
+        """
+        wanted = sorted(set(names))
+        if not wanted:
+            return {}
+        return self._patiently("say what topics hold", lambda left: self._topics(wanted, left))
+
+    def committed(self, group: str) -> dict[Partition, int]:
+        """Return the offsets that a consumer group has committed; none for one that is not known.
+
+        Raises StorageError as :meth:`topics`.
+        """
+        asked = [self._kafka.ConsumerGroupTopicPartitions(group)]
+
+        def ask(left: float) -> dict[Partition, int]:
+            answers = self._client.list_consumer_group_offsets(asked, request_timeout=left)
+            found = answers[group].result().topic_partitions
+            for each in found:
+                if each.error is not None:
+                    raise self._kafka.KafkaException(each.error)
+            return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
+
+        return self._patiently(f"say the offsets of group {group!r}", ask)
+
+    def members(self, group: str) -> tuple[str, ...]:
+        """Return the live members of a consumer group, as client@host; none if it is not known.
+
+        Raises StorageError as :meth:`topics`.
+        """
+
+        def ask(left: float) -> tuple[str, ...]:
+            try:
+                answers = self._client.describe_consumer_groups([group], request_timeout=left)
+                found = answers[group].result()
+            except self._kafka.KafkaException as error:
+                if _code(error) == _NO_GROUP:
+                    return ()
+                raise
+            return tuple(f"{each.client_id}@{each.host.lstrip('/')}" for each in found.members)
+
+        return self._patiently(f"say who is in group {group!r}", ask)
+
+    def refuse_live(self, group: str) -> None:
+        """Raise CommitConflictError if a consumer group has live members, naming them."""
+        members = self.members(group)
+        if members:
+            plural = "" if len(members) == 1 else "s"
+            raise _live(group, f"{len(members)} live member{plural} ({', '.join(members[:5])})")
+
+    def commit(self, group: str, offsets: Iterable[object]) -> dict[Partition, int]:
+        """Commit offsets for a consumer group without members, and return what it had before.
+
+        All of them or none, as far as Kafka allows: they go in one request, which the broker
+        refuses as a whole when the group has members. When it refuses single partitions, the others
+        get back what they had; what had nothing keeps the new offset, and the message names it.
+        Afterwards they are read back. Committing the same again changes nothing.
+
+        Raises CommitConflictError when the group has members or somebody else commits for it,
+        StorageError when Kafka does not take an offset, or as :meth:`topics`.
+        """
+        wanted = {(each.topic, each.partition): each.offset for each in source_offsets(offsets)}
+        self.refuse_live(group)
+        before = self.committed(group)
+        if not wanted:
+            return before
+        failed = self._alter(group, wanted)
+        if failed:
+            raise self._taken_back(group, wanted, before, failed)
+        found = self.committed(group)
+        other = sorted(key for key, offset in wanted.items() if found.get(key) != offset)
+        if other:
+            raise CommitConflictError(
+                f"somebody else commits for group {group!r}: {_some(other)} have other offsets "
+                "than were committed just now; stop its consumers, and commit again"
+            )
+        return before
+
+    def _topics(self, names: list[str], left: float) -> dict[str, LiveTopic]:
+        end = time.monotonic() + left
+        described: dict[str, tuple[str | None, list[int]]] = {}
+        asked = self._kafka.TopicCollection(names)
+        for name, answer in self._client.describe_topics(asked, request_timeout=left).items():
+            try:
+                found = answer.result()
+            except self._kafka.KafkaException as error:
+                if _code(error) not in (_NO_TOPIC, _NO_NAME):
+                    raise
+                continue
+            described[name] = _topic_id(found.topic_id), [each.id for each in found.partitions]
+        places = [(name, number) for name, (_, found) in described.items() for number in found]
+        low = self._ends(places, self._admin.OffsetSpec.earliest(), _until(end))
+        high = self._ends(places, self._admin.OffsetSpec.latest(), _until(end))
+        return {
+            # Retention may move the beginning between the two questions.
+            name: LiveTopic(name, known, {n: _range(low[name, n], high[name, n]) for n in numbers})
+            for name, (known, numbers) in described.items()
+        }
+
+    def _ends(self, places: list[Partition], spec: Any, left: float) -> dict[Partition, int]:
+        asked = {self._kafka.TopicPartition(*place): spec for place in places}
+        if not asked:
+            return {}
+        answers = self._client.list_offsets(asked, request_timeout=left)
+        return {
+            (place.topic, place.partition): answer.result().offset
+            for place, answer in answers.items()
+        }
+
+    def _alter(self, group: str, wanted: Mapping[Partition, int]) -> dict[Partition, str]:
+        """Commit; return why, for each partition that Kafka does not take."""
+        places = [self._kafka.TopicPartition(*place, at) for place, at in wanted.items()]
+        asked = [self._kafka.ConsumerGroupTopicPartitions(group, places)]
+
+        def ask(left: float) -> dict[Partition, str]:
+            answers = self._client.alter_consumer_group_offsets(asked, request_timeout=left)
+            refused = [each for each in answers[group].result().topic_partitions if each.error]
+            codes = {each.error.name() for each in refused}
+            for code in _LIVE_GROUP:
+                if code in codes:
+                    raise _live(group, "live members")
+            for each in refused:
+                # An unknown topic does pass, but the caller has just seen that there is one.
+                if each.error.name() in _PASSING and each.error.name() != _NO_TOPIC:
+                    raise self._kafka.KafkaException(each.error)
+            return {(each.topic, each.partition): each.error.str() for each in refused}
+
+        what = f"say that it took the offsets of group {group!r}, which it may have"
+        return self._patiently(what, ask)
+
+    def _taken_back(
+        self,
+        group: str,
+        wanted: Mapping[Partition, int],
+        before: Mapping[Partition, int],
+        failed: Mapping[Partition, str],
+    ) -> StorageError:
+        taken = sorted(wanted.keys() - failed.keys())
+        back = {place: before[place] for place in taken if place in before}
+        stay = [place for place in taken if place not in before]
+        still = sorted(self._alter(group, back)) if back else []
+        why = ", ".join(sorted(set(failed.values())))
+        told = f"Kafka at {self.bootstrap} takes no offset of {_some(sorted(failed))} for group "
+        told += f"{group!r} ({why}); the others have what they had before"
+        if stay or still:
+            told += f", but for {_some(sorted([*stay, *still]))}, which keep the new offset"
+        return StorageError(told)
+
+    def _patiently(self, what: str, ask: Callable[[float], R]) -> R:
+        """Ask until it is answered, as long as what goes wrong may pass, and the time is not over.
+
+        ``ask`` gets the seconds that are left.
+        """
+        end = time.monotonic() + self._seconds
+        while True:
+            try:
+                return ask(_until(end))
+            except self._kafka.KafkaException as error:
+                if _code(error) not in _PASSING or time.monotonic() + _PAUSE >= end:
+                    raise self._unreachable(what, error) from error
+            time.sleep(_PAUSE)
+
+    def _unreachable(self, what: str, error: BaseException) -> StorageError:
+        self._client.poll(0)  # which hands over what went wrong with connections
+        why = f" ({self._last_error})" if self._last_error else ""
+        return StorageError(
+            f"Kafka at {self.bootstrap} does not {what}: {_told(error)}{why}; check that it "
+            "runs and is reached from here"
+        )
+
+    def _note(self, error: Any) -> None:
+        self._last_error = error.str()
+
+
+def _live(group: str, members: str) -> CommitConflictError:
+    return CommitConflictError(
+        f"group {group!r} has {members}, which would overwrite what is committed, or not see it; "
+        "stop its consumers, and commit again"
+    )
+
+
+def _until(end: float) -> float:
+    """The seconds until then; a little when it is over, which librdkafka wants."""
+    return max(end - time.monotonic(), 0.1)
+
+
+def _range(low: int, high: int) -> LiveRange:
+    return LiveRange(low, max(low, high))
+
+
+def _topic_id(given: Any) -> str | None:
+    text = str(given).translate(_LETTERS)
+    return None if given is None or text == _NO_ID else text
+
+
+def _code(error: BaseException) -> str:
+    name = getattr(error.args[0], "name", None) if error.args else None
+    return str(name()) if callable(name) else ""
+
+
+def _told(error: BaseException) -> str:
+    text = getattr(error.args[0], "str", None) if error.args else None
+    return str(text()) if callable(text) else str(error)
+
+
+def _some(places: list[Partition]) -> str:
+    named = ", ".join(f"{topic}-{number}" for topic, number in places[:10])
+    return named if len(places) <= 10 else f"{named} and {len(places) - 10} more"

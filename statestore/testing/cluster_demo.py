@@ -1,0 +1,91 @@
+"""``make cluster-demo``: what ``docker-compose.yml`` describes, as processes of this machine.
+
+    python -m statestore.testing.cluster_demo
+
+Starts an S3 server, a Kafka broker and a Spark standalone cluster with two workers, from their
+published packages and all on the loopback address, runs ``statestore.demo.cluster`` on them, and
+ends them. What they keep lies in a temporary directory, and goes with them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from statestore.errors import StateStoreError
+from statestore.testing.cluster import SparkCluster, spark_cluster
+from statestore.testing.jars import CONNECTOR, TOKEN_PROVIDER, jars_of
+from statestore.testing.kafka import KafkaBroker, kafka_broker
+from statestore.testing.s3 import S3Server, s3_server
+
+__all__ = ["connector_jars", "main", "run_demo", "s3_environment"]
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def s3_environment(s3: S3Server) -> dict[str, str]:
+    """Return the variables by which processes find an S3 server and may use it, and this package.
+
+    For the loopback address they ask no proxy.
+    """
+    paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        "AWS_ACCESS_KEY_ID": s3.access_key,
+        "AWS_SECRET_ACCESS_KEY": s3.secret_key,
+        "AWS_ENDPOINT_URL": s3.endpoint,
+        "AWS_DEFAULT_REGION": s3.region,
+        "NO_PROXY": "127.0.0.1",
+        "no_proxy": "127.0.0.1",
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
+
+
+def connector_jars() -> str:
+    """Return Spark's Kafka connector as ``spark.jars`` takes it; else MissingDependencyError."""
+    return ",".join(map(str, (*jars_of(CONNECTOR), *jars_of(TOKEN_PROVIDER))))
+
+
+def run_demo(s3: S3Server, kafka: KafkaBroker, cluster: SparkCluster, *options: str) -> int:
+    """Run the demo on services that run; return its exit code.
+
+    The cluster was started with :func:`s3_environment`. ``options`` are the demo's own.
+    """
+    places = ["--master", cluster.master, "--bootstrap", kafka.bootstrap]
+    store = ["--store", s3.url("cluster-demo"), "--jars", connector_jars()]
+    command = [sys.executable, "-m", "statestore.demo.cluster", *places, *store, *options]
+    return subprocess.run(command, env=cluster.environment, check=False).returncode
+
+
+def main() -> int:
+    """Start all services, run the demo, end them; return the exit code."""
+    begin = time.monotonic()
+    try:
+        connector_jars()
+        with (
+            tempfile.TemporaryDirectory(prefix="statestore-cluster-") as name,
+            s3_server(Path(name) / "s3") as s3,
+            kafka_broker(Path(name) / "kafka") as kafka,
+            spark_cluster(Path(name) / "spark", environment=s3_environment(s3)) as cluster,
+        ):
+            workers = ", ".join(f"{each['host']}:{each['port']}" for each in _workers(cluster))
+            print(f"S3 server  {s3.endpoint}")
+            print(f"Kafka      {kafka.bootstrap}")
+            print(f"Spark      {cluster.master}, workers {workers}")
+            print(f"All of them run, after {time.monotonic() - begin:.0f} s.\n", flush=True)
+            return run_demo(s3, kafka, cluster)
+    except StateStoreError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def _workers(cluster: SparkCluster) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = cluster.state()["workers"]
+    return found
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

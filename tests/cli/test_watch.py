@@ -1,0 +1,258 @@
+"""``watch`` follows a store while a job writes to it, in another process or in this one."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import Result
+
+from statestore import StateStore
+from statestore.cli.watching import followed
+from statestore.errors import StorageError
+from statestore.model.manifest import Manifest
+from statestore.storage import LocalStorage
+
+Run = Callable[..., Result]
+
+ROWS = pa.table({"k": [f"k{i}" for i in range(50)], "v": list(range(50))})
+WATCH = [sys.executable, "-m", "statestore", "watch", "--interval", "50ms"]
+SOON_S = 60
+
+
+def opened(path: Path) -> StateStore:
+    return StateStore.open(str(path), table_format="parquet")
+
+
+def take(store: StateStore, checkpoint_id: int | None = None) -> int:
+    """Take a checkpoint: the first in full, of the others the changes."""
+    with store.snapshot(parallelism=2, checkpoint_id=checkpoint_id) as checkpoint:
+        keyed = checkpoint.keyed("u", "s", key="k", max_parallelism=8)
+        keyed.changes(ROWS if checkpoint.planned[0] == 1 else ROWS.slice(0, 5))
+    return checkpoint.id
+
+
+@pytest.fixture
+def watching(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start ``watch`` of the store ``./live`` in a process of its own."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str, **options: Any) -> subprocess.Popen[str]:
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+        environment = os.environ | {"PYTHONPATH": str(Path.cwd()), "COLUMNS": "120"}
+        command = [*WATCH, "--store", str(tmp_path / "live"), *arguments]
+        process = subprocess.Popen(command, text=True, env=environment, **options)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def first_line(process: subprocess.Popen[str], stream: str) -> str:
+    """Return what it says first; it says that it waits, so it is up by then."""
+    line: str = getattr(process, stream).readline()
+    return line
+
+
+def test_a_store_that_is_not_there_is_waited_for_and_each_checkpoint_is_a_line_of_json(
+    tmp_path: Path, watching: Callable[..., subprocess.Popen[str]]
+) -> None:
+    process = watching("--count", "3", "--output", "json")
+    assert first_line(process, "stderr") == f"waiting for a store at {tmp_path / 'live'}\n"
+    store = opened(tmp_path / "live")
+    assert [take(store) for _ in range(3)] == [1, 2, 3]
+    out, _ = process.communicate(timeout=SOON_S)
+    assert process.returncode == 0
+    lines = [json.loads(line) for line in out.splitlines()]
+    assert [(line["id"], line["new"], line["error"]) for line in lines] == [
+        (number, True, None) for number in (1, 2, 3)
+    ]
+    manifest = store.manifest(3)
+    assert manifest.metrics is not None
+    last = lines[-1]
+    assert last["store"] == store.url
+    assert last["metrics"]["phases"] == {
+        f"{name}_ms": taken for name, taken in manifest.metrics.phases.items()
+    }
+    assert last["metrics"]["written"]["rows"] == 5
+    assert last["metrics"]["changed_share"] == last["metrics"]["states"][0]["changed_share"] == 0.1
+    assert (last["rows"], last["changed_rows"], last["layers"]) == (60, 10, 2)
+    assert (last["files"], last["took_ms"]) == (manifest.files, manifest.metrics.duration_ms)
+    assert last["age_ms"] >= 0
+
+
+def test_the_newest_checkpoint_is_shown_first_and_does_not_count(run: Run, tmp_path: Path) -> None:
+    store = opened(tmp_path / "live")
+    take(store)
+    take(store)
+    writer = threading.Thread(target=lambda: take(store))
+    ids: list[tuple[int, bool]] = []
+    for watched in followed(store, interval_s=0, stop_after=1, say=pytest.fail):
+        ids.append((watched.checkpoint_id, watched.is_new))
+        if not watched.is_new:
+            writer.start()
+    writer.join()
+    assert ids == [(2, False), (3, True)]
+
+
+def test_lines_for_people_name_phases_share_and_what_is_held(
+    tmp_path: Path, watching: Callable[..., subprocess.Popen[str]]
+) -> None:
+    store = opened(tmp_path / "live")
+    take(store)
+    process = watching("--count", "1")
+    first = first_line(process, "stdout")
+    take(store)
+    out, err = process.communicate(timeout=SOON_S)
+    (second,) = out.splitlines()
+    assert (process.returncode, err) == (0, "")
+    assert first.startswith("checkpoint 1; taken ")
+    assert "; phases begin " in first
+    assert "changed share 100%" in first
+    assert second.startswith("checkpoint 2; taken ")
+    assert "changed share 10%; holds 50 rows and 5 rows of changes" in second
+    assert second.endswith("; 1 layer")
+
+
+def test_ctrl_c_ends_it_without_a_traceback(
+    tmp_path: Path, watching: Callable[..., subprocess.Popen[str]]
+) -> None:
+    process = watching()
+    assert first_line(process, "stderr").startswith("waiting for a store")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=SOON_S)
+    assert (process.returncode, out, err) == (0, "", "")
+
+
+def test_on_a_terminal_a_screen_is_drawn(
+    tmp_path: Path, watching: Callable[..., subprocess.Popen[str]]
+) -> None:
+    store = opened(tmp_path / "live")
+    take(store)
+    ours, theirs = pty.openpty()
+    process = watching("--count", "1", stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    seen = b""
+    while b"checkpoint 1," not in seen:
+        seen += os.read(ours, 4096)
+    take(store)
+    while chunk := _read(ours):
+        seen += chunk
+    os.close(ours)
+    assert process.wait(SOON_S) == 0
+    text = seen.decode()
+    assert "checkpoint 2," in text
+    for part in ("slowest phase", "share", "layers", "100%", "10%", "phases", "50 rows and 5"):
+        assert part in text, part
+    assert "Traceback" not in text
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 4096)
+    except OSError:  # all who wrote to it have ended
+        return b""
+
+
+def test_a_damaged_manifest_is_told_and_watching_goes_on(tmp_path: Path) -> None:
+    store = opened(tmp_path / "live")
+    take(store)
+    found = followed(store, interval_s=0, stop_after=2, say=pytest.fail)
+    assert next(found).manifest is not None
+    (tmp_path / "live" / "checkpoints" / "0000000002.json").write_text("{")
+    damaged = next(found)
+    assert (damaged.checkpoint_id, damaged.manifest) == (2, None)
+    assert damaged.error is not None
+    (tmp_path / "live" / "checkpoints" / "0000000002.json").unlink()
+    take(store, 3)
+    assert next(found).manifest is not None
+    assert list(found) == []
+
+
+class Unsteady(LocalStorage):
+    """Cannot be listed while ``is_away``."""
+
+    is_away = False
+
+    def list(self, folder: str) -> tuple[str, ...]:
+        if self.is_away:
+            raise StorageError("gone away")
+        return super().list(folder)
+
+
+def test_a_store_that_goes_away_is_said_once_and_found_again(tmp_path: Path) -> None:
+    writer = opened(tmp_path / "live")
+    take(writer)
+    storage, said = Unsteady(str(tmp_path / "live")), []
+
+    def say(text: str) -> None:
+        said.append(text)
+        take(writer)
+        storage.is_away = False
+
+    found = followed(StateStore.over(storage), interval_s=0, stop_after=1, say=say)
+    next(found)
+    storage.is_away = True
+    assert [watched.checkpoint_id for watched in found] == [2]
+    assert said == ["trying again: gone away"]
+    storage.is_away = True
+    with pytest.raises(StorageError):
+        next(followed(StateStore.over(storage), interval_s=0, stop_after=1, say=say))
+
+
+def test_watching_reads_lists_and_the_manifests_of_new_checkpoints_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(tmp_path / "live")
+    for _ in range(3):
+        take(store)
+    loaded: list[object] = []
+    real = StateStore.manifest
+
+    def manifest(self: StateStore, checkpoint: int | str = "latest") -> Manifest:
+        loaded.append(checkpoint)
+        return real(self, checkpoint)
+
+    monkeypatch.setattr(StateStore, "manifest", manifest)
+    for watched in followed(store, interval_s=0, stop_after=1, say=pytest.fail):
+        if not watched.is_new:
+            take(store)
+    assert loaded == [3, 4]
+
+
+def test_show_has_the_phases_and_the_json_its_figures(run: Run, tmp_path: Path) -> None:
+    store = opened(tmp_path / "live")
+    take(store)
+    take(store)
+    text = run("show", "--store", tmp_path / "live").stdout
+    assert "  phases       begin " in text
+    assert "  written      5 rows, " in text
+    document = json.loads(run("show", "--store", tmp_path / "live", "--output", "json").stdout)
+    assert document["metrics"]["written"]["rows"] == 5
+    assert document["metrics"]["changed_share"] == 0.1
+
+
+def test_a_checkpoint_without_figures_shows_none(run: Run, tmp_path: Path) -> None:
+    golden = Path(__file__).parent.parent / "golden" / "store_v1"
+    document = json.loads(run("show", "--store", golden, "--output", "json").stdout)
+    assert "metrics" not in document
+    assert "phases" not in run("show", "--store", golden).stdout
+    found = next(
+        followed(StateStore.open(str(golden)), interval_s=0, stop_after=1, say=pytest.fail)
+    )
+    assert found.manifest is not None
+    assert replace(found.manifest, metrics=None) == found.manifest

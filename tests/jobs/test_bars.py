@@ -1,0 +1,118 @@
+"""Progress of the jobs: a bar on a terminal, by Spark's tasks, and nothing elsewhere."""
+
+from __future__ import annotations
+
+import os
+import pty
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from jobs.bars import StatesBar, bar_of, tasks_of
+from jobs.restore import main as restore
+from jobs.snapshot import main as snapshot
+
+STORE = '[store]\nurl = "{here}/store"\n'
+SNAPSHOT = f"""
+parallelism = 2
+{STORE}table_format = "parquet"
+[[keyed]]
+uid = "totals"
+name = "sums"
+key = ["k"]
+max_parallelism = 4
+[keyed.source]
+format = "json"
+path = "{{here}}/rows.json"
+"""
+RESTORE = f"""
+parallelism = 1
+{STORE}
+[[keyed]]
+uid = "totals"
+name = "sums"
+[keyed.sink]
+format = "parquet"
+path = "{{here}}/out"
+"""
+
+
+def test_the_bar_goes_by_states_and_inside_one_by_tasks() -> None:
+    drawn: list[tuple[float, float, str | None]] = []
+    tasks = iter([(0, 0), (1, 4), (8, 8)])
+    bar = StatesBar(2, lambda *given: drawn.append(given), lambda: next(tasks))
+    bar.begin("writing a")
+    bar.look()  # no stage is under way: nothing new to draw
+    bar.look()
+    bar.begin("writing b")
+    bar.begin("committing")
+    bar.look()
+    assert drawn == [
+        (0, 2, "writing a"),
+        (0.25, 2, "writing a: 1 of 4 tasks"),
+        (1, 2, "writing b"),
+        (2, 2, "committing"),
+    ]
+
+
+def test_tasks_are_those_of_the_stages_under_way(spark: SparkSession, tmp_path: Path) -> None:
+    go = str(tmp_path / "go")
+
+    def wait(batches: Iterable[object]) -> Iterator[object]:
+        while not os.path.exists(go):  # noqa: PTH110 - runs in a worker
+            time.sleep(0.05)
+        yield from batches
+
+    frame = spark.range(4, numPartitions=2).mapInArrow(wait, "id long")
+    running = threading.Thread(target=frame.collect)
+    running.start()
+    try:
+        while tasks_of(spark) != (0, 2):
+            time.sleep(0.05)
+    finally:
+        Path(go).touch()
+        running.join()
+    while tasks_of(spark) != (0, 0):
+        time.sleep(0.05)
+
+
+def test_on_a_terminal_snapshot_and_restore_draw_their_states(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rows.json").write_text('{"k": "a", "v": 1}\n')
+    seen: list[bytes] = []
+    ours, theirs = pty.openpty()
+    reader = threading.Thread(target=_read, args=(ours, seen))
+    reader.start()
+    with os.fdopen(theirs, "w") as terminal, monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", terminal)
+        for main, text in ((snapshot, SNAPSHOT), (restore, RESTORE)):
+            file = tmp_path / "settings.toml"
+            file.write_text(text.replace("{here}", str(tmp_path)))
+            assert main(["--conf-file", str(file)]) == 0
+    reader.join()
+    os.close(ours)
+    text = b"".join(seen).decode()
+    for part in ("writing totals/sums", "totals/sums: 1 rows", "committing", "restoring totals"):
+        assert part in text, text
+
+
+def _read(terminal: int, seen: list[bytes]) -> None:
+    try:
+        while chunk := os.read(terminal, 4096):
+            seen.append(chunk)
+    except OSError:
+        seen.append(b"")  # nobody writes to it any more
+
+
+def test_elsewhere_nothing_is_drawn_and_spark_is_not_asked(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with bar_of(None, 1) as bar:  # type: ignore[arg-type]
+        bar.begin("writing a")
+    assert capfd.readouterr() == ("", "")

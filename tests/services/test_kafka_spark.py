@@ -1,0 +1,56 @@
+"""Spark's Kafka source takes the file that the job writes, and reads each record once from it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from jobs.redistribute_offsets import main
+from statestore import StateStore
+from tests.services.kafka_topics import Topics
+from tests.syntax import ROOT
+
+
+def test_spark_reads_on_from_the_jobs_file(topics: Topics, tmp_path: Path) -> None:
+    """A partition that goes on, an idle one, one with a gap, and one that is new."""
+    topic = topics.make(3, 10)
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+    with store.snapshot(parallelism=2) as checkpoint:
+        elements = topics.elements(topic, [4, 10, 2])
+        checkpoint.union("source", "offsets", [elements[:1], elements[1:]])
+    topics.extend(topic, 4)
+    topics.fill(topic, {3: "ab"})
+    topics.cut(topic, 2, 7)
+    settings = tmp_path / "settings.toml"
+    settings.write_text(f"""
+parallelism = 1
+store.url = "{store.url}"
+offsets = {{uid = "source", name = "offsets"}}
+files.starting_offsets = "{tmp_path}/start.json"
+kafka = {{bootstrap = "{topics.bootstrap}", gap = "earliest"}}
+""")
+    assert main(["--conf-file", str(settings)]) == 0
+    given = {
+        "bootstrap": topics.bootstrap,
+        "topic": topic,
+        "starting_offsets": (tmp_path / "start.json").read_text(),
+        "location": str(tmp_path / "location"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.services.spark_on_kafka"],
+        input=json.dumps(given),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=540,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+    expected = [
+        *([0, offset, str(offset)] for offset in range(4, 10)),
+        *([2, offset, str(offset)] for offset in range(7, 10)),
+        *([3, offset, "ab"[offset]] for offset in range(2)),
+    ]
+    assert json.loads(done.stdout) == {"batch": expected, "stream": expected}

@@ -1,0 +1,165 @@
+"""Kill a streaming job for real, many times: ``python -m tests.streaming.kills --count 50``.
+
+The job (``tests/streaming/driver.py``) keeps totals by key of events that have ids. At a random
+moment all of its processes, Python, JVM and Spark's Python workers, get SIGKILL at once, and it is
+started again at another parallelism. After each kill the newest checkpoint is read without Spark,
+and must be what plain Python makes of the files that it says are in it: a lost event or one that
+counts twice would show. In the end the job finishes, and the state must be that of all events.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from statestore import StateStore
+from statestore.errors import CheckpointNotFoundError, StoreNotFoundError
+from tests.faults.kills import Pace, Victim
+from tests.streaming.driver import DONE, Totals, add_file, totals_of
+
+__all__ = ["Found", "kill_many", "main"]
+
+AHEAD = 12
+"""Files that a job has before it, so that it is killed before it is done."""
+MOST = 8
+
+
+@dataclass
+class Found:
+    """What the kills left: wrong states, and how often which moment was met."""
+
+    problems: list[str] = field(default_factory=list)
+    kills: int = 0
+    checkpoints: int = 0
+    events_files: int = 0
+    unknown: int = 0
+    """Kills after a commit of which Spark did not know yet: its micro-batch ran again."""
+    begun: int = 0
+    """Kills in a micro-batch that Spark had planned, and the store did not have."""
+
+
+class Job(Victim):
+    """The running job; it begins at the parallelism that it is told."""
+
+    module = "tests.streaming.driver"
+
+
+def kill_many(count: int, seed: int, folder: Path) -> Found:
+    """Start the job, kill it and judge the newest checkpoint, ``count`` times, then let it finish;
+    return what was found.
+    """
+    moments, found, pace, files = random.Random(seed), Found(), Pace(), 0
+    (folder / "in").mkdir()
+    parallelism = 0
+    for number, job in enumerate(jobs(folder, count + 1), start=1):
+        _, done = newest(folder)
+        last = number > count
+        while files < done + AHEAD and not last:
+            add_file(folder / "in", files)
+            files += 1
+        parallelism = moments.choice([p for p in range(1, MOST + 1) if p != parallelism])
+        with job:
+            job.begin(str(parallelism))
+            if last:
+                job.wait_for(DONE)
+            else:
+                live(job, moments, pace)
+        judge(folder, found, files if last else None)
+        found.kills += not last
+        print(
+            f"{'the end' if last else f'kill {number} of {count}'} at parallelism {parallelism}: "
+            f"{found.checkpoints} "
+            f"checkpoints, {found.events_files} files of events in the state, "
+            f"{len(found.problems)} wrong",
+            flush=True,
+        )
+    return found
+
+
+def live(job: Job, moments: random.Random, pace: Pace) -> None:
+    """Let a job commit some micro-batches, and stop at a moment in the next."""
+    for batch in range(moments.choice((0, 0, 1, 2, 3))):
+        begun = time.monotonic()
+        job.wait_for(None)
+        pace.learn(batch, time.monotonic() - begun)
+    time.sleep(moments.random() * pace.of(len(job.said)))
+
+
+def jobs(folder: Path, count: int) -> Iterator[Job]:
+    """Yield jobs one after another; the JVM of the next one starts while one is at work."""
+    spare = Job(folder, 1)
+    for number in range(1, count + 1):
+        job, spare = spare, Job(folder, number + 1) if number < count else spare
+        yield job
+
+
+def newest(folder: Path) -> tuple[Totals, int]:
+    """Return the state of the newest checkpoint, and the number of files that are in it."""
+    store = StateStore.open(str(folder / "store"), table_format="parquet")
+    try:
+        restored = store.restore(parallelism=1)
+    except (CheckpointNotFoundError, StoreNotFoundError):
+        return {}, 0
+    rows = restored.keyed("totals", "by-key").subtask(0).read_all().to_pylist()
+    totals = {r["key"]: (r["n"], r["amount"], r["ids"], r["squares"]) for r in rows}
+    ((position,),) = restored.operator("source", "positions").per_old_subtask()
+    offset = json.loads(position["ends_at"])["logOffset"]
+    return totals, offset + 1
+
+
+def judge(folder: Path, found: Found, all_files: int | None) -> None:
+    """Compare the newest checkpoint with plain Python; note where Spark's progress is."""
+    totals, files = newest(folder)
+    if totals != totals_of(range(files)):
+        found.problems.append(f"after {found.kills} kills: not the state of {files} files")
+    if all_files is not None and files != all_files:
+        found.problems.append(f"{files} of {all_files} files are in the end in the state")
+    if files < found.events_files:
+        found.problems.append(f"{found.events_files} files were in the state, and now {files}")
+    found.events_files = files
+    if not files:
+        return
+    store = StateStore.open(str(folder / "store"), table_format="parquet")
+    found.checkpoints = len(store.checkpoints())
+    elements = store.restore().operator("source", "progress").per_old_subtask()[0]
+    batch = elements[-1]["batch"]
+    found.unknown += batch > _last(folder / "progress" / "commits")
+    found.begun += batch < _last(folder / "progress" / "offsets")
+
+
+def _last(folder: Path) -> int:
+    return max((int(path.name) for path in folder.glob("[0-9]*")), default=-1)
+
+
+def main() -> int:
+    """Run from the shell; the exit code is 1 when anything was wrong."""
+    parser = argparse.ArgumentParser(prog="python -m tests.streaming.kills", description=__doc__)
+    parser.add_argument("--count", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="statestore-streaming-kills-"))
+    try:
+        found = kill_many(options.count, options.seed, folder)
+    except BaseException:
+        print(f"the store and the job's log stay in {folder}")
+        raise
+    shutil.rmtree(folder)
+    for problem in found.problems:
+        print(problem)
+    print(
+        f"{found.kills} kills, {found.checkpoints} checkpoints, {found.events_files} files of "
+        f"events; {found.begun} within a micro-batch, {found.unknown} after a commit of which "
+        f"Spark did not know; {len(found.problems)} wrong"
+    )
+    return 1 if found.problems else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

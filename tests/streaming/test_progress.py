@@ -1,0 +1,70 @@
+"""What Spark planned, and what a checkpoint says of it: positions, offsets, the clock."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from statestore import TimeToLive
+from statestore.errors import InvalidArgumentError
+from statestore.storage import open_storage
+from statestore.streaming import MicroBatch, starting_offsets
+from statestore.streaming.progress import planned
+from tests.streaming.world import World
+
+
+def test_where_kafka_ended_is_kept_by_partition(world: World) -> None:
+    """As union state, and as Spark's source takes it for a query that succeeds this one."""
+    kafka = '{"orders":{"1":7,"0":12,"10":3}}'
+    batch = MicroBatch("q", 0, (kafka, '{"logOffset":4}'))
+    world.query(parallelism=3).process(world.frame("a"), batch)
+    restored = world.store.restore(parallelism=2)
+    elements = restored.operator("source", "offsets").subtask(1, where={"partition": [10]})
+    assert elements == [{"topic": "orders", "partition": 10, "offset": 3}]
+    assert json.loads(starting_offsets(restored)) == json.loads(kafka)
+
+
+def test_rows_live_by_the_time_of_their_micro_batch(world: World) -> None:
+    """Not by that of the machine, so that a micro-batch that runs again does the same."""
+    ttl = TimeToLive(1000, "used")
+    query = world.query(options={"max_parallelism": 8, "ttl": ttl})
+    for number, (users, now_ms) in enumerate((("ab", 5000), ("a", 5600), ("ab", 6100))):
+        query.process(world.frame(*users), MicroBatch("q", number, planned_at_ms=now_ms))
+    rows = world.store.restore(parallelism=1, now_ms=6100).keyed("totals", "per-user")
+    found = {row["user"]: row for row in rows.subtask(0).read_all().to_pylist()}
+    assert {user: (row["n"], row["used"]) for user, row in found.items()} == {
+        "a": (3, 6100),
+        "b": (1, 6100),
+    }
+
+
+def test_what_spark_planned_is_read_from_its_checkpoint_location(world: World) -> None:
+    """The time too: that of the rows is the one in Spark's own file."""
+    world.add()
+    ttl = TimeToLive(10**9, "used")
+    world.run(world.query(options={"max_parallelism": 8, "ttl": ttl}))
+    metadata = (world.folder / "progress" / "offsets" / "0").read_text().splitlines()[1]
+    (used,) = {
+        row["used"]
+        for row in world.store.restore(parallelism=1)
+        .keyed("totals", "per-user")
+        .subtask(0)
+        .read_all()
+        .to_pylist()
+    }
+    assert used == json.loads(metadata)["batchTimestampMs"]
+
+
+def test_offsets_of_an_unknown_version_are_refused(world: World) -> None:
+    world.add()
+    world.run(world.query())
+    shutil.rmtree(world.folder / "store")
+    location = world.folder / "progress"
+    for name in ("commits/0", "commits/.0.crc", "offsets/.0.crc"):
+        (location / name).unlink()
+    offsets = location / "offsets" / "0"
+    offsets.write_text(offsets.read_text().replace("v1", "v9", 1))
+    with pytest.raises(InvalidArgumentError, match="v9"):
+        planned(open_storage(str(location)), 0)

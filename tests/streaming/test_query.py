@@ -1,0 +1,242 @@
+"""A streaming query whose state lives in a store: each micro-batch once, whatever happens to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from statestore.errors import CommitConflictError, InvalidArgumentError, NullKeyError
+from statestore.model.manifest import Manifest
+from statestore.streaming import (
+    Changes,
+    MicroBatch,
+)
+from tests.streaming.world import World, totals
+
+
+def test_totals_go_on_at_any_parallelism(world: World) -> None:
+    """A checkpoint for each file; a query that is started again goes on, with one subtask and with
+    as many as there are key groups, and its progress is in the same manifest.
+    """
+    committed: list[Manifest] = []
+    for parallelism in (2, 1, 8):
+        world.add(files=2)
+        world.run(world.query(parallelism=parallelism, on_commit=committed.append))
+        assert world.state() == world.expected
+        assert world.store.manifest().parallelism == parallelism
+    ids = tuple(manifest.checkpoint_id for manifest in committed)
+    assert ids == tuple(range(1, 7)) == world.store.checkpoints()
+    restored = world.store.restore()
+    (progress,) = restored.operator("source", "progress").per_old_subtask()
+    assert [element["batch"] for element in progress] == [5]
+    ((position,),) = restored.operator("source", "positions").per_old_subtask()
+    assert position == {"source": 0, "ends_at": '{"logOffset":5}'}
+
+
+def test_a_micro_batch_that_spark_forgot_writes_nothing(world: World) -> None:
+    """Spark's record that it was done is gone, as when the driver is killed right after the
+    commit: it runs again, and the next ones go on.
+    """
+    world.add(files=2)
+    world.run(world.query())
+    commits = world.folder / "progress" / "commits"
+    for name in ("1", ".1.crc"):
+        (commits / name).unlink()
+    world.run(world.query(parallelism=3))
+    assert (commits / "1").exists()
+    assert world.store.checkpoints() == (1, 2)
+    world.add()
+    world.run(world.query(parallelism=3))
+    assert world.store.checkpoints() == (1, 2, 3)
+    assert world.state() == world.expected
+
+
+def test_a_micro_batch_is_committed_once(world: World) -> None:
+    """The update is not even called again."""
+    calls = []
+
+    def update(events: DataFrame, state: DataFrame) -> DataFrame:
+        calls.append(1)
+        return totals(events, state)
+
+    query, batch = world.query(update=update), MicroBatch("q", 0)
+    assert query.process(world.frame("a"), batch) is not None
+    assert query.process(world.frame("a"), batch) is None
+    assert world.query(update=update).process(world.frame("a"), batch) is None
+    assert len(calls) == 1
+    assert world.store.checkpoints() == (1,)
+
+
+def test_a_micro_batch_is_few_jobs(world: World) -> None:
+    """Keys, what goes in and out, and the exchanges of the update: no more with each checkpoint."""
+    query, context = world.query(parallelism=4), world.spark.sparkContext
+    counts = []
+    for number in range(4):
+        context.setJobGroup(f"micro-batch {number}", "")
+        query.process(world.frame("a", "b", f"c{number}"), MicroBatch("q", number))
+        jobs = context.statusTracker().getJobIdsForGroup(f"micro-batch {number}")
+        counts.append(len(jobs))
+    context.setJobGroup("", "")
+    assert 0 < min(counts) <= max(counts[1:]) <= 6
+
+
+def test_keys_that_are_not_touched_are_not_brought_in(world: World) -> None:
+    seen: list[list[str]] = []
+
+    def update(events: DataFrame, state: DataFrame) -> DataFrame:
+        assert state.columns == ["total", "user", "n"]
+        assert (
+            state.sparkSession is events.sparkSession or state.sparkSession == events.sparkSession
+        )
+        seen.append(sorted(row.user for row in state.collect()))
+        return totals(events, state)
+
+    query = world.query(update=update)
+    for number, users in enumerate(("abc", "bcd", "e", "ae")):
+        query.process(world.frame(*users), MicroBatch("q", number))
+    assert seen == [[], ["b", "c"], [], ["a", "e"]]
+    assert world.state() == {u: (n, n) for u, n in zip("abcde", (2, 2, 2, 1, 2), strict=True)}
+
+
+def test_no_events_and_no_changes_are_a_micro_batch_too(world: World) -> None:
+    query = world.query()
+    assert query.process(world.frame(), MicroBatch("q", 0)) is not None
+    assert world.state() == {}
+    query.process(world.frame("a"), MicroBatch("q", 1))
+    assert query.process(world.frame(), MicroBatch("q", 2)) is not None
+    nothing = replace(query, update=lambda events, state: Changes())
+    assert nothing.process(world.frame("a", "b"), MicroBatch("q", 3)) is not None
+    assert world.state() == {"a": (1, 1)}
+    assert world.store.checkpoints() == (1, 2, 3, 4)
+
+
+def test_what_an_update_deletes_is_gone(world: World) -> None:
+    """In the first micro-batch, where there is nothing to delete, and later."""
+
+    def update(events: DataFrame, state: DataFrame) -> Changes:
+        all_of_it = totals(events, state)
+        even = F.col("n") % 2 == 0
+        return Changes(all_of_it.where(~even), deletes=all_of_it.where(even), shared=all_of_it)
+
+    query = world.query(update=update)
+    for number, users in enumerate(("aab", "bc", "c", "c")):
+        query.process(world.frame(*users), MicroBatch("q", number))
+    assert world.state() == {"c": (1, 1)}
+
+
+def test_an_event_without_a_key_stops_the_query(world: World) -> None:
+    """With their number, before anything is written, in the first micro-batch and later."""
+    query = world.query()
+    for number in range(2):
+        before = sorted(world.folder.glob("store/operators/**/*.parquet"))
+        with pytest.raises(
+            NullKeyError, match=r"2 events of micro-batch . have a null key"
+        ) as info:
+            query.process(world.frame("a", None, "b", None), MicroBatch("q", number))
+        assert info.value.rows == 2
+        assert sorted(world.folder.glob("store/operators/**/*.parquet")) == before
+        query.process(world.frame("a"), MicroBatch("q", number))
+    assert world.state() == {"a": (2, 2)}
+
+
+def test_an_error_in_the_update_leaves_the_last_checkpoint(world: World) -> None:
+    """Spark says it, nothing of the micro-batch stays, and it runs once the update is mended."""
+    world.add(files=2)
+    world.run(world.query())
+    before = world.store.manifest(), world.state()
+    world.add()
+    fails = F.udf(lambda n: 1 // (n * 0), "long")
+
+    def update(events: DataFrame, state: DataFrame) -> DataFrame:
+        return totals(events, state).withColumn("n", fails("n"))
+
+    with pytest.raises(StreamingQueryException, match="ZeroDivisionError"):
+        world.run(world.query(update=update))
+    with pytest.raises(StreamingQueryException, match="a DataFrame or Changes, not list"):
+        world.run(world.query(update=lambda events, state: []))
+    with pytest.raises(StreamingQueryException, match="SchemaMismatchError"):
+        world.run(world.query(update=lambda events, state: totals(events, state).drop("n")))
+    assert (world.store.manifest(), world.state()) == before
+    world.run(world.query())
+    assert world.state() == world.expected
+
+
+def test_a_driver_that_was_replaced_commits_no_more(world: World) -> None:
+    """Also one that read the newest checkpoint, and stalled before it wrote."""
+    first, second = world.query(), world.query()
+    first.process(world.frame("a"), MicroBatch("q", 0))
+
+    def slow(events: DataFrame, state: DataFrame) -> DataFrame:
+        second.process(world.frame("a"), MicroBatch("q", 1))
+        return totals(events, state)
+
+    with pytest.raises(CommitConflictError):
+        replace(first, update=slow).process(world.frame("a"), MicroBatch("q", 1))
+    with pytest.raises(CommitConflictError):
+        first.process(world.frame("a"), MicroBatch("q", 2))
+    assert world.state() == {"a": (2, 2)}
+    second.process(world.frame("a"), MicroBatch("q", 2))
+    assert world.state() == {"a": (3, 3)}
+
+
+def test_a_new_query_has_to_say_that_it_succeeds_another(world: World) -> None:
+    """Its numbers begin anew, its state does not; the one before cannot go on then."""
+    old = world.query()
+    for number in range(3):
+        old.process(world.frame("a"), MicroBatch("old", number))
+    with pytest.raises(InvalidArgumentError, match="succeeds=True"):
+        world.query().process(world.frame("a"), MicroBatch("new", 0))
+    new = world.query(succeeds=True)
+    new.process(world.frame("a"), MicroBatch("new", 0))
+    assert new.process(world.frame("a"), MicroBatch("new", 0)) is None
+    assert world.query().process(world.frame("a"), MicroBatch("old", 2)) is None  # as it was
+    with pytest.raises(InvalidArgumentError, match="has gone on with query new"):
+        world.query(succeeds=True).process(world.frame("a"), MicroBatch("old", 3))
+    assert world.state() == {"a": (4, 4)}
+    with pytest.raises(InvalidArgumentError, match=r"ends with micro-batch 0 .* goes on with 2"):
+        world.query().process(world.frame("a"), MicroBatch("new", 2))
+
+
+def test_other_states_stay_as_they_are(world: World) -> None:
+    """A keyed state, one of changes, and operator state, through micro-batches and a rescale."""
+    rows = [{"user": f"u{i}", "n": i, "total": 2 * i} for i in range(30)]
+    store = world.store
+    with store.snapshot(parallelism=3) as checkpoint:
+        checkpoint.keyed("totals", "other", rows, key="user", max_parallelism=8)
+        checkpoint.keyed("totals", "layered", rows, key="user", max_parallelism=8)
+        checkpoint.split("sink", "files", [[{"name": "a"}], [{"name": "b"}], [{"name": "c"}]])
+        checkpoint.union("sink", "seen", [[{"id": 1}], [], [{"id": 2}]])
+        checkpoint.broadcast("sink", "rules", [{"id": 3}])
+    with store.snapshot(parallelism=3) as checkpoint:
+        for entry in store.manifest().operator:
+            checkpoint.carry(entry)
+        changes = [{"user": "u3", "n": 7, "total": 7}]
+        checkpoint.keyed("totals", "layered", key="user").changes(changes, [{"user": "u4"}])
+        checkpoint.keyed("totals", "other", key="user").changes(changes)
+    before = world.state("other"), world.state("layered")
+    for number, parallelism in enumerate((2, 5)):
+        query = world.query(parallelism=parallelism)
+        query.process(world.frame("u3"), MicroBatch("q", number))
+    assert (world.state("other"), world.state("layered")) == before
+    assert before[1]["u3"] == (7, 7)
+    assert world.state() == {"u3": (2, 2)}
+    files = world.store.restore(parallelism=4).operator("sink", "files")
+    assert [one["name"] for i in range(4) for one in files.subtask(i)] == ["a", "b", "c"]
+    rest = [world.store.restore(parallelism=4).operator("sink", name) for name in ("seen", "rules")]
+    assert [state.subtask(3) for state in rest] == [[{"id": 1}, {"id": 2}], [{"id": 3}]]
+    assert not world.store.verify(deep=True).broken
+
+
+def test_a_query_keeps_about_so_many_checkpoints(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("statestore.streaming.query._EXPIRE_EVERY", 4)
+    query = world.query(retain=3, cache_bytes=0)
+    for number in range(5):
+        query.process(world.frame("a"), MicroBatch("q", number))
+    assert world.store.checkpoints() == (2, 3, 4, 5)
+    assert world.state() == {"a": (5, 5)}

@@ -1,0 +1,100 @@
+"""A store, events in files, and a query over them, for tests."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from statestore import StateStore
+from statestore.streaming import StatefulQuery
+
+__all__ = ["EVENTS", "World", "totals"]
+
+KEYS = 17
+EVENTS = "id long, user string, amount long"
+
+
+def totals(events: DataFrame, state: DataFrame) -> DataFrame:
+    """Add up, in the columns of the state."""
+    new = events.select("user", F.lit(1).alias("n"), F.col("amount").alias("total"))
+    sums = [F.sum(name).alias(name) for name in ("n", "total")]
+    return state.unionByName(new).groupBy("user").agg(*sums)
+
+
+@dataclass
+class World:
+    """A store, a folder of events, and a query over it."""
+
+    spark: SparkSession
+    folder: Path
+    events: int = 0
+
+    @property
+    def store(self) -> StateStore:
+        """The store as another process sees it."""
+        return StateStore.open(str(self.folder / "store"), table_format="parquet")
+
+    def query(self, **options: Any) -> StatefulQuery:
+        """Return the query of the totals, as a new driver has it."""
+        query = StatefulQuery(
+            store=self.store,
+            uid="totals",
+            name="per-user",
+            key="user",
+            schema="total long, user string, n long",  # not in the order of the stored columns
+            update=totals,
+            parallelism=2,
+            options={"max_parallelism": 8},
+        )
+        return replace(query, **options)
+
+    def add(self, files: int = 1, events: int = 40) -> None:
+        """Write files of events, each of its own time, so that their order is known."""
+        (self.folder / "in").mkdir(exist_ok=True)
+        for _ in range(files):
+            ids = range(self.events, self.events + events)
+            rows = [{"id": i, "user": f"u{i * 7 % KEYS}", "amount": i % 10} for i in ids]
+            path = self.folder / "in" / f"{self.events:06}.json"
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            os.utime(path, (1_700_000_000 + self.events, 1_700_000_000 + self.events))
+            self.events += events
+
+    def run(self, query: StatefulQuery, location: str = "progress") -> None:
+        """Let a query take all events there are, a file a micro-batch."""
+        reader = self.spark.readStream.schema(EVENTS).option("maxFilesPerTrigger", 1)
+        stream = reader.json(str(self.folder / "in"))
+        query.start(stream, str(self.folder / location), availableNow=True).awaitTermination()
+
+    def frame(self, *users: str | None) -> DataFrame:
+        """Return events of some users, each of amount 1."""
+        rows = [(i, user, 1) for i, user in enumerate(users)]
+        return self.spark.createDataFrame(rows, EVENTS)
+
+    def state(self, name: str = "per-user") -> dict[str, tuple[int, int]]:
+        """Return the totals in the newest checkpoint."""
+        restored = self.store.restore(parallelism=3)
+        rows = [
+            row
+            for subtask in range(3)
+            for row in restored.keyed("totals", name).subtask(subtask).read_all().to_pylist()
+        ]
+        found = {row["user"]: (row["n"], row["total"]) for row in rows}
+        assert len(found) == len(rows)
+        return found
+
+    @property
+    def expected(self) -> dict[str, tuple[int, int]]:
+        """What the totals of all events written are."""
+        n: Counter[str] = Counter()
+        total: Counter[str] = Counter()
+        for i in range(self.events):
+            n[f"u{i * 7 % KEYS}"] += 1
+            total[f"u{i * 7 % KEYS}"] += i % 10
+        return {user: (n[user], total[user]) for user in n}
