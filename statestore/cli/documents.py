@@ -1,83 +1,6 @@
 """What ``--output json`` prints: a stable contract, to which fields are only ever added.
 
-Every document is one object. Ids are numbers, ``*_bytes`` bytes, ``*_ms`` milliseconds (``*_at_ms``
-since 1970 UTC), digests 16 hex digits, operator ids 32; a range of key groups is closed.
-
-========  ==========================================================================================
-list      store, checkpoints: [id, created_at_ms, age_ms, parallelism, operators, states, rows,
-          size_bytes, files, error]; of a damaged one id and error {kind, message} only, rest null;
-          savepoints: [name, id, created_at_ms, age_ms, expired], pins: [token, id, holder,
-          until_ms, over]; rows are those in files, ``changed_rows`` of them changes, if any
-show      store, id, store_id, parallelism, started_at_ms, created_at_ms, age_ms, writer {release,
-          name, token, generation}, rows, size_bytes, files, operators: [uid, operator_id,
-          max_parallelism, states: [name, sort (keyed or operator), columns [{name, type}], rows,
-          size_bytes, files, digest, table {format, path, version}; keyed: kind, key, key_types,
-          namespace, entry, time_domain, hash_scheme, layout, if rows expire ttl {duration_ms,
-          column, update, visibility}; operator: mode, elements_per_subtask]]; a state
-          with changes has besides changes: [checkpoint, depth, rows, size_bytes, files, live
-          [[first, last]]], oldest first, and its rows, size_bytes,
-          files and digest are those of its base; the checkpoint has ``changed_rows`` as in list;
-          and metrics if they were measured: those of the manifest (docs/FORMAT.md), written {rows,
-          size_bytes, files}, and changed_share, also by state (null where there is no base);
-          with ``--graph``: store, id, vertices: [id, parallelism, max_parallelism, operators:
-          [name, uid, uid_hash, operator_id, states (names)]], edges: [from, to, partitioner]
-watch     a line for each checkpoint: store, id, new, error (null, or {kind, message} and no more),
-          created_at_ms, age_ms, took_ms, parallelism, rows, size_bytes, files, layers,
-          changed_rows, metrics as in show
-plan      store, id, old_parallelism, parallelism, size_bytes, local_bytes, files, operators: [uid,
-          max_parallelism, states, largest_subtask, subtasks: [subtask, key_groups {first, last},
-          rows, size_bytes, local_bytes, files, requests, elements]], choices: [uid, total_bytes,
-          first_guess, ranges_at_limit, parallelism, largest_subtask_bytes,
-          largest_byte_range_bytes], matching (null without a graph): operators: [name, operator_id,
-          outcome, found_by, stored], dropped, ignored: [operator_id, uid, name, states, rows,
-          size_bytes], hints: [operator, uid, uid_hash, stored, reason]; placements (with
-          ``--hosts``): [uid, strategy, subtasks: [subtask, host, local_bytes]]; with changes to
-          read, plan and operators have read_amplification (rows read for each of the bases), and
-          subtasks changed_rows, those of ``rows``; the same for ``restore --dry-run``
-restore   store, id, parallelism, directory, format, rows, size_bytes, files,
-          states: [uid, name, rows, size_bytes, files, proof {stored {rows, digest}, subtasks:
-          [rows, digest], copies}]: the subtasks sum to what is stored, or each is a copy of it
-verify    store, checkpoints (ids), deep, sound, files, rows, size_bytes, broken: [file, kind, what,
-          id, operator, state, key_groups {first, last}], strays: [file]; names are relative
-get       store, id, operator, state, key: {column: value}, rows: [{column: value}]; without
-          operator or state: store, id, key (text), states: [operator, state, kind, rows], skipped:
-          [operator, state, why]
-query     store, id, columns: [{name, type}], rows: [[value]], cut (whether there are more); with
-          ``--tables``: store, id, views: [view, schema, name, operator, state, rows (null: with
-          changes, unknown), columns]
-diff      a, b {store, id, size_bytes, read_bytes}, differs, others, graph: [what, a, b], states:
-          [operator, state, sort, differs, only_in (a, b or null), rows_a, rows_b (null: with
-          changes, unknown), added, removed, changed, not_compared (null or why), compared_columns
-          (null: all), others, key_groups_differing, key_groups_read (null: not by key group),
-          key_groups: [key_group, added, removed, changed], examples: [change, key_group, identity,
-          a, b {column: value}]]
-salvage   store, id, new_id (null: nothing written), dry_run, sound, files, damaged: [file, kind,
-          what, operator, state], states: [operator, state, sort, damaged_files, rows_before,
-          rows_after, lost_rows, lost_key_groups, lost: [first, last (null: all elements), rows,
-          known_in, keys, filled_from], lost_keys, keys: [{column: value}], why_not_filled]
-expire    store, dry_run, expired, kept, damaged (ids), held: [id, by], files, size_bytes
-savepoint store, name, id (null: it was damaged), deleted
-pin       store, token, id, holder, until_ms
-unpin     store, token
-gc        store, dry_run, minimum_age_ms, removed, live, young {files, size_bytes}, manifests (ids),
-          pins (tokens), leftovers (a number), held: [id, by]
-copy      store, id, target, dry_run, new_id, found (an earlier copy), savepoint, files, size_bytes,
-          copied_files, copied_bytes, tables_without_log
-purge     store, dry_run, operator, replaced and finished: [old_id, new_id, savepoints, states:
-          [name, key_group, rows, files, size_bytes]], logs (tables), pins; with ``--check``: store,
-          operator, gone, files, size_bytes, searched_bytes, found: [file, what, rows], unreadable
-edit      store, id, operator, dry_run, new_id, state, how (keys, rows, sql), rows_before,
-          rows_after, deleted, put, key_groups, files, size_bytes
-compact   store, id, new_id (null: nothing written), dry_run, everything, compact (nothing to do),
-          states: [operator, state, layers_before, layers_after, files_before, files_after (null in
-          a dry run), size_bytes_before, size_bytes_after (null so), rows_read, spans: [first,
-          last], merged_layers]
-decide    parallelism, algorithm, bytes_per_task, min_parallelism, max_parallelism, inputs: [url,
-          broadcast, size_bytes, files]
-config    settings: [name, value, unit, default, source]
-========  ==========================================================================================
-
-Values of columns are as in ``table/export.py``: decimals and times are strings, bytes hex digits.
+docs/JSON.md lists them all.
 """
 
 from __future__ import annotations
@@ -101,6 +24,7 @@ from statestore.cli.layers import (
     changed_rows_document,
     layers_document,
 )
+from statestore.cli.skew_documents import skew_document
 from statestore.cli.values import (
     CheckpointList,
     CheckpointRow,
@@ -256,6 +180,7 @@ def _(result: PlannedRestore) -> Document:
         "choices": choices_document(plan.choices),
         "matching": matching_document(plan.matching),
         "placements": [asdict(placement) for placement in result.placements],
+        "skew": [skew_document(skew) for skew in result.skews],
     } | amplification_document(plan)
 
 

@@ -34,16 +34,24 @@ ASCII = Pen(line="-", dash="-", parts="#")
 
 
 def key_group_bars(
-    max_parallelism: int, parallelisms: Sequence[int], *, width: int, pen: Pen
+    max_parallelism: int,
+    parallelisms: Sequence[int],
+    *,
+    width: int,
+    pen: Pen,
+    others: Sequence[tuple[str, Sequence[KeyGroupRange]]] = (),
 ) -> list[str]:
-    """Return the ruler of key groups, and below it one line for each parallelism.
+    """Return the ruler of key groups, and below it one line for each parallelism, and one for each
+    of ``others``: a label, and ranges that are not Flink's even ones.
 
     A parallelism that has too many subtasks to draw in ``width`` is summarised in one segment.
     """
-    labels = ["key groups", *(f"parallelism {parallelism}" for parallelism in parallelisms)]
+    cuts = [(f"parallelism {one}", _even(max_parallelism, one)) for one in parallelisms]
+    cuts += others
+    labels = ["key groups", *(label for label, _ in cuts)]
     indent = max(map(len, labels)) + 2
     cells = max(width - indent, NARROWEST)
-    bars = [_cut(max_parallelism, parallelism, cells, pen) for parallelism in parallelisms]
+    bars = [_cut(max_parallelism, ranges, cells, pen) for _, ranges in cuts]
     lines = [_ruler(max_parallelism, cells), *bars]
     return [f"{label:<{indent}}{line}" for label, line in zip(labels, lines, strict=True)]
 
@@ -81,8 +89,11 @@ def _ruler(max_parallelism: int, cells: int) -> str:
     return "0" if max_parallelism == 1 else f"0{last:>{cells - 1}}"
 
 
-def _cut(max_parallelism: int, parallelism: int, cells: int, pen: Pen) -> str:
-    ranges = KeyGroupAssignment(max_parallelism=max_parallelism, parallelism=parallelism).ranges()
+def _even(max_parallelism: int, parallelism: int) -> Sequence[KeyGroupRange]:
+    return KeyGroupAssignment(max_parallelism=max_parallelism, parallelism=parallelism).ranges()
+
+
+def _cut(max_parallelism: int, ranges: Sequence[KeyGroupRange], cells: int, pen: Pen) -> str:
     edges = [key_groups.first * cells // max_parallelism for key_groups in ranges] + [cells]
     widths = [stop - start for start, stop in pairwise(edges)]
     if min(widths) >= 2:
@@ -91,7 +102,7 @@ def _cut(max_parallelism: int, parallelism: int, cells: int, pen: Pen) -> str:
     smallest, largest = min(map(len, ranges)), max(map(len, ranges))
     plural = "" if largest == 1 else "s"
     each = f"{span_text(smallest, largest, pen)} key group{plural} each"
-    return _segment(f"{parallelism} subtasks, {each}", cells, pen)
+    return _segment(f"{len(ranges)} subtasks, {each}", cells, pen)
 
 
 def _segment(label: str, width: int, pen: Pen) -> str:

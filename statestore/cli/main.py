@@ -18,6 +18,7 @@ from statestore.cli.invocation import Invocation, common_options
 from statestore.cli.output import emit_json, page, report
 from statestore.cli.text import write_text
 from statestore.cli.values import Result
+from statestore.cli.verbs.as_of import join_checkpoints, show_history
 from statestore.cli.verbs.compact import compact_checkpoint
 from statestore.cli.verbs.config import print_settings
 from statestore.cli.verbs.copy import copy_checkpoint
@@ -26,13 +27,16 @@ from statestore.cli.verbs.demo import run_demo
 from statestore.cli.verbs.diff import compare_checkpoints
 from statestore.cli.verbs.edit import edit_state
 from statestore.cli.verbs.expire import expire_checkpoints
+from statestore.cli.verbs.fork import fork_checkpoint
 from statestore.cli.verbs.gc import collect
 from statestore.cli.verbs.get import get_rows
+from statestore.cli.verbs.heavy import find_heavy
 from statestore.cli.verbs.list import list_checkpoints
 from statestore.cli.verbs.pin import pin_checkpoint, unpin_checkpoint
 from statestore.cli.verbs.plan import plan_restore
 from statestore.cli.verbs.purge import purge_key
 from statestore.cli.verbs.query import query_states
+from statestore.cli.verbs.rekey import rekey_operator
 from statestore.cli.verbs.restore import restore_checkpoint
 from statestore.cli.verbs.salvage import salvage_checkpoint
 from statestore.cli.verbs.savepoint import keep_savepoint
@@ -94,7 +98,10 @@ for verb in (
     verify_checkpoint,
     get_rows,
     query_states,
+    find_heavy,
     compare_checkpoints,
+    join_checkpoints,
+    show_history,
     salvage_checkpoint,
     keep_savepoint,
     pin_checkpoint,
@@ -102,8 +109,10 @@ for verb in (
     expire_checkpoints,
     collect,
     copy_checkpoint,
+    fork_checkpoint,
     purge_key,
     edit_state,
+    rekey_operator,
     compact_checkpoint,
     decide_parallelism,
     print_settings,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from statestore.cli.drawing import bar, key_group_bars, span_text, spans
 from statestore.cli.output import Page
 from statestore.cli.units import count, counted, size
+from statestore.model.balanced_ranges import RangeAssignment
 from statestore.model.plan import OperatorPlan, RestorePlan, SubtaskPlan
 
 __all__ = ["write_key_groups", "write_subtasks"]
@@ -23,7 +24,15 @@ def write_key_groups(page: Page, plan: RestorePlan) -> None:
     for max_parallelism in sorted(number for number in known if number is not None):
         page.line()
         fitting = [parallelism for parallelism in parallelisms if parallelism <= max_parallelism]
-        for line in key_group_bars(max_parallelism, fitting, width=page.width, pen=page.pen):
+        others = [
+            (f"ranges of {operator.uid}", operator.assignment.ranges())
+            for operator in plan.operators
+            if operator.max_parallelism == max_parallelism
+            and isinstance(operator.assignment, RangeAssignment)
+        ]
+        for line in key_group_bars(
+            max_parallelism, fitting, width=page.width, pen=page.pen, others=others
+        ):
             page.line(line)
 
 
@@ -62,8 +71,15 @@ def write_subtasks(page: Page, operator: OperatorPlan) -> None:
     if len(summed) < len(subtasks):
         page.line(f"a line sums up to {max(map(len, summed))} subtasks; --output json has each")
     _write_extremes(page, subtasks)
-    if operator.read_amplification is not None:
-        changed = sum(subtask.changed_rows for subtask in subtasks)
+    if operator.read_amplification is None:
+        return
+    changed = sum(subtask.changed_rows for subtask in subtasks)
+    if not changed:
+        page.line(
+            f"of key groups of another number {operator.read_amplification:.2f} rows are read for "
+            "each that is kept"
+        )
+    else:
         page.line(
             f"{counted(changed, 'row')} of these {'is a change' if changed == 1 else 'are changes'}"
             f": {operator.read_amplification:.2f} rows are read for each of the base"

@@ -13,16 +13,19 @@ from statestore.errors import InvalidArgumentError, SettingsError
 from statestore.model.graph import JobGraph
 from statestore.model.sizes import bytes_of
 from statestore.model.target import AUTO
+from statestore.model.weights import Weight
 from statestore.settings import read_text
 
-__all__ = ["Bytes", "graph_of", "target_options"]
+__all__ = ["Bytes", "Parallelism", "graph_of", "target_options"]
 
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def target_options(function: F) -> F:
-    """Give a verb ``--parallelism``, ``--bytes-per-task`` and ``--graph``."""
+    """Give a verb ``--parallelism``, ``--bytes-per-task``, ``--graph``, ``--max-parallelism`` and
+    ``--balance``.
+    """
     for option in reversed(_options()):
         function = option(function)
     return function
@@ -45,7 +48,7 @@ def _options() -> list[Any]:
     return [
         click.option(
             "--parallelism",
-            type=_Parallelism(),
+            type=Parallelism(),
             metavar="N|auto",
             help="Subtasks to restore for; auto chooses by bytes. Default: as it was taken.",
         ),
@@ -60,13 +63,27 @@ def _options() -> list[Any]:
             metavar="FILE",
             help="The new job's graph, TOML: its operators find their state by operator id.",
         ),
+        click.option(
+            "--max-parallelism",
+            type=int,
+            metavar="N",
+            help="Read the stored key groups as N: a multiple of them, or a divisor.",
+        ),
+        click.option(
+            "--balance",
+            type=click.Choice([one.value for one in Weight]),
+            help="Cut key groups into ranges by this instead of by their number.",
+        ),
     ]
 
 
-class _Parallelism(click.ParamType[Any]):
+class Parallelism(click.ParamType[Any]):
+    """A number of subtasks, or ``auto``."""
+
     name = "parallelism"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> int | Literal["auto"]:
+        """Return it; a usage error when it is neither."""
         if value == AUTO:
             return AUTO
         if not re.fullmatch(r"-?[0-9]+", str(value)):

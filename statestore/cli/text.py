@@ -19,6 +19,7 @@ from statestore.cli.keeping import (
 )
 from statestore.cli.layers import held_text, layers_text, rows_text
 from statestore.cli.output import Page
+from statestore.cli.skews import write_skew
 from statestore.cli.soundness import write_proof, write_report
 from statestore.cli.subtasks import write_key_groups, write_subtasks
 from statestore.cli.tables import cell, table_of
@@ -175,6 +176,8 @@ def _(result: PlannedRestore, page: Page) -> None:
         page.line()
         page.line(f"operator {operator.uid} ({', '.join(operator.states)})", "bold")
         write_subtasks(page, operator)
+    for skew in result.skews:
+        write_skew(page, skew)
     for placement, operator in zip(result.placements, plan.operators, strict=False):
         page.line()
         total = sum(subtask.size_bytes for subtask in operator.subtasks)

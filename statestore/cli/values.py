@@ -15,6 +15,7 @@ from statestore.model.hold import Pin, Savepoint
 from statestore.model.host_placement import OperatorPlacement
 from statestore.model.manifest import KeyedEntry, Manifest
 from statestore.model.plan import RestorePlan
+from statestore.model.range_skew import RangeSkew
 from statestore.settings import Setting
 
 __all__ = [
@@ -87,11 +88,14 @@ class ShownGraph(Result):
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedRestore(Result):
-    """Who would read what, and if hosts were named, where."""
+    """Who would read what, and if hosts were named, where; with balanced ranges the skew of both
+    ways.
+    """
 
     store: str
     plan: RestorePlan
     placements: tuple[OperatorPlacement, ...] = ()
+    skews: tuple[RangeSkew, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

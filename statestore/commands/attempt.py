@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from statestore.catalog import Catalog
 from statestore.commands.history import History
@@ -10,6 +11,7 @@ from statestore.commands.measuring import Measuring
 from statestore.errors import ParallelismError
 from statestore.fence import Fence
 from statestore.model.acknowledgement import Attempted
+from statestore.model.balanced_ranges import RangeAssignment
 from statestore.model.compaction import CompactionRule
 from statestore.model.manifest import KeyedEntry, TableRef, Writer
 from statestore.model.operators import Operators
@@ -42,6 +44,7 @@ class Attempt:
     now_ms: int
     measuring: Measuring
     compaction: CompactionRule | None = None
+    ranges: Mapping[str, RangeAssignment] = field(default_factory=dict)
 
     def max_parallelism_of(self, uid: str, wanted: int | None) -> int | None:
         """Return what the caller asks for, or else the job's graph; None leaves it to the store.

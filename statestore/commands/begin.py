@@ -6,6 +6,7 @@ sees whatever a writer before it was still allowed to commit, or takes an id tha
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from statestore.commands.subtasks import KeyedWriter
 from statestore.errors import InvalidArgumentError
 from statestore.fence import Fence
 from statestore.model.acknowledgement import Acknowledgement, Attempted
+from statestore.model.balanced_ranges import RangeAssignment
 from statestore.model.claim import Claim
 from statestore.model.compaction import CompactionRule
 from statestore.model.document import document_bytes
@@ -89,6 +91,7 @@ def begin(
     token: str,
     measuring: Measuring,
     compaction: CompactionRule | None = None,
+    ranges: Mapping[str, RangeAssignment] | None = None,
     now_ms: int | None = None,
 ) -> CheckpointWriter:
     """Return the writer of the next checkpoint, or of ``checkpoint_id``.
@@ -130,6 +133,7 @@ def begin(
         now_ms=now_ms,
         measuring=measuring,
         compaction=compaction,
+        ranges=ranges or {},
     )
     return CheckpointWriter(attempt)
 

@@ -19,10 +19,17 @@ from statestore.commands.attempt import Attempt
 from statestore.commands.changes import ChangeWriter
 from statestore.commands.compaction import Compactions
 from statestore.commands.subtasks import Acknowledged
-from statestore.errors import CommitConflictError, InvalidArgumentError, StorageError
+from statestore.errors import (
+    CommitConflictError,
+    InvalidArgumentError,
+    ParallelismError,
+    StorageError,
+)
+from statestore.model.balanced_ranges import RangeAssignment
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
 from statestore.model.metrics import CheckpointMetrics
 from statestore.model.redistribution import RedistributionMode
+from statestore.model.state import KeyedState
 from statestore.table.fetching import Handle
 from statestore.table.reading import check_sizes
 
@@ -181,6 +188,7 @@ class Commit:
                 awaited.refuse_missing()
                 measuring.wrote(awaited.entry)
             self._refuse_unused()
+            self._refuse_mixed()
             self._take_compacted()
             with measuring.phase("check"):
                 self._attempt.fence.check()
@@ -224,6 +232,20 @@ class Commit:
                     ".changes(…) or .changes_against(…), or give its rows"
                 )
 
+    def _refuse_mixed(self) -> None:
+        """Refuse states of one operator with different numbers of key groups."""
+        known: dict[str, KeyedState] = {}
+        for entry in self._entries():
+            if not isinstance(entry, KeyedEntry):
+                continue
+            other = known.setdefault(entry.state.uid, entry.state)
+            if other.max_parallelism != entry.state.max_parallelism:
+                raise ParallelismError(
+                    f"{other} has max parallelism {other.max_parallelism} and {entry.state} has "
+                    f"{entry.state.max_parallelism}; an operator has one: write all of its keyed "
+                    "states with regroup=True and the new one"
+                )
+
     def _manifest(self) -> Manifest:
         attempt = self._attempt
         with attempt.measuring.phase("check"):
@@ -245,7 +267,23 @@ class Commit:
             keyed=tuple(entry for entry in published if isinstance(entry, KeyedEntry)),
             operator=tuple(entry for entry in published if isinstance(entry, OperatorEntry)),
             origin=self._origin,
+            ranges=self._ranges(),
         )
+
+    def _ranges(self) -> Mapping[str, RangeAssignment]:
+        """Return the ranges that are not Flink's; ParallelismError unless they fit their states."""
+        for entry in self._entries():
+            own = self._attempt.ranges.get(entry.state.uid)
+            if own is None or not isinstance(entry, KeyedEntry):
+                continue
+            parallelism = self._attempt.operators.parallelism_of(entry.state.uid)
+            if (own.max_parallelism, own.parallelism) != (entry.state.max_parallelism, parallelism):
+                raise ParallelismError(
+                    f"the ranges of operator {entry.state.uid!r} are {own.parallelism} of "
+                    f"{own.max_parallelism} key groups, and it has parallelism {parallelism} and "
+                    f"max parallelism {entry.state.max_parallelism}"
+                )
+        return self._attempt.ranges
 
     def _publish(self) -> Sequence[TableRef]:
         """Publish all tables, side by side: a table's commit is mostly waiting."""

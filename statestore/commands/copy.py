@@ -13,40 +13,27 @@ unless it was opened with Spark, which writes their Delta logs.
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
-from threading import Lock
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from statestore.catalog import Catalog
+from statestore.commands.copy_files import DataFile, FileCopy, Progress, data_files
 from statestore.commands.derive import Deriver
 from statestore.commands.history import History
 from statestore.errors import (
     CheckpointNotFoundError,
-    DamagedFileError,
     InvalidArgumentError,
     MalformedManifestError,
-    MissingFileError,
     ParallelismError,
     SchemaMismatchError,
-    StateStoreError,
     StoreNotFoundError,
 )
 from statestore.model.hold import Savepoint, check_savepoint_name, is_savepoint_name
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, TableRef
 from statestore.storage import Storage
-from statestore.storage.base import named
 
 __all__ = ["CopiedCheckpoint", "copy"]
-
-_CHUNK_BYTES = 2**20
-_COPIERS = 4
-_SYNC_FILES = 64
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,15 +60,6 @@ class CopiedCheckpoint:
     tables_without_log: int
 
 
-@dataclass(frozen=True)
-class _File:
-    """A data file: its name in both stores, and what it must be."""
-
-    name: str
-    size_bytes: int
-    sha256: str
-
-
 def copy(
     source: Catalog,
     checkpoint: int | str,
@@ -91,10 +69,12 @@ def copy(
     as_savepoint: str | None,
     dry_run: bool,
     progress: Progress,
+    linked: bool = False,
 ) -> CopiedCheckpoint:
     """Copy a checkpoint, and if it was named by a savepoint the savepoint; return what was done.
 
-    ``deriver`` makes the writer of the target. ``progress`` hears of bytes, and of how many. Raises
+    ``deriver`` makes the writer of the target. ``linked`` gives files a second name where it can,
+    instead of copying them. ``progress`` hears of bytes, and of how many. Raises
     CheckpointNotFoundError, InvalidArgumentError for the source itself, or a savepoint's name that
     the target has for another checkpoint, ParallelismError or SchemaMismatchError when the target
     has a state of that name with other keys, MissingFileError or DamagedFileError for a file of the
@@ -109,8 +89,9 @@ def copy(
     if name is not None:
         check_savepoint_name(name)
     manifest = source.load(checkpoint)
-    files = _files(manifest)
-    work = _Work(source.storage, target, progress, sum(file.size_bytes for file in files))
+    files = data_files(manifest)
+    total = sum(file.size_bytes for file in files)
+    work = FileCopy(source.storage, target, progress, total, linked=linked)
     making = _begun(target, deriver, dry_run)
     new_id = None if making is None else _first_copy(making.catalog, manifest)
     found = new_id is not None
@@ -161,8 +142,8 @@ def _without_log(manifest: Manifest, making: Deriver | None) -> int:
 def _make(
     deriver: Deriver,
     manifest: Manifest,
-    work: _Work,
-    files: tuple[_File, ...],
+    work: FileCopy,
+    files: tuple[DataFile, ...],
     savepoint: str | None,
 ) -> int:
     """Copy what the target lacks and commit; return the id of the new checkpoint."""
@@ -172,7 +153,7 @@ def _make(
         for entry in manifest.entries:
             writer.carry(_moved(entry, keeps_log=deriver.spark is not None))
         origin: dict[str, object] = {
-            "command": "copy",
+            "command": "fork" if work.linked else "copy",
             "store": manifest.store_id,
             "checkpoint": manifest.checkpoint_id,
             "created_at_ms": manifest.created_at_ms,
@@ -202,8 +183,9 @@ def _first_copy(target: Catalog, manifest: Manifest) -> int | None:
             origin = target.manifest(number).origin or {}
         except (CheckpointNotFoundError, MalformedManifestError):
             continue  # it was collected since it was listed, or says nothing any more
-        told = (origin.get("command"), origin.get("store"), origin.get("checkpoint"))
-        if told == ("copy", manifest.store_id, manifest.checkpoint_id):
+        told = (origin.get("store"), origin.get("checkpoint"))
+        brought = origin.get("command") in ("copy", "fork")
+        if brought and told == (manifest.store_id, manifest.checkpoint_id):
             return number
     return None
 
@@ -244,143 +226,3 @@ def _keep(target: Catalog, name: str, number: int) -> None:
     savepoint = Savepoint(name, number, time.time_ns() // 1_000_000)
     if number not in {s.checkpoint_id for s in target.holds.savepoints() if s.name == name}:
         target.holds.put_savepoint(savepoint, visible=lambda: target.check_visible(number))
-
-
-def _files(manifest: Manifest) -> tuple[_File, ...]:
-    found = {
-        f"{entry.table.path}/{handle.path}": (handle.size_bytes, handle.sha256)
-        for entry in manifest.parts
-        for handle in entry.handles
-    }
-    return tuple(_File(name, *facts) for name, facts in found.items())
-
-
-@dataclass
-class _Work:
-    """Files on their way from one storage to another, and how far they are."""
-
-    source: Storage
-    target: Storage
-    progress: Progress
-    total: int
-    copied_files: int = 0
-    copied_bytes: int = 0
-    _done: int = 0
-    _named: frozenset[str] | None = None
-    _lock: Lock = field(default_factory=Lock)
-
-    def refuse_named(self, target: Catalog) -> None:
-        """Learn which files the checkpoints of the target name: these are never replaced.
-
-        Where one cannot be read nobody knows, and none is.
-        """
-        numbers = {*target.checkpoint_ids(), *(s.checkpoint_id for s in target.holds.savepoints())}
-        try:
-            entries = [entry for number in numbers for entry in target.manifest(number).parts]
-        except MalformedManifestError:
-            self._named = None
-            return
-        self._named = frozenset(f"{e.table.path}/{h.path}" for e in entries for h in e.handles)
-
-    def look(self, files: tuple[_File, ...]) -> None:
-        """Count what would be copied; of a file that is there only its length is looked at."""
-        for file in files:
-            if self._length(file) != file.size_bytes:
-                self.copied_files += 1
-                self.copied_bytes += file.size_bytes
-
-    def copy(self, files: tuple[_File, ...]) -> None:
-        """Copy what the target lacks, some files side by side, and make it durable."""
-        self.progress(0, self.total)
-        with ThreadPoolExecutor(max_workers=_COPIERS) as pool:
-            under_way = [pool.submit(self._copy, file) for file in files]
-            try:
-                self.copied_files = sum(one.result() for one in under_way)
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
-        # Those that were there may be of a copy that was killed before it made them durable.
-        names = [file.name for file in files]
-        for start in range(0, len(names), _SYNC_FILES):
-            self.target.sync(names[start : start + _SYNC_FILES])
-
-    def _copy(self, file: _File) -> bool:
-        """Copy a file unless the target has it; return whether it was copied."""
-        length = self._length(file)
-        if length is not None:
-            if length == file.size_bytes and self._sha256(file.name) == file.sha256:
-                self._advance(file.size_bytes)
-                return False
-            if self._named is None or file.name in self._named:
-                raise DamagedFileError(
-                    f"{self.target.url}/{file.name} is not the file of that name in "
-                    f"{self.source.url}, and a checkpoint of {self.target.url} names it, or "
-                    "one whose manifest cannot be read; verify both, and copy to another store"
-                )
-            self.target.delete(file.name)
-        try:
-            self._write(file)
-        except BaseException:
-            # An object store shows what was written until then, as soon as the file is closed.
-            with suppress(StateStoreError):
-                self.target.delete(file.name)
-            raise
-        return True
-
-    def _write(self, file: _File) -> None:
-        """Stream a file to the target; DamagedFileError unless what was read is what it must be."""
-        sha256, size = hashlib.sha256(), 0
-        chunks = self._chunks(file.name)
-        chunk = next(chunks, b"")  # what the source lacks is found before a file is begun
-        with (
-            named("write", f"{self.target.url}/{file.name}"),
-            closing(self.target.open_write(file.name)) as out,
-        ):
-            while chunk:
-                out.write(chunk)
-                sha256.update(chunk)
-                size += len(chunk)
-                self._advance(len(chunk), copied=True)
-                chunk = next(chunks, b"")
-        if (size, sha256.hexdigest()) != (file.size_bytes, file.sha256):
-            raise DamagedFileError(
-                f"{self.source.url}/{file.name} holds other bytes than were written: {size} of "
-                f"SHA-256 {sha256.hexdigest()[:16]}…, the manifest says {file.size_bytes} of "
-                f"{file.sha256[:16]}…; copy another checkpoint, or salvage this one"
-            )
-
-    def _chunks(self, name: str) -> Iterator[bytes]:
-        try:
-            with (
-                named("read", f"{self.source.url}/{name}"),
-                closing(self.source.open_read(name)) as file,
-            ):
-                while chunk := file.read(_CHUNK_BYTES):
-                    yield chunk
-        except FileNotFoundError as error:
-            raise MissingFileError(
-                f"{self.source.url}/{name} is missing, and the manifest names it; copy another "
-                "checkpoint, or salvage this one"
-            ) from error
-
-    def _length(self, file: _File) -> int | None:
-        try:
-            return self.target.size(file.name)
-        except FileNotFoundError:
-            return None
-
-    def _sha256(self, name: str) -> str:
-        sha256 = hashlib.sha256()
-        with (
-            named("read", f"{self.target.url}/{name}"),
-            closing(self.target.open_read(name)) as file,
-        ):
-            while chunk := file.read(_CHUNK_BYTES):
-                sha256.update(chunk)
-        return sha256.hexdigest()
-
-    def _advance(self, count: int, *, copied: bool = False) -> None:
-        with self._lock:
-            self._done += count
-            self.copied_bytes += count if copied else 0
-            self.progress(self._done, self.total)

@@ -77,6 +77,7 @@ class Deriver:
             release=self.release,
             token=uuid.uuid4().hex,
             measuring=Measuring(self.listeners),
+            ranges=manifest.ranges,
         )
 
 

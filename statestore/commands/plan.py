@@ -6,6 +6,7 @@ from collections.abc import Container
 from dataclasses import replace
 
 from statestore.errors import InvalidArgumentError, StateNotFoundError
+from statestore.model.balanced_ranges import RangeAssignment
 from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry
 from statestore.model.plan import OperatorPlan, RestorePlan, plan_restore, redistribution_of
 from statestore.model.target import RestoreTarget, plan_target
@@ -48,7 +49,10 @@ def selected(
     planned = whole.operator(uid)
     part = select(manifest, planned.stored_uid, name)
     wanted = {planned.stored_uid: len(planned.subtasks)}
-    (operator,) = plan_restore(part, wanted, local=local).operators
+    own = planned.assignment
+    ranges = {planned.stored_uid: own} if isinstance(own, RangeAssignment) else None
+    most = planned.max_parallelism if part.keyed else None
+    (operator,) = plan_restore(part, wanted, most, ranges=ranges, local=local).operators
     if name is not None and part.operator:
         # Who gets a remainder depends on all states of the operator, so the whole of it is dealt.
         operator = _dealt(manifest, operator, name)

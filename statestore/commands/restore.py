@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from statestore.catalog import Catalog
 from statestore.commands.listening import CheckpointRestored, Listeners
-from statestore.errors import InvalidArgumentError, StateStoreError
+from statestore.errors import InvalidArgumentError, ParallelismError, StateStoreError
+from statestore.model.balanced_ranges import Assignment, RangeAssignment
 from statestore.model.digest import combine
 from statestore.model.handles import KeyedStateHandle
 from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
@@ -23,20 +24,25 @@ from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry
 from statestore.model.matching import Matching
 from statestore.model.plan import RestorePlan, redistribution_of
 from statestore.model.proof import RowSet
-from statestore.model.reads import assignment_of, reads_of
+from statestore.model.reads import StateReads, reads_within
 from statestore.model.redistribution import Run
 from statestore.model.target import RestoreTarget, plan_target
 from statestore.storage import CachedStorage
+from statestore.table.arrow import as_table
 from statestore.table.digest import rows_digest
 from statestore.table.elements import read_elements
 from statestore.table.engines import spark_module
-from statestore.table.expiry import clock_ms, hides
+from statestore.table.expiry import clock_ms, hides, unexpired
+from statestore.table.key_rows import WantedKeys, rows_of_keys
+from statestore.table.lazy import LazySubtask
 from statestore.table.lookup import rows_of_key
 from statestore.table.merge import record_batch_reader
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+LAZY_BYTES = 256 * 2**20
 
 __all__ = ["RestoredCheckpoint", "RestoredKeyedState", "RestoredOperatorState", "restore"]
 
@@ -111,6 +117,14 @@ class RestoredCheckpoint:
         """Which operator of the job graph found which state; None without a graph."""
         return self.plan.matching
 
+    @property
+    def ranges(self) -> dict[str, RangeAssignment]:
+        """Who owns which key groups, of operators whose ranges are not Flink's even ones; what
+        ``store.snapshot(ranges=…)`` takes, so that the next restore finds them.
+        """
+        known = {plan.stored_uid: plan.assignment for plan in self.plan.operators}
+        return {uid: own for uid, own in known.items() if isinstance(own, RangeAssignment)}
+
     def parallelism_of(self, uid: str) -> int:
         """Return the parallelism of an operator; errors as those of :meth:`keyed`."""
         return len(self.plan.operator(uid).subtasks)
@@ -121,7 +135,8 @@ class RestoredCheckpoint:
         With a job graph ``uid`` is an operator of it: its uid, or its name if it has none.
         """
         entry = self.manifest.keyed_entry(self.plan.operator(uid).stored_uid, name)
-        assignment = assignment_of(entry, self.parallelism_of(uid))
+        assignment = self.plan.operator(uid).assignment
+        assert assignment is not None  # its operator has this keyed state
         return RestoredKeyedState(
             self._catalog,
             self._spark,
@@ -147,7 +162,7 @@ class RestoredKeyedState:
         catalog: Catalog,
         spark: Any,
         entry: KeyedEntry,
-        assignment: KeyGroupAssignment,
+        assignment: Assignment,
         *,
         verify: bool = False,
         now_ms: int | None = None,
@@ -179,7 +194,8 @@ class RestoredKeyedState:
         return RowSet(rows, digest)
 
     def subtask(self, subtask: int) -> pa.RecordBatchReader:
-        """Return one subtask's rows, ``key_group`` first, in order of key group.
+        """Return one subtask's rows, ``key_group`` first, in order of key group; with another max
+        parallelism than the stored one, in order of the stored key group.
 
         Needs no Spark and no JVM; at most one Parquet row group is in memory, of a state with
         changes the key groups at hand. Reading raises MissingFileError or DamagedFileError naming
@@ -196,15 +212,13 @@ class RestoredKeyedState:
         Raises InvalidArgumentError when the store was opened without a Spark session.
         """
         spark = self._session()
-        per_subtask = [reads_of(self.entry, groups) for groups in self.assignment.ranges()]
-        # Copies are read through a local cache alone: without one their host is no better.
-        cached = isinstance(self._catalog.storage, CachedStorage)
+        per_subtask = self._per_subtask()
         frame: DataFrame = spark_module("spark_scan").dataframe(
             spark,
             self._catalog.storage,
             self.entry,
             per_subtask,
-            hosts=preferred_hosts(self._files(), self.assignment) if cached else (),
+            hosts=self._hosts(),
             verify=self._verify,
             now_ms=self.now_ms,
         )
@@ -217,6 +231,41 @@ class RestoredKeyedState:
                 "or read a subtask without Spark: .subtask(0)"
             )
         return self._spark
+
+    def key_groups(self, key_groups: KeyGroupRange) -> pa.RecordBatchReader:
+        """Return the rows of some key groups, whoever owns them; else as :meth:`subtask`.
+
+        ParallelismError when there are not so many.
+        """
+        if key_groups.last >= self.assignment.max_parallelism:
+            raise ParallelismError(
+                f"{self.entry.state} has key groups 0..{self.assignment.max_parallelism - 1}, not "
+                f"{key_groups}"
+            )
+        return self._reader(key_groups)
+
+    def keys(self, keys: Any) -> pa.Table:
+        """Return the rows of many keys, ``key_group`` first: a table, a frame that speaks Arrow or
+        dictionaries with the key columns. No Spark; only files with key groups of theirs are read.
+
+        Raises InvalidArgumentError when the columns are no key of the state.
+        """
+        wanted = WantedKeys.of(as_table(keys), self.entry.state)
+        every = KeyGroupRange(0, self.assignment.max_parallelism - 1)
+        rows = rows_of_keys(self._catalog.storage, self.entry, self._reads(every), wanted)
+        return unexpired(rows, self.entry.state, self.now_ms)
+
+    def lazy(self, subtask: int, *, limit_bytes: int = LAZY_BYTES) -> LazySubtask:
+        """Return a subtask whose key groups are read when a key of theirs is asked for."""
+        return LazySubtask(
+            self._catalog.storage,
+            self.entry,
+            self.assignment.range_of(subtask),
+            self.assignment.max_parallelism,
+            limit_bytes=limit_bytes,
+            verify=self._verify,
+            now_ms=self.now_ms,
+        )
 
     def rows_of(
         self, keys: pa.Table, *, cache_bytes: int = 0, spark: SparkSession | None = None
@@ -233,7 +282,7 @@ class RestoredKeyedState:
             spark or self._session(),
             self._catalog.storage,
             self.entry,
-            [reads_of(self.entry, groups) for groups in self.assignment.ranges()],
+            self._per_subtask(),
             keys,
             cache_bytes=cache_bytes,
             verify=self._verify,
@@ -251,6 +300,21 @@ class RestoredKeyedState:
             self._catalog.storage, self.entry, key, verify=self._verify, now_ms=self.now_ms
         )
 
+    def _hosts(self) -> tuple[str, ...]:
+        """Return where each subtask's copies lie. They are read through a local cache alone:
+        without one their host is no better.
+        """
+        cached = isinstance(self._catalog.storage, CachedStorage)
+        if not cached or not isinstance(self.assignment, KeyGroupAssignment):
+            return ()
+        return preferred_hosts(self._files(), self.assignment)
+
+    def _reads(self, key_groups: KeyGroupRange) -> StateReads:
+        return reads_within(self.entry, key_groups, self.assignment.max_parallelism)
+
+    def _per_subtask(self) -> list[StateReads]:
+        return [self._reads(groups) for groups in self.assignment.ranges()]
+
     def _files(self) -> tuple[KeyedStateHandle, ...]:
         return tuple(handle for part in self.entry.parts for handle in part.handles)
 
@@ -258,7 +322,7 @@ class RestoredKeyedState:
         return record_batch_reader(
             self._catalog.storage,
             self.entry,
-            reads_of(self.entry, key_groups),
+            self._reads(key_groups),
             verify=verify or self._verify,
             now_ms=self.now_ms,
         )

@@ -53,22 +53,22 @@ class CheckpointWriter(Commit):
         renamed: Mapping[str, str] | None = None,
         dropped: Columns = (),
         ttl: TimeToLive | str | None = None,
+        regroup: bool = False,
     ) -> Any:
         """Write a keyed state: one row per key and namespace unless ``kind`` says otherwise.
 
         ``rows`` is a Spark DataFrame, an Arrow table, a frame that speaks Arrow, or a list of
         dictionaries. Max parallelism is fixed for the life of the operator's state: by default it
         is what the job's graph says, else what the operator was stored with, else Flink's default
-        for this parallelism. ``layout`` is ``partitioned`` (a file per key group), ``ranged`` (few
-        files, each with a range of key groups) or ``auto``, which takes ranged files for fewer than
-        2,048 rows a key group; by default what the store was opened with. It may be another one at
-        every checkpoint. ``placed`` says that Spark partition i of a DataFrame holds subtask i's
-        rows and no others, as a restore at this parallelism left them: then nothing is shuffled,
-        and a row that lies elsewhere is refused. Value columns may be new, left out or of a wider
-        type than before; ``renamed={"old": "new"}`` names a column that has another name now, and
-        ``dropped`` those that none of the new ones replaces. ``ttl``, how long rows live, is kept
-        until another one or ``"off"`` is given; to turn it on, rows may come without its column,
-        and get the checkpoint's clock. Returns a KeyedEntry.
+        for this parallelism; ``regroup`` lets it be another one. ``layout`` is ``partitioned`` (a
+        file per key group), ``ranged`` (few files, each with a range of key groups) or ``auto``
+        (ranged below 2,048 rows a key group); by default what the store was opened with. ``placed``
+        says that Spark partition i of a DataFrame holds subtask i's rows, as a restore at this
+        parallelism left them: nothing is shuffled, and a row that lies elsewhere is refused. Value
+        columns may be new, left out or of a wider type than before; ``renamed={"old": "new"}``
+        names a column that has another name now, ``dropped`` those that none replaces. ``ttl``, how
+        long rows live, is kept until another one or ``"off"`` is given; to turn it on, rows may
+        come without its column, and get the checkpoint's clock. Returns a KeyedEntry.
 
         With a ``pyarrow.Schema`` for ``rows`` nothing is written here: returned is a KeyedWriter,
         whose ``subtask(i).write(table)`` writes the rows of subtask i in any process, and each
@@ -91,6 +91,7 @@ class CheckpointWriter(Commit):
             layout=layout or self._attempt.parquet.layout,
             renamed=renamed or {},
             dropped=_names(dropped),
+            regroup=regroup,
             ttl=ttl,
         )
         return self._changes_of(request) if rows is None else self._full(rows, request, placed)

@@ -62,6 +62,7 @@ class KeyedRequest:
     rows: int | None = None
     renamed: Mapping[str, str] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
+    regroup: bool = False
     ttl: TtlAsked = None
 
 
@@ -204,7 +205,9 @@ def _max_parallelism(
     """
     uid, asked = request.uid, request.max_parallelism
     siblings = (entry.state.max_parallelism for entry in so_far if entry.state.uid == uid)
-    known = next(siblings, None) or history.max_parallelism(uid)
+    known = next(siblings, None)
+    if known is None and not request.regroup:
+        known = history.max_parallelism(uid)
     try:
         if known is None and asked is None:
             return default_max_parallelism(parallelism)
@@ -242,7 +245,13 @@ def _as_stored(state: KeyedState, stored: KeyedState, request: KeyedRequest) -> 
         renamed=request.renamed,
         dropped=request.dropped,
     )
-    return replace(stored, schema=columns, layout=state.layout, ttl=state.ttl)
+    return replace(
+        stored,
+        schema=columns,
+        max_parallelism=state.max_parallelism,
+        layout=state.layout,
+        ttl=state.ttl,
+    )
 
 
 def _text(value: str | tuple[str, ...]) -> str:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
 from statestore.errors import StateNotFoundError
+from statestore.model.balanced_ranges import RangeAssignment
 from statestore.model.digest import combine
 from statestore.model.graph import JobGraph
 from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
@@ -166,6 +167,7 @@ class Manifest:
     ``graph`` is the graph of the job that wrote it, if that was given; an operator then had the
     parallelism of its node. ``origin`` is what a command that made the checkpoint of another one
     says about it (docs/FORMAT.md): plain JSON values, ``command`` and ``checkpoint`` among them.
+    ``ranges`` has the operators whose subtasks did not own Flink's even ranges of key groups.
     ``metrics`` is what it cost; None where the release that wrote it did not measure.
     """
 
@@ -179,6 +181,7 @@ class Manifest:
     operator: tuple[OperatorEntry, ...]
     graph: JobGraph | None = None
     origin: Mapping[str, Any] | None = None
+    ranges: Mapping[str, RangeAssignment] = field(default_factory=dict)
     metrics: CheckpointMetrics | None = None
 
     def __post_init__(self) -> None:

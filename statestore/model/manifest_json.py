@@ -12,7 +12,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from statestore.errors import CorruptionError, StateStoreError
+from statestore.errors import CorruptionError, ParallelismError, StateStoreError
+from statestore.model.balanced_ranges import RangeAssignment
 from statestore.model.digest import digest_text
 from statestore.model.document import Node, document_bytes, parse_document
 from statestore.model.files_json import columns, files_json, keyed_files_json, keyed_handles
@@ -68,6 +69,8 @@ def manifest_to_json(manifest: Manifest) -> bytes:
     }
     if manifest.graph is not None:
         document["graph"] = graph_to_json(manifest.graph)
+    if manifest.ranges:
+        document["ranges"] = {uid: own.stops for uid, own in sorted(manifest.ranges.items())}
     if manifest.origin is not None:
         document["origin"] = manifest.origin
     if manifest.metrics is not None:
@@ -88,7 +91,8 @@ def manifest_from_json(raw: bytes, *, name: str) -> Manifest:
     operators = list(root.at("operators").items())
     if not 0 < root.at("parallelism").number() <= MAX_PARALLELISM:
         raise root.at("parallelism").fail(f"it is not in 1..{MAX_PARALLELISM}")
-    graph, origin, metrics = (root.maybe(name) for name in ("graph", "origin", "metrics"))
+    names = ("graph", "origin", "metrics", "ranges")
+    graph, origin, metrics, ranges = (root.maybe(name) for name in names)
     manifest = Manifest(
         store_id=root.at("store_id").text(),
         checkpoint_id=root.at("checkpoint_id").number(),
@@ -100,12 +104,21 @@ def manifest_from_json(raw: bytes, *, name: str) -> Manifest:
         operator=tuple(_each(operators, "operator", partial(_built, _operator_entry))),
         graph=graph_from_json(graph) if graph else None,
         origin=origin.object() if origin else None,
+        ranges=_ranges(ranges) if ranges else {},
         metrics=metrics_from_json(metrics) if metrics else None,
     )
     for entry in manifest.operator:
         subtasks = manifest.operators.parallelism_of(entry.state.uid)
         _check_counts(root.at("operators"), entry, subtasks)
     return manifest
+
+
+def _ranges(node: Node) -> dict[str, RangeAssignment]:
+    """Return who owned which key groups, by operator."""
+    try:
+        return {uid: RangeAssignment(node.at(uid).numbers()) for uid in node.object()}
+    except ParallelismError as error:
+        raise node.fail(str(error)) from error
 
 
 def _writer(node: Node) -> Writer:

@@ -14,19 +14,21 @@ from itertools import chain
 from typing import NamedTuple
 
 from statestore.errors import StateNotFoundError
+from statestore.model.balanced_ranges import Assignment, RangeAssignment, balanced
 from statestore.model.byte_ranges import KeyGroupDecision
 from statestore.model.handles import KeyedStateHandle
-from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
+from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
 from statestore.model.matching import Matching
 from statestore.model.operators import label_of
-from statestore.model.reads import assignment_of, handles_of, reads_of
+from statestore.model.reads import assignment_of, handles_of, reads_of, reads_within
 from statestore.model.redistribution import (
     RedistributionMode,
     RedistributionPlan,
     check_parallelism,
     plan_redistribution,
 )
+from statestore.model.weights import Weight, weights_of
 
 __all__ = [
     "OperatorPlan",
@@ -72,6 +74,8 @@ class OperatorPlan:
     states: tuple[str, ...]
     subtasks: tuple[SubtaskPlan, ...]
     stored_uid: str
+    base_rows: int = 0
+    assignment: Assignment | None = None
 
     @property
     def largest(self) -> SubtaskPlan:
@@ -80,8 +84,10 @@ class OperatorPlan:
 
     @property
     def read_amplification(self) -> float | None:
-        """Rows read for each row of the bases, None when there are no changes to read."""
-        return _amplification(self.subtasks)
+        """Rows read for each row of the bases, None when it is one: no changes, and no other max
+        parallelism than the stored one.
+        """
+        return _amplification(self.subtasks, self.base_rows)
 
 
 @dataclass(frozen=True)
@@ -143,8 +149,9 @@ class RestorePlan:
 
     @property
     def read_amplification(self) -> float | None:
-        """Rows read for each row of the bases, None when there are no changes to read."""
-        return _amplification([one for plan in self.operators for one in plan.subtasks])
+        """That of all operators together, as :attr:`OperatorPlan.read_amplification`."""
+        subtasks = [one for plan in self.operators for one in plan.subtasks]
+        return _amplification(subtasks, sum(plan.base_rows for plan in self.operators))
 
     def __str__(self) -> str:
         """Return a table, one line per operator and subtask."""
@@ -160,10 +167,9 @@ class RestorePlan:
         return "\n".join(lines)
 
 
-def _amplification(subtasks: Sequence[SubtaskPlan]) -> float | None:
+def _amplification(subtasks: Sequence[SubtaskPlan], base_rows: int) -> float | None:
     rows = sum(subtask.rows for subtask in subtasks)
-    changed = sum(subtask.changed_rows for subtask in subtasks)
-    return rows / max(rows - changed, 1) if changed else None
+    return rows / base_rows if base_rows and rows != base_rows else None
 
 
 def _line(plan: SubtaskPlan) -> str:
@@ -180,14 +186,17 @@ def plan_restore(
     parallelism: int | Mapping[str, int],
     max_parallelism: int | None = None,
     *,
+    balance: Weight | None = None,
+    ranges: Mapping[str, RangeAssignment] | None = None,
     local: Container[str] = frozenset(),
 ) -> RestorePlan:
     """Return the plan of restoring a checkpoint at ``parallelism``, one for all operators or each.
 
     Operators that a mapping does not name are left out. ``local`` holds the names of the files of
     which this host has a copy. Raises ParallelismError, naming the operator, when parallelism is
-    out of bounds or above the stored max parallelism, or when ``max_parallelism`` is given and
-    differs from the stored one.
+    out of bounds or above the max parallelism, or when ``max_parallelism`` is given and is neither
+    a multiple nor a divisor of the stored one. With ``balance`` the key groups of each operator are
+    cut by their weight, and those of operators in ``ranges`` as it says.
     """
     wanted = (
         parallelism
@@ -195,7 +204,13 @@ def plan_restore(
         else dict.fromkeys(manifest.uids, check_parallelism(parallelism))
     )
     plans = tuple(
-        _plan_operator(manifest, uid, check_parallelism(wanted[uid]), max_parallelism, local)
+        _plan_operator(
+            manifest,
+            uid,
+            _assignment(manifest, uid, wanted[uid], max_parallelism, balance, ranges or {}),
+            check_parallelism(wanted[uid]),
+            local,
+        )
         for uid in manifest.uids
         if uid in wanted
     )
@@ -218,18 +233,34 @@ def redistribution_of(manifest: Manifest, uid: str, parallelism: int) -> Redistr
     return plan_redistribution(old, parallelism)
 
 
-def _plan_operator(
+def _assignment(
     manifest: Manifest,
     uid: str,
     parallelism: int,
     max_parallelism: int | None,
+    balance: Weight | None,
+    ranges: Mapping[str, RangeAssignment],
+) -> Assignment | None:
+    """Return who owns which key groups of an operator, None without keyed state."""
+    keyed = [entry for entry in manifest.keyed if entry.state.uid == uid]
+    if not keyed:
+        return None
+    even: Assignment = assignment_of(keyed[0], parallelism, max_parallelism)
+    if balance is not None:
+        return balanced(weights_of(keyed, balance), parallelism)
+    stored = ranges.get(uid)
+    return even if stored is None or stored.parallelism != parallelism else stored
+
+
+def _plan_operator(
+    manifest: Manifest,
+    uid: str,
+    assignment: Assignment | None,
+    parallelism: int,
     local: Container[str],
 ) -> OperatorPlan:
     keyed = [entry for entry in manifest.keyed if entry.state.uid == uid]
     operator = [entry for entry in manifest.operator if entry.state.uid == uid]
-    assignment = None
-    for entry in keyed:
-        assignment = assignment_of(entry, parallelism, max_parallelism)
     dealt = redistribution_of(manifest, uid, parallelism) if operator else None
     of_operator = tuple(_operator_reads(operator))  # every subtask reads the same of these
     subtasks = tuple(
@@ -239,11 +270,14 @@ def _plan_operator(
     entries: list[Entry] = [*keyed, *operator]
     names = tuple(entry.state.name for entry in entries)
     most = assignment.max_parallelism if assignment else None
-    return OperatorPlan(uid, most, names, subtasks, stored_uid=uid)
+    rows = sum(handle.rows for entry in keyed for handle in entry.handles)
+    return OperatorPlan(
+        uid, most, names, subtasks, stored_uid=uid, base_rows=rows, assignment=assignment
+    )
 
 
 @lru_cache(maxsize=8)
-def _ranges_of(assignment: KeyGroupAssignment) -> tuple[KeyGroupRange, ...]:
+def _ranges_of(assignment: Assignment) -> tuple[KeyGroupRange, ...]:
     """The ranges of all subtasks: most operators of a job have the same."""
     return assignment.ranges()
 
@@ -251,7 +285,7 @@ def _ranges_of(assignment: KeyGroupAssignment) -> tuple[KeyGroupRange, ...]:
 def _plan_subtask(
     keyed: list[KeyedEntry],
     of_operator: tuple[_Read, ...],
-    assignment: KeyGroupAssignment | None,
+    assignment: Assignment | None,
     subtask: int,
     dealt: RedistributionPlan | None,
     local: Container[str],
@@ -259,7 +293,8 @@ def _plan_subtask(
     key_groups = _ranges_of(assignment)[subtask] if assignment else None
     rows = changed_rows = size_bytes = files = requests = local_bytes = 0
     # One pass, and no sum per number: a job may have a hundred states and a thousand subtasks.
-    for read in chain(_keyed_reads(keyed, key_groups), of_operator):
+    most = assignment.max_parallelism if assignment else 0
+    for read in chain(_keyed_reads(keyed, key_groups, most), of_operator):
         rows += read.rows
         changed_rows += read.changed_rows
         size_bytes += read.size_bytes
@@ -289,10 +324,15 @@ class _Read(NamedTuple):
     changed_rows: int = 0
 
 
-def _keyed_reads(keyed: list[KeyedEntry], key_groups: KeyGroupRange | None) -> Iterator[_Read]:
+def _keyed_reads(
+    keyed: list[KeyedEntry], key_groups: KeyGroupRange | None, max_parallelism: int
+) -> Iterator[_Read]:
     if key_groups is None:
         return
     for entry in keyed:
+        if entry.state.max_parallelism != max_parallelism:
+            yield from _rescaled_reads(entry, key_groups, max_parallelism)
+            continue
         for layer in reads_of(entry, key_groups).layers if entry.layers else ():
             for part in layer.slices:
                 read = _read_of(layer.entry, part.handle, part.rows)
@@ -303,6 +343,19 @@ def _keyed_reads(keyed: list[KeyedEntry], key_groups: KeyGroupRange | None) -> I
             if not rows:
                 continue
             yield _read_of(entry, handle, rows)
+
+
+def _rescaled_reads(
+    entry: KeyedEntry, key_groups: KeyGroupRange, max_parallelism: int
+) -> Iterator[_Read]:
+    """Yield the reads of key groups of another max parallelism: more rows than are kept."""
+    reads = reads_within(entry, key_groups, max_parallelism)
+    for part in reads.base:
+        yield _read_of(entry, part.handle, part.rows)
+    for layer in reads.layers:
+        for part in layer.slices:
+            read = _read_of(layer.entry, part.handle, part.rows)
+            yield read._replace(changed_rows=part.rows)
 
 
 def _read_of(entry: KeyedEntry, handle: KeyedStateHandle, rows: int) -> _Read:

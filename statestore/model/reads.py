@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 
+from statestore.model.ceiling import ceiling_of
 from statestore.model.handles import KeyedStateHandle, KeyedStateSlice, assign
 from statestore.model.keygroups import (
     KeyGroupAssignment,
@@ -14,12 +15,14 @@ from statestore.model.keygroups import (
 from statestore.model.manifest import KeyedEntry, Layer
 
 __all__ = [
+    "KeptGroups",
     "LayerReads",
     "Slices",
     "StateReads",
     "assignment_of",
     "handles_of",
     "reads_of",
+    "reads_within",
     "slices_of",
 ]
 
@@ -37,11 +40,24 @@ class LayerReads:
 
 
 @dataclass(frozen=True)
+class KeptGroups:
+    """Key groups of another max parallelism than the stored one: of the rows that are read, those
+    in ``own`` are kept, and get their key group among ``max_parallelism``.
+    """
+
+    own: KeyGroupRange
+    max_parallelism: int
+
+
+@dataclass(frozen=True)
 class StateReads:
-    """What a subtask reads of a state: slices of its base, and of its layers, oldest first."""
+    """What a subtask reads of a state: slices of its base, and of its layers, oldest first, and
+    which of their rows it keeps, None for all.
+    """
 
     base: Slices
     layers: tuple[LayerReads, ...] = ()
+    kept: KeptGroups | None = None
 
     @property
     def slices(self) -> Slices:
@@ -52,12 +68,15 @@ class StateReads:
 def assignment_of(
     entry: KeyedEntry, parallelism: int, max_parallelism: int | None = None
 ) -> KeyGroupAssignment:
-    """Return who owns which key groups of a stored state; ParallelismError names the operator."""
+    """Return who owns which key groups of a stored state, or of as many as are asked for: a
+    multiple of the stored ones, or a divisor. ParallelismError names the operator.
+    """
     try:
-        effective = effective_max_parallelism(
-            entry.state.max_parallelism, parallelism, max_parallelism
-        )
-        return KeyGroupAssignment(max_parallelism=effective, parallelism=parallelism)
+        stored = entry.state.max_parallelism
+        if max_parallelism is None:
+            max_parallelism = effective_max_parallelism(stored, parallelism, None)
+        ceiling_of(stored, max_parallelism)
+        return KeyGroupAssignment(max_parallelism=max_parallelism, parallelism=parallelism)
     except ValueError as error:
         error.add_note(f"while planning {entry.state}")
         raise
@@ -87,11 +106,45 @@ def reads_of(entry: KeyedEntry, key_groups: KeyGroupRange) -> StateReads:
     return StateReads(slices_of(entry, key_groups), used)
 
 
-def _layer_reads(layer: Layer, key_groups: KeyGroupRange) -> LayerReads:
+def reads_within(entry: KeyedEntry, key_groups: KeyGroupRange, max_parallelism: int) -> StateReads:
+    """Return what the owner of ``key_groups``, of ``max_parallelism``, reads; else as
+    :func:`reads_of`.
+
+    Of another max parallelism than the stored one that is the stored key groups in which its rows
+    lie, and of a file of several what lies between them too, so that it is opened once.
+    """
+    ceiling = ceiling_of(entry.state.max_parallelism, max_parallelism)
+    if ceiling is None:
+        return reads_of(entry, key_groups)
+    spans = ceiling.stored_groups(key_groups)
+    layers = (_layer_reads(layer, *spans) for layer in entry.layers)
+    return StateReads(
+        _once([part for span in spans for part in slices_of(entry, span)]),
+        tuple(layer for layer in layers if layer.slices),
+        KeptGroups(key_groups, max_parallelism),
+    )
+
+
+def _once(slices: list[KeyedStateSlice]) -> Slices:
+    """Return slices of which each file has one, from its first to its last key group."""
+    found: dict[str, KeyedStateSlice] = {}
+    for part in slices:
+        before = found.get(part.handle.path)
+        if before is not None:
+            hull = KeyGroupRange(before.key_groups.first, part.key_groups.last)
+            cut = part.handle.cut(hull)
+            assert cut is not None  # it meets what it was cut from
+            part = cut
+        found[part.handle.path] = part
+    return tuple(found.values())
+
+
+def _layer_reads(layer: Layer, *spans: KeyGroupRange) -> LayerReads:
     """Return the reads of a layer: what lies between two live ranges is read too, so that a file is
     opened once.
     """
-    common = [one for one in (own.intersect(key_groups) for own in layer.live) if one is not None]
+    pairs = ((own, span) for own in layer.live for span in spans)
+    common = [one for one in (own.intersect(span) for own, span in pairs) if one is not None]
     if not common:
         return LayerReads(layer.entry, (), ())
     hull = KeyGroupRange(common[0].first, common[-1].last)

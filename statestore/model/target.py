@@ -15,6 +15,7 @@ from statestore.model.operators import label_of
 from statestore.model.parallelism import BYTES_PER_TASK
 from statestore.model.plan import ParallelismChoice, RestorePlan, plan_restore
 from statestore.model.sizes import bytes_of
+from statestore.model.weights import Weight, weights_of
 
 __all__ = ["AUTO", "RestoreTarget", "matching_of", "plan_target"]
 
@@ -28,7 +29,8 @@ class RestoreTarget:
     ``parallelism`` None is as the checkpoint was taken, ``"auto"`` chooses it so that a subtask
     gets about ``bytes_per_task`` bytes of keyed state (None: Flink's 16 MiB). A graph brings the
     parallelism of each operator with it, and stored state that no operator of it claims is refused
-    unless ``allow_non_restored_state``. Raises InvalidArgumentError for what does not go together.
+    unless ``allow_non_restored_state``. ``balance`` cuts key groups into ranges by their bytes or
+    rows instead of by their number. Raises InvalidArgumentError for what does not go together.
     """
 
     parallelism: int | Literal["auto"] | None = None
@@ -36,9 +38,17 @@ class RestoreTarget:
     bytes_per_task: int | None = None
     graph: JobGraph | None = None
     allow_non_restored_state: bool = False
+    balance: Weight | str | None = None
 
     def __post_init__(self) -> None:
         """Refuse two answers to one question."""
+        if self.balance is not None:
+            Weight(self.balance)
+            if self.graph is not None or self.max_parallelism is not None:
+                raise InvalidArgumentError(
+                    "balance cuts the stored key groups for one parallelism; give no job graph and "
+                    "no max_parallelism with it"
+                )
         if isinstance(self.parallelism, str) and self.parallelism != AUTO:
             raise InvalidArgumentError(
                 f"parallelism is a number or {AUTO!r}, not {self.parallelism!r}"
@@ -88,7 +98,16 @@ def plan_target(
         parallelism = {uid: known.parallelism_of(uid) for uid in manifest.uids}
     else:
         parallelism = target.parallelism
-    plan = plan_restore(manifest, parallelism, target.max_parallelism, local=local)
+    balance = None if target.balance is None else Weight(target.balance)
+    as_taken = target.parallelism != AUTO and balance is None and target.max_parallelism is None
+    plan = plan_restore(
+        manifest,
+        parallelism,
+        target.max_parallelism,
+        balance=balance,
+        ranges=manifest.ranges if as_taken else None,
+        local=local,
+    )
     if target.parallelism is None:
         plan = replace(plan, parallelism=manifest.parallelism)
     return replace(plan, choices=choices)
@@ -109,19 +128,8 @@ def choices_of(manifest: Manifest, bytes_per_task: int) -> tuple[ParallelismChoi
 
 
 def _decide(entries: list[KeyedEntry], bytes_per_task: int, limit: int) -> KeyGroupDecision:
-    """Decide from the bytes of each key group, all states of the operator together, with the
-    changes that count.
-    """
-    sizes = [0] * entries[0].state.max_parallelism
-    for entry in entries:
-        for handle in entry.handles:
-            for group, size in handle.group_bytes():
-                sizes[group] += size
-        for layer in entry.layers:
-            live = {group for one in layer.live for group in one}
-            for handle in layer.entry.handles:
-                for group, size in handle.group_bytes():
-                    sizes[group] += size if group in live else 0
+    """Decide from the bytes of each key group, all states of the operator together."""
+    sizes = weights_of(entries)
     return decide_for_key_groups(sizes, bytes_per_task=bytes_per_task, max_parallelism=limit)
 
 

@@ -25,6 +25,7 @@ from statestore.table.types import arrow_schema, schema_of_arrow, table_of_dicts
 
 __all__ = [
     "as_table",
+    "by_key_group",
     "is_schema",
     "key_types",
     "on_driver",
@@ -189,11 +190,12 @@ def _runs(
         if ends[first] < ends[stop]:
             rows = pa.concat_tables([block.cut(first, stop) for block in blocks])
             alone = stop == first + 1 or len(blocks) == 1
-            yield rows if alone else _by_key_group(rows.combine_chunks())
+            yield rows if alone else by_key_group(rows.combine_chunks())
         first = stop
 
 
-def _by_key_group(rows: pa.Table) -> pa.Table:
+def by_key_group(rows: pa.Table) -> pa.Table:
+    """Return rows in order of key group, those of one in their order."""
     groups = np.asarray(rows.column(KEY_GROUP))
     if (groups[:-1] <= groups[1:]).all():
         return rows
@@ -218,7 +220,7 @@ class _Block:
             key_types=state.key_types,
         )
         counts = np.bincount(groups, minlength=state.max_parallelism)
-        rows = _by_key_group(rows.add_column(0, KEY_GROUP, pa.array(groups)))
+        rows = by_key_group(rows.add_column(0, KEY_GROUP, pa.array(groups)))
         return cls(rows, np.concatenate(([0], np.cumsum(counts))))
 
     def cut(self, first: int, stop: int) -> pa.Table:

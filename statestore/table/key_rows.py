@@ -20,6 +20,7 @@ from statestore.model.manifest import KeyedEntry
 from statestore.model.reads import StateReads
 from statestore.model.state import KeyedState
 from statestore.storage import Storage
+from statestore.table.ceiling import kept_rows
 from statestore.table.digest import row_hashes
 from statestore.table.hashing import key_groups
 from statestore.table.matching import found
@@ -27,7 +28,7 @@ from statestore.table.merge import live_rows_of, merged_rows
 from statestore.table.scan import read_slices, restored_schema
 from statestore.table.types import arrow_schema
 
-__all__ = ["RowCache", "WantedKeys", "rows_of_keys"]
+__all__ = ["Indexed", "RowCache", "WantedKeys", "rows_of_keys"]
 
 U64Array = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.intp]
@@ -125,7 +126,7 @@ class RowCache:
                 if held.used < self._lookups - _STALE:
                     self._size -= self._held.pop(name).indexed.size
 
-    def find(self, part: KeyedStateSlice) -> _Indexed | None:
+    def find(self, part: KeyedStateSlice) -> Indexed | None:
         """Return a slice if it is held."""
         with self._lock:
             held = self._held.get(_name(part))
@@ -138,7 +139,7 @@ class RowCache:
         """Return whether there may be room for a slice."""
         return part.size_bytes * _SMALL <= self._limit - self._size
 
-    def put(self, part: KeyedStateSlice, indexed: _Indexed) -> None:
+    def put(self, part: KeyedStateSlice, indexed: Indexed) -> None:
         """Hold a slice if there is room."""
         with self._lock:
             if _name(part) not in self._held and self._size + indexed.size <= self._limit:
@@ -147,7 +148,7 @@ class RowCache:
 
 
 @dataclass(frozen=True)
-class _Indexed:
+class Indexed:
     """Rows with the hashes of their keys, in order, and the places of these."""
 
     rows: pa.Table
@@ -155,13 +156,15 @@ class _Indexed:
     order: npt.NDArray[np.uint32]
 
     @classmethod
-    def of(cls, rows: pa.Table, state: KeyedState) -> _Indexed:
+    def of(cls, rows: pa.Table, state: KeyedState) -> Indexed:
+        """Return rows with their index."""
         hashes = _hashes(rows.select(state.key))
         order = np.argsort(hashes).astype(np.uint32)
         return cls(rows, hashes[order], order)
 
     @property
     def size(self) -> int:
+        """Bytes in memory."""
         return int(self.rows.nbytes + self.hashes.nbytes + self.order.nbytes)
 
     def like(self, wanted: U64Array) -> pa.Table:
@@ -176,7 +179,7 @@ class _Indexed:
 
 @dataclass
 class _Held:
-    indexed: _Indexed
+    indexed: Indexed
     used: int
 
 
@@ -209,7 +212,7 @@ class _Search:
                 read_slices(self.storage, entry, [part], verify=self.verify),
                 restored_schema(entry.state.schema),
             )
-            held = _Indexed.of(rows.combine_chunks(), self.state)
+            held = Indexed.of(rows.combine_chunks(), self.state)
             cache.put(part, held)
         return held.like(hashes)
 
@@ -243,7 +246,7 @@ def rows_of_keys(
     layers = [
         live_rows_of(search.rows_in(layer.entry, layer.slices), layer) for layer in reads.layers
     ]
-    return merged_rows(base, layers, entry.state)
+    return kept_rows(merged_rows(base, layers, entry.state), entry.state, reads.kept)
 
 
 def _name(part: KeyedStateSlice) -> tuple[str, int, int, int]:

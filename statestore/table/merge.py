@@ -20,13 +20,21 @@ from statestore.model.paths import KEY_GROUP
 from statestore.model.reads import LayerReads, StateReads
 from statestore.model.state import KeyedState
 from statestore.storage import Storage
+from statestore.table.ceiling import kept_rows
 from statestore.table.changes import stored_again
 from statestore.table.expiry import unexpired
 from statestore.table.matching import found
 from statestore.table.runs import in_order, runs_of
 from statestore.table.scan import read_slices, restored_schema
 
-__all__ = ["live_rows_of", "merged_changes", "merged_rows", "read_reads", "record_batch_reader"]
+__all__ = [
+    "live_rows_of",
+    "merged_changes",
+    "merged_rows",
+    "read_reads",
+    "record_batch_reader",
+    "side_by_side",
+]
 
 Flags = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.intp]
@@ -61,7 +69,7 @@ def read_reads(
     MissingFileError or DamagedFileError, naming file, state and operator.
     """
     for batch in _all_rows(storage, entry, reads, verify):
-        yield unexpired(batch, entry.state, now_ms)
+        yield kept_rows(unexpired(batch, entry.state, now_ms), entry.state, reads.kept)
 
 
 def _all_rows(
@@ -149,8 +157,9 @@ class _Stream:
         return taken
 
 
-def _side_by_side(streams: Sequence[_Stream]) -> Iterator[list[pa.Table | None]]:
-    """Yield what each stream has of the next key groups, None where it has none."""
+def side_by_side(runs: Iterable[Iterator[pa.Table]]) -> Iterator[list[pa.Table | None]]:
+    """Yield what each of some runs of whole key groups has of the next ones, None for nothing."""
+    streams = [_Stream(each) for each in runs]
     while lasts := [stream.last for stream in streams if stream.last is not None]:
         yield [stream.take(min(lasts)) for stream in streams]
 
@@ -161,7 +170,7 @@ def _brought_together(
     """Yield the changes of some layers, oldest first, as those of one: so that the base, with its
     many runs, meets few.
     """
-    for parts in _side_by_side([_Stream(layer) for layer in layers]):
+    for parts in side_by_side(layers):
         yield _newest([part for part in parts if part is not None], state).combine_chunks()
 
 
@@ -169,7 +178,7 @@ def _merged(
     base: Iterator[pa.Table], changes: Iterator[pa.Table], state: KeyedState
 ) -> Iterator[pa.Table]:
     """Yield the rows of a state, as restored."""
-    for rows, over in _side_by_side([_Stream(base), _Stream(changes)]):
+    for rows, over in side_by_side([base, changes]):
         if over is None:
             assert rows is not None
             yield rows

@@ -95,8 +95,9 @@ def damaged(filled: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run the command in an empty directory, without settings from outside."""
+    """Run the command in an empty directory, without settings or rates from outside."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", f"{tmp_path}-cache")
     for variable in (CONFIG_VARIABLE, *ENVIRONMENT.values()):
         monkeypatch.delenv(variable, raising=False)
 

@@ -47,8 +47,8 @@ def every_error(kind: type[StateStoreError] = StateStoreError) -> Iterator[type[
 
 def test_the_verbs() -> None:
     wanted = (
-        "compact config copy decide demo diff edit expire gc get list pin plan purge query "
-        "restore salvage savepoint show unpin verify watch"
+        "as-of compact config copy decide demo diff edit expire fork gc get heavy history list pin "
+        "plan purge query rekey restore salvage savepoint show unpin verify watch"
     )
     assert wanted.split() == VERBS
 
@@ -131,7 +131,7 @@ def test_every_error_leaves_with_its_code(
     ("arguments", "code", "message"),
     [
         (["lst"], 2, "no command 'lst'; did you mean 'list'?\nTry: statestore --help"),
-        (["xyz"], 2, "no command 'xyz'; there is compact, config, copy, decide, "),
+        (["xyz"], 2, "no command 'xyz'; there is as-of, compact, config, copy, "),
         (["list"], 2, "no store is named: give --store URL, or set STATESTORE_URI\nTry: "),
         (["list", "--sture", "x"], 2, "no such option '--sture'"),
         (["list", "x", "--store", "fraud"], 2, "got unexpected extra argument (x)\nTry: "),

@@ -157,12 +157,14 @@ def test_a_parallelism_above_the_stored_max_names_the_operator() -> None:
     assert caught.value.__notes__ == ["while planning state 'keyed' of operator 'u'"]
 
 
-def test_another_max_parallelism_is_refused() -> None:
-    """I3: the stored one, spelled out or not, is the only one."""
+def test_another_max_parallelism_is_a_multiple_or_a_divisor() -> None:
+    """I3: any other would need the rows to be rewritten, and the message says how."""
     stored = manifest(keyed((handle(0),), 8))
     assert plan_restore(stored, 2, 8) == plan_restore(stored, 2)
-    for other in (7, 16, 128):
-        with pytest.raises(ParallelismError, match=f"max parallelism 8 but {other}"):
+    for other in (1, 2, 4, 16, 24, 32768):
+        assert plan_restore(stored, 1, other).operators[0].max_parallelism == other
+    for other in (3, 7, 12, 100):
+        with pytest.raises(ParallelismError, match=f"parallelism {other} cannot be read from the"):
             plan_restore(stored, 2, other)
 
 

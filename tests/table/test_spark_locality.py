@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from statestore import StateStore
 from statestore.commands.restore import RestoredKeyedState
+from statestore.model.keygroups import KeyGroupAssignment
 from statestore.model.locality import preferred_hosts, previous_allocations
 from statestore.model.placement import place_subtasks
 from statestore.table import spark_locality
@@ -129,6 +130,7 @@ def test_each_partition_asks_for_the_host_of_its_slot(
     """Exactly ``parallelism`` partitions, and no exchange."""
     state = restored(folder, spark, parallelism, *hosts)
     frame = state.dataframe()
+    assert isinstance(state.assignment, KeyGroupAssignment)
     offered = previous_allocations(state.entry.handles, state.assignment)
     placed = place_subtasks(state.assignment, offered.previous, offered.slots)
     wanted = preferred_hosts(state.entry.handles, state.assignment)

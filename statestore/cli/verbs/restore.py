@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +17,7 @@ from statestore.cli.invocation import (
     state_options,
 )
 from statestore.cli.output import progress_bar
+from statestore.cli.rates import Rate, keep_rate
 from statestore.cli.targets import graph_of, target_options
 from statestore.cli.values import PlannedRestore, Restored
 from statestore.table.export import EXPORT_FORMATS
@@ -30,13 +33,16 @@ __all__ = ["restore_checkpoint"]
         "What was written: states, rows, bytes and files, and per state the rows and digest of "
         "each subtask, which sum to the stored ones. The rows of subtask 3 are in "
         "DIR/<operator>/<state>/subtask=00003/part-0.parquet. DIR must be empty or new, and "
-        "after an error it is empty. Needs no Spark. With --dry-run: the plan, and nothing is"
+        "after an error it is empty. Needs no Spark. The rate is kept in the user's cache folder, "
+        "for plan --compare. With --dry-run: the plan, and nothing is"
         " written."
     ),
     examples=(
         "statestore restore --parallelism 7 --to ./restored --store ./fraud",
         "statestore restore 1 --to ./one --operator totals-by-user --format jsonl --store ./fraud",
         "statestore restore --parallelism auto --bytes-per-task 256MiB --dry-run --store ./fraud",
+        "statestore restore --max-parallelism 16 --operator totals-by-shop --to up --store ./fraud",
+        "statestore restore --parallelism 3 --balance bytes --to ./balanced --store ./fraud",
         "statestore restore --graph new-job.toml --to ./new --store ./fraud",
     ),
 )
@@ -61,6 +67,8 @@ def restore_checkpoint(
     parallelism: int | Literal["auto"] | None,
     bytes_per_task: int | None,
     graph: str | None,
+    max_parallelism: int | None,
+    balance: str | None,
     allow_non_restored_state: bool,
     directory: str | None,
     form: str,
@@ -76,12 +84,16 @@ def restore_checkpoint(
         "parallelism": parallelism,
         "bytes_per_task": bytes_per_task,
         "graph": graph_of(graph),
+        "max_parallelism": max_parallelism,
+        "balance": balance,
     }
+    plan = store.plan(uid=uid, name=name, **target)
     if dry_run:
-        return PlannedRestore(store=store.url, plan=store.plan(uid=uid, name=name, **target))
+        return PlannedRestore(store=store.url, plan=plan)
     if directory is None:
         raise click.UsageError("no directory is named: give --to DIR, or --dry-run")
     settings = invocation.settings
+    began = time.monotonic()
     with progress_bar("restoring") as progress:
         exported = store.restore_to(
             Path(directory),
@@ -98,4 +110,7 @@ def restore_checkpoint(
             verify=verify,
             **target,
         )
+    seconds = time.monotonic() - began
+    store_id = store.manifest(checkpoint).store_id
+    keep_rate(os.environ, store_id, Rate(plan.size_bytes, seconds, time.time_ns() // 1_000_000))
     return Restored(store=store.url, exported=exported)

@@ -1,0 +1,309 @@
+"""Rekey: the keyed states of an operator over other key groups, as a new checkpoint.
+
+Any other max parallelism, another hash scheme, or for a single state another key, made of columns
+that it has. Each row is read once; the digest of all rows is the same before and after, because it
+does not depend on which of their columns are the key. With a working folder a run that was ended
+goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from statestore.commands.derive import Deriver, refuse_older
+from statestore.commands.edit import carry_others
+from statestore.commands.rekey_plan import (
+    RekeyRequest,
+    chosen,
+    graph_wanted,
+    refuse_mixed,
+    state_wanted,
+)
+from statestore.commands.snapshot import CheckpointWriter
+from statestore.errors import CorruptionError, InvalidArgumentError
+from statestore.model.document import Node
+from statestore.model.manifest import KeyedEntry, Manifest
+from statestore.model.manifest_json import keyed_from_json, keyed_to_json
+from statestore.model.state import KeyedState
+from statestore.storage import Storage
+from statestore.table.keyed import KeyedTarget
+from statestore.table.reading import check_sizes
+from statestore.table.respread import Spread, spread, write_range
+
+__all__ = ["RekeyReport", "RekeyRequest", "RekeyedState", "rekey"]
+
+Progress = Callable[[int, int], None]
+_JOB, _SPREAD, _WRITTEN = "rekey.json", "spread.json", "written.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RekeyedState:
+    """A state before and after. ``digest`` is that of its rows, which did not change; it, ``files``
+    and ``size_bytes`` are None in a dry run, where ``rows`` are those in files, changes with them.
+    """
+
+    state: str
+    rows: int
+    digest: int | None
+    key_before: tuple[str, ...]
+    key: tuple[str, ...]
+    max_parallelism_before: int
+    max_parallelism: int
+    hash_scheme_before: str
+    hash_scheme: str
+    files: int | None
+    size_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RekeyReport:
+    """What was done, or with ``dry_run`` would be: the checkpoint that it was done to, the new one
+    (None in a dry run), and the states. ``read_bytes`` are those of the files that were read.
+    """
+
+    store: str
+    dry_run: bool
+    checkpoint_id: int
+    new_checkpoint_id: int | None
+    uid: str
+    read_bytes: int
+    states: tuple[RekeyedState, ...]
+
+
+def rekey(
+    deriver: Deriver,
+    wanted: RekeyRequest,
+    *,
+    checkpoint: int | str,
+    work: Path | None,
+    dry_run: bool,
+    progress: Progress,
+) -> RekeyReport:
+    """Make a new checkpoint with an operator's states over other key groups.
+
+    ``work`` is an empty folder, or that of a run of the same that was ended; by default a temporary
+    one, from which nothing goes on, and then a run that fails leaves no file in the store.
+    ``progress`` hears of rows read and written, of twice as many. A dry run reads no rows. Raises
+    CheckpointNotFoundError, StateNotFoundError, InvalidArgumentError, UnsupportedTypeError,
+    ParallelismError, NullKeyError or DuplicateKeyError for what the new key makes of the rows,
+    CorruptionError, CommitConflictError or StorageError. Nothing is visible of a run that fails.
+    """
+    manifest = deriver.catalog.load(checkpoint)
+    entries = chosen(manifest, wanted)
+    states = [state_wanted(manifest, entry, wanted) for entry in entries]
+    refuse_mixed(manifest, entries, states)
+    ranges = {uid: own for uid, own in manifest.ranges.items() if uid != wanted.uid}
+    like = replace(manifest, graph=graph_wanted(manifest, states[0]), ranges=ranges)
+    done: list[KeyedEntry] = []
+    new_id = None
+    if not dry_run:
+        with ExitStack() as stack:
+            kept = work is not None
+            if work is None:
+                folder = tempfile.TemporaryDirectory(prefix="statestore-rekey-")
+                work = Path(stack.enter_context(folder))
+            _claim(work, _job(manifest, wanted, entries))
+            with deriver.begin(like) as writer:
+                refuse_older(deriver.catalog, checkpoint, manifest)
+                counter = _Counter(2 * sum(entry.rows for entry in entries), progress)
+                for place, (entry, state) in enumerate(zip(entries, states, strict=True)):
+                    own = work / str(place)
+                    done.append(_Run(deriver, writer, entry, state, own, counter, kept).finish())
+                writer.carry_written(done, [name for entry in done for name in _names(entry)])
+                carry_others(writer, manifest, {(e.state.uid, e.state.name) for e in done})
+                writer.say_origin(_origin(manifest, wanted, done))
+            _clear(work)
+        new_id = writer.id
+    after = done or [KeyedEntry(state, entries[0].table, ()) for state in states]
+    return RekeyReport(
+        store=deriver.catalog.storage.url,
+        dry_run=dry_run,
+        checkpoint_id=manifest.checkpoint_id,
+        new_checkpoint_id=new_id,
+        uid=wanted.uid,
+        read_bytes=sum(entry.size_bytes for entry in entries),
+        states=tuple(_reported(a, b, dry_run) for a, b in zip(entries, after, strict=True)),
+    )
+
+
+@dataclass
+class _Counter:
+    total: int
+    progress: Progress
+    done: int = 0
+
+    def add(self, rows: int) -> None:
+        self.done += rows
+        self.progress(min(self.done, self.total), self.total)
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One state under way: what of it is in the working folder is not done again."""
+
+    deriver: Deriver
+    writer: CheckpointWriter
+    entry: KeyedEntry
+    state: KeyedState
+    work: Path
+    counter: _Counter
+    kept: bool
+
+    def finish(self) -> KeyedEntry:
+        """Return the state with its new files; CorruptionError unless its rows are the same."""
+        self.work.mkdir(exist_ok=True)
+        spilled = self._spilled()
+        known = self._known()
+        for place in range(len(known), spilled.ranges):
+            handles = write_range(self.work, place, self.state, self._target())
+            known.append(replace(self._empty(), handles=handles))
+            if not self.kept:  # nobody can go on from here, so an error deletes what was written
+                self.writer.carry_written((), _names(known[-1]))
+            _put(self.work / _WRITTEN, [keyed_to_json(one) for one in known])
+            self.counter.add(known[-1].rows)
+        handles = tuple(handle for one in known for handle in one.handles)
+        done = replace(self._empty(), handles=handles)
+        self._prove(spilled, done)
+        return done
+
+    def _prove(self, spilled: Spread, done: KeyedEntry) -> None:
+        """Refuse rows that are not those that were stored; with changes that is known of what was
+        read, because what they leave is.
+        """
+        sets = [(spilled.rows, spilled.digest), (done.rows, done.digest)]
+        if not self.entry.layers:
+            sets.insert(0, (self.entry.rows, self.entry.digest))
+        if len(set(sets)) > 1:
+            told = ", then ".join(f"{rows} rows with digest {digest:016x}" for rows, digest in sets)
+            raise CorruptionError(
+                f"{self.state} has stored, read and written rows that are not the same: {told}; "
+                "nothing was committed. Verify the checkpoint, and give an empty working folder"
+            )
+
+    def _empty(self) -> KeyedEntry:
+        return KeyedEntry(self.state, replace(self.entry.table, version=None), ())
+
+    def _target(self) -> KeyedTarget:
+        storage, options = self.deriver.catalog.storage, self.deriver.parquet
+        number, _ = self.writer.planned
+        return KeyedTarget(storage, self.entry.table.path, number, self.state, options)
+
+    def _spilled(self) -> Spread:
+        known = self.work / _SPREAD
+        if known.exists():
+            self.counter.add(self.entry.rows)
+            return Spread(**json.loads(known.read_text()))
+        storage = self.deriver.catalog.storage
+        found = spread(storage, self.entry, self.state, self.work, self.counter.add)
+        _put(known, vars(found))
+        return found
+
+    def _known(self) -> list[KeyedEntry]:
+        """Return the ranges that were written before, as far as their files are still there."""
+        path = self.work / _WRITTEN
+        if not path.exists():
+            return []
+        node = Node(json.loads(path.read_text()), "$", str(path))
+        known: list[KeyedEntry] = []
+        for item in node.items():
+            one = keyed_from_json(item, self.state.uid)
+            if not _are_there(self.deriver.catalog.storage, one):
+                break
+            known.append(one)
+            self.counter.add(one.rows)
+        return known
+
+
+def _are_there(storage: Storage, entry: KeyedEntry) -> bool:
+    try:
+        check_sizes(storage, [entry])
+    except CorruptionError:
+        return False
+    return True
+
+
+def _job(manifest: Manifest, wanted: RekeyRequest, entries: Sequence[KeyedEntry]) -> dict[str, Any]:
+    files = [[handle.sha256 for part in e.parts for handle in part.handles] for e in entries]
+    return {
+        "store_id": manifest.store_id,
+        "checkpoint": manifest.checkpoint_id,
+        "wanted": [
+            wanted.uid,
+            wanted.name,
+            wanted.max_parallelism,
+            None if wanted.key is None else list(wanted.key),
+            wanted.hash_scheme,
+        ],
+        "files": files,
+    }
+
+
+def _claim(work: Path, job: dict[str, Any]) -> None:
+    """Say what the folder is for; refuse one that is for anything else."""
+    work.mkdir(parents=True, exist_ok=True)
+    path = work / _JOB
+    if path.exists():
+        if json.loads(path.read_text()) != job:
+            raise InvalidArgumentError(
+                f"{work} is the working folder of another rekey; give an empty folder"
+            )
+    elif any(work.iterdir()):
+        raise InvalidArgumentError(f"{work} is not empty; give an empty working folder")
+    else:
+        _put(path, job)
+
+
+def _clear(work: Path) -> None:
+    for path in sorted(work.rglob("*"), reverse=True):
+        path.rmdir() if path.is_dir() else path.unlink()
+
+
+def _put(path: Path, content: Any) -> None:
+    """Write a file whole or not at all."""
+    beside = path.with_suffix(".new")
+    beside.write_text(json.dumps(content))
+    beside.replace(path)
+
+
+def _origin(manifest: Manifest, wanted: RekeyRequest, done: Sequence[KeyedEntry]) -> dict[str, Any]:
+    return {
+        "command": "rekey",
+        "checkpoint": manifest.checkpoint_id,
+        "operator": wanted.uid,
+        "states": [
+            {
+                "state": entry.state.name,
+                "key": entry.state.key,
+                "max_parallelism": entry.state.max_parallelism,
+                "hash_scheme": entry.state.hash_scheme,
+            }
+            for entry in done
+        ],
+    }
+
+
+def _names(entry: KeyedEntry) -> list[str]:
+    return [f"{entry.table.path}/{handle.path}" for handle in entry.handles]
+
+
+def _reported(before: KeyedEntry, after: KeyedEntry, dry_run: bool) -> RekeyedState:
+    old, new = before.state, after.state
+    return RekeyedState(
+        state=new.name,
+        rows=before.rows if dry_run else after.rows,
+        digest=None if dry_run else after.digest,
+        key_before=old.key,
+        key=new.key,
+        max_parallelism_before=old.max_parallelism,
+        max_parallelism=new.max_parallelism,
+        hash_scheme_before=old.hash_scheme,
+        hash_scheme=new.hash_scheme,
+        files=None if dry_run else len(after.handles),
+        size_bytes=None if dry_run else after.size_bytes,
+    )

@@ -1,0 +1,167 @@
+"""What a rekey makes of an operator's keyed states and of the job's graph, before a row is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from statestore.errors import (
+    InvalidArgumentError,
+    ParallelismError,
+    StateNotFoundError,
+    UnsupportedTypeError,
+)
+from statestore.model.chaining import job_vertices
+from statestore.model.graph import JobGraph
+from statestore.model.keygroups import effective_max_parallelism
+from statestore.model.keyhash import HASH_SCHEMES
+from statestore.model.manifest import KeyedEntry, Manifest
+from statestore.model.operator_id import operator_ids
+from statestore.model.operators import label_of
+from statestore.model.state import KeyedState
+from statestore.table.arrow import key_types
+from statestore.table.types import arrow_schema
+
+__all__ = ["RekeyRequest", "chosen", "graph_wanted", "refuse_mixed", "state_wanted"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RekeyRequest:
+    """What the states of operator ``uid`` get; None leaves it as it is. ``key`` needs ``name``."""
+
+    uid: str
+    name: str | None = None
+    max_parallelism: int | None = None
+    key: tuple[str, ...] | None = None
+    hash_scheme: str | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse no change at all, and a key for states that are not named."""
+        if (self.max_parallelism, self.key, self.hash_scheme) == (None, None, None):
+            raise InvalidArgumentError(
+                "give what is to change: max_parallelism, key or hash_scheme"
+            )
+        if self.key is not None and self.name is None:
+            raise InvalidArgumentError(
+                f"another key is one state's: give the name of the state of operator {self.uid!r}"
+            )
+        if self.hash_scheme is not None and self.hash_scheme not in HASH_SCHEMES:
+            raise InvalidArgumentError(
+                f"no hash scheme {self.hash_scheme!r}; there is {', '.join(HASH_SCHEMES)}"
+            )
+
+
+def chosen(manifest: Manifest, wanted: RekeyRequest) -> list[KeyedEntry]:
+    """Return the keyed states that are meant; StateNotFoundError names those that there are."""
+    if wanted.name is not None:
+        return [manifest.keyed_entry(wanted.uid, wanted.name)]
+    entries = [entry for entry in manifest.keyed if entry.state.uid == wanted.uid]
+    if not entries:
+        known = ", ".join(sorted({repr(entry.state.uid) for entry in manifest.keyed})) or "none"
+        raise StateNotFoundError(
+            f"checkpoint {manifest.checkpoint_id} has no keyed state of operator {wanted.uid!r}; "
+            f"operators with keyed state are {known}"
+        )
+    return entries
+
+
+def state_wanted(manifest: Manifest, entry: KeyedEntry, wanted: RekeyRequest) -> KeyedState:
+    """Return the state as it will be: the new key first, what was key and is none a value.
+
+    Raises InvalidArgumentError, UnsupportedTypeError or ParallelismError when it cannot be.
+    """
+    old = entry.state
+    key = old.key if wanted.key is None else wanted.key
+    for name in key:
+        if name not in old.schema.names:
+            raise InvalidArgumentError(
+                f"{old} has no column {name!r} to be its key; it has ({old.schema})"
+            )
+    first = (*key, *old.namespace, *old.entry)
+    rest = [name for name in old.schema.names if name not in first]
+    scheme = old.hash_scheme if wanted.hash_scheme is None else wanted.hash_scheme
+    return replace(
+        old,
+        schema=old.schema.select((*dict.fromkeys(first), *rest)),
+        key=key,
+        key_types=_key_types(old, key, scheme),
+        hash_scheme=scheme,
+        max_parallelism=_max_parallelism(manifest, old, wanted.max_parallelism),
+    )
+
+
+def _key_types(old: KeyedState, key: tuple[str, ...], scheme: str) -> tuple[str, ...]:
+    """Return the types that are hashed: of a column that was key in the same scheme, the stored
+    one, which may be another than its column's.
+    """
+    known = dict(zip(old.key, old.key_types, strict=True)) if scheme == old.hash_scheme else {}
+    rows = arrow_schema(old.schema.select(tuple(dict.fromkeys(key)))).empty_table()
+    try:
+        new = key_types(rows, key, scheme)
+    except UnsupportedTypeError as error:
+        error.add_note(f"while rekeying {old} by ({', '.join(key)})")
+        raise
+    return tuple(known.get(name, kind) for name, kind in zip(key, new, strict=True))
+
+
+def _max_parallelism(manifest: Manifest, old: KeyedState, wanted: int | None) -> int:
+    if wanted is None:
+        return old.max_parallelism
+    try:
+        parallelism = manifest.operators.parallelism_of(old.uid)
+        return effective_max_parallelism(None, parallelism, wanted)
+    except ParallelismError as error:
+        error.add_note(
+            f"checkpoint {manifest.checkpoint_id} has operator {old.uid!r} at parallelism "
+            f"{manifest.operators.parallelism_of(old.uid)}; the new one has it at that too"
+        )
+        raise
+
+
+def refuse_mixed(
+    manifest: Manifest, entries: Sequence[KeyedEntry], states: Sequence[KeyedState]
+) -> None:
+    """Refuse to leave states of the operator behind with another number of key groups, with
+    InvalidArgumentError.
+    """
+    chosen = {entry.state.name for entry in entries}
+    for entry in manifest.keyed:
+        other = entry.state
+        if other.uid != states[0].uid or other.name in chosen:
+            continue
+        if other.max_parallelism != states[0].max_parallelism:
+            raise InvalidArgumentError(
+                f"{other} has max parallelism {other.max_parallelism}, and an operator has one: "
+                "leave the name out to rekey all of its states"
+            )
+
+
+def graph_wanted(manifest: Manifest, state: KeyedState) -> JobGraph | None:
+    """Return the job's graph with the state's max parallelism, where it gave the operator another.
+
+    The operators of a chain have one max parallelism, so all of its chain get it. Raises
+    InvalidArgumentError when another one of the chain has keyed state, which would not have it.
+    """
+    graph, most = manifest.graph, state.max_parallelism
+    if graph is None or manifest.operators.max_parallelism_of(state.uid) in (None, most):
+        return graph
+    own = next(node.name for node in graph.nodes if label_of(node) == state.uid)
+    vertices = job_vertices(graph, operator_ids(graph))
+    chain = next(vertex.nodes for vertex in vertices if own in vertex.nodes)
+    stateful = {entry.state.uid for entry in manifest.keyed}
+    for node in graph.nodes:
+        if node.name in chain and node.name != own and label_of(node) in stateful:
+            raise InvalidArgumentError(
+                f"operators {state.uid!r} and {label_of(node)!r} run in one chain, which has one "
+                "max parallelism, and both have keyed state; break the chain in the job's graph "
+                "and take a snapshot first"
+            )
+    return replace(
+        graph,
+        nodes=tuple(
+            replace(node, max_parallelism=most)
+            if node.name in chain and node.max_parallelism is not None
+            else node
+            for node in graph.nodes
+        ),
+    )

@@ -1,0 +1,213 @@
+"""What ``plan`` says before anything is done: balance, another max parallelism, comparisons; and
+``heavy``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from statestore import StateStore
+from statestore.cli.rates import MOST_STORES, Rate, keep_rate, kept_rate, rates_file
+from statestore.model.comparison import Prices
+
+Run = Callable[..., Result]
+PRICES = Path(__file__).parent.parent.parent / "conf" / "prices.toml"
+
+
+def document(done: Result) -> dict:  # type: ignore[type-arg]
+    assert (done.exit_code, done.stderr) == (0, "")
+    found: dict = json.loads(done.stdout)  # type: ignore[type-arg]
+    return found
+
+
+def test_balance_shows_both_ways(run: Run, fraud: Path) -> None:
+    given = ("plan", "--parallelism", "5", "--balance", "rows", "--store", fraud)
+    done = run(*given)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "operator totals-by-user: ranges by number of key groups, and by rows" in done.stdout
+    assert re.search(r"^ +4 +\d+ +█.* +\d+ +█", done.stdout, re.MULTILINE)
+    skews = {one["uid"]: one for one in document(run(*given, "--output", "json"))["skew"]}
+    assert sorted(skews) == ["totals-by-card", "totals-by-shop", "totals-by-user"]
+    store = StateStore.open(str(fraud))
+    for known in store.skew(parallelism=5, by="rows"):
+        found = skews[known.uid]
+        assert found["even"] == list(known.even)
+        assert found["balanced"] == list(known.balanced)
+        assert found["largest_balanced"] == max(known.balanced) <= found["largest_even"]
+    largest = skews["totals-by-user"]["largest_even"]
+    assert re.search(rf"^largest: {largest} even, \d\.\d\d times the mean; ", done.stdout, re.M)
+
+
+def test_balanced_ranges_are_drawn(run: Run, fraud: Path) -> None:
+    done = run("plan", "--parallelism", "2", "--balance", "rows", "--store", fraud)
+    assert re.search(r"^ranges of totals-by-user +\[.*0–\d+ .*\]\[.*–127 .*\]$", done.stdout, re.M)
+
+
+@pytest.mark.parametrize("way", [("--max-parallelism", "16"), ("--balance", "bytes")])
+def test_restore_writes_what_it_plans(run: Run, fraud: Path, way: tuple[str, str]) -> None:
+    one = ("--operator", "totals-by-shop", "--parallelism", "3", *way, "--store", fraud)
+    planned = document(run("restore", *one, "--dry-run", "--output", "json"))
+    (operator,) = planned["operators"]
+    written = document(run("restore", *one, "--to", "out", "--output", "json"))
+    (state,) = written["states"]
+    assert state["proof"]["stored"]["rows"] == 3
+    assert sum(part["rows"] for part in state["proof"]["subtasks"]) == 3
+    if way[0] == "--max-parallelism":
+        assert operator["max_parallelism"] == 16
+        assert operator["read_amplification"] >= 1
+    else:
+        assert [p["rows"] for p in state["proof"]["subtasks"]] == [
+            subtask["rows"] for subtask in operator["subtasks"]
+        ]
+
+
+def test_the_amplification_is_said(run: Run, fraud: Path) -> None:
+    done = run("plan", "--parallelism", "3", "--max-parallelism", "256", "--store", fraud)
+    assert "rows are read for each that is kept" in done.stdout
+    refused = run("plan", "--parallelism", "3", "--max-parallelism", "12", "--store", fraud)
+    assert (refused.exit_code, refused.stdout) == (12, "")
+    assert "statestore rekey" in refused.stderr
+
+
+def test_compare_says_each_and_which(run: Run, fraud: Path) -> None:
+    given = ("plan", "--to", "7", "--compare", "2,4", "--store", fraud)
+    found = document(run(*given, "--rate", "1MB/s", "--output", "json"))
+    known = StateStore.open(str(fraud)).compare([2, 4, 7], rate=1_000_000)
+    assert [one["parallelism"] for one in found["options"]] == [2, 4, 7]
+    assert found["options"][1]["moved_bytes"] == 0  # it was taken at 4
+    assert [one["seconds"] for one in found["options"]] == [one.seconds for one in known.options]
+    assert (found["chosen"], found["why"]) == (known.chosen, known.why)
+    assert found["options"][0]["money"] is None
+    done = run(*given)
+    assert f"would take parallelism {known.chosen}: " in done.stdout
+    assert "seconds: not known; give --rate 200MB/s" in done.stdout
+    assert re.search(rf"^-> +{known.chosen} ", done.stdout, re.MULTILINE)
+
+
+def test_compare_with_prices(run: Run, fraud: Path) -> None:
+    given = ("plan", "--compare", "2,4,8", "--prices", PRICES, "--store", fraud)
+    done = run(*given, "--rate", "200MB/s")
+    assert "money USD" in done.stdout
+    assert "0.05 USD per subtask hour" in done.stdout
+    found = document(run(*given, "--rate", "200MB/s", "--output", "json"))
+    assert Prices.of(found["prices"]).currency == "USD"
+    assert found["chosen"] in (2, 4, 8)
+    assert "without seconds no subtask hours are counted" in run(*given).stdout
+
+
+def test_compare_on_hosts(run: Run, fraud: Path) -> None:
+    given = ("plan", "--compare", "2,3", "--hosts", "a=2,b=1", "--store", fraud)
+    found = document(run(*given, "--output", "json"))
+    keyed = StateStore.open(str(fraud)).manifest().keyed
+    everything = sum(entry.size_bytes for entry in keyed)  # no host has a copy
+    assert [one["moved_bytes"] for one in found["options"]] == [everything] * 2
+    assert found["hosts"] == ["a", "b"]
+    few = run("plan", "--compare", "2,4", "--hosts", "a=2,b=1", "--store", fraud)
+    assert (few.exit_code, few.stdout) == (2, "")
+    assert "while comparing parallelism 4" in few.stderr
+
+
+def test_the_rate_of_a_restore_is_known_to_the_next_comparison(run: Run, fraud: Path) -> None:
+    compared = ("plan", "--compare", "2", "--store", fraud, "--output", "json")
+    assert document(run(*compared))["bytes_per_second"] is None
+    assert run("restore", "--to", "out", "--store", fraud).exit_code == 0
+    found = document(run(*compared))
+    store = StateStore.open(str(fraud))
+    rate = kept_rate(os.environ, store.manifest().store_id)
+    assert rate is not None
+    assert rate.size_bytes == store.plan().size_bytes
+    assert found["bytes_per_second"] == rate.bytes_per_second
+    assert found["measured_at_ms"] == rate.at_ms
+    assert "as the restore of " in run(*compared[:-2]).stdout
+
+
+def test_a_dry_run_and_a_failed_restore_keep_no_rate(run: Run, fraud: Path) -> None:
+    run("restore", "--dry-run", "--store", fraud)
+    Path("full").mkdir()
+    Path("full", "file").touch()
+    assert run("restore", "--to", "full", "--store", fraud).exit_code == 2
+    assert not rates_file(os.environ).exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"s": 1}', '{"s": {"size_bytes": 0}}'])
+def test_a_damaged_rates_file_is_as_none(tmp_path: Path, text: str) -> None:
+    environment = {"XDG_CACHE_HOME": str(tmp_path)}
+    file = rates_file(environment)
+    file.parent.mkdir()
+    file.write_text(text)
+    assert kept_rate(environment, "s") is None
+    keep_rate(environment, "s", Rate(10, 2.0, 3))
+    assert kept_rate(environment, "s") == Rate(10, 2.0, 3)
+    assert [one.name for one in file.parent.iterdir()] == [file.name]
+
+
+def test_rates_are_kept_of_the_last_stores(tmp_path: Path) -> None:
+    environment = {"XDG_CACHE_HOME": str(tmp_path)}
+    for number in range(MOST_STORES + 5):
+        keep_rate(environment, f"s{number}", Rate(number + 1, 1.0, number))
+    assert kept_rate(environment, "s4") is None
+    assert kept_rate(environment, "s5") == Rate(6, 1.0, 5)
+    assert len(json.loads(rates_file(environment).read_text())) == MOST_STORES
+
+
+def test_no_cache_folder_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    environment = {"XDG_CACHE_HOME": str(tmp_path / "file")}
+    keep_rate(environment, "s", Rate(1, 1.0, 1))
+    assert kept_rate(environment, "s") is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--to", "2", "--parallelism", "3"], "--to is another name of --parallelism"),
+        (["--compare", "2,x"], "invalid value for '--compare'"),
+        (["--compare", "2", "--rate", "fast"], "invalid value for '--rate': 'fast' is no rate"),
+        (["--rate", "1MB/s"], "--rate and --prices are for --compare"),
+        (["--compare", "2", "--prices", "nowhere.toml"], "no prices nowhere.toml"),
+        (["--compare", "2", "--to", "auto"], "--compare takes numbers"),
+        (["--compare", "2", "--max-parallelism", "256"], "--compare does not go with --max-par"),
+        (["--hosts", "a=9", "--balance", "rows"], "--hosts places Flink's even ranges"),
+        (["--balance", "files"], "invalid value for '--balance'"),
+    ],
+)
+def test_what_does_not_go_together(
+    run: Run, fraud: Path, arguments: list[str], message: str
+) -> None:
+    done = run("plan", *arguments, "--store", fraud)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"error: {message}")
+
+
+@pytest.mark.parametrize("text", ["per_gb = 1\n", "per_gb_read = -1\n", "per_gb_read = \n"])
+def test_wrong_prices_name_the_file(run: Run, fraud: Path, text: str) -> None:
+    Path("p.toml").write_text(text)
+    done = run("plan", "--compare", "2", "--prices", "p.toml", "--store", fraud)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "p.toml" in done.stderr
+
+
+def test_heavy_as_text_and_json(run: Run, fraud: Path) -> None:
+    given = ("heavy", "--operator", "totals-by-user", "--keys", "3", "--store", fraud)
+    done = run(*given)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "operator totals-by-user (totals, per_country)" in done.stdout
+    assert "state per_country: the keys with most rows, of 8 key groups" in done.stdout
+    (operator,) = document(run(*given, "--output", "json"))["operators"]
+    report = StateStore.open(str(fraud)).heavy("totals-by-user", keys=3).operators[0]
+    assert operator["key_groups"] == 128
+    assert [one["key_group"] for one in operator["heavy"]] == [
+        one.key_group for one in report.heavy
+    ]
+    (hot,) = operator["hot"]
+    assert (hot["state"], hot["rows"], len(hot["keys"])) == ("per_country", 200, 3)
+    assert set(hot["keys"][0]) == {"key", "key_group", "rows", "share"}
+    none = run("heavy", "--operator", "orders-source", "--store", fraud)
+    assert (none.exit_code, none.stdout) == (10, "")

@@ -1,0 +1,137 @@
+"""``fork``, ``rekey``, ``as-of`` and ``history`` from the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import Result
+
+from statestore import StateStore
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> StateStore:
+    made = StateStore.open(str(tmp_path / "s"), table_format="parquet", compaction=None)
+    for at, rows in enumerate(({"u1": 1, "u2": 2, "u3": 3}, {"u1": 1, "u2": 20, "u4": 4})):
+        frame = [{"k": k, "at": 7, "v": v} for k, v in rows.items()]
+        with made.snapshot(parallelism=1) as checkpoint:
+            checkpoint.keyed("u", "s", frame, key="k", max_parallelism=4)
+            if at:
+                checkpoint.keyed("u", "late", frame, key="k", max_parallelism=4)
+    return made
+
+
+def document(done: Result) -> Any:
+    assert (done.exit_code, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def test_fork_says_what_is_shared(run: Run, store: StateStore) -> None:
+    planned = document(run("fork", "--to", "f", "--dry-run", "--output", "json", "--store", "s"))
+    assert not Path("f").exists()
+    text = run("fork", "--to", "f", "--store", "s").stdout.splitlines()
+    assert text[0].startswith("forked checkpoint 2 of ")
+    assert text[0].endswith("/f: checkpoint 1 there")
+    assert text[1].startswith("  shared  ")
+    assert text[1].endswith(f" in {planned['files']} files")
+    assert text[2].endswith(" in 0 files")
+    assert (planned["new_id"], planned["copied_files"]) == (None, 0)
+    again = run("fork", "--to", "f", "--store", "s")
+    assert again.exit_code == 2
+    assert "is a store already, with checkpoints 1; a fork is a new store" in again.stderr
+
+
+def test_rekey_says_what_became_of_the_states(run: Run, store: StateStore) -> None:
+    arguments = ("rekey", "--operator", "u", "--max-parallelism", "7", "--output", "json")
+    planned = document(run(*arguments, "--dry-run", "--store", "s"))
+    assert store.checkpoints() == (1, 2)
+    done = document(run(*arguments, "--store", "s"))
+    assert (planned["new_id"], done["new_id"]) == (None, 3)
+    for before, after in zip(planned["states"], done["states"], strict=True):
+        assert (before["digest"], before["files"]) == (None, None)
+        assert (after["max_parallelism_before"], after["max_parallelism"]) == (4, 7)
+        entry = store.manifest(2).keyed_entry("u", after["state"])
+        assert after["digest"] == f"{entry.digest:016x}"
+        assert after["rows"] == before["rows"] == 3
+    text = run(
+        "rekey", "--operator", "u", "--state", "s", "--key", "k", "--key", "at", "--store", "s"
+    )
+    assert "checkpoint 4" in text.stdout
+    assert "k -> k, at" in text.stdout
+    assert store.restore().keyed("u", "s").get(("u1", 7)) == [{"k": "u1", "at": 7, "v": 1}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ((), 2, "nothing to change: give --max-parallelism, --key or --hash-scheme"),
+        (("--max-parallelism", "0"), 12, "configured max parallelism 0 is out of"),
+        (("--key", "v"), 2, "another key is one state's"),
+        (("--key", "x", "--state", "s"), 2, "state 's' of operator 'u' has no column 'x'"),
+        (("--key", "at", "--state", "s"), 2, "two rows of state 's' of operator 'u' claim"),
+        (("--max-parallelism", "8", "--state", "s"), 2, "state 'late' of operator 'u' has max"),
+        (("--max-parallelism", "8", "--state", "x"), 10, "no state 'x' in operator 'u'"),
+    ],
+)
+def test_a_rekey_that_cannot_be_is_one_sentence(
+    run: Run, store: StateStore, arguments: tuple[str, ...], code: int, message: str
+) -> None:
+    done = run("rekey", "--operator", "u", *arguments, "--store", "s")
+    assert done.stderr.startswith(f"error: {message}"), done.stderr
+    assert (done.exit_code, done.stdout) == (code, "")
+    assert store.checkpoints() == (1, 2)
+
+
+def test_as_of_is_a_table_of_both(run: Run, store: StateStore) -> None:
+    where = ("as-of", "1", "2", "--operator", "u", "--state", "s", "--store", "s")
+    found = document(run(*where, "--output", "json"))
+    assert [column["name"] for column in found["columns"]] == [
+        "change",
+        "k",
+        "at_a",
+        "v_a",
+        "at_b",
+        "v_b",
+    ]
+    rows = {row[1]: (row[0], row[3], row[5]) for row in found["rows"]}
+    assert rows == {
+        "u1": ("same", 1, 1),
+        "u2": ("changed", 2, 20),
+        "u3": ("removed", 3, None),
+        "u4": ("added", None, 4),
+    }
+    assert found["counts"] == {"same": 1, "changed": 1, "added": 1, "removed": 1}
+    changed = document(run(*where, "--changed-only", "--output", "json"))
+    assert {row[1] for row in changed["rows"]} == {"u2", "u3", "u4"}
+    assert (changed["cut"], changed["counts"]) == (False, found["counts"])
+    text = run(*where, "--changed-only", "--limit", "2").stdout
+    assert "1 same, 1 changed, 1 added, 1 removed" in text
+    assert text.splitlines()[-1].startswith("these are the first 2 rows; there are more")
+    assert len(run(*where, "--limit", "0").stdout.splitlines()) == 2 + 1 + 4
+
+
+def test_history_marks_where_a_key_changed(run: Run, store: StateStore) -> None:
+    def marks(key: str, state: str = "s") -> list[tuple[bool, Any]]:
+        done = run(
+            "history", key, "--operator", "u", "--state", state, "--output", "json", "--store", "s"
+        )
+        return [(one["changed"], one["rows"]) for one in document(done)["checkpoints"]]
+
+    u2 = [{"k": "u2", "at": 7, "v": 2}], [{"k": "u2", "at": 7, "v": 20}]
+    assert marks("u2") == [(True, u2[0]), (True, u2[1])]
+    assert [changed for changed, _ in marks("u1")] == [True, False]
+    assert marks("nobody") == [(False, []), (False, [])]
+    assert marks("u2", "late") == [(False, None), (True, u2[1])]
+    text = run("history", "u2", "--operator", "u", "--state", "s", "--store", "s").stdout
+    assert [line[0] for line in text.splitlines()[2:]] == ["*", "*"]
+    assert "at 7, v 20" in text
+    late = run("history", "u2", "--operator", "u", "--state", "late", "--store", "s").stdout
+    assert "no such state, or another key" in late
+    gone = run("history", "u2", "--operator", "u", "--state", "x", "--store", "s")
+    assert (gone.exit_code, gone.stdout) == (10, "")

@@ -1,0 +1,217 @@
+"""Restores of another max parallelism than the stored one, against a dictionary."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statestore import StateStore, TimeToLive, key_group_of
+from statestore.errors import ParallelismError, SchemaMismatchError
+from statestore.model.keygroups import KeyGroupAssignment
+from statestore.model.reads import KeptGroups
+from statestore.table.ceiling import kept_rows
+from statestore.table.writing import ParquetOptions
+from statestore.testing.counting import CountingStorage
+
+STORED = 12
+OTHERS = (24, 36, 120, 4, 6, 1)
+LAYOUTS = ("partitioned", "ranged")
+NOW = 1_700_000_000_000
+
+Identity = tuple[Any, ...]
+
+
+@cache
+def group_of(key: str, groups: int) -> int:
+    return key_group_of(key, max_parallelism=groups)
+
+
+class Made:
+    """A state of some kind as stored, and what it has to be."""
+
+    def __init__(self, folder: Path, kind: str, layout: str) -> None:
+        self.storage = CountingStorage(str(folder))
+        options = ParquetOptions(layout=layout, row_group_rows=40)
+        self.store = StateStore.over(
+            self.storage, table_format="parquet", parquet=options, compaction=None
+        )
+        self.kind = kind
+        chance = random.Random(f"{kind} {layout}")
+        entries = 1 if kind in ("value", "ttl") else 3
+        self.rows = {
+            (f"k{i}", entry): chance.randrange(1000) for i in range(40) for entry in range(entries)
+        }
+        self.take(self.table())
+
+    def table(self) -> list[dict[str, Any]]:
+        return [{"k": k, "e": e, "v": v} for (k, e), v in self.rows.items()]
+
+    def declare(self, checkpoint: Any, rows: Any = None, **more: Any) -> Any:
+        given = () if rows is None else (rows,)
+        if self.kind == "list":
+            return checkpoint.list("u", "s", *given, key="k", position="e", **more)
+        if self.kind == "map":
+            return checkpoint.map("u", "s", *given, key="k", map_key="e", **more)
+        if self.kind == "ttl":
+            more["ttl"] = TimeToLive(60_000, "v")
+        return checkpoint.keyed("u", "s", *given, key="k", **more)
+
+    def take(self, rows: Any, groups: int = STORED, **more: Any) -> int:
+        with self.store.snapshot(parallelism=3, now_ms=NOW) as checkpoint:
+            self.declare(checkpoint, rows, max_parallelism=groups, **more)
+        return int(checkpoint.id)
+
+    def change(self) -> None:
+        chance = random.Random(len(self.rows))
+        gone = chance.sample(sorted({k for k, _ in self.rows}), 5)
+        upserts = {(f"k{i}", 0): -i for i in range(1, 60, 5) if f"k{i}" not in gone}
+        self.rows = {i: v for i, v in self.rows.items() if i[0] not in gone} | upserts
+        rows = [{"k": k, "e": e, "v": v} for (k, e), v in upserts.items()]
+        with self.store.snapshot(parallelism=3) as checkpoint:
+            state = self.declare(checkpoint)
+            state.changes(rows, [{"k": k} for k in gone])
+
+    def check(self, parallelism: int, groups: int, **more: Any) -> Any:
+        """Restore all subtasks; each has its own rows, and together they have all, once."""
+        restored = self.store.restore(parallelism=parallelism, max_parallelism=groups, **more)
+        keyed = restored.keyed("u", "s")
+        owners = KeyGroupAssignment(max_parallelism=groups, parallelism=parallelism)
+        found: dict[Identity, int] = {}
+        for subtask in range(parallelism):
+            self.storage.opened.clear()
+            for row in keyed.subtask(subtask).read_all().to_pylist():
+                group = group_of(row["k"], groups)
+                assert (row["key_group"], owners.subtask_of(group)) == (group, subtask)
+                assert (row["k"], row["e"]) not in found
+                found[row["k"], row["e"]] = row["v"]
+            files = {n: k for n, k in self.storage.opened.items() if n.endswith(".parquet")}
+            assert set(files.values()) <= {1}, files
+        assert found == self.rows
+        return restored
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("kind", ["value", "list", "map"])
+def test_every_row_has_one_subtask(tmp_path: Path, kind: str, layout: str) -> None:
+    made = Made(tmp_path, kind, layout)
+    for changed in (False, True):
+        if changed:
+            made.change()
+            made.change()
+        digest = made.store.restore().keyed("u", "s").digest
+        for groups in OTHERS[changed::2]:
+            for parallelism in {1, min(5, groups)}:
+                restored = made.check(parallelism, groups)
+                assert restored.keyed("u", "s").digest == digest
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("groups", [36, 4])
+def test_what_has_expired_stays_away(tmp_path: Path, layout: str, groups: int) -> None:
+    made = Made(tmp_path, "ttl", layout)
+    made.rows = {(f"k{i}", 0): NOW - i * 1000 for i in range(100)}
+    made.take(made.table())
+    made.rows = {identity: used for identity, used in made.rows.items() if used > NOW - 60_000}
+    assert 50 < len(made.rows) < 70
+    made.check(3, groups, now_ms=NOW)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_amplification_of_the_plan_is_what_is_read(
+    tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = Made(tmp_path, "map", layout)
+    read: list[int] = []
+
+    def counted(rows: Any, state: Any, kept: KeptGroups | None) -> Any:
+        read.append(rows.num_rows)
+        return kept_rows(rows, state, kept)
+
+    monkeypatch.setattr("statestore.table.merge.kept_rows", counted)
+    for groups in (STORED, *OTHERS):
+        for parallelism in {1, min(2, groups), min(5, groups)}:
+            read.clear()
+            restored = made.check(parallelism, groups)
+            stated = restored.plan.read_amplification or 1.0
+            assert stated == pytest.approx(sum(read) / len(made.rows)), (groups, parallelism)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_subtask_with_all_stored_groups_reads_each_once(tmp_path: Path, layout: str) -> None:
+    """Raised k-fold, no subtask reads a row twice: k subtasks or fewer each read all at most."""
+    made = Made(tmp_path, "value", layout)
+    for parallelism in (1, 2, 5):
+        plan = made.store.plan(parallelism=parallelism, max_parallelism=60)
+        assert (plan.read_amplification or 1.0) <= parallelism
+
+
+def test_lowering_is_free_of_a_file_for_each_group(tmp_path: Path) -> None:
+    made = Made(tmp_path, "value", "partitioned")
+    for groups in (6, 4, 3, 2, 1):
+        for parallelism in range(1, groups + 1):
+            plan = made.store.plan(parallelism=parallelism, max_parallelism=groups)
+            assert plan.read_amplification is None
+            assert plan.files == made.store.manifest().files
+
+
+@pytest.mark.parametrize("groups", [48, 6, 13])
+def test_the_next_snapshot_is_in_the_new_groups(tmp_path: Path, groups: int) -> None:
+    made = Made(tmp_path, "list", "partitioned")
+    made.take(made.table(), groups, regroup=True)
+    assert made.store.manifest().keyed_entry("u", "s").state.max_parallelism == groups
+    restored = made.check(3, groups)
+    assert restored.plan.read_amplification is None
+    assert made.store.verify(deep=True).is_sound
+
+
+def test_without_regroup_the_stored_number_holds(tmp_path: Path) -> None:
+    made = Made(tmp_path, "value", "partitioned")
+    with pytest.raises(ParallelismError, match="stored with max parallelism 12 but 24"):
+        made.take(made.table(), 24)
+
+
+def test_states_of_an_operator_have_one_number(tmp_path: Path) -> None:
+    made = Made(tmp_path, "value", "partitioned")
+    with made.store.snapshot(parallelism=3) as checkpoint:
+        made.declare(checkpoint, made.table(), max_parallelism=24, regroup=True)
+        with pytest.raises(ParallelismError) as caught:
+            checkpoint.keyed("u", "t", made.table(), key="k", max_parallelism=12, regroup=True)
+    assert "for state 't' of operator 'u'" in caught.value.__notes__
+    assert [entry.state.name for entry in made.store.manifest().keyed] == ["s"]
+
+
+def test_changes_are_of_the_same_number_as_their_base(tmp_path: Path) -> None:
+    made = Made(tmp_path, "value", "partitioned")
+    made.take(made.table(), 24, regroup=True)
+    with (
+        pytest.raises(SchemaMismatchError, match=r"max parallelism 12 .* take a full snapshot"),
+        made.store.snapshot(parallelism=3) as checkpoint,
+    ):
+        made.declare(checkpoint).changes([{"k": "k1", "e": 0, "v": 1}], base=1)
+
+
+@pytest.mark.parametrize("groups", [18, 5, 100, 0, 2**16])
+def test_another_number_is_refused_by_plan_and_restore(tmp_path: Path, groups: int) -> None:
+    store = Made(tmp_path, "value", "partitioned").store
+    for refused in (store.plan, store.restore):
+        with pytest.raises(ParallelismError) as caught:
+            refused(parallelism=1, max_parallelism=groups)
+        assert "while planning state 's' of operator 'u'" in caught.value.__notes__
+        assert ("statestore rekey" in str(caught.value)) == (0 < groups <= 2**15)
+
+
+def test_parallelism_is_bounded_by_the_new_number(tmp_path: Path) -> None:
+    made = Made(tmp_path, "value", "partitioned")
+    made.check(20, 24)
+    with pytest.raises(ParallelismError, match="5"):
+        made.store.restore(parallelism=5, max_parallelism=4)
+
+
+def test_one_state_is_planned_as_the_whole(tmp_path: Path) -> None:
+    store = Made(tmp_path, "value", "ranged").store
+    whole = store.plan(parallelism=5, max_parallelism=36)
+    assert store.plan(parallelism=5, max_parallelism=36, uid="u").operators == whole.operators

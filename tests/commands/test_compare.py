@@ -1,0 +1,64 @@
+"""Parallelisms of a real store compared, before anything is read."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from statestore import StateStore
+from statestore.errors import InvalidArgumentError, ParallelismError
+from statestore.model.comparison import Prices
+
+
+def made(folder: Path, cache: Path | None = None) -> StateStore:
+    store = StateStore.open(str(folder), table_format="parquet", local_cache=cache)
+    rows = [{"k": f"k{i % 90}", "n": i} for i in range(600)]
+    with store.snapshot(parallelism=4) as checkpoint:
+        checkpoint.list("u", "s", rows, key="k", position="n", max_parallelism=32)
+        checkpoint.union("source", "offsets", [[{"o": i}] for i in range(4)])
+    return store
+
+
+def test_each_option_is_its_plan(tmp_path: Path) -> None:
+    store = made(tmp_path / "s")
+    found = store.compare([8, 2, 4, 4], rate=1000.0, prices=Prices(per_1000_requests=1.0))
+    assert [one.parallelism for one in found.options] == [2, 4, 8]
+    for one in found.options:
+        plan = store.plan(parallelism=one.parallelism)
+        assert (one.size_bytes, one.files) == (plan.size_bytes, plan.files)
+        assert one.largest_bytes == max(each.largest.size_bytes for each in plan.operators)
+        assert one.seconds == one.largest_bytes / 1000
+        requests = sum(task.requests for each in plan.operators for task in each.subtasks)
+        assert (one.requests, one.money) == (requests, requests / 1000)
+    assert [one.moved_bytes for one in found.options][1] == 0
+    assert found.options[0].moved_bytes > 0
+
+
+def test_balanced_ranges_have_a_smaller_largest_subtask(tmp_path: Path) -> None:
+    store = made(tmp_path / "s")
+    even, balanced = store.compare([5]), store.compare([5], balance="bytes")
+    assert balanced.options[0].largest_bytes <= even.options[0].largest_bytes
+    assert balanced.options[0].moved_bytes > 0
+
+
+def test_a_host_with_all_copies_moves_nothing(tmp_path: Path) -> None:
+    store = made(tmp_path / "s", tmp_path / "cache")
+    here = socket.gethostname()
+    found = store.compare([2, 8], hosts={here: 8})
+    assert found.hosts == (here,)
+    assert [one.moved_bytes for one in found.options] == [0, 0]
+    other = store.compare([2], hosts={f"not-{here}": 2}).options[0]
+    keyed = store.manifest().keyed_entry("u", "s")
+    assert other.moved_bytes == keyed.size_bytes
+
+
+def test_what_is_wrong_is_named(tmp_path: Path) -> None:
+    store = made(tmp_path / "s")
+    with pytest.raises(InvalidArgumentError, match="either hosts or balance"):
+        store.compare([2], hosts={"a": 2}, balance="rows")
+    with pytest.raises(ParallelismError, match="33"):
+        store.compare([2, 33])
+    with pytest.raises(InvalidArgumentError, match="4,8,16"):
+        store.compare([])

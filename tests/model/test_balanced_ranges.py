@@ -1,0 +1,82 @@
+"""Ranges balanced by weight: optimal, as brute force says, and a tiling with no empty range."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise, product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statestore.errors import ParallelismError
+from statestore.model.balanced_ranges import RangeAssignment, balanced
+from statestore.model.keygroups import KeyGroupRange
+from statestore.model.range_skew import loads_of
+
+weights = st.lists(st.integers(0, 2**40), min_size=1, max_size=60)
+
+
+def least(loads: list[int], parallelism: int) -> int:
+    """The smallest largest sum of all ways to cut."""
+    inner = range(1, len(loads))
+    cuts = ((0, *cut, len(loads)) for cut in combinations(inner, parallelism - 1))
+    return min(max(sum(loads[a:b]) for a, b in pairwise(cut)) for cut in cuts)
+
+
+@pytest.mark.parametrize("length", range(1, 7))
+def test_optimal_for_all_small_cases(length: int) -> None:
+    values = (0, 1, 2, 5) if length < 6 else (0, 1, 4)
+    for loads in product(values, repeat=length):
+        for parallelism in range(1, length + 1):
+            found = balanced(loads, parallelism)
+            assert max(loads_of(loads, found)) == least(list(loads), parallelism)
+
+
+@given(st.lists(st.integers(0, 100), min_size=1, max_size=9), st.data())
+def test_optimal_for_random_ones(loads: list[int], data: st.DataObject) -> None:
+    parallelism = data.draw(st.integers(1, len(loads)))
+    found = balanced(loads, parallelism)
+    assert max(loads_of(loads, found)) == least(loads, parallelism)
+
+
+@given(weights, st.data())
+def test_ranges_tile_and_none_is_empty(loads: list[int], data: st.DataObject) -> None:
+    parallelism = data.draw(st.integers(1, len(loads)))
+    found = balanced(loads, parallelism)
+    assert (found.parallelism, found.max_parallelism) == (parallelism, len(loads))
+    assert [g for own in found.ranges() for g in own] == list(range(len(loads)))
+    for subtask, own in enumerate(found.ranges()):
+        assert found.range_of(subtask) == own
+        assert {found.subtask_of(group) for group in own} == {subtask}
+    assert sum(loads_of(loads, found)) == sum(loads)
+
+
+@given(weights, st.data())
+def test_more_subtasks_are_never_worse(loads: list[int], data: st.DataObject) -> None:
+    parallelism = data.draw(st.integers(1, len(loads)))
+    most = [max(loads_of(loads, balanced(loads, n))) for n in range(1, parallelism + 1)]
+    assert most == sorted(most, reverse=True)
+    assert most[-1] >= max(loads)
+
+
+@pytest.mark.parametrize("parallelism", [0, -1, 4])
+def test_as_many_subtasks_as_key_groups_at_most(parallelism: int) -> None:
+    with pytest.raises(ParallelismError, match=r"1\.\.3"):
+        balanced([1, 2, 3], parallelism)
+
+
+@pytest.mark.parametrize("stops", [(), (0,), (2, 2), (3, 1), (-1, 4)])
+def test_each_subtask_owns_a_key_group(stops: tuple[int, ...]) -> None:
+    with pytest.raises(ParallelismError, match="each subtask owns a key group"):
+        RangeAssignment(stops)
+
+
+def test_there_is_no_other_subtask_and_no_other_key_group() -> None:
+    own = RangeAssignment((1, 4))
+    assert own.ranges() == (KeyGroupRange(0, 0), KeyGroupRange(1, 3))
+    for subtask in (-1, 2):
+        with pytest.raises(ParallelismError, match=f"subtask {subtask} does not exist"):
+            own.range_of(subtask)
+    for group in (-1, 4):
+        with pytest.raises(ParallelismError, match=f"key group {group} does not exist"):
+            own.subtask_of(group)

@@ -1,0 +1,63 @@
+"""The join of a state at two checkpoints holds a run of key groups, and no more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from statestore import StateStore, key_group_of
+from statestore.storage import LocalStorage
+from statestore.table import joined as module
+from statestore.table import runs
+from statestore.table.joined import CHANGE, CHANGES, joined
+
+MOST = 16
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> StateStore:
+    store = StateStore.open(str(tmp_path), table_format="parquet", compaction=None)
+    for first in (0, 100):
+        rows = [{"k": i, "v": i % 7 if first else i % 6} for i in range(first, 400 + first)]
+        with store.snapshot(parallelism=1) as checkpoint:
+            checkpoint.keyed("u", "s", rows, key="k", max_parallelism=MOST)
+    return store
+
+
+def test_key_groups_come_one_run_after_another(
+    store: StateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "RUN_BYTES", 1)
+    together: list[int] = []
+    real = module._joined
+
+    def counted(old: object, new: object, sides: object) -> object:
+        rows = real(old, new, sides)  # type: ignore[arg-type]
+        together.append(rows.num_rows)
+        return rows
+
+    monkeypatch.setattr(module, "_joined", counted)
+    a, b = (store.manifest(n).keyed[0] for n in (1, 2))
+    reader = joined(LocalStorage(store.url), a, b)
+    assert together == []  # nothing is read before it is asked for
+    rows = reader.read_all()
+    assert len(together) == MOST
+    assert max(together) < rows.num_rows / 4
+    assert sum(together) == rows.num_rows == 500
+    for row in rows.to_pylist():
+        assert row["key_group"] == key_group_of(row["k"], max_parallelism=MOST)
+    assert set(rows.column(CHANGE).to_pylist()) == set(CHANGES)
+
+
+def test_sides_that_have_no_key_group_in_common(tmp_path: Path) -> None:
+    store = StateStore.open(str(tmp_path), table_format="parquet", compaction=None)
+    low = [i for i in range(60) if key_group_of(i, max_parallelism=MOST) < 8]
+    high = [i for i in range(60) if i not in low]
+    for keys in (low, high):
+        with store.snapshot(parallelism=1) as checkpoint:
+            rows = [{"k": k, "v": k} for k in keys]
+            checkpoint.keyed("u", "s", rows, key="k", max_parallelism=MOST)
+    found = store.as_of(1, 2, "u", "s").read_all().to_pylist()
+    assert {row["k"] for row in found if row[CHANGE] == "removed"} == set(low)
+    assert {row["k"] for row in found if row[CHANGE] == "added"} == set(high)
