@@ -98,7 +98,8 @@ class StatefulQuery:
             self.process(batch, planned(location, number))
 
         writer = events.writeStream.foreachBatch(run)
-        writer = writer.option("checkpointLocation", checkpoint_location)
+        # As a URL: a relative path would be one of the JVM's working folder, if that is another.
+        writer = writer.option("checkpointLocation", location.spark_url("").rstrip("/"))
         return (writer.trigger(**trigger) if trigger else writer).start()
 
     def process(self, events: DataFrame, batch: MicroBatch) -> Manifest | None:
