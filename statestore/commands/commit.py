@@ -196,7 +196,7 @@ class Commit:
             manifest = self._manifest()
             with measuring.phase("check"):
                 self._attempt.fence.check()
-            manifest = replace(manifest, metrics=measuring.metrics())
+            manifest = replace(manifest, metrics=measuring.metrics(manifest))
         except BaseException as failure:
             self._fail(failure)
             raise

@@ -108,15 +108,19 @@ class Measuring:
             self._written.setdefault(_name(entry), Amount())
             self._bases.setdefault(_name(entry), _base_rows(entry))
 
-    def metrics(self) -> CheckpointMetrics:
-        """Return the figures up to now."""
+    def metrics(self, manifest: Manifest | None = None) -> CheckpointMetrics:
+        """Return the figures up to now: of all states that were tried, or those of a manifest."""
         with self._lock:
+            names = {**self._written, **self._writes}
+            if manifest is not None:
+                kept = {_name(entry) for entry in manifest.entries}
+                names = {name: spent for name, spent in names.items() if name in kept}
             spent = {f"{name}_ms": _ms(nanoseconds) for name, nanoseconds in self._phases.items()}
             put = spent.get("put_ms", 0)
             return CheckpointMetrics(
                 duration_ms=_ms(time.monotonic_ns() - self._started) - put,
                 phases=PhaseTimes(write_ms=_ms(sum(self._writes.values())), **spent),
-                states=tuple(self._state(name) for name in {**self._written, **self._writes}),
+                states=tuple(map(self._state, names)),
                 compaction=self._compacted,
             )
 
