@@ -8,11 +8,10 @@ its rule (``KeyGroupRangeAssignment``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from statestore.errors import ParallelismError
-from statestore.model.keygroups import MAX_PARALLELISM, KeyGroupRange
+from statestore.model.keygroups import MAX_PARALLELISM, KeyGroupRange, joined
 
 __all__ = ["Ceiling", "ceiling_of"]
 
@@ -36,7 +35,7 @@ class Ceiling:
         if self.is_raised:
             return self._within(own)
         spans = range(0, self.stored, self.wanted)
-        return _joined(KeyGroupRange(own.first + at, own.last + at) for at in spans)
+        return joined(KeyGroupRange(own.first + at, own.last + at) for at in spans)
 
     def _within(self, own: KeyGroupRange) -> tuple[KeyGroupRange, ...]:
         if len(own) >= self.stored:
@@ -44,7 +43,7 @@ class Ceiling:
         first, last = own.first % self.stored, own.last % self.stored
         if first <= last:
             return (KeyGroupRange(first, last),)
-        return _joined((KeyGroupRange(0, last), KeyGroupRange(first, self.stored - 1)))
+        return joined((KeyGroupRange(0, last), KeyGroupRange(first, self.stored - 1)))
 
 
 def ceiling_of(stored: int, wanted: int) -> Ceiling | None:
@@ -65,13 +64,3 @@ def ceiling_of(stored: int, wanted: int) -> Ceiling | None:
             "'statestore rekey' for any other"
         )
     return Ceiling(stored, wanted)
-
-
-def _joined(ranges: Iterable[KeyGroupRange]) -> tuple[KeyGroupRange, ...]:
-    joined: list[KeyGroupRange] = []
-    for one in ranges:
-        if joined and one.first <= joined[-1].last + 1:
-            joined[-1] = KeyGroupRange(joined[-1].first, max(joined[-1].last, one.last))
-        else:
-            joined.append(one)
-    return tuple(joined)

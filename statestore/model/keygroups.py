@@ -10,7 +10,7 @@ key group is checked, but for :func:`subtask_of_key_group`, the bare rule that o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeGuard
 
@@ -25,6 +25,7 @@ __all__ = [
     "default_max_parallelism",
     "effective_max_parallelism",
     "is_int",
+    "joined",
     "key_group_of_hash",
     "mix_hash",
     "round_up_to_power_of_two",
@@ -215,6 +216,17 @@ class KeyGroupAssignment:
     def ranges(self) -> tuple[KeyGroupRange, ...]:
         """The range of every subtask, in order of subtask."""
         return tuple(self.range_of(subtask) for subtask in range(self.parallelism))
+
+
+def joined(ranges: Iterable[KeyGroupRange]) -> tuple[KeyGroupRange, ...]:
+    """Return the key groups of some ranges in as few as can be."""
+    found: list[KeyGroupRange] = []
+    for one in sorted(ranges, key=lambda one: one.first):
+        if found and one.first <= found[-1].last + 1:
+            found[-1] = KeyGroupRange(found[-1].first, max(found[-1].last, one.last))
+        else:
+            found.append(one)
+    return tuple(found)
 
 
 def _explicit_max(configured: int | None) -> int:

@@ -7,14 +7,14 @@ the same key groups holds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from statestore.errors import StorageError
 from statestore.model.changes import live_without
 from statestore.model.compaction import CompactionRule, layers_to_merge, spans_to_fold
 from statestore.model.handles import KeyedStateHandle
-from statestore.model.keygroups import KeyGroupRange
+from statestore.model.keygroups import KeyGroupRange, joined
 from statestore.model.manifest import KeyedEntry, Layer
 from statestore.model.reads import reads_of
 from statestore.storage import Storage
@@ -102,7 +102,7 @@ class Compactor:
             entry=replace(old[-1].entry, handles=written),
             checkpoint_id=old[-1].checkpoint_id,
             depth=old[0].depth + 1,
-            live=_joined(one for layer in old for one in layer.live),
+            live=joined(one for layer in old for one in layer.live),
         )
         return replace(entry, layers=(*entry.layers[:-count], layer))
 
@@ -119,14 +119,3 @@ class Compactor:
                 self.storage.delete(name)
             except StorageError as error:
                 reason.add_note(f"its file stays behind: {error}")
-
-
-def _joined(ranges: Iterable[KeyGroupRange]) -> tuple[KeyGroupRange, ...]:
-    """Return the key groups of some ranges in as few as can be."""
-    joined: list[KeyGroupRange] = []
-    for one in sorted(ranges, key=lambda one: one.first):
-        if joined and one.first <= joined[-1].last + 1:
-            joined[-1] = KeyGroupRange(joined[-1].first, max(joined[-1].last, one.last))
-        else:
-            joined.append(one)
-    return tuple(joined)
