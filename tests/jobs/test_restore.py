@@ -196,7 +196,7 @@ def test_a_column_named_subtask(run_job: RunJob, spark: SparkSession, tmp_path: 
         ("keyed[0].name=totalz", 10, "no state 'totalz'"),
         ("operator[0].uid=orders", 10, "no operator 'orders'"),
         ("parallelism=129", 12, "128"),
-        ("max_parallelism=64", 12, "128"),
+        ("max_parallelism=100", 12, "128"),
     ],
 )
 def test_a_wrong_name_or_number_starts_no_spark(
