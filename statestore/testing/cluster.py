@@ -45,9 +45,13 @@ class SparkCluster:
     ui: str
 
     def state(self) -> dict[str, Any]:
-        """Return what the master says of workers and applications; OSError when it is gone."""
+        """Return what the master says of workers and applications; OSError when it does not."""
         with _HTTP.open(f"{self.ui}/json/", timeout=10) as answer:
-            found: dict[str, Any] = json.loads(answer.read())
+            text = answer.read()
+        try:
+            found: dict[str, Any] = json.loads(text)
+        except ValueError as error:  # while it starts, its page may be there before its answers
+            raise OSError(f"{self.ui} does not answer as a master does") from error
         return found
 
     def executors(self) -> tuple[int, ...]:
