@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
 from pathlib import Path
 from typing import Any
@@ -23,9 +22,6 @@ from tests.commands.cared import (
 from tests.commands.layered import Entries, Layered, table
 
 LAYOUTS = ["ranged", "partitioned"]
-with_duckdb = pytest.mark.skipif(
-    importlib.util.find_spec("duckdb") is None, reason="DuckDB is not installed"
-)
 
 
 @pytest.fixture(params=LAYOUTS)
@@ -91,7 +87,6 @@ def test_all_rows_take_the_place_of_base_and_layers(taken: Layered) -> None:
     assert data_in(store.url) == before | names_of(store)
 
 
-@with_duckdb
 def test_sql_sees_the_rows_and_not_the_changes(taken: Layered) -> None:
     store, before = taken.store, data_in(taken.store.url)
     sql = "SELECT k, m, v + 1 AS v FROM state WHERE m < 2"

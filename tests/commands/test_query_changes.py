@@ -9,8 +9,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-pytest.importorskip("duckdb")
-
 from statestore.errors import DamagedFileError, MissingFileError
 from statestore.model.paths import manifest_path
 from statestore.store import StateStore
