@@ -7,10 +7,11 @@ nothing.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
@@ -36,6 +37,7 @@ from statestore.table.reading import check_sizes
 __all__ = ["USED", "Commit"]
 
 _PUBLISHERS = 4
+_log = logging.getLogger(__name__)
 USED = "the 'with' block of this snapshot has begun already; take another one: store.snapshot(…)"
 
 
@@ -312,8 +314,10 @@ class Commit:
         """
         named = {f"{e.table.path}/{handle.path}" for e in manifest.parts for handle in e.handles}
         for name in set(self._rewritten) - named:
-            with suppress(StorageError):
+            try:
                 self._attempt.catalog.storage.delete(name)
+            except StorageError as error:
+                _log.warning("a file that was merged stays behind, until gc: %s", error)
 
     def _fail(self, reason: BaseException) -> None:
         """Delete what was written, and tell the listeners."""

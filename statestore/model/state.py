@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.model.choices import unknown_choice
 from statestore.model.paths import KEY_GROUP
 from statestore.model.redistribution import RedistributionMode
 from statestore.model.schema import Schema, is_ordered, type_text
@@ -47,7 +48,7 @@ class StateKind(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> StateKind:
-        raise _unknown("kind of keyed state", value, cls)
+        raise unknown_choice("kind of keyed state", value, cls)
 
 
 class TimeDomain(StrEnum):
@@ -58,7 +59,7 @@ class TimeDomain(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> TimeDomain:
-        raise _unknown("time domain", value, cls)
+        raise unknown_choice("time domain", value, cls)
 
 
 class Layout(StrEnum):
@@ -72,7 +73,7 @@ class Layout(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Layout:
-        raise _unknown("layout", value, cls)
+        raise unknown_choice("layout", value, cls)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,8 +210,3 @@ class OperatorState:
     def __str__(self) -> str:
         """Return how messages name the state."""
         return f"{self.mode.value} state {self.name!r} of operator {self.uid!r}"
-
-
-def _unknown(what: str, value: object, among: type[StrEnum]) -> InvalidArgumentError:
-    known = ", ".join(repr(member.value) for member in among)
-    return InvalidArgumentError(f"unknown {what} {value!r}: use one of {known}")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from statestore.errors import InvalidArgumentError
+from statestore.model.choices import unknown_choice
 
 __all__ = ["TIME_TYPES", "TimeToLive", "TtlUpdate", "TtlVisibility", "check_time", "expired"]
 
@@ -28,7 +29,7 @@ class TtlUpdate(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> TtlUpdate:
-        raise _unknown("update", value, cls)
+        raise unknown_choice("update of a time to live", value, cls)
 
 
 class TtlVisibility(StrEnum):
@@ -39,7 +40,7 @@ class TtlVisibility(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> TtlVisibility:
-        raise _unknown("visibility", value, cls)
+        raise unknown_choice("visibility of a time to live", value, cls)
 
 
 @dataclass(frozen=True)
@@ -102,8 +103,3 @@ def check_time(now_ms: int) -> int:
     if not _LONG_MIN <= now_ms <= _LONG_MAX:
         raise InvalidArgumentError(f"now_ms {now_ms} has more than 64 bits; give milliseconds")
     return now_ms
-
-
-def _unknown(what: str, value: object, among: type[StrEnum]) -> InvalidArgumentError:
-    known = ", ".join(repr(member.value) for member in among)
-    return InvalidArgumentError(f"unknown {what} of a time to live {value!r}: use one of {known}")

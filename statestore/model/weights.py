@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 
-from statestore.errors import InvalidArgumentError
+from statestore.model.choices import unknown_choice
 from statestore.model.handles import KeyedStateHandle
 from statestore.model.manifest import KeyedEntry
 
@@ -23,8 +23,7 @@ class Weight(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Weight:
-        known = ", ".join(repr(member.value) for member in cls)
-        raise InvalidArgumentError(f"ranges are balanced by one of {known}, not {value!r}")
+        raise unknown_choice("weight of ranges", value, cls)
 
 
 def weights_of(entries: Sequence[KeyedEntry], by: Weight = Weight.BYTES) -> list[int]:

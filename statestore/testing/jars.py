@@ -93,13 +93,17 @@ def _fetch(jars: JarSet, folder: Path) -> None:
         "spark.jars.ivy": str(folder),
     }
     conf = SparkConf(loadDefaults=False).setAll([*settings.items()])
+    folder.mkdir(parents=True, exist_ok=True)
+    said = folder / "resolver.log"
     try:
-        gateway = launch_gateway(conf)  # type: ignore[no-untyped-call]
+        with said.open("wb") as log:  # hundreds of lines, of use when it fails
+            pipes = {"stdout": log, "stderr": log}
+            launch_gateway(conf, pipes).shutdown()  # type: ignore[no-untyped-call]
     except PySparkRuntimeError as error:
         raise MissingDependencyError(
-            f"the jars of {', '.join(jars.packages)} could not be fetched: check the network"
+            f"the jars of {', '.join(jars.packages)} could not be fetched: check the network; "
+            f"{said} has what Spark's resolver said"
         ) from error
-    gateway.shutdown()
 
 
 def main(arguments: Sequence[str] = ()) -> int:
