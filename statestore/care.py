@@ -249,7 +249,7 @@ class StoreCare(StoreKeeping):
         no snapshot takes, MissingDependencyError without DuckDB, CorruptionError,
         CommitConflictError, or StorageError.
         """
-        wanted = Edit(delete=delete, put=put, rows=rows, sql=sql)
+        wanted = Edit(delete=tuple(delete), put=tuple(put), rows=rows, sql=sql)
         return edit_command.edit(
             self._deriver(), uid, name, wanted, checkpoint=checkpoint, dry_run=dry_run
         )

@@ -24,7 +24,7 @@ from statestore.model.schema import same_columns
 from statestore.model.state import KeyedState
 from statestore.table.against import Against
 from statestore.table.changes import change_table, width_of, with_types
-from statestore.table.engines import Engine, engine_of, spark_module
+from statestore.table.engines import Engine, engine_of, reread, spark_module
 from statestore.table.keyed import KeyedTarget
 from statestore.table.types import arrow_schema
 
@@ -63,7 +63,8 @@ class KeyedChanges:
         deletes all of a key's rows, by key and namespace, or by these and the entry columns (one
         element of a list, one map entry, one timer); other columns play no part. ``cleared`` are
         deletes too, of keys that upserts of the same checkpoint may write anew. Each is a Spark
-        DataFrame, an Arrow table, a frame that speaks Arrow, or a list of dictionaries.
+        DataFrame, an Arrow table, a frame that speaks Arrow, a list of dictionaries, or what yields
+        them once, as :meth:`CheckpointWriter.keyed` takes it.
 
         Of a state with a time to live, upserts without its column get the checkpoint's clock: what
         is written now is used now. Where reads count too, upserts are also the rows that were read.
@@ -150,6 +151,7 @@ class ChangeWriter:
                 f"no changes of {self} are given; give upserts=, deletes= or cleared=, an empty "
                 "table when nothing changed"
             )
+        upserts, deletes, cleared = map(reread, (upserts, deletes, cleared))
         old = latest_or(self._attempt, self._uid, self._name, base)
         if old is not None:
             upserts = with_types(upserts, old.state, old.state.schema.names)
@@ -182,6 +184,7 @@ class ChangeWriter:
             raise InvalidArgumentError(
                 f"no rows of {self} are given; give all that it has now, an empty table for none"
             )
+        rows = reread(rows)
         old = latest_or(self._attempt, self._uid, self._name, previous)
         if old is None:
             return self._in_full(rows)

@@ -24,7 +24,8 @@ from statestore.model.handles import KeyedStateHandle
 from statestore.model.manifest import KeyedEntry, Manifest
 from statestore.model.schema import same_columns
 from statestore.storage import Storage
-from statestore.table.engines import engine_of
+from statestore.table.engines import engine_of, reread
+from statestore.table.given import is_dicts
 from statestore.table.groups import group_digests
 from statestore.table.keyed import KeyedTarget
 from statestore.table.lookup import rows_of_key
@@ -186,7 +187,8 @@ def _write_rows(
     entry: KeyedEntry, rows: Any, target: KeyedTarget | None, parallelism: int
 ) -> tuple[tuple[KeyedStateHandle, ...], int]:
     state = entry.state
-    if isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows):
+    rows = reread(rows)
+    if is_dicts(rows):
         rows = table_of_dicts(rows, state.schema)
     engine, rows = engine_of(rows)
     found = engine.schema_of(rows)

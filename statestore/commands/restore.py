@@ -9,7 +9,7 @@ groups only (I8).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from statestore.catalog import Catalog
@@ -346,7 +346,7 @@ class RestoredOperatorState:
         self._dealt = redistribution_of(manifest, entry.state.uid, parallelism)
 
     def subtask(
-        self, subtask: int, *, where: Mapping[str, Sequence[Any]] | None = None
+        self, subtask: int, *, where: Mapping[str, Iterable[Any]] | None = None
     ) -> list[dict[str, Any]]:
         """Return the elements of one new subtask, as its mode deals them.
 
@@ -364,7 +364,7 @@ class RestoredOperatorState:
         return lists
 
     def _elements(
-        self, where: Mapping[str, Sequence[Any]] | None, runs: Sequence[Run] | None
+        self, where: Mapping[str, Iterable[Any]] | None, runs: Sequence[Run] | None
     ) -> Iterator[tuple[int, int, dict[str, Any]]]:
         entry = self.entry
         spans = None if runs is None else {run.subtask: range(run.first, run.stop) for run in runs}

@@ -25,7 +25,7 @@ from statestore.model.state import KeyedState, Layout, StateKind, TimeDomain
 from statestore.model.ttl import TimeToLive
 from statestore.table.arrow import is_schema
 from statestore.table.elements import write_elements
-from statestore.table.engines import Engine, engine_of
+from statestore.table.engines import Engine, engine_of, reread
 
 __all__ = ["CheckpointWriter"]
 
@@ -57,11 +57,11 @@ class CheckpointWriter(Commit):
     ) -> Any:
         """Write a keyed state: one row per key and namespace unless ``kind`` says otherwise.
 
-        ``rows`` is a Spark DataFrame, an Arrow table, a frame that speaks Arrow, or a list of
-        dictionaries. Max parallelism is fixed for the life of the operator's state: by default it
-        is what the job's graph says, else what the operator was stored with, else Flink's default
-        for this parallelism; ``regroup`` lets it be another one. ``layout`` is ``partitioned`` (a
-        file per key group), ``ranged`` (few files, each with a range of key groups) or ``auto``
+        ``rows`` is a Spark DataFrame, an Arrow table or stream, a frame that speaks Arrow, or
+        dictionaries; of an iterator, all. Max parallelism is fixed for the life of the operator's
+        state: by default it is what the job's graph says, else as it was stored, else Flink's
+        default for this parallelism; ``regroup`` lets it be another one. ``layout`` is one of
+        ``partitioned`` (a file per key group), ``ranged`` (few files, each of a range) or ``auto``
         (ranged below 2,048 rows a key group); by default what the store was opened with. ``placed``
         says that Spark partition i of a DataFrame holds subtask i's rows, as a restore at this
         parallelism left them: nothing is shuffled, and a row that lies elsewhere is refused. Value
@@ -114,7 +114,7 @@ class CheckpointWriter(Commit):
             return self._in_full(rows, request, placed)
 
     def _in_full(self, rows: Any, request: KeyedRequest, placed: bool) -> Any:
-        declared = is_schema(rows)
+        declared, rows = is_schema(rows), reread(rows)
         if not declared:
             rows = self._with_times(rows, request)
         engine, rows = engine_of(rows)

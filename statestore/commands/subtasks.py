@@ -73,9 +73,9 @@ class SubtaskWriter:
 
         ``rows`` is an Arrow table, its batches, a frame that speaks Arrow, or a list of
         dictionaries, of the declared columns in any order. Writing again, after an answer that may
-        have been lost, makes new files. Raises InvalidArgumentError for a row that another subtask
-        owns, NullKeyError, DuplicateKeyError, SchemaMismatchError or StorageError; nothing is left
-        behind then.
+        have been lost, makes new files; a stream, which has its rows once, is refused then. Raises
+        InvalidArgumentError for a row that another subtask owns, NullKeyError, DuplicateKeyError,
+        SchemaMismatchError or StorageError; nothing is left behind then.
         """
         target, entry = self.state.target, self.state.entry
         if target is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from statestore.model.schema import Schema, same_columns
 from statestore.model.state import KeyedState
 from statestore.table.against import Against
 from statestore.table.expiry import time_column
+from statestore.table.given import is_dicts, read_stream, settled
 from statestore.table.hashing import check_key_type, key_groups
 from statestore.table.keyed import KeyedTarget, write_runs
 from statestore.table.runs import RUN_BYTES, null_key_error, null_keys
@@ -45,15 +46,17 @@ def as_table(rows: Any) -> pa.Table:
     """Return rows as an Arrow table: a table, a list of dictionaries, or any Arrow-speaking frame;
     no rows of a schema.
 
-    pandas, Polars and DuckDB results speak Arrow. InvalidArgumentError for anything else.
+    pandas, Polars and DuckDB results speak Arrow. A stream is read to its end, once: see
+    :mod:`statestore.table.given`. InvalidArgumentError for anything else.
     """
+    rows = settled(rows)
     if isinstance(rows, pa.Table):
         return rows
     if is_schema(rows):
         return rows.empty_table()
     if hasattr(rows, "__arrow_c_stream__"):
-        return pa.table(rows)
-    if isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows):
+        return read_stream(rows)
+    if is_dicts(rows):
         return table_of_dicts(rows, None)
     raise InvalidArgumentError(
         "rows are a Spark DataFrame, an Arrow table (or pandas, Polars, DuckDB frame) or a list "
@@ -140,25 +143,8 @@ def write_subtask(
 
 
 def _of_schema(rows: Any, state: KeyedState) -> pa.Table:
-    if isinstance(rows, pa.RecordBatch):
-        rows = [rows]
-    if isinstance(rows, Iterator):
-        rows = list(rows)
-    if isinstance(rows, list | tuple):
-        if all(isinstance(batch, pa.RecordBatch) for batch in rows) and rows:
-            return _joined(rows, state)
-        if all(isinstance(row, Mapping) for row in rows):
-            return table_of_dicts(rows, state.schema)
-    return as_table(rows)
-
-
-def _joined(batches: Sequence[pa.RecordBatch], state: KeyedState) -> pa.Table:
-    try:
-        return pa.Table.from_batches(batches)
-    except pa.ArrowInvalid as error:
-        raise SchemaMismatchError(
-            f"the batches of {state} do not have the same columns: {error}"
-        ) from error
+    rows = settled(rows)
+    return table_of_dicts(rows, state.schema) if is_dicts(rows) else as_table(rows)
 
 
 def _as_stored(rows: pa.Table, state: KeyedState) -> pa.Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from statestore.errors import DuplicateKeyError, InvalidArgumentError
 from statestore.model.changes import MARK, delete_widths
 from statestore.model.paths import KEY_GROUP
 from statestore.model.state import KeyedState
+from statestore.table.given import is_dicts
 from statestore.table.matching import equal_rows, found
 from statestore.table.runs import in_order
 from statestore.table.types import arrow_schema, table_of_dicts
@@ -45,7 +46,7 @@ def with_types(rows: Any, state: KeyedState, names: Sequence[str]) -> Any:
     A column without a value has the type that the state is stored with, and so have ``names``, the
     columns of no rows at all. InvalidArgumentError for values without a common type.
     """
-    if not isinstance(rows, list) or not all(isinstance(row, Mapping) for row in rows):
+    if not is_dicts(rows):
         return rows
     stored = arrow_schema(state.schema)
     if not any(rows):

@@ -107,7 +107,7 @@ def read_elements(
     folder: str,
     handles: Iterable[OperatorStateHandle],
     state: OperatorState,
-    where: Mapping[str, Sequence[Any]] | None = None,
+    where: Mapping[str, Iterable[Any]] | None = None,
     *,
     verify: bool = False,
 ) -> Iterator[tuple[int, int, dict[str, Any]]]:
@@ -116,25 +116,31 @@ def read_elements(
     ``where`` keeps the elements whose columns hold one of the given values, {"partition": [0, 4]}.
     With ``verify`` the SHA-256 of the file is checked first.
     """
+    wanted = {name: _values(name, values) for name, values in (where or {}).items()}
     if state.schema.fields:  # a state that never had an element has no columns, and no elements
-        for column in where or {}:
+        for column in wanted:
             state.schema.type_of(column)
     for handle in handles:
         schema = stored_schema(state.schema)
         for batch in read_batches(storage, folder, handle, schema, verify=verify):
-            for row in _kept(batch, where or {}).to_pylist():
+            for row in _kept(batch, wanted).to_pylist():
                 yield row.pop(SUBTASK), row.pop(POSITION), row
 
 
-def _kept(batch: pa.RecordBatch, where: Mapping[str, Sequence[Any]]) -> pa.RecordBatch:
+def _values(name: str, values: Any) -> list[Any]:
+    """Return the wanted values of a column; an iterator has them once, and batches are many."""
+    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+        raise InvalidArgumentError(
+            f"where={{{name!r}: {values!r}}}: give a list of the values to keep"
+        )
+    return list(values)
+
+
+def _kept(batch: pa.RecordBatch, where: Mapping[str, list[Any]]) -> pa.RecordBatch:
     for name, values in where.items():
         column = batch.column(name)
-        if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-            raise InvalidArgumentError(
-                f"where={{{name!r}: {values!r}}}: give a list of the values to keep"
-            )
         try:
-            wanted = pa.array(list(values), column.type)
+            wanted = pa.array(values, column.type)
             batch = batch.filter(pc.is_in(column, value_set=wanted))
         except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
             raise InvalidArgumentError(

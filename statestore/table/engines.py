@@ -16,12 +16,13 @@ from statestore.model.handles import KeyedStateHandle
 from statestore.model.schema import Schema
 from statestore.table import arrow
 from statestore.table.against import Against
+from statestore.table.given import is_dicts, is_lazy, settled
 from statestore.table.keyed import KeyedTarget
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["Engine", "engine_of", "is_frame", "rows_on_driver", "spark_module"]
+__all__ = ["Engine", "engine_of", "is_frame", "reread", "rows_on_driver", "spark_module"]
 
 
 class Engine(Protocol):
@@ -60,9 +61,19 @@ def engine_of(rows: Any) -> tuple[Engine, Any]:
     return cast(Engine, arrow), arrow.as_table(rows)
 
 
+def reread(rows: Any) -> Any:
+    """Return rows that can be read any number of times: a Spark DataFrame, a schema, None and a
+    list of dictionaries as they are, all else as an Arrow table.
+    """
+    if rows is None or _is_spark(rows) or arrow.is_schema(rows):
+        return rows
+    rows = settled(rows)
+    return rows if is_dicts(rows) else arrow.as_table(rows)
+
+
 def is_frame(rows: Any) -> bool:
     """Return whether the value is a table of rows, as against a list of lists of elements."""
-    return _is_spark(rows) or hasattr(rows, "__arrow_c_stream__")
+    return _is_spark(rows) or is_lazy(rows) or hasattr(rows, "__arrow_c_stream__")
 
 
 def rows_on_driver(rows: Any) -> pa.Table:
