@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import BooleanType, StructField, StructType
 
 from statestore.streaming.changes import Changes
+from statestore.table.spark_worker import settle
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,6 +34,7 @@ def by_key(
     names, apart = _names(key), _names(entry)
 
     def rows_of(key: tuple[Any, ...], events: pd.DataFrame, state: pd.DataFrame) -> pd.DataFrame:
+        settle()
         rows = function(key, events, state).assign(**{_CLEARED: False})
         if _entries(state, apart) <= _entries(rows, apart):
             return rows
