@@ -27,11 +27,11 @@ from statestore.errors import (
     StorageError,
 )
 from statestore.model.balanced_ranges import RangeAssignment
+from statestore.model.handles import Handle
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
 from statestore.model.metrics import CheckpointMetrics
 from statestore.model.redistribution import RedistributionMode
 from statestore.model.state import KeyedState
-from statestore.table.fetching import Handle
 from statestore.table.reading import check_sizes
 
 __all__ = ["USED", "Commit"]

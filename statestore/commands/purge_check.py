@@ -20,6 +20,7 @@ from statestore.errors import (
     StateNotFoundError,
     StateStoreError,
 )
+from statestore.model.handles import Handle
 from statestore.model.paths import (
     CHECKPOINTS,
     changes_table,
@@ -89,7 +90,7 @@ def check_purged(
     InvalidArgumentError for a key that does not fit, or StorageError.
     """
     storage = catalog.storage
-    states = _states(catalog, uid, name)
+    states, handles = _states(catalog, uid, name)
     tables = {
         folder: (state, key_batch(state, key_of(state)))
         for state in states.values()
@@ -105,7 +106,7 @@ def check_purged(
         table = next((t for t in tables if item.name.startswith(f"{t}/")), None)
         rows: int | None = None
         if table is not None and is_data_file(item.name):
-            rows = in_rows(storage, item.name, *tables[table])
+            rows = in_rows(storage, item.name, *tables[table], handles.get(item.name))
             if rows is None:
                 unreadable.append(item.name)
             elif rows:
@@ -134,9 +135,14 @@ def _elsewhere(storage: Storage, name: str, needles: set[KeyNeedles]) -> str | N
     return None
 
 
-def _states(catalog: Catalog, uid: str, name: str | None) -> dict[str, KeyedState]:
-    """Return the keyed states of an operator in any checkpoint whose manifest is there."""
+def _states(
+    catalog: Catalog, uid: str, name: str | None
+) -> tuple[dict[str, KeyedState], dict[str, Handle]]:
+    """Return the keyed states of an operator in any checkpoint whose manifest is there, and their
+    files by name.
+    """
     found: dict[str, KeyedState] = {}
+    handles: dict[str, Handle] = {}
     identities = filter(None, map(checkpoint_id_of, catalog.storage.list(CHECKPOINTS)))
     numbers = sorted((number for number, is_tombstone in identities if not is_tombstone))
     for number in numbers:
@@ -147,13 +153,15 @@ def _states(catalog: Catalog, uid: str, name: str | None) -> dict[str, KeyedStat
         for entry in manifest.keyed:
             if entry.state.uid == uid and name in (None, entry.state.name):
                 found[entry.state.name] = entry.state
+                for part in entry.parts:
+                    handles |= {f"{part.table.path}/{one.path}": one for one in part.handles}
     if not found:
         wanted = f"state {name!r} of operator {uid!r}" if name else f"keyed state of {uid!r}"
         raise StateNotFoundError(
             f"no {wanted} in any checkpoint of {catalog.storage.url}; its folders are "
             f"{', '.join(_folders(catalog.storage)) or 'none'}"
         )
-    return found
+    return found, handles
 
 
 def _folders(storage: Storage) -> list[str]:

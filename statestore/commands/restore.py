@@ -369,14 +369,7 @@ class RestoredOperatorState:
         entry = self.entry
         spans = None if runs is None else {run.subtask: range(run.first, run.stop) for run in runs}
         try:
-            rows = read_elements(
-                self._catalog.storage,
-                entry.table.path,
-                entry.handles,
-                entry.state,
-                where,
-                verify=self._verify,
-            )
+            rows = read_elements(self._catalog.storage, entry, where, verify=self._verify)
             for subtask, position, element in rows:
                 if spans is None or position in spans.get(subtask, ()):
                     yield subtask, position, element

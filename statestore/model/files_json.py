@@ -9,10 +9,18 @@ from typing import Any
 
 from statestore.model.digest import digest_text
 from statestore.model.document import Node
-from statestore.model.handles import GroupIndex, KeyedStateHandle, OperatorStateHandle
+from statestore.model.handles import (
+    Footer,
+    GroupIndex,
+    Handle,
+    KeyedStateHandle,
+    OperatorStateHandle,
+)
 from statestore.model.keygroups import KeyGroupRange
 
-__all__ = ["columns", "files_json", "keyed_files_json", "keyed_handles"]
+__all__ = ["files_json", "keyed_files_json", "keyed_handles", "operator_handles"]
+
+_UNKNOWN = Footer(0, "")
 
 
 def keyed_files_json(
@@ -38,18 +46,25 @@ def keyed_handles(
     """Return the files that :func:`keyed_files_json` wrote; ``indexed`` says that each states what
     its key groups have. MalformedManifestError, or another error for the caller to place.
     """
-    paths, *rest = columns(files)
+    paths, *rest = _columns(files)
     first, last = files.at("first"), files.at("last")
     if not len(paths) == len(first.numbers()) == len(last.numbers()):
         raise first.fail("the arrays differ in length")
     ranges = map(KeyGroupRange, first.numbers(), last.numbers())
     hosts, indexes = _hosts(files), _indexes(files, indexed, packed)
-    handles = tuple(map(KeyedStateHandle, paths, ranges, *rest, hosts, indexes))
+    handles = tuple(map(KeyedStateHandle, paths, ranges, *rest, hosts, indexes, _footers(files)))
     _check_indexes(files, handles)
     return handles
 
 
-def files_json(handles: Sequence[KeyedStateHandle | OperatorStateHandle]) -> dict[str, Any]:
+def operator_handles(files: Node) -> tuple[OperatorStateHandle, ...]:
+    """Return the files of an operator state that :func:`files_json` wrote; errors as of
+    :func:`keyed_handles`.
+    """
+    return tuple(map(OperatorStateHandle, *_columns(files), _footers(files)))
+
+
+def files_json(handles: Sequence[Handle]) -> dict[str, Any]:
     """Return what there is of files of any state, column by column."""
     return {
         "path": [handle.path for handle in handles],
@@ -58,10 +73,11 @@ def files_json(handles: Sequence[KeyedStateHandle | OperatorStateHandle]) -> dic
         "row_groups": [handle.row_groups for handle in handles],
         "digest": [digest_text(handle.digest) for handle in handles],
         "sha256": [handle.sha256 for handle in handles],
+        **_footers_json(handles),
     }
 
 
-def columns(files: Node) -> list[tuple[Any, ...]]:
+def _columns(files: Node) -> list[tuple[Any, ...]]:
     """Return what there is of every file, column by column, of one length."""
     columns: list[tuple[Any, ...]] = [
         files.at("path").texts(),
@@ -74,6 +90,36 @@ def columns(files: Node) -> list[tuple[Any, ...]]:
     if len({len(column) for column in columns}) != 1:
         raise files.fail("the arrays differ in length")
     return columns
+
+
+def _footers_json(
+    handles: Sequence[Handle],
+) -> dict[str, Any]:
+    """Return length and checksum of each file's footer, 0 and nothing where it is not known;
+    nothing at all when none is.
+    """
+    footers = [handle.footer or _UNKNOWN for handle in handles]
+    if all(footer is _UNKNOWN for footer in footers):
+        return {}
+    return {
+        "footer_bytes": [footer.size_bytes for footer in footers],
+        "footer_sha256": [footer.sha256 for footer in footers],
+    }
+
+
+def _footers(files: Node) -> list[Footer | None]:
+    """Return the footer of each file, None where it is not known."""
+    count = len(files.at("path").texts())
+    sizes = files.maybe("footer_bytes")
+    if sizes is None:
+        return [None] * count
+    sums = files.at("footer_sha256").texts()
+    if not count == len(sizes.numbers()) == len(sums):
+        raise sizes.fail("the arrays differ in length")
+    return [
+        Footer(size, sha256) if size else None
+        for size, sha256 in zip(sizes.numbers(), sums, strict=True)
+    ]
 
 
 def _hosts_json(handles: Sequence[KeyedStateHandle]) -> dict[str, Any]:

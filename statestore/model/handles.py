@@ -19,13 +19,25 @@ from dataclasses import dataclass
 from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
 
 __all__ = [
+    "Footer",
     "GroupIndex",
+    "Handle",
     "KeyedStateHandle",
     "KeyedStateSlice",
     "OperatorStateHandle",
     "assign",
     "reassign",
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """The end of a data file, which says where everything else lies: its bytes, Parquet's length
+    and mark behind it included, and the first 32 hex digits of their SHA-256.
+    """
+
+    size_bytes: int
+    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +79,7 @@ class KeyedStateHandle:
 
     ``index`` says what lies in which key group; a file of one key group needs none. ``host`` is the
     name of the machine whose local cache got a copy when the file was written, empty when there was
-    no cache.
+    no cache. ``footer`` is None of a file that an older release wrote.
     """
 
     path: str
@@ -79,6 +91,7 @@ class KeyedStateHandle:
     sha256: str
     host: str = ""
     index: GroupIndex | None = None
+    footer: Footer | None = None
 
     def cut(self, key_groups: KeyGroupRange) -> KeyedStateSlice | None:
         """Return the part that belongs to ``key_groups``, None when there is none.
@@ -163,6 +176,10 @@ class OperatorStateHandle:
     row_groups: int
     digest: int
     sha256: str
+    footer: Footer | None = None
+
+
+Handle = KeyedStateHandle | OperatorStateHandle
 
 
 def assign(

@@ -16,9 +16,14 @@ from statestore.errors import CorruptionError, ParallelismError, StateStoreError
 from statestore.model.balanced_ranges import RangeAssignment
 from statestore.model.digest import digest_text
 from statestore.model.document import Node, document_bytes, parse_document
-from statestore.model.files_json import columns, files_json, keyed_files_json, keyed_handles
+from statestore.model.files_json import (
+    files_json,
+    keyed_files_json,
+    keyed_handles,
+    operator_handles,
+)
 from statestore.model.graph_json import graph_from_json, graph_to_json
-from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.model.handles import KeyedStateHandle
 from statestore.model.keygroups import MAX_PARALLELISM
 from statestore.model.layers_json import layers_json, layers_of
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
@@ -239,8 +244,7 @@ def _operator_entry(node: Node, uid: str) -> OperatorEntry:
         mode=RedistributionMode(node.at("mode").text()),
         schema=_schema(node),
     )
-    files = node.at("files")
-    handles = tuple(map(OperatorStateHandle, *columns(files)))
+    handles = operator_handles(node.at("files"))
     return _agreeing(node, OperatorEntry(state, _table(node), node.at("counts").numbers(), handles))
 
 

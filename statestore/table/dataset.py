@@ -21,6 +21,7 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 
 from statestore.errors import CorruptionError, MissingFileError, StateStoreError
+from statestore.model.handles import Handle
 from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
 from statestore.model.manifest import Entry, KeyedEntry
 from statestore.model.paths import KEY_GROUP
@@ -28,7 +29,7 @@ from statestore.model.reads import reads_of
 from statestore.model.state import Layout
 from statestore.storage import Storage
 from statestore.table.expiry import hides
-from statestore.table.fetching import Handle, check_length
+from statestore.table.fetching import check_length
 from statestore.table.merge import read_reads
 
 __all__ = ["StateFiles", "dataset_of"]

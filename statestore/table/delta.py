@@ -28,19 +28,18 @@ from statestore.errors import (
     MissingDependencyError,
     StorageError,
 )
-from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.model.handles import Handle, KeyedStateHandle
 from statestore.model.manifest import Entry, KeyedEntry, OperatorEntry, TableRef
 from statestore.model.paths import KEY_GROUP
 from statestore.model.schema import Field, Schema, same_columns, schema_from_json
 from statestore.model.state import POSITION, SUBTASK, Layout
 from statestore.storage import Storage
-from statestore.table.reading import open_file
+from statestore.table.reading import open_data
 from statestore.table.spark_s3 import refuse_without_s3a
 from statestore.table.statistics import file_statistics
 
 __all__ = ["DeltaTable"]
 
-Handle = KeyedStateHandle | OperatorStateHandle
 
 # Kept checkpoints read files that the newest table version no longer has: nothing but the store's
 # own clean-up may delete them. A hundred years is Delta's way to say never.
@@ -135,8 +134,8 @@ class DeltaTable:
         values = {}
         if isinstance(handle, KeyedStateHandle) and _is_partitioned(entry):
             values[KEY_GROUP] = str(handle.key_groups.first)
-        with open_file(self._storage, entry.table.path, handle) as parquet:
-            statistics = file_statistics(parquet.metadata, _statistics_columns(entry))
+        with open_data(self._storage, entry.table.path, handle) as file:
+            statistics = file_statistics(file.parquet.metadata, _statistics_columns(entry))
         return {
             "path": handle.path,
             "partitionValues": values,

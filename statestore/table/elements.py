@@ -16,8 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.errors import InvalidArgumentError
+from statestore.errors import DamagedFileError, InvalidArgumentError
 from statestore.model.handles import OperatorStateHandle
+from statestore.model.manifest import OperatorEntry
 from statestore.model.paths import operator_file
 from statestore.model.schema import Schema
 from statestore.model.state import POSITION, SUBTASK, OperatorState
@@ -31,6 +32,7 @@ __all__ = [
     "element_digests",
     "elements_of_table",
     "elements_table",
+    "misplaced",
     "read_elements",
     "schema_of_elements",
     "stored_schema",
@@ -104,9 +106,7 @@ def write_elements(
 
 def read_elements(
     storage: Storage,
-    folder: str,
-    handles: Iterable[OperatorStateHandle],
-    state: OperatorState,
+    entry: OperatorEntry,
     where: Mapping[str, Iterable[Any]] | None = None,
     *,
     verify: bool = False,
@@ -114,17 +114,43 @@ def read_elements(
     """Yield (old subtask, position, element) in stored order.
 
     ``where`` keeps the elements whose columns hold one of the given values, {"partition": [0, 4]}.
-    With ``verify`` the SHA-256 of the file is checked first.
+    With ``verify`` the SHA-256 of the file is checked first. Raises DamagedFileError when there are
+    other elements than are counted, or elsewhere.
     """
     wanted = {name: _values(name, values) for name, values in (where or {}).items()}
+    state = entry.state
     if state.schema.fields:  # a state that never had an element has no columns, and no elements
         for column in wanted:
             state.schema.type_of(column)
-    for handle in handles:
-        schema = stored_schema(state.schema)
+    schema, first = stored_schema(state.schema), 0
+    for handle in entry.handles:
+        folder = entry.table.path
         for batch in read_batches(storage, folder, handle, schema, verify=verify):
+            if wrong := misplaced(batch, entry.counts, first):
+                raise DamagedFileError(
+                    f"{storage.url}/{folder}/{handle.path} has {wrong} elements of {state} at "
+                    "another subtask or position than counted; restore an older checkpoint, or "
+                    "bring the file back from a copy"
+                )
+            first += batch.num_rows
             for row in _kept(batch, wanted).to_pylist():
                 yield row.pop(SUBTASK), row.pop(POSITION), row
+
+
+def misplaced(batch: pa.RecordBatch, counts: Sequence[int], first: int) -> int:
+    """Return how many elements are not where ``counts``, by old subtask, say (I7, I11); ``first``
+    is how many lie before them.
+    """
+    found = batch.column(SUBTASK), batch.column(POSITION)
+    if any(column.null_count for column in found):
+        return batch.num_rows
+    places = np.arange(first, first + batch.num_rows)
+    starts = np.concatenate(([0], np.cumsum(counts)))
+    # Beyond the last element the subtask would be one that there is not.
+    subtasks = np.searchsorted(starts, places, side="right") - 1
+    subtask, position = map(np.asarray, found)
+    here = (subtask == subtasks) & (position == places - starts[subtasks])
+    return batch.num_rows - int(here.sum())
 
 
 def _values(name: str, values: Any) -> list[Any]:

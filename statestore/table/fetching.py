@@ -15,21 +15,20 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from statestore.errors import DamagedFileError
-from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.model.handles import Handle
 from statestore.storage import CachedStorage, Storage
+from statestore.table.footers import END_BYTES, MAGIC, footer_bytes
 from statestore.table.ranges import PIECE_BYTES, Fetch, Piece, RangedFile, streams_of
 
-__all__ = ["Handle", "Source", "begin", "check_length", "source_of"]
+__all__ = ["Source", "begin", "check_length", "source_of"]
 
-Handle = KeyedStateHandle | OperatorStateHandle
 Source: TypeAlias = RangedFile | Any  # or pa.BufferReader, which has no types
 
 # Up to here a file that is wanted whole is read at once; a row group may be as large.
 _AT_ONCE_BYTES = 32 * 2**20
 _CHUNK_BYTES = 2**20
-# Parquet ends with the length of its footer and a magic; the footer, with some room, is guessed
-# where looking twice costs a round trip.
-_END_BYTES, _MAGIC = 8, b"PAR1"
+# Of files whose manifest does not say how long the footer is, it is guessed, with some room, where
+# looking twice costs a round trip.
 _FOOTER_BYTES, _FOOTER_BYTES_OF_ROW_GROUP = 64 * 2**10, 2**10
 
 # Copies of the local cache that this process has found to be right, as they were then.
@@ -95,9 +94,9 @@ def source_of(
             yield pa.BufferReader(fetch(0, handle.size_bytes))
             return
         size = handle.size_bytes
-        end = memoryview(fetch(max(size - _END_BYTES, 0), size))
-        start = _footer_start(end, size)
-        tail = b"".join((memoryview(fetch(start, size - _END_BYTES)), end))
+        end = b"" if handle.footer else memoryview(fetch(max(size - END_BYTES, 0), size))
+        start = _footer_start(handle, end)
+        tail = b"".join((memoryview(fetch(start, size - len(end))), end))
         yield RangedFile(fetch, Piece(start, size, lambda *_: tail, None), size, None)
 
 
@@ -119,13 +118,17 @@ def _ranged(storage: Storage, name: str, handle: Handle, whole: bool) -> RangedF
     def fetch(start: int, stop: int) -> bytes:
         return storage.read_range(name, start, stop)
 
-    guess = _FOOTER_BYTES + _FOOTER_BYTES_OF_ROW_GROUP * handle.row_groups
+    guess = (
+        handle.footer.size_bytes
+        if handle.footer
+        else _FOOTER_BYTES + _FOOTER_BYTES_OF_ROW_GROUP * handle.row_groups
+    )
     start = 0 if whole and size <= PIECE_BYTES else max(size - guess, 0)
     # One byte more than there should be: a file that is longer shows itself without being asked.
     file = RangedFile(fetch, Piece(start, size + 1, fetch, streams), size, streams)
     file.begin()
     if whole:
-        file.want([range(len(_MAGIC), start)])
+        file.want([range(len(MAGIC), start)])
     return file
 
 
@@ -136,7 +139,7 @@ def _complete_tail(file: RangedFile, storage: Storage, name: str, handle: Handle
     if len(found) != size - tail.start:
         check_length(f"{storage.url}/{name}", storage.size(name), handle)
         raise ValueError(f"it ends at byte {tail.start + len(found)}, and is {size} long")
-    start = _footer_start(found[-_END_BYTES:], size)
+    start = _footer_start(handle, found[-END_BYTES:])
     if start < tail.start:
         rest = storage.read_range(name, start, tail.start)
         whole = b"".join((rest, found))
@@ -144,10 +147,13 @@ def _complete_tail(file: RangedFile, storage: Storage, name: str, handle: Handle
     file.keep_tail(tail)
 
 
-def _footer_start(end: memoryview, size: int) -> int:
-    """Return where the footer begins of a file with this end; ValueError if it is not Parquet."""
-    start = size - _END_BYTES - int.from_bytes(end[:-4], "little")
-    if bytes(end[-4:]) != _MAGIC or start < len(_MAGIC):
+def _footer_start(handle: Handle, end: bytes | memoryview) -> int:
+    """Return where the footer begins: by the manifest, or by the end of the file; ValueError if it
+    is not Parquet.
+    """
+    length = handle.footer.size_bytes if handle.footer else footer_bytes(end)
+    start = handle.size_bytes - length
+    if start < len(MAGIC):
         raise ValueError("its end is not that of a Parquet file")
     return start
 

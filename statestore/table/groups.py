@@ -17,13 +17,14 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from statestore.model.handles import KeyedStateHandle
+from statestore.errors import DamagedFileError
+from statestore.model.handles import Handle, KeyedStateHandle
 from statestore.model.manifest import Entry, KeyedEntry, OperatorEntry
 from statestore.storage import Storage
 from statestore.storage.base import named
 from statestore.table.digest import row_hashes
 from statestore.table.elements import stored_schema
-from statestore.table.fetching import Handle
+from statestore.table.footers import read_footer
 from statestore.table.reading import DataFile, open_data
 from statestore.table.types import arrow_schema
 
@@ -39,7 +40,7 @@ __all__ = [
 Rows = list[pa.RecordBatch]
 
 # What Arrow raises for bytes that it cannot make sense of; an OSError with a number is the disk's.
-_DAMAGED = (pa.ArrowException, LookupError, OSError, ValueError)
+_DAMAGED = (DamagedFileError, pa.ArrowException, LookupError, OSError, ValueError)
 _Errors = tuple[type[Exception], ...]
 
 
@@ -108,8 +109,8 @@ def sound_elements(storage: Storage, entry: OperatorEntry) -> pa.Table | None:
 def _file(storage: Storage, entry: Entry, handle: Handle) -> Iterator[DataFile | None]:
     """Open a file that may be damaged; None when it is missing, or nothing of it can be read.
 
-    Arrow seeks and reads by itself: it aborts the process over some damaged footers when it is
-    asked where a row group lies, as a reader that fetches ranges has to.
+    Arrow seeks and reads by itself: over some damaged footers, which have no checksum in manifests
+    of older releases, it aborts the process when it is asked where a row group lies.
     """
     name = f"{entry.table.path}/{handle.path}"
     with named("read", f"{storage.url}/{name}"), ExitStack() as stack:
@@ -118,20 +119,21 @@ def _file(storage: Storage, entry: Entry, handle: Handle) -> Iterator[DataFile |
         except FileNotFoundError:
             yield None
             return
-        yield _opened(opened, handle)
+        yield _opened(opened, f"{storage.url}/{name}", handle)
 
 
-def _opened(file: BinaryIO, handle: Handle) -> DataFile | None:
-    """Return the file, if it is Parquet, as long as it was, and has as many rows."""
+def _opened(file: BinaryIO, where: str, handle: Handle) -> DataFile | None:
+    """Return the file, if it is as long as it was, and its footer is that of the handle."""
     try:
         if file.seek(0, 2) != handle.size_bytes:
             return None
+        metadata = read_footer(file, where, handle)
         source = pa.PythonFile(file, mode="r")
-        parquet = pq.ParquetFile(source, page_checksum_verification=True)
+        parquet = pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True)
     except _DAMAGED as error:
         _refuse_unread(error)
         return None
-    return DataFile(parquet, source) if parquet.metadata.num_rows == handle.rows else None
+    return DataFile(parquet, source, where)
 
 
 def _refuse_unread(error: Exception) -> None:
@@ -216,11 +218,11 @@ def _batches(
     if tolerated is None:
         left = iter(numbers)
         at = stop = 0
-        for batch in file.batches(numbers):
+        for batch in file.batches(numbers, schema):
             if at == stop:
                 number = next(left)
                 at, stop = begins[number], begins[number + 1]
-            yield at, batch.select(schema.names).cast(schema)
+            yield at, batch
             at += batch.num_rows
         return
     for number in numbers:
@@ -231,13 +233,12 @@ def _readable(
     file: DataFile, number: int, begin: int, schema: pa.Schema, tolerated: _Errors
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the batches of a row group up to the first that cannot be read."""
-    batches = file.batches([number])
+    batches = file.batches([number], schema)
     while True:
         try:
             batch = next(batches, None)
             if batch is None:
                 return
-            batch = batch.select(schema.names).cast(schema)
         except tolerated as error:
             _refuse_unread(error)
             return

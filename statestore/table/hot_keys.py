@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry
@@ -22,7 +21,8 @@ from statestore.model.reads import reads_of
 from statestore.storage import Storage
 from statestore.table.digest import row_hashes
 from statestore.table.merge import read_reads
-from statestore.table.reading import open_file, row_groups_of
+from statestore.table.reading import open_data, row_groups_of
+from statestore.table.types import arrow_schema
 
 __all__ = ["CountedKey", "counted_keys"]
 
@@ -52,6 +52,7 @@ def counted_keys(
 def _keys(storage: Storage, entry: KeyedEntry, key_group: int) -> Iterator[pa.RecordBatch]:
     """Yield the key columns of all rows of a key group, those of a key side by side."""
     own, names = KeyGroupRange(key_group, key_group), list(entry.state.key)
+    keys = arrow_schema(entry.state.schema.select(entry.state.key))
     reads = reads_of(entry, own)
     if reads.layers:
         for batch in read_reads(storage, entry, reads):
@@ -59,21 +60,13 @@ def _keys(storage: Storage, entry: KeyedEntry, key_group: int) -> Iterator[pa.Re
         return
     for part in reads.base:
         rows = range(part.first_row, part.first_row + part.rows)
-        with open_file(storage, entry.table.path, part.handle) as file:
-            numbers, at = row_groups_of(file.metadata, rows)
-            for batch in _batches(file, numbers, names):
+        with open_data(storage, entry.table.path, part.handle) as file:
+            numbers, at = row_groups_of(file.parquet.metadata, rows)
+            for batch in file.batches(numbers, keys):
                 begin, end = max(rows.start - at, 0), min(rows.stop - at, batch.num_rows)
                 at += batch.num_rows
                 if begin < end:
-                    yield batch.select(names).slice(begin, end - begin)
-
-
-def _batches(
-    file: pq.ParquetFile, numbers: Iterable[int], names: list[str]
-) -> Iterator[pa.RecordBatch]:
-    # One by one: a batch of two row groups would need both in memory.
-    for number in numbers:
-        yield from file.iter_batches(row_groups=[number], columns=names, use_threads=False)
+                    yield batch.slice(begin, end - begin)
 
 
 class _Counter:

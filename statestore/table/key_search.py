@@ -13,17 +13,21 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from statestore.errors import DamagedFileError, MissingFileError
+from statestore.model.handles import Handle
 from statestore.model.state import KeyedState
 from statestore.storage import Storage
 from statestore.storage.base import named
 from statestore.table.digest import row_hashes
 from statestore.table.export import json_value
+from statestore.table.reading import open_data
 from statestore.table.statistics import LONGEST_TEXT
 from statestore.table.types import arrow_schema
 
@@ -53,25 +57,45 @@ def needles_of(wanted: pa.RecordBatch) -> KeyNeedles:
     return KeyNeedles(texts if texts and all(texts) else (), values)
 
 
-def in_rows(storage: Storage, name: str, state: KeyedState, wanted: pa.RecordBatch) -> int | None:
-    """Return how many rows of a data file have the key; None when it is no whole Parquet file."""
-    schema = arrow_schema(state.schema.select(state.key))
+def in_rows(
+    storage: Storage,
+    name: str,
+    state: KeyedState,
+    wanted: pa.RecordBatch,
+    handle: Handle | None,
+) -> int | None:
+    """Return how many rows of a data file have the key; None when it is no whole Parquet file.
+
+    ``handle`` is that of a manifest that names the file, None when none does.
+    """
     hashed = row_hashes(wanted)[0]
+    keys = _keys if handle is None else partial(_keys_of, handle)
     try:
-        with (
-            named("read", f"{storage.url}/{name}"),
-            closing(storage.open_read(name)) as opened,
-            pq.ParquetFile(pa.PythonFile(opened, mode="r")) as file,
-        ):
-            batches = (
-                batch.select(schema.names).cast(schema)
-                for batch in file.iter_batches(columns=list(schema.names), use_threads=False)
-            )
-            return sum(int(np.sum(row_hashes(batch) == hashed)) for batch in batches)
-    except FileNotFoundError:
+        batches = keys(storage, name, arrow_schema(state.schema.select(state.key)))
+        return sum(int(np.sum(row_hashes(batch) == hashed)) for batch in batches)
+    except (FileNotFoundError, MissingFileError):
         return 0  # collected since it was listed
-    except (pa.ArrowException, LookupError, ValueError):
+    except (DamagedFileError, pa.ArrowException, LookupError, ValueError):
         return None
+
+
+def _keys_of(
+    handle: Handle, storage: Storage, name: str, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield the key columns of a file that is held against its handle."""
+    with open_data(storage, name.removesuffix(f"/{handle.path}"), handle) as file:
+        yield from file.batches(range(handle.row_groups), schema)
+
+
+def _keys(storage: Storage, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the key columns of a file of which nothing is known."""
+    with (
+        named("read", f"{storage.url}/{name}"),
+        closing(storage.open_read(name)) as opened,
+        pq.ParquetFile(pa.PythonFile(opened, mode="r")) as file,
+    ):
+        for batch in file.iter_batches(columns=list(schema.names), use_threads=False):
+            yield batch.select(schema.names).cast(schema)
 
 
 def in_bytes(storage: Storage, name: str, needles: KeyNeedles) -> bool:

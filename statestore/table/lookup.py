@@ -66,8 +66,7 @@ def _rows_of(
             metadata = file.parquet.metadata
             own, _ = row_groups_of(metadata, range(part.first_row, part.first_row + part.rows))
             for index in _row_groups(metadata, wanted, own):
-                table = file.row_group(index).select(schema.names).cast(schema)
-                for batch in table.combine_chunks().to_batches():
+                for batch in file.batches([index], schema):
                     # Hashes tell 0.0 from -0.0 and find NaN, which comparing values would not.
                     match = row_hashes(batch.select(wanted.schema.names)) == wanted_hash
                     rows = batch.filter(pa.array(match))

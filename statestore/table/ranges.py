@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from threading import Lock
 from typing import Any
 
-__all__ = ["PIECE_BYTES", "Piece", "RangedFile", "Streams", "streams_of"]
+__all__ = ["PIECE_BYTES", "Piece", "RangedFile", "Streams", "joined", "streams_of"]
 
 # A request costs some 20 ms before its first byte, and a stream brings some 50 MB/s: of smaller
 # pieces the wait would be the larger part, with larger ones decoding begins late.
@@ -156,7 +156,7 @@ class RangedFile:
         clipped = (range(span.start, min(span.stop, self.tail.start)) for span in spans)
         cuts = [span for span in clipped if span]
         if self._streams is not None:
-            cuts = _pieces_of(_joined(cuts))
+            cuts = _pieces_of(joined(cuts))
         self._pieces = [Piece(cut.start, cut.stop, self._fetch, self._streams) for cut in cuts]
         if self._streams is not None:
             self._streams.queue(self._pieces)
@@ -214,15 +214,15 @@ class RangedFile:
         self._pieces = []
 
 
-def _joined(spans: list[range]) -> list[range]:
+def joined(spans: list[range]) -> list[range]:
     """Return the spans with those that touch made one."""
-    joined: list[range] = []
+    found: list[range] = []
     for span in spans:
-        if joined and joined[-1].stop == span.start:
-            joined[-1] = range(joined[-1].start, span.stop)
+        if found and found[-1].stop == span.start:
+            found[-1] = range(found[-1].start, span.stop)
         else:
-            joined.append(span)
-    return joined
+            found.append(span)
+    return found
 
 
 def _pieces_of(spans: list[range]) -> list[range]:

@@ -1,8 +1,9 @@
 """Parquet data files, read: a row group at a time, each file checked against its handle.
 
-Size and row count are always checked when a file is opened, so that a truncated or replaced file is
-named instead of restored (I7), and the checksum of every page when it is read; on request also the
-SHA-256 of the file's bytes, before the first row is handed over.
+Size, footer and counts are always checked when a file is opened, so that a truncated, damaged or
+replaced file is named instead of restored (I7), and the checksum of every page and the number of
+rows when it is read; on request also the SHA-256 of the file's bytes, before the first row is
+handed over.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,17 +24,19 @@ from statestore.errors import (
     StateStoreError,
     StorageError,
 )
+from statestore.model.handles import Handle
 from statestore.model.manifest import Entry
 from statestore.storage import Storage
-from statestore.table.fetching import Handle, Source, check_length, source_of
-from statestore.table.ranges import RangedFile
+from statestore.table.encodings import leaf_paths
+from statestore.table.fetching import Source, check_length, source_of
+from statestore.table.footers import check_columns, check_rows, read_footer
+from statestore.table.ranges import RangedFile, joined
 
 __all__ = [
     "DataFile",
     "check_size",
     "check_sizes",
     "open_data",
-    "open_file",
     "read_batches",
     "row_groups_of",
 ]
@@ -71,43 +74,44 @@ class DataFile:
 
     parquet: pq.ParquetFile
     source: Source
+    where: str
 
-    def batches(self, row_groups: Iterable[int]) -> Iterator[pa.RecordBatch]:
+    def batches(self, row_groups: Iterable[int], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the rows of some row groups, which are in ascending order; no batch spans two.
 
-        On an object store those that come next are under way meanwhile.
+        Only the columns of ``schema`` are read. On an object store those that come next are under
+        way meanwhile. Raises DamagedFileError when a row group has other columns or other numbers
+        of rows than the file says.
         """
         numbers = [*row_groups]
-        if isinstance(self.source, RangedFile):
-            yield from self._ranged_batches(numbers, self.source)
+        found = self.parquet.schema_arrow
+        check_columns(self.where, found, schema)
+        whole = found.names == schema.names
+        names = None if whole else schema.names
+        if not isinstance(self.source, RangedFile):
+            for number in numbers:
+                yield from self._batches_of(number, names)
             return
-        for number in numbers:
-            yield from self._batches_of(number)
-
-    def row_group(self, number: int) -> pa.Table:
-        """Return the rows of a row group."""
-        if isinstance(self.source, RangedFile):
-            span = _span(self.parquet.metadata.row_group(number))
-            self.source.want([span])
-            rows = self.parquet.read_row_group(number, use_threads=False)
-            self.source.free(span.stop)
-            return rows
-        return self.parquet.read_row_group(number, use_threads=False)
-
-    def _ranged_batches(self, numbers: list[int], source: RangedFile) -> Iterator[pa.RecordBatch]:
         # Of a whole file in memory no place is asked for: Arrow aborts the process over some
         # damaged footers when it is asked where a column lies, and not when it reads it.
-        spans = [_span(self.parquet.metadata.row_group(number)) for number in numbers]
-        source.want(spans)
-        for number, span in zip(numbers, spans, strict=True):
-            yield from self._batches_of(number)
-            source.free(span.stop)
+        columns = range(self.parquet.metadata.num_columns) if whole else _places(found, schema)
+        metadata = self.parquet.metadata
+        spans = [_spans(metadata.row_group(number), columns) for number in numbers]
+        self.source.want(chain.from_iterable(spans))
+        for number, own in zip(numbers, spans, strict=True):
+            yield from self._batches_of(number, names)
+            self.source.free(max((span.stop for span in own), default=0))
 
-    def _batches_of(self, number: int) -> Iterator[pa.RecordBatch]:
+    def _batches_of(self, number: int, names: list[str] | None) -> Iterator[pa.RecordBatch]:
         # One by one: a batch of two row groups would need both in memory, and be copied.
-        batches: Iterator[pa.RecordBatch]
-        batches = self.parquet.iter_batches(row_groups=[number], use_threads=False)
-        return batches
+        found = 0
+        for batch in self.parquet.iter_batches(
+            row_groups=[number], columns=names, use_threads=False
+        ):
+            found += batch.num_rows
+            # A path may name more than is meant: the column "a.b", and "b" of the column "a".
+            yield batch if names is None else batch.select(names)
+        check_rows(self.where, found, self.parquet.metadata.row_group(number).num_rows)
 
 
 @contextmanager
@@ -137,23 +141,12 @@ def open_data(
             storage, name, handle, verify=verify, whole=whole, copy=copy, begun=begun
         ) as source,
         pq.ParquetFile(
-            source, metadata=_metadata(source), page_checksum_verification=True
+            source,
+            metadata=read_footer(source, where, handle),
+            page_checksum_verification=True,
         ) as parquet,
     ):
-        if parquet.metadata.num_rows != handle.rows:
-            raise DamagedFileError(
-                f"{where} has {parquet.metadata.num_rows} rows, the manifest says {handle.rows}"
-            )
-        yield DataFile(parquet, source)
-
-
-@contextmanager
-def open_file(
-    storage: Storage, folder: str, handle: Handle, *, verify: bool = False
-) -> Iterator[pq.ParquetFile]:
-    """Open a data file as :func:`open_data` does, for whoever wants its metadata above all."""
-    with open_data(storage, folder, handle, verify=verify) as file:
-        yield file.parquet
+        yield DataFile(parquet, source, where)
 
 
 def read_batches(
@@ -177,13 +170,14 @@ def read_batches(
         storage, folder, handle, verify=verify, whole=whole, copy=copy, begun=begun
     ) as file:
         numbers, at = row_groups_of(file.parquet.metadata, wanted)
-        stored = file.parquet.schema_arrow.equals(schema)
-        for batch in file.batches(numbers):
+        found = 0
+        for batch in file.batches(numbers, schema):
             begin, end = max(wanted.start - at, 0), min(wanted.stop - at, batch.num_rows)
             at += batch.num_rows
             if begin < end:
-                part = batch if end - begin == batch.num_rows else batch.slice(begin, end - begin)
-                yield part if stored else part.select(schema.names).cast(schema)
+                found += end - begin
+                yield batch if end - begin == batch.num_rows else batch.slice(begin, end - begin)
+        check_rows(file.where, found, len(wanted), stated_by="the manifest")
 
 
 def row_groups_of(metadata: pq.FileMetaData, rows: range) -> tuple[range, int]:
@@ -216,19 +210,19 @@ def _naming(where: str) -> Iterator[None]:
         raise DamagedFileError(f"{where} cannot be read: {error}") from error
 
 
-def _metadata(source: Source) -> pq.FileMetaData | None:
-    """Return the footer that was read already; Arrow would read it, and much before it, again."""
-    if not isinstance(source, RangedFile):
-        return None
-    return pq.read_metadata(pa.BufferReader(source.tail.data()))
+def _places(found: pa.Schema, wanted: pa.Schema) -> list[int]:
+    """Return where in a row group the leaves of some columns of a file stand."""
+    ends = [*accumulate(len(leaf_paths(pa.schema([field]))) for field in found)]
+    numbers = sorted(found.get_field_index(name) for name in wanted.names)
+    return [leaf for at in numbers for leaf in range(ends[at - 1] if at else 0, ends[at])]
 
 
-def _span(row_group: pq.RowGroupMetaData) -> range:
-    """Where a row group lies in its file: its columns are side by side."""
-    columns = [row_group.column(index) for index in range(row_group.num_columns)]
-    starts = [
-        column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset
-        for column in columns
-    ]
-    ends = zip(starts, columns, strict=True)
-    return range(min(starts), max(start + column.total_compressed_size for start, column in ends))
+def _spans(row_group: pq.RowGroupMetaData, places: Iterable[int]) -> list[range]:
+    """Return where some leaves of a row group lie in its file; those side by side are one span."""
+    spans = []
+    for column in (row_group.column(place) for place in places):
+        start = (
+            column.dictionary_page_offset if column.has_dictionary_page else column.data_page_offset
+        )
+        spans.append(range(start, start + column.total_compressed_size))
+    return joined(spans)

@@ -23,26 +23,23 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from statestore.errors import CorruptionError
 from statestore.model.changes import MARK
 from statestore.model.digest import digest_text
-from statestore.model.handles import GroupIndex, KeyedStateHandle, OperatorStateHandle
+from statestore.model.handles import GroupIndex, Handle, KeyedStateHandle
 from statestore.model.manifest import Entry, KeyedEntry, OperatorEntry
 from statestore.model.paths import KEY_GROUP
-from statestore.model.state import POSITION, SUBTASK, KeyedState, Layout, StateKind
+from statestore.model.state import KeyedState, Layout, StateKind
 from statestore.storage import Storage
 from statestore.table.digest import row_hashes, rows_digest
-from statestore.table.elements import stored_schema
+from statestore.table.elements import misplaced, stored_schema
 from statestore.table.hashing import key_groups
 from statestore.table.keyed import file_schema, null_keys
 from statestore.table.order import RowOrder
-from statestore.table.reading import open_file
+from statestore.table.reading import DataFile, open_data
 
 __all__ = ["FileCheck", "Flaws", "check_file"]
-
-Handle = KeyedStateHandle | OperatorStateHandle
 
 
 @dataclass(frozen=True)
@@ -79,8 +76,8 @@ def check_file(check: FileCheck) -> Flaws | None:
     """
     folder, handle = check.entry.table.path, check.handle
     try:
-        with open_file(check.storage, folder, handle, verify=check.deep) as parquet:
-            found = tuple(_flaws(parquet, check))
+        with open_data(check.storage, folder, handle, verify=check.deep) as file:
+            found = tuple(_flaws(file, check))
     except CorruptionError as error:
         where = f"{check.storage.url}/{folder}/{handle.path} "
         what = str(error).removeprefix(where).partition("; restore an older")[0]
@@ -88,23 +85,22 @@ def check_file(check: FileCheck) -> Flaws | None:
     return Flaws("damaged-file", found) if found else None
 
 
-def _flaws(parquet: pq.ParquetFile, check: FileCheck) -> Iterator[str]:
-    entry, handle = check.entry, check.handle
+def _flaws(file: DataFile, check: FileCheck) -> Iterator[str]:
+    entry = check.entry
     schema = (
         file_schema(entry.state)
         if isinstance(entry, KeyedEntry)
         else stored_schema(entry.state.schema)
     )
-    if parquet.num_row_groups != handle.row_groups:
-        yield f"has {parquet.num_row_groups} row groups, the manifest says {handle.row_groups}"
-    if parquet.schema_arrow.names != schema.names:
-        found = ", ".join(parquet.schema_arrow.names)
+    names = file.parquet.schema_arrow.names
+    if names != schema.names:
+        found = ", ".join(names)
         yield f"has the columns ({found}), the manifest says ({', '.join(schema.names)})"
     elif check.deep:
-        yield from _row_flaws(parquet, schema, check)
+        yield from _row_flaws(file, schema, check)
 
 
-def _row_flaws(parquet: pq.ParquetFile, schema: pa.Schema, check: FileCheck) -> Iterator[str]:
+def _row_flaws(file: DataFile, schema: pa.Schema, check: FileCheck) -> Iterator[str]:
     entry, handle = check.entry, check.handle
     rows: _KeyedRows | _ElementRows
     if isinstance(entry, KeyedEntry):
@@ -113,10 +109,8 @@ def _row_flaws(parquet: pq.ParquetFile, schema: pa.Schema, check: FileCheck) -> 
     else:
         rows = _ElementRows(entry.counts, check.first_row)
     digest = 0
-    for index in range(parquet.num_row_groups):
-        table = parquet.read_row_group(index, use_threads=False).cast(schema).combine_chunks()
-        for batch in table.to_batches():
-            digest = (digest + rows.see(batch)) % 2**64
+    for batch in file.batches(range(handle.row_groups), schema):
+        digest = (digest + rows.see(batch)) % 2**64
     yield from rows.flaws()
     if digest != handle.digest:
         yield (
@@ -207,22 +201,13 @@ class _ElementRows:
     """
 
     def __init__(self, counts: tuple[int, ...], first_row: int) -> None:
-        self._starts = np.concatenate(([0], np.cumsum(counts)))
-        self._at = first_row
+        self._counts, self._at = counts, first_row
         self._wrong = 0
 
     def see(self, batch: pa.RecordBatch) -> int:
         """Look at elements; return their digest."""
-        places = np.arange(self._at, self._at + batch.num_rows)
+        self._wrong += misplaced(batch, self._counts, self._at)
         self._at += batch.num_rows
-        # Beyond the last element the subtask would be one that there is not.
-        subtasks = np.searchsorted(self._starts, places, side="right") - 1
-        wrong = np.ones(batch.num_rows, np.bool_)
-        found = batch.column(SUBTASK), batch.column(POSITION)
-        if not any(column.null_count for column in found):
-            subtask, position = map(np.asarray, found)
-            wrong = (subtask != subtasks) | (position != places - self._starts[subtasks])
-        self._wrong += int(wrong.sum())
         return rows_digest(batch)
 
     def flaws(self) -> Iterator[str]:

@@ -18,6 +18,7 @@ from statestore.storage import Storage
 from statestore.storage.base import named
 from statestore.table.digest import rows_digest
 from statestore.table.encodings import Encodings, leaf_paths
+from statestore.table.footers import footer_of
 
 __all__ = ["FileWriter", "ParquetOptions"]
 
@@ -108,10 +109,11 @@ class FileWriter:
             self._flush()
 
     def close(self) -> dict[str, Any]:
-        """Finish the file and return rows, size_bytes, row_groups, digest and sha256."""
+        """Finish the file and return rows, size_bytes, row_groups, digest, sha256 and footer."""
         if self._pending or self._opened is None:
             self._flush()
         assert self._opened is not None
+        self._sink.keep()
         self._opened.close()
         self._sink.close()
         return {
@@ -120,6 +122,7 @@ class FileWriter:
             "row_groups": self._row_groups,
             "digest": self._digest % 2**64,
             "sha256": self._sink.sha256.hexdigest(),
+            "footer": footer_of(self._sink.kept),
         }
 
     def abandon(self) -> None:
@@ -160,8 +163,14 @@ class _Sink:
     def __init__(self, raw: BinaryIO, where: str) -> None:
         self._raw, self._where = raw, where
         self._abandoned = False
+        self._keeps = False
+        self.kept = b""
         self.size = 0
         self.sha256 = hashlib.sha256()
+
+    def keep(self) -> None:
+        """Keep what is written from now on, besides: the footer, which comes last."""
+        self._keeps = True
 
     @property
     def closed(self) -> bool:
@@ -174,6 +183,8 @@ class _Sink:
             self._raw.write(data)
         self.sha256.update(data)
         self.size += len(data)
+        if self._keeps:
+            self.kept += bytes(data)
         return len(data)
 
     def tell(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from statestore.model.digest import combine
 from statestore.model.graph import JobGraph, Node
-from statestore.model.handles import GroupIndex, KeyedStateHandle, OperatorStateHandle
+from statestore.model.handles import Footer, GroupIndex, KeyedStateHandle, OperatorStateHandle
 from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
 from statestore.model.metrics import Amount, CheckpointMetrics, PhaseTimes, StateMetrics
@@ -65,6 +66,10 @@ def _columns(least: int) -> st.SearchStrategy[Schema]:
 schemas = _columns(0)
 
 
+footers = st.none() | st.builds(Footer, st.integers(1, 2**40), tokens)
+"""Of a file, None as older releases have it."""
+
+
 @st.composite
 def keyed_handles(
     draw: st.DrawFn, max_parallelism: int, layout: Layout
@@ -83,7 +88,8 @@ def keyed_handles(
             digests = draw(st.lists(u64, min_size=len(rows), max_size=len(rows)))
             facts[0], facts[3] = sum(rows), combine(digests)
             facts.append(GroupIndex.of(rows, digests))
-        handles.append(KeyedStateHandle(draw(texts), KeyGroupRange(first, last), *facts))
+        handle = KeyedStateHandle(draw(texts), KeyGroupRange(first, last), *facts)
+        handles.append(replace(handle, footer=draw(footers)))
     return tuple(handles)
 
 
@@ -190,4 +196,4 @@ _tables = st.builds(
 
 def _handle(draw: st.DrawFn, rows: int) -> OperatorStateHandle:
     facts: list[Any] = [rows, draw(counts), draw(counts), draw(u64), draw(tokens)]
-    return OperatorStateHandle(draw(texts), *facts)
+    return replace(OperatorStateHandle(draw(texts), *facts), footer=draw(footers))

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
+from statestore.model.manifest import OperatorEntry, TableRef
 from statestore.model.redistribution import RedistributionMode
 from statestore.model.schema import Schema
-from statestore.model.state import OperatorState
+from statestore.model.state import SUBTASK, OperatorState
 from statestore.storage import LocalStorage
 from statestore.table.elements import (
     elements_table,
@@ -41,7 +42,10 @@ def stored(
     )
     storage = LocalStorage(str(folder))
     handles = write_elements(elements, state, storage, "t", 1)
-    return list(read_elements(storage, "t", handles, state, where))
+    subtasks = elements.column(SUBTASK).to_pylist()
+    counts = tuple(subtasks.count(at) for at in range(max(subtasks, default=0) + 1))
+    entry = OperatorEntry(state, TableRef("parquet", "t"), counts, handles)
+    return list(read_elements(storage, entry, where))
 
 
 @settings(max_examples=30)

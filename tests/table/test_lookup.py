@@ -163,13 +163,13 @@ def test_row_groups_that_cannot_hold_the_key_are_not_read(
     restored = state(tmp_path, pa.array(range(200_000)), max_parallelism=1)
     assert restored.entry.handles[0].row_groups == 4
     read: list[int] = []
-    read_row_group = pq.ParquetFile.read_row_group
+    iter_batches = pq.ParquetFile.iter_batches
 
-    def counting(self: Any, index: int, **options: Any) -> pa.Table:
-        read.append(index)
-        return read_row_group(self, index, **options)
+    def counting(self: Any, *, row_groups: list[int], **options: Any) -> Any:
+        read.extend(row_groups)
+        return iter_batches(self, row_groups=row_groups, **options)
 
-    monkeypatch.setattr(pq.ParquetFile, "read_row_group", counting)
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", counting)
     assert found(restored, 150_000) == [150_000]
     assert found(restored, 200_000) == []
     assert read == [2]

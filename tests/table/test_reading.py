@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from statestore.errors import DamagedFileError, MissingFileError, StorageError
-from statestore.model.handles import OperatorStateHandle
+from statestore.model.handles import Footer, OperatorStateHandle
 from statestore.storage import LocalStorage
 from statestore.table.digest import rows_digest
-from statestore.table.reading import open_file, read_batches
+from statestore.table.reading import open_data, read_batches
 from statestore.table.writing import FileWriter, ParquetOptions
 from statestore.testing.counting import CountingStorage
 
@@ -57,8 +58,8 @@ def test_a_handle_states_what_was_written(storage: LocalStorage, row_group_rows:
     assert handle.sha256 == hashlib.sha256(raw).hexdigest()
     assert handle.digest == rows_digest(ROWS)
     assert handle.row_groups == -(-100 // row_group_rows)
-    with open_file(storage, "t", handle) as parquet:
-        assert parquet.metadata.num_row_groups == handle.row_groups
+    with open_data(storage, "t", handle) as file:
+        assert file.parquet.metadata.num_row_groups == handle.row_groups
     assert read(storage, handle).equals(ROWS.cast(SCHEMA))
 
 
@@ -88,6 +89,84 @@ def test_pages_carry_checksums(storage: LocalStorage) -> None:
             damaged += 1
     assert damaged > 200
     assert unseen < 5
+
+
+def test_a_handle_knows_its_footer(storage: LocalStorage) -> None:
+    """I5: the bytes behind the last page, to the end."""
+    handle = write(storage, row_group_rows=30)
+    raw = storage.read("t/f.parquet")
+    last = pq.read_metadata(pa.BufferReader(raw)).row_group(3).column(2)
+    start = last.dictionary_page_offset or last.data_page_offset
+    footer = raw[start + last.total_compressed_size :]
+    assert handle.footer == Footer(len(footer), hashlib.sha256(footer).hexdigest()[:32])
+
+
+@pytest.mark.parametrize("streams", [1, 4])
+def test_a_damaged_footer_is_refused_before_arrow_sees_it(
+    storage: LocalStorage, streams: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I7: any bit of it. Arrow would lose rows, or abort the process."""
+    handle = write(storage, row_group_rows=30)
+    raw = storage.read("t/f.parquet")
+    assert handle.footer is not None
+    monkeypatch.setattr(pq, "read_metadata", lambda _: pytest.fail("it was parsed"))
+    monkeypatch.setattr(pq, "ParquetFile", lambda *_, **__: pytest.fail("it was opened"))
+    for at in range(len(raw) - handle.footer.size_bytes, len(raw)):
+        changed = bytearray(raw)
+        changed[at] ^= 1 << at % 8
+        Path(storage.url, "t/f.parquet").write_bytes(changed)
+        with pytest.raises(DamagedFileError, match="another footer than was written"):
+            next(read_batches(CountingStorage(storage.url, streams), "t", handle, SCHEMA))
+
+
+def test_one_request_brings_a_footer(storage: LocalStorage) -> None:
+    """Its length is known; one of which it is not is guessed."""
+    handle = write(storage)
+    assert handle.footer is not None
+    for known, length in ((handle, handle.footer.size_bytes), (unsealed(handle), None)):
+        counting = CountingStorage(storage.url, 4)
+        with open_data(counting, "t", known) as file:
+            assert file.parquet.metadata.num_rows == 100
+        [(_, start, stop)] = counting.ranges
+        assert stop == handle.size_bytes
+        assert start == (0 if length is None else handle.size_bytes - length)
+
+
+@pytest.mark.parametrize(
+    ("rows", "row_groups", "message"),
+    [
+        (99, 4, "has 100 rows, the manifest says 99"),
+        (100, 3, "has 4 row groups, the manifest says 3"),
+    ],
+)
+def test_a_footer_without_checksum_is_counted(
+    storage: LocalStorage, rows: int, row_groups: int, message: str
+) -> None:
+    """I7: what older releases wrote."""
+    known = write(storage, row_group_rows=30)
+    handle = replace(unsealed(known), rows=rows, row_groups=row_groups)
+    with pytest.raises(DamagedFileError, match=message):
+        read(storage, handle)
+
+
+def test_rows_that_a_row_group_does_not_give_are_missed(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I7: whatever it is that Arrow passes over."""
+    handle = write(storage, row_group_rows=30)
+    iter_batches = pq.ParquetFile.iter_batches
+
+    def fewer(self: Any, **options: Any) -> Any:
+        return (batch.slice(1) for batch in iter_batches(self, **options))
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", fewer)
+    with pytest.raises(DamagedFileError, match="gave 29 rows where its footer says 30"):
+        read(storage, handle)
+
+
+def unsealed(handle: OperatorStateHandle) -> OperatorStateHandle:
+    """Return the handle as an older release wrote it."""
+    return replace(handle, footer=None)
 
 
 def _no_file(path: Path) -> None:
@@ -121,8 +200,8 @@ def _no_magic(path: Path) -> None:
         (_empty, DamagedFileError, "has 0 bytes, the manifest says"),
         (_cut, DamagedFileError, "the manifest says"),
         (_longer, DamagedFileError, "the manifest says"),
-        (_zeros, DamagedFileError, "cannot be read"),
-        (_no_magic, DamagedFileError, "cannot be read"),
+        (_zeros, DamagedFileError, "ends with another footer than was written"),
+        (_no_magic, DamagedFileError, "ends with another footer than was written"),
     ],
 )
 def test_a_file_that_is_not_what_its_handle_says_is_named(
@@ -139,9 +218,9 @@ def test_a_file_that_is_not_what_its_handle_says_is_named(
     ("other", "message"),
     [
         (ROWS.slice(1), "has 99 rows, the manifest says 100"),
-        (ROWS.drop_columns(["l"]), "cannot be read"),
-        (ROWS.rename_columns(["k", "t", "other"]), "cannot be read"),
-        (ROWS.set_column(0, "k", ROWS.column("t")), "cannot be read"),
+        (ROWS.drop_columns(["l"]), "has the columns .* the manifest says"),
+        (ROWS.rename_columns(["k", "t", "other"]), "t string, other .* the manifest says"),
+        (ROWS.set_column(0, "k", ROWS.column("t")), "k string.* the manifest says"),
     ],
     ids=["fewer rows", "a column less", "another column", "another type"],
 )
@@ -153,7 +232,7 @@ def test_another_table_in_a_files_place_is_damage(
     path = Path(storage.url, "t/f.parquet")
     pq.write_table(other, path)
     facts = {name: getattr(handle, name) for name in handle.__dataclass_fields__}
-    same_size = OperatorStateHandle(**(facts | {"size_bytes": path.stat().st_size}))
+    same_size = OperatorStateHandle(**(facts | {"size_bytes": path.stat().st_size, "footer": None}))
     with pytest.raises(DamagedFileError, match=message):
         read(storage, same_size)
 

@@ -95,9 +95,8 @@ def test_rows_that_a_writer_must_not_write_are_found(
     )
     (wrong,) = flaws(storage, keyed, [(a, 0, 0)], digest=7)
     assert wrong.endswith("the manifest says 0000000000000007")
-    groups, digest = flaws(storage, keyed, [(a, 0, 0)], row_groups=2, digest=7)
+    (groups,) = flaws(storage, keyed, [(a, 0, 0)], row_groups=2, digest=7)
     assert groups == "has 1 row groups, the manifest says 2"
-    assert "digest" in digest
 
 
 def test_a_file_of_other_columns_is_found(storage: LocalStorage, keyed: KeyedEntry) -> None:
