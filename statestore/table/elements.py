@@ -141,16 +141,17 @@ def misplaced(batch: pa.RecordBatch, counts: Sequence[int], first: int) -> int:
     """Return how many elements are not where ``counts``, by old subtask, say (I7, I11); ``first``
     is how many lie before them.
     """
+    rows: int = batch.num_rows
     found = batch.column(SUBTASK), batch.column(POSITION)
     if any(column.null_count for column in found):
-        return batch.num_rows
-    places = np.arange(first, first + batch.num_rows)
+        return rows
+    places = np.arange(first, first + rows)
     starts = np.concatenate(([0], np.cumsum(counts)))
     # Beyond the last element the subtask would be one that there is not.
     subtasks = np.searchsorted(starts, places, side="right") - 1
     subtask, position = map(np.asarray, found)
     here = (subtask == subtasks) & (position == places - starts[subtasks])
-    return batch.num_rows - int(here.sum())
+    return rows - int(here.sum())
 
 
 def _values(name: str, values: Any) -> list[Any]:
