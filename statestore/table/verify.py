@@ -3,9 +3,8 @@
 ===========  ================================================  ====================================
 level        reads                                             finds
 ===========  ================================================  ====================================
-shallow      the file's length and its footer                  missing, cut short, replaced by a
-                                                               file of other length, rows, row
-                                                               groups or columns
+shallow      the file's length, and its footer, every byte     missing, cut short, replaced by
+                                                               another file, another footer
 deep         every byte, and every row of every column         also any other byte, rows of another
                                                                key group, out of order, twice, or
                                                                without a key, another digest
