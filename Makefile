@@ -13,7 +13,7 @@ KAFKA := $(VENV)/.kafka
 WITH_JAVA := JAVA_HOME="$$($(PY) statestore/java.py)" && export JAVA_HOME &&
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo test kills kills-streaming lint check races histories bench docs lock clean
+.PHONY: help demo cluster-demo test kills kills-streaming lint check races histories fuzz bench docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -47,6 +47,10 @@ races: $(READY) ## let processes race for stores; RACES=1000, ARGS="--s3" on the
 STEPS := 10000
 histories: $(READY) ## random histories of keeping and deleting; STEPS=10000
 	$(PY) -m tests.histories.run --steps $(STEPS) $(ARGS)
+
+HISTORIES := 10000
+fuzz: $(READY) $(DELTA) ## random states and changes, every reader compared; HISTORIES=10000
+	@$(WITH_JAVA) $(PY) -m tests.fuzz.run --histories $(HISTORIES) $(ARGS)
 
 bench: $(READY) $(DELTA) ## run the benchmarks; ARGS="--help" lists their options
 	@$(WITH_JAVA) $(PY) -m bench.run $(ARGS)

@@ -1,0 +1,135 @@
+"""The histories held to account: what is broken on purpose is found, and made short."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow.compute as pc
+import pytest
+
+from statestore.asking import StoreAsking
+from statestore.commands import changes
+from statestore.commands.restore import RestoredKeyedState, RestoredOperatorState
+from statestore.model.changes import MARK
+from statestore.table import changes as tables
+from statestore.table import lookup, matching, merge
+from statestore.table.reading import DataFile
+from tests.fuzz.draws import draw_history
+from tests.fuzz.run import Runner, failures, shortest
+
+Patch = pytest.MonkeyPatch
+FRAMELESS = ("table", "subtasks")
+
+
+def a_delete_is_dropped(patch: Patch) -> None:
+    real = tables.change_table
+
+    def broken(given: Any, *states: Any) -> Any:
+        rows = real(given, *states)
+        return rows.filter(pc.less_equal(rows.column(MARK), 0))
+
+    patch.setattr(changes, "change_table", broken)
+
+
+def the_last_row_group_is_skipped(patch: Patch) -> None:
+    real = DataFile.batches
+
+    def broken(self: DataFile, row_groups: Any) -> Iterator[Any]:
+        numbers = [*row_groups]
+        return real(self, numbers[:-1] or numbers[:1] * (len(numbers) % 2))
+
+    patch.setattr(DataFile, "batches", broken)
+    patch.setattr("tests.fuzz.world.PARQUET_ROWS", 2)
+
+
+def zeros_are_one(patch: Patch) -> None:
+    """-0.0 and 0.0 are taken for one value where rows are put over each other."""
+    real = matching._hashes
+
+    def broken(rows: Any) -> Any:
+        for at, field in enumerate(rows.schema):
+            if str(field.type) in ("double", "float"):
+                column = pc.add(rows.column(at), 0.0).cast(field.type)
+                rows = rows.set_column(at, field, column)
+        return real(rows)
+
+    patch.setattr(matching, "_hashes", broken)
+    patch.setattr(matching, "equal_rows", lambda a, b: np.ones(a.num_rows, np.bool_))
+
+
+def two_subtasks_are_swapped(patch: Patch) -> None:
+    real = RestoredKeyedState.subtask
+
+    def broken(self: RestoredKeyedState, subtask: int) -> Any:
+        swapped = {0: 1, 1: 0} if len(self.assignment.ranges()) > 1 else {}
+        return real(self, swapped.get(subtask, subtask))
+
+    patch.setattr(RestoredKeyedState, "subtask", broken)
+
+
+def a_lookup_passes_the_newest_layer_over(patch: Patch) -> None:
+    real = merge.merged_rows
+    patch.setattr(lookup, "merged_rows", lambda rows, layers, state: real(rows, layers[:-1], state))
+
+
+def older_changes_win(patch: Patch) -> None:
+    real = merge._newest
+    patch.setattr(merge, "_newest", lambda parts, state: real(parts[::-1], state))
+
+
+def a_query_asks_the_newest_checkpoint(patch: Patch) -> None:
+    real = StoreAsking.query
+
+    def broken(self: Any, sql: str, checkpoint: Any = "latest", **options: Any) -> Any:
+        return real(self, sql, "latest", **options)
+
+    patch.setattr(StoreAsking, "query", broken)
+
+
+def expired_rows_come_back(patch: Patch) -> None:
+    patch.setattr(merge, "unexpired", lambda rows, state, now_ms: rows)
+
+
+def union_state_is_split(patch: Patch) -> None:
+    real = RestoredOperatorState.subtask
+
+    def broken(self: RestoredOperatorState, subtask: int, **options: Any) -> Any:
+        return real(self, subtask, **options)[subtask:]
+
+    patch.setattr(RestoredOperatorState, "subtask", broken)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        a_delete_is_dropped,
+        the_last_row_group_is_skipped,
+        zeros_are_one,
+        two_subtasks_are_swapped,
+        a_lookup_passes_the_newest_layer_over,
+        older_changes_win,
+        a_query_asks_the_newest_checkpoint,
+        expired_rows_come_back,
+        union_state_is_split,
+    ],
+    ids=lambda broken: broken.__name__,
+)
+def test_what_is_broken_is_found(
+    broken: Callable[[Patch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken(monkeypatch)
+    assert failures(Runner(), range(1, 200), lambda seed: draw_history(seed, writers=FRAMELESS))
+
+
+def test_a_history_is_made_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A delete that is dropped needs a snapshot of one row, and its delete."""
+    a_delete_is_dropped(monkeypatch)
+    ((_, history, failure),) = failures(Runner(), range(1, 200)).values()
+    short = shortest(history, failure)
+    assert len(short.steps) <= 2
+    assert sum(len(getattr(step, "rows", ())) for step in short.steps) <= 2
+    again = Runner().failure(short)
+    assert again is not None
+    assert again.what == failure.what
