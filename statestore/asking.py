@@ -82,7 +82,8 @@ class StoreAsking(StoreCare):
 
         Columns: ``key_group``, ``change`` (``same``, ``changed``, ``added``, ``removed``), those of
         the identity, and each value column as ``<name>_a`` and ``<name>_b``. A row is ``changed``
-        when a column that both checkpoints have differs. One run of key groups is in memory. Raises
+        when a column that both checkpoints have differs; a wider type is no difference. ``now_ms``
+        is that of :meth:`restore`. One run of key groups is in memory. Raises
         CheckpointNotFoundError, StateNotFoundError, InvalidArgumentError when the two cannot be
         joined, and while it is read MissingFileError or DamagedFileError.
         """
@@ -95,6 +96,7 @@ class StoreAsking(StoreCare):
 
         ``key`` is what :meth:`RestoredKeyedState.get` takes, or a function that returns it for the
         state as the newest checkpoint has it; where the state has another key, rows are None.
+        ``now_ms`` is that of :meth:`restore`.
         Raises StateNotFoundError when none has the state, InvalidArgumentError for a value that is
         no key, MissingFileError or DamagedFileError.
         """

@@ -11,8 +11,11 @@ from statestore.errors import CheckpointNotFoundError, StateNotFoundError
 from statestore.model.manifest import KeyedEntry, Manifest
 from statestore.model.schema import type_text
 from statestore.model.state import KeyedState
+from statestore.table.equality import same_rows
+from statestore.table.expiry import clock_ms
 from statestore.table.joined import joined
-from statestore.table.lookup import rows_of_key
+from statestore.table.lookup import table_of_key
+from statestore.table.types import arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,11 +48,12 @@ def as_of(
 ) -> pa.RecordBatchReader:
     """Return a keyed state at checkpoint ``a`` joined with that at ``b``; see ``table/joined.py``.
 
+    Rows that have expired by ``now_ms``, by default by this machine's clock, are on neither side.
     Raises CheckpointNotFoundError, StateNotFoundError, or InvalidArgumentError when the two cannot
     be joined.
     """
     old, new = (catalog.load(one).keyed_entry(uid, name) for one in (a, b))
-    return joined(catalog.storage, old, new, now_ms=now_ms)
+    return joined(catalog.storage, old, new, now_ms=clock_ms(now_ms))
 
 
 def key_history(
@@ -63,15 +67,15 @@ def key_history(
     """Yield what a key had at each kept checkpoint, oldest first; at most one file of each base is
     read, and none where the checkpoint before had the same files.
 
-    The key is one of the state as the newest checkpoint has it. Raises StateNotFoundError when no
+    The key is one of the state as the newest checkpoint has it. Rows that have expired by
+    ``now_ms``, by default by this machine's clock, are left out. Raises StateNotFoundError when no
     kept checkpoint has the state, and what a lookup raises.
     """
     held = {savepoint.checkpoint_id for savepoint in catalog.holds.savepoints()}
     numbers = sorted({*catalog.checkpoint_ids(), *held})
     newest = _newest(catalog, reversed(numbers), uid, name)
-    key, kind = key_of(newest), _key_of(newest)
-    before: tuple[dict[str, Any], ...] = ()
-    rows: tuple[dict[str, Any], ...] | None = None
+    key, kind, now_ms = key_of(newest), _key_of(newest), clock_ms(now_ms)
+    before = after = none = _Found(newest, arrow_schema(newest.schema).empty_table())
     seen: KeyedEntry | None = None
     for number in numbers:
         manifest = _load(catalog, number)
@@ -79,14 +83,30 @@ def key_history(
             continue
         entry = _entry(manifest, uid, name)
         if entry is None or _key_of(entry.state) != kind:
-            entry = rows = None
+            entry, after = None, none
         elif entry != seen:
-            rows = tuple(rows_of_key(catalog.storage, entry, key, now_ms=now_ms))
+            after = _Found(entry.state, table_of_key(catalog.storage, entry, key, now_ms=now_ms))
         seen = entry
-        # NaN is not equal to itself, and its text is.
-        differs = (rows or ()) != before and repr(rows or ()) != repr(before)
-        yield KeyAt(number, manifest.created_at_ms, rows, differs)
-        before = rows or ()
+        rows = None if entry is None else tuple(after.rows.to_pylist())
+        yield KeyAt(number, manifest.created_at_ms, rows, after.differs(before))
+        before = after
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The rows of a key in a state at a checkpoint."""
+
+    state: KeyedState
+    rows: pa.Table
+
+    def differs(self, before: _Found) -> bool:
+        """Return whether these rows are others than those before, by the columns that both have."""
+        if self is before or not (self.rows.num_rows or before.rows.num_rows):
+            return False
+        known = sorted(self.state.identity) == sorted(before.state.identity)
+        return not known or not same_rows(
+            (self.rows, self.state.schema), (before.rows, before.state.schema)
+        )
 
 
 def _newest(catalog: Catalog, numbers: Iterable[int], uid: str, name: str) -> KeyedState:

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 from statestore.catalog import Catalog
 from statestore.errors import InvalidArgumentError, StateNotFoundError
+from statestore.model.common_type import digests_compare
 from statestore.model.diff import CheckpointDifference, Side, StateDifference, others, state_others
 from statestore.model.diff_graph import graph_others
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
@@ -140,7 +141,7 @@ class _Comparison:
             return self._keyed(found, a, b)
         self._tick()
         if isinstance(a, OperatorEntry) and isinstance(b, OperatorEntry):
-            return self._elements(found, a, b, columns)
+            return self._elements(found, a, b)
         return replace(found, not_compared="it is keyed state on one side, and not on the other")
 
     def _keyed(self, found: StateDifference, a: KeyedEntry, b: KeyedEntry) -> StateDifference:
@@ -159,20 +160,20 @@ class _Comparison:
             )
         else:
             self._tick()
-            same = set(a.state.schema.names) == set(b.state.schema.names)
+            tell = digests_compare(a.state.schema, b.state.schema)
             known = not a.layers and not b.layers
-            if known and same and (a.rows, a.digest) == (b.rows, b.digest):
+            if known and tell and (a.rows, a.digest) == (b.rows, b.digest):
                 return found
             compared = compare_whole(*sides, self._keys)
         return _with_rows(found, compared)
 
     def _elements(
-        self, found: StateDifference, a: OperatorEntry, b: OperatorEntry, columns: tuple[str, ...]
+        self, found: StateDifference, a: OperatorEntry, b: OperatorEntry
     ) -> StateDifference:
-        same = set(a.state.schema.names) == set(b.state.schema.names)
-        if same and (a.counts, a.digest) == (b.counts, b.digest):
+        tell = digests_compare(a.state.schema, b.state.schema)
+        if tell and (a.counts, a.digest) == (b.counts, b.digest):
             return found
-        compared = compare_elements((self.a, a), (self.b, b), columns, self._keys)
+        compared = compare_elements((self.a, a), (self.b, b), self._keys)
         found = replace(
             found,
             added=compared.added,
@@ -186,15 +187,14 @@ class _Comparison:
         return found
 
     def _sides(self, a: KeyedEntry, b: KeyedEntry) -> tuple[ComparedSide, ComparedSide]:
-        shared = {*a.state.schema.names} & {*b.state.schema.names}
-        columns = tuple(name for name in a.state.schema.names if name in shared)
-        return ComparedSide(self.a, a, columns), ComparedSide(self.b, b, columns)
+        one = ComparedSide(self.a, a, b.state.schema)
+        return one, ComparedSide(self.b, b, a.state.schema)
 
     def _rows(self, storage: Storage, entry: Entry | None) -> int:
         """Return the rows of a state, for which key groups with changes are read."""
         if not isinstance(entry, KeyedEntry):
             return 0 if entry is None else entry.rows
-        return ComparedSide(storage, entry, entry.state.schema.names).rows()
+        return ComparedSide(storage, entry, entry.state.schema).rows()
 
     def _tick(self) -> None:
         self._done += 1

@@ -35,7 +35,7 @@ PRIMITIVES = frozenset(
     ]
 )
 _DECIMAL = re.compile(r"decimal\(([0-9]+),\s*(-?[0-9]+)\)")
-_MOST_DIGITS = 38
+MOST_DIGITS = 38
 
 DataType = str | Mapping[str, Any]
 
@@ -113,7 +113,7 @@ def check_type(data_type: DataType, column: str) -> None:
         if data_type not in PRIMITIVES and not _is_decimal(data_type):
             raise UnsupportedTypeError(
                 f"column {column!r} has type {data_type}, which cannot be stored; cast it to one "
-                f"of {', '.join(sorted(PRIMITIVES))}, decimal (at most {_MOST_DIGITS} digits, a "
+                f"of {', '.join(sorted(PRIMITIVES))}, decimal (at most {MOST_DIGITS} digits, a "
                 "scale from 0 to their number), struct, array or map"
             )
         return
@@ -131,7 +131,7 @@ def check_type(data_type: DataType, column: str) -> None:
 
 def _is_decimal(data_type: str) -> bool:
     parts = decimal_parts(data_type)
-    return parts is not None and 0 <= parts[1] <= parts[0] <= _MOST_DIGITS and parts[0] > 0
+    return parts is not None and 0 <= parts[1] <= parts[0] <= MOST_DIGITS and parts[0] > 0
 
 
 def decimal_parts(data_type: str) -> tuple[int, int] | None:

@@ -13,8 +13,9 @@ from statestore.errors import DuplicateKeyError, InvalidArgumentError
 from statestore.model.changes import MARK, delete_widths
 from statestore.model.paths import KEY_GROUP
 from statestore.model.state import KeyedState
+from statestore.table.equality import equal_rows
 from statestore.table.given import is_dicts
-from statestore.table.matching import equal_rows, found
+from statestore.table.matching import found
 from statestore.table.runs import in_order
 from statestore.table.types import arrow_schema, table_of_dicts
 

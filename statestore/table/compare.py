@@ -2,10 +2,11 @@
 
 The digests that the manifests have decide which key groups are read at all; the files of the two
 sides may have other layouts. A key group with changes is the same when both sides have the same
-base and the same changes of it; else it is read, and merged. Rows are known by the 64-bit hash of
-their identity columns and compared by that of all columns, in numpy, as ``table/digest.py`` hashes
-them: so a column of a wider type with the same values is no change. Of key groups with a million
-keys, one in about thirty million has two keys of one hash, which are then counted wrong.
+base and the same changes of it; else it is read, and merged. Where a column has another type on the
+two sides, digests may say nothing, and rows decide. Rows are known by the 64-bit hash of their
+identity columns and compared by that of all columns, as :mod:`statestore.table.equality` says. Of
+key groups with a million keys, one in about thirty million has two keys of one hash, which are then
+counted wrong.
 """
 
 from __future__ import annotations
@@ -13,16 +14,19 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from statestore.model.common_type import digests_compare
 from statestore.model.diff import Example, GroupDifference
 from statestore.model.manifest import KeyedEntry
+from statestore.model.schema import Schema
 from statestore.storage import Storage
-from statestore.table.digest import row_hashes
+from statestore.table.equality import common_schema, hashes_of
 from statestore.table.groups import Rows
 from statestore.table.merged_groups import Parts, group_parts, read_merged_groups
 from statestore.table.types import arrow_schema
@@ -38,11 +42,21 @@ _ROWS_AT_ONCE = 2**22
 
 @dataclass(frozen=True)
 class ComparedSide:
-    """A state on one side; ``columns`` are those that both sides have."""
+    """A state on one side, compared with one of the columns ``other``."""
 
     storage: Storage
     entry: KeyedEntry
-    columns: tuple[str, ...]
+    other: Schema
+
+    @cached_property
+    def columns(self) -> pa.Schema:
+        """What both sides have, of types that hold the values of both."""
+        return common_schema(self.entry.state.schema, self.other)
+
+    @cached_property
+    def identity_columns(self) -> pa.Schema:
+        """Those of them by which a row is known."""
+        return pa.schema([self.columns.field(name) for name in self.identity])
 
     @property
     def identity(self) -> tuple[str, ...]:
@@ -92,21 +106,16 @@ class Compared:
 def unlike_groups(a: ComparedSide, b: ComparedSide) -> tuple[int, ...]:
     """Return the key groups that are not the same as far as the manifests tell; nothing is read.
 
-    With other columns on the two sides digests say nothing: those are all key groups. Without
-    changes the others differ; with changes, what these make of the rows may be the same.
+    With other columns on the two sides, or values that hash in another way, digests say nothing:
+    those are all key groups. With changes, what these make of the rows may be the same.
     """
-    return _unlike(a.parts(), b.parts(), _same_columns(a, b))
+    return _unlike(a, a.parts(), b.parts())
 
 
-def _same_columns(a: ComparedSide, b: ComparedSide) -> bool:
-    return set(a.entry.state.schema.names) == set(b.entry.state.schema.names)
-
-
-def _unlike(old: dict[int, Parts], new: dict[int, Parts], same_columns: bool) -> tuple[int, ...]:
+def _unlike(a: ComparedSide, old: dict[int, Parts], new: dict[int, Parts]) -> tuple[int, ...]:
+    tell = digests_compare(a.entry.state.schema, a.other)
     return tuple(
-        group
-        for group in sorted({*old, *new})
-        if not same_columns or old.get(group) != new.get(group)
+        group for group in sorted({*old, *new}) if not tell or old.get(group) != new.get(group)
     )
 
 
@@ -121,8 +130,8 @@ def compare_groups(
     """
     found = Compared(limit)
     old, new = a.parts(), b.parts()
-    same_columns = _same_columns(a, b)
-    unlike = _unlike(old, new, same_columns)
+    same_columns = set(a.entry.state.schema.names) == set(a.other.names)
+    unlike = _unlike(a, old, new)
     both = frozenset(
         group
         for group in unlike
@@ -130,8 +139,7 @@ def compare_groups(
     )
     for group, rows_a, rows_b in _side_by_side(a, b, both):
         changed = _compare(found, group, _Group.of(rows_a, a), _Group.of(rows_b, b))
-        layered = len(old.get(group, ())) > 1 or len(new.get(group, ())) > 1
-        found.differing += changed or not layered or not same_columns
+        found.differing += changed or not same_columns
         found.read += 1
         on_group()
     for group in unlike:
@@ -265,13 +273,8 @@ def _add_examples(
 
 
 def _hash(rows: Rows, side: ComparedSide) -> Hashes:
-    identity, columns = list(side.identity), list(side.columns)
-    if not rows:
-        return np.zeros(0, np.uint64), np.zeros(0, np.uint64)
-    return (
-        np.concatenate([row_hashes(batch.select(identity)) for batch in rows]),
-        np.concatenate([row_hashes(batch.select(columns)) for batch in rows]),
-    )
+    table = pa.Table.from_batches(rows, arrow_schema(side.entry.state.schema))
+    return hashes_of(table, side.identity_columns), hashes_of(table, side.columns)
 
 
 def _join(a: Hashes, b: Hashes) -> tuple[Places, Places, tuple[Places, Places]]:
@@ -302,7 +305,7 @@ def _rows_of(side: ComparedSide, wanted: U64Array) -> dict[int, dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
     for _, rows in side.groups(range(side.entry.state.max_parallelism)):
         for batch in rows:
-            hashes = row_hashes(batch.select(list(side.identity)))
+            hashes = hashes_of(batch, side.identity_columns)
             places = np.flatnonzero(np.isin(hashes, wanted))
             shown = batch.take(pa.array(places)).to_pylist()
             found.update(zip(hashes[places].tolist(), shown, strict=True))

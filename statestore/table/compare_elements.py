@@ -11,8 +11,8 @@ import pyarrow as pa
 from statestore.model.diff import Example
 from statestore.model.manifest import OperatorEntry
 from statestore.storage import Storage
-from statestore.table.digest import row_hashes
 from statestore.table.elements import stored_schema
+from statestore.table.equality import common_schema, hashes_of
 from statestore.table.reading import read_batches
 
 __all__ = ["ComparedElements", "compare_elements"]
@@ -33,7 +33,6 @@ class ComparedElements:
 def compare_elements(
     a: tuple[Storage, OperatorEntry],
     b: tuple[Storage, OperatorEntry],
-    columns: tuple[str, ...],
     limit: int,
 ) -> ComparedElements:
     """Compare the elements of two states by the columns that both have; all are in memory.
@@ -43,7 +42,8 @@ def compare_elements(
     one added. An element that only moved is neither.
     """
     old, new = _elements(*a), _elements(*b)
-    ids_a, ids_b = _ids(old, columns), _ids(new, columns)
+    own, other = a[1].state.schema, b[1].state.schema
+    ids_a, ids_b = _ids(old, common_schema(own, other)), _ids(new, common_schema(other, own))
     removed = np.flatnonzero(~np.isin(ids_a, ids_b))
     added = np.flatnonzero(~np.isin(ids_b, ids_a))
     changed = np.zeros(0, np.intp)
@@ -75,12 +75,11 @@ def _elements(storage: Storage, entry: OperatorEntry) -> pa.Table:
     return pa.Table.from_batches(batches, schema).select(list(entry.state.schema.names))
 
 
-def _ids(elements: pa.Table, columns: tuple[str, ...]) -> npt.NDArray[np.uint64]:
+def _ids(elements: pa.Table, columns: pa.Schema) -> npt.NDArray[np.uint64]:
     """Return a number per element: equal ones have the same first, the same second, and so on."""
-    batches = elements.select(list(columns)).to_batches()
-    if not columns or not elements.num_rows:
+    if not columns.names or not elements.num_rows:
         return np.zeros(elements.num_rows, np.uint64)
-    hashes = np.concatenate([row_hashes(batch) for batch in batches])
+    hashes = hashes_of(elements, columns)
     order = np.argsort(hashes, kind="stable")
     ranked = hashes[order]
     starts = np.flatnonzero(np.concatenate(([True], ranked[1:] != ranked[:-1])))

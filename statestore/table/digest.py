@@ -31,18 +31,23 @@ def rows_digest(rows: pa.RecordBatch | pa.Table) -> int:
     return rule.combine(int(row_hashes(batch).sum(dtype=np.uint64)) for batch in batches)
 
 
-def row_hashes(batch: pa.RecordBatch) -> U64Array:
-    """Return the 64-bit hash of each row of a batch."""
-    return _hash_fields(batch.schema.names, batch.columns, batch.num_rows)
-
-
-def hash_array(array: pa.Array) -> U64Array:
-    """Return the 64-bit hash of each value of a column; TypeError for a type that is never
-    stored.
+def row_hashes(batch: pa.RecordBatch, columns: pa.Schema | None = None) -> U64Array:
+    """Return the 64-bit hash of each row of a batch; with ``columns``, the batch's under wider
+    types, as if it had these.
     """
-    kind = array.type
-    if pa.types.is_dictionary(kind):
-        return hash_array(array.dictionary_decode())
+    if columns is None:
+        return _hash_fields(batch.schema.names, batch.columns, batch.schema.types, batch.num_rows)
+    return _hash_fields(columns.names, batch.columns, columns.types, batch.num_rows)
+
+
+def hash_array(array: pa.Array, wider: pa.DataType | None = None) -> U64Array:
+    """Return the 64-bit hash of each value of a column, as of a ``wider`` type if one is given;
+    TypeError for a type that is never stored.
+    """
+    kind = array.type if wider is None else wider
+    if pa.types.is_dictionary(array.type):
+        same = kind.value_type if pa.types.is_dictionary(kind) else kind
+        return hash_array(array.dictionary_decode(), same)
     hashes = _hash_values(array, kind)
     if array.null_count:
         hashes[np.asarray(array.is_null())] = _NULL_HASH
@@ -51,6 +56,9 @@ def hash_array(array: pa.Array) -> U64Array:
 
 def _hash_values(array: pa.Array, kind: pa.DataType) -> U64Array:
     types = pa.types
+    if array.type != kind and not types.is_nested(kind):
+        # Nothing is lost on the way to a wider type, but for days beyond what a timestamp holds.
+        array = array.cast(kind, safe=False)
     if types.is_floating(kind):
         return _mix(_double_bits(array) + _STEP)
     if types.is_decimal(kind):
@@ -58,22 +66,30 @@ def _hash_values(array: pa.Array, kind: pa.DataType) -> U64Array:
     if types.is_string(kind) or types.is_binary(kind) or _is_large(kind):
         return _hash_bytes(array)
     if types.is_map(kind):
-        return _hash_maps(array)
+        return _hash_maps(array, kind)
     if types.is_list(kind) or types.is_large_list(kind):
         offsets = np.asarray(array.offsets).astype(np.int64)
         # A slice keeps all values behind it; hashing them for every slice would be quadratic.
         values = array.values.slice(offsets[0], offsets[-1] - offsets[0])
         ends = offsets - offsets[0]
-        return _hash_sequences(hash_array(values), ends, np.diff(ends).view(np.uint64))
+        hashes = hash_array(values, kind.value_type)
+        return _hash_sequences(hashes, ends, np.diff(ends).view(np.uint64))
     if types.is_struct(kind):
-        return _hash_fields([field.name for field in kind], array.flatten(), len(array))
+        there = dict(zip(array.type.names, array.flatten(), strict=True))
+        columns = [
+            there[field.name] if field.name in there else pa.nulls(len(array), field.type)
+            for field in kind
+        ]
+        return _hash_fields(kind.names, columns, [field.type for field in kind], len(array))
     return _mix(_as_int64(array, kind).view(np.uint64) + _STEP)
 
 
-def _hash_fields(names: list[str], columns: list[pa.Array], rows: int) -> U64Array:
+def _hash_fields(
+    names: list[str], columns: list[pa.Array], kinds: list[pa.DataType], rows: int
+) -> U64Array:
     total = np.zeros(rows, np.uint64)
-    for name, column in zip(names, columns, strict=True):
-        total += _mix(hash_array(column) + np.uint64(rule.column_seed(name)))
+    for name, column, kind in zip(names, columns, kinds, strict=True):
+        total += _mix(hash_array(column, kind) + np.uint64(rule.column_seed(name)))
     return _mix(total)
 
 
@@ -144,12 +160,12 @@ def _hash_decimals(array: pa.Array, kind: pa.DataType) -> U64Array:
     return _hash_sequences(words, np.arange(0, 2 * len(wide) + 1, 2), scales)
 
 
-def _hash_maps(array: pa.Array) -> U64Array:
+def _hash_maps(array: pa.Array, kind: pa.MapType) -> U64Array:
     offsets = np.asarray(array.offsets).astype(np.int64)
     first, last = (int(offsets[0]), int(offsets[-1])) if len(array) else (0, 0)
     count = last - first
     keys, items = array.keys.slice(first, count), array.items.slice(first, count)
-    pairs = _mix(hash_array(keys) + _mix(hash_array(items)))
+    pairs = _mix(hash_array(keys, kind.key_type) + _mix(hash_array(items, kind.item_type)))
     sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(pairs, dtype=np.uint64)))
     total = sums[offsets[1:] - first] - sums[offsets[:-1] - first]
     return _mix(np.diff(offsets).view(np.uint64) * _STEP + total)

@@ -19,7 +19,7 @@ from statestore.model.paths import KEY_GROUP
 from statestore.model.reads import reads_of
 from statestore.model.schema import same_type, type_text
 from statestore.storage import Storage
-from statestore.table.digest import row_hashes
+from statestore.table.equality import common_schema, hashes_of
 from statestore.table.matching import found
 from statestore.table.merge import read_reads, side_by_side
 from statestore.table.runs import runs_of
@@ -121,7 +121,7 @@ def _joined(old: pa.Table | None, new: pa.Table | None, sides: _Sides) -> pa.Tab
     left = np.concatenate((in_a, alone_a, np.full(len(alone_b), -1)))
     right = np.concatenate((in_b, np.full(len(alone_a), -1), alone_b))
     change = np.where(left < 0, "added", np.where(right < 0, "removed", "same")).astype(object)
-    change[: len(in_a)][_differ(a, b, in_a, in_b)] = "changed"
+    change[: len(in_a)][_differ(a, b, in_a, in_b, sides)] = "changed"
     first = [_either(a, b, name, left, right) for name in (KEY_GROUP, *identity)]
     values = [_taken(a.column(name), left) for name in sides.a.state.values]
     values += [_taken(b.column(name), right) for name in sides.b.state.values]
@@ -137,17 +137,15 @@ def _rows(rows: pa.Table | None, entry: KeyedEntry) -> pa.Table:
     return pa.schema([pa.field(KEY_GROUP, pa.int32()), *stored]).empty_table()
 
 
-def _differ(a: pa.Table, b: pa.Table, in_a: Places, in_b: Places) -> npt.NDArray[np.bool_]:
-    """Return which pairs differ in a column that both have; a wider type is no difference."""
-    names = set(a.column_names) & set(b.column_names)
-    hashes = [
-        np.concatenate(
-            [row_hashes(batch) for batch in rows.select(sorted(names)).take(places).to_batches()]
-            or [np.zeros(0, np.uint64)]
-        )
-        for rows, places in ((a, pa.array(in_a)), (b, pa.array(in_b)))
-    ]
-    different: npt.NDArray[np.bool_] = hashes[0] != hashes[1]
+def _differ(
+    a: pa.Table, b: pa.Table, in_a: Places, in_b: Places, sides: _Sides
+) -> npt.NDArray[np.bool_]:
+    """Return which pairs differ in a column that both have."""
+    one, other = sides.a.state.schema, sides.b.state.schema
+    old = hashes_of(a.take(pa.array(in_a)), common_schema(one, other))
+    different: npt.NDArray[np.bool_] = old != hashes_of(
+        b.take(pa.array(in_b)), common_schema(other, one)
+    )
     return different
 
 

@@ -26,14 +26,13 @@ from statestore.storage import CachedStorage, Storage
 from statestore.table.changes import consistent
 from statestore.table.digest import row_hashes
 from statestore.table.encodings import Encodings
-from statestore.table.runs import checked, leaf_columns, null_key_error, null_keys, runs_of
+from statestore.table.runs import checked, null_key_error, null_keys, runs_of
 from statestore.table.types import arrow_schema
 from statestore.table.writing import FileWriter, ParquetOptions
 
 __all__ = [
     "KeyedTarget",
     "file_schema",
-    "leaf_columns",
     "null_key_error",
     "null_keys",
     "write_grouped",

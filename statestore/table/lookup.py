@@ -23,7 +23,7 @@ from statestore.table.scan import placed, restored_schema
 from statestore.table.statistics import positions_of
 from statestore.table.types import arrow_schema
 
-__all__ = ["key_batch", "key_group_of", "rows_of_key"]
+__all__ = ["key_batch", "key_group_of", "rows_of_key", "table_of_key"]
 
 
 def rows_of_key(
@@ -35,6 +35,22 @@ def rows_of_key(
     now_ms: int | None = None,
 ) -> list[dict[str, Any]]:
     """Return the rows of a key as dictionaries, in stored order; none when the state lacks the key.
+
+    Else as :func:`table_of_key`.
+    """
+    table = table_of_key(storage, entry, key, verify=verify, now_ms=now_ms)
+    return cast("list[dict[str, Any]]", table.to_pylist())
+
+
+def table_of_key(
+    storage: Storage,
+    entry: KeyedEntry,
+    key: Any,
+    *,
+    verify: bool = False,
+    now_ms: int | None = None,
+) -> pa.Table:
+    """Return the rows of a key, in stored order and columns.
 
     ``key`` is a value, or for several key columns a tuple or a dictionary. Reads the one file of
     the key's group, and of each layer of changes one, in it only row groups whose bounds admit the
@@ -50,7 +66,7 @@ def rows_of_key(
         _rows_of(storage, layer.entry, layer.slices, wanted, verify) for layer in reads.layers
     ]
     merged = unexpired(merged_rows(rows, layers, entry.state), entry.state, now_ms)
-    return cast("list[dict[str, Any]]", merged.select(entry.state.schema.names).to_pylist())
+    return merged.select(entry.state.schema.names)
 
 
 def _rows_of(

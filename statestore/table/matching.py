@@ -1,6 +1,6 @@
 """Equal rows of two tables: found by 64-bit hashes, and what was found is compared.
 
-Equal as keys are: null and null, NaN and NaN, and 0.0 is not -0.0.
+What is equal says :mod:`statestore.table.equality`.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.table.digest import row_hashes
-from statestore.table.runs import equal_values, leaf_columns
+from statestore.table.equality import equal_rows
 
-__all__ = ["equal_rows", "found"]
+__all__ = ["found"]
 
-Flags = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.intp]
 
 
@@ -47,17 +46,3 @@ def _one_by_one(old: pa.Table, new: pa.Table) -> tuple[Places, Places]:
 
 def _hashes(rows: pa.Table) -> npt.NDArray[np.uint64]:
     return np.concatenate([row_hashes(batch) for batch in rows.to_batches()])
-
-
-def equal_rows(a: pa.Table, b: pa.Table) -> Flags:
-    """Return which rows are equal to those at the same place of the other table."""
-    same = np.ones(a.num_rows, np.bool_)
-    for name in a.column_names:
-        left, right = _whole(a.column(name)), _whole(b.column(name))
-        for one, other in zip(leaf_columns(left), leaf_columns(right), strict=True):
-            same &= equal_values(one, other)
-    return same
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.table.keyed import leaf_columns
+from statestore.table.equality import compared_columns
 
 __all__ = ["RowOrder"]
 
@@ -48,7 +48,7 @@ class RowOrder:
         rows = batch.select(self._columns)
         seam = rows if self._last is None else pa.concat_batches([self._last, rows])
         self._last = rows.slice(rows.num_rows - 1)
-        leaves = [leaf for column in seam.columns for leaf in leaf_columns(column)]
+        leaves = list(compared_columns(seam.columns))
         if not any(pa.types.is_floating(leaf.type) for leaf in leaves):
             self._choices &= {_ANY}
         fitting = set()

@@ -16,14 +16,13 @@ from statestore.errors import DuplicateKeyError, InvalidArgumentError, NullKeyEr
 from statestore.model.changes import MARK
 from statestore.model.paths import KEY_GROUP
 from statestore.model.state import KeyedState, StateKind
+from statestore.table.equality import compared_columns, equal_values, leaf_columns
 from statestore.table.types import arrow_schema
 
 __all__ = [
     "RUN_BYTES",
     "checked",
-    "equal_values",
     "in_order",
-    "leaf_columns",
     "null_key_error",
     "null_keys",
     "runs_of",
@@ -117,12 +116,13 @@ def _strictly_ascends(rows: pa.Table, state: KeyedState) -> bool:
 def in_order(rows: pa.Table, state: KeyedState) -> pa.Table:
     """Return the rows of some key groups in order of key group and identity, nulls first."""
     columns = []
-    for name in state.identity:
-        for leaf in _leaves(rows.column(name)):
-            columns.append(leaf)
-            if pa.types.is_floating(leaf.type):
-                # 0.0 and -0.0 compare equal, yet are two keys: put each beside its like.
-                columns.append(leaf.cast(pa.string()))
+    batches = rows.select(state.identity).to_batches()
+    pieces = zip(*(compared_columns(batch.columns) for batch in batches), strict=True)
+    for column in map(pa.chunked_array, pieces):
+        columns.append(column)
+        if pa.types.is_floating(column.type):
+            # 0.0 and -0.0 compare equal, yet are two keys: put each beside its like.
+            columns.append(column.cast(pa.string()))
     by = pa.table(columns, names=[str(index) for index in range(len(columns))])
     keys = [(name, "ascending", "at_start") for name in by.column_names]
     order = np.asarray(pc.sort_indices(by, sort_keys=keys))
@@ -131,12 +131,6 @@ def in_order(rows: pa.Table, state: KeyedState) -> pa.Table:
         # Few small numbers: numpy sorts them by radix, and keeps the order within each.
         order = order[np.argsort(groups.astype(np.uint16)[order], kind="stable")]
     return rows.take(pa.array(order))
-
-
-def _leaves(column: pa.ChunkedArray) -> list[pa.ChunkedArray]:
-    """Return the columns that a struct consists of, nested ones opened, nulls passed down."""
-    pieces = [leaf_columns(chunk) for chunk in column.chunks]
-    return [pa.chunked_array(leaves) for leaves in zip(*pieces, strict=True)]
 
 
 def null_key_error(state: KeyedState, rows: int) -> NullKeyError:
@@ -194,34 +188,13 @@ def _refuse_duplicates(batch: pa.RecordBatch, state: KeyedState) -> None:
     """Compare each row with the next: sorted rows have their duplicates side by side."""
     rows = batch.num_rows - 1
     same = np.ones(rows, bool)
-    for name in (KEY_GROUP, *state.identity):
-        for leaf in leaf_columns(batch.column(name)):
-            same &= equal_values(leaf.slice(0, rows), leaf.slice(1))
-            if not same.any():
-                return
+    for column in compared_columns(batch.select([KEY_GROUP, *state.identity]).columns):
+        same &= equal_values(column.slice(0, rows), column.slice(1))
+        if not same.any():
+            return
     at = int(np.flatnonzero(same)[0])
     entry = {name: batch.column(name)[at].as_py() for name in state.identity}
     raise DuplicateKeyError(
         f"two rows of {state} claim the same entry {entry}; aggregate them to one, or name the "
         "columns that tell them apart (namespace, map_key or position)"
     )
-
-
-def leaf_columns(column: pa.Array) -> list[pa.Array]:
-    """Return the columns that a struct consists of, nested ones opened, nulls passed down."""
-    if pa.types.is_struct(column.type):
-        return [leaf for child in column.flatten() for leaf in leaf_columns(child)]
-    return [column]
-
-
-def equal_values(left: pa.Array, right: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Return where two columns hold the same key: null equals null, NaN equals NaN, 0.0 is not
-    -0.0.
-    """
-    equal = pc.equal(left, right)
-    if pa.types.is_floating(left.type):
-        same_sign = pc.equal(pc.divide(1.0, left), pc.divide(1.0, right))
-        both_nan = pc.and_(pc.is_nan(left), pc.is_nan(right))
-        equal = pc.or_(pc.and_(equal, same_sign), both_nan)
-    both_null = pc.and_(left.is_null(), right.is_null())
-    return np.asarray(pc.or_(pc.fill_null(equal, False), both_null))

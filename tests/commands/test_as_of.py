@@ -118,6 +118,19 @@ def test_columns_of_two_schemas_stand_side_by_side(store: StateStore) -> None:
     assert rows == {"a": ("same", 1, "x", 1, None), "b": ("changed", 2, "y", 3, 1.5)}
 
 
+def test_without_a_clock_what_has_expired_by_now_is_hidden_as_by_a_restore(
+    store: StateStore,
+) -> None:
+    for value in (1, 2):
+        with store.snapshot(parallelism=1, now_ms=0) as checkpoint:
+            rows = pa.table({"k": ["a"], "v": [value], "at": [0]})
+            checkpoint.keyed("u", "s", rows, key="k", ttl=TimeToLive(100, "at"))
+    assert store.restore().keyed("u", "s").get("a") == []
+    assert store.as_of(1, 2, "u", "s").read_all().num_rows == 0
+    assert [one.rows for one in store.key_history("a", "u", "s")] == [(), ()]
+    assert store.as_of(1, 2, "u", "s", now_ms=0).read_all()["change"].to_pylist() == ["changed"]
+
+
 def test_what_has_expired_is_on_neither_side(store: StateStore) -> None:
     put(store, [{"k": "a", "at": 0}, {"k": "b", "at": 100}], ttl=TimeToLive(100, "at"))
     put(store, [{"k": "a", "at": 150}, {"k": "b", "at": 100}])

@@ -15,7 +15,8 @@ from statestore.model.reads import reads_of
 from statestore.storage import LocalStorage
 from statestore.table import matching, runs
 from statestore.table.digest import rows_digest
-from statestore.table.matching import equal_rows, found
+from statestore.table.equality import equal_rows
+from statestore.table.matching import found
 from statestore.table.merge import read_reads
 from statestore.table.writing import ParquetOptions
 
