@@ -18,7 +18,7 @@ from statestore.model.schema import Schema, same_columns
 from statestore.model.state import KeyedState
 from statestore.table.against import Against
 from statestore.table.expiry import time_column
-from statestore.table.given import is_dicts, read_stream, settled
+from statestore.table.given import is_dicts, read_stream, settled, without_empty_chunks
 from statestore.table.hashing import check_key_type, key_groups
 from statestore.table.keyed import KeyedTarget, write_runs
 from statestore.table.runs import RUN_BYTES, null_key_error, null_keys
@@ -51,11 +51,11 @@ def as_table(rows: Any) -> pa.Table:
     """
     rows = settled(rows)
     if isinstance(rows, pa.Table):
-        return rows
+        return without_empty_chunks(rows)
     if is_schema(rows):
         return rows.empty_table()
     if hasattr(rows, "__arrow_c_stream__"):
-        return read_stream(rows)
+        return without_empty_chunks(read_stream(rows))
     if is_dicts(rows):
         return table_of_dicts(rows, None)
     raise InvalidArgumentError(

@@ -95,12 +95,12 @@ def _hash_fields(
 
 def _hash_bytes(array: pa.Array) -> U64Array:
     """Hash strings as sequences of zero-padded little-endian words."""
+    if not len(array):  # then it may have no buffers, or some of any length
+        return np.zeros(0, np.uint64)
     wide = array.cast(pa.large_binary())
     _, offset_buffer, data = wide.buffers()
     offsets = np.frombuffer(offset_buffer, np.int64)[wide.offset : wide.offset + len(wide) + 1]
     lengths = np.diff(offsets)
-    if not len(lengths):
-        return np.zeros(0, np.uint64)
     first, last = int(offsets[0]), int(offsets[-1])
     padded = np.zeros(last - first + 8, np.uint8)
     if last > first:
@@ -153,6 +153,8 @@ def _hash_sequences(words: U64Array, ends: npt.NDArray[np.int64], lengths: U64Ar
 
 
 def _hash_decimals(array: pa.Array, kind: pa.DataType) -> U64Array:
+    if not len(array):
+        return np.zeros(0, np.uint64)
     wide = array.cast(pa.decimal128(38, kind.scale))
     data = np.frombuffer(wide.buffers()[1], np.uint64)
     words = data[2 * wide.offset : 2 * (wide.offset + len(wide))]

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 
-__all__ = ["is_dicts", "is_lazy", "read_stream", "settled"]
+__all__ = ["is_dicts", "is_lazy", "read_stream", "settled", "without_empty_chunks"]
 
 _read: WeakSet[Any] = WeakSet()
 """Streams that gave us their rows: given again, they would be taken for no rows at all."""
@@ -56,6 +56,19 @@ def read_stream(rows: Any) -> pa.Table:
         raise InvalidArgumentError(
             f"the rows of {type(rows).__name__} cannot be read as Arrow: {error}"
         ) from error
+
+
+def without_empty_chunks(rows: pa.Table) -> pa.Table:
+    """Return rows without chunks that have none of them: Arrow cannot join the empty batches of a
+    sliced stream, which begin behind the end of their buffers.
+    """
+    if all(len(chunk) for column in rows.columns for chunk in column.chunks):
+        return rows
+    columns = [
+        pa.chunked_array([chunk for chunk in column.chunks if len(chunk)], column.type)
+        for column in rows.columns
+    ]
+    return pa.table(columns, schema=rows.schema)
 
 
 def is_dicts(rows: Any) -> bool:

@@ -62,7 +62,7 @@ def tuple_hashes(fields: Sequence[Hashes]) -> Hashes:
 def fixed_width(array: pa.Array, dtype: Any) -> Array:
     """Return the values of a fixed-width array without copying; a null slot holds anything."""
     buffer = array.buffers()[1]
-    if buffer is None:
+    if buffer is None or not len(array):
         return np.zeros(len(array), dtype)
     return np.frombuffer(buffer, dtype)[array.offset : array.offset + len(array)]
 
