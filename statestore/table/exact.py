@@ -1,0 +1,324 @@
+"""One Python value as a value of a stored type: exactly, or not at all.
+
+Equal is what Python says of two values, and NaN is equal to NaN. So ``2.0`` and ``Decimal("2.00")``
+are values of a type of whole numbers, ``2.5`` is none, and ``0.1`` is none of ``float``, which has
+``0.10000000149011612``: ``numpy.float32(0.1)`` is. A boolean is no number, a date no time, text no
+bytes; a time with a zone is one of ``timestamp`` alone, one without of ``timestamp_ntz``. What a
+dictionary lacks of a struct is null.
+
+numpy's and pandas' scalars count as what they hold; NaT and NA are null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from math import isfinite
+from struct import pack, unpack
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.model.schema import type_text
+from statestore.table.types import schema_of_arrow
+
+__all__ = ["UnfitError", "bare", "exactly", "is_list", "is_missing", "kind_text"]
+
+Convert = Callable[[Any], Any]
+
+_EPOCH, _INSTANT = datetime(1970, 1, 1), datetime(1970, 1, 1, tzinfo=UTC)
+_MICRO = timedelta(microseconds=1)
+_MOST_EXPONENT = 400
+"""A number of more digits than this is in no column."""
+
+
+class UnfitError(Exception):
+    """A value that a type cannot hold; ``path`` leads to it from the column."""
+
+    def __init__(self, value: Any, kind: str, reason: str, path: str = "") -> None:
+        """Keep the value, the type that has it not, and why."""
+        super().__init__(reason)
+        self.value, self.kind, self.reason, self.path = value, kind, reason, path
+
+    def within(self, step: str) -> UnfitError:
+        """Return the error as seen from one level further out."""
+        return UnfitError(self.value, self.kind, self.reason, step + self.path)
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a value is null, as Python, numpy or pandas says it."""
+    if value is None:
+        return True
+    if isinstance(value, np.datetime64 | np.timedelta64):
+        return bool(np.isnat(value))
+    # pandas is not loaded for this: who has its values has it.
+    return type(value).__name__ in ("NaTType", "NAType")
+
+
+def exactly(kind: pa.DataType) -> Convert:
+    """Return what makes of a value one that Arrow takes for the type as it is, or raises
+    UnfitError.
+    """
+    inner = _of_type(kind)
+
+    def convert(value: Any) -> Any:
+        if is_missing(value):
+            return None
+        return inner(bare(value))
+
+    return convert
+
+
+def _of_type(kind: pa.DataType) -> Convert:
+    types = pa.types
+    if types.is_struct(kind):
+        return _struct({field.name: exactly(field.type) for field in kind}, kind_text(kind))
+    if types.is_map(kind):
+        return _map(exactly(kind.key_type), exactly(kind.item_type), kind_text(kind))
+    if types.is_list(kind):
+        return _list(exactly(kind.value_type), kind_text(kind))
+    if types.is_decimal(kind):
+        return lambda value: _decimal(value, kind)
+    if types.is_timestamp(kind):
+        return _moment if kind.tz else _local
+    if types.is_integer(kind):
+        return lambda value: _integer(value, kind)
+    if types.is_time(kind):
+        return _time
+    return _EXACT.get(kind, lambda value: value)
+
+
+def bare(value: Any) -> Any:
+    """Return a scalar of numpy as Python's; what Python has not, and any other value, as it is."""
+    if isinstance(value, np.datetime64):
+        micros = value.astype("datetime64[us]")
+        days = np.datetime_data(value)[0] in ("D", "W", "M", "Y")
+        found = (value.astype("datetime64[D]") if days else micros).item()
+        is_whole = days or micros.astype(value.dtype) == value
+        return found if is_whole and isinstance(found, date) else value
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def is_list(value: Any) -> bool:
+    """Return whether a value is a list of values; text and bytes are none."""
+    is_text = isinstance(value, str | bytes | bytearray | memoryview)
+    return isinstance(value, Sequence | np.ndarray) and not is_text
+
+
+def _integer(value: Any, kind: pa.DataType) -> int:
+    if isinstance(value, float | Decimal) and _is_finite(value) and _is_small(value):
+        number = int(value)
+        if number != value:
+            raise UnfitError(value, kind_text(kind), f"it would become {number}")
+    elif isinstance(value, int) and not isinstance(value, bool):
+        number = int.__index__(value)
+    else:
+        raise _other(value, kind)
+    most = 1 << (kind.bit_width - 1)
+    if not -most <= number < most:
+        raise UnfitError(value, kind_text(kind), f"that ends at {-most} and {most - 1}")
+    return number
+
+
+def _double(value: Any, kind: pa.DataType) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        raise _other(value, kind)
+    if isinstance(value, Decimal) and value.is_nan():
+        raise _other(value, kind)
+    try:
+        number = float(value)
+        if kind == pa.float32():
+            (number,) = unpack("<f", pack("<f", number))
+    except OverflowError:
+        raise UnfitError(value, kind_text(kind), "it is beyond the largest one") from None
+    if number != value and value == value:  # NaN comes out as NaN
+        raise UnfitError(value, kind_text(kind), f"it would become {number!r}")
+    return number
+
+
+def _decimal(value: Any, kind: pa.DataType) -> Decimal:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        raise _other(value, kind)
+    if not _is_finite(value):
+        raise _other(value, kind)
+    sign, digits, exponent = Decimal(value).as_tuple()
+    assert isinstance(exponent, int)
+    unscaled = int("".join(map(str, digits)) or "0")
+    shift = exponent + kind.scale
+    if unscaled and abs(shift) > _MOST_EXPONENT + len(digits):
+        raise UnfitError(value, kind_text(kind), "it has more digits")
+    if unscaled and shift >= 0:
+        unscaled *= 10**shift
+    elif unscaled:
+        unscaled, rest = divmod(unscaled, 10**-shift)
+        if rest:
+            raise UnfitError(value, kind_text(kind), "it has more digits behind the point")
+    if unscaled >= 10**kind.precision:
+        raise UnfitError(value, kind_text(kind), "it has more digits")
+    return Decimal((sign if unscaled else 0, tuple(map(int, str(unscaled))), -kind.scale))
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise _other(value, pa.string())
+    text = str.__str__(value)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise UnfitError(value, "string", "half a surrogate pair is no text") from None
+    return text
+
+
+def _binary(value: Any) -> bytes:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise _other(value, pa.binary())
+    return bytes(value)
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _other(value, pa.bool_())
+    return value
+
+
+def _date(value: Any) -> date:
+    if not isinstance(value, date) or isinstance(value, datetime):
+        raise _other(value, pa.date32())
+    return value
+
+
+def _moment(value: Any) -> int:
+    """Return the microseconds since 1970 of a time with a zone."""
+    kind = pa.timestamp("us", "UTC")
+    if not isinstance(value, datetime):
+        raise _other(value, kind)
+    if value.utcoffset() is None:
+        raise UnfitError(value, kind_text(kind), "it has no time zone; give it one")
+    value = _to_micros(value, kind)
+    try:
+        since: timedelta = value.astimezone(UTC) - _INSTANT
+    except (OverflowError, ValueError):
+        reason = "in UTC it is outside the years 1 to 9999"
+        raise UnfitError(value, kind_text(kind), reason) from None
+    return since // _MICRO
+
+
+def _local(value: Any) -> int:
+    """Return the microseconds since 1970 of a time without a zone."""
+    kind = pa.timestamp("us")
+    if not isinstance(value, datetime):
+        raise _other(value, kind)
+    if value.utcoffset() is not None:
+        reason = "it has a time zone; say of which zone's clock, and leave the zone out"
+        raise UnfitError(value, kind_text(kind), reason)
+    return (_to_micros(value, kind).replace(tzinfo=None) - _EPOCH) // _MICRO
+
+
+def _to_micros(value: Any, kind: pa.DataType) -> datetime:
+    """Return a time as Python's own: pandas' go on below the microsecond."""
+    if getattr(value, "nanosecond", 0):
+        raise UnfitError(value, kind_text(kind), "its nanoseconds would be lost; round it")
+    own: datetime = value.to_pydatetime() if hasattr(value, "to_pydatetime") else value
+    return own
+
+
+def _time(value: Any) -> time:
+    if not isinstance(value, time) or value.tzinfo is not None:
+        raise UnfitError(value, "time", "that is a time of day without a zone")
+    return value
+
+
+def _struct(fields: Mapping[str, Convert], text: str) -> Convert:
+    def convert(value: Any) -> dict[str, Any]:
+        if not isinstance(value, Mapping):
+            raise UnfitError(value, text, "give a dictionary")
+        for name in value:
+            if name not in fields:
+                reason = f"that has no field {name!r}, whose value would be lost"
+                raise UnfitError(value[name], text, reason, f".{name}")
+        found = {}
+        for name, inner in fields.items():
+            try:
+                found[name] = inner(value.get(name))
+            except UnfitError as error:
+                raise error.within(f".{name}") from None
+        return found
+
+    return convert
+
+
+def _list(element: Convert, text: str) -> Convert:
+    def convert(value: Any) -> list[Any]:
+        if not is_list(value):
+            raise UnfitError(value, text, "give a list")
+        found = []
+        for at, item in enumerate(value):
+            try:
+                found.append(element(item))
+            except UnfitError as error:
+                raise error.within(f"[{at}]") from None
+        return found
+
+    return convert
+
+
+def _map(key: Convert, item: Convert, text: str) -> Convert:
+    def convert(value: Any) -> list[tuple[Any, Any]]:
+        found = []
+        for pair in _pairs(value, text):
+            try:
+                entry = (key(pair[0]), item(pair[1]))
+            except UnfitError as error:
+                raise error.within(f"[{pair[0]!r:.40}]") from None
+            if entry[0] is None:
+                raise UnfitError(value, text, "the key of an entry is not null")
+            found.append(entry)
+        return found
+
+    return convert
+
+
+def _pairs(value: Any, text: str) -> Iterable[Any]:
+    if isinstance(value, Mapping):
+        return value.items()
+    if isinstance(value, list | tuple) and all(
+        isinstance(pair, list | tuple) and len(pair) == 2 for pair in value
+    ):
+        return value
+    raise UnfitError(value, text, "give a dictionary, or a list of pairs")
+
+
+def _is_finite(value: float | Decimal) -> bool:
+    return value.is_finite() if isinstance(value, Decimal) else isfinite(value)
+
+
+def _is_small(value: float | Decimal) -> bool:
+    """Whether a number may be one of 64 bits: ``int`` of ``1E+999999`` takes all memory."""
+    return not isinstance(value, Decimal) or value.adjusted() < _MOST_EXPONENT
+
+
+def _other(value: Any, kind: pa.DataType) -> UnfitError:
+    text = kind_text(kind)
+    return UnfitError(value, text, f"{type(value).__name__} is none of its values")
+
+
+def kind_text(kind: pa.DataType) -> str:
+    """Return a type in the manifest's words, one that cannot be stored in Arrow's."""
+    try:
+        [field] = schema_of_arrow(pa.schema([("column", kind)])).fields
+    except (InvalidArgumentError, UnsupportedTypeError):
+        return str(kind)
+    return type_text(field.type)
+
+
+_EXACT: Mapping[pa.DataType, Convert] = {
+    pa.string(): _string,
+    pa.binary(): _binary,
+    pa.bool_(): _boolean,
+    pa.date32(): _date,
+    pa.float32(): lambda value: _double(value, pa.float32()),
+    pa.float64(): lambda value: _double(value, pa.float64()),
+}
