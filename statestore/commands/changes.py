@@ -23,7 +23,7 @@ from statestore.model.paths import changes_table
 from statestore.model.schema import same_columns
 from statestore.model.state import KeyedState
 from statestore.table.against import Against
-from statestore.table.changes import change_table, width_of, with_types
+from statestore.table.changes import change_table, typed_deletes, typed_rows, width_of
 from statestore.table.engines import Engine, engine_of, reread, spark_module
 from statestore.table.keyed import KeyedTarget
 from statestore.table.types import arrow_schema
@@ -61,7 +61,9 @@ class KeyedChanges:
         ``upserts`` are whole rows, in the state's columns: each takes the place of the row with its
         key, namespace and entry columns, or is new. ``deletes`` name rows that go: by key, which
         deletes all of a key's rows, by key and namespace, or by these and the entry columns (one
-        element of a list, one map entry, one timer); other columns play no part. ``cleared`` are
+        element of a list, one map entry, one timer); other columns play no part, and a list of
+        dictionaries may mix the three. A value of another type goes in if it comes out equal, else
+        the error names its column and row. ``cleared`` are
         deletes too, of keys that upserts of the same checkpoint may write anew. Each is a Spark
         DataFrame, an Arrow table, a frame that speaks Arrow, a list of dictionaries, or what yields
         them once, as :meth:`CheckpointWriter.keyed` takes it.
@@ -151,27 +153,20 @@ class ChangeWriter:
                 f"no changes of {self} are given; give upserts=, deletes= or cleared=, an empty "
                 "table when nothing changed"
             )
-        upserts, deletes, cleared = map(reread, (upserts, deletes, cleared))
+        upserts, deletes, cleared = (
+            reread(rows, str(self)) for rows in (upserts, deletes, cleared)
+        )
         old = latest_or(self._attempt, self._uid, self._name, base)
         if old is not None:
-            upserts = with_types(upserts, old.state, old.state.schema.names)
-            deletes, cleared = (
-                with_types(rows, old.state, old.state.key) for rows in (deletes, cleared)
-            )
+            upserts = typed_rows(upserts, old.state)
         upserts = self._stamped(upserts, None if old is None else old.state)
         if old is None:
             return self._in_full(upserts)
         entry = self._like(old, upserts)
         changes = change_state(entry.state)
-        given = [
-            (*engine_of(rows), sign)
-            for rows, sign in ((upserts, 0), (deletes, 1), (cleared, -1))
-            if rows is not None
-        ]
-        marked = [
-            (engine, rows, sign and sign * self._width(engine, rows, entry.state))
-            for engine, rows, sign in given
-        ]
+        marked = [] if upserts is None else [(*engine_of(upserts), 0)]
+        marked += self._deletes(deletes, 1, entry.state, "deletes")
+        marked += self._deletes(cleared, -1, entry.state, "cleared")
         engine, rows = self._rows(marked, entry.state, changes)
         return self._layered(
             entry, lambda parallelism, target: engine.write_keyed(rows, parallelism, target)
@@ -184,11 +179,11 @@ class ChangeWriter:
             raise InvalidArgumentError(
                 f"no rows of {self} are given; give all that it has now, an empty table for none"
             )
-        rows = reread(rows)
+        rows = reread(rows, str(self))
         old = latest_or(self._attempt, self._uid, self._name, previous)
         if old is None:
             return self._in_full(rows)
-        engine, rows = engine_of(with_types(rows, old.state, old.state.schema.names))
+        engine, rows = engine_of(typed_rows(rows, old.state))
         ttl = changed_ttl(self._ttl, old.state)
         refuse_new_times(ttl, old.state, engine.schema_of(rows).names)
         entry = self._like(old, rows)
@@ -203,8 +198,17 @@ class ChangeWriter:
             raise InvalidArgumentError(f"the changes of {self} are given already; give them once")
         self.is_used = True
 
-    def _width(self, engine: Engine, rows: Any, state: KeyedState) -> int:
-        return width_of(engine.schema_of(rows).names, state)
+    def _deletes(
+        self, given: Any, sign: int, state: KeyedState, what: str
+    ) -> list[tuple[Engine, Any, int]]:
+        """Return what goes, each part with its engine and its mark."""
+        marked = []
+        for rows in [] if given is None else typed_deletes(given, state, what):
+            engine, rows = engine_of(rows)
+            width = width_of(engine.schema_of(rows).names, state)
+            engine.refuse_narrowing(rows, state.identity[:width], state)
+            marked.append((engine, rows, sign * width))
+        return marked
 
     def _stamped(self, upserts: Any, base: KeyedState | None) -> Any:
         """Return what is written now: where it has no times, it is used now."""
@@ -215,7 +219,8 @@ class ChangeWriter:
             ttl = kept_ttl(self._ttl, None if stored is None else stored.ttl, {})
         else:
             ttl = changed_ttl(self._ttl, base)
-        return stamped(upserts, ttl, stored, self._attempt.now_ms)
+        _, rows = engine_of(upserts, str(self))
+        return stamped(rows, ttl, stored, self._attempt.now_ms)
 
     def _in_full(self, upserts: Any) -> KeyedEntry:
         if upserts is None:

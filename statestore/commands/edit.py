@@ -31,7 +31,7 @@ from statestore.table.keyed import KeyedTarget
 from statestore.table.lookup import rows_of_key
 from statestore.table.rewrite import changes_of, rewrite
 from statestore.table.rewrite_sql import rewrite_by_sql
-from statestore.table.types import table_of_dicts
+from statestore.table.values import table_of_dicts
 
 __all__ = ["Edit", "EditedState", "carry_others", "edit"]
 
@@ -187,9 +187,9 @@ def _write_rows(
     entry: KeyedEntry, rows: Any, target: KeyedTarget | None, parallelism: int
 ) -> tuple[tuple[KeyedStateHandle, ...], int]:
     state = entry.state
-    rows = reread(rows)
+    rows = reread(rows, str(state))
     if is_dicts(rows):
-        rows = table_of_dicts(rows, state.schema)
+        rows = table_of_dicts(rows, state.schema, subject=str(state))
     engine, rows = engine_of(rows)
     found = engine.schema_of(rows)
     if not same_columns(found, state.schema):

@@ -28,7 +28,6 @@ from statestore.model.reads import StateReads, reads_within
 from statestore.model.redistribution import Run
 from statestore.model.target import RestoreTarget, plan_target
 from statestore.storage import CachedStorage
-from statestore.table.arrow import as_table
 from statestore.table.digest import rows_digest
 from statestore.table.elements import read_elements
 from statestore.table.engines import spark_module
@@ -250,7 +249,7 @@ class RestoredKeyedState:
 
         Raises InvalidArgumentError when the columns are no key of the state.
         """
-        wanted = WantedKeys.of(as_table(keys), self.entry.state)
+        wanted = WantedKeys.of(keys, self.entry.state)
         every = KeyGroupRange(0, self.assignment.max_parallelism - 1)
         rows = rows_of_keys(self._catalog.storage, self.entry, self._reads(every), wanted)
         return unexpired(rows, self.entry.state, self.now_ms)

@@ -114,10 +114,10 @@ class CheckpointWriter(Commit):
             return self._in_full(rows, request, placed)
 
     def _in_full(self, rows: Any, request: KeyedRequest, placed: bool) -> Any:
-        declared, rows = is_schema(rows), reread(rows)
+        declared, rows = is_schema(rows), reread(rows, str(request))
         if not declared:
             rows = self._with_times(rows, request)
-        engine, rows = engine_of(rows)
+        engine, rows = engine_of(rows, str(request))
         request = replace(request, rows=None if declared else engine.rows_known(rows))
         state = self._keyed_state(engine, rows, request)
         return self._write_keyed(engine, rows, state, declared, placed)
@@ -128,7 +128,7 @@ class CheckpointWriter(Commit):
         ttl = kept_ttl(request.ttl, stored.ttl if stored else None, request.renamed)
         if ttl is None:
             return rows
-        engine, rows = engine_of(rows)
+        engine, rows = engine_of(rows, str(request))
         refuse_new_times(ttl, stored, engine.schema_of(rows).names)
         return stamped(rows, ttl, stored, self._attempt.now_ms)
 

@@ -17,11 +17,10 @@ from statestore.errors import InvalidArgumentError, ParallelismError, SchemaMism
 from statestore.model.keygroups import default_max_parallelism, effective_max_parallelism
 from statestore.model.keyhash import HASH_SCHEMES
 from statestore.model.manifest import KeyedEntry
-from statestore.model.redistribution import RedistributionMode, redistribute_counts
+from statestore.model.redistribution import RedistributionMode
 from statestore.model.schema import Schema, same_columns
 from statestore.model.schema_change import changed_columns
 from statestore.model.state import (
-    POSITION,
     SUBTASK,
     KeyedState,
     Layout,
@@ -29,7 +28,7 @@ from statestore.model.state import (
     StateKind,
     TimeDomain,
 )
-from statestore.table.elements import elements_of_table, elements_table, schema_of_elements
+from statestore.table.elements import elements_in_place, elements_table, schema_of_elements
 from statestore.table.engines import is_frame, rows_on_driver
 
 if TYPE_CHECKING:
@@ -64,6 +63,10 @@ class KeyedRequest:
     dropped: tuple[str, ...] = ()
     regroup: bool = False
     ttl: TtlAsked = None
+
+    def __str__(self) -> str:
+        """Return how messages name the state."""
+        return f"state {self.name!r} of operator {self.uid!r}"
 
 
 def keyed_state(
@@ -136,8 +139,9 @@ def operator_state(
     if stored is not None and stored.mode is mode and not stored.schema.fields:
         stored = None  # it never had an element, so nothing is known of its columns
     copies = 1 if mode is RedistributionMode.BROADCAST else parallelism
+    subject = f"{mode.value} state {name!r} of operator {uid!r}"
     if is_frame(elements):
-        table = _placed(rows_on_driver(elements), mode, copies)
+        table = elements_in_place(rows_on_driver(elements, subject), copies, subject)
     else:
         several = mode is not RedistributionMode.BROADCAST and isinstance(elements, Iterable)
         lists = list(elements) if several else [elements]
@@ -147,7 +151,7 @@ def operator_state(
                 f"elements, and the parallelism is {parallelism}: give one list per subtask, an "
                 "empty one where there is none"
             )
-        table = elements_table(lists, stored.schema if stored else None)
+        table = elements_table(lists, stored.schema if stored else None, subject)
     state = OperatorState(uid=uid, name=name, mode=mode, schema=schema_of_elements(table))
     if stored is not None and (
         stored.mode is not mode or not same_columns(stored.schema, state.schema)
@@ -160,38 +164,6 @@ def operator_state(
     for subtask in table.column(SUBTASK).to_pylist():
         counts[subtask] += 1
     return state, table, tuple(counts)
-
-
-def _placed(rows: pa.Table, mode: RedistributionMode, copies: int) -> pa.Table:
-    """Give elements without a ``subtask`` one: blocks in order, as a rescale from one would deal
-    them.
-    """
-    elements = elements_of_table(rows)
-    if SUBTASK not in rows.schema.names:
-        dealt = redistribute_counts([{"": (RedistributionMode.SPLIT, len(elements))}], copies)
-        lists = [[elements[at] for _, at in subtask[""]] for subtask in dealt]
-        if copies == 1:
-            lists = [elements]
-    else:
-        lists = [[] for _ in range(copies)]
-        if POSITION in rows.schema.names:
-            if not all(isinstance(element[POSITION], int) for element in elements):
-                raise InvalidArgumentError(f"the column {POSITION!r} is a number in every row")
-            elements.sort(key=lambda element: element[POSITION])
-        for element in elements:
-            subtask = element[SUBTASK]
-            if not isinstance(subtask, int) or not 0 <= subtask < copies:
-                raise InvalidArgumentError(
-                    f"an element names subtask {subtask}; at this parallelism they are "
-                    f"0..{copies - 1}"
-                )
-            lists[subtask].append(element)
-    bare = [[_bare(element) for element in elements] for elements in lists]
-    return elements_table(bare, schema_of_elements(rows))
-
-
-def _bare(element: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in element.items() if name not in (SUBTASK, POSITION)}
 
 
 def _max_parallelism(

@@ -18,11 +18,13 @@ from statestore.model.schema import Schema, same_columns
 from statestore.model.state import KeyedState
 from statestore.table.against import Against
 from statestore.table.expiry import time_column
+from statestore.table.fitting import fitted_table
 from statestore.table.given import is_dicts, read_stream, settled, without_empty_chunks
 from statestore.table.hashing import check_key_type, key_groups
 from statestore.table.keyed import KeyedTarget, write_runs
 from statestore.table.runs import RUN_BYTES, null_key_error, null_keys
-from statestore.table.types import arrow_schema, schema_of_arrow, table_of_dicts
+from statestore.table.types import schema_of_arrow
+from statestore.table.values import ROWS, table_of_dicts
 
 __all__ = [
     "as_table",
@@ -30,6 +32,7 @@ __all__ = [
     "is_schema",
     "key_types",
     "on_driver",
+    "refuse_narrowing",
     "rows_known",
     "schema_of",
     "with_time",
@@ -42,26 +45,31 @@ _BLOCK_BYTES = 8 * 2**20
 """So much is brought into order of key group at a time: it lies in the processor's cache."""
 
 
-def as_table(rows: Any) -> pa.Table:
+def as_table(rows: Any, subject: str = ROWS) -> pa.Table:
     """Return rows as an Arrow table: a table, a list of dictionaries, or any Arrow-speaking frame;
     no rows of a schema.
 
     pandas, Polars and DuckDB results speak Arrow. A stream is read to its end, once: see
-    :mod:`statestore.table.given`. InvalidArgumentError for anything else.
+    :mod:`statestore.table.given`. InvalidArgumentError, naming ``subject``, for anything else, for
+    values without one type, and for two columns of one name.
     """
     rows = settled(rows)
-    if isinstance(rows, pa.Table):
-        return without_empty_chunks(rows)
-    if is_schema(rows):
-        return rows.empty_table()
-    if hasattr(rows, "__arrow_c_stream__"):
-        return without_empty_chunks(read_stream(rows))
     if is_dicts(rows):
-        return table_of_dicts(rows, None)
-    raise InvalidArgumentError(
-        "rows are a Spark DataFrame, an Arrow table (or pandas, Polars, DuckDB frame) or a list "
-        f"of dictionaries, not {type(rows).__name__}"
-    )
+        return table_of_dicts(rows, None, subject=subject)
+    if is_schema(rows):
+        rows = rows.empty_table()
+    elif not isinstance(rows, pa.Table):
+        if not hasattr(rows, "__arrow_c_stream__"):
+            raise InvalidArgumentError(
+                "rows are a Spark DataFrame, an Arrow table (or pandas, Polars, DuckDB frame) or a "
+                f"list of dictionaries, not {type(rows).__name__} ({subject})"
+            )
+        rows = read_stream(rows, subject)
+    names = rows.schema.names
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InvalidArgumentError(f"two columns of {subject} are named {twice!r}; rename one")
+    return without_empty_chunks(rows)
 
 
 def is_schema(rows: Any) -> bool:
@@ -91,6 +99,10 @@ def on_driver(rows: pa.Table, names: Sequence[str], most_bytes: int) -> pa.Table
     return rows.select(names)
 
 
+def refuse_narrowing(rows: pa.Table, names: Sequence[str], state: KeyedState) -> None:
+    """Do nothing: each value is looked at."""
+
+
 def with_time(rows: pa.Table, column: str, kind: str, now_ms: int) -> pa.Table:
     """Return the rows with one more column, a ``long`` or ``timestamp``, of one time."""
     return rows.append_column(column, time_column(kind, rows.num_rows, now_ms))
@@ -104,7 +116,8 @@ def write_keyed(
     ``parallelism`` plays no part: one process writes all key groups. Raises NullKeyError,
     DuplicateKeyError, or StorageError, each before anything is visible.
     """
-    return write_runs(_runs(_as_stored(rows, target.state), target.state, None), target)
+    state = target.state
+    return write_runs(_runs(fitted_table(rows, state.schema, str(state)), state, None), target)
 
 
 def write_against(
@@ -116,7 +129,7 @@ def write_against(
     """
     state = against.state
     everything = KeyGroupRange(0, state.max_parallelism - 1)
-    runs = _runs(_as_stored(rows, state), state, None)
+    runs = _runs(fitted_table(rows, state.schema, str(state)), state, None)
     return write_runs(against.changes(runs, everything), target)
 
 
@@ -139,21 +152,15 @@ def write_subtask(
             f"({found}); give every subtask's rows the declared columns"
         )
     own = KeyGroupAssignment(max_parallelism=state.max_parallelism, parallelism=parallelism)
-    return write_runs(_runs(_as_stored(table, state), state, (own, subtask)), target)
+    rows = fitted_table(table, state.schema, str(state))
+    return write_runs(_runs(rows, state, (own, subtask)), target)
 
 
 def _of_schema(rows: Any, state: KeyedState) -> pa.Table:
     rows = settled(rows)
-    return table_of_dicts(rows, state.schema) if is_dicts(rows) else as_table(rows)
-
-
-def _as_stored(rows: pa.Table, state: KeyedState) -> pa.Table:
-    try:
-        return rows.select(state.schema.names).cast(arrow_schema(state.schema))
-    except pa.ArrowException as error:
-        raise InvalidArgumentError(
-            f"the rows of {state} cannot be stored as ({state.schema}): {error}"
-        ) from error
+    if is_dicts(rows):
+        return table_of_dicts(rows, state.schema, subject=str(state))
+    return as_table(rows, str(state))
 
 
 def _runs(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,15 +14,24 @@ from statestore.model.changes import MARK, delete_widths
 from statestore.model.paths import KEY_GROUP
 from statestore.model.state import KeyedState
 from statestore.table.equality import equal_rows
+from statestore.table.fitting import fitted
 from statestore.table.given import is_dicts
 from statestore.table.matching import found
 from statestore.table.runs import in_order
-from statestore.table.types import arrow_schema, table_of_dicts
+from statestore.table.types import arrow_schema
+from statestore.table.values import row_place, table_of_dicts
 
-__all__ = ["change_table", "consistent", "stored_again", "width_of"]
+__all__ = [
+    "change_table",
+    "consistent",
+    "stored_again",
+    "typed_deletes",
+    "typed_rows",
+    "width_of",
+]
 
 
-def width_of(names: Sequence[str], state: KeyedState) -> int:
+def width_of(names: Sequence[str], state: KeyedState, what: str = "a delete") -> int:
     """Return how many columns of the identity a delete with these columns names.
 
     Columns of values play no part. InvalidArgumentError unless it is the key, the key with its
@@ -36,28 +45,60 @@ def width_of(names: Sequence[str], state: KeyedState) -> int:
                 break
             return width
     raise InvalidArgumentError(
-        f"a delete of {state} names the columns ({', '.join(names)}); give its key "
+        f"{what} of {state} names the columns ({', '.join(map(str, names))}); give its key "
         f"({', '.join(state.key)}), or all of ({', '.join(state.identity)})"
     )
 
 
-def with_types(rows: Any, state: KeyedState, names: Sequence[str]) -> Any:
-    """Return a list of dictionaries as a table; other rows as they are.
+def typed_rows(rows: Any, state: KeyedState) -> Any:
+    """Return a list of dictionaries as a table of the state's types, of the columns that one of
+    them has, of no rows all columns; other rows as they are.
 
-    A column without a value has the type that the state is stored with, and so have ``names``, the
-    columns of no rows at all. InvalidArgumentError for values without a common type.
+    Raises SchemaMismatchError for a name that the state has not, and InvalidArgumentError for a
+    value that its column cannot hold.
     """
     if not is_dicts(rows):
         return rows
-    stored = arrow_schema(state.schema)
-    if not any(rows):
-        return pa.schema([stored.field(name) for name in names]).empty_table()
-    table = table_of_dicts(rows, None)
-    for at, field in enumerate(table.schema):
-        if pa.types.is_null(field.type) and field.name in stored.names:
-            typed = stored.field(field.name)
-            table = table.set_column(at, typed, table.column(at).cast(typed.type))
-    return table
+    used = {name for row in rows for name in row}
+    names = [name for name in state.schema.names if name in used]
+    if len(names) == len(used) and used:
+        return table_of_dicts(rows, state.schema.select(names), subject=str(state))
+    return table_of_dicts(rows, state.schema, subject=str(state))
+
+
+def typed_deletes(rows: Any, state: KeyedState, what: str) -> list[Any]:
+    """Return deletes as tables of which each names the same columns in all of its rows: a list of
+    dictionaries may name whole keys beside single entries. Other rows are such a table.
+
+    Raises what :func:`width_of` and :func:`typed_rows` raise.
+    """
+    if not is_dicts(rows):
+        return [rows]
+    if not rows:
+        return [arrow_schema(state.schema.select(state.key)).empty_table()]
+    of_width: dict[int, list[int]] = {}
+    for at, row in enumerate(rows):
+        width = width_of([*row], state, f"row {at} of the {what}")
+        of_width.setdefault(width, []).append(at)
+    return [
+        _deletes([rows[at] for at in places], places, state.identity[:width], state, what)
+        for width, places in of_width.items()
+    ]
+
+
+def _deletes(
+    rows: Iterable[Mapping[str, Any]],
+    places: Sequence[int],
+    names: Sequence[str],
+    state: KeyedState,
+    what: str,
+) -> pa.Table:
+    return table_of_dicts(
+        [{name: row[name] for name in names} for row in rows],
+        state.schema.select(names),
+        subject=f"the {what} of {state}",
+        place=lambda at: row_place(places[at]),
+    )
 
 
 def change_table(
@@ -78,20 +119,11 @@ def _marked(rows: pa.Table, mark: int, state: KeyedState, changes: KeyedState) -
         if field.name == MARK:
             columns.append(pa.array(np.full(rows.num_rows, mark, np.int64)))
         elif field.name in names:
-            columns.append(_stored(rows.column(field.name), field, state))
+            column, subject = rows.column(field.name), f"changes of {state}"
+            columns.append(fitted(column, field.type, name=field.name, subject=subject))
         else:
             columns.append(pa.nulls(rows.num_rows, field.type))
     return pa.table(columns, schema=schema)
-
-
-def _stored(column: pa.ChunkedArray, field: pa.Field, state: KeyedState) -> pa.ChunkedArray:
-    try:
-        return column.cast(field.type)
-    except pa.ArrowException as error:
-        raise InvalidArgumentError(
-            f"the column {field.name!r} of changes of {state} cannot be stored as {field.type}: "
-            f"{error}"
-        ) from error
 
 
 def consistent(runs: Iterable[pa.Table], changes: KeyedState) -> Iterator[pa.Table]:

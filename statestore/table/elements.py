@@ -13,6 +13,7 @@ from dataclasses import asdict, is_dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,17 +21,20 @@ from statestore.errors import DamagedFileError, InvalidArgumentError
 from statestore.model.handles import OperatorStateHandle
 from statestore.model.manifest import OperatorEntry
 from statestore.model.paths import operator_file
+from statestore.model.redistribution import RedistributionMode, redistribute_counts
 from statestore.model.schema import Schema
 from statestore.model.state import POSITION, SUBTASK, OperatorState
 from statestore.storage import Storage
 from statestore.table.digest import rows_digest
+from statestore.table.fitting import fitted, fitted_table
 from statestore.table.reading import read_batches
-from statestore.table.types import arrow_schema, schema_of_arrow, table_of_dicts
+from statestore.table.types import arrow_schema, schema_of_arrow
+from statestore.table.values import ROWS, column_of, dictionaries, table_of_dicts
 from statestore.table.writing import FileWriter, ParquetOptions
 
 __all__ = [
     "element_digests",
-    "elements_of_table",
+    "elements_in_place",
     "elements_table",
     "misplaced",
     "read_elements",
@@ -40,20 +44,65 @@ __all__ = [
 ]
 
 
-def elements_table(per_subtask: Sequence[Iterable[Any]], schema: Schema | None) -> pa.Table:
+def elements_table(
+    per_subtask: Sequence[Iterable[Any]], schema: Schema | None, subject: str = ROWS
+) -> pa.Table:
     """Return elements, given per old subtask, as a table with ``subtask`` and ``position``.
 
-    An element is a dictionary or a dataclass. With ``schema`` None the types are Arrow's guess.
-    Raises InvalidArgumentError for other elements, or values that do not fit one type a column.
+    An element is a dictionary or a dataclass. With ``schema`` None the types are those of the
+    values. Raises SchemaMismatchError for a column that ``schema`` lacks, and InvalidArgumentError
+    for what is no element, or a value that does not fit, with its place.
     """
     lists = [[_as_dict(element) for element in _elements(given)] for given in per_subtask]
     flat = [element for elements in lists for element in elements]
-    rows = table_of_dicts(flat, schema)
+    places = [
+        (subtask, at) for subtask, elements in enumerate(lists) for at in range(len(elements))
+    ]
+    rows = table_of_dicts(
+        flat,
+        schema,
+        subject=subject,
+        place=lambda at: f"element {places[at][1]} of subtask {places[at][0]}",
+    )
     if flat and not rows.schema.names:
         raise InvalidArgumentError("the elements have no columns; give them at least one")
-    subtasks = [subtask for subtask, elements in enumerate(lists) for _ in elements]
-    positions = [position for elements in lists for position in range(len(elements))]
-    return _with_place(rows, subtasks, positions)
+    return _with_place(rows, [one for one, _ in places], [at for _, at in places])
+
+
+def elements_in_place(rows: pa.Table, copies: int, subject: str = ROWS) -> pa.Table:
+    """Return a table of elements with ``subtask`` and ``position``, as it says them, else dealt in
+    blocks, as a rescale from one subtask would.
+
+    Within a subtask elements are in order of their ``position``, or of their rows. Raises
+    InvalidArgumentError for a subtask that is none of ``copies``, or a value that cannot be stored.
+    """
+    names = rows.schema.names
+    if SUBTASK in names:
+        subtasks = _numbers(rows, SUBTASK, subject)
+        wrong = subtasks[(subtasks < 0) | (subtasks >= copies)]
+        if len(wrong):
+            raise InvalidArgumentError(
+                f"an element of {subject} names subtask {wrong[0]}; at this parallelism they are "
+                f"0..{copies - 1}"
+            )
+        given = _numbers(rows, POSITION, subject) if POSITION in names else np.zeros(len(subtasks))
+        order = np.lexsort((given, subtasks))
+    else:
+        dealt = redistribute_counts([{"": (RedistributionMode.SPLIT, rows.num_rows)}], copies)
+        subtasks = np.repeat(np.arange(copies), [len(block[""]) for block in dealt])
+        order = np.arange(rows.num_rows)
+    subtasks = subtasks[order]
+    positions = np.arange(len(order)) - np.searchsorted(subtasks, subtasks)
+    elements = rows.drop_columns([name for name in (SUBTASK, POSITION) if name in names])
+    stored = fitted_table(elements, schema_of_arrow(elements.schema), subject)
+    return _with_place(stored.take(pa.array(order)), subtasks, positions)
+
+
+def _numbers(rows: pa.Table, name: str, subject: str) -> npt.NDArray[np.int64]:
+    column = fitted(rows.column(name), pa.int64(), name=name, subject=subject)
+    if column.null_count:
+        raise InvalidArgumentError(f"the column {name!r} of {subject} is a number in every row")
+    return np.asarray(column, np.int64)
 
 
 def element_digests(
@@ -66,12 +115,6 @@ def element_digests(
         return 0, 0
     rows = elements_table(per_subtask, schema).select(stored_schema(schema).names)
     return rows_digest(rows.select(schema.names)), rows_digest(rows)
-
-
-def elements_of_table(table: pa.Table) -> list[dict[str, Any]]:
-    """Return the rows of a table as dictionaries."""
-    rows: list[dict[str, Any]] = table.to_pylist()
-    return rows
 
 
 def schema_of_elements(table: pa.Table) -> Schema:
@@ -93,7 +136,7 @@ def write_elements(
     path = operator_file(checkpoint_id, uuid.uuid4().hex[:16])
     writer = FileWriter(storage, f"{folder}/{path}", schema, ParquetOptions())
     try:
-        for batch in ordered.select(schema.names).cast(schema).to_batches():
+        for batch in ordered.select(schema.names).cast(schema).to_batches():  # names of items
             writer.write(batch)
         handle = OperatorStateHandle(path, **writer.close())
         storage.sync([f"{folder}/{path}"])
@@ -133,7 +176,7 @@ def read_elements(
                     "bring the file back from a copy"
                 )
             first += batch.num_rows
-            for row in _kept(batch, wanted).to_pylist():
+            for row in dictionaries(_kept(batch, wanted), str(state)):
                 yield row.pop(SUBTASK), row.pop(POSITION), row
 
 
@@ -167,9 +210,9 @@ def _kept(batch: pa.RecordBatch, where: Mapping[str, list[Any]]) -> pa.RecordBat
     for name, values in where.items():
         column = batch.column(name)
         try:
-            wanted = pa.array(values, column.type)
+            wanted = column_of(values, column.type, name=name, subject=f"where={{{name!r}: …}}")
             batch = batch.filter(pc.is_in(column, value_set=wanted))
-        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        except (pa.ArrowException, InvalidArgumentError) as error:
             raise InvalidArgumentError(
                 f"where={{{name!r}: …}}: the column of type {column.type} cannot be compared with "
                 f"these values: {error}"
@@ -183,7 +226,7 @@ def stored_schema(schema: Schema) -> pa.Schema:
     return pa.schema([*place, *arrow_schema(schema)])
 
 
-def _with_place(rows: pa.Table, subtasks: Sequence[int], positions: Sequence[int]) -> pa.Table:
+def _with_place(rows: pa.Table, subtasks: npt.ArrayLike, positions: npt.ArrayLike) -> pa.Table:
     for name, type_, values in (
         (POSITION, pa.int64(), positions),
         (SUBTASK, pa.int32(), subtasks),

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from statestore.errors import MissingDependencyError
 from statestore.model.handles import KeyedStateHandle
 from statestore.model.schema import Schema
+from statestore.model.state import KeyedState
 from statestore.table import arrow
 from statestore.table.against import Against
 from statestore.table.given import is_dicts, is_lazy, settled
 from statestore.table.keyed import KeyedTarget
+from statestore.table.values import ROWS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,6 +42,11 @@ class Engine(Protocol):
     def on_driver(self, rows: Any, names: Sequence[str], most_bytes: int) -> pa.Table | None:
         """Return some columns in this process, None when a part of them has more bytes."""
 
+    def refuse_narrowing(self, rows: Any, names: Sequence[str], state: KeyedState) -> None:
+        """Refuse columns whose types have values that the state's have not, unless each value is
+        looked at before it is written.
+        """
+
     def with_time(self, rows: Any, column: str, kind: str, now_ms: int) -> Any:
         """Return the rows with one more column, a ``long`` or ``timestamp``, of one time."""
 
@@ -54,21 +61,23 @@ class Engine(Protocol):
         """Write the changes that make the rows of what is stored; return their handles."""
 
 
-def engine_of(rows: Any) -> tuple[Engine, Any]:
-    """Return the engine for these rows, and the rows as that engine takes them."""
+def engine_of(rows: Any, subject: str = ROWS) -> tuple[Engine, Any]:
+    """Return the engine for these rows, and the rows as that engine takes them; ``subject`` names
+    them in messages.
+    """
     if _is_spark(rows):
         return cast(Engine, spark_module("spark")), rows
-    return cast(Engine, arrow), arrow.as_table(rows)
+    return cast(Engine, arrow), arrow.as_table(rows, subject)
 
 
-def reread(rows: Any) -> Any:
+def reread(rows: Any, subject: str = ROWS) -> Any:
     """Return rows that can be read any number of times: a Spark DataFrame, a schema, None and a
     list of dictionaries as they are, all else as an Arrow table.
     """
     if rows is None or _is_spark(rows) or arrow.is_schema(rows):
         return rows
     rows = settled(rows)
-    return rows if is_dicts(rows) else arrow.as_table(rows)
+    return rows if is_dicts(rows) else arrow.as_table(rows, subject)
 
 
 def is_frame(rows: Any) -> bool:
@@ -76,9 +85,12 @@ def is_frame(rows: Any) -> bool:
     return _is_spark(rows) or is_lazy(rows) or hasattr(rows, "__arrow_c_stream__")
 
 
-def rows_on_driver(rows: Any) -> pa.Table:
+def rows_on_driver(rows: Any, subject: str = ROWS) -> pa.Table:
     """Return few rows as an Arrow table in this process, from whatever holds them."""
-    return spark_module("spark").collect(rows) if _is_spark(rows) else arrow.as_table(rows)
+    if _is_spark(rows):
+        found: pa.Table = spark_module("spark").collect(rows)
+        return found
+    return arrow.as_table(rows, subject)
 
 
 def spark_module(name: str) -> Any:

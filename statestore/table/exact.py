@@ -1,10 +1,10 @@
 """One Python value as a value of a stored type: exactly, or not at all.
 
 Equal is what Python says of two values, and NaN is equal to NaN. So ``2.0`` and ``Decimal("2.00")``
-are values of a type of whole numbers, ``2.5`` is none, and ``0.1`` is none of ``float``, which has
-``0.10000000149011612``: ``numpy.float32(0.1)`` is. A boolean is no number, a date no time, text no
-bytes; a time with a zone is one of ``timestamp`` alone, one without of ``timestamp_ntz``. What a
-dictionary lacks of a struct is null.
+are values of a type of whole numbers, and ``2.5`` is none. A boolean is no number, a date no time,
+text no bytes; a time with a zone is one of ``timestamp`` alone, one without of ``timestamp_ntz``.
+What a dictionary lacks of a struct is null. Python has no ``float``: one of its own is the nearest
+there, never infinite or 0 unless it was.
 
 numpy's and pandas' scalars count as what they hold; NaT and NA are null.
 """
@@ -134,7 +134,8 @@ def _double(value: Any, kind: pa.DataType) -> float:
             (number,) = unpack("<f", pack("<f", number))
     except OverflowError:
         raise UnfitError(value, kind_text(kind), "it is beyond the largest one") from None
-    if number != value and value == value:  # NaN comes out as NaN
+    is_near = isinstance(value, float) and kind == pa.float32() and (number != 0) is (value != 0)
+    if number != value and value == value and not is_near:  # NaN comes out as NaN
         raise UnfitError(value, kind_text(kind), f"it would become {number!r}")
     return number
 
@@ -219,8 +220,9 @@ def _local(value: Any) -> int:
 
 def _to_micros(value: Any, kind: pa.DataType) -> datetime:
     """Return a time as Python's own: pandas' go on below the microsecond."""
-    if getattr(value, "nanosecond", 0):
-        raise UnfitError(value, kind_text(kind), "its nanoseconds would be lost; round it")
+    if nanos := getattr(value, "nanosecond", 0):
+        reason = f"in microseconds it would lose data: {nanos} ns; round it"
+        raise UnfitError(value, kind_text(kind), reason)
     own: datetime = value.to_pydatetime() if hasattr(value, "to_pydatetime") else value
     return own
 

@@ -31,42 +31,56 @@ class _Fit(IntEnum):
     TYPE = 0  # all of them are
     CAST = 1  # Arrow's cast refuses those that are not
     VALUE = 2  # each has to be looked at
-    NEVER = 3
+    NEAREST = 3  # double in float, where a Python float, that has no width, is the nearest one
+    NEVER = 4
 
 
-def fitted_table(rows: pa.Table, schema: Schema, subject: str = ROWS) -> pa.Table:
-    """Return the columns of ``schema``, in its order and types; others are left out.
+def fitted_table(
+    rows: pa.Table, schema: Schema, subject: str = ROWS, *, nearest: bool = True
+) -> pa.Table:
+    """Return the columns of ``schema``, in its order and types; others are left out. Without
+    ``nearest`` no double is a float.
 
     InvalidArgumentError names ``subject``, the column and the first row with another value.
     """
     stored = arrow_schema(schema)
     columns = [
-        fitted(rows.column(field.name), field.type, name=field.name, subject=subject)
+        fitted(
+            rows.column(field.name),
+            field.type,
+            name=field.name,
+            subject=subject,
+            nearest=nearest,
+        )
         for field in stored
     ]
     return pa.table(columns, schema=stored)
 
 
 def fitted(
-    column: pa.ChunkedArray, kind: pa.DataType, *, name: str, subject: str = ROWS
+    column: pa.ChunkedArray,
+    kind: pa.DataType,
+    *,
+    name: str,
+    subject: str = ROWS,
+    nearest: bool = True,
 ) -> pa.ChunkedArray:
-    """Return a column as one of a stored type, in which each value comes out equal.
+    """Return a column as one of a stored type, in which each value comes out equal; of doubles in a
+    float column the nearest floats, as of Python's, unless ``nearest`` is false.
 
     InvalidArgumentError names ``subject``, the column and the first row with another value.
     """
     if column.type == kind:
         return column
     fit = _fit(column.type, kind)
-    if fit is _Fit.NEVER:
+    if fit is _Fit.NEVER or (fit is _Fit.NEAREST and not nearest):
         raise InvalidArgumentError(
-            f"the column {name!r} of {subject} holds {kind_text(column.type)}, which is never "
+            f"the column {name!r} of {subject} holds {kind_text(column.type)}, which is no "
             f"{kind_text(kind)}; give it that type"
         )
-    if fit <= _Fit.CAST:
-        try:
-            return _decoded(column).cast(kind)
-        except pa.ArrowException:
-            pass  # one of the values does not fit, or Arrow lacks this cast
+    found = _cast(column, kind) if fit <= _Fit.CAST else None
+    if found is not None:
+        return found
     try:
         values = column.to_pylist()
     except (OverflowError, ValueError) as error:
@@ -80,6 +94,16 @@ def fitted(
 def fits_by_type(source: DataType, target: DataType) -> bool:
     """Return whether every value of a stored type is a value of another."""
     return _fit(arrow_type(source), arrow_type(target)) is _Fit.TYPE
+
+
+def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | None:
+    """Return what Arrow's cast makes of a column; None where a value does not fit, or Arrow lacks
+    the cast.
+    """
+    try:
+        return _decoded(column).cast(kind)
+    except pa.ArrowException:
+        return None
 
 
 def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -140,7 +164,7 @@ def _of_numbers(source: pa.DataType, target: pa.DataType) -> _Fit:
         return _Fit.CAST if types.is_integer(target) else _Fit.VALUE
     if types.is_floating(source):
         if types.is_floating(target):
-            return _Fit.TYPE if target.bit_width >= source.bit_width else _Fit.VALUE
+            return _Fit.TYPE if target.bit_width >= source.bit_width else _Fit.NEAREST
         return _Fit.CAST if types.is_integer(target) else _Fit.VALUE
     if types.is_decimal(target):
         digits = _DIGITS[source.bit_width // 8] + types.is_unsigned_integer(source)

@@ -13,6 +13,7 @@ from weakref import WeakSet
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
+from statestore.table.pandas_frames import is_pandas, table_of_pandas
 
 __all__ = ["is_dicts", "is_lazy", "read_stream", "settled", "without_empty_chunks"]
 
@@ -43,18 +44,20 @@ def is_lazy(rows: Any) -> bool:
     return kind.__module__.startswith("polars.") and kind.__name__ == "LazyFrame"
 
 
-def read_stream(rows: Any) -> pa.Table:
-    """Return the rows of what speaks Arrow as a table.
+def read_stream(rows: Any, subject: str) -> pa.Table:
+    """Return the rows of what speaks Arrow as a table; pandas' as :mod:`pandas_frames` reads them.
 
     InvalidArgumentError for a stream that was read before, or that fails.
     """
     if isinstance(rows, Iterator):
         _mark_read(rows)
+    if is_pandas(rows):
+        return table_of_pandas(rows, subject)
     try:
         return pa.table(rows)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise InvalidArgumentError(
-            f"the rows of {type(rows).__name__} cannot be read as Arrow: {error}"
+            f"{type(rows).__name__} cannot be read as Arrow ({subject}): {error}"
         ) from error
 
 

@@ -7,8 +7,9 @@ the hashes of their keys, up to a number of bytes, and a lookup in it reads noth
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +21,16 @@ from statestore.model.manifest import KeyedEntry
 from statestore.model.reads import StateReads
 from statestore.model.state import KeyedState
 from statestore.storage import Storage
+from statestore.table.arrow import as_table
 from statestore.table.ceiling import kept_rows
 from statestore.table.digest import row_hashes
+from statestore.table.fitting import fitted_table
+from statestore.table.given import is_dicts, settled
 from statestore.table.hashing import key_groups
 from statestore.table.matching import found
 from statestore.table.merge import live_rows_of, merged_rows
 from statestore.table.scan import read_slices, restored_schema
-from statestore.table.types import arrow_schema
+from statestore.table.values import table_of_dicts
 
 __all__ = ["Indexed", "RowCache", "WantedKeys", "rows_of_keys"]
 
@@ -48,21 +52,27 @@ class WantedKeys:
     groups: npt.NDArray[np.int32]
 
     @classmethod
-    def of(cls, rows: pa.Table, state: KeyedState) -> WantedKeys:
-        """Return the keys in the key columns of ``rows``, with repetitions or without.
+    def of(cls, rows: Any, state: KeyedState) -> WantedKeys:
+        """Return the keys in the key columns of a table, a frame that speaks Arrow or dictionaries,
+        with repetitions or without.
 
-        InvalidArgumentError when a key column is missing or does not fit; NullKeyError.
+        InvalidArgumentError when a key column is missing, or has a value that is no key, as
+        :func:`~statestore.table.lookup.key_batch` says of one; NullKeyError.
         """
+        rows = settled(rows)
+        if is_dicts(rows):
+            rows = _of_dicts(rows, state)
+        rows = as_table(rows, f"the keys of {state}")
         missing = [name for name in state.key if name not in rows.column_names]
         if missing:
             raise InvalidArgumentError(
                 f"keys of {state} have the columns ({', '.join(state.key)}); {missing[0]!r} is "
                 "missing"
             )
-        schema = arrow_schema(state.schema.select(state.key))
+        schema = state.schema.select(state.key)
         try:
-            keys = rows.select(state.key).cast(schema).combine_chunks()
-        except pa.ArrowException as error:
+            keys = fitted_table(rows, schema).combine_chunks()
+        except InvalidArgumentError as error:
             raise InvalidArgumentError(f"these are no keys of {state}: {error}") from error
         groups = key_groups(
             keys.columns,
@@ -247,6 +257,13 @@ def rows_of_keys(
         live_rows_of(search.rows_in(layer.entry, layer.slices), layer) for layer in reads.layers
     ]
     return kept_rows(merged_rows(base, layers, entry.state), entry.state, reads.kept)
+
+
+def _of_dicts(rows: Sequence[Mapping[str, Any]], state: KeyedState) -> pa.Table:
+    """Return the key columns that dictionaries have; of none, all of them."""
+    names = [name for name in state.key if any(name in row for row in rows) or not rows]
+    keys = [{name: row.get(name) for name in names} for row in rows]
+    return table_of_dicts(keys, state.schema.select(names), subject=f"the keys of {state}")
 
 
 def _name(part: KeyedStateSlice) -> tuple[str, int, int, int]:

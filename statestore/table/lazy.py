@@ -20,6 +20,7 @@ from statestore.table.key_rows import Indexed, WantedKeys
 from statestore.table.lookup import key_batch
 from statestore.table.merge import read_reads
 from statestore.table.scan import restored_schema
+from statestore.table.values import dictionaries
 
 __all__ = ["LazySubtask"]
 
@@ -68,10 +69,9 @@ class LazySubtask:
                 f"owns {self.key_groups}"
             )
         wanted = WantedKeys.of(pa.Table.from_batches([batch]), self._entry.state)
-        rows: list[dict[str, Any]] = wanted.match(
-            self._group(group).like(wanted.hashes)
-        ).to_pylist()
-        return [{name: row[name] for name in self._entry.state.schema.names} for row in rows]
+        rows = wanted.match(self._group(group).like(wanted.hashes))
+        state = self._entry.state
+        return dictionaries(rows.select(state.schema.names), str(state))
 
     def fetch(self, key_groups: KeyGroupRange | None = None) -> int:
         """Read key groups that are not held, by default all; return how many are held then."""

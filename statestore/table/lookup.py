@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 
@@ -22,6 +22,7 @@ from statestore.table.reading import open_data, row_groups_of
 from statestore.table.scan import placed, restored_schema
 from statestore.table.statistics import positions_of
 from statestore.table.types import arrow_schema
+from statestore.table.values import column_of, dictionaries
 
 __all__ = ["key_batch", "key_group_of", "rows_of_key", "table_of_key"]
 
@@ -39,7 +40,7 @@ def rows_of_key(
     Else as :func:`table_of_key`.
     """
     table = table_of_key(storage, entry, key, verify=verify, now_ms=now_ms)
-    return cast("list[dict[str, Any]]", table.to_pylist())
+    return dictionaries(table, str(entry.state))
 
 
 def table_of_key(
@@ -110,19 +111,32 @@ def key_batch(state: KeyedState, key: Any) -> pa.RecordBatch:
     values = _key_values(state, key)
     try:
         arrays = [
-            pa.array([value], field.type) for value, field in zip(values, schema, strict=True)
+            column_of([value], field.type, name=field.name, subject=f"{key!r:.80}", place=_of_key)
+            for value, field in zip(values, schema, strict=True)
         ]
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, TypeError, ValueError) as error:
+    except InvalidArgumentError as error:
         raise InvalidArgumentError(
-            f"{key!r} is no key of {state} ({_key_text(state)}): {error}"
+            f"{key!r:.200} is no key of {state} ({_key_text(state)}): {error}"
         ) from error
-    for value, array in zip(values, arrays, strict=True):
-        if not _is_exact(value, array[0].as_py()):
+    for value, field in zip(values, schema, strict=True):
+        if pa.types.is_struct(field.type) and not _names_all(value, field.type):
             raise InvalidArgumentError(
-                f"{key!r} is no key of {state} ({_key_text(state)}): {value!r} would become "
-                f"{array[0].as_py()!r}"
+                f"{key!r:.200} is no key of {state} ({_key_text(state)}): a key names every field"
             )
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _names_all(value: Any, kind: pa.DataType) -> bool:
+    """Return whether a dictionary, and those in it, have all fields of a struct."""
+    return value is not None and all(
+        field.name in value
+        and (not pa.types.is_struct(field.type) or _names_all(value[field.name], field.type))
+        for field in kind
+    )
+
+
+def _of_key(at: int) -> str:
+    return "the key"
 
 
 def _key_values(state: KeyedState, key: Any) -> list[Any]:
@@ -133,19 +147,6 @@ def _key_values(state: KeyedState, key: Any) -> list[Any]:
     if isinstance(key, tuple | list) and len(key) == len(state.key):
         return list(key)
     raise InvalidArgumentError(f"{key!r} is no key of {state}; it has the key ({_key_text(state)})")
-
-
-def _is_exact(value: Any, stored: Any) -> bool:
-    """Return whether Arrow took the value as it is: no fraction, time zone or field got lost."""
-    if isinstance(stored, float):
-        return True  # a narrower float is what the column holds
-    if isinstance(stored, dict):
-        return (
-            isinstance(value, Mapping)
-            and set(value) == set(stored)
-            and all(_is_exact(value[name], stored[name]) for name in stored)
-        )
-    return bool(value == stored)
 
 
 def _key_text(state: KeyedState) -> str:

@@ -36,7 +36,7 @@ from statestore.table.lookup import key_batch, key_group_of
 from statestore.table.merge import read_reads
 from statestore.table.runs import checked, null_key_error, null_keys, runs_of
 from statestore.table.scan import restored_schema
-from statestore.table.types import arrow_schema, table_of_dicts
+from statestore.table.values import table_of_dicts
 
 __all__ = ["Changes", "Rewritten", "changes_of", "forget", "rewrite"]
 
@@ -92,7 +92,7 @@ def changes_of(
         deleted[group] = (*deleted.get(group, ()), batch)
     if not put:
         return Changes(deleted, {})
-    rows = table_of_dicts(put, state.schema).cast(arrow_schema(state.schema)).combine_chunks()
+    rows = table_of_dicts(put, state.schema, subject=str(state)).combine_chunks()
     nulls = sum(null_keys(batch, state) for batch in rows.to_batches())
     if nulls:
         raise null_key_error(state, nulls)

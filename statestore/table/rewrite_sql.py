@@ -22,12 +22,13 @@ from statestore.model.paths import KEY_GROUP
 from statestore.model.reads import reads_of
 from statestore.model.state import KeyedState
 from statestore.storage import Storage
+from statestore.table.fitting import fitted_table
 from statestore.table.hashing import key_groups
 from statestore.table.keyed import KeyedTarget, write_runs
 from statestore.table.merge import read_reads
 from statestore.table.runs import checked, null_key_error, null_keys, runs_of
 from statestore.table.scan import restored_schema
-from statestore.table.types import arrow_schema, schema_of_arrow
+from statestore.table.types import arrow_schema
 
 __all__ = ["VIEW", "rewrite_by_sql"]
 
@@ -159,15 +160,15 @@ def _refuse_other_columns(found: pa.Schema, state: KeyedState) -> None:
 
 
 def _grouped(batch: pa.RecordBatch, state: KeyedState) -> pa.RecordBatch:
-    schema = arrow_schema(state.schema)
+    subject = f"the answer for {state}"
     try:
-        rows = batch.select(schema.names).cast(schema)
-    except pa.ArrowException as error:
+        table = fitted_table(pa.Table.from_batches([batch]), state.schema, subject, nearest=False)
+    except InvalidArgumentError as error:
         raise SchemaMismatchError(
-            f"{state} has the columns ({state.schema}), and the answer has "
-            f"({schema_of_arrow(batch.schema)}), which cannot be stored so: {error}; cast them in "
-            "the expression"
+            f"{state} has the columns ({state.schema}), and the answer cannot be stored so: "
+            f"{error}; cast it in the expression, as what it is meant to be"
         ) from error
+    [rows] = table.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
     nulls = null_keys(rows, state)
     if nulls:
         raise null_key_error(state, nulls)

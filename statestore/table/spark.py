@@ -27,14 +27,20 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from statestore.errors import InvalidArgumentError, NullKeyError, StateStoreError
+from statestore.errors import (
+    InvalidArgumentError,
+    NullKeyError,
+    SchemaMismatchError,
+    StateStoreError,
+)
 from statestore.model.changes import MARK
 from statestore.model.handles import KeyedStateHandle
 from statestore.model.keygroups import KeyGroupAssignment
 from statestore.model.paths import KEY_GROUP
-from statestore.model.schema import Schema, schema_from_json
+from statestore.model.schema import Schema, schema_from_json, type_text
 from statestore.model.state import KeyedState
 from statestore.table.against import Against
+from statestore.table.fitting import fits_by_type
 from statestore.table.keyed import KeyedTarget, write_grouped, write_runs
 from statestore.table.packing import PACKED, keyed_batches, pack, unpack
 from statestore.table.runs import null_key_error, runs_of
@@ -46,6 +52,7 @@ __all__ = [
     "collect",
     "key_types",
     "on_driver",
+    "refuse_narrowing",
     "rows_known",
     "schema_of",
     "spark_schema",
@@ -155,6 +162,23 @@ def change_frame(
             columns.append(column.cast(field.dataType).alias(field.name))
         parts.append(frame.select(*columns))
     return reduce(DataFrame.unionAll, parts)
+
+
+def refuse_narrowing(df: DataFrame, names: Sequence[str], state: KeyedState) -> None:
+    """Refuse columns whose types have values that the state's have not: in Spark's cast they would
+    become others.
+
+    Raises SchemaMismatchError with both types.
+    """
+    found = schema_of(df)
+    for name in names:
+        given, stored = found.type_of(name), state.schema.type_of(name)
+        if not fits_by_type(given, stored):
+            raise SchemaMismatchError(
+                f"the column {name!r} of changes of {state} is {type_text(given)}, and stored is "
+                f"{type_text(stored)}, which has not all of its values; cast it to "
+                f"{type_text(stored)} in the DataFrame, as what it is meant to be"
+            )
 
 
 def with_time(df: DataFrame, column: str, kind: str, now_ms: int) -> DataFrame:

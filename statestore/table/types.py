@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable
 
 import pyarrow as pa
 
-from statestore.errors import InvalidArgumentError, SchemaMismatchError, UnsupportedTypeError
+from statestore.errors import UnsupportedTypeError
 from statestore.model.schema import DataType, Field, Schema, decimal_parts
 
-__all__ = ["arrow_schema", "arrow_type", "schema_of_arrow", "table_of_dicts"]
+__all__ = ["arrow_schema", "arrow_type", "schema_of_arrow"]
 
 _ARROW = {
     "string": pa.string(),
@@ -60,48 +59,6 @@ def schema_of_arrow(schema: pa.Schema) -> Schema:
     Raises UnsupportedTypeError naming the column for types that Delta and Spark do not have.
     """
     return Schema(tuple(Field(field.name, _stored(field.type, field.name)) for field in schema))
-
-
-def table_of_dicts(rows: Sequence[Mapping[str, Any]], schema: Schema | None) -> pa.Table:
-    """Return dictionaries as a table: of ``schema``, or of every name that one of them has, with
-    the type that Arrow sees in the values. A name that a dictionary lacks is null there.
-
-    Raises SchemaMismatchError for a name that ``schema`` lacks, and InvalidArgumentError for values
-    without a common type.
-    """
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    if not all(isinstance(name, str) for name in names):
-        raise InvalidArgumentError("the names of columns are strings")
-    if schema is not None:
-        for name in names:
-            if name not in schema.names:
-                raise SchemaMismatchError(
-                    f"there is a value of {name!r}, and the state was stored with the columns "
-                    f"({schema}); leave it out, or use a new state name"
-                )
-        names = list(schema.names)
-    kinds = arrow_schema(schema).types if schema is not None else [None] * len(names)
-    arrays = []
-    for name, kind in zip(names, kinds, strict=True):
-        values = [row.get(name) for row in rows]
-        if kind is not None and pa.types.is_integer(kind):
-            _refuse_fractions(name, values)
-        try:
-            arrays.append(pa.array(values, kind))
-        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-            raise InvalidArgumentError(
-                f"the values of {name!r} do not form a column of one type: {error}"
-            ) from error
-    return pa.table(arrays, names=names)
-
-
-def _refuse_fractions(name: str, values: Iterable[Any]) -> None:
-    """Arrow would cut them off."""
-    for value in values:
-        if isinstance(value, float) and not value.is_integer():
-            raise InvalidArgumentError(
-                f"{value!r} is no value of the column {name!r}, which holds whole numbers"
-            )
 
 
 def _stored(kind: pa.DataType, column: str) -> DataType:

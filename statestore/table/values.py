@@ -60,11 +60,9 @@ def column_of(
     InvalidArgumentError names ``subject``, the column and what is within it, the place, and the
     first value that does not.
     """
-    if {*map(type, values)} - {type(None)} <= _PLAIN.get(kind, frozenset()):
-        try:
-            return pa.array(values, kind)
-        except _ARROW_ERRORS:
-            pass  # one of them does not fit: it is found below
+    found = _plain_column(values, kind)
+    if found is not None:
+        return found
     convert = exactly(kind)
     converted = []
     for at, value in enumerate(values):
@@ -83,6 +81,16 @@ def column_of(
         ) from error
 
 
+def _plain_column(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
+    """Return values that are of the type's own in Python, None if one of them is not."""
+    if not {*map(type, values)} - {type(None)} <= _PLAIN.get(kind, frozenset()):
+        return None
+    try:
+        return pa.array(values, kind)
+    except _ARROW_ERRORS:
+        return None
+
+
 def guessed_column(
     values: Sequence[Any], *, name: str, subject: str = ROWS, place: Place = row_place
 ) -> pa.Array:
@@ -98,7 +106,12 @@ def guessed_column(
             f"the values of {name!r} do not form a column of one type: {place(at)} of {subject} "
             f"has {error.value!r:.80} in {name + error.path!r}, beside {error.kind}: {error.reason}"
         ) from None
-    return column_of(values, kind, name=name, subject=subject, place=place)
+    try:
+        return column_of(values, kind, name=name, subject=subject, place=place)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(
+            f"the values of {name!r} do not form a column of one type: {error}"
+        ) from error
 
 
 def _is_alike(values: Sequence[Any]) -> bool:

@@ -103,7 +103,7 @@ Pair = namedtuple("Pair", "a b")
         ([[{}], [{}]], "have no columns"),
         ([[{1: 2}]], "names of columns are strings"),
         ([[{"a": 1}, {"a": "x"}]], "values of 'a' do not form a column of one type"),
-        ([[{"a": 2**64}]], "values of 'a'"),
+        ([[{"a": 2**64}]], "values of 'a'.* element 0 of subtask 0 of the rows has 18446744073709"),
         ([[{"subtask": 1}]], "'subtask', which the store adds"),
         ([[{"position": 1}]], "'position', which the store adds"),
     ],

@@ -32,7 +32,7 @@ def column(values: list[Any], kind: pa.DataType) -> pa.ChunkedArray:
         ([7], pa.int64(), pa.bool_()),
         ([True], pa.bool_(), pa.int64()),
         ([1e300], pa.float64(), pa.float32()),
-        ([0.1], pa.float64(), pa.float32()),
+        ([1e-300], pa.float64(), pa.float32()),
         ([1.5], pa.float64(), pa.int64()),
         ([float("nan")], pa.float64(), pa.int64()),
         ([2**40], pa.int64(), pa.int32()),
@@ -101,6 +101,14 @@ def test_a_cast_that_keeps_is_taken(
 ) -> None:
     """Whatever the width of the type."""
     assert fitted(column(values, source), target, name="c").to_pylist() == stored
+
+
+def test_a_double_is_a_float_where_the_nearest_is_meant() -> None:
+    """A Python float is the nearest one; what an expression computes as double is not."""
+    doubles = column([0.1], pa.float64())
+    assert fitted(doubles, pa.float32(), name="c").cast(pa.float64()).to_pylist() != [0.1]
+    with pytest.raises(InvalidArgumentError, match=r"'c' .* holds double, which is no float"):
+        fitted(doubles, pa.float32(), name="c", nearest=False)
 
 
 def test_polars_categories_are_text() -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from statestore.errors import InvalidArgumentError, SchemaMismatchError, UnsupportedTypeError
-from statestore.model.schema import Field, Schema, type_text
-from statestore.table.types import arrow_schema, arrow_type, schema_of_arrow, table_of_dicts
+from statestore.errors import UnsupportedTypeError
+from statestore.model.schema import Schema, type_text
+from statestore.table.types import arrow_schema, arrow_type, schema_of_arrow
 from tests.model.values import schemas
 
 
@@ -69,40 +67,3 @@ def test_a_type_that_delta_lacks_is_refused_with_advice(kind: pa.DataType, advic
     """The message names the column, also where the type is deep inside."""
     with pytest.raises(UnsupportedTypeError, match=f"column 'c' .*{advice}"):
         schema_of_arrow(pa.schema([("c", kind)]))
-
-
-def test_dictionaries_form_columns_of_every_name_that_one_has() -> None:
-    """A name that a later row alone has is not lost; where a row lacks one, it is null."""
-    rows: list[dict[str, Any]] = [{"a": 1}, {"b": "x"}, {}]
-    assert table_of_dicts(rows, None).to_pylist() == [
-        {"a": 1, "b": None},
-        {"a": None, "b": "x"},
-        {"a": None, "b": None},
-    ]
-
-
-def test_dictionaries_take_the_types_of_a_schema() -> None:
-    """Columns in its order; a name that it lacks is refused."""
-    schema = Schema((Field("b", "string"), Field("a", "integer")))
-    table = table_of_dicts([{"a": 1}], schema)
-    assert table.schema == arrow_schema(schema)
-    with pytest.raises(SchemaMismatchError, match=r"value of 'c', .* \(b string, a integer\)"):
-        table_of_dicts([{"a": 1, "c": 2}], schema)
-
-
-@pytest.mark.parametrize(
-    "values", [[1, "x"], [2**63], ["\ud800"], [{"x": 1}, 1], [1.5, b"x"], [object()]]
-)
-def test_values_without_a_common_type_are_refused(values: list[Any]) -> None:
-    """The message names the column."""
-    with pytest.raises(InvalidArgumentError, match="values of 'a' do not form a column"):
-        table_of_dicts([{"a": value} for value in values], None)
-
-
-@pytest.mark.parametrize("value", [1.5, float("nan"), float("inf")])
-def test_a_fraction_is_not_cut_off(value: float) -> None:
-    """Arrow itself makes 1 of 1.5 when it is told that the column holds whole numbers."""
-    schema = Schema((Field("a", "long"),))
-    assert table_of_dicts([{"a": 2.0}], schema).to_pylist() == [{"a": 2}]
-    with pytest.raises(InvalidArgumentError, match="no value of the column 'a'"):
-        table_of_dicts([{"a": 1}, {"a": value}], schema)

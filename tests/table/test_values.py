@@ -68,6 +68,13 @@ def is_null(value: Any) -> bool:
     return value is None or value is pd.NaT or value is pd.NA or _is_nat(value)
 
 
+def _is_nearest(given: float, found: Any) -> bool:
+    """Whether what was found is of 32 bits, and no other of these is nearer."""
+    if not isinstance(found, float) or abs(found) > 3.5e38 or found == 0:
+        return False
+    return math.isclose(given, found, rel_tol=2**-24, abs_tol=2**-150)
+
+
 def _is_nat(value: Any) -> bool:
     return isinstance(value, np.datetime64) and bool(np.isnat(value))
 
@@ -100,7 +107,7 @@ def came_out(given: Any, found: Any) -> bool:
             return both and bool(given == found)
     if isinstance(found, float) and math.isnan(found):
         return bool(given != given)
-    return bool(given == found)
+    return bool(given == found) or (isinstance(given, float) and _is_nearest(given, found))
 
 
 def outcome(make: Callable[[], Any]) -> tuple[list[Any] | None, str]:
@@ -203,7 +210,9 @@ LOSSES = [
     ("timestamp_ntz", pd.Timestamp("2026-01-31T00:00:00.000000001"), "c"),
     ("timestamp_ntz", np.datetime64("2026-01-31T00:00:00.000000001"), "c"),
     ("float", 1e300, "c"),
-    ("float", 0.1, "c"),
+    ("float", -1e-300, "c"),
+    ("float", Decimal("0.1"), "c"),
+    ("float", 2**24 + 1, "c"),
     ("double", 2**53 + 1, "c"),
     ("double", Decimal("0.1"), "c"),
     ("decimal(4,1)", Decimal("1.25"), "c"),
@@ -234,6 +243,7 @@ def test_nothing_is_lost_on_the_way_in(kind: Any, value: Any, path: str) -> None
         ("long", np.uint8(7), 7),
         ("double", 3, 3.0),
         ("float", np.float32(0.1), float(np.float32(0.1))),
+        ("float", 0.1, float(np.float32(0.1))),
         ("decimal(4,1)", 1.5, Decimal("1.5")),
         ("decimal(38,38)", Decimal("-1e-38"), Decimal("-1e-38")),
         ("boolean", np.True_, True),
@@ -306,3 +316,31 @@ def test_the_schema_of_no_rows() -> None:
     """Every column, without a value."""
     schema = Schema((Field("a", "long"), Field("b", "string")))
     assert table_of_dicts([], schema).schema == arrow_schema(schema)
+
+
+def test_dictionaries_form_columns_of_every_name_that_one_has() -> None:
+    """A name that a later row alone has is not lost; where a row lacks one, it is null."""
+    rows: list[dict[str, Any]] = [{"a": 1}, {"b": "x"}, {}]
+    assert table_of_dicts(rows, None).to_pylist() == [
+        {"a": 1, "b": None},
+        {"a": None, "b": "x"},
+        {"a": None, "b": None},
+    ]
+
+
+def test_dictionaries_take_the_types_of_a_schema() -> None:
+    """Columns in its order; a name that it lacks is refused."""
+    schema = Schema((Field("b", "string"), Field("a", "integer")))
+    table = table_of_dicts([{"a": 1}], schema)
+    assert table.schema == arrow_schema(schema)
+    with pytest.raises(SchemaMismatchError, match=r"value of 'c', .* \(b string, a integer\)"):
+        table_of_dicts([{"a": 1, "c": 2}], schema)
+
+
+@pytest.mark.parametrize(
+    "values", [[1, "x"], [2**63], ["\ud800"], [{"x": 1}, 1], [1.5, b"x"], [object()]]
+)
+def test_values_without_a_common_type_are_refused(values: list[Any]) -> None:
+    """The message names the column."""
+    with pytest.raises(InvalidArgumentError, match="values of 'a' do not form a column"):
+        table_of_dicts([{"a": value} for value in values], None)
