@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.errors import DuplicateKeyError, InvalidArgumentError
+from statestore.errors import DuplicateKeyError, InvalidArgumentError, SchemaMismatchError
 from statestore.model.changes import MARK, delete_widths
 from statestore.model.paths import KEY_GROUP
 from statestore.model.state import KeyedState
@@ -54,16 +54,22 @@ def typed_rows(rows: Any, state: KeyedState) -> Any:
     """Return a list of dictionaries as a table of the state's types, of the columns that one of
     them has, of no rows all columns; other rows as they are.
 
-    Raises SchemaMismatchError for a name that the state has not, and InvalidArgumentError for a
-    value that its column cannot hold.
+    Raises SchemaMismatchError for a name that the state has not, and for a value that its column
+    cannot hold.
     """
     if not is_dicts(rows):
         return rows
     used = {name for row in rows for name in row}
     names = [name for name in state.schema.names if name in used]
-    if len(names) == len(used) and used:
-        return table_of_dicts(rows, state.schema.select(names), subject=str(state))
-    return table_of_dicts(rows, state.schema, subject=str(state))
+    is_known = used and len(names) == len(used)
+    schema = state.schema.select(names) if is_known else state.schema
+    try:
+        return table_of_dicts(rows, schema, subject=str(state))
+    except (InvalidArgumentError, SchemaMismatchError) as error:
+        raise SchemaMismatchError(
+            f"{error}. Changes have the columns of what they change; take a full snapshot to "
+            "change the columns"
+        ) from error
 
 
 def typed_deletes(rows: Any, state: KeyedState, what: str) -> list[Any]:

@@ -112,7 +112,8 @@ def _integer(value: Any, kind: pa.DataType) -> int:
     if isinstance(value, float | Decimal) and _is_finite(value) and _is_small(value):
         number = int(value)
         if number != value:
-            raise UnfitError(value, kind_text(kind), f"it would become {number}")
+            reason = f"it would become {number}; fractions go into double or decimal"
+            raise UnfitError(value, kind_text(kind), reason)
     elif isinstance(value, int) and not isinstance(value, bool):
         number = int.__index__(value)
     else:
