@@ -66,6 +66,7 @@ class KeyedSettings:
     time_domain: Literal["event", "processing"] | None = None
     max_parallelism: int | None = setting(None, unit="key groups", low=1, high=MOST_KEY_GROUPS)
     hash_scheme: Literal["java", "flink-sql", "pyflink"] | None = None
+    key_types: dict[str, str] = field(default_factory=dict)
     renamed: dict[str, str] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
     changes: Literal["off", "upserts", "against-latest"] = "off"

@@ -131,6 +131,7 @@ def _put(
         time_domain=None if state.time_domain is None else TimeDomain(state.time_domain),
         max_parallelism=state.max_parallelism,
         hash_scheme=state.hash_scheme,
+        key_types=state.key_types,
         renamed=state.renamed,
         dropped=state.dropped,
     )

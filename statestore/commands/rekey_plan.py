@@ -97,11 +97,10 @@ def _key_types(old: KeyedState, key: tuple[str, ...], scheme: str) -> tuple[str,
     known = dict(zip(old.key, old.key_types, strict=True)) if scheme == old.hash_scheme else {}
     rows = arrow_schema(old.schema.select(tuple(dict.fromkeys(key)))).empty_table()
     try:
-        new = key_types(rows, key, scheme)
+        return key_types(rows, key, scheme, [known.get(name) for name in key])
     except UnsupportedTypeError as error:
         error.add_note(f"while rekeying {old} by ({', '.join(key)})")
         raise
-    return tuple(known.get(name, kind) for name, kind in zip(key, new, strict=True))
 
 
 def _max_parallelism(manifest: Manifest, old: KeyedState, wanted: int | None) -> int:

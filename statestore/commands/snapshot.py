@@ -13,7 +13,7 @@ from typing import Any
 
 from statestore.commands.changes import ChangeWriter, KeyedChanges
 from statestore.commands.commit import USED, Commit
-from statestore.commands.states import KeyedRequest, keyed_state, operator_state
+from statestore.commands.states import KeyedRequest, KeyTypes, keyed_state, operator_state
 from statestore.commands.subtasks import Acknowledged, KeyedWriter
 from statestore.commands.ttl import kept_ttl, refuse_new_times, stamped
 from statestore.errors import InvalidArgumentError
@@ -45,6 +45,7 @@ class CheckpointWriter(Commit):
         namespace: Columns = (),
         max_parallelism: int | None = None,
         hash_scheme: str | None = None,
+        key_types: KeyTypes = None,
         kind: StateKind | str = StateKind.VALUE,
         entry: Columns = (),
         time_domain: TimeDomain | str | None = None,
@@ -60,7 +61,9 @@ class CheckpointWriter(Commit):
         ``rows`` is a Spark DataFrame, an Arrow table or stream, a frame that speaks Arrow, or
         dictionaries; of an iterator, all. Max parallelism is fixed for the life of the operator's
         state: by default it is what the job's graph says, else as it was stored, else Flink's
-        default for this parallelism; ``regroup`` lets it be another one. ``layout`` is one of
+        default for this parallelism; ``regroup`` lets it be another one. ``key_types`` says what a
+        key column is hashed as where that is not its own type: a name, one a column, or by column
+        (``{"at": "TIMESTAMP(3)"}``); by default as stored. ``layout`` is one of
         ``partitioned`` (a file per key group), ``ranged`` (few files, each of a range) or ``auto``
         (ranged below 2,048 rows a key group); by default what the store was opened with. ``placed``
         says that Spark partition i of a DataFrame holds subtask i's rows, as a restore at this
@@ -87,6 +90,7 @@ class CheckpointWriter(Commit):
             entry=_names(entry),
             max_parallelism=self._attempt.max_parallelism_of(uid, max_parallelism),
             hash_scheme=hash_scheme,
+            key_types=key_types,
             time_domain=None if time_domain is None else TimeDomain(time_domain),
             layout=layout or self._attempt.parquet.layout,
             renamed=renamed or {},
@@ -237,7 +241,7 @@ class CheckpointWriter(Commit):
         return keyed_state(
             request,
             schema=engine.schema_of(rows),
-            key_types=lambda names, scheme: engine.key_types(rows, names, scheme),
+            key_types=lambda *asked: engine.key_types(rows, *asked),
             parallelism=self._attempt.operators.parallelism_of(request.uid),
             history=self._attempt.history,
             so_far=self._all_keyed(),

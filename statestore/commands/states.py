@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from statestore.commands.history import History
 from statestore.commands.ttl import TtlAsked, kept_ttl
-from statestore.errors import InvalidArgumentError, ParallelismError, SchemaMismatchError
+from statestore.errors import (
+    InvalidArgumentError,
+    ParallelismError,
+    SchemaMismatchError,
+    UnsupportedTypeError,
+)
 from statestore.model.keygroups import default_max_parallelism, effective_max_parallelism
 from statestore.model.keyhash import HASH_SCHEMES
 from statestore.model.manifest import KeyedEntry
@@ -44,6 +49,12 @@ MANY_KEY_GROUPS = 1024
 """More key groups than this get ranged files while nothing is known of the rows."""
 
 
+KeyTypes = str | Mapping[str, str | None] | Sequence[str | None] | None
+"""What key columns are hashed as: one name, by column, or in the key's order; None: as they are."""
+
+TypesOf = Callable[[tuple[str, ...], str, Sequence[str | None]], tuple[str, ...]]
+
+
 @dataclass(frozen=True, kw_only=True)
 class KeyedRequest:
     """A keyed state as its caller names it; None means: as stored, else the default."""
@@ -58,6 +69,7 @@ class KeyedRequest:
     hash_scheme: str | None
     time_domain: TimeDomain | None
     layout: str
+    key_types: KeyTypes = None
     rows: int | None = None
     renamed: Mapping[str, str] = field(default_factory=dict)
     dropped: tuple[str, ...] = ()
@@ -73,7 +85,7 @@ def keyed_state(
     request: KeyedRequest,
     *,
     schema: Schema,
-    key_types: Callable[[tuple[str, ...], str], tuple[str, ...]],
+    key_types: TypesOf,
     parallelism: int,
     history: History,
     so_far: Sequence[KeyedEntry],
@@ -96,7 +108,7 @@ def keyed_state(
         key=request.key,
         namespace=request.namespace,
         entry=request.entry,
-        key_types=key_types(request.key, scheme),
+        key_types=_key_types(request, scheme, stored, key_types),
         max_parallelism=_max_parallelism(request, parallelism, history, so_far),
         hash_scheme=scheme,
         time_domain=request.time_domain,
@@ -105,6 +117,43 @@ def keyed_state(
     )
     state = replace(state, layout=_layout(request, state.max_parallelism, history))
     return state if stored is None else _as_stored(state, stored, request)
+
+
+def _key_types(
+    request: KeyedRequest, scheme: str, stored: KeyedState | None, types_of: TypesOf
+) -> tuple[str, ...]:
+    """Return what each key column is hashed as: as asked for, else as stored where the column can
+    carry that, else the column's own.
+    """
+    asked = _asked_types(request)
+    if stored is not None and (stored.key, stored.hash_scheme) == (request.key, scheme):
+        kept = [one or other for one, other in zip(asked, stored.key_types, strict=True)]
+        try:
+            return types_of(request.key, scheme, kept)
+        except UnsupportedTypeError:
+            pass  # the columns are others now, and what is said of them is said below
+    return types_of(request.key, scheme, asked)
+
+
+def _asked_types(request: KeyedRequest) -> list[str | None]:
+    asked, key = request.key_types, request.key
+    if asked is None:
+        return [None] * len(key)
+    if isinstance(asked, Mapping):
+        for name in asked:
+            if name not in key:
+                raise InvalidArgumentError(
+                    f"key_types names {name!r}, which is no key column of state "
+                    f"{request.name!r} of operator {request.uid!r}; the key is ({', '.join(key)})"
+                )
+        return [asked.get(name) for name in key]
+    types: list[str | None] = [asked] if isinstance(asked, str) else list(asked)
+    if len(types) != len(key):
+        raise InvalidArgumentError(
+            f"state {request.name!r} of operator {request.uid!r} has {len(key)} key columns "
+            f"({', '.join(key)}) and {len(types)} key types; give one each, or a mapping of names"
+        )
+    return types
 
 
 def _layout(request: KeyedRequest, max_parallelism: int, history: History) -> Layout:

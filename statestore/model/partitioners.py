@@ -209,13 +209,15 @@ class KeyGroup(Partitioner):
     """To the subtask that owns the key's group (``KeyGroupStreamPartitioner``).
 
     ``key`` names the key columns of a table. ``max_parallelism`` is the consumer's, None: derived
-    from its parallelism. Below the number of channels, as in Flink, some get nothing. Raises
+    from its parallelism. Below the number of channels, as in Flink, some get nothing.
+    ``key_types`` names, per key column, the type that is hashed where it is not its own. Raises
     ParallelismError when it is not in 1..32768, InvalidArgumentError for a wrong key or scheme.
     """
 
     key: str | tuple[str, ...]
     max_parallelism: int | None = None
     hash_scheme: str = DEFAULT_HASH_SCHEME
+    key_types: str | tuple[str | None, ...] | None = None
     name: ClassVar[str] = "HASH"
     receiving: ClassVar[StateMapper] = StateMapper.RANGE
 
@@ -226,6 +228,14 @@ class KeyGroup(Partitioner):
         if self.max_parallelism is not None:
             check_parallelism(self.max_parallelism, "max parallelism")
         check_hash_scheme(self.hash_scheme)
+        if self.key_types is not None:
+            types = (self.key_types,) if isinstance(self.key_types, str) else tuple(self.key_types)
+            object.__setattr__(self, "key_types", types)
+            if len(types) != len(self.key):
+                raise InvalidArgumentError(
+                    f"KeyGroup has {len(self.key)} key columns and {len(types)} key types: give "
+                    "one each"
+                )
 
     def max_at(self, parallelism: int) -> int:
         """The max parallelism of a consumer with this parallelism: the given or the derived one."""
@@ -233,7 +243,9 @@ class KeyGroup(Partitioner):
         return derived if self.max_parallelism is None else self.max_parallelism
 
     def _channel(self, channels: int, index: int, key: Any) -> int:
-        hashed = key_hash(key, hash_scheme=self.hash_scheme)
+        types = self.key_types
+        key_type = types[0] if types is not None and len(types) == 1 else types
+        hashed = key_hash(key, key_type=key_type, hash_scheme=self.hash_scheme)
         return key_group_channel(hashed, self.max_at(channels), channels)
 
 

@@ -20,7 +20,7 @@ from statestore.table.against import Against
 from statestore.table.expiry import time_column
 from statestore.table.fitting import fitted_table
 from statestore.table.given import is_dicts, read_stream, settled, without_empty_chunks
-from statestore.table.hashing import check_key_type, key_groups
+from statestore.table.hashing import check_key_types, key_groups
 from statestore.table.keyed import KeyedTarget, write_runs
 from statestore.table.runs import RUN_BYTES, null_key_error, null_keys
 from statestore.table.types import schema_of_arrow
@@ -82,11 +82,15 @@ def schema_of(rows: pa.Table) -> Schema:
     return schema_of_arrow(rows.schema)
 
 
-def key_types(rows: pa.Table, key: tuple[str, ...], hash_scheme: str) -> tuple[str, ...]:
-    """Return per key column the type whose hash is taken; UnsupportedTypeError when there is
-    none.
+def key_types(
+    rows: pa.Table, key: tuple[str, ...], hash_scheme: str, wanted: Sequence[str | None]
+) -> tuple[str, ...]:
+    """Return per key column the type whose hash is taken, None in ``wanted`` for its own.
+
+    Raises UnsupportedTypeError, naming the column, when it cannot be hashed so.
     """
-    return tuple(check_key_type(rows.schema.field(name).type, hash_scheme) for name in key)
+    types = {name: rows.schema.field(name).type for name in key}
+    return check_key_types(types, hash_scheme, wanted)
 
 
 def rows_known(rows: pa.Table) -> int | None:

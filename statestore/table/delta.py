@@ -31,7 +31,7 @@ from statestore.errors import (
 from statestore.model.handles import Handle, KeyedStateHandle
 from statestore.model.manifest import Entry, KeyedEntry, OperatorEntry, TableRef
 from statestore.model.paths import KEY_GROUP
-from statestore.model.schema import Field, Schema, same_columns, schema_from_json
+from statestore.model.schema import DataType, Field, Schema, same_columns, schema_from_json
 from statestore.model.state import POSITION, SUBTASK, Layout
 from statestore.storage import Storage
 from statestore.table.reading import open_data
@@ -176,9 +176,20 @@ def _table_schema(entry: Entry) -> Schema:
 
 
 def _statistics_columns(entry: Entry) -> tuple[str, ...]:
+    """Return the columns that tell rows apart, as far as Delta keeps bounds of their types."""
     if not isinstance(entry, KeyedEntry):
         return (SUBTASK, POSITION)
-    return entry.state.identity if _is_partitioned(entry) else (KEY_GROUP, *entry.state.identity)
+    schema = entry.state.schema
+    bounded = tuple(name for name in entry.state.identity if _has_bounds(schema.type_of(name)))
+    return bounded if _is_partitioned(entry) else (KEY_GROUP, *bounded)
+
+
+def _has_bounds(data_type: DataType) -> bool:
+    """Return whether Delta takes the type in ``delta.dataSkippingStatsColumns``."""
+    if isinstance(data_type, str):
+        return data_type not in ("boolean", "binary")
+    inner = data_type["fields"] if data_type["type"] == "struct" else []
+    return bool(inner) and all(_has_bounds(field["type"]) for field in inner)
 
 
 def _is_partitioned(entry: Entry) -> bool:

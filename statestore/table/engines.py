@@ -33,8 +33,14 @@ class Engine(Protocol):
     def schema_of(self, rows: Any) -> Schema:
         """Return the stored columns of the rows."""
 
-    def key_types(self, rows: Any, key: tuple[str, ...], hash_scheme: str) -> tuple[str, ...]:
-        """Return per key column the type whose hash is taken."""
+    def key_types(
+        self,
+        rows: Any,
+        key: tuple[str, ...],
+        hash_scheme: str,
+        wanted: Sequence[str | None],
+    ) -> tuple[str, ...]:
+        """Return per key column the type whose hash is taken; None in ``wanted``: its own."""
 
     def rows_known(self, rows: Any) -> int | None:
         """Return how many rows there are, None when that would have to be computed."""

@@ -25,12 +25,12 @@ from statestore.model.keyhash import DEFAULT_HASH_SCHEME, check_hash_scheme
 from statestore.table.hashing_java import java_hashes, tuple_hashes
 from statestore.table.hashing_murmur import Hashes, absorb, finish
 from statestore.table.hashing_sql import sql_hashes
-from statestore.table.hashing_types import check_key_type, check_tuple
+from statestore.table.hashing_types import check_key_type, check_key_types, check_tuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["check_key_type", "key_groups", "key_hashes"]
+__all__ = ["check_key_type", "check_key_types", "key_groups", "key_hashes"]
 
 Int32s: TypeAlias = npt.NDArray[np.int32]
 

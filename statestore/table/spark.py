@@ -93,11 +93,14 @@ def spark_schema(schema: Schema) -> StructType:
     return StructType([StructField(KEY_GROUP, IntegerType()), *stored.fields])
 
 
-def key_types(df: DataFrame, key: tuple[str, ...], hash_scheme: str) -> tuple[str, ...]:
-    """Return per key column the type whose hash is taken; UnsupportedTypeError when there is
-    none.
+def key_types(
+    df: DataFrame, key: tuple[str, ...], hash_scheme: str, wanted: Sequence[str | None]
+) -> tuple[str, ...]:
+    """Return per key column the type whose hash is taken, None in ``wanted`` for its own.
+
+    Raises UnsupportedTypeError, naming the column, when it cannot be hashed so.
     """
-    names: tuple[str, ...] = check_spark_key(df.schema, key, hash_scheme)
+    names: tuple[str, ...] = check_spark_key(df.schema, key, hash_scheme, wanted)
     return names
 
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "divide",
+    "is_negative",
     "java_hash_column",
     "let",
     "micros_of_day",
@@ -96,6 +97,14 @@ def unscaled_digits(column: Column) -> Column:
     return F.regexp_replace(column.cast("string"), "[-.]|E.*", "")
 
 
+def is_negative(column: Column) -> Column:
+    """Return whether a decimal is below 0.
+
+    By its text: Spark rounds a decimal(38, 38) before it compares it with a 0 of another scale.
+    """
+    return column.cast("string").startswith("-")
+
+
 def words_of(magnitude: Column) -> tuple[Column, Column, Column]:
     """Return the upper 64 and the two lower 32 bits of a decimal(38, 0) >= 0, as bigints."""
     high = divide(magnitude, 1 << 64)
@@ -148,7 +157,7 @@ def _decimal(column: Column, data_type: T.DecimalType) -> Column:
         )
     else:
         magnitude = let(digits.cast("decimal(38,0)"), _magnitude_hash)
-    sign = F.when(column < 0, F.lit(-31)).otherwise(F.lit(31)).cast("bigint")
+    sign = F.when(is_negative(column), F.lit(-31)).otherwise(F.lit(31)).cast("bigint")
     return signed(magnitude * sign + data_type.scale)
 
 

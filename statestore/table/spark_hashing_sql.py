@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from statestore.model.sqlhash import SqlType, parse_sql_type
 from statestore.table.spark_hashing_java import (
     divide,
+    is_negative,
     let,
     micros_of_day,
     reflect,
@@ -102,7 +103,7 @@ def _number(column: Column, name: str) -> Column:
         return F.unix_date(column).cast("bigint").bitwiseAND(_U32)
     if name == "DECIMAL":
         magnitude = unscaled_digits(column).cast("bigint")
-        return magnitude * F.when(column < 0, F.lit(-1)).otherwise(F.lit(1))
+        return magnitude * F.when(is_negative(column), F.lit(-1)).otherwise(F.lit(1))
     # Reflection fails on a null where Java wants a primitive.
     present = F.coalesce(column, F.lit(0).cast("float" if name == "FLOAT" else "double"))
     if name == "FLOAT":
@@ -135,9 +136,10 @@ def _timestamp(column: Column, sql_type: SqlType, offset: Column) -> _Field:
 def _wide_decimal(column: Column, offset: Column) -> _Field:
     """Minimal big-endian two's complement in hex digits: two's complement of -m inverts m - 1."""
     magnitude = unscaled_digits(column).cast("decimal(38,0)")
-    below = F.when(column < 0, magnitude - 1).otherwise(magnitude).cast("decimal(38,0)")
+    negative = is_negative(column)
+    below = F.when(negative, magnitude - 1).otherwise(magnitude).cast("decimal(38,0)")
     digits = let(below, _hex128)
-    digits = F.when(column < 0, F.translate(digits, _HEX, _HEX[::-1])).otherwise(digits)
+    digits = F.when(negative, F.translate(digits, _HEX, _HEX[::-1])).otherwise(digits)
     # A leading byte that only repeats the sign is left out, and the last one stays.
     minimal = F.regexp_replace(digits, "^(?:(?:00)+(?=[0-7].)|(?:FF)+(?=[89A-F].))", "")
     shown = F.coalesce(minimal, F.lit(""))

@@ -37,7 +37,6 @@ from statestore.model.partitioners import (
 )
 from statestore.model.redistribution import check_parallelism
 from statestore.table.spark_hashing import (
-    check_spark_key,
     column_of,
     key_group_column,
     owner_column,
@@ -185,10 +184,14 @@ def _rescaled(up: int, down: int) -> Column:
 
 def _owner(df: DataFrame, rows: DataFrame, partitioner: KeyGroup, parallelism: int) -> Column:
     key = column_names(partitioner.key)
-    check_spark_key(df.schema, key, partitioner.hash_scheme)
+    types = partitioner.key_types
     maximum = partitioner.max_at(parallelism)
     group = key_group_column(
-        df.schema, key, max_parallelism=maximum, hash_scheme=partitioner.hash_scheme
+        df.schema,
+        key,
+        max_parallelism=maximum,
+        hash_scheme=partitioner.hash_scheme,
+        key_types=types,
     )
     # With fewer key groups than subtasks some of them get nothing.
     owner = owner_column(group, max_parallelism=maximum, parallelism=parallelism)

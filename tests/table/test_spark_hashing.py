@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -106,8 +107,9 @@ def table() -> pa.Table:
     unscaled = [
         int(b) * 10 ** int(e) for b, e in zip(bits, random.integers(0, 19, ROWS), strict=True)
     ]
-    wide = pa.array(unscaled, pa.decimal128(38, 0))
-    narrow = pa.array([int(b) // 100 for b in bits], pa.decimal128(18, 0))
+    unscaled[:8] = [0, 1, -1, 2**64, -(2**64), 10**38 - 1, 1 - 10**38, -255]
+    wide = pa.array(map(Decimal, unscaled), pa.decimal128(38, 0))
+    narrow = pa.array([0, 1, -1, *(int(b) // 100 for b in bits[3:])], pa.decimal128(18, 0))
     columns = {
         "string": pa.array(words),
         "byte": pa.array((bits >> 56).astype(np.int8)),
@@ -124,6 +126,7 @@ def table() -> pa.Table:
         "wide": with_scale(wide, 38, 18),
         "whole": wide,
         "tiny": with_scale(wide, 38, 38),
+        "small": with_scale(narrow, 18, 18),
     }
     struct = pa.StructArray.from_arrays([columns["string"], columns["byte"]], ["a.b", "c"])
     raw = pa.array([word.encode("utf-16") for word in words])

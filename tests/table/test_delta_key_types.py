@@ -1,0 +1,50 @@
+"""A Delta table takes every type that tells rows apart: key, map key, namespace."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from statestore import StateStore
+from statestore.model.state import Layout
+
+TYPES = {
+    "boolean": pa.array([True, False]),
+    "binary": pa.array([b"a", b""]),
+    "fields": pa.array([{"a": True, "b": b"x"}, {"a": False, "b": b"y"}]),
+    "deep": pa.array([{"a": {"c": True}, "b": 1}, {"a": {"c": False}, "b": 2}]),
+    "text": pa.array(["a", "b"]),
+    "double": pa.array([1.5, -0.0]),
+    "decimal": pa.array([Decimal("1E-38"), Decimal("-1E-38")], pa.decimal128(38, 38)),
+    "date": pa.array([0, 1], pa.date32()),
+    "instant": pa.array([0, 1], pa.timestamp("us", "UTC")),
+    "local": pa.array([0, 1], pa.timestamp("us")),
+}
+
+
+@pytest.mark.parametrize("layout", [layout.value for layout in Layout])
+def test_every_type_may_tell_rows_apart(spark: SparkSession, tmp_path: Path, layout: str) -> None:
+    """Delta keeps no bounds of booleans and bytes: a column of these is named in no property."""
+    store = StateStore.open(str(tmp_path / "store"), spark=spark)
+    rows = pa.table({"k": ["x", "y"], **TYPES, "v": [1, 2]})
+    with store.snapshot(parallelism=1) as checkpoint:
+        for role, kind in (("namespace", "value"), ("entry", "map")):
+            checkpoint.keyed(
+                "u", role, rows, key="k", kind=kind, max_parallelism=2, layout=layout,
+                **{role: list(TYPES)},  # type: ignore[arg-type]
+            )  # fmt: skip
+        checkpoint.keyed(
+            "v", "keys", rows, key=["boolean", "binary"], max_parallelism=2,
+            hash_scheme="flink-sql", layout=layout,
+        )  # fmt: skip
+        checkpoint.keyed("w", "flags", rows, key="boolean", max_parallelism=2, layout=layout)
+    for uid, name in (("u", "namespace"), ("u", "entry"), ("v", "keys"), ("w", "flags")):
+        stored = spark.read.format("delta").load(f"{store.url}/operators/{uid}/keyed/{name}")
+        assert sorted(row.v for row in stored.collect()) == [1, 2]
+        restored = store.restore(parallelism=1).keyed(uid, name).subtask(0).read_all()
+        assert sorted(restored["v"].to_pylist()) == [1, 2]
+    assert store.restore(parallelism=1).keyed("v", "keys").get((False, b""))[0]["v"] == 2
