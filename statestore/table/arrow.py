@@ -89,8 +89,8 @@ def key_types(
 
     Raises UnsupportedTypeError, naming the column, when it cannot be hashed so.
     """
-    types = {name: rows.schema.field(name).type for name in key}
-    return check_key_types(types, hash_scheme, wanted)
+    columns = [rows.schema.field(name) for name in key]
+    return check_key_types(columns, hash_scheme, wanted)
 
 
 def rows_known(rows: pa.Table) -> int | None:

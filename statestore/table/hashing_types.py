@@ -34,7 +34,7 @@ from statestore.model.javahash import MAX_TUPLE_ARITY
 from statestore.model.keyhash import DEFAULT_HASH_SCHEME, check_hash_scheme
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 __all__ = ["check_key_type", "check_key_types", "check_tuple", "is_binary", "is_text", "java_name"]
 
@@ -71,18 +71,18 @@ def check_key_type(
 
 
 def check_key_types(
-    columns: Mapping[str, pa.DataType], hash_scheme: str, key_types: Sequence[str | None]
+    columns: Sequence[pa.Field], hash_scheme: str, key_types: Sequence[str | None]
 ) -> tuple[str, ...]:
     """Return :func:`check_key_type` of each column of a key.
 
     Raises UnsupportedTypeError, with the column's name, and for what cannot be one Java Tuple.
     """
     names = []
-    for (column, data_type), key_type in zip(columns.items(), key_types, strict=True):
+    for column, key_type in zip(columns, key_types, strict=True):
         try:
-            names.append(check_key_type(data_type, hash_scheme, key_type))
+            names.append(check_key_type(column.type, hash_scheme, key_type))
         except UnsupportedTypeError as error:
-            error.add_note(f"key column {column!r}")
+            error.add_note(f"key column {column.name!r}")
             raise
     if hash_scheme != "flink-sql":
         check_tuple(names)
