@@ -11,8 +11,9 @@ from statestore.commands.measuring import Measuring
 from statestore.errors import ParallelismError
 from statestore.fence import Fence
 from statestore.model.acknowledgement import Attempted
-from statestore.model.balanced_ranges import RangeAssignment
+from statestore.model.balanced_ranges import Assignment, RangeAssignment
 from statestore.model.compaction import CompactionRule
+from statestore.model.keygroups import KeyGroupAssignment
 from statestore.model.manifest import KeyedEntry, TableRef, Writer
 from statestore.model.operators import Operators
 from statestore.model.paths import keyed_table
@@ -69,6 +70,19 @@ class Attempt:
         return KeyedEntry(
             state, TableRef(self.table.format, keyed_table(state.uid, state.name)), ()
         )
+
+    def owners_of(self, state: KeyedState) -> Assignment:
+        """Return which subtask owns which key groups of a state: by the ranges that the checkpoint
+        is taken with, else by Flink's even ones.
+        """
+        given = self.ranges.get(state.uid)
+        parallelism = self.operators.parallelism_of(state.uid)
+        if given and (given.parallelism, given.max_parallelism) == (
+            parallelism,
+            state.max_parallelism,
+        ):
+            return given
+        return KeyGroupAssignment(max_parallelism=state.max_parallelism, parallelism=parallelism)
 
     def target_of(self, state: KeyedState, *, placed: bool) -> KeyedTarget:
         """Return where the state is written, and how."""

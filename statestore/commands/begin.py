@@ -6,7 +6,7 @@ sees whatever a writer before it was still allowed to commit, or takes an id tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -26,9 +26,11 @@ from statestore.model.compaction import CompactionRule
 from statestore.model.document import document_bytes
 from statestore.model.graph import JobGraph
 from statestore.model.graph_json import graph_to_json
-from statestore.model.manifest import Manifest, OperatorEntry, Writer
+from statestore.model.handles import Handle
+from statestore.model.manifest import Entry, Manifest, OperatorEntry, Writer
 from statestore.model.operators import Operators
 from statestore.model.paths import manifest_path
+from statestore.model.plan import owners_of
 from statestore.model.redistribution import RedistributionMode, check_parallelism
 from statestore.table.arrow import is_schema
 from statestore.table.base import StateTable
@@ -61,8 +63,12 @@ class CommittedCheckpoint(CheckpointWriter):
             return stored
         manifest = self.manifest
         attempt = Attempted(manifest.store_id, manifest.checkpoint_id, manifest.writer.token)
-        parallelism = manifest.operators.parallelism_of(uid)
-        return KeyedWriter(attempt, replace(stored, handles=()), parallelism, target=None)
+        owners = owners_of(manifest, uid)
+        return KeyedWriter(attempt, replace(stored, handles=()), owners, target=None)
+
+    def carry(self, entry: Entry, new: Sequence[Handle] = ()) -> None:
+        """Do nothing: the checkpoint has the state, or StateNotFoundError is raised."""
+        self.manifest.find(entry.state.uid, entry.state.name)
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
         """Return False: whatever the subtask wrote, the checkpoint has its files already."""

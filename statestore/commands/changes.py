@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from statestore.commands.attempt import Attempt
 from statestore.commands.ttl import TtlAsked, changed_ttl, kept_ttl, refuse_new_times, stamped
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, SchemaMismatchError
+from statestore.model.balanced_ranges import Assignment
 from statestore.model.changes import change_state
 from statestore.model.handles import KeyedStateHandle
 from statestore.model.keygroups import KeyGroupRange
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["ChangeWriter", "KeyedChanges", "StoredChanges", "latest_or"]
 
 LATEST = "latest"
-Write = Callable[[int, KeyedTarget], tuple[KeyedStateHandle, ...]]
+Write = Callable[[Assignment, KeyedTarget], tuple[KeyedStateHandle, ...]]
 _ON_DRIVER_BYTES = 8 * 2**20
 """Changes of which no Spark partition has more are brought to this process: a task for each would
 cost more than their rows."""
@@ -168,9 +169,7 @@ class ChangeWriter:
         marked += self._deletes(deletes, 1, entry.state, "deletes")
         marked += self._deletes(cleared, -1, entry.state, "cleared")
         engine, rows = self._rows(marked, entry.state, changes)
-        return self._layered(
-            entry, lambda parallelism, target: engine.write_keyed(rows, parallelism, target)
-        )
+        return self._layered(entry, lambda owners, target: engine.write_keyed(rows, owners, target))
 
     def changes_against(self, previous: int | str, rows: Any) -> KeyedEntry:
         """See :meth:`KeyedChanges.changes_against`."""
@@ -190,7 +189,7 @@ class ChangeWriter:
         against = Against(self._attempt.catalog.storage, entry)
         return self._layered(
             entry,
-            lambda parallelism, target: engine.write_against(rows, parallelism, against, target),
+            lambda owners, target: engine.write_against(rows, owners, against, target),
         )
 
     def _use(self) -> None:
@@ -277,8 +276,7 @@ class ChangeWriter:
             state=replace(changes, ttl=entry.state.ttl),  # rows that come are checked by it
             options=attempt.parquet,
         )
-        parallelism = attempt.operators.parallelism_of(self._uid)
-        handles = write(parallelism, target)
+        handles = write(attempt.owners_of(entry.state), target)
         if handles:
             stored = KeyedEntry(changes, TableRef("parquet", folder), handles)
             everything = KeyGroupRange(0, changes.max_parallelism - 1)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from statestore.catalog import Catalog
 from statestore.errors import InvalidArgumentError
-from statestore.model.reads import assignment_of, reads_of
+from statestore.model.plan import owners_of
+from statestore.model.reads import reads_of
 from statestore.storage import open_storage
 from statestore.table.engines import spark_module
 from statestore.table.expiry import clock_ms
@@ -56,9 +57,8 @@ def resolve(options: Mapping[str, str]) -> Read:
     storage = open_storage(given["store"])
     manifest = Catalog.open(storage, create=False).load(given.get("checkpoint", "latest"))
     entry = manifest.keyed_entry(given["operator"], given["state"])
-    stored = manifest.operators.parallelism_of(given["operator"])
-    assignment = assignment_of(entry, _number(given, "parallelism", stored))
-    per_subtask = tuple(reads_of(entry, key_groups) for key_groups in assignment.ranges())
+    owners = owners_of(manifest, given["operator"], _number(given, "parallelism", None))
+    per_subtask = tuple(reads_of(entry, key_groups) for key_groups in owners.ranges())
     now_ms = clock_ms(_number(given, "now_ms", None))
     read: Read = spark_module("spark_scan").Read(
         storage, entry, per_subtask, _verify(given), now_ms

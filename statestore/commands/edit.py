@@ -20,8 +20,10 @@ from typing import Any
 from statestore.commands.derive import Deriver, refuse_older
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
+from statestore.model.balanced_ranges import Assignment
 from statestore.model.handles import KeyedStateHandle
 from statestore.model.manifest import KeyedEntry, Manifest
+from statestore.model.plan import owners_of
 from statestore.model.schema import same_columns
 from statestore.storage import Storage
 from statestore.table.engines import engine_of, reread
@@ -114,20 +116,20 @@ def edit(
     storage = deriver.catalog.storage
     manifest = deriver.catalog.load(checkpoint)
     entry = manifest.keyed_entry(uid, name)
-    parallelism = manifest.operators.parallelism_of(uid)
+    owners = owners_of(manifest, uid)
     # No file is written for a key that is not there.
     there = [key for key in wanted.delete if rows_of_key(storage, entry, key)]
     new_id = None
     if wanted.delete and not (there or wanted.put):
         changed = _Changed(entry, (), (), entry.rows)
     elif dry_run:
-        changed = _change(storage, entry, wanted, there, None, parallelism)
+        changed = _change(storage, entry, wanted, there, None, owners)
     else:
         with deriver.begin(manifest) as writer:
             refuse_older(deriver.catalog, checkpoint, manifest)
             number, _ = writer.planned
             target = KeyedTarget(storage, entry.table.path, number, entry.state, deriver.parquet)
-            changed = _change(storage, entry, wanted, there, target, parallelism)
+            changed = _change(storage, entry, wanted, there, target, owners)
             writer.carry(changed.entry, changed.files)
             carry_others(writer, manifest, {(uid, name)})
             writer.say_origin(_origin(manifest, entry, wanted, changed))
@@ -163,7 +165,7 @@ def _change(
     wanted: Edit,
     delete: Sequence[Any],
     target: KeyedTarget | None,
-    parallelism: int,
+    owners: Assignment,
 ) -> _Changed:
     """Return the state with the edit; without a target nothing is written."""
     if wanted.how == "keys":
@@ -173,7 +175,7 @@ def _change(
     if wanted.sql is not None:
         handles, count = rewrite_by_sql(storage, entry, wanted.sql, target)
     else:
-        handles, count = _write_rows(entry, wanted.rows, target, parallelism)
+        handles, count = _write_rows(entry, wanted.rows, target, owners)
     changed = replace(entry, handles=handles, layers=())
     if entry.layers:  # no version of the table has these files
         changed = replace(changed, table=replace(entry.table, version=None))
@@ -184,7 +186,7 @@ def _change(
 
 
 def _write_rows(
-    entry: KeyedEntry, rows: Any, target: KeyedTarget | None, parallelism: int
+    entry: KeyedEntry, rows: Any, target: KeyedTarget | None, owners: Assignment
 ) -> tuple[tuple[KeyedStateHandle, ...], int]:
     state = entry.state
     rows = reread(rows, str(state))
@@ -198,7 +200,7 @@ def _write_rows(
             "the columns of a state"
         )
     if target is not None:
-        handles = engine.write_keyed(rows, parallelism, target)
+        handles = engine.write_keyed(rows, owners, target)
         return handles, sum(handle.rows for handle in handles)
     known = engine.rows_known(rows)
     return (), rows.count() if known is None else known

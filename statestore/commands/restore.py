@@ -18,7 +18,7 @@ from statestore.errors import InvalidArgumentError, ParallelismError, StateStore
 from statestore.model.balanced_ranges import Assignment, RangeAssignment
 from statestore.model.digest import combine
 from statestore.model.handles import KeyedStateHandle
-from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
+from statestore.model.keygroups import KeyGroupRange
 from statestore.model.locality import preferred_hosts
 from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry
 from statestore.model.matching import Matching
@@ -303,8 +303,7 @@ class RestoredKeyedState:
         """Return where each subtask's copies lie. They are read through a local cache alone:
         without one their host is no better.
         """
-        cached = isinstance(self._catalog.storage, CachedStorage)
-        if not cached or not isinstance(self.assignment, KeyGroupAssignment):
+        if not isinstance(self._catalog.storage, CachedStorage):
             return ()
         return preferred_hosts(self._files(), self.assignment)
 

@@ -141,13 +141,13 @@ class CheckpointWriter(Commit):
     ) -> Any:
         attempt, uid, name = self._attempt, state.uid, state.name
         empty, target = attempt.entry_of(state), attempt.target_of(state, placed=placed)
-        parallelism = attempt.operators.parallelism_of(uid)
+        owners = attempt.owners_of(state)
         if declared:
-            writer = KeyedWriter(attempt.id, empty, parallelism, target)
+            writer = KeyedWriter(attempt.id, empty, owners, target)
             self._acknowledged[uid, name] = Acknowledged(writer, target.storage)
             attempt.measuring.declared(uid, name)
             return writer
-        written = replace(empty, handles=engine.write_keyed(rows, parallelism, target))
+        written = replace(empty, handles=engine.write_keyed(rows, owners, target))
         self._keyed.append(written)
         attempt.measuring.wrote(written)
         return written

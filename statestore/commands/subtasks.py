@@ -16,7 +16,8 @@ from typing import Any
 
 from statestore.errors import InvalidArgumentError
 from statestore.model.acknowledgement import Acknowledgement, Attempted
-from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
+from statestore.model.balanced_ranges import Assignment
+from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry
 from statestore.model.paths import partition_file, ranged_file
 from statestore.model.state import Layout
@@ -33,21 +34,20 @@ _TOKEN = re.compile(r"-([0-9a-f]{16}(?:-[0-9]+)?)\.parquet")
 class KeyedWriter:
     """A keyed state that its subtasks write; can be pickled, with the credentials of the store.
 
-    ``target`` is None when the checkpoint was committed by an earlier attempt: then its subtasks
-    write nothing, and look at no rows.
+    ``assignment`` says which subtask owns which key groups: Flink's even ranges, or those that the
+    checkpoint is taken with. ``target`` is None when the checkpoint was committed by an earlier
+    attempt: then its subtasks write nothing, and look at no rows.
     """
 
     attempt: Attempted
     entry: KeyedEntry
-    parallelism: int
+    assignment: Assignment
     target: KeyedTarget | None
 
     @property
-    def assignment(self) -> KeyGroupAssignment:
-        """Which subtask owns which key groups."""
-        return KeyGroupAssignment(
-            max_parallelism=self.entry.state.max_parallelism, parallelism=self.parallelism
-        )
+    def parallelism(self) -> int:
+        """How many subtasks write."""
+        return self.assignment.parallelism
 
     def subtask(self, subtask: int) -> SubtaskWriter:
         """Return the writer of one subtask; InvalidArgumentError when there is no such subtask."""
@@ -79,7 +79,7 @@ class SubtaskWriter:
         """
         target, entry = self.state.target, self.state.entry
         if target is not None:
-            handles = write_subtask(rows, self.subtask, self.state.parallelism, target)
+            handles = write_subtask(rows, self.subtask, self.state.assignment, target)
             entry = replace(entry, handles=handles)
         return Acknowledgement(self.state.attempt, self.subtask, entry)
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
+from statestore.model.keygroups import KeyGroupRange
 from statestore.model.locality import Piece, pieces_of_hosts
 from statestore.model.manifest import KeyedEntry, Manifest
 from statestore.model.placement import PreviousAllocation, place_subtasks
@@ -93,9 +93,8 @@ def place_operator(
 
 def _held(manifest: Manifest, plan: OperatorPlan) -> Held:
     """Return what each host holds of the operator's keyed states, all of them together."""
-    if plan.max_parallelism is None:
+    if plan.assignment is None:
         return {}
-    assignment = _assignment(plan, plan.max_parallelism)
     handles = [
         handle
         for entry in manifest.entries
@@ -103,19 +102,18 @@ def _held(manifest: Manifest, plan: OperatorPlan) -> Held:
         for part in entry.parts
         for handle in part.handles
     ]
-    return pieces_of_hosts(handles, assignment)
+    return pieces_of_hosts(handles, plan.assignment)
 
 
 def _by_locality(plan: OperatorPlan, offered: list[str], held: Held) -> tuple[int, ...]:
-    if plan.max_parallelism is None or not held:
+    if plan.assignment is None or not held:
         return tuple(range(len(plan.subtasks)))
     previous = [
         PreviousAllocation(slot, KeyGroupRange(piece.first, piece.last), piece.size_bytes)
         for slot, host in enumerate(offered)
         for piece in held.get(host, {}).values()
     ]
-    assignment = _assignment(plan, plan.max_parallelism)
-    return place_subtasks(assignment, previous, range(len(offered)))
+    return place_subtasks(plan.assignment, previous, range(len(offered)))
 
 
 def _one_by_one(
@@ -155,7 +153,3 @@ def _last_host(held: Held, hosts: Mapping[str, int], subtask: int) -> str:
 def _bytes(held: Held, host: str, subtask: int) -> int:
     piece = held.get(host, {}).get(subtask)
     return piece.size_bytes if piece else 0
-
-
-def _assignment(plan: OperatorPlan, max_parallelism: int) -> KeyGroupAssignment:
-    return KeyGroupAssignment(max_parallelism=max_parallelism, parallelism=len(plan.subtasks))

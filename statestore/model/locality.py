@@ -17,8 +17,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from statestore.model.balanced_ranges import Assignment
 from statestore.model.handles import KeyedStateHandle
-from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
+from statestore.model.keygroups import KeyGroupRange
 from statestore.model.placement import PreviousAllocation, place_subtasks
 
 __all__ = ["HostSlots", "Piece", "pieces_of_hosts", "preferred_hosts", "previous_allocations"]
@@ -54,9 +55,7 @@ class HostSlots:
         return self.hosts[slot // self.per_host]
 
 
-def previous_allocations(
-    handles: Sequence[KeyedStateHandle], assignment: KeyGroupAssignment
-) -> HostSlots:
+def previous_allocations(handles: Sequence[KeyedStateHandle], assignment: Assignment) -> HostSlots:
     """Return what each host holds of every new subtask, in bytes, and in which slot it lies.
 
     A range goes from the first to the last key group of the subtask that the host has a copy of;
@@ -85,9 +84,7 @@ def previous_allocations(
     return HostSlots(tuple(held), per_host, tuple(previous))
 
 
-def preferred_hosts(
-    handles: Sequence[KeyedStateHandle], assignment: KeyGroupAssignment
-) -> tuple[str, ...]:
+def preferred_hosts(handles: Sequence[KeyedStateHandle], assignment: Assignment) -> tuple[str, ...]:
     """Return the host on which each new subtask would run best, empty where none holds its files.
 
     No host is named more than its share: parallelism by the number of hosts, rounded up. The
@@ -106,7 +103,7 @@ def preferred_hosts(
 
 
 def pieces_of_hosts(
-    handles: Iterable[KeyedStateHandle], assignment: KeyGroupAssignment
+    handles: Iterable[KeyedStateHandle], assignment: Assignment
 ) -> dict[str, dict[int, Piece]]:
     """Return, per host and new subtask, what the host holds of the subtask's state."""
     held: dict[str, dict[int, Piece]] = {}
@@ -119,7 +116,7 @@ def pieces_of_hosts(
 def _add(
     pieces: dict[int, Piece],
     handle: KeyedStateHandle,
-    assignment: KeyGroupAssignment,
+    assignment: Assignment,
 ) -> None:
     """Add a file to what its host holds: per subtask the first and last key group, and bytes."""
     groups = handle.key_groups

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from statestore.errors import InvalidArgumentError
+from statestore.model.balanced_ranges import Assignment
 from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
 from statestore.model.slots import check_int, check_slots, too_few_slots
 
@@ -102,7 +103,7 @@ def assign_by_locality(
 
 
 def place_subtasks(
-    assignment: KeyGroupAssignment, previous: Sequence[PreviousAllocation], free: Sequence[int]
+    assignment: Assignment, previous: Sequence[PreviousAllocation], free: Sequence[int]
 ) -> tuple[int, ...]:
     """Return the slot of every new subtask of one operator: where most of its bytes lie.
 
@@ -144,7 +145,7 @@ def _owners(
 def _add_scores(
     scores: dict[Group, dict[int, int]],
     owners: Mapping[int, Group],
-    assignment: KeyGroupAssignment,
+    assignment: Assignment,
     previous: Iterable[PreviousAllocation],
 ) -> None:
     """Add what every new subtask of one vertex finds in old slots to the score of its group."""

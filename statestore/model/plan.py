@@ -35,6 +35,7 @@ __all__ = [
     "ParallelismChoice",
     "RestorePlan",
     "SubtaskPlan",
+    "owners_of",
     "plan_restore",
     "redistribution_of",
 ]
@@ -231,6 +232,18 @@ def redistribution_of(manifest: Manifest, uid: str, parallelism: int) -> Redistr
             for states, count in zip(old, entry.counts, strict=False):
                 states[entry.state.name] = (entry.state.mode, count)
     return plan_redistribution(old, parallelism)
+
+
+def owners_of(manifest: Manifest, uid: str, parallelism: int | None = None) -> Assignment:
+    """Return who owns which key groups of an operator with keyed state, at a parallelism or as the
+    checkpoint was taken: by the ranges that it recorded at this parallelism, else Flink's even
+    ones. Raises ParallelismError, naming the operator.
+    """
+    stored = manifest.operators.parallelism_of(uid)
+    wanted = stored if parallelism is None else check_parallelism(parallelism)
+    assignment = _assignment(manifest, uid, wanted, None, None, manifest.ranges)
+    assert assignment is not None  # it has keyed state
+    return assignment
 
 
 def _assignment(

@@ -11,8 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
+from statestore.model.balanced_ranges import Assignment
 from statestore.model.handles import KeyedStateHandle
-from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
+from statestore.model.keygroups import KeyGroupRange
 from statestore.model.paths import KEY_GROUP
 from statestore.model.schema import Schema, same_columns
 from statestore.model.state import KeyedState
@@ -113,11 +114,11 @@ def with_time(rows: pa.Table, column: str, kind: str, now_ms: int) -> pa.Table:
 
 
 def write_keyed(
-    rows: pa.Table, parallelism: int, target: KeyedTarget
+    rows: pa.Table, owners: Assignment, target: KeyedTarget
 ) -> tuple[KeyedStateHandle, ...]:
     """Write a keyed state; return its handles in order of key group.
 
-    ``parallelism`` plays no part: one process writes all key groups. Raises NullKeyError,
+    ``owners`` play no part: one process writes all key groups. Raises NullKeyError,
     DuplicateKeyError, or StorageError, each before anything is visible.
     """
     state = target.state
@@ -125,7 +126,7 @@ def write_keyed(
 
 
 def write_against(
-    rows: pa.Table, parallelism: int, against: Against, target: KeyedTarget
+    rows: pa.Table, owners: Assignment, against: Against, target: KeyedTarget
 ) -> tuple[KeyedStateHandle, ...]:
     """Write what makes these rows of those that are stored, as changes; ``target`` is theirs.
 
@@ -138,7 +139,7 @@ def write_against(
 
 
 def write_subtask(
-    rows: Any, subtask: int, parallelism: int, target: KeyedTarget
+    rows: Any, subtask: int, owners: Assignment, target: KeyedTarget
 ) -> tuple[KeyedStateHandle, ...]:
     """Write the rows of one subtask: what :func:`as_table` takes, or record batches.
 
@@ -155,9 +156,8 @@ def write_subtask(
             f"{state} is declared with the columns ({state.schema}), and subtask {subtask} writes "
             f"({found}); give every subtask's rows the declared columns"
         )
-    own = KeyGroupAssignment(max_parallelism=state.max_parallelism, parallelism=parallelism)
     rows = fitted_table(table, state.schema, str(state))
-    return write_runs(_runs(rows, state, (own, subtask)), target)
+    return write_runs(_runs(rows, state, (owners, subtask)), target)
 
 
 def _of_schema(rows: Any, state: KeyedState) -> pa.Table:
@@ -168,7 +168,7 @@ def _of_schema(rows: Any, state: KeyedState) -> pa.Table:
 
 
 def _runs(
-    table: pa.Table, state: KeyedState, own: tuple[KeyGroupAssignment, int] | None
+    table: pa.Table, state: KeyedState, own: tuple[Assignment, int] | None
 ) -> Iterator[pa.Table]:
     """Yield the rows in order of key group, some key groups at a time."""
     nulls = sum(null_keys(batch, state) for batch in table.select(state.key).to_batches())
@@ -227,7 +227,7 @@ class _Block:
 
 
 def _refuse_foreign(
-    groups: Iterable[int], assignment: KeyGroupAssignment, subtask: int, state: KeyedState
+    groups: Iterable[int], assignment: Assignment, subtask: int, state: KeyedState
 ) -> None:
     own = assignment.range_of(subtask)
     for group in map(int, groups):

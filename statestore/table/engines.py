@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from statestore.errors import MissingDependencyError
+from statestore.model.balanced_ranges import Assignment
 from statestore.model.handles import KeyedStateHandle
 from statestore.model.schema import Schema
 from statestore.model.state import KeyedState
@@ -57,12 +58,12 @@ class Engine(Protocol):
         """Return the rows with one more column, a ``long`` or ``timestamp``, of one time."""
 
     def write_keyed(
-        self, rows: Any, parallelism: int, target: KeyedTarget
+        self, rows: Any, owners: Assignment, target: KeyedTarget
     ) -> tuple[KeyedStateHandle, ...]:
         """Write a keyed state; return its handles in order of key group."""
 
     def write_against(
-        self, rows: Any, parallelism: int, against: Against, target: KeyedTarget
+        self, rows: Any, owners: Assignment, against: Against, target: KeyedTarget
     ) -> tuple[KeyedStateHandle, ...]:
         """Write the changes that make the rows of what is stored; return their handles."""
 

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statestore.model.keygroups import KeyGroupAssignment
+from statestore.model.balanced_ranges import Assignment
 from statestore.model.paths import KEY_GROUP
 from statestore.model.state import KeyedState
 from statestore.table.hashing import key_groups
@@ -33,22 +33,21 @@ _MOST_BUNDLES = 1024
 
 
 def pack(
-    batches: Iterable[pa.RecordBatch], state: KeyedState, parallelism: int
+    batches: Iterable[pa.RecordBatch], state: KeyedState, owners: Assignment
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows as :data:`PACKED`, each value with rows of one subtask and bundle.
 
     Bundles are in order of key group. Some 32 MB of rows are held. Raises NullKeyError with the
     number of rows, after all of them, and what hashing a key raises.
     """
-    assignment = KeyGroupAssignment(max_parallelism=state.max_parallelism, parallelism=parallelism)
-    subtasks = np.array([assignment.subtask_of(group) for group in range(state.max_parallelism)])
+    subtasks = np.array([owners.subtask_of(group) for group in range(state.max_parallelism)])
     bundles = np.arange(state.max_parallelism) * _bundles(state) // state.max_parallelism
     for rows in _pieces(keyed_batches(batches, state)):
         groups = np.asarray(rows.column(0))
         # Few small numbers: numpy sorts them by radix.
         order = np.argsort(groups.astype(np.uint16), kind="stable")
         groups = groups[order]
-        part = bundles[groups] * parallelism + subtasks[groups]
+        part = bundles[groups] * owners.parallelism + subtasks[groups]
         starts = np.concatenate(([0], np.flatnonzero(np.diff(part)) + 1))
         [sorted_rows] = rows.take(pa.array(order)).combine_chunks().to_batches()
         first_groups = groups[starts]

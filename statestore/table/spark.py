@@ -33,9 +33,9 @@ from statestore.errors import (
     SchemaMismatchError,
     StateStoreError,
 )
+from statestore.model.balanced_ranges import Assignment
 from statestore.model.changes import MARK
 from statestore.model.handles import KeyedStateHandle
-from statestore.model.keygroups import KeyGroupAssignment
 from statestore.model.paths import KEY_GROUP
 from statestore.model.schema import Schema, schema_from_json, type_text
 from statestore.model.state import KeyedState
@@ -192,46 +192,48 @@ def with_time(df: DataFrame, column: str, kind: str, now_ms: int) -> DataFrame:
 
 
 def write_keyed(
-    df: DataFrame, parallelism: int, target: KeyedTarget
+    df: DataFrame, owners: Assignment, target: KeyedTarget
 ) -> tuple[KeyedStateHandle, ...]:
-    """Write a keyed state with ``parallelism`` tasks; return its handles in order of key group.
+    """Write a keyed state with a task for each subtask; return its handles in order of key group.
 
     Raises NullKeyError with the number of rows, DuplicateKeyError, or StorageError; the files of
     all tasks are then deleted. An error of the DataFrame itself comes out as Spark raised it.
     """
     rows = df.select(*(_column(name) for name in target.state.schema.names))
     if target.placed:
-        outcomes = _outcomes(rows.mapInArrow(_write_placed(target, parallelism), _OUTCOME))
+        outcomes = _outcomes(rows.mapInArrow(_write_placed(target, owners), _OUTCOME))
         if not any(isinstance(outcome, _OutOfOrderError) for outcome in outcomes):
             return _handles(outcomes, target)
         _delete(outcomes, target)
-    packed = rows.mapInArrow(_pack(target, parallelism), _PACKED)
+    packed = rows.mapInArrow(_pack(target, owners), _PACKED)
     if not target.placed:
-        packed = packed.repartitionById(parallelism, F.col("subtask"))
+        packed = packed.repartitionById(owners.parallelism, F.col("subtask"))
     in_order = packed.sortWithinPartitions("bundle")
     return _handles(_outcomes(in_order.mapInArrow(_write_packed(target), _OUTCOME)), target)
 
 
 def write_against(
-    df: DataFrame, parallelism: int, against: Against, target: KeyedTarget
+    df: DataFrame, owners: Assignment, against: Against, target: KeyedTarget
 ) -> tuple[KeyedStateHandle, ...]:
-    """Write what makes these rows of those that are stored, as changes, with ``parallelism`` tasks.
+    """Write what makes these rows of those that are stored, as changes, a task for each subtask.
 
     Each task has all key groups of a subtask, also those of which there are no rows any more.
     Raises what :func:`write_keyed` raises, and MissingFileError or DamagedFileError.
     """
     state = against.state
     rows = df.select(*(_column(name) for name in state.schema.names))
-    packed = rows.mapInArrow(_pack(replace(target, state=state), parallelism), _PACKED)
-    packed = packed.repartitionById(parallelism, F.col("subtask")).sortWithinPartitions("bundle")
-    task = _write_against(against, target, parallelism)
+    packed = rows.mapInArrow(_pack(replace(target, state=state), owners), _PACKED)
+    packed = packed.repartitionById(owners.parallelism, F.col("subtask")).sortWithinPartitions(
+        "bundle"
+    )
+    task = _write_against(against, target, owners)
     outcomes = _outcomes(packed.mapInArrow(task, _OUTCOME))
     seen = {outcome.subtask for outcome in outcomes if isinstance(outcome, _Compared)}
-    unseen = [subtask for subtask in range(parallelism) if subtask not in seen]
+    unseen = [subtask for subtask in range(owners.parallelism) if subtask not in seen]
     if unseen and not any(isinstance(outcome, StateStoreError) for outcome in outcomes):
         # Spark starts no task for rows of which it knows that there are none at all.
         nothing = df.sparkSession.range(0, len(unseen), numPartitions=len(unseen))
-        task = _write_against(against, target, parallelism, unseen)
+        task = _write_against(against, target, owners, unseen)
         try:
             outcomes += _outcomes(nothing.mapInArrow(task, _OUTCOME))
         except BaseException:
@@ -260,16 +262,16 @@ def _delete(outcomes: list[Outcome], target: KeyedTarget) -> None:
             target.storage.delete(f"{target.folder}/{outcome.path}")
 
 
-def _pack(target: KeyedTarget, parallelism: int) -> Task:
+def _pack(target: KeyedTarget, owners: Assignment) -> Task:
     """The task before the exchange; an error is packed as well, and raised on the driver."""
 
     def pack_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle()
         try:
-            for packed in pack(batches, target.state, parallelism):
+            for packed in pack(batches, target.state, owners):
                 if target.placed:
                     own = pc.unique(packed.column(0)).to_pylist()
-                    _refuse_foreign(own, target.state, parallelism)
+                    _refuse_foreign(own, target.state, owners)
                 yield packed
         except StateStoreError as error:
             values = [[0], [_ERROR], [pickle.dumps(error)]]
@@ -302,13 +304,12 @@ def _sound(
 
 
 def _write_against(
-    against: Against, target: KeyedTarget, parallelism: int, unseen: Sequence[int] | None = None
+    against: Against, target: KeyedTarget, owners: Assignment, unseen: Sequence[int] | None = None
 ) -> Task:
     """The task behind the exchange for all rows of a state; with ``unseen`` the task for subtasks
     that have none.
     """
     state = against.state
-    assignment = KeyGroupAssignment(max_parallelism=state.max_parallelism, parallelism=parallelism)
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle()
@@ -324,7 +325,7 @@ def _write_against(
                 raise errors.pop()
 
         def done() -> tuple[Outcome, ...]:
-            changes = against.changes(runs(), assignment.range_of(subtask))
+            changes = against.changes(runs(), owners.range_of(subtask))
             return (*write_runs(changes, target), _Compared(subtask))
 
         yield _outcome(done, errors)
@@ -332,12 +333,12 @@ def _write_against(
     return write
 
 
-def _write_placed(target: KeyedTarget, parallelism: int) -> Task:
+def _write_placed(target: KeyedTarget, owners: Assignment) -> Task:
     """The task for rows that lie right, which is all there is."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle()
-        rows = _in_place(keyed_batches(batches, target.state), target.state, parallelism)
+        rows = _in_place(keyed_batches(batches, target.state), target.state, owners)
         yield _outcome(lambda: write_grouped(rows, target), [])
 
     return write
@@ -355,30 +356,30 @@ def _outcome(
 
 
 def _in_place(
-    batches: Iterable[pa.RecordBatch], state: KeyedState, parallelism: int
+    batches: Iterable[pa.RecordBatch], state: KeyedState, owners: Assignment
 ) -> Iterator[pa.RecordBatch]:
     """Pass rows on while they are in order of key group and no other subtask owns one."""
-    assignment = KeyGroupAssignment(max_parallelism=state.max_parallelism, parallelism=parallelism)
     last = 0
     for batch in batches:
         if not batch.num_rows:
             continue
         groups = np.asarray(batch.column(0))
         for group in (groups.min(), groups.max()):
-            _refuse_foreign([assignment.subtask_of(int(group))], state, parallelism)
+            _refuse_foreign([owners.subtask_of(int(group))], state, owners)
         if groups[0] < last or (np.diff(groups) < 0).any():
             raise _OutOfOrderError(f"rows of {state} are not in order of key group")
         last = groups[-1]
         yield batch
 
 
-def _refuse_foreign(subtasks: Iterable[int], state: KeyedState, parallelism: int) -> None:
+def _refuse_foreign(subtasks: Iterable[int], state: KeyedState, owners: Assignment) -> None:
     here = _partition()
     for subtask in subtasks:
         if subtask != here:
             raise InvalidArgumentError(
                 f"{state} is said to be placed, and Spark partition {here} has a row of a key "
-                f"group that belongs to subtask {subtask} of {parallelism}; leave out placed=True"
+                f"group that belongs to subtask {subtask} of {owners.parallelism}; leave out "
+                "placed=True"
             )
 
 

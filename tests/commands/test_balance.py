@@ -6,15 +6,22 @@ import json
 import random
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from statestore import StateStore
+from statestore import StateStore, key_group_of
+from statestore.commands.data_source import resolve
 from statestore.errors import InvalidArgumentError, MalformedManifestError, ParallelismError
 from statestore.model.balanced_ranges import RangeAssignment
 from statestore.model.document import document_bytes
 from statestore.model.manifest_json import manifest_from_json, manifest_to_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 GROUPS = 32
 ROWS = [{"k": int(random.Random(i).paretovariate(0.6)) % 500, "n": i, "v": -i} for i in range(900)]
@@ -143,3 +150,75 @@ def test_changes_count_as_they_are_read(store: StateStore) -> None:
     assert sum(planned) == len(ROWS) + 3000
     keyed = restored.keyed("u", "s")
     assert [keyed.subtask(i).read_all().num_rows for i in range(4)] == planned
+
+
+@st.composite
+def random_ranges(draw: st.DrawFn) -> RangeAssignment:
+    inner = draw(st.sets(st.integers(1, GROUPS - 1), max_size=5))
+    return RangeAssignment((*sorted(inner), GROUPS))
+
+
+@given(random_ranges())
+def test_subtasks_write_the_ranges_that_a_checkpoint_is_taken_with(
+    tmp_path_factory: pytest.TempPathFactory, ranges: RangeAssignment
+) -> None:
+    store = StateStore.open(str(tmp_path_factory.mktemp("s")), table_format="parquet")
+    rows = [{"k": number} for number in range(100)]
+    groups = [key_group_of(row["k"], max_parallelism=GROUPS, key_type="long") for row in rows]
+    owned = [
+        [row for row, group in zip(rows, groups, strict=True) if group in own]
+        for own in ranges.ranges()
+    ]
+    schema = pa.schema({"k": pa.int64()})
+    with store.snapshot(parallelism=len(owned), ranges={"u": ranges}) as checkpoint:
+        writer = checkpoint.keyed("u", "s", schema, key="k", max_parallelism=GROUPS)
+        if len(owned) > 1 and owned[1]:
+            with pytest.raises(InvalidArgumentError, match="belongs to subtask 1"):
+                writer.subtask(0).write(owned[1])
+        for subtask, part in enumerate(owned):
+            assert writer.subtask(subtask).key_groups == ranges.range_of(subtask)
+            checkpoint.acknowledge(writer.subtask(subtask).write(part))
+    restored = store.restore(parallelism=len(owned)).keyed("u", "s")
+    for subtask, part in enumerate(owned):
+        found = restored.subtask(subtask).read_all()["k"].to_pylist()
+        assert sorted(found) == sorted(row["k"] for row in part)
+    options = {"store": store.url, "operator": "u", "state": "s"}
+    for parallelism in {len(owned), 1, 3}:
+        same = store.restore(parallelism=parallelism).keyed("u", "s")
+        read = resolve(options | {"parallelism": str(parallelism)})
+        assert [part.slices for part in read.per_subtask] == [
+            part.slices for part in same._per_subtask()
+        ]
+    assert resolve(options).per_subtask == tuple(restored._per_subtask())
+    # Again, by a retry that finds it committed.
+    with store.snapshot(parallelism=len(owned), checkpoint_id=1) as again:
+        declared = again.keyed("u", "s", schema, key="k")
+        assert declared.assignment == restored.assignment
+
+
+def test_hosts_are_placed_by_the_plans_ranges(tmp_path: Path) -> None:
+    """Subtask 0 owns all but the last key group, so nearly all bytes are local where it runs."""
+    ranges = RangeAssignment((GROUPS - 1, GROUPS))
+    cache = tmp_path / "cache"
+    store = StateStore.open(str(tmp_path / "s"), table_format="parquet", local_cache=cache)
+    take(store, 2, {"u": ranges}, layout="partitioned")
+    (host,) = {handle.host for handle in store.manifest().keyed[0].handles}
+    sizes = [one.size_bytes for one in store.plan().operators[0].subtasks]
+    for strategy in ("locality", "default"):
+        (placed,) = store.place({host: 2}, strategy=strategy)
+        assert sorted(one.local_bytes for one in placed.subtasks) == sorted(sizes)
+
+
+def test_spark_goes_by_the_ranges(spark: SparkSession, tmp_path: Path) -> None:
+    """The data source reads them, and rows that a restore placed can be written as they are."""
+    ranges = RangeAssignment((1, 5, GROUPS))
+    store = StateStore.open(str(tmp_path / "s"), spark=spark, table_format="parquet")
+    take(store, 3, {"u": ranges})
+    reader = spark.read.format("keyed_state").option("store", store.url)
+    frame = reader.option("operator", "u").option("state", "s").load()
+    groups = frame.selectExpr("spark_partition_id() AS p", "key_group").distinct().collect()
+    assert all(row.key_group in ranges.range_of(row.p) for row in groups)
+    rows = store.restore().keyed("u", "s").dataframe().drop("key_group")
+    with store.snapshot(parallelism=3, ranges={"u": ranges}) as checkpoint:
+        checkpoint.keyed("u", "s", rows, key="k", namespace="n", placed=True)
+    assert store.diff(1, 2).states[0].differs is False

@@ -30,6 +30,10 @@ STATE = KeyedState(
 )
 
 
+def owners(max_parallelism: int, parallelism: int) -> KeyGroupAssignment:
+    return KeyGroupAssignment(max_parallelism=max_parallelism, parallelism=parallelism)
+
+
 def rows(count: int) -> list[pa.RecordBatch]:
     table = pa.table(
         {"total": range(count), "user": [f"user-{number:05d}" for number in range(count)]}
@@ -52,9 +56,9 @@ def test_every_row_comes_out_in_order_of_key_group_at_its_subtask(
 ) -> None:
     monkeypatch.setattr(packing, "_ROWS_AT_A_TIME", 2_000)
     state = replace(STATE, max_parallelism=max_parallelism)
-    packed = list(pack(rows(9_001), state, parallelism))
+    packed = list(pack(rows(9_001), state, owners(max_parallelism, parallelism)))
     assert len(packed) == 5
-    assignment = KeyGroupAssignment(max_parallelism=max_parallelism, parallelism=parallelism)
+    assignment = owners(max_parallelism, parallelism)
     found = []
     for subtask in range(parallelism):
         batches = list(unpack(as_exchanged(packed, subtask), state))
@@ -74,7 +78,7 @@ def test_every_row_comes_out_in_order_of_key_group_at_its_subtask(
 
 
 def test_a_value_holds_one_key_group_while_there_are_not_very_many() -> None:
-    for value in pack(rows(3_000), STATE, 4):
+    for value in pack(rows(3_000), STATE, owners(128, 4)):
         for bundle, packed in zip(value.column(1).to_pylist(), value.column(2), strict=True):
             read = pa.ipc.open_stream(packed.as_buffer()).read_all()
             assert set(read.column(KEY_GROUP).to_pylist()) == {bundle}
@@ -82,17 +86,17 @@ def test_a_value_holds_one_key_group_while_there_are_not_very_many() -> None:
 
 def test_very_many_key_groups_share_values() -> None:
     state = replace(STATE, max_parallelism=32_768)
-    [packed] = pack(rows(5_000), state, 4)
+    [packed] = pack(rows(5_000), state, owners(32_768, 4))
     assert packed.num_rows <= 1_024 + 3
 
 
 def test_no_rows_are_no_values() -> None:
-    assert list(pack([], STATE, 4)) == []
+    assert list(pack([], STATE, owners(128, 4))) == []
     assert list(unpack([], STATE)) == []
 
 
 def test_null_keys_are_counted_over_all_rows() -> None:
     batches = [*rows(1_000), pa.record_batch({"user": ["a", None, None], "total": [1, 2, 3]})] * 2
     with pytest.raises(NullKeyError, match="4 rows of") as raised:
-        list(pack(batches, STATE, 4))
+        list(pack(batches, STATE, owners(128, 4)))
     assert raised.value.rows == 4
