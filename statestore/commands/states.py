@@ -23,7 +23,7 @@ from statestore.model.keygroups import default_max_parallelism, effective_max_pa
 from statestore.model.keyhash import HASH_SCHEMES
 from statestore.model.manifest import KeyedEntry
 from statestore.model.redistribution import RedistributionMode
-from statestore.model.schema import Schema, same_columns
+from statestore.model.schema import Schema, names_with_nul, same_columns
 from statestore.model.schema_change import changed_columns
 from statestore.model.state import (
     SUBTASK,
@@ -115,6 +115,7 @@ def keyed_state(
         layout=Layout.PARTITIONED,
         ttl=kept_ttl(request.ttl, stored.ttl if stored else None, request.renamed),
     )
+    _refuse_names(state.schema, str(state))
     state = replace(state, layout=_layout(request, state.max_parallelism, history))
     return state if stored is None else _as_stored(state, stored, request)
 
@@ -202,6 +203,7 @@ def operator_state(
             )
         table = elements_table(lists, stored.schema if stored else None, subject)
     state = OperatorState(uid=uid, name=name, mode=mode, schema=schema_of_elements(table))
+    _refuse_names(state.schema, str(state))
     if stored is not None and (
         stored.mode is not mode or not same_columns(stored.schema, state.schema)
     ):
@@ -213,6 +215,14 @@ def operator_state(
     for subtask in table.column(SUBTASK).to_pylist():
         counts[subtask] += 1
     return state, table, tuple(counts)
+
+
+def _refuse_names(schema: Schema, subject: str) -> None:
+    for name in names_with_nul(schema):
+        raise InvalidArgumentError(
+            f"{subject} has a column or field {name!r}, and for DuckDB and Polars its name ends at "
+            "the NUL character; rename it"
+        )
 
 
 def _max_parallelism(

@@ -16,7 +16,7 @@ from typing import Any
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 
-__all__ = ["Field", "Schema", "same_columns", "schema_from_json", "type_text"]
+__all__ = ["Field", "Schema", "names_with_nul", "same_columns", "schema_from_json", "type_text"]
 
 PRIMITIVES = frozenset(
     [
@@ -138,6 +138,23 @@ def decimal_parts(data_type: str) -> tuple[int, int] | None:
     """Return (precision, scale) of ``decimal(p,s)``, None for any other type."""
     match = _DECIMAL.fullmatch(data_type)
     return (int(match[1]), int(match[2])) if match else None
+
+
+def names_with_nul(schema: Schema) -> tuple[str, ...]:
+    """Return the names of columns, and of fields in them, that have a NUL character.
+
+    A name ends there for whoever takes Arrow's columns in C, as DuckDB and Polars do, and is then
+    another column's.
+    """
+    found = [name for field in schema.fields for name in (field.name, *_field_names(field.type))]
+    return tuple(name for name in found if "\0" in name)
+
+
+def _field_names(data_type: DataType) -> list[str]:
+    if isinstance(data_type, str):
+        return []
+    names = [field["name"] for field in data_type.get("fields", ())]
+    return names + [name for child in _children(data_type) for name in _field_names(child)]
 
 
 def type_text(data_type: DataType) -> str:

@@ -25,6 +25,7 @@ from statestore.errors import (
     StateStoreError,
 )
 from statestore.model.manifest import Entry, KeyedEntry, Manifest
+from statestore.model.schema import names_with_nul
 from statestore.storage import Storage
 from statestore.table.elements import stored_schema
 from statestore.table.scan import restored_schema
@@ -123,7 +124,10 @@ class _Asked:
         views: tuple[View, ...],
         now_ms: int | None,
     ) -> None:
-        self._duckdb, self._dataset, self._views = duckdb, dataset, views
+        self._duckdb, self._dataset = duckdb, dataset
+        # DuckDB would take some columns of the others for other ones.
+        self._views = tuple(v for v in views if not names_with_nul(v.entry.state.schema))
+        self._cut = tuple(v for v in views if v not in self._views)
         self._now_ms = now_ms
         self._files = dataset.StateFiles(storage)
 
@@ -183,8 +187,17 @@ class _Asked:
         said = text.partition("\nLINE ")[0]
         first = "; ".join(line.strip() for line in said.splitlines() if line.strip())
         if isinstance(error, self._duckdb.CatalogException) and "Table with name" in text:
-            first = f"{first.partition('; ')[0]}; there is {self._known()}"
+            first = f"{first.partition('; ')[0]}; there is {self._known()}{self._unasked()}"
         return InvalidArgumentError(f"the query cannot be answered: {first}")
+
+    def _unasked(self) -> str:
+        """Return what is said of states that no query can name the columns of."""
+        return "".join(
+            f"; {view.entry.state} has a column or field {name!r}, which DuckDB would cut at the "
+            "NUL character: restore it instead"
+            for view in self._cut
+            for name in names_with_nul(view.entry.state.schema)[:1]
+        )
 
     def _known(self) -> str:
         names = [view.sql for view in self._views]

@@ -20,6 +20,7 @@ from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry
 from statestore.model.paths import KEY_GROUP
 from statestore.model.reads import reads_of
+from statestore.model.schema import names_with_nul
 from statestore.model.state import KeyedState
 from statestore.storage import Storage
 from statestore.table.fitting import fitted_table
@@ -60,6 +61,11 @@ def rewrite_by_sql(
     no SELECT or cannot be run, SchemaMismatchError, NullKeyError or DuplicateKeyError, and
     CorruptionError when a file is not what was written.
     """
+    for name in names_with_nul(entry.state.schema):
+        raise InvalidArgumentError(
+            f"{entry.state} has a column or field {name!r}, which DuckDB would cut at the NUL "
+            "character: edit it by keys or rows instead"
+        )
     duckdb = _duckdb()
     with tempfile.TemporaryDirectory(prefix="statestore-sql-") as folder:
         connection = duckdb.connect(str(Path(folder, "state.duckdb")))

@@ -236,3 +236,35 @@ def test_without_duckdb_the_command_is_named(
     with pytest.raises(MissingDependencyError, match=r"pip install 'statestore\[query\]'"):
         store.query("SELECT 1")
     assert len(store.views()) == 5
+
+
+NUL_TABLES = [
+    pa.table({"k": [1], "a\0b": [10], "a": [20]}),
+    pa.table({"k": [1], "a": pa.array([{"x\0y": 1}])}),
+    pa.table({"k": [1], "a": pa.array([[{"x\0y": 1}]])}),
+]
+
+
+@pytest.mark.parametrize("rows", NUL_TABLES)
+def test_names_that_end_at_a_nul_are_neither_stored_nor_asked(
+    rows: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stores that were written before may have them: what is asked is never another column."""
+    store = StateStore.open(str(tmp_path), table_format="parquet")
+    with store.snapshot(parallelism=1) as checkpoint:
+        with pytest.raises(InvalidArgumentError, match="NUL"):
+            checkpoint.keyed("u", "s", rows, key="k")
+        with pytest.raises(InvalidArgumentError, match="NUL"):
+            checkpoint.broadcast("u", "s", rows.to_pylist())
+        with pytest.raises(InvalidArgumentError, match="NUL"):
+            checkpoint.union("u", "s", rows)
+    monkeypatch.setattr("statestore.commands.states.names_with_nul", lambda schema: ())
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.keyed("u", "s", rows, key="k")
+        checkpoint.keyed("u", "t", rows.select(["k"]), key="k")
+    assert store.restore().keyed("u", "s").get(1) == rows.to_pylist()
+    assert store.query("SELECT k FROM t").read_all().to_pylist() == [{"k": 1}]
+    with pytest.raises(InvalidArgumentError, match="cut at the NUL"):
+        store.query("SELECT a FROM s")
+    with pytest.raises(InvalidArgumentError, match="cut at the NUL"):
+        store.edit("u", "s", sql="SELECT * FROM state")
