@@ -29,6 +29,7 @@ from statestore.model.keyhash import key_group_of
 from statestore.model.manifest import Manifest
 from statestore.model.metrics import CheckpointMetrics
 from statestore.model.operator_id import operator_id
+from statestore.model.parallelism import ConsumedInput
 from statestore.model.partitioners import (
     Broadcast,
     Custom,
@@ -54,6 +55,7 @@ __all__ = [
     "CheckpointMetrics",
     "CheckpointRestored",
     "CheckpointWriter",
+    "ConsumedInput",
     "Custom",
     "Edge",
     "Forward",

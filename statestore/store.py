@@ -24,7 +24,7 @@ from statestore.errors import InvalidArgumentError
 from statestore.model.balanced_ranges import RangeAssignment
 from statestore.model.compaction import CompactionRule
 from statestore.model.graph import JobGraph
-from statestore.model.host_placement import LOCALITY, OperatorPlacement, place_operator
+from statestore.model.host_placement import LOCALITY, OperatorPlacement, place_operators
 from statestore.model.plan import RestorePlan
 from statestore.model.target import RestoreTarget
 from statestore.model.weights import Weight
@@ -327,7 +327,8 @@ class StateStore(StoreAsking):
     ) -> tuple[OperatorPlacement, ...]:
         """Return, per operator, on which host each subtask should run to find its state there.
 
-        ``hosts`` says how many subtasks of an operator each host can run; copies lie where they
+        ``hosts`` says the slots of each host. As in Flink, subtask i of every operator of a slot
+        sharing group runs in one slot, chained operators so always together; copies lie where they
         were written with a local cache. ``strategy`` is ``locality`` (Flink's adaptive scheduler),
         ``default``, ``evenly``, ``previous-default`` or ``previous-evenly`` (its default
         scheduler); the other arguments are those of :meth:`plan`. Raises InvalidArgumentError for
@@ -336,4 +337,4 @@ class StateStore(StoreAsking):
         manifest = self.manifest(checkpoint)
         target = RestoreTarget(parallelism=parallelism, bytes_per_task=bytes_per_task, graph=graph)
         operators = plan_command.plan(manifest, target).operators
-        return tuple(place_operator(manifest, plan, hosts, strategy) for plan in operators)
+        return place_operators(manifest, operators, hosts, strategy, graph)

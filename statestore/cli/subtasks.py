@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.table import Table
+
 from statestore.cli.drawing import bar, key_group_bars, span_text, spans
 from statestore.cli.output import Page
+from statestore.cli.tables import cell, table_of
 from statestore.cli.units import count, counted, size
 from statestore.model.balanced_ranges import RangeAssignment
+from statestore.model.host_placement import OperatorPlacement
 from statestore.model.plan import OperatorPlan, RestorePlan, SubtaskPlan
 
-__all__ = ["write_key_groups", "write_subtasks"]
+__all__ = ["write_key_groups", "write_placements", "write_subtasks"]
 
 MOST_LINES = 64
 GAP = 2
@@ -124,3 +128,32 @@ def _write_extremes(page: Page, subtasks: Sequence[SubtaskPlan]) -> None:
         f"most rows: subtask {most} with {count(rows[most])}, {ratio:.2f} times the mean; "
         f"fewest: {count(min(rows))}"
     )
+
+
+def write_placements(
+    page: Page, placements: Sequence[OperatorPlacement], plan: RestorePlan
+) -> None:
+    """Write the host of each slot, and what of each operator lies there, by slot sharing group."""
+    groups: dict[str, list[OperatorPlacement]] = {}
+    for one in placements:
+        groups.setdefault(one.slot_group, []).append(one)
+    total = size(sum(task.size_bytes for one in plan.operators for task in one.subtasks))
+    local = size(sum(one.local_bytes for one in placements))
+    for number, (group, members) in enumerate(groups.items()):
+        page.line()
+        if not number:
+            page.line(f"on hosts, {members[0].strategy}: {local} of {total} stay local", "bold")
+        named = "" if len(groups) == 1 else f"slot sharing group {group}: "
+        page.line(f"{named}a subtask of each operator in one slot; local bytes of each")
+        page.table(_placement_table(members))
+
+
+def _placement_table(members: Sequence[OperatorPlacement]) -> Table:
+    uids = [one.uid for one in members]
+    table = table_of("subtask", "host", *uids, right={"subtask", *uids})
+    for number in range(max(len(one.subtasks) for one in members)):
+        here = [one.subtasks[number] if number < len(one.subtasks) else None for one in members]
+        host = next(placed.host for placed in here if placed)
+        bytes_there = ["-" if one is None else size(one.local_bytes) for one in here]
+        table.add_row(*map(cell, (str(number), host, *bytes_there)))
+    return table

@@ -21,7 +21,7 @@ from statestore.cli.layers import held_text, layers_text, rows_text
 from statestore.cli.output import Page
 from statestore.cli.skews import write_skew
 from statestore.cli.soundness import write_proof, write_report
-from statestore.cli.subtasks import write_key_groups, write_subtasks
+from statestore.cli.subtasks import write_key_groups, write_placements, write_subtasks
 from statestore.cli.tables import cell, table_of
 from statestore.cli.units import count, counted, duration, size, when
 from statestore.cli.values import (
@@ -178,13 +178,7 @@ def _(result: PlannedRestore, page: Page) -> None:
         write_subtasks(page, operator)
     for skew in result.skews:
         write_skew(page, skew)
-    for placement, operator in zip(result.placements, plan.operators, strict=False):
-        page.line()
-        total = sum(subtask.size_bytes for subtask in operator.subtasks)
-        local = f"{size(placement.local_bytes)} of {size(total)} stay local"
-        page.line(f"operator {placement.uid} on hosts, {placement.strategy}: {local}", "bold")
-        for placed in placement.subtasks:
-            page.line(f"  {placed.subtask:>5}  {placed.host}  {size(placed.local_bytes)} local")
+    write_placements(page, result.placements, plan)
 
 
 @write_text.register
@@ -255,6 +249,11 @@ def _(result: Decided, page: Page) -> None:
         f"  {size(done.bytes_per_task)} per task, between {done.min_parallelism} and "
         f"{done.max_parallelism}, as Flink {done.algorithm} decides"
     )
+    if done.task_bytes is not None:
+        page.line(
+            f"  {done.first_guess} by bytes alone; whole files are dealt, in order, so that the "
+            f"largest task reads {size(max(done.task_bytes))}"
+        )
     for one in done.inputs:
         read = "read whole by every task" if one.broadcast else "divided"
         page.line(

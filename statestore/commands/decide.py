@@ -1,4 +1,9 @@
-"""Decide: the parallelism that Flink's adaptive batch scheduler would give a job for its inputs."""
+"""Decide: the parallelism that Flink's adaptive batch scheduler would give a job for its inputs.
+
+By the whole rule of :mod:`statestore.model.parallelism`, not by its first guess. A file is a part
+that no two tasks share, and keys are of no account: a folder is a pointwise input with a partition
+for each file. What is known more exactly is given as a :class:`ConsumedInput`, a table of bytes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +12,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.parallelism import BYTES_PER_TASK, DEFAULT_MAX_PARALLELISM, decide_parallelism
+from statestore.model import parallelism as adaptive
+from statestore.model.byte_ranges import check_bounds, check_positive
+from statestore.model.parallelism import (
+    BYTES_PER_TASK,
+    DEFAULT_MAX_PARALLELISM,
+    ConsumedInput,
+    Decision,
+    Group,
+    Options,
+)
 from statestore.model.parallelism_2022 import BYTES_PER_TASK_2022, Input2022, decide_2022
 from statestore.table.inputs import input_bytes
 
@@ -16,7 +30,11 @@ __all__ = ["BatchInput", "DecidedParallelism", "decide"]
 
 @dataclass(frozen=True)
 class BatchInput:
-    """One input: where it lies, the bytes of each of its files, and whether every task reads it."""
+    """One input: where it lies, the bytes of each of its files, and whether every task reads it.
+
+    Of a :class:`ConsumedInput` ``url`` is its place among the inputs, and ``sizes`` are the bytes
+    of its subpartitions, partition by partition.
+    """
 
     url: str
     sizes: tuple[int, ...]
@@ -30,7 +48,11 @@ class BatchInput:
 
 @dataclass(frozen=True, kw_only=True)
 class DecidedParallelism:
-    """The parallelism, and what it follows from."""
+    """The parallelism, and what it follows from.
+
+    ``first_guess`` is all bytes by the bytes per task, before files are dealt; ``task_bytes`` what
+    each task reads of the inputs that are not broadcast. Both are None for 1.16, which deals none.
+    """
 
     parallelism: int
     algorithm: str
@@ -38,54 +60,118 @@ class DecidedParallelism:
     min_parallelism: int
     max_parallelism: int
     inputs: tuple[BatchInput, ...]
+    first_guess: int | None = None
+    task_bytes: tuple[int, ...] | None = None
 
 
 def decide(
-    urls: Sequence[str],
+    inputs: Sequence[str | ConsumedInput],
     *,
     broadcast: Sequence[str] = (),
     bytes_per_task: int | None = None,
     min_parallelism: int = 1,
     max_parallelism: int = DEFAULT_MAX_PARALLELISM,
+    skewed_factor: float = 4.0,
+    skewed_threshold: int = 256 << 20,
     algorithm: Literal["2.3", "1.16"] = "2.3",
     storage_options: Mapping[str, Any] | None = None,
 ) -> DecidedParallelism:
-    """Return the parallelism for Parquet or Delta inputs, from their bytes alone.
+    """Return the parallelism for inputs, from their bytes alone: Parquet or Delta by path or URL,
+    or bytes of each subpartition as :class:`ConsumedInput`.
 
-    ``algorithm`` is that of Flink 2.3 (16 MiB per task unless given, broadcast inputs play no
-    part), or of 1.16 (1 GiB, powers of two, broadcast inputs take room from every task). Raises
-    what :func:`~statestore.table.inputs.input_bytes` raises, and InvalidArgumentError for bounds.
+    ``algorithm`` is that of Flink 2.3 (16 MiB per task unless given; whole files are dealt in
+    order, the i-th share of each input to one task, and how many shares there are is the
+    parallelism), or of 1.16 (1 GiB, powers of two, broadcast inputs take room from every task).
+    ``skewed_…`` are of 2.3, for subpartitions that may be split. Raises what
+    :func:`~statestore.table.inputs.input_bytes` raises, and InvalidArgumentError for bounds, or for
+    an input with fewer files than the least parallelism.
     """
-    if isinstance(urls, str) or not urls:
-        raise InvalidArgumentError(f"decide takes a list of inputs, one at least, not {urls!r}")
+    if isinstance(inputs, str) or not inputs:
+        raise InvalidArgumentError(f"decide takes a list of inputs, one at least, not {inputs!r}")
     if algorithm not in ("2.3", "1.16"):
         raise InvalidArgumentError(f"no algorithm {algorithm!r}; there is 2.3 and 1.16")
-    inputs = tuple(
-        BatchInput(url, input_bytes(url, storage_options), is_broadcast)
-        for group, is_broadcast in ((urls, False), (broadcast, True))
-        for url in group
-    )
-    if algorithm == "2.3":
-        per_task = BYTES_PER_TASK if bytes_per_task is None else bytes_per_task
-        parallelism = decide_parallelism(
-            *(one.sizes for one in inputs if not one.broadcast),
-            bytes_per_task=per_task,
-            min_parallelism=min_parallelism,
-            max_parallelism=max_parallelism,
+    default = BYTES_PER_TASK if algorithm == "2.3" else BYTES_PER_TASK_2022
+    per_task = default if bytes_per_task is None else bytes_per_task
+    check_positive("bytes_per_task", per_task)
+    check_bounds(min_parallelism, max_parallelism)
+    known = [
+        (_described(number, one), one)
+        if isinstance(one, ConsumedInput)
+        else _read(one, number >= len(inputs), storage_options)
+        for number, one in enumerate((*inputs, *broadcast))
+    ]
+    batches, consumed = tuple(batch for batch, _ in known), [one for _, one in known]
+    bounds = {
+        "bytes_per_task": per_task,
+        "min_parallelism": min_parallelism,
+        "max_parallelism": max_parallelism,
+    }
+    if algorithm == "1.16":
+        sizes = [Input2022(one.sizes, one.broadcast) for one in batches]
+        chosen = decide_2022(sizes, **bounds)
+        return DecidedParallelism(
+            parallelism=chosen,
+            algorithm=algorithm,
+            inputs=batches,
+            first_guess=None,
+            task_bytes=None,
+            **bounds,
         )
-    else:
-        per_task = BYTES_PER_TASK_2022 if bytes_per_task is None else bytes_per_task
-        parallelism = decide_2022(
-            [Input2022(one.sizes, one.broadcast) for one in inputs],
-            bytes_per_task=per_task,
-            min_parallelism=min_parallelism,
-            max_parallelism=max_parallelism,
-        )
+    _check_files(known, min_parallelism)
+    options = Options(skewed_factor=skewed_factor, skewed_threshold=skewed_threshold, **bounds)
+    found = adaptive.decide(consumed, options)
     return DecidedParallelism(
-        parallelism=parallelism,
+        parallelism=found.parallelism,
         algorithm=algorithm,
-        bytes_per_task=per_task,
-        min_parallelism=min_parallelism,
-        max_parallelism=max_parallelism,
-        inputs=inputs,
+        inputs=batches,
+        first_guess=found.first_guess,
+        task_bytes=_task_bytes(consumed, found),
+        **bounds,
     )
+
+
+def _described(number: int, one: ConsumedInput) -> BatchInput:
+    return BatchInput(
+        f"input {number}", tuple(s for row in one.partitions for s in row), one.broadcast
+    )
+
+
+def _read(
+    url: str, is_broadcast: bool, storage_options: Mapping[str, Any] | None
+) -> tuple[BatchInput, ConsumedInput]:
+    sizes = input_bytes(url, storage_options)
+    # A table without files is read whole by every task: there is nothing to deal.
+    everyone = is_broadcast or not sizes
+    consumed = ConsumedInput(
+        [[size] for size in sizes] or [[0]],
+        broadcast=everyone,
+        pointwise=not everyone,
+        inter_correlated=False,
+        intra_correlated=False,
+    )
+    return BatchInput(url, sizes, is_broadcast), consumed
+
+
+def _check_files(inputs: Sequence[tuple[BatchInput, ConsumedInput]], least: int) -> None:
+    for batch, one in inputs:
+        if one.pointwise and len(batch.sizes) < least:
+            raise InvalidArgumentError(
+                f"{batch.url} has {len(batch.sizes)} file(s), too few for a minimum parallelism "
+                f"of {least}: a task would read nothing of it; lower the minimum, or name it as "
+                "broadcast if every task reads all of it"
+            )
+
+
+def _task_bytes(inputs: Sequence[ConsumedInput], found: Decision) -> tuple[int, ...]:
+    dealt = [
+        (one, groups) for one, groups in zip(inputs, found.inputs, strict=True) if not one.broadcast
+    ]
+    return tuple(
+        sum(_bytes_of(one, group) for one, groups in dealt for group in groups[task])
+        for task in range(found.parallelism)
+    )
+
+
+def _bytes_of(one: ConsumedInput, group: Group) -> int:
+    rows, columns = (slice(span.first, span.last + 1) for span in group)
+    return sum(sum(sizes[columns]) for sizes in one.partitions[rows])

@@ -14,7 +14,7 @@ from typing import Any
 
 from statestore.errors import InvalidArgumentError
 from statestore.model.balanced_ranges import Assignment
-from statestore.model.host_placement import LOCALITY, place_operator
+from statestore.model.host_placement import LOCALITY, place_operators
 from statestore.model.keygroups import KeyGroupAssignment
 from statestore.model.manifest import Manifest
 from statestore.model.plan import OperatorPlan, RestorePlan
@@ -193,15 +193,16 @@ def moved_between_subtasks(manifest: Manifest, plan: OperatorPlan) -> int:
 
 
 def moved_between_hosts(
-    manifest: Manifest, plan: OperatorPlan, hosts: Mapping[str, int], strategy: str = LOCALITY
+    manifest: Manifest, plan: RestorePlan, hosts: Mapping[str, int], strategy: str = LOCALITY
 ) -> int:
     """Return the bytes of keyed state that have no copy on the host where their subtask is placed.
 
     InvalidArgumentError for hosts with fewer slots than subtasks or an unknown strategy.
     """
-    total = sum(one.size_bytes for one in manifest.keyed if one.state.uid == plan.stored_uid)
-    placed = place_operator(manifest, plan, hosts, strategy)
-    return max(total - placed.local_bytes, 0)
+    stored = {one.stored_uid for one in plan.operators}
+    total = sum(one.size_bytes for one in manifest.keyed if one.state.uid in stored)
+    placed = place_operators(manifest, plan.operators, hosts, strategy)
+    return max(total - sum(one.local_bytes for one in placed), 0)
 
 
 def _compared(
@@ -214,11 +215,10 @@ def _compared(
     prices: Prices | None,
 ) -> Compared:
     try:
-        moved = sum(
-            moved_between_hosts(manifest, one, hosts, strategy)
+        moved = (
+            moved_between_hosts(manifest, plan, hosts, strategy)
             if hosts
-            else moved_between_subtasks(manifest, one)
-            for one in plan.operators
+            else sum(moved_between_subtasks(manifest, one) for one in plan.operators)
         )
     except InvalidArgumentError as error:
         error.add_note(f"while comparing parallelism {parallelism}")

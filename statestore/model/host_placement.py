@@ -4,35 +4,47 @@ For who starts the consumers himself: hosts and their slots in, a host for each 
 rule of Flink's adaptive scheduler (:mod:`statestore.model.placement`) or one of the default
 scheduler's (:mod:`statestore.model.slots`). Where a Flink task manager stands, here is a host; the
 last location of a subtask is the host that holds most of its bytes.
+
+What is placed are slots, not operators, as in Flink: subtask i of every operator of a slot sharing
+group runs in the i-th slot of that group, so operators that chain are never torn apart. Without a
+job graph all operators share one group.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from statestore.errors import InvalidArgumentError
+from statestore.model.balanced_ranges import Assignment, RangeAssignment
+from statestore.model.chaining import job_vertices
+from statestore.model.graph import JobGraph, Node
 from statestore.model.keygroups import KeyGroupRange
 from statestore.model.locality import Piece, pieces_of_hosts
-from statestore.model.manifest import KeyedEntry, Manifest
-from statestore.model.placement import PreviousAllocation, place_subtasks
+from statestore.model.manifest import Manifest
+from statestore.model.operator_id import operator_ids
+from statestore.model.operators import label_of
+from statestore.model.placement import PreviousAllocation, VertexState, assign_by_locality
 from statestore.model.plan import OperatorPlan
 from statestore.model.slots import (
     Location,
     Slot,
     SlotStrategy,
+    VertexDemand,
     preferred_locations,
     select_slot,
-    too_few_slots,
+    slots_per_group,
 )
 
-__all__ = ["LOCALITY", "STRATEGIES", "OperatorPlacement", "PlacedSubtask", "place_operator"]
+__all__ = ["LOCALITY", "STRATEGIES", "OperatorPlacement", "PlacedSubtask", "place_operators"]
 
 LOCALITY = "locality"
 STRATEGIES = (LOCALITY, *(strategy.value for strategy in SlotStrategy))
 
 Held = Mapping[str, Mapping[int, Piece]]
+
+_SHARED = "default"  # the slot sharing group of an operator that names none
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +58,15 @@ class PlacedSubtask:
 
 @dataclass(frozen=True, slots=True)
 class OperatorPlacement:
-    """The hosts of the subtasks of one operator, in order of subtask."""
+    """The hosts of the subtasks of one operator, in order of subtask.
+
+    Subtasks of one number and one ``slot_group`` share a slot, and so a host.
+    """
 
     uid: str
     strategy: str
     subtasks: tuple[PlacedSubtask, ...]
+    slot_group: str = _SHARED
 
     @property
     def local_bytes(self) -> int:
@@ -58,15 +74,20 @@ class OperatorPlacement:
         return sum(subtask.local_bytes for subtask in self.subtasks)
 
 
-def place_operator(
-    manifest: Manifest, plan: OperatorPlan, hosts: Mapping[str, int], strategy: str = LOCALITY
-) -> OperatorPlacement:
-    """Return a host for each subtask of a planned operator; ``hosts`` says the slots of each.
+def place_operators(
+    manifest: Manifest,
+    operators: Sequence[OperatorPlan],
+    hosts: Mapping[str, int],
+    strategy: str = LOCALITY,
+    graph: JobGraph | None = None,
+) -> tuple[OperatorPlacement, ...]:
+    """Return a host for each subtask of the planned operators; ``hosts`` says the slots of each.
 
     ``strategy`` is ``locality``, or ``default``, ``evenly``, ``previous-default`` or
-    ``previous-evenly``. Without copies anywhere, slots are given out in order. Raises
-    InvalidArgumentError for an unknown strategy, a host without slots, or fewer slots than
-    subtasks.
+    ``previous-evenly``. A slot sharing group needs as many slots as its widest operator has
+    subtasks, by ``graph`` also when that one has no state; without a graph the groups are those of
+    the stored one, if there is one. Without copies anywhere, slots are given out in order. Raises
+    InvalidArgumentError for an unknown strategy, a host without slots, or too few slots.
     """
     if strategy not in STRATEGIES:
         raise InvalidArgumentError(f"no strategy {strategy!r}; there is {', '.join(STRATEGIES)}")
@@ -76,72 +97,138 @@ def place_operator(
                 f"host {host!r} offers {slots!r} slots; it must be 1 or more"
             )
     offered = [host for host, slots in hosts.items() for _ in range(slots)]
-    if len(offered) < len(plan.subtasks):
-        raise too_few_slots(len(plan.subtasks), len(offered))
-    held = _held(manifest, plan)
-    chosen = (
-        _by_locality(plan, offered, held)
-        if strategy == LOCALITY
-        else _one_by_one(plan, hosts, offered, held, SlotStrategy(strategy))
+    known = graph or manifest.graph
+    nodes = {label_of(node): node for node in known.nodes} if known else {}
+    widths = _widths(operators, nodes, graph)
+    places = [(group, at) for group, width in widths.items() for at in range(width)]
+    slots_per_group({g: [VertexDemand(n, n)] for g, n in widths.items()}, len(offered))
+    tasks = _tasks(manifest, operators, nodes, known)
+    if strategy == LOCALITY:
+        chosen = _by_locality(places, tasks, offered)
+    else:
+        chosen = _one_by_one(places, tasks, hosts, offered, SlotStrategy(strategy))
+    return tuple(
+        _placed(manifest, plan, strategy, _group_of(nodes, plan), chosen) for plan in operators
     )
-    subtasks = tuple(
-        PlacedSubtask(subtask, offered[slot], _bytes(held, offered[slot], subtask))
-        for subtask, slot in enumerate(chosen)
-    )
-    return OperatorPlacement(plan.uid, strategy, subtasks)
 
 
-def _held(manifest: Manifest, plan: OperatorPlan) -> Held:
-    """Return what each host holds of the operator's keyed states, all of them together."""
-    if plan.assignment is None:
-        return {}
+Place = tuple[str, int]  # a slot sharing group, and which of its slots
+
+
+@dataclass(frozen=True)
+class _Task:
+    """The operators of a job vertex that go by one assignment, and what each host holds of them."""
+
+    group: str
+    assignment: Assignment
+    held: Held
+
+
+def _group_of(nodes: Mapping[str, Node], plan: OperatorPlan) -> str:
+    node = nodes.get(plan.uid)
+    return _SHARED if node is None else node.slot_group
+
+
+def _widths(
+    operators: Iterable[OperatorPlan], nodes: Mapping[str, Node], graph: JobGraph | None
+) -> dict[str, int]:
+    """How many slots each slot sharing group needs."""
+    wanted = [(node.slot_group, node.parallelism) for node in (graph.nodes if graph else ())]
+    wanted += [(_group_of(nodes, plan), len(plan.subtasks)) for plan in operators]
+    widths: dict[str, int] = {}
+    for group, parallelism in wanted:
+        widths[group] = max(parallelism, widths.get(group, 0))
+    return widths
+
+
+def _tasks(
+    manifest: Manifest,
+    operators: Iterable[OperatorPlan],
+    nodes: Mapping[str, Node],
+    graph: JobGraph | None,
+) -> list[_Task]:
+    """What has keyed state, chained operators together: their bytes count as those of one task."""
+    vertices = job_vertices(graph, operator_ids(graph)) if graph else ()
+    heads = {name: vertex.id for vertex in vertices for name in vertex.in_order}
+    chains: dict[tuple[str, Assignment], list[OperatorPlan]] = {}
+    for plan in operators:
+        if plan.assignment is not None:
+            node = nodes.get(plan.uid)
+            vertex = f"alone {plan.uid}" if node is None else heads[node.name]
+            chains.setdefault((vertex, plan.assignment), []).append(plan)
+    return [
+        _Task(_group_of(nodes, plans[0]), assignment, _held(manifest, assignment, plans))
+        for (_, assignment), plans in chains.items()
+    ]
+
+
+def _held(manifest: Manifest, assignment: Assignment, plans: Iterable[OperatorPlan]) -> Held:
+    """Return what each host holds of the keyed states of some operators, all of them together."""
+    stored = {plan.stored_uid for plan in plans}
     handles = [
         handle
-        for entry in manifest.entries
-        if isinstance(entry, KeyedEntry) and entry.state.uid == plan.stored_uid
+        for entry in manifest.keyed
+        if entry.state.uid in stored
         for part in entry.parts
         for handle in part.handles
     ]
-    return pieces_of_hosts(handles, plan.assignment)
+    return pieces_of_hosts(handles, assignment)
 
 
-def _by_locality(plan: OperatorPlan, offered: list[str], held: Held) -> tuple[int, ...]:
-    if plan.assignment is None or not held:
-        return tuple(range(len(plan.subtasks)))
-    previous = [
-        PreviousAllocation(slot, KeyGroupRange(piece.first, piece.last), piece.size_bytes)
-        for slot, host in enumerate(offered)
-        for piece in held.get(host, {}).values()
-    ]
-    return place_subtasks(plan.assignment, previous, range(len(offered)))
+def _by_locality(
+    places: Sequence[Place], tasks: Iterable[_Task], offered: Sequence[str]
+) -> dict[Place, str]:
+    names = {place: f"{at:05}" for at, place in enumerate(places)}  # ties go by their order
+    groups: dict[str, list[tuple[int, int]]] = {name: [] for name in names.values()}
+    vertices = []
+    for number, task in enumerate(tasks):
+        for subtask in range(task.assignment.parallelism):
+            groups[names[task.group, subtask]].append((number, subtask))
+        previous = tuple(
+            PreviousAllocation(slot, KeyGroupRange(piece.first, piece.last), piece.size_bytes)
+            for slot, host in enumerate(offered)
+            for piece in task.held.get(host, {}).values()
+        )
+        own = task.assignment
+        ranges = own if isinstance(own, RangeAssignment) else None
+        vertices.append(VertexState(number, own.max_parallelism, previous, ranges))
+    slots = assign_by_locality(vertices, groups, range(len(offered))).slots
+    return {place: offered[slots[name]] for place, name in names.items()}
 
 
 def _one_by_one(
-    plan: OperatorPlan,
+    places: Sequence[Place],
+    tasks: Iterable[_Task],
     hosts: Mapping[str, int],
-    offered: list[str],
-    held: Held,
+    offered: Sequence[str],
     strategy: SlotStrategy,
-) -> tuple[int, ...]:
-    """Place one subtask after the other, as the default scheduler does."""
-    last = [_last_host(held, hosts, subtask.subtask) for subtask in plan.subtasks]
+) -> dict[Place, str]:
+    """Place one slot after the other, as the default scheduler does."""
+    last: dict[Place, list[str]] = {place: [] for place in places}
+    for task in tasks:
+        for subtask in range(task.assignment.parallelism):
+            if host := _last_host(task.held, hosts, subtask):
+                last[task.group, subtask].append(host)
     free = dict(enumerate(offered))
     used: Counter[str] = Counter()
-    chosen = []
-    for subtask, host in enumerate(last):
+    chosen: dict[Place, str] = {}
+    for number, place in enumerate(places):
         slots = [Slot(at, on, on, used[on] / hosts[on]) for at, on in free.items()]
-        later = {other for other in last[subtask + 1 :] if other}
+        later = {host for other in places[number + 1 :] for host in last[other]}
+        preferred = [
+            one for host in last[place] for one in preferred_locations(Location(host, host))
+        ]
         selection = select_slot(
             strategy,
             slots,
-            preferred=preferred_locations(Location(host, host) if host else None),
-            prior=[at for at, on in free.items() if on == host],
+            preferred=preferred,
+            prior=[at for at, on in free.items() if on in last[place]],
             reserved=[at for at, on in free.items() if on in later],
         ) or select_slot(SlotStrategy.DEFAULT, slots)
-        assert selection is not None  # there are as many slots as subtasks
-        chosen.append(selection.slot)
-        used[free.pop(selection.slot)] += 1
-    return tuple(chosen)
+        assert selection is not None  # there are as many slots as places
+        chosen[place] = free.pop(selection.slot)
+        used[chosen[place]] += 1
+    return chosen
 
 
 def _last_host(held: Held, hosts: Mapping[str, int], subtask: int) -> str:
@@ -153,3 +240,16 @@ def _last_host(held: Held, hosts: Mapping[str, int], subtask: int) -> str:
 def _bytes(held: Held, host: str, subtask: int) -> int:
     piece = held.get(host, {}).get(subtask)
     return piece.size_bytes if piece else 0
+
+
+def _placed(
+    manifest: Manifest,
+    plan: OperatorPlan,
+    strategy: str,
+    group: str,
+    chosen: Mapping[Place, str],
+) -> OperatorPlacement:
+    held = {} if plan.assignment is None else _held(manifest, plan.assignment, [plan])
+    on = [chosen[group, subtask] for subtask in range(len(plan.subtasks))]
+    subtasks = tuple(PlacedSubtask(i, host, _bytes(held, host, i)) for i, host in enumerate(on))
+    return OperatorPlacement(plan.uid, strategy, subtasks, group)

@@ -48,7 +48,6 @@ __all__ = [
     "Options",
     "Span",
     "decide",
-    "decide_parallelism",
 ]
 
 BYTES_PER_TASK: Final = 16 << 20
@@ -174,10 +173,12 @@ class Decision:
     """A parallelism, and per input what each of its subtasks reads; from :func:`decide`.
 
     The groups of one subtask are in order of partitions and hold all of its data, each part once.
+    ``first_guess`` is all bytes that are not broadcast by the bytes per task, within the bounds.
     """
 
     parallelism: int
     inputs: tuple[Groups, ...]
+    first_guess: int
 
     def by_first_partition(self) -> tuple[Groups, ...]:
         """``inputs`` as a listing that knows one group for each first partition of a subtask.
@@ -197,9 +198,10 @@ def decide(inputs: Sequence[ConsumedInput], options: Options | None = None) -> D
     """
     options = options or Options()
     if not inputs:
-        return Decision(options.source_parallelism(), ())
+        alone = options.source_parallelism()
+        return Decision(alone, (), alone)
     per_task = options.bytes_per_task
-    guess = _guess(inputs, per_task, *options.bounds())
+    first = guess = _guess(inputs, per_task, *options.bounds())
     numbered = dict(enumerate(inputs))
     aligned = {number: one for number, one in numbered.items() if one.pointwise}
     spread = {number: one for number, one in numbered.items() if not one.pointwise}
@@ -214,28 +216,7 @@ def decide(inputs: Sequence[ConsumedInput], options: Options | None = None) -> D
     parallelism = _fixed(found).guess
     for number, one in numbered.items():
         _check_room(number, one, parallelism)
-    return Decision(parallelism, tuple(found[number] for number in numbered))
-
-
-def decide_parallelism(
-    *inputs_bytes: Iterable[int],
-    bytes_per_task: int = BYTES_PER_TASK,
-    min_parallelism: int = 1,
-    max_parallelism: int = DEFAULT_MAX_PARALLELISM,
-) -> int:
-    """The parallelism for inputs of which only the bytes are known: the first guess of ``decide``.
-
-    Each input is the bytes of its parts, its files, say. Broadcast inputs play no part: leave them
-    out. Raises InvalidArgumentError for what is not bytes, and bounds out of 1..32768 or crossed.
-    """
-    check_positive("bytes_per_task", bytes_per_task)
-    check_bounds(min_parallelism, max_parallelism)
-    total = sum(
-        check_bytes(f"input {number}, part {index}", size)
-        for number, sizes in enumerate(inputs_bytes)
-        for index, size in enumerate(sizes)
-    )
-    return first_guess(total, bytes_per_task, min_parallelism, max_parallelism)
+    return Decision(parallelism, tuple(found[number] for number in numbered), first.guess)
 
 
 class _Bounds(NamedTuple):

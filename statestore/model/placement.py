@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.balanced_ranges import Assignment
+from statestore.model.balanced_ranges import Assignment, RangeAssignment
 from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
 from statestore.model.slots import check_int, check_slots, too_few_slots
 
@@ -54,11 +54,15 @@ class PreviousAllocation:
 
 @dataclass(frozen=True, slots=True)
 class VertexState:
-    """A vertex to be placed: its max parallelism, and where its state lies."""
+    """A vertex to be placed: its max parallelism, and where its state lies.
+
+    ``ranges`` says who owns which key groups where these are not Flink's even ones.
+    """
 
     vertex: Vertex
     max_parallelism: int
     previous: tuple[PreviousAllocation, ...] = ()
+    ranges: RangeAssignment | None = None
 
 
 class LocalityAssignment(NamedTuple):
@@ -94,10 +98,16 @@ def assign_by_locality(
         raise InvalidArgumentError("a vertex is given twice: give its old subtasks together")
     scores: dict[str, dict[int, int]] = {}
     for vertex, owners in _owners(groups, known).items():
-        assignment = KeyGroupAssignment(
-            max_parallelism=known[vertex].max_parallelism, parallelism=len(owners)
+        state = known[vertex]
+        assignment = state.ranges or KeyGroupAssignment(
+            max_parallelism=state.max_parallelism, parallelism=len(owners)
         )
-        _add_scores(scores, owners, assignment, known[vertex].previous)
+        if assignment.parallelism != len(owners):
+            raise InvalidArgumentError(
+                f"vertex {vertex!r} has {assignment.parallelism} ranges, and the groups name "
+                f"{len(owners)} subtasks of it"
+            )
+        _add_scores(scores, owners, assignment, state.previous)
     by_score, remaining = _assign(scores, tuple(groups), free)
     return LocalityAssignment(scores, by_score, tuple(remaining), by_score | remaining)
 

@@ -174,7 +174,7 @@ def test_no_cache_folder_is_no_error(tmp_path: Path) -> None:
         (["--compare", "2", "--prices", "nowhere.toml"], "no prices nowhere.toml"),
         (["--compare", "2", "--to", "auto"], "--compare takes numbers"),
         (["--compare", "2", "--max-parallelism", "256"], "--compare does not go with --max-par"),
-        (["--hosts", "a=9", "--balance", "rows"], "--hosts places Flink's even ranges"),
+        (["--hosts", "a=9", "--balance", "rows"], "--hosts places the stored key groups"),
         (["--balance", "files"], "invalid value for '--balance'"),
     ],
 )

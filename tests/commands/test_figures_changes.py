@@ -10,7 +10,7 @@ import pytest
 from statestore.catalog import Catalog
 from statestore.commands.history import History
 from statestore.model.changes import live_without
-from statestore.model.host_placement import place_operator
+from statestore.model.host_placement import place_operators
 from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry, Manifest
 from statestore.model.operators import Operators
@@ -80,8 +80,7 @@ def test_hosts_hold_files_of_changes_too(state: Layered) -> None:
     at_b = tuple(replace(handle, host="b") for handle in first.entry.handles)
     layer = replace(first, entry=replace(first.entry, handles=at_b))
     held = with_entry(manifest, replace(entry, layers=(layer, *rest)))
-    (plan,) = plan_restore(held, 2).operators
-    placed = place_operator(held, plan, {"a": 2, "b": 2})
+    (placed,) = place_operators(held, plan_restore(held, 2).operators, {"a": 2, "b": 2})
     assert [one.host for one in placed.subtasks] == ["b", "b"]
     assert placed.local_bytes == pytest.approx(layer.entry.size_bytes, abs=4)
 

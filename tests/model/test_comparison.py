@@ -65,7 +65,7 @@ def test_other_key_groups_are_not_compared() -> None:
 def test_moved_between_hosts_is_what_has_no_copy_there() -> None:
     handles = tuple(replace(one, host="a" if i < 4 else "b") for i, one in enumerate(EVEN))
     found = manifest(keyed(handles), parallelism=2)
-    (plan,) = plan_restore(found, 2).operators
+    plan = plan_restore(found, 2)
     assert moved_between_hosts(found, plan, {"a": 1, "b": 1}) == 0
     assert moved_between_hosts(found, plan, {"a": 1, "c": 1}) == 400
     assert moved_between_hosts(found, plan, {"c": 2}) == 800

@@ -24,7 +24,6 @@ from statestore.model.parallelism import (
     Decision,
     Options,
     decide,
-    decide_parallelism,
 )
 from statestore.model.skew import Slice, cutter_of, groups_by_number
 from tests.vectors import cases
@@ -321,38 +320,12 @@ def test_all_key_groups_that_there_can_be_are_decided(least: int, most: int) -> 
     assert least <= got.parallelism <= most
 
 
-# --- bytes alone ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("total", "parallelism"), [(0, 2), (100, 2), (201, 3), (300, 3), (301, 4), (10**18, 9)]
-)
-def test_the_bytes_of_all_inputs_make_a_parallelism(total: int, parallelism: int) -> None:
-    bounds = {"bytes_per_task": 100, "min_parallelism": 2, "max_parallelism": 9}
-    assert decide_parallelism([total], **bounds) == parallelism
-    assert decide_parallelism([total // 2], (), [total - total // 2], **bounds) == parallelism
-
-
-def test_without_options_it_is_16_mebibytes_a_task_and_128_tasks() -> None:
-    assert decide_parallelism([16 << 20, 1]) == 2
-    assert decide_parallelism([1 << 50]) == 128
-
-
 # --- bad input ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("call", "names"),
     [
-        (lambda: decide_parallelism([1], [2, -3]), "input 1, part 1 .* not -3"),
-        (lambda: decide_parallelism([1.5]), "input 0, part 0"),  # type: ignore[list-item]
-        (lambda: decide_parallelism([], bytes_per_task=0), "bytes_per_task"),
-        (lambda: decide_parallelism([], min_parallelism=0), "min_parallelism .* not 0"),
-        (lambda: decide_parallelism([], max_parallelism=32_769), "max_parallelism .* not 32769"),
-        (
-            lambda: decide_parallelism([], min_parallelism=3, max_parallelism=2),
-            "min_parallelism 3 is above max_parallelism 2",
-        ),
         (lambda: _for_key_groups([1, -2], 1, 1, 1), "key group 1 .* not -2"),
         (lambda: _for_key_groups([True], 1, 1, 1), "key group 0"),
         (lambda: _for_key_groups([1], -1, 1, 1), "bytes_per_task"),

@@ -19,7 +19,9 @@ __all__ = ["decide_parallelism"]
     cls=Verb,
     prints=(
         "The parallelism that Flink's adaptive batch scheduler would give a batch job that reads "
-        "these inputs, and the bytes and files of each. Inputs are Parquet files, folders of them, "
+        "these inputs, the bytes and files of each, and what the largest task reads. Whole files "
+        "are dealt, the i-th share of each input to one task, so there are no more tasks than an "
+        "input has files. Inputs are Parquet files, folders of them, "
         "or Delta tables, of which the newest version counts. Needs no store."
     ),
     examples=(

@@ -64,7 +64,8 @@ class _Rate(click.ParamType[Any]):
         "The key groups cut for the old and the new parallelism, and for every operator and "
         "subtask its key groups, rows, bytes, files, requests and elements of operator state. "
         "With auto: how the parallelism was chosen. With a local cache: how many bytes are on "
-        "this host, and with --hosts where each subtask should run. "
+        "this host, and with --hosts where each subtask should run: those of one number share a "
+        "slot, as in Flink, by the slot groups of the job graph. "
         "With --max-parallelism: how many rows are read for each that is kept. With --balance: "
         "the subtasks with Flink's even ranges beside those with balanced ones. "
         "With a job graph: which operators find state, which start empty, what "
@@ -133,8 +134,8 @@ def plan_restore(
     }
     if hosts and (given["max_parallelism"] is not None or given["balance"] is not None):
         raise click.UsageError(
-            "--hosts places Flink's even ranges of the stored key groups; leave out "
-            "--max-parallelism and --balance"
+            "--hosts places the stored key groups, as the checkpoint or Flink ranges them; leave "
+            "out --max-parallelism and --balance"
         )
     if compared is not None:
         return _compare(invocation.store(), target, compared, rate, prices, hosts, placement)
