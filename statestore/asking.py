@@ -36,18 +36,26 @@ class StoreAsking(StoreCare):
     """What :class:`~statestore.store.StateStore` answers; see there."""
 
     def query(
-        self, sql: str, checkpoint: int | str = "latest", *, now_ms: int | None = None
+        self,
+        sql: str,
+        checkpoint: int | str = "latest",
+        *,
+        now_ms: int | None = None,
+        verify: bool = False,
     ) -> pa.RecordBatchReader:
         """Return the answer to an SQL statement over the states of a checkpoint, without Spark.
 
         Every state is a view: the operator's uid is its schema, and where no other state has the
         name, that alone will do; :meth:`views` lists them. DuckDB answers, reads no columns, key
         groups and row groups that it has no use for, and nothing but the views: one SELECT, without
-        files, URLs or extensions. ``now_ms`` is that of :meth:`restore`. Raises
-        MissingDependencyError without DuckDB, InvalidArgumentError, and, also while the answer is
-        read, MissingFileError, DamagedFileError, CorruptionError or StorageError.
+        files, URLs or extensions. ``now_ms`` and ``verify`` are those of :meth:`restore`. An answer
+        is read as it is taken, and need not be read to its end. Raises MissingDependencyError
+        without DuckDB, InvalidArgumentError, and, also while the answer is read, MissingFileError,
+        DamagedFileError or StorageError.
         """
-        return query_command.query(self._catalog(), sql, checkpoint=checkpoint, now_ms=now_ms)
+        return query_command.query(
+            self._catalog(), sql, checkpoint=checkpoint, now_ms=now_ms, verify=verify
+        )
 
     def views(self, checkpoint: int | str = "latest") -> tuple[View, ...]:
         """Return what a query of a checkpoint can name, with columns and entry of each state."""

@@ -15,11 +15,17 @@ __all__ = ["query", "views"]
 
 
 def query(
-    catalog: Catalog, sql: str, *, checkpoint: int | str, now_ms: int | None = None
+    catalog: Catalog,
+    sql: str,
+    *,
+    checkpoint: int | str,
+    now_ms: int | None = None,
+    verify: bool = False,
 ) -> pa.RecordBatchReader:
     """Return the answer to a statement over a checkpoint's states; see ``StateStore.query``."""
     now_ms = clock_ms(now_ms)
-    return run_query(catalog.storage, catalog.load(checkpoint), sql, now_ms=now_ms)
+    manifest = catalog.load(checkpoint)
+    return run_query(catalog.storage, manifest, sql, now_ms=now_ms, verify=verify)
 
 
 def views(catalog: Catalog, *, checkpoint: int | str) -> tuple[View, ...]:

@@ -1,8 +1,12 @@
-"""The files of one state as an Arrow dataset: whoever scans it says which columns and rows.
+"""The rows of one state as an Arrow dataset: whoever scans it says which columns and rows.
 
-Only what the manifest names is in it, whatever else lies in the folder; nothing is listed. A file
-is opened when rows of it are wanted, and then its length is held against the manifest, as is the
-checksum of every page that is read. Of an object only the ranges that are needed are fetched.
+Only what the manifest names is in it, whatever else lies in the folder; nothing is listed. Files
+are opened and checked as for a restore, one after another, when rows of them are wanted: only
+columns that are wanted are read, and of files and row groups only those that can have wanted rows,
+by their key groups and by what their footers say of least and greatest values.
+
+The rows are read by who takes them, in no thread of Arrow's own: such a thread reads ahead whether
+or not anybody goes on, and when the program ends before it, Arrow waits for it for ever.
 
 A state with changes, or one that hides expired rows, is read as a restore reads it, anew for every
 scan, a run of key groups at a time: nothing of it is kept. All columns are read, of those key
@@ -11,8 +15,9 @@ groups that the scan can want.
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from typing import Any
 
@@ -20,265 +25,223 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 
-from statestore.errors import CorruptionError, MissingFileError, StateStoreError
-from statestore.model.handles import Handle
+from statestore.errors import StateStoreError
+from statestore.model.handles import Handle, KeyedStateHandle
 from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
 from statestore.model.manifest import Entry, KeyedEntry
 from statestore.model.paths import KEY_GROUP
 from statestore.model.reads import reads_of
 from statestore.model.state import Layout
 from statestore.storage import Storage
+from statestore.table.duck import unsliced
 from statestore.table.expiry import hides
-from statestore.table.fetching import check_length
+from statestore.table.fetching import Begun
 from statestore.table.merge import read_reads
+from statestore.table.reading import DataFile, open_data
+from statestore.table.scan import placed
 
-__all__ = ["StateFiles", "dataset_of"]
+__all__ = ["StateRows", "dataset_of"]
 
 _PIECES = 256
 """Into so many parts the key groups of a state with changes are cut, to read those alone that a
 condition admits."""
 
+_FORMAT = ds.ParquetFileFormat()
+_NOWHERE = pafs.LocalFileSystem()
 
-class StateFiles(pafs.FSSpecHandler):  # type: ignore[misc]
-    """The data files of some states as Arrow opens them; ``problem`` is what went wrong first.
+
+@dataclass
+class StateRows:
+    """Where the rows of states come from; ``problem`` is what went wrong first.
 
     Whoever scans through several libraries gets that error back from here as it was raised.
     """
 
-    def __init__(self, storage: Storage) -> None:
-        """Know no files yet; a state's are added by :func:`dataset_of`."""
-        super().__init__(None)
-        self.problem: StateStoreError | None = None
-        self.url = storage.url
-        self.storage = storage
-        self._handles: dict[str, Handle] = {}
-
-    def add(self, name: str, handle: Handle) -> None:
-        """Let a file be opened, by its name in the store."""
-        self._handles[name] = handle
-
-    def get_type_name(self) -> str:
-        """Return what Arrow shows for the file system."""
-        return "statestore"
-
-    def open_input_file(self, path: str) -> pa.NativeFile:
-        """Return an open file; of one that is not as the manifest says, note it and return nothing.
-
-        An error raised from here can leave Arrow's threads waiting for one another; over a file
-        without bytes they fail by themselves.
-        """
-        where = f"{self.url}/{path}"
-        try:
-            return self._open(path, where, self._handles[path])
-        except FileNotFoundError:
-            self.note(
-                MissingFileError(
-                    f"{where} is missing, and the manifest names it; restore an older checkpoint, "
-                    "or bring the file back from a copy"
-                )
-            )
-        except StateStoreError as error:
-            self.note(error)
-        return pa.BufferReader(b"")
-
-    def note(self, error: StateStoreError) -> None:
-        """Keep the first error."""
-        self.problem = self.problem or error
-
-    def _open(self, path: str, where: str, handle: Handle) -> pa.NativeFile:
-        native = self.storage.native_path(path)
-        if native is not None:
-            file = pa.OSFile(native)
-            check_length(where, file.size(), handle)
-            return file
-        check_length(where, self.storage.size(path), handle)
-        return pa.PythonFile(_Ranges(self, self.storage, path, handle.size_bytes), mode="r")
+    storage: Storage
+    now_ms: int | None = None
+    verify: bool = False
+    problem: StateStoreError | None = None
 
 
-def dataset_of(
-    files: StateFiles, entry: Entry, columns: pa.Schema, now_ms: int | None = None
-) -> ds.Dataset:
+def dataset_of(rows: StateRows, entry: Entry, columns: pa.Schema) -> ds.Dataset:
     """Return a state's rows as a dataset with these columns; no file is opened yet."""
-    options = ds.ParquetFragmentScanOptions(pre_buffer=True, page_checksum_verification=True)
-    parquet = ds.ParquetFileFormat(default_fragment_scan_options=options)
-    system = pafs.PyFileSystem(files)
-    if isinstance(entry, KeyedEntry) and (entry.layers or hides(entry.state, now_ms)):
-        merged = _Merged([], columns, parquet, system)
-        merged.opened, merged.entry, merged.now_ms = files, entry, now_ms
-        return merged
-    placed = isinstance(entry, KeyedEntry) and entry.state.layout is Layout.PARTITIONED
-    fragments = []
-    for handle in entry.handles:
-        name = f"{entry.table.path}/{handle.path}"
-        files.add(name, handle)
-        group = _key_group(handle) if placed else None
-        fragments.append(parquet.make_fragment(name, system, group, file_size=handle.size_bytes))
-    dataset = _Dataset(fragments, columns, parquet, system)
-    dataset.opened, dataset.subject = files, str(entry.state)
+    dataset = _Dataset([], columns, _FORMAT, _NOWHERE)
+    dataset.rows, dataset.entry = rows, entry
     return dataset
 
 
 class _Dataset(ds.FileSystemDataset):  # type: ignore[misc]
-    """A dataset whose scans never wait with Python's lock held.
+    """A dataset that is scanned here, and not by Arrow."""
 
-    Arrow's own ``Scanner.to_reader`` does, for threads of Arrow's that want it to open our files.
-    """
+    rows: StateRows
+    entry: Entry
 
-    opened: StateFiles
-    subject: str
-
-    def scanner(self, **options: Any) -> Any:
+    def scanner(self, **options: Any) -> _Scan:
         """Return a scan of some columns and rows."""
-        return _Scan(super().scanner(**options), self.opened, self.subject)
+        names = options.get("columns")
+        wanted = self.schema.names if names is None else list(names)
+        return _Scan(self.rows, self.entry, self.schema, wanted, options.get("filter"))
 
 
-class _Merged(ds.FileSystemDataset):  # type: ignore[misc]
-    """A state with changes, or of which rows expire: it has the rows that a restore would have."""
+@dataclass(frozen=True)
+class _Scan:
+    """What DuckDB asks of a scanner: its columns, and a stream of its rows."""
 
-    opened: StateFiles
-    entry: KeyedEntry
-    now_ms: int | None
+    rows: StateRows
+    entry: Entry
+    schema: pa.Schema
+    names: list[str]
+    wanted: ds.Expression | None
 
-    def scanner(self, **options: Any) -> Any:
-        """Return a scan of some columns and rows."""
-        return _MergedScan(self, options.get("columns"), options.get("filter"))
-
-
-class _MergedScan:
-    """What DuckDB asks of a scanner, for rows that are merged while they are read."""
-
-    def __init__(self, dataset: _Merged, columns: Any, wanted: ds.Expression | None) -> None:
-        self._dataset, self._wanted = dataset, wanted
-        names = dataset.schema.names if columns is None else list(columns)
-        self.projected_schema = pa.schema([dataset.schema.field(name) for name in names])
+    @property
+    def projected_schema(self) -> pa.Schema:
+        """The columns that are asked for."""
+        return pa.schema([self.schema.field(name) for name in self.names])
 
     def to_reader(self) -> pa.RecordBatchReader:
+        """Return the rows, read as they are taken."""
         return pa.RecordBatchReader.from_batches(self.projected_schema, self._batches())
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        files, entry = self._dataset.opened, self._dataset.entry
+        entry, now_ms = self.entry, self.rows.now_ms
+        merged = isinstance(entry, KeyedEntry) and (entry.layers or hides(entry.state, now_ms))
         try:
-            for groups in self._key_groups():
-                reads, now_ms = reads_of(entry, groups), self._dataset.now_ms
-                for batch in read_reads(files.storage, entry, reads, now_ms=now_ms):
-                    rows = pa.Table.from_batches([batch])
-                    if self._wanted is not None:
-                        rows = rows.filter(self._wanted)
-                    yield from rows.select(self.projected_schema.names).to_batches()
+            for batch in self._merged(entry) if merged else self._stored():
+                yield from unsliced(self._wanted_of(batch))
         except StateStoreError as error:
-            files.note(error)
+            self.rows.problem = self.rows.problem or error
             raise
 
-    def _key_groups(self) -> Iterator[KeyGroupRange]:
-        """Yield the key groups that can have wanted rows, those that touch together.
+    def _wanted_of(self, batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        if self.wanted is None:
+            return [batch.select(self.names)]
+        rows = pa.Table.from_batches([batch]).filter(self.wanted)
+        batches: list[pa.RecordBatch] = rows.select(self.names).to_batches()
+        return batches
 
-        Arrow says which, of pretended files with these key groups.
-        """
-        dataset, groups = self._dataset, self._dataset.entry.state.max_parallelism
-        pieces = KeyGroupAssignment(max_parallelism=groups, parallelism=min(groups, _PIECES))
-        if self._wanted is None:
-            yield KeyGroupRange(0, groups - 1)
-            return
-        pretended = ds.FileSystemDataset(
-            [
-                dataset.format.make_fragment(str(number), dataset.filesystem, _within(piece))
-                for number, piece in enumerate(pieces.ranges())
-            ],
-            dataset.schema,
-            dataset.format,
-            dataset.filesystem,
+    # --- rows as they are stored ------------------------------------------------------------------
+
+    def _stored(self) -> Iterator[pa.RecordBatch]:
+        entry, verify = self.entry, self.rows.verify
+        folder, columns = entry.table.path, self._columns
+        stored = pa.schema([field for field in columns if not self._is_placed(field.name)])
+        whole = self.wanted is None and len(columns) == len(self.schema)
+        files = self._files()
+        with Begun(self.rows.storage, folder, [(one, whole) for one in files], verify) as begun:
+            for handle in files:
+                with open_data(
+                    self.rows.storage,
+                    folder,
+                    handle,
+                    verify=verify,
+                    whole=whole,
+                    begun=begun.next(),
+                ) as file:
+                    for batch in file.batches(self._row_groups(file, handle), stored):
+                        yield self._with_group(batch, handle)
+
+    @cached_property
+    def _columns(self) -> pa.Schema:
+        """The columns that are read: those asked for, and those that decide on rows."""
+        read = [field for field in self.schema if field.name in self.names or self._decides(field)]
+        return pa.schema(read)
+
+    def _decides(self, field: pa.Field) -> bool:
+        """Return whether the condition is about a column: it cannot do without it."""
+        if self.wanted is None:
+            return False
+        others = pa.schema([other for other in self.schema if other.name != field.name])
+        try:
+            others.empty_table().filter(self.wanted)
+        except pa.ArrowInvalid:
+            return True
+        return False
+
+    def _is_placed(self, name: str) -> bool:
+        """Return whether a column is in no file: the key group, where its folder says it."""
+        entry = self.entry
+        return (
+            name == KEY_GROUP
+            and isinstance(entry, KeyedEntry)
+            and entry.state.layout is Layout.PARTITIONED
         )
-        found = pretended.get_fragments(filter=self._wanted)
-        for numbers in _runs(sorted(int(fragment.path) for fragment in found)):
+
+    def _with_group(self, batch: pa.RecordBatch, handle: Handle) -> pa.RecordBatch:
+        if not any(map(self._is_placed, self._columns.names)):
+            return batch
+        assert isinstance(handle, KeyedStateHandle)
+        first = [KEY_GROUP, *batch.schema.names]
+        schema = pa.schema([self.schema.field(name) for name in first])
+        return placed(batch, handle.key_groups.first, schema)
+
+    def _files(self) -> list[Handle]:
+        """Return the files that can have wanted rows."""
+        handles: list[Handle] = [*self.entry.handles]
+        numbers = self._admitted([_groups_of(handle) for handle in handles])
+        return [handles[number] for number in numbers]
+
+    def _row_groups(self, file: DataFile, handle: Handle) -> Iterable[int]:
+        """Return the row groups that can have wanted rows; Arrow says which, of the footer."""
+        if self.wanted is None:
+            return range(handle.row_groups)
+        footer = pa.BufferOutputStream()
+        file.parquet.metadata.write_metadata_file(footer)
+        fragment = _FORMAT.make_fragment(
+            pa.BufferReader(footer.getvalue()), partition_expression=_groups_of(handle)
+        )
+        found = fragment.subset(self.wanted, schema=self.schema)
+        return sorted(row_group.id for row_group in found.row_groups)
+
+    # --- rows that are merged while they are read -------------------------------------------------
+
+    def _merged(self, entry: KeyedEntry) -> Iterator[pa.RecordBatch]:
+        for groups in self._key_groups(entry.state.max_parallelism):
+            yield from read_reads(
+                self.rows.storage,
+                entry,
+                reads_of(entry, groups),
+                verify=self.rows.verify,
+                now_ms=self.rows.now_ms,
+            )
+
+    def _key_groups(self, groups: int) -> Iterator[KeyGroupRange]:
+        """Yield the key groups that can have wanted rows, those that touch together."""
+        pieces = KeyGroupAssignment(max_parallelism=groups, parallelism=min(groups, _PIECES))
+        for numbers in _runs(self._admitted([_within(piece) for piece in pieces.ranges()])):
             first, last = pieces.range_of(numbers[0]), pieces.range_of(numbers[-1])
             yield KeyGroupRange(first.first, last.last)
+
+    def _admitted(self, parts: list[ds.Expression]) -> list[int]:
+        """Return which parts can have wanted rows, ascending; each says what is true of all of its
+        rows. Arrow finds out, of pretended files.
+        """
+        if self.wanted is None:
+            return [*range(len(parts))]
+        pretended = ds.FileSystemDataset(
+            [
+                _FORMAT.make_fragment(str(number), _NOWHERE, part)
+                for number, part in enumerate(parts)
+            ],
+            self.schema,
+            _FORMAT,
+            _NOWHERE,
+        )
+        return sorted(int(one.path) for one in pretended.get_fragments(filter=self.wanted))
+
+
+def _groups_of(handle: Handle) -> ds.Expression:
+    """Return what the key groups of a file say of its rows."""
+    return _within(handle.key_groups) if isinstance(handle, KeyedStateHandle) else ds.scalar(True)
+
+
+def _within(groups: KeyGroupRange) -> ds.Expression:
+    first, last = (pa.scalar(group, pa.int32()) for group in (groups.first, groups.last))
+    if first == last:
+        return ds.field(KEY_GROUP) == first
+    return (ds.field(KEY_GROUP) >= first) & (ds.field(KEY_GROUP) <= last)
 
 
 def _runs(numbers: list[int]) -> Iterator[list[int]]:
     """Yield numbers, which ascend, in runs without a gap."""
     for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0]):
         yield [number for _, number in run]
-
-
-class _Scan:
-    """What DuckDB asks of a scanner: its columns, and a stream of its rows."""
-
-    def __init__(self, scanner: ds.Scanner, files: StateFiles, subject: str) -> None:
-        self._scanner, self._files, self._subject = scanner, files, subject
-        self.projected_schema = scanner.projected_schema
-
-    def to_reader(self) -> pa.RecordBatchReader:
-        return pa.RecordBatchReader.from_batches(self.projected_schema, self._batches())
-
-    def _batches(self) -> Iterator[pa.RecordBatch]:
-        try:
-            yield from self._scanner.to_batches()
-        except (pa.ArrowException, OSError) as error:
-            self._files.note(
-                CorruptionError(
-                    f"a data file of {self._subject} cannot be read: {error}; verify says which one"
-                )
-            )
-            raise
-
-
-def _within(groups: KeyGroupRange) -> ds.Expression:
-    first, last = (pa.scalar(group, pa.int32()) for group in (groups.first, groups.last))
-    return (ds.field(KEY_GROUP) >= first) & (ds.field(KEY_GROUP) <= last)
-
-
-def _key_group(handle: Any) -> ds.Expression:
-    return ds.field(KEY_GROUP) == pa.scalar(handle.key_groups.first, pa.int32())
-
-
-class _Ranges(io.RawIOBase):
-    """An object, read by the ranges that are asked for; its length is known.
-
-    Its end, which is read first, is kept: of a small file that is all of it.
-    """
-
-    def __init__(self, files: StateFiles, storage: Storage, name: str, size: int) -> None:
-        super().__init__()
-        self._files, self._storage, self._name, self._size = files, storage, name, size
-        self._at = 0
-        self._end = (size, b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        self._at = base + offset
-        return self._at
-
-    def read(self, size: int | None = -1) -> bytes:
-        wanted = self._size if size is None or size < 0 else self._at + size
-        start, stop = self._at, min(wanted, self._size)
-        if stop <= start:
-            return b""
-        kept_from, kept = self._end
-        if start >= kept_from:
-            data = kept[start - kept_from : stop - kept_from]
-        elif kept and stop > kept_from:
-            data = self._fetch(start, kept_from) + kept[: stop - kept_from]
-        else:
-            data = self._fetch(start, stop)
-            if stop == self._size:
-                self._end = (start, data)
-        self._at += len(data)
-        return data
-
-    def _fetch(self, start: int, stop: int) -> bytes:
-        try:
-            return self._storage.read_range(self._name, start, stop)
-        except FileNotFoundError:
-            self._files.note(MissingFileError(f"{self._files.url}/{self._name} is missing"))
-        except StateStoreError as error:
-            self._files.note(error)
-        return b""

@@ -7,7 +7,8 @@ once, of another its footer and what is asked for after: every byte once (I8).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -20,7 +21,7 @@ from statestore.storage import CachedStorage, Storage
 from statestore.table.footers import END_BYTES, MAGIC, footer_bytes
 from statestore.table.ranges import PIECE_BYTES, Fetch, Piece, RangedFile, streams_of
 
-__all__ = ["Source", "begin", "check_length", "source_of"]
+__all__ = ["Begun", "Source", "check_length", "source_of"]
 
 Source: TypeAlias = RangedFile | Any  # or pa.BufferReader, which has no types
 
@@ -44,7 +45,36 @@ def check_length(where: str, found: int, handle: Handle) -> None:
         )
 
 
-def begin(storage: Storage, name: str, handle: Handle, *, whole: bool) -> RangedFile | None:
+class Begun:
+    """The files that come next, asked for while the rows of one are read."""
+
+    def __init__(
+        self, storage: Storage, folder: str, files: Sequence[tuple[Handle, bool]], verify: bool
+    ) -> None:
+        """Take the files in the order in which they are read, and of each whether all of it is."""
+        self._storage, self._folder = storage, folder
+        self._waiting = deque(() if verify or storage.streams == 1 else files)
+        self._begun: deque[RangedFile | None] = deque()
+
+    def next(self) -> RangedFile | None:
+        """Return the next file, if it was begun, and begin those after it."""
+        while self._waiting and len(self._begun) <= self._storage.streams:
+            handle, whole = self._waiting.popleft()
+            name = f"{self._folder}/{handle.path}"
+            self._begun.append(_begin(self._storage, name, handle, whole=whole))
+        return self._begun.popleft() if self._begun else None
+
+    def __enter__(self) -> Begun:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ask for nothing any more."""
+        for file in self._begun:
+            if file is not None:
+                file.close()
+
+
+def _begin(storage: Storage, name: str, handle: Handle, *, whole: bool) -> RangedFile | None:
     """Ask an object store for a file that will be read soon; None where that is of no use.
 
     Its end is asked for, with ``whole`` all of it, as far as there is room to hold it.
@@ -69,7 +99,7 @@ def source_of(
     """Open what Arrow reads a file from; its length is the handle's, with ``verify`` its SHA-256.
 
     ``whole`` says that all of it will be read, ``copy`` that a local cache keeps it; ``begun`` is
-    what :func:`begin` returned. Raises DamagedFileError, or what the storage raises.
+    what :class:`Begun` gave. Raises DamagedFileError, or what the storage raises.
     """
     where = f"{storage.url}/{name}"
     kept = _local_copy(storage, name, handle, copy) if isinstance(storage, CachedStorage) else None

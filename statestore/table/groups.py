@@ -129,7 +129,9 @@ def _opened(file: BinaryIO, where: str, handle: Handle) -> DataFile | None:
             return None
         metadata = read_footer(file, where, handle)
         source = pa.PythonFile(file, mode="r")
-        parquet = pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True)
+        parquet = pq.ParquetFile(
+            source, metadata=metadata, pre_buffer=False, page_checksum_verification=True
+        )
     except _DAMAGED as error:
         _refuse_unread(error)
         return None

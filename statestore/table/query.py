@@ -12,21 +12,21 @@ to disk; what does not fit into memory fails.
 
 from __future__ import annotations
 
+import atexit
 import importlib
-from collections.abc import Iterator
+import weakref
+from collections.abc import Generator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from statestore.errors import (
-    InvalidArgumentError,
-    MissingDependencyError,
-    StateStoreError,
-)
+from statestore.errors import InvalidArgumentError, StateStoreError
 from statestore.model.manifest import Entry, KeyedEntry, Manifest
 from statestore.model.schema import names_with_nul
 from statestore.storage import Storage
+from statestore.table.duck import SETTINGS, duckdb, said
 from statestore.table.elements import stored_schema
 from statestore.table.scan import restored_schema
 
@@ -35,17 +35,18 @@ __all__ = ["View", "run_query", "views_of"]
 _MAIN = "main"
 # Schemas that DuckDB has, but for the one in which short names live.
 _TAKEN = ("information_schema", "pg_catalog", "temp", "system")
-_SETTINGS = (
-    "SET TimeZone = 'UTC'",
-    "SET temp_directory = ''",
-    "SET enable_progress_bar = false",
-    "SET python_enable_replacements = false",
-    "SET autoinstall_known_extensions = false",
-    "SET autoload_known_extensions = false",
-    "SET enable_external_access = false",
-    "SET lock_configuration = true",
-)
+# What does not fit into memory fails.
+_SETTINGS = ("SET temp_directory = ''", *SETTINGS)
 _MOST_NAMED = 10
+
+# Threads of DuckDB's read rows through Python: they have to end before Python does.
+_OPEN: weakref.WeakSet[Generator[Any]] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for batches in [*_OPEN]:
+        batches.close()
 
 
 @dataclass(frozen=True)
@@ -95,20 +96,29 @@ def views_of(manifest: Manifest) -> tuple[View, ...]:
 
 
 def run_query(
-    storage: Storage, manifest: Manifest, sql: str, *, now_ms: int | None = None
+    storage: Storage,
+    manifest: Manifest,
+    sql: str,
+    *,
+    now_ms: int | None = None,
+    verify: bool = False,
 ) -> pa.RecordBatchReader:
     """Return the answer to one statement over the views of a checkpoint, as a stream.
 
     With a clock, ``now_ms``, a view has no rows that have expired by then and that its state hides.
-    Raises MissingDependencyError when DuckDB is not installed, InvalidArgumentError for a statement
-    that is none, does more than ask, or that DuckDB cannot answer, and, also while the answer is
-    read, MissingFileError, DamagedFileError or StorageError naming the file.
+    With ``verify`` the SHA-256 of each file that is read is checked before its first row. A stream
+    that is not read to its end is closed with what it holds, at the end of the program too. Raises
+    MissingDependencyError when DuckDB is not installed, InvalidArgumentError for a statement that
+    is none, does more than ask, or that DuckDB cannot answer, and, also while the answer is read,
+    MissingFileError, DamagedFileError or StorageError naming the file.
     """
-    duckdb = _duckdb()
+    library = duckdb()
     # Arrow's datasets load pandas, which nothing else here needs.
     dataset = importlib.import_module("statestore.table.dataset")
-    asked = _Asked(duckdb, dataset, storage, views_of(manifest), now_ms)
+    rows = dataset.StateRows(storage, now_ms, verify)
+    asked = _Asked(library, dataset.dataset_of, rows, views_of(manifest))
     batches = asked.batches(sql)
+    _OPEN.add(batches)
     schema = next(batches)
     return pa.RecordBatchReader.from_batches(schema, batches)
 
@@ -116,41 +126,29 @@ def run_query(
 class _Asked:
     """One DuckDB, in memory, for one statement."""
 
-    def __init__(
-        self,
-        duckdb: Any,
-        dataset: Any,
-        storage: Storage,
-        views: tuple[View, ...],
-        now_ms: int | None,
-    ) -> None:
-        self._duckdb, self._dataset = duckdb, dataset
+    def __init__(self, library: Any, dataset_of: Any, rows: Any, views: tuple[View, ...]) -> None:
+        self._duckdb, self._dataset_of, self._rows = library, dataset_of, rows
         # DuckDB would take some columns of the others for other ones.
         self._views = tuple(v for v in views if not names_with_nul(v.entry.state.schema))
         self._cut = tuple(v for v in views if v not in self._views)
-        self._now_ms = now_ms
-        self._files = dataset.StateFiles(storage)
 
-    def batches(self, sql: str) -> Iterator[Any]:
+    def batches(self, sql: str) -> Generator[Any]:
         """Yield the schema of the answer, then its batches."""
-        connection = self._duckdb.connect(":memory:")
         try:
-            self._make_views(connection)
-            statement = self._one_question(connection, sql)
-            # Where its schema is asked for, a relation has run, up to its first rows.
-            reader = pa.RecordBatchReader.from_stream(connection.sql(statement))
-            yield reader.schema
-            yield from reader
+            with closing(self._duckdb.connect(":memory:")) as connection:
+                self._make_views(connection)
+                relation = connection.sql(self._one_question(connection, sql))
+                # Where its schema is asked for, a relation has run, up to its first rows.
+                with pa.RecordBatchReader.from_stream(relation) as reader:
+                    yield reader.schema
+                    yield from reader
         except (self._duckdb.Error, pa.ArrowException, OSError) as error:
             raise self._named(error) from error
-        finally:
-            connection.close()
 
     def _make_views(self, connection: Any) -> None:
         for number, view in enumerate(self._views):
             scanned = f"files of state {number}"
-            rows = self._dataset.dataset_of(self._files, view.entry, view.columns, self._now_ms)
-            connection.register(scanned, rows)
+            connection.register(scanned, self._dataset_of(self._rows, view.entry, view.columns))
             connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(view.schema)}")
             names = {f"{quoted(view.schema)}.{quoted(view.name)}"}
             if view.is_short:
@@ -179,14 +177,11 @@ class _Asked:
 
     def _named(self, error: Exception) -> StateStoreError:
         """Return what an error of DuckDB, or of Arrow below it, means to whoever asked."""
-        if self._files.problem is not None:
-            problem: StateStoreError = self._files.problem
+        if self._rows.problem is not None:
+            problem: StateStoreError = self._rows.problem
             return problem
-        text = str(error)
-        # Behind this DuckDB quotes the statement.
-        said = text.partition("\nLINE ")[0]
-        first = "; ".join(line.strip() for line in said.splitlines() if line.strip())
-        if isinstance(error, self._duckdb.CatalogException) and "Table with name" in text:
+        first = said(error)
+        if isinstance(error, self._duckdb.CatalogException) and "Table with name" in first:
             first = f"{first.partition('; ')[0]}; there is {self._known()}{self._unasked()}"
         return InvalidArgumentError(f"the query cannot be answered: {first}")
 
@@ -219,12 +214,3 @@ def _free(name: str, taken: set[str]) -> str:
         number += 1
         free = f"{name}_{number}"
     return free
-
-
-def _duckdb() -> Any:
-    try:
-        return importlib.import_module("duckdb")
-    except ModuleNotFoundError as error:
-        raise MissingDependencyError(
-            "a query needs DuckDB, which is not installed: pip install 'statestore[query]'"
-        ) from error

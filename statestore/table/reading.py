@@ -129,7 +129,7 @@ def open_data(
 
     With a local cache its copy there is opened instead, if that still has the SHA-256; with
     ``copy`` one is made. ``whole`` says that all of the file will be read, ``begun`` is what was
-    asked for before (``fetching.begin``). Raises MissingFileError or DamagedFileError, naming the
+    asked for before (``fetching.Begun``). Raises MissingFileError or DamagedFileError, naming the
     file, also
     while it is being read.
     """
@@ -143,6 +143,9 @@ def open_data(
         pq.ParquetFile(
             source,
             metadata=read_footer(source, where, handle),
+            # What comes next is known here, and asked for. Arrow would do so in threads of its own,
+            # and wait for them for ever when the program ends before they do.
+            pre_buffer=False,
             page_checksum_verification=True,
         ) as parquet,
     ):

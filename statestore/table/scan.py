@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -17,8 +16,7 @@ from statestore.model.paths import KEY_GROUP
 from statestore.model.schema import Schema
 from statestore.model.state import Layout
 from statestore.storage import Storage
-from statestore.table.fetching import begin
-from statestore.table.ranges import RangedFile
+from statestore.table.fetching import Begun
 from statestore.table.reading import read_batches
 from statestore.table.types import arrow_schema
 
@@ -44,47 +42,16 @@ def read_slices(
     stored, restored = arrow_schema(entry.state.schema), restored_schema(entry.state.schema)
     ranged = entry.state.layout is Layout.RANGED
     read = partial(read_batches, storage, entry.table.path, verify=verify)
-    files = _Begun(storage, entry, slices, verify)
-    try:
+    files = [(part.handle, part.is_whole) for part in slices]
+    with Begun(storage, entry.table.path, files, verify) as ahead:
         for part in slices:
             with _noting(entry, part):
-                begun = files.next()
+                begun = ahead.next()
                 if ranged:
                     yield from read(part.handle, restored, rows=_rows_of(part), begun=begun)
                     continue
                 for batch in read(part.handle, stored, begun=begun):
                     yield placed(batch, part.key_groups.first, restored)
-    finally:
-        files.close()
-
-
-class _Begun:
-    """The files that come next, asked for while the rows of one are read."""
-
-    def __init__(
-        self,
-        storage: Storage,
-        entry: KeyedEntry,
-        slices: Sequence[KeyedStateSlice],
-        verify: bool,
-    ) -> None:
-        self._storage, self._entry = storage, entry
-        self._waiting = deque(() if verify or storage.streams == 1 else slices)
-        self._begun: deque[RangedFile | None] = deque()
-
-    def next(self) -> RangedFile | None:
-        """Return the next file, if it was begun, and begin those after it."""
-        while self._waiting and len(self._begun) <= self._storage.streams:
-            part = self._waiting.popleft()
-            name = f"{self._entry.table.path}/{part.handle.path}"
-            self._begun.append(begin(self._storage, name, part.handle, whole=part.is_whole))
-        return self._begun.popleft() if self._begun else None
-
-    def close(self) -> None:
-        """Ask for nothing any more."""
-        for file in self._begun:
-            if file is not None:
-                file.close()
 
 
 @contextmanager

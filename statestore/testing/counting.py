@@ -12,9 +12,9 @@ __all__ = ["CountingStorage"]
 
 class CountingStorage(LocalStorage):
     """A local storage; ``opened`` counts, per name, how often a file was opened to be read, and
-    ``bytes_read`` what was read of all of them.
+    ``bytes_read`` what was read of all of them; ``ranges`` has each part that was read.
 
-    With several ``streams`` it is read as an object store is, by ranges: ``ranges`` has each.
+    With several ``streams`` it is read as an object store is, by ranges.
     """
 
     def __init__(self, url: str, streams: int = 1) -> None:
@@ -33,22 +33,26 @@ class CountingStorage(LocalStorage):
     def read_range(self, name: str, start: int, stop: int) -> bytes:
         """Read a part of a file and count it."""
         data = super().read_range(name, start, stop)
+        self.count(name, start, data)
+        return data
+
+    def count(self, name: str, start: int, data: bytes) -> None:
+        """Count what was read of a file."""
         self.ranges.append((name, start, start + len(data)))
         self.bytes_read += len(data)
-        return data
 
     def open_read(self, name: str) -> BinaryIO:
         """Open a file and count it."""
         self.opened[name] += 1
-        self.files.append(cast(BinaryIO, _CountedFile(super().open_read(name), self)))
+        self.files.append(cast(BinaryIO, _CountedFile(super().open_read(name), self, name)))
         return self.files[-1]
 
 
 class _CountedFile:
     """An open file; what has no call of its own goes to the file behind."""
 
-    def __init__(self, file: BinaryIO, storage: CountingStorage) -> None:
-        self._file, self._storage = file, storage
+    def __init__(self, file: BinaryIO, storage: CountingStorage, name: str) -> None:
+        self._file, self._storage, self._name = file, storage, name
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
@@ -60,6 +64,7 @@ class _CountedFile:
         self._file.close()
 
     def read(self, size: int = -1) -> bytes:
+        start = self._file.tell()
         data = self._file.read(size)
-        self._storage.bytes_read += len(data)
+        self._storage.count(self._name, start, data)
         return data

@@ -43,9 +43,19 @@ _MOST_ROWS = 1000
     metavar="ROWS",
     help=f"At most so many rows; 0 for all. [{_MOST_ROWS}]",
 )
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Check the SHA-256 of each file that is read before its first row.",
+)
 @pass_invocation
 def query_states(
-    invocation: Invocation, sql: str | None, checkpoint: str, tables: bool, limit: int
+    invocation: Invocation,
+    sql: str | None,
+    checkpoint: str,
+    tables: bool,
+    limit: int,
+    verify: bool,
 ) -> Answered | ListedViews:
     """Ask the states of a checkpoint in SQL."""
     if (sql is None) is not tables:
@@ -55,7 +65,8 @@ def query_states(
     if sql is None:
         return ListedViews(store=store.url, checkpoint_id=number, views=store.views(checkpoint))
     # A savepoint's name reaches a checkpoint that has expired; a number would not.
-    with store.query(sql, number if checkpoint == "latest" else checkpoint) as answer:
+    asked = number if checkpoint == "latest" else checkpoint
+    with store.query(sql, asked, verify=verify) as answer:
         rows, is_cut = _first(answer, limit)
         return Answered(
             store=store.url,
