@@ -103,10 +103,11 @@ class _Scan:
         return pa.RecordBatchReader.from_batches(self.projected_schema, self._batches())
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
-        entry, now_ms = self.entry, self.rows.now_ms
-        merged = isinstance(entry, KeyedEntry) and (entry.layers or hides(entry.state, now_ms))
+        entry, batches = self.entry, self._stored()
+        if isinstance(entry, KeyedEntry) and (entry.layers or hides(entry.state, self.rows.now_ms)):
+            batches = self._merged(entry)
         try:
-            for batch in self._merged(entry) if merged else self._stored():
+            for batch in batches:
                 yield from unsliced(self._wanted_of(batch))
         except StateStoreError as error:
             self.rows.problem = self.rows.problem or error

@@ -6,15 +6,15 @@ until the files are written, and only pieces of them in memory.
 
 from __future__ import annotations
 
-import importlib
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from statestore.errors import InvalidArgumentError, MissingDependencyError, SchemaMismatchError
+from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.model.handles import KeyedStateHandle
 from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry
@@ -23,6 +23,7 @@ from statestore.model.reads import reads_of
 from statestore.model.schema import names_with_nul
 from statestore.model.state import KeyedState
 from statestore.storage import Storage
+from statestore.table.duck import SETTINGS, duckdb, said, unsliced
 from statestore.table.fitting import fitted_table
 from statestore.table.hashing import key_groups
 from statestore.table.keyed import KeyedTarget, write_runs
@@ -38,17 +39,6 @@ VIEW = "state"
 
 _ANSWER, _GROUPED = "statestore_answer", "statestore_grouped"
 _BATCH_ROWS = 16_384
-# The expression sees the state and nothing else: no file, no variable of the program. Times with a
-# zone are moments: whatever the host's zone, they are read and shown as UTC.
-_SETTINGS = (
-    "SET TimeZone = 'UTC'",
-    "SET enable_progress_bar = false",
-    "SET python_enable_replacements = false",
-    "SET autoinstall_known_extensions = false",
-    "SET autoload_known_extensions = false",
-    "SET enable_external_access = false",
-    "SET lock_configuration = true",
-)
 
 
 def rewrite_by_sql(
@@ -66,37 +56,28 @@ def rewrite_by_sql(
             f"{entry.state} has a column or field {name!r}, which DuckDB would cut at the NUL "
             "character: edit it by keys or rows instead"
         )
-    duckdb = _duckdb()
+    library = duckdb()
     with tempfile.TemporaryDirectory(prefix="statestore-sql-") as folder:
-        connection = duckdb.connect(str(Path(folder, "state.duckdb")))
         try:
-            _refuse_other_statements(duckdb, connection, sql)
-            _load(connection, storage, entry)
-            _answer(duckdb, connection, sql)
-            runs = runs_of(_in_order(connection, entry.state))
-            if target is not None:
-                handles = write_runs(runs, target)
-                return handles, sum(handle.rows for handle in handles)
-            return (), sum(rows.num_rows for rows in checked(runs, entry.state))
-        finally:
-            connection.close()
+            with closing(library.connect(str(Path(folder, "state.duckdb")))) as connection:
+                _refuse_other_statements(library, connection, sql)
+                _load(connection, storage, entry)
+                connection.execute(f"CREATE TABLE {_ANSWER} AS {sql.rstrip().rstrip(';')}")
+                runs = runs_of(_in_order(connection, entry.state))
+                if target is not None:
+                    handles = write_runs(runs, target)
+                    return handles, sum(handle.rows for handle in handles)
+                return (), sum(rows.num_rows for rows in checked(runs, entry.state))
+        except (library.Error, pa.ArrowException) as error:
+            raise InvalidArgumentError(
+                f"{sql!r} cannot be run over {entry.state}: {said(error)}; the state is the table "
+                f"{VIEW}, with its stored columns"
+            ) from error
 
 
-def _duckdb() -> Any:
-    try:
-        return importlib.import_module("duckdb")
-    except ImportError as error:
-        raise MissingDependencyError(
-            "an SQL expression is run by DuckDB, which is not installed: pip install duckdb"
-        ) from error
-
-
-def _refuse_other_statements(duckdb: Any, connection: Any, sql: str) -> None:
-    try:
-        statements = connection.extract_statements(sql)
-    except duckdb.Error as error:
-        raise _unrunnable(sql, error) from error
-    if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+def _refuse_other_statements(library: Any, connection: Any, sql: str) -> None:
+    statements = connection.extract_statements(sql)
+    if len(statements) != 1 or statements[0].type != library.StatementType.SELECT:
         raise InvalidArgumentError(
             f"{sql!r} is not one SELECT: give an expression whose answer is the state's new "
             f"content, such as SELECT * FROM {VIEW} WHERE …"
@@ -111,7 +92,7 @@ def _load(connection: Any, storage: Storage, entry: KeyedEntry) -> None:
         batch.select(schema.names) for batch in read_reads(storage, entry, reads, verify=True)
     )
     _insert_all(connection, VIEW, schema, batches)
-    for setting in _SETTINGS:
+    for setting in SETTINGS:
         connection.execute(setting)
 
 
@@ -121,23 +102,10 @@ def _insert_all(
     connection.register("statestore_rows", schema.empty_table())
     connection.execute(f"CREATE TABLE {table} AS SELECT * FROM statestore_rows")
     connection.unregister("statestore_rows")
-    for batch in batches:
+    for batch in unsliced(batches):
         connection.register("statestore_rows", pa.Table.from_batches([batch]))
         connection.execute(f"INSERT INTO {table} SELECT * FROM statestore_rows")
         connection.unregister("statestore_rows")
-
-
-def _answer(duckdb: Any, connection: Any, sql: str) -> None:
-    try:
-        connection.execute(f"CREATE TABLE {_ANSWER} AS {sql.rstrip().rstrip(';')}")
-    except duckdb.Error as error:
-        raise _unrunnable(sql, error) from error
-
-
-def _unrunnable(sql: str, error: Exception) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"{sql!r} cannot be run: {error}; the state is the table {VIEW}, with its stored columns"
-    )
 
 
 def _in_order(connection: Any, state: KeyedState) -> Iterator[pa.RecordBatch]:
@@ -151,10 +119,8 @@ def _in_order(connection: Any, state: KeyedState) -> Iterator[pa.RecordBatch]:
 
 
 def _reader(connection: Any, query: str) -> Any:
-    """Return the answer as a stream of batches; the method has another name in older releases."""
-    relation = connection.sql(query)
-    stream = getattr(relation, "to_arrow_reader", None) or relation.fetch_arrow_reader
-    return stream(_BATCH_ROWS)
+    """Return the answer as a stream of batches."""
+    return connection.sql(query).to_arrow_reader(_BATCH_ROWS)
 
 
 def _refuse_other_columns(found: pa.Schema, state: KeyedState) -> None:

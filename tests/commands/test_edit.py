@@ -258,6 +258,6 @@ def test_without_duckdb_the_error_says_what_to_install(
         return real(name)
 
     monkeypatch.setattr(importlib, "import_module", without)
-    with pytest.raises(MissingDependencyError, match="pip install duckdb"):
+    with pytest.raises(MissingDependencyError, match=r"pip install 'statestore\[query\]'"):
         store.edit("u", "n", sql="SELECT * FROM state")
     assert store.checkpoints() == (1,)

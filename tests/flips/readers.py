@@ -1,0 +1,140 @@
+"""Everything that parses a data file: from a store to an answer that can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from statestore import StateStore
+from statestore.errors import CorruptionError
+from statestore.streaming.progress import Progress
+from statestore.table.digest import rows_digest
+from statestore.testing.counting import CountingStorage
+from tests.flips.stores import KEYS
+
+__all__ = ["READERS"]
+
+Reader = Callable[[StateStore], Any]
+
+_STATES = ("whole", "changed")
+_KEYS = tuple(f"k{number:03}" for number in range(0, KEYS, 31))
+
+
+def _found(rows: pa.Table) -> tuple[int, int]:
+    return rows.num_rows, rows_digest(rows)
+
+
+def _restore(store: StateStore, parallelism: int) -> Any:
+    restored = store.restore(parallelism=parallelism)
+    return [
+        _found(restored.keyed("u", name).subtask(subtask).read_all())
+        for name in _STATES
+        for subtask in range(parallelism)
+    ]
+
+
+def _by_ranges(store: StateStore) -> Any:
+    return _restore(StateStore.over(CountingStorage(store.url, 4), table_format="parquet"), 3)
+
+
+def _get(store: StateStore) -> Any:
+    restored = store.restore(parallelism=1)
+    return [restored.keyed("u", name).get(key) for name in _STATES for key in _KEYS]
+
+
+def _keys(store: StateStore) -> Any:
+    restored = store.restore(parallelism=1)
+    return [_found(restored.keyed("u", name).keys(pa.table({"k": _KEYS}))) for name in _STATES]
+
+
+def _lazy(store: StateStore) -> Any:
+    restored = store.restore(parallelism=1)
+    return [restored.keyed("u", name).lazy(0).get(key) for name in _STATES for key in _KEYS]
+
+
+def _query(store: StateStore) -> Any:
+    return [_found(store.query(f"SELECT * FROM {name}").read_all()) for name in _STATES]
+
+
+def _query_some(store: StateStore) -> Any:
+    asked = "SELECT k, x FROM {} WHERE n > 100 AND n < 200 AND k > 'k1'"
+    return [_found(store.query(asked.format(name)).read_all()) for name in _STATES]
+
+
+def _query_count(store: StateStore) -> Any:
+    names = (*_STATES, "splits", "offsets", "progress")
+    return [store.query(f"SELECT count(*) FROM {name}").read_all().to_pylist() for name in names]
+
+
+def _diff(store: StateStore) -> Any:
+    return [(one.uid, one.name, one.added, one.removed, one.changed) for one in _differing(store)]
+
+
+def _differing(store: StateStore) -> Any:
+    return store.diff(1, 2).states
+
+
+def _as_of(store: StateStore) -> Any:
+    return [_found(store.as_of(1, 2, "u", name).read_all()) for name in _STATES]
+
+
+def _heavy(store: StateStore) -> Any:
+    found = store.heavy("u", "whole", keys=3, read_groups=2)
+    return repr(found)
+
+
+def _operator(store: StateStore) -> Any:
+    restored = store.restore(parallelism=3)
+    return [
+        restored.operator("source", name).subtask(subtask)
+        for name in ("splits", "offsets", "progress")
+        for subtask in range(3)
+    ]
+
+
+def _progress(store: StateStore) -> Any:
+    return Progress.of(store.restore(parallelism=1), "source")
+
+
+def _verify(store: StateStore) -> Any:
+    """Damage is what it is asked for."""
+    report = store.verify("all")
+    if not report.is_sound:
+        raise CorruptionError(report.broken[0].what[0])
+    return "sound"
+
+
+def _salvage(store: StateStore) -> Any:
+    """What is lost is said."""
+    states = store.salvage(2, dry_run=True).states
+    if any(state.lost for state in states):
+        raise CorruptionError("lost")
+    return "nothing lost"
+
+
+def _edit(store: StateStore) -> Any:
+    done = store.edit("u", "changed", sql="SELECT * FROM state", dry_run=True)
+    return done.rows_before, done.rows_after
+
+
+READERS: dict[str, Reader] = {
+    "restore at 1": lambda store: _restore(store, 1),
+    "restore at 3": lambda store: _restore(store, 3),
+    "restore by ranges": _by_ranges,
+    "get": _get,
+    "keys": _keys,
+    "lazy": _lazy,
+    "query": _query,
+    "query of some": _query_some,
+    "query of counts": _query_count,
+    "diff": _diff,
+    "as of": _as_of,
+    "heavy": _heavy,
+    "operator state": _operator,
+    "progress": _progress,
+    "verify": _verify,
+    "salvage": _salvage,
+    "edit": _edit,
+}
