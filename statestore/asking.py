@@ -17,6 +17,7 @@ from statestore.commands import query as query_command
 from statestore.commands.as_of import KeyAt
 from statestore.commands.heavy import HeavyReport
 from statestore.commands.key import KeyStates
+from statestore.model.arguments import checked_methods
 from statestore.model.comparison import Comparison, Prices
 from statestore.model.heavy import FACTOR
 from statestore.model.host_placement import LOCALITY
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["StoreAsking"]
 
 
+@checked_methods
 class StoreAsking(StoreCare):
     """What :class:`~statestore.store.StateStore` answers; see there."""
 

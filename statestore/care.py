@@ -31,6 +31,7 @@ from statestore.commands.rekey_plan import RekeyRequest
 from statestore.commands.salvage import DEFAULT_KEYS, SalvageReport
 from statestore.commands.verify import VerifyReport
 from statestore.keeping import StoreKeeping
+from statestore.model.arguments import checked_methods
 from statestore.model.compaction import CompactionRule
 from statestore.model.diff import CheckpointDifference
 from statestore.model.keygroups import KeyGroupRange
@@ -40,6 +41,7 @@ from statestore.storage import open_storage
 __all__ = ["StoreCare"]
 
 
+@checked_methods
 class StoreCare(StoreKeeping):
     """What an operator does with kept checkpoints; :class:`StateStore` is one."""
 

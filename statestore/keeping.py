@@ -23,6 +23,7 @@ from statestore.commands.pin import PinnedCheckpoint
 from statestore.commands.savepoint import make_savepoint
 from statestore.errors import InvalidArgumentError
 from statestore.fence import Fence
+from statestore.model.arguments import checked_methods
 from statestore.model.compaction import CompactionRule
 from statestore.model.hold import Pin, Savepoint
 from statestore.storage import Storage
@@ -31,6 +32,7 @@ from statestore.table.writing import ParquetOptions
 __all__ = ["StoreKeeping"]
 
 
+@checked_methods
 class StoreKeeping:
     """What is kept of a store, and for how long; :class:`StoreCare` is one."""
 

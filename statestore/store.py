@@ -21,6 +21,7 @@ from statestore.commands.measuring import Measuring
 from statestore.commands.restore import RestoredCheckpoint
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import InvalidArgumentError
+from statestore.model.arguments import checked_methods
 from statestore.model.balanced_ranges import RangeAssignment
 from statestore.model.compaction import CompactionRule
 from statestore.model.graph import JobGraph
@@ -42,6 +43,7 @@ __all__ = ["StateStore"]
 COMPACTION = CompactionRule()
 
 
+@checked_methods
 class StateStore(StoreAsking):
     """The checkpoints of one job, or of several that share a store.
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from statestore.commands.attempt import Attempt
 from statestore.commands.ttl import TtlAsked, changed_ttl, kept_ttl, refuse_new_times, stamped
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, SchemaMismatchError
+from statestore.model.arguments import checked_methods
 from statestore.model.balanced_ranges import Assignment
 from statestore.model.changes import change_state
 from statestore.model.handles import KeyedStateHandle
@@ -42,6 +43,7 @@ cost more than their rows."""
 _log = logging.getLogger(__name__)
 
 
+@checked_methods
 class KeyedChanges:
     """A keyed state of a checkpoint of which only changes are given; see ``checkpoint.keyed``."""
 

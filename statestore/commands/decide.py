@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from statestore.errors import InvalidArgumentError
 from statestore.model import parallelism as adaptive
+from statestore.model.arguments import checked
 from statestore.model.byte_ranges import check_bounds, check_positive
 from statestore.model.parallelism import (
     BYTES_PER_TASK,
@@ -64,6 +65,7 @@ class DecidedParallelism:
     task_bytes: tuple[int, ...] | None = None
 
 
+@checked
 def decide(
     inputs: Sequence[str | ConsumedInput],
     *,

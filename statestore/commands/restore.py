@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from statestore.catalog import Catalog
 from statestore.commands.listening import CheckpointRestored, Listeners
 from statestore.errors import InvalidArgumentError, ParallelismError, StateStoreError
+from statestore.model.arguments import checked_methods
 from statestore.model.balanced_ranges import Assignment, RangeAssignment
 from statestore.model.digest import combine
 from statestore.model.handles import KeyedStateHandle
@@ -84,6 +85,7 @@ def restore(
     return RestoredCheckpoint(catalog, spark, manifest, plan, verify=verify, now_ms=now_ms)
 
 
+@checked_methods
 class RestoredCheckpoint:
     """A checkpoint at a parallelism; ``plan`` says who reads what, ``manifest`` what there is."""
 
@@ -153,6 +155,7 @@ class RestoredCheckpoint:
         )
 
 
+@checked_methods
 class RestoredKeyedState:
     """One keyed state, by subtask, as a DataFrame, or by key."""
 
@@ -326,6 +329,7 @@ class RestoredKeyedState:
         )
 
 
+@checked_methods
 class RestoredOperatorState:
     """One operator state, as its new subtasks get it."""
 

@@ -18,6 +18,7 @@ from statestore.commands.subtasks import Acknowledged, KeyedWriter
 from statestore.commands.ttl import kept_ttl, refuse_new_times, stamped
 from statestore.errors import InvalidArgumentError
 from statestore.model.acknowledgement import Acknowledgement
+from statestore.model.arguments import checked_methods
 from statestore.model.manifest import OperatorEntry, TableRef
 from statestore.model.paths import operator_table
 from statestore.model.redistribution import RedistributionMode
@@ -32,6 +33,7 @@ __all__ = ["CheckpointWriter"]
 Columns = str | Sequence[str]
 
 
+@checked_methods
 class CheckpointWriter(Commit):
     """Collects the states of one checkpoint; commits them together when its block ends."""
 

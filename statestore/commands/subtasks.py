@@ -16,6 +16,7 @@ from typing import Any
 
 from statestore.errors import InvalidArgumentError
 from statestore.model.acknowledgement import Acknowledgement, Attempted
+from statestore.model.arguments import checked_methods
 from statestore.model.balanced_ranges import Assignment
 from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry
@@ -30,6 +31,7 @@ __all__ = ["Acknowledged", "KeyedWriter", "SubtaskWriter"]
 _TOKEN = re.compile(r"-([0-9a-f]{16}(?:-[0-9]+)?)\.parquet")
 
 
+@checked_methods
 @dataclass(frozen=True)
 class KeyedWriter:
     """A keyed state that its subtasks write; can be pickled, with the credentials of the store.

@@ -30,6 +30,7 @@ from itertools import accumulate, chain
 from typing import NamedTuple, TypeVar
 
 from statestore.errors import InvalidArgumentError, ParallelismError
+from statestore.model.arguments import checked
 from statestore.model.hashmap import grouping_order, stored_order
 from statestore.model.keygroups import MAX_PARALLELISM, MIN_PARALLELISM, is_int
 
@@ -208,6 +209,7 @@ def redistribute_counts(
     return tuple(_gather(plan.modes, ascending, places))
 
 
+@checked
 def redistribute(old: _Lists[T], parallelism: int) -> tuple[dict[str, tuple[T, ...]], ...]:
     """For each new subtask ``{name: its elements}``: what it restores.
 

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError
+from statestore.model.arguments import checked_methods
 from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry
 from statestore.model.reads import reads_within
@@ -25,6 +26,7 @@ from statestore.table.values import dictionaries
 __all__ = ["LazySubtask"]
 
 
+@checked_methods
 class LazySubtask:
     """The key groups of one subtask, each read when a key of it is asked for.
 

@@ -144,7 +144,9 @@ def _stream(rows: Any, columns: Any, keys: Any, draw: Random) -> Any:
 
 
 def _dicts(rows: list[Row], columns: list[Column], keys: Any, draw: Random) -> Any:
-    """Only where Arrow sees the types that are meant."""
+    """Only where the types that are meant can be seen; a decimal does not say its precision."""
+    if any(_within(c.kind, ("decimal",)) for c in columns):
+        return None
     try:
         seen = [pa.infer_type([row[c.name] for row in rows]) for c in columns]
     except pa.ArrowInvalid:  # pairs are a map only where somebody says so

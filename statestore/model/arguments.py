@@ -1,0 +1,179 @@
+"""Arguments of public functions, held to the types that their signatures state.
+
+A value of another type would go wrong somewhere below, with an error of Python or of some library
+that names neither the argument nor what it should be. So a signature is what is documented, what
+mypy checks, and what is checked when the function is called.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import types
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import wraps
+from numbers import Integral, Real
+from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
+
+from statestore.errors import InvalidArgumentError
+
+__all__ = ["checked", "checked_methods"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+C = TypeVar("C", bound=type)
+Check = Callable[[Any], bool]
+"""Whether a value is one of a type."""
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """Return the function with its arguments checked: InvalidArgumentError names the first one that
+    is of another type than the signature says.
+
+    ``Any``, and what only a type checker imports, is not checked; elements of an iterator neither,
+    which can be looked at once.
+    """
+    signature = inspect.signature(function)
+    checks: dict[str, Check] | None = None
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        nonlocal checks
+        if checks is None:  # when it is called, all that a signature names is defined
+            checks = _checks(function, signature)
+        if not checks:
+            return function(*args, **kwargs)
+        given = dict(zip(signature.parameters, args, strict=False)) | kwargs
+        for name, check in checks.items():
+            if name in given and not check(given[name]):
+                wanted = signature.parameters[name].annotation
+                raise InvalidArgumentError(
+                    f"{function.__name__}: {name} is of type {wanted}, not "
+                    f"{type(given[name]).__name__}"
+                )
+        return function(*args, **kwargs)
+
+    return call
+
+
+def checked_methods(cls: C) -> C:
+    """Return the class; each public method that it defines is as :func:`checked` returns it."""
+    for name, member in list(vars(cls).items()):
+        if name.startswith("_"):
+            continue
+        if isinstance(member, types.FunctionType):
+            setattr(cls, name, checked(member))
+        elif isinstance(member, classmethod):
+            setattr(cls, name, classmethod(checked(member.__func__)))
+    return cls
+
+
+def _checks(function: Callable[..., Any], signature: inspect.Signature) -> dict[str, Check]:
+    names = _Names(vars(sys.modules[function.__module__]))
+    found = {}
+    for name, parameter in signature.parameters.items():
+        variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if variadic or parameter.annotation is parameter.empty:
+            continue
+        check = _check_of(_evaluated(parameter.annotation, names))
+        if check is not None:
+            found[name] = check
+    return found
+
+
+class _Names(dict[str, Any]):
+    """The names of a module; one that only a type checker knows may be anything."""
+
+    def __missing__(self, name: str) -> Any:
+        builtins: dict[str, Any] = vars(sys.modules["builtins"])
+        return builtins.get(name, _Anything)
+
+
+class _AnyAttribute(type):
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return cls
+
+
+class _Anything(metaclass=_AnyAttribute):
+    """A type, a module or a generic type of which nothing is known."""
+
+    def __class_getitem__(cls, item: Any) -> Any:
+        return cls
+
+
+def _evaluated(annotation: Any, names: _Names) -> Any:
+    return eval(annotation, {}, names) if isinstance(annotation, str) else annotation
+
+
+def _check_of(kind: Any) -> Check | None:
+    """Return how a value is told to be of a type; None where any value is."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return _any_of([_check_of(part) for part in parts])
+    if kind is None or kind is type(None):
+        return lambda value: value is None
+    if origin is Literal:
+        return lambda value: isinstance(value, str) and value in parts
+    if isinstance(kind, type) and origin is None:
+        return _of_class(kind)
+    if origin is None or not isinstance(origin, type):
+        return None
+    if issubclass(origin, Mapping):
+        return _of_mapping(*map(_check_of, parts))
+    if issubclass(origin, tuple):
+        return _of_tuple([_check_of(part) for part in parts])
+    if issubclass(origin, Iterable):
+        return _of_iterable(origin, _check_of(parts[0]))
+    return lambda value: isinstance(value, origin)
+
+
+def _any_of(checks: Sequence[Check | None]) -> Check | None:
+    if None in checks:
+        return None
+    known = [check for check in checks if check is not None]
+    return lambda value: any(check(value) for check in known)
+
+
+def _of_class(kind: type) -> Check | None:
+    if kind in (Any, object, _Anything) or getattr(kind, "_is_protocol", False):
+        return None
+    if kind in (int, float):
+        number: type = Integral if kind is int else Real
+        return lambda value: isinstance(value, number) and not isinstance(value, bool)
+    if issubclass(kind, os.PathLike):
+        return lambda value: isinstance(value, os.PathLike)
+    return lambda value: isinstance(value, kind)
+
+
+def _of_mapping(key: Check | None, item: Check | None) -> Check:
+    def check(value: Any) -> bool:
+        return isinstance(value, Mapping) and all(
+            (key is None or key(one)) and (item is None or item(value[one])) for one in value
+        )
+
+    return check
+
+
+def _of_tuple(parts: Sequence[Check | None]) -> Check:
+    def check(value: Any) -> bool:
+        return (
+            isinstance(value, tuple | list)
+            and len(value) == len(parts)
+            and all(part is None or part(one) for part, one in zip(parts, value, strict=True))
+        )
+
+    return check
+
+
+def _of_iterable(kind: type, element: Check | None) -> Check:
+    """A text is no sequence of its letters: it is one thing."""
+
+    def check(value: Any) -> bool:
+        if not isinstance(value, kind) or isinstance(value, str | bytes | bytearray):
+            return False
+        return element is None or not isinstance(value, Collection) or all(map(element, value))
+
+    return check
