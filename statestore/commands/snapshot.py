@@ -7,7 +7,7 @@ exception in the block deletes what was written and commits nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -233,9 +233,7 @@ class CheckpointWriter(Commit):
         """
         return self._write_operator(uid, name, elements, RedistributionMode.UNION)
 
-    def broadcast(
-        self, uid: str, name: str, elements: Iterable[Mapping[str, Any]]
-    ) -> OperatorEntry:
+    def broadcast(self, uid: str, name: str, elements: Any) -> OperatorEntry:
         """Write broadcast state, which is the same in every subtask: one list of elements."""
         return self._write_operator(uid, name, elements, RedistributionMode.BROADCAST)
 

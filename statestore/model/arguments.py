@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import sys
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from numbers import Integral, Real
 from typing import Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
@@ -35,7 +37,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     which can be looked at once.
     """
     signature = inspect.signature(function)
-    checks: dict[str, Check] | None = None
+    checks: dict[str, _Parameter] | None = None
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -46,10 +48,9 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
         given = dict(zip(signature.parameters, args, strict=False)) | kwargs
         for name, check in checks.items():
-            if name in given and not check(given[name]):
-                wanted = signature.parameters[name].annotation
+            if name in given and not check.holds(given[name]):
                 raise InvalidArgumentError(
-                    f"{function.__name__}: {name} is of type {wanted}, not "
+                    f"{function.__name__}: {name} is of type {check.text}, not "
                     f"{type(given[name]).__name__}"
                 )
         return function(*args, **kwargs)
@@ -69,16 +70,25 @@ def checked_methods(cls: C) -> C:
     return cls
 
 
-def _checks(function: Callable[..., Any], signature: inspect.Signature) -> dict[str, Check]:
+@dataclass(frozen=True)
+class _Parameter:
+    """What a parameter may be, and how messages say it."""
+
+    holds: Check
+    text: str
+
+
+def _checks(function: Callable[..., Any], signature: inspect.Signature) -> dict[str, _Parameter]:
     names = _Names(vars(sys.modules[function.__module__]))
     found = {}
     for name, parameter in signature.parameters.items():
         variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if variadic or parameter.annotation is parameter.empty:
             continue
-        check = _check_of(_evaluated(parameter.annotation, names))
+        kind = _evaluated(parameter.annotation, names)
+        check = _check_of(kind)
         if check is not None:
-            found[name] = check
+            found[name] = _Parameter(check, _text(kind))
     return found
 
 
@@ -106,6 +116,16 @@ class _Anything(metaclass=_AnyAttribute):
 
 def _evaluated(annotation: Any, names: _Names) -> Any:
     return eval(annotation, {}, names) if isinstance(annotation, str) else annotation
+
+
+def _text(kind: Any) -> str:
+    """Return a type as its annotation has it, without the names of modules."""
+    if get_origin(kind) in (Union, types.UnionType):
+        return " | ".join(map(_text, get_args(kind)))
+    if kind is type(None):
+        return "None"
+    plain = kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
+    return re.sub(r"(?:\w+\.)+", "", plain).replace(_Anything.__name__, "Any")
 
 
 def _check_of(kind: Any) -> Check | None:

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections import deque
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.arguments import checked
 from statestore.model.chaining import chainable_edges
 from statestore.model.graph import JobGraph
 
@@ -28,7 +27,6 @@ _C1 = 0x87C37B91114253D5
 _C2 = 0x4CF5AD432745937F
 
 
-@checked
 def operator_id(uid: str) -> str:
     """The operator id of ``uid``: 32 lowercase hex digits.
 

@@ -30,7 +30,6 @@ from itertools import accumulate, chain
 from typing import NamedTuple, TypeVar
 
 from statestore.errors import InvalidArgumentError, ParallelismError
-from statestore.model.arguments import checked
 from statestore.model.hashmap import grouping_order, stored_order
 from statestore.model.keygroups import MAX_PARALLELISM, MIN_PARALLELISM, is_int
 
@@ -209,7 +208,6 @@ def redistribute_counts(
     return tuple(_gather(plan.modes, ascending, places))
 
 
-@checked
 def redistribute(old: _Lists[T], parallelism: int) -> tuple[dict[str, tuple[T, ...]], ...]:
     """For each new subtask ``{name: its elements}``: what it restores.
 
@@ -257,6 +255,10 @@ def _gather(
 
 def _counted(old: _Lists[T]) -> list[dict[str, tuple[_Mode, int]]]:
     """``old`` with the elements counted, once they are known to be sequences."""
+    if not _is_list(old) or not all(one is None or isinstance(one, Mapping) for one in old):
+        raise InvalidArgumentError(
+            "what the old subtasks reported is a list: of each its states by name, None for none"
+        )
     for subtask, states in enumerate(old):
         for name, (_, elements) in (states or {}).items():
             if not _is_list(elements):

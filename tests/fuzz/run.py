@@ -108,15 +108,20 @@ def _failure(error: Exception, reader: str | None) -> Failure:
     return Failure(f"{type(error).__name__} {at}", text, reader)
 
 
-def shortest(history: History, failure: Failure, spark: Any = None) -> History:
+def shortest(
+    history: History,
+    failure: Failure,
+    spark: Any = None,
+    readers: Mapping[str, Reader] = ALL,
+) -> History:
     """Return a shorter history that goes wrong alike; only the reader that found it looks, if that
     will do.
     """
-    few = {name: ALL[name] for name in (failure.reader,) if name in ALL}
+    few = {name: reader for name, reader in readers.items() if name == failure.reader}
     alone = Runner(spark, few)
     found = alone.failure(history)
     same = found is not None and found.what == failure.what
-    return shrunk(history, failure.what, (alone if same else Runner(spark)).failure)
+    return shrunk(history, failure.what, (alone if same else Runner(spark, readers)).failure)
 
 
 def run_again(history: History, runner: Runner | None = None) -> None:

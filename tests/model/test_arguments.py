@@ -89,6 +89,24 @@ def test_what_is_not_is_refused_by_name(name: str, value: Any) -> None:
         takes(**{name: value})
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("number", "int | None"),
+        ("place", "str | Path"),
+        ("names", "str | Sequence[str]"),
+        ("hosts", "Mapping[str, int] | None"),
+        ("either", "int | Literal['auto']"),
+        ("groups", "KeyGroupRange"),
+        ("unknown", "Mapping[str, Any] | None"),
+    ],
+)
+def test_messages_say_types_as_a_signature_does(name: str, text: str) -> None:
+    with pytest.raises(InvalidArgumentError) as raised:
+        takes(**dict[str, Any]({name: object()}))
+    assert str(raised.value) == f"takes: {name} is of type {text}, not object"
+
+
 def test_positional_arguments_are_held_too() -> None:
     with pytest.raises(InvalidArgumentError, match=r"^takes: number is of type int \| None"):
         takes("1")  # type: ignore[arg-type]

@@ -360,6 +360,12 @@ def test_what_is_not_an_element_count_is_refused(count: Any) -> None:
         redistribute_counts([None, {"s": ("split", count)}], 2)
 
 
+@pytest.mark.parametrize("old", ["a", 3, None, ["s"], [{}, 3], {"s": ("split", [])}])
+def test_what_no_subtasks_reported_is_refused(old: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="what the old subtasks reported is a list"):
+        redistribute(old, 2)
+
+
 @pytest.mark.parametrize("elements", ["text", b"bytes", {1}, None, iter([1])])
 def test_elements_that_are_not_a_list_are_refused(elements: Any) -> None:
     """A string has a length too, but is one element, not many."""

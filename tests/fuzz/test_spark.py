@@ -1,0 +1,46 @@
+"""A share of the histories with Spark: DataFrames in, all readers, both table formats."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.fuzz.draws import draw_history
+from tests.fuzz.history import Given, History, code
+from tests.fuzz.outside import DELTA
+from tests.fuzz.run import ALL, Runner, failures
+from tests.fuzz.spark import SPARK
+
+SHARE = 3
+WRITERS = ("spark", "spark", "table", "stream")
+
+
+def drawn(seed: int) -> History:
+    history = draw_history(seed, writers=WRITERS, table_formats=("delta", "parquet"))
+    steps = tuple(
+        step
+        if step.given.writer == "spark" or not hasattr(step, "rows")
+        else dataclasses.replace(step, given=Given("spark", step.given.spell))
+        for step in history.steps[:3]
+    )
+    return History(history.shape, steps)
+
+
+def test_spark_says_what_a_dictionary_says(spark: SparkSession) -> None:
+    runner = Runner(spark, {**ALL, **SPARK, **DELTA})
+    found = failures(runner, range(1, 1 + SHARE), drawn)
+    for number, history, failure in found.values():
+        pytest.fail(f"history {number}:\n{code(history)}\n{failure.text}")
+    assert runner.histories == SHARE
+    assert runner.reads.keys() == runner.readers.keys()
+
+
+def test_a_delta_table_is_read_by_its_path(spark: SparkSession, tmp_path: Path) -> None:
+    """The readers of Delta tables look at some: a history of one full snapshot has a version."""
+    history = draw_history(3, writers=("spark",), table_formats=("delta",))
+    shape = dataclasses.replace(history.shape, ttl_ms=None)
+    runner = Runner(spark, {**SPARK, **DELTA})
+    runner.run(History(shape, history.steps[:1]), tmp_path)
