@@ -114,10 +114,10 @@ class StoreCare(StoreKeeping):
 
         What is stored is compared, expired rows too; a wider type is no difference. Only key groups
         whose digests differ, or say nothing under other types, are read; the answer has the bytes
-        read of each side, and up to ``keys`` examples per state. With ``uid`` only that operator is compared, with
-        ``name`` only the state of that name. ``on_progress`` hears of the key groups that are done,
-        and of how many. Raises StoreNotFoundError, CheckpointNotFoundError, StateNotFoundError,
-        CorruptionError or StorageError.
+        read of each side, and up to ``keys`` examples per state. With ``uid`` only that operator is
+        compared, with ``name`` only the state of that name. ``on_progress`` hears of the key groups
+        that are done, and of how many. Raises StoreNotFoundError, CheckpointNotFoundError,
+        StateNotFoundError, CorruptionError or StorageError.
         """
         return diff_command.diff(
             (self._storage, a),
