@@ -16,6 +16,7 @@ from statestore.table.expiry import clock_ms
 from statestore.table.joined import joined
 from statestore.table.lookup import table_of_key
 from statestore.table.types import arrow_schema
+from statestore.table.values import dictionaries
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,7 +88,7 @@ def key_history(
         elif entry != seen:
             after = _Found(entry.state, table_of_key(catalog.storage, entry, key, now_ms=now_ms))
         seen = entry
-        rows = None if entry is None else tuple(after.rows.to_pylist())
+        rows = None if entry is None else tuple(dictionaries(after.rows, str(entry.state)))
         yield KeyAt(number, manifest.created_at_ms, rows, after.differs(before))
         before = after
 

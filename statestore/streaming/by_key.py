@@ -9,6 +9,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import BooleanType, StructField, StructType
 
 from statestore.streaming.changes import Changes
+from statestore.table.spark_arrow import numbered
+from statestore.table.spark_hashing import column_of
 from statestore.table.spark_worker import settle
 
 if TYPE_CHECKING:
@@ -44,13 +46,21 @@ def by_key(
         return _joined(like.assign(**own, **{_CLEARED: True}), rows)
 
     def update(events: DataFrame, state: DataFrame) -> Changes:
-        pairs = events.groupBy(*names).cogroup(state.groupBy(*names))
+        in_events, in_state = list(events.columns), list(state.columns)
+
+        def called(key: tuple[Any, ...], new: pd.DataFrame, old: pd.DataFrame) -> pd.DataFrame:
+            return rows_of(key, new.set_axis(in_events, axis=1), old.set_axis(in_state, axis=1))
+
+        left, right = (
+            numbered(frame).groupBy(*(f"c{columns.index(name)}" for name in names))
+            for frame, columns in ((events, in_events), (state, in_state))
+        )
         fields = [StructField(field.name, field.dataType) for field in state.schema.fields]
         marked = StructType([*fields, StructField(_CLEARED, BooleanType())])
-        both = pairs.applyInPandas(rows_of, marked)
+        both = left.cogroup(right).applyInPandas(called, marked)
         return Changes(
             upserts=both.where(~both[_CLEARED]).drop(_CLEARED),
-            cleared=both.where(both[_CLEARED]).select(*names),
+            cleared=both.where(both[_CLEARED]).select(*map(column_of, names)),
             shared=both,
         )
 

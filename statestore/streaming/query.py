@@ -33,6 +33,7 @@ from statestore.streaming.progress import (
     kafka_offsets,
     planned,
 )
+from statestore.table.spark_hashing import column_of
 from statestore.table.spark_keys import KeysInUse, keys_in_use
 
 __all__ = ["StatefulQuery"]
@@ -172,7 +173,7 @@ class StatefulQuery:
                 f"{state.entry.state} is stored without the column {missing[0]!r} of the query's "
                 "schema; change the columns of a stored state with a full snapshot first"
             )
-        return rows.select(*(rows[f"`{name}`"] for name in none.columns))
+        return rows.select(*map(column_of, none.columns))
 
     def _updated(self, events: DataFrame, state: DataFrame) -> Changes:
         changes = self.update(events, state)

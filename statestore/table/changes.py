@@ -19,7 +19,7 @@ from statestore.table.given import is_dicts
 from statestore.table.matching import found
 from statestore.table.runs import in_order
 from statestore.table.types import arrow_schema
-from statestore.table.values import row_place, table_of_dicts
+from statestore.table.values import row_place, shown, table_of_dicts
 
 __all__ = [
     "change_table",
@@ -168,7 +168,7 @@ def _refuse_both(comes: pa.Table, goes: pa.Table, changes: KeyedState) -> None:
         deleted = goes.filter(pa.array(marks == width)).select(names)
         both, _ = found(comes.select(names), deleted)
         if len(both):
-            entry = comes.select(changes.identity[:-1]).slice(int(both[0]), 1).to_pylist()[0]
+            entry = shown(comes.select(changes.identity[:-1]).slice(int(both[0]), 1))[0]
             raise DuplicateKeyError(
                 f"the entry {entry} of {changes} comes and is deleted in one checkpoint; give it "
                 "to one of upserts and deletes. To write a key anew, without what it had, name it "

@@ -30,6 +30,7 @@ from statestore.table.equality import common_schema, hashes_of
 from statestore.table.groups import Rows
 from statestore.table.merged_groups import Parts, group_parts, read_merged_groups
 from statestore.table.types import arrow_schema
+from statestore.table.values import shown
 
 __all__ = ["Compared", "ComparedSide", "compare_groups", "compare_whole", "unlike_groups"]
 
@@ -262,9 +263,9 @@ def _add_examples(
     rows: pa.Table,
     others: pa.Table | None,
 ) -> None:
-    shown: list[dict[str, Any]] = rows.slice(0, found.room).to_pylist()
-    second: list[Any] = [None] * len(shown) if others is None else others.to_pylist()
-    for row, other in zip(shown, second, strict=True):
+    first = shown(rows.slice(0, found.room))
+    second: list[Any] = [None] * len(first) if others is None else shown(others)
+    for row, other in zip(first, second, strict=True):
         identity = {name: row[name] for name in side.identity}
         pair = (None, row) if change == "added" else (row, other)
         found.examples.append(
@@ -307,6 +308,6 @@ def _rows_of(side: ComparedSide, wanted: U64Array) -> dict[int, dict[str, Any]]:
         for batch in rows:
             hashes = hashes_of(batch, side.identity_columns)
             places = np.flatnonzero(np.isin(hashes, wanted))
-            shown = batch.take(pa.array(places)).to_pylist()
-            found.update(zip(hashes[places].tolist(), shown, strict=True))
+            rows_there = shown(batch.take(pa.array(places)))
+            found.update(zip(hashes[places].tolist(), rows_there, strict=True))
     return found

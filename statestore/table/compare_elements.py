@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ from statestore.storage import Storage
 from statestore.table.elements import stored_schema
 from statestore.table.equality import common_schema, hashes_of
 from statestore.table.reading import read_batches
+from statestore.table.values import shown
 
 __all__ = ["ComparedElements", "compare_elements"]
 
@@ -57,11 +59,12 @@ def compare_elements(
         ("removed", removed, None),
     ):
         room = max(limit - len(examples), 0)
-        before = None if of_a is None else old.take(pa.array(of_a[:room])).to_pylist()
-        now = None if of_b is None else new.take(pa.array(of_b[:room])).to_pylist()
+        before: list[Any] | None = None if of_a is None else shown(old.take(pa.array(of_a[:room])))
+        now: list[Any] | None = None if of_b is None else shown(new.take(pa.array(of_b[:room])))
         size = len(before or now or ())
-        for one, other in zip(before or [None] * size, now or [None] * size, strict=True):
-            examples.append(Example(change=change, key_group=None, identity={}, a=one, b=other))
+        pairs = zip(before or [None] * size, now or [None] * size, strict=True)
+        for was, new_one in pairs:
+            examples.append(Example(change=change, key_group=None, identity={}, a=was, b=new_one))
     return ComparedElements(len(added), len(removed), len(changed), tuple(examples))
 
 

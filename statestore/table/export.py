@@ -24,6 +24,7 @@ from statestore.model.schema import Schema
 from statestore.storage import LocalStorage
 from statestore.table.digest import rows_digest
 from statestore.table.types import arrow_schema
+from statestore.table.values import shown
 from statestore.table.writing import FileWriter, ParquetOptions
 
 __all__ = ["EXPORT_FORMATS", "ExportedFile", "elements_reader", "json_value", "write_rows"]
@@ -133,9 +134,7 @@ def _write_json_lines(
         file = path.open("x", encoding="utf-8", newline="\n")
     with file:
         for batch in batches:
-            lines = [
-                json.dumps(json_value(row), ensure_ascii=False) + "\n" for row in batch.to_pylist()
-            ]
+            lines = [json.dumps(json_value(row), ensure_ascii=False) + "\n" for row in shown(batch)]
             with _naming(path):
                 file.writelines(lines)
         with _naming(path):

@@ -7,7 +7,7 @@ nothing but the key columns is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappush, heappushpop
 from typing import Any
@@ -23,6 +23,7 @@ from statestore.table.digest import row_hashes
 from statestore.table.merge import read_reads
 from statestore.table.reading import open_data, row_groups_of
 from statestore.table.types import arrow_schema
+from statestore.table.values import shown
 
 __all__ = ["CountedKey", "counted_keys"]
 
@@ -116,5 +117,5 @@ def _alone(key: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _first(keys: pa.RecordBatch) -> dict[str, Any]:
-    rows: Iterable[dict[str, Any]] = keys.to_pylist()
-    return next(iter(rows))
+    [first, *_] = shown(keys)
+    return first

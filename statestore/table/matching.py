@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from statestore.table.digest import row_hashes
 from statestore.table.equality import equal_rows
+from statestore.table.values import shown
 
 __all__ = ["found"]
 
@@ -35,11 +36,9 @@ def found(old: pa.Table, new: pa.Table) -> tuple[Places, Places]:
 
 def _one_by_one(old: pa.Table, new: pa.Table) -> tuple[Places, Places]:
     """Return what :func:`found` does where two values share a hash: as good as never."""
-    known = {repr(row): place for place, row in enumerate(new.to_pylist())}
+    known = {repr(row): place for place, row in enumerate(shown(new))}
     pairs = [
-        (place, known[text])
-        for place, text in enumerate(map(repr, old.to_pylist()))
-        if text in known
+        (place, known[text]) for place, text in enumerate(map(repr, shown(old))) if text in known
     ]
     return np.array([a for a, _ in pairs], np.intp), np.array([b for _, b in pairs], np.intp)
 

@@ -45,9 +45,9 @@ def _refuse_index(index: Any, subject: str) -> None:
     if type(index).__name__ == "RangeIndex" and index.name is None:
         return
     named = [name for name in index.names if name is not None]
-    what = f"named {', '.join(map(repr, named))}" if named else f"of {type(index).__name__}"
+    what = f"an index named {', '.join(map(repr, named))}" if named else "an index of its own"
     raise InvalidArgumentError(
-        f"the pandas frame of {subject} has an index {what}, which is no column: "
+        f"the pandas frame of {subject} has {what}, which is no column: "
         "frame.reset_index() makes one of it, frame.reset_index(drop=True) leaves it out"
     )
 

@@ -36,7 +36,7 @@ from statestore.table.lookup import key_batch, key_group_of
 from statestore.table.merge import read_reads
 from statestore.table.runs import checked, null_key_error, null_keys, runs_of
 from statestore.table.scan import restored_schema
-from statestore.table.values import table_of_dicts
+from statestore.table.values import shown, table_of_dicts
 
 __all__ = ["Changes", "Rewritten", "changes_of", "forget", "rewrite"]
 
@@ -268,9 +268,9 @@ def _without(rows: pa.Table, names: Sequence[str], gone: pa.RecordBatch) -> pa.T
         # share one is as good as impossible, yet here rows would be lost: so they are looked at.
         like = np.isin(row_hashes(values), wanted)
         if like.any():
-            exact = {repr(row) for row in gone.select(names).to_pylist()}
+            exact = {repr(row) for row in shown(gone.select(names))}
             places = np.flatnonzero(like)
-            found = values.take(pa.array(places)).to_pylist()
+            found = shown(values.take(pa.array(places)))
             like[places] = [repr(row) in exact for row in found]
         kept.append(batch.filter(pa.array(~like)))
     return pa.Table.from_batches(kept, schema=rows.schema)

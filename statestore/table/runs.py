@@ -18,6 +18,7 @@ from statestore.model.paths import KEY_GROUP
 from statestore.model.state import KeyedState, StateKind
 from statestore.table.equality import compared_columns, equal_values, leaf_columns
 from statestore.table.types import arrow_schema
+from statestore.table.values import shown
 
 __all__ = [
     "RUN_BYTES",
@@ -193,7 +194,7 @@ def _refuse_duplicates(batch: pa.RecordBatch, state: KeyedState) -> None:
         if not same.any():
             return
     at = int(np.flatnonzero(same)[0])
-    entry = {name: batch.column(name)[at].as_py() for name in state.identity}
+    [entry] = shown(batch.select(list(state.identity)).slice(at, 1))
     raise DuplicateKeyError(
         f"two rows of {state} claim the same entry {entry}; aggregate them to one, or name the "
         "columns that tell them apart (namespace, map_key or position)"

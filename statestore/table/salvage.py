@@ -22,6 +22,7 @@ from statestore.table.groups import Rows, group_digests, sound_elements, sound_g
 from statestore.table.keyed import KeyedTarget, write_grouped
 from statestore.table.scan import placed, restored_schema
 from statestore.table.sound import exact_groups, whole_in_all
+from statestore.table.values import shown
 from statestore.table.verify import FileCheck, check_file
 
 __all__ = [
@@ -154,5 +155,5 @@ def _keys(rows: Rows, key: Sequence[str], limit: int) -> tuple[int, tuple[dict[s
     table = pa.Table.from_batches(rows).select(list(key))
     hashes = np.concatenate([row_hashes(batch) for batch in table.to_batches()])
     _, places = np.unique(hashes, return_index=True)
-    shown = np.sort(places)[: max(limit, 0)]
-    return len(places), tuple(table.take(pa.array(shown)).to_pylist())
+    first = np.sort(places)[: max(limit, 0)]
+    return len(places), tuple(shown(table.take(pa.array(first))))

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import IntegerType, StructField, StructType
@@ -44,7 +44,8 @@ from statestore.table.fitting import fits_by_type
 from statestore.table.keyed import KeyedTarget, write_grouped, write_runs
 from statestore.table.packing import PACKED, keyed_batches, pack, unpack
 from statestore.table.runs import null_key_error, runs_of
-from statestore.table.spark_hashing import check_spark_key
+from statestore.table.spark_arrow import Task, map_in_arrow
+from statestore.table.spark_hashing import check_spark_key, column_of
 from statestore.table.spark_worker import settle
 
 __all__ = [
@@ -74,7 +75,6 @@ class _Compared:
 
 
 Outcome = KeyedStateHandle | StateStoreError | _OutOfOrderError | _Compared
-Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 _OUTCOME = "outcome binary"
 _PACKED = "subtask int, bundle int, rows binary"
@@ -136,8 +136,8 @@ def on_driver(df: DataFrame, names: Sequence[str], most_bytes: int) -> pa.Table 
                     stream.write_batch(batch)
             yield pa.RecordBatch.from_pydict({"rows": [sink.getvalue().to_pybytes()]})
 
-    columns = df.select(*map(_column, names))
-    parts = [row.rows for row in columns.mapInArrow(few, "rows binary").collect()]
+    columns = df.select(*map(column_of, names))
+    parts = [row.rows for row in map_in_arrow(columns, few, "rows binary").collect()]
     if not all(parts):
         return None
     tables = [pa.ipc.open_stream(pa.py_buffer(part)).read_all() for part in parts]
@@ -161,7 +161,7 @@ def change_frame(
             if field.name == MARK:
                 column = F.lit(mark)
             else:
-                column = _column(field.name) if field.name in names else F.lit(None)
+                column = column_of(field.name) if field.name in names else F.lit(None)
             columns.append(column.cast(field.dataType).alias(field.name))
         parts.append(frame.select(*columns))
     return reduce(DataFrame.unionAll, parts)
@@ -199,17 +199,17 @@ def write_keyed(
     Raises NullKeyError with the number of rows, DuplicateKeyError, or StorageError; the files of
     all tasks are then deleted. An error of the DataFrame itself comes out as Spark raised it.
     """
-    rows = df.select(*(_column(name) for name in target.state.schema.names))
+    rows = df.select(*(column_of(name) for name in target.state.schema.names))
     if target.placed:
-        outcomes = _outcomes(rows.mapInArrow(_write_placed(target, owners), _OUTCOME))
+        outcomes = _outcomes(map_in_arrow(rows, _write_placed(target, owners), _OUTCOME))
         if not any(isinstance(outcome, _OutOfOrderError) for outcome in outcomes):
             return _handles(outcomes, target)
         _delete(outcomes, target)
-    packed = rows.mapInArrow(_pack(target, owners), _PACKED)
+    packed = map_in_arrow(rows, _pack(target, owners), _PACKED)
     if not target.placed:
         packed = packed.repartitionById(owners.parallelism, F.col("subtask"))
     in_order = packed.sortWithinPartitions("bundle")
-    return _handles(_outcomes(in_order.mapInArrow(_write_packed(target), _OUTCOME)), target)
+    return _handles(_outcomes(map_in_arrow(in_order, _write_packed(target), _OUTCOME)), target)
 
 
 def write_against(
@@ -221,13 +221,13 @@ def write_against(
     Raises what :func:`write_keyed` raises, and MissingFileError or DamagedFileError.
     """
     state = against.state
-    rows = df.select(*(_column(name) for name in state.schema.names))
-    packed = rows.mapInArrow(_pack(replace(target, state=state), owners), _PACKED)
+    rows = df.select(*(column_of(name) for name in state.schema.names))
+    packed = map_in_arrow(rows, _pack(replace(target, state=state), owners), _PACKED)
     packed = packed.repartitionById(owners.parallelism, F.col("subtask")).sortWithinPartitions(
         "bundle"
     )
     task = _write_against(against, target, owners)
-    outcomes = _outcomes(packed.mapInArrow(task, _OUTCOME))
+    outcomes = _outcomes(map_in_arrow(packed, task, _OUTCOME))
     seen = {outcome.subtask for outcome in outcomes if isinstance(outcome, _Compared)}
     unseen = [subtask for subtask in range(owners.parallelism) if subtask not in seen]
     if unseen and not any(isinstance(outcome, StateStoreError) for outcome in outcomes):
@@ -235,7 +235,7 @@ def write_against(
         nothing = df.sparkSession.range(0, len(unseen), numPartitions=len(unseen))
         task = _write_against(against, target, owners, unseen)
         try:
-            outcomes += _outcomes(nothing.mapInArrow(task, _OUTCOME))
+            outcomes += _outcomes(map_in_arrow(nothing, task, _OUTCOME))
         except BaseException:
             _delete(outcomes, target)
             raise
@@ -393,8 +393,3 @@ def _one_of(errors: list[StateStoreError], state: KeyedState) -> StateStoreError
     """Return the error to raise; null keys are counted over all tasks."""
     null_keys = sum(error.rows for error in errors if isinstance(error, NullKeyError))
     return null_key_error(state, null_keys) if null_keys else errors[0]
-
-
-def _column(name: str) -> Column:
-    quoted = name.replace("`", "``")
-    return F.col(f"`{quoted}`")

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from statestore.model.manifest import KeyedEntry
@@ -23,6 +22,8 @@ from statestore.storage import Storage
 from statestore.table.expiry import unexpired
 from statestore.table.key_rows import RowCache, WantedKeys, rows_of_keys
 from statestore.table.spark import spark_schema
+from statestore.table.spark_arrow import map_in_arrow
+from statestore.table.spark_hashing import column_of
 from statestore.table.spark_locality import numbers
 from statestore.table.spark_worker import settle
 
@@ -39,7 +40,7 @@ class KeysInUse:
 
 def keys_in_use(df: DataFrame, key: Sequence[str]) -> KeysInUse:
     """Return the keys of a DataFrame, each once for a Spark partition; one job, no shuffle."""
-    columns = df.select(*(F.col(f"`{name.replace('`', '``')}`") for name in key))
+    columns = df.select(*map(column_of, key))
 
     def each_once(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle()
@@ -48,7 +49,7 @@ def keys_in_use(df: DataFrame, key: Sequence[str]) -> KeysInUse:
             yield from _once(batch.filter(pa.array(~nulls))).to_batches()
             yield batch.filter(pa.array(nulls))  # each of them, to be counted
 
-    keys = columns.mapInArrow(each_once, columns.schema).toArrow()
+    keys = map_in_arrow(columns, each_once, columns.schema).toArrow()
     return KeysInUse(keys, int(_with_null(keys).sum()))
 
 

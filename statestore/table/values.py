@@ -19,7 +19,15 @@ from statestore.table.exact import UnfitError, exactly
 from statestore.table.guessing import guessed_kind
 from statestore.table.types import arrow_schema
 
-__all__ = ["ROWS", "column_of", "dictionaries", "guessed_column", "row_place", "table_of_dicts"]
+__all__ = [
+    "ROWS",
+    "column_of",
+    "dictionaries",
+    "guessed_column",
+    "row_place",
+    "shown",
+    "table_of_dicts",
+]
 
 ROWS = "the rows"
 """How messages name rows of which nothing else is known."""
@@ -181,10 +189,41 @@ def dictionaries(rows: pa.Table | pa.RecordBatch, subject: str = ROWS) -> list[d
     return found
 
 
+def shown(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
+    """Return rows as dictionaries for somebody to look at; see :func:`shown_values`."""
+    columns = [shown_values(column) for column in rows.columns]
+    if not columns:
+        return [{} for _ in range(rows.num_rows)]
+    return [dict(zip(rows.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def shown_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """Return the values of a column for somebody to look at: all of its times are text when Python
+    lacks one of them.
+    """
+    try:
+        found: list[Any] = column.to_pylist()
+    except (OverflowError, ValueError):
+        found = column.cast(_with_text(column.type)).to_pylist()
+    return found
+
+
+def _with_text(kind: pa.DataType) -> pa.DataType:
+    """Return a type with text in the place of times."""
+    types = pa.types
+    if types.is_struct(kind):
+        return pa.struct([(field.name, _with_text(field.type)) for field in kind])
+    if types.is_map(kind):
+        return pa.map_(_with_text(kind.key_type), _with_text(kind.item_type))
+    if types.is_list(kind):
+        return pa.list_(_with_text(kind.value_type))
+    return pa.string() if types.is_temporal(kind) else kind
+
+
 def _unreadable(rows: pa.Table | pa.RecordBatch) -> str:
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         try:
             column.to_pylist()
         except (OverflowError, ValueError):
             return str(name)
-    return "its columns"
+    raise AssertionError("every column can be read alone")

@@ -14,6 +14,7 @@ from statestore.cli.keys import parse_key
 from statestore.cli.verbs.get import GetVerb
 from statestore.model.state import KeyedState
 from statestore.table.joined import CHANGE, CHANGES
+from statestore.table.values import shown
 
 __all__ = ["join_checkpoints", "show_history"]
 
@@ -64,7 +65,7 @@ def join_checkpoints(
         names = answer.schema.names[1:]
         for batch in answer:
             counts.update(batch.column(CHANGE).to_pylist())
-            for row in batch.to_pylist():
+            for row in shown(batch):
                 if changed_only and row[CHANGE] == "same":
                     continue
                 if limit and len(rows) == limit:

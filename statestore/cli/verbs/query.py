@@ -9,6 +9,7 @@ import click
 from statestore.cli.asking import Answered, ListedViews
 from statestore.cli.help import Verb
 from statestore.cli.invocation import Invocation, pass_invocation
+from statestore.table.values import shown_values
 
 __all__ = ["query_states"]
 
@@ -82,7 +83,7 @@ def _first(answer: Any, limit: int) -> tuple[tuple[tuple[Any, ...], ...], bool]:
     """Return the first rows, and whether there are more; what is not asked for is not read."""
     rows: list[tuple[Any, ...]] = []
     for batch in answer:
-        columns = [column.to_pylist() for column in batch.columns]
+        columns = [shown_values(column) for column in batch.columns]
         rows.extend(zip(*columns, strict=True))
         if limit and len(rows) > limit:
             return tuple(rows[:limit]), True
