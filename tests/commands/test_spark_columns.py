@@ -1,0 +1,57 @@
+"""Columns of Spark as they are called and typed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from statestore import StateStore
+from statestore.commands import changes as changes_command
+from statestore.errors import SchemaMismatchError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NAMES = ["k.x", "a`b", "s.t"]
+
+
+def test_a_column_may_have_a_dot_in_its_name(spark: SparkSession, tmp_path: Path) -> None:
+    """It is no way into a struct; written, changed, read and looked up."""
+    store = StateStore.open(str(tmp_path / "s"), spark=spark, table_format="parquet")
+    rows = spark.createDataFrame(
+        [("x", 1, (1,)), ("y", 2, (2,))], "k string, n long, s struct<t:int>"
+    )
+    rows = rows.toDF(*NAMES)
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.keyed("u", "n", rows, key="k.x")
+    with store.snapshot(parallelism=2) as checkpoint:
+        state = checkpoint.keyed("u", "n", key="k.x")
+        state.changes(deletes=spark.createDataFrame([("y",)], "`k.x` string"))
+    found = store.restore(parallelism=2).keyed("u", "n")
+    wanted: list[Any] = [("x", 1, (1,))]
+    assert [tuple(row)[1:] for row in found.dataframe().collect()] == wanted
+    keys = pa.table({"k.x": ["x", "y"]})
+    assert [tuple(row)[1:] for row in found.rows_of(keys).collect()] == wanted
+    assert found.get("x") == [dict(zip(NAMES, ("x", 1, {"t": 1}), strict=True))]
+
+
+@pytest.mark.parametrize("most_bytes", [0, 2**20])
+def test_a_delete_of_a_narrower_type_is_refused(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_bytes: int
+) -> None:
+    """By its type, whether the rows are few or many: Spark's cast would make other keys of them."""
+    monkeypatch.setattr(changes_command, "_ON_DRIVER_BYTES", most_bytes)
+    store = StateStore.open(str(tmp_path / "s"), spark=spark, table_format="parquet")
+    with store.snapshot(parallelism=1) as checkpoint:
+        rows = spark.sql("SELECT DATE'2026-01-31' AS k, 1L AS v")
+        checkpoint.keyed("u", "n", rows, key="k")
+    gone = spark.sql("SELECT TIMESTAMP_NTZ'2026-01-31 12:00:00' AS k")
+    with (
+        pytest.raises(SchemaMismatchError, match=r"'k' of changes .* timestamp_ntz, .* date"),
+        store.snapshot(parallelism=1) as checkpoint,
+    ):
+        checkpoint.keyed("u", "n", key="k").changes(deletes=gone)
+    assert store.checkpoints() == (1,)
