@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar
 
 from jobs.places import JobSettings
-from jobs.restarts import Clock, run_attempts, with_strategy
+from jobs.restarts import run_attempts, with_strategy
 from statestore.errors import InvalidArgumentError, SettingsError, StateStoreError
+from statestore.restarts import Clock
 from statestore.settings import from_table, read_toml
 
 __all__ = ["Job", "Progress", "Report", "columns", "load_settings", "run", "write_file"]

@@ -42,8 +42,11 @@ from statestore.model.partitioners import (
 )
 from statestore.model.plan import RestorePlan
 from statestore.model.redistribution import RedistributionMode, redistribute
+from statestore.model.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart
+from statestore.model.restart_options import strategy_of as restart_strategy_of
 from statestore.model.state import StateKind
 from statestore.model.ttl import TimeToLive
+from statestore.restarts import run_with_restarts
 from statestore.store import StateStore
 
 __all__ = [
@@ -58,6 +61,9 @@ __all__ = [
     "ConsumedInput",
     "Custom",
     "Edge",
+    "ExponentialDelay",
+    "FailureRate",
+    "FixedDelay",
     "Forward",
     "Global",
     "JobGraph",
@@ -66,6 +72,7 @@ __all__ = [
     "KeyGroupRange",
     "KeyedWriter",
     "Manifest",
+    "NoRestart",
     "Node",
     "Rebalance",
     "RedistributionMode",
@@ -87,4 +94,6 @@ __all__ = [
     "operator_id",
     "partition",
     "redistribute",
+    "restart_strategy_of",
+    "run_with_restarts",
 ]

@@ -26,7 +26,7 @@ LAYERS = (
     ("statestore.keeping",),  # of it, what reads no rows
     ("statestore.commands",),
     ("statestore.catalog", "statestore.fence", "statestore.table", "statestore.sources"),
-    ("statestore.holds",),
+    ("statestore.holds", "statestore.restarts"),
     ("statestore.storage",),
     ("statestore.model",),
     ("statestore.errors", "statestore.java", "statestore._version"),

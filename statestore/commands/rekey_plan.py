@@ -109,7 +109,7 @@ def _max_parallelism(manifest: Manifest, old: KeyedState, wanted: int | None) ->
     try:
         parallelism = manifest.operators.parallelism_of(old.uid)
         return effective_max_parallelism(None, parallelism, wanted)
-    except ParallelismError as error:
+    except (InvalidArgumentError, ParallelismError) as error:
         error.add_note(
             f"checkpoint {manifest.checkpoint_id} has operator {old.uid!r} at parallelism "
             f"{manifest.operators.parallelism_of(old.uid)}; the new one has it at that too"

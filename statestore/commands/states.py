@@ -243,8 +243,10 @@ def _max_parallelism(
         if known is None and asked is None:
             return default_max_parallelism(parallelism)
         return effective_max_parallelism(known, parallelism, asked)
-    except ParallelismError as error:
+    except (InvalidArgumentError, ParallelismError) as error:
         error.add_note(f"for state {request.name!r} of operator {uid!r}")
+        if known is not None and parallelism > known:
+            error.add_note("a snapshot takes rows that were so restored with regroup=True")
         raise
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
 
-from statestore.errors import ParallelismError
+from statestore.errors import InvalidArgumentError, ParallelismError
 from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
 
 __all__ = ["Assignment", "RangeAssignment", "balanced"]
@@ -78,11 +78,14 @@ def balanced(weights: Sequence[int], parallelism: int) -> RangeAssignment:
 
     By bisection over that sum: a limit will do if ranges that are filled up to it are no more than
     ``parallelism``. Where fewer are needed, the first ranges with two key groups are divided.
-    Raises ParallelismError for more subtasks than key groups, or fewer than one.
+    Raises ParallelismError for more subtasks than key groups, InvalidArgumentError for fewer than
+    one.
     """
-    if not 1 <= parallelism <= len(weights):
+    if parallelism < 1:
+        raise InvalidArgumentError(f"parallelism must be 1 or more, not {parallelism}")
+    if parallelism > len(weights):
         raise ParallelismError(
-            f"parallelism {parallelism} is not in 1..{len(weights)}, the number of key groups"
+            f"parallelism {parallelism} is above {len(weights)}, the number of key groups"
         )
     upto = [*accumulate(weights, initial=0)]
     low, high = max(max(weights), -(-upto[-1] // parallelism)), upto[-1]

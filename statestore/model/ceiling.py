@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from statestore.errors import ParallelismError
+from statestore.errors import InvalidArgumentError, ParallelismError
 from statestore.model.keygroups import MAX_PARALLELISM, KeyGroupRange, joined
 
 __all__ = ["Ceiling", "ceiling_of"]
@@ -49,10 +49,11 @@ class Ceiling:
 def ceiling_of(stored: int, wanted: int) -> Ceiling | None:
     """Return what it takes to read ``stored`` key groups as ``wanted``, None when they are as many.
 
-    Raises ParallelismError when neither divides the other, or ``wanted`` is out of bounds.
+    Raises ParallelismError when neither divides the other, InvalidArgumentError when ``wanted`` is
+    out of bounds.
     """
     if not 0 < wanted <= MAX_PARALLELISM:
-        raise ParallelismError(f"max parallelism lies in 1..{MAX_PARALLELISM}, not {wanted}")
+        raise InvalidArgumentError(f"max parallelism lies in 1..{MAX_PARALLELISM}, not {wanted}")
     if wanted == stored:
         return None
     if wanted % stored and stored % wanted:

@@ -98,8 +98,8 @@ class Node:
     interface, ``legacy_source`` one of the old; ``yielding`` an operator that yields its thread
     while it waits (async wait, sink writer).
 
-    Raises InvalidArgumentError, or ParallelismError when parallelism or max parallelism is not in
-    1..32768 or parallelism is above max parallelism.
+    Raises InvalidArgumentError, also when parallelism or max parallelism is not in 1..32768, or
+    ParallelismError when parallelism is above max parallelism.
     """
 
     name: str

@@ -52,7 +52,7 @@ def default_max_parallelism(parallelism: int) -> int:
     """The max parallelism of a job that configures none: 1.5 times ``parallelism``, as a power of
     two.
 
-    Between 128 and 32768. Raises ParallelismError when ``parallelism`` is not in 1..32768.
+    Between 128 and 32768. Raises InvalidArgumentError when ``parallelism`` is not in 1..32768.
     """
     _check_bounds("parallelism", parallelism)
     wanted = round_up_to_power_of_two(parallelism + parallelism // 2)
@@ -71,8 +71,9 @@ def effective_max_parallelism(
     value yields to the stored one; an explicit value never does. 2147483647 means as many as
     possible: 32768, explicit.
 
-    Raises ParallelismError when a value is out of 1..32768, when ``parallelism`` is above the
-    configured or a stored max, or when an explicit max differs from a stored one.
+    Raises InvalidArgumentError when a value is out of 1..32768, ParallelismError when
+    ``parallelism`` is above the configured or a stored max, or when an explicit max differs from a
+    stored one.
     """
     _check_bounds("parallelism", parallelism)
     derived = configured is None or (type(configured) is int and configured == -1)
@@ -80,7 +81,7 @@ def effective_max_parallelism(
     if parallelism > current:
         raise ParallelismError(
             f"parallelism {parallelism} is above the configured max parallelism {current}: "
-            "lower the parallelism"
+            "lower the parallelism, or raise the max parallelism"
         )
     operators = stored if isinstance(stored, Sequence) else (stored,)
     for maximum in operators:
@@ -90,7 +91,7 @@ def effective_max_parallelism(
         if maximum < parallelism:
             raise ParallelismError(
                 f"parallelism {parallelism} is above the stored max parallelism {maximum}: "
-                f"restore at {maximum} or less, or rewrite the state with a higher max parallelism"
+                f"{_ways_on(maximum, parallelism)}"
             )
         if maximum != current and not derived:
             raise ParallelismError(
@@ -99,6 +100,16 @@ def effective_max_parallelism(
             )
         current = maximum
     return current
+
+
+def _ways_on(stored: int, parallelism: int) -> str:
+    multiple = -(-parallelism // stored) * stored
+    if multiple > MAX_PARALLELISM:
+        return f"restore at {stored} or less, or give the state another with 'statestore rekey'"
+    return (
+        f"restore at {stored} or less, or with max_parallelism={multiple} (--max-parallelism "
+        f"{multiple}): a multiple is read without rewriting"
+    )
 
 
 def mix_hash(key_hash: int) -> int:
@@ -122,7 +133,7 @@ def mix_hash(key_hash: int) -> int:
 def key_group_of_hash(key_hash: int, max_parallelism: int) -> int:
     """The key group, 0 .. ``max_parallelism`` - 1, of a 32-bit key hash.
 
-    Raises ParallelismError when ``max_parallelism`` is not in 1..32768.
+    Raises InvalidArgumentError when ``max_parallelism`` is not in 1..32768.
     """
     _check_bounds("max parallelism", max_parallelism)
     return mix_hash(key_hash) % max_parallelism
@@ -184,9 +195,8 @@ class KeyGroupRange:
 class KeyGroupAssignment:
     """Which subtask owns which key groups at one parallelism (invariant I2).
 
-    Raises ParallelismError when a number is not in 1..32768 or ``max_parallelism < parallelism``
-    (checked in this order: parallelism, max parallelism, then the two), InvalidArgumentError for
-    anything that is not an int.
+    Raises InvalidArgumentError when a number is not an int in 1..32768, and ParallelismError when
+    ``max_parallelism < parallelism`` (checked in this order: parallelism, max parallelism, both).
     """
 
     max_parallelism: int
@@ -198,7 +208,7 @@ class KeyGroupAssignment:
         if self.max_parallelism < self.parallelism:
             raise ParallelismError(
                 f"max parallelism {self.max_parallelism} is below parallelism {self.parallelism}: "
-                "a subtask would own no key group"
+                "a subtask would own no key group; lower the parallelism, or raise the other"
             )
 
     def range_of(self, subtask: int) -> KeyGroupRange:
@@ -244,7 +254,7 @@ def _check_int(name: str, value: object) -> int:
 def _check_bounds(name: str, value: object) -> int:
     number = _check_int(name, value)
     if not MIN_PARALLELISM <= number <= MAX_PARALLELISM:
-        raise ParallelismError(
+        raise InvalidArgumentError(
             f"{name} {number} is out of bounds: it must be in {MIN_PARALLELISM}..{MAX_PARALLELISM}"
         )
     return number

@@ -56,7 +56,7 @@ def key_group_of(
     """The key group of ``key``, 0 .. ``max_parallelism`` - 1 (invariant I1).
 
     Flink's ``KeyGroupRangeAssignment.assignToKeyGroup``. Raises what :func:`key_hash` raises, and
-    ParallelismError when ``max_parallelism`` is not in 1..32768.
+    InvalidArgumentError when ``max_parallelism`` is not in 1..32768.
     """
     return key_group_of_hash(
         key_hash(key, key_type=key_type, hash_scheme=hash_scheme), max_parallelism

@@ -64,8 +64,8 @@ class Partitioner:
         """The channel, 0 .. ``channels`` - 1, of a record.
 
         ``index`` is its place in its source subtask; ``key`` its key, a tuple for several columns.
-        Either is looked at only where the rule needs it. Raises ParallelismError when ``channels``
-        is not in 1..32768, InvalidArgumentError for an index below 0, for ``Broadcast``, for a
+        Either is looked at only where the rule needs it. InvalidArgumentError when ``channels``
+        is not in 1..32768, for an index below 0, for ``Broadcast``, for a
         random start that was not drawn (:meth:`started`) and for a custom function that answers
         with no channel, and what :func:`statestore.model.keyhash.key_hash` raises for a key.
         """
@@ -183,7 +183,7 @@ class Broadcast(Partitioner):
     sending: ClassVar[StateMapper] = StateMapper.UNSUPPORTED
 
     def channels(self, channels: int, *, index: int = 0, key: Any = None) -> tuple[int, ...]:
-        """All channels, in order; ParallelismError when ``channels`` is not in 1..32768."""
+        """All channels, in order; InvalidArgumentError when ``channels`` is not in 1..32768."""
         return tuple(range(check_parallelism(channels, "the number of channels")))
 
     def _channel(self, channels: int, index: int, key: Any) -> int:
@@ -211,7 +211,7 @@ class KeyGroup(Partitioner):
     ``key`` names the key columns of a table. ``max_parallelism`` is the consumer's, None: derived
     from its parallelism. Below the number of channels, as in Flink, some get nothing.
     ``key_types`` names, per key column, the type that is hashed where it is not its own. Raises
-    ParallelismError when it is not in 1..32768, InvalidArgumentError for a wrong key or scheme.
+    InvalidArgumentError when it is not in 1..32768, or for a wrong key or scheme.
     """
 
     key: str | tuple[str, ...]
@@ -285,7 +285,7 @@ def column_names(columns: str | Iterable[str]) -> tuple[str, ...]:
 def key_group_channel(hashed: int, max_parallelism: int, channels: int) -> int:
     """The channel of a 32-bit key hash (``KeyGroupRangeAssignment.assignKeyToParallelOperator``).
 
-    Raises ParallelismError when either number is not in 1..32768.
+    Raises InvalidArgumentError when either number is not in 1..32768.
     """
     check_parallelism(channels, "the number of channels")
     group = key_group_of_hash(hashed, max_parallelism)
@@ -296,7 +296,8 @@ def key_group_channel(hashed: int, max_parallelism: int, channels: int) -> int:
 def wiring(partitioner: Partitioner, up: int, down: int) -> Wiring:
     """The wiring of an edge with this partitioner: pointwise, or everybody to everybody.
 
-    Raises ParallelismError when a number is not in 1..32768, or for ``Forward`` when they differ.
+    Raises InvalidArgumentError when a number is not in 1..32768, ParallelismError for ``Forward``
+    when they differ.
     """
     check_edge(up, down)
     if isinstance(partitioner, Forward) and up != down:

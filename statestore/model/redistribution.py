@@ -29,7 +29,7 @@ from enum import StrEnum
 from itertools import accumulate, chain
 from typing import NamedTuple, TypeVar
 
-from statestore.errors import InvalidArgumentError, ParallelismError
+from statestore.errors import InvalidArgumentError
 from statestore.model.hashmap import grouping_order, stored_order
 from statestore.model.keygroups import MAX_PARALLELISM, MIN_PARALLELISM, is_int
 
@@ -170,9 +170,9 @@ def plan_redistribution(old: _Counts, parallelism: int) -> RedistributionPlan:
     """Plan who gets what from the element counts alone.
 
     ``old`` holds for each old subtask None, or ``{state name: (mode, element count)}`` in the order
-    in which the snapshot stores the states. Raises :class:`ParallelismError` if the old or the new
-    parallelism is not in 1..32768, and :class:`InvalidArgumentError` for an unknown mode, one state
-    with two modes, or a count that is not a number of elements.
+    in which the snapshot stores the states. Raises :class:`InvalidArgumentError` if the old or the
+    new parallelism is not in 1..32768, and for an unknown mode, one state with two modes, or a
+    count that is not a number of elements.
     """
     check_parallelism(parallelism)
     check_parallelism(len(old), "the number of old subtasks")
@@ -300,14 +300,11 @@ def _collect(
 
 
 def check_parallelism(parallelism: int, what: str = "parallelism") -> int:
-    """``parallelism``, if it is one: :class:`ParallelismError` if it is not in 1..32768.
-
-    Raises :class:`InvalidArgumentError` for what is not an integer.
-    """
+    """``parallelism``, if it is one: :class:`InvalidArgumentError` if it is no int in 1..32768."""
     if not is_int(parallelism):
         raise InvalidArgumentError(f"{what} must be an integer, not {parallelism!r}")
     if not MIN_PARALLELISM <= parallelism <= MAX_PARALLELISM:
-        raise ParallelismError(
+        raise InvalidArgumentError(
             f"{what} must be in {MIN_PARALLELISM}..{MAX_PARALLELISM}, not {parallelism}"
         )
     return parallelism

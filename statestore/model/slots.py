@@ -120,7 +120,7 @@ class ProducerInput:
 class VertexDemand:
     """The parallelism that a vertex needs at least, and the one that it wants.
 
-    Raises ParallelismError unless 1 <= minimum <= wanted <= 32768.
+    Raises InvalidArgumentError unless both are in 1..32768, ParallelismError for minimum > wanted.
     """
 
     minimum: int

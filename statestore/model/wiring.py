@@ -54,7 +54,7 @@ def pointwise(up: int, down: int) -> Wiring:
 
     Flink's ``computeVertexInputInfoForPointwise``. Where ``down`` is no multiple of ``up``, channel
     0 is not always the lowest consumer: at 2 to 5, subtask 1 has 4 behind channel 0 and 3 behind 1.
-    Raises ParallelismError when a number is not in 1..32768.
+    Raises InvalidArgumentError when a number is not in 1..32768.
     """
     check_edge(up, down)
     if up >= down:
@@ -71,8 +71,8 @@ def pointwise(up: int, down: int) -> Wiring:
 def old_subtasks(mapper: StateMapper | str, subtask: int, old: int, new: int) -> tuple[int, ...]:
     """The old subtasks, ascending, whose in-flight records new ``subtask`` takes over.
 
-    RANGE counts in 32768 key groups, whatever max parallelism is. Raises ParallelismError when a
-    number is not in 1..32768 and for UNSUPPORTED (forward, rescale, broadcast),
+    RANGE counts in 32768 key groups, whatever max parallelism is. InvalidArgumentError when a
+    number is not in 1..32768, ParallelismError for UNSUPPORTED (forward, rescale, broadcast),
     InvalidArgumentError for an unknown mapper or subtask.
     """
     mapper = StateMapper(mapper)
@@ -99,7 +99,7 @@ def old_subtasks(mapper: StateMapper | str, subtask: int, old: int, new: int) ->
 
 
 def check_edge(up: int, down: int) -> None:
-    """Raise ParallelismError, naming the side, when a parallelism is not in 1..32768."""
+    """Raise InvalidArgumentError, naming the side, when a parallelism is not in 1..32768."""
     check_parallelism(up, "upstream parallelism")
     check_parallelism(down, "downstream parallelism")
 

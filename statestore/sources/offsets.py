@@ -121,8 +121,8 @@ def starting_offsets_json(offsets: Iterable[object]) -> str:
 def subtask_of_partition(topic: str, partition: int, parallelism: int) -> int:
     """The subtask that reads a partition, as Flink's ``KafkaTopicPartitionAssigner`` says.
 
-    Raises :class:`ParallelismError` if parallelism is not in 1..32768, and
-    :class:`InvalidArgumentError` for what is not a topic or a partition.
+    Raises :class:`InvalidArgumentError` if parallelism is not in 1..32768, and
+    for what is not a topic or a partition.
     """
     known = SourceOffset(topic, partition, 0)
     return (_start_subtask(topic, check_parallelism(parallelism)) + known.partition) % parallelism
@@ -153,7 +153,7 @@ def per_subtask_offsets(
     several old subtasks reported with the same offset counts where it was reported first.
 
     Raises :class:`InvalidArgumentError` for broadcast (each partition would be read by every
-    subtask) and what :func:`source_offsets` does, and :class:`ParallelismError` as
+    subtask) and what :func:`source_offsets` does, and errors as
     :func:`~statestore.model.redistribution.redistribute` does.
     """
     mode = RedistributionMode(mode)

@@ -18,6 +18,7 @@ from statestore.errors import (
     SchemaMismatchError,
     UnsupportedTypeError,
 )
+from statestore.model.graph import Node
 from statestore.model.state import StateKind, TimeDomain
 from statestore.store import StateStore
 
@@ -376,3 +377,29 @@ def test_a_time_domain_may_be_a_word_and_belongs_to_timers(store: StateStore) ->
                     entry="at" if kind == "timers" else (),
                     time_domain=domain,
                 )
+
+
+@pytest.mark.parametrize("parallelism", [0, -1, 32_769, True, 2.0, "2"])
+def test_no_parallelism_at_all_is_a_wrong_argument(store: StateStore, parallelism: Any) -> None:
+    """Of whoever takes one: exit code 2, as for any wrong argument."""
+    take(store)
+    for call in (
+        lambda: store.plan(parallelism=parallelism),
+        lambda: store.restore(parallelism=parallelism),
+        lambda: store.restore(parallelism=parallelism, balance="rows"),
+        lambda: store.compare([parallelism]),
+        lambda: store.place({"a": 9}, parallelism=parallelism),
+        lambda: Node("n", parallelism=parallelism),
+    ):
+        with pytest.raises(InvalidArgumentError) as caught:
+            call()
+        assert caught.value.exit_code == 2
+
+
+def test_what_is_above_the_stored_max_names_the_flag_that_reads_it(store: StateStore) -> None:
+    take(store, max_parallelism=100)
+    with pytest.raises(ParallelismError, match=r"max_parallelism=300 \(--max-parallelism 300\)"):
+        store.restore(parallelism=201)
+    assert store.restore(parallelism=201, max_parallelism=300).parallelism == 201
+    with pytest.raises(ParallelismError, match="statestore rekey"):
+        store.restore(parallelism=32_768)

@@ -18,10 +18,10 @@ from pyspark.sql import SparkSession
 
 import jobs.command
 from jobs import redistribute_offsets, restore, snapshot
-from jobs.restarts import Clock
 from statestore import StateStore
 from statestore.catalog import Catalog
 from statestore.errors import StorageError
+from statestore.restarts import Clock
 from tests.jobs.conftest import RunJob
 from tests.syntax import ROOT
 

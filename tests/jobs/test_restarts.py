@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+import statestore
 from jobs.command import Job, Progress, Report, load_settings, run
 from jobs.places import JobSettings
-from jobs.restarts import Clock, is_recoverable, run_attempts
+from jobs.restarts import run_attempts
 from statestore import errors
 from statestore.errors import (
     CommitConflictError,
@@ -29,6 +30,7 @@ from statestore.model.restart import (
     NoRestart,
     RestartStrategy,
 )
+from statestore.restarts import Clock, is_recoverable, run_with_restarts
 
 ANEW = "attempt {} begins in {}: the settings file is read again then, and the store is opened anew"
 
@@ -394,3 +396,31 @@ def test_the_last_error_keeps_its_exit_code_and_says_which_attempt_it_ended(
     assert capsys.readouterr().err.splitlines()[-1] == (
         "error: no answer (in attempt 2; the restart strategy allows no other)"
     )
+
+
+# --- From Python ----------------------------------------------------------------------------------
+
+
+def test_a_run_of_ones_own_is_restarted(caplog: pytest.LogCaptureFixture) -> None:
+    fake = Fake(FixedDelay(attempts=2, delay_ms=5_000), failures=2)
+    clock = Clock(lambda: fake.now, fake.sleep)
+    assert (
+        statestore.run_with_restarts(fake.strategy, lambda: fake.work(Settings()), clock=clock) == 1
+    )
+    assert fake.started_ms == [0, 5_100, 10_200]
+    assert [record.name for record in caplog.records] == ["statestore"] * 2
+    assert caplog.messages[0].endswith("attempt 2 begins in 5 s")
+
+
+def test_flinks_options_name_a_strategy() -> None:
+    options = {
+        "restart-strategy.type": "failure-rate",
+        "restart-strategy.failure-rate.delay": "2 s",
+    }
+    assert statestore.restart_strategy_of(options) == statestore.FailureRate(delay_ms=2_000)
+
+
+@pytest.mark.parametrize("wrong", [None, "fixed-delay", 3, FixedDelay])
+def test_what_is_no_strategy_is_refused_before_the_run(wrong: Any) -> None:
+    with pytest.raises(errors.InvalidArgumentError, match="a restart strategy, such as FixedDelay"):
+        run_with_restarts(wrong, lambda: pytest.fail("it ran"))

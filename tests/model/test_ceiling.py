@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from statestore.errors import ParallelismError
+from statestore.errors import InvalidArgumentError, ParallelismError
 from statestore.model.ceiling import Ceiling, ceiling_of
 from statestore.model.keygroups import (
     MAX_PARALLELISM,
@@ -87,7 +87,7 @@ def test_neither_multiple_nor_divisor_names_rekey(stored: int, wanted: int) -> N
 
 @pytest.mark.parametrize("wanted", [0, -128, MAX_PARALLELISM * 2])
 def test_out_of_bounds(wanted: int) -> None:
-    with pytest.raises(ParallelismError, match=f"not {wanted}"):
+    with pytest.raises(InvalidArgumentError, match=f"not {wanted}"):
         ceiling_of(128, wanted)
 
 

@@ -86,7 +86,8 @@ def test_answers_are_flinks(case: Any) -> None:
 @pytest.mark.parametrize("case", questions(failing=True), ids=lambda case: str(case["in"]))
 def test_refusals_are_flinks(case: Any) -> None:
     """What Flink refuses is refused, for the same reason, in the same order of checks."""
-    kind = InvalidArgumentError if case["error"] == "invalid_argument" else ParallelismError
+    bounds = ("invalid_argument", "parallelism_out_of_bounds")
+    kind = InvalidArgumentError if case["error"] in bounds else ParallelismError
     with pytest.raises(kind, match=MESSAGES[case["error"]]):
         answer(case["in"])
 
@@ -97,7 +98,9 @@ def test_the_effective_max_is_flinks(case: Any) -> None:
     question = case["in"]
     stored = [maximum for _, maximum in question["ops"]]
     if "error" in case:
-        with pytest.raises(ParallelismError, match=MESSAGES[case["error"]]):
+        out = case["error"] == "parallelism_out_of_bounds"
+        kind = InvalidArgumentError if out else ParallelismError
+        with pytest.raises(kind, match=MESSAGES[case["error"]]):
             effective_max_parallelism(stored, question["p"], question["configured_max"])
         return
     found = effective_max_parallelism(stored, question["p"], question["configured_max"])

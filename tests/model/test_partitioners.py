@@ -34,7 +34,7 @@ from tests.vectors import cases, key_of
 CHANNELS = cases("partitioners", "channels")
 
 ERRORS: dict[str, type[Exception]] = {
-    "parallelism_out_of_bounds": ParallelismError,
+    "parallelism_out_of_bounds": InvalidArgumentError,
     "broadcast_has_no_channel": InvalidArgumentError,
 }
 
@@ -258,16 +258,16 @@ def test_forward_needs_equal_parallelism(up: int, down: int) -> None:
 def test_numbers_out_of_bounds_are_refused(wrong: int) -> None:
     """Channels, parallelism and max parallelism lie in 1..32768; the message names which."""
     for partitioner in ALL:
-        with pytest.raises(ParallelismError, match=rf"channels .*1\.\.32768, not {wrong}"):
+        with pytest.raises(InvalidArgumentError, match=rf"channels .*1\.\.32768, not {wrong}"):
             partitioner.channels(wrong, key=1)
-        with pytest.raises(ParallelismError, match="channels"):
+        with pytest.raises(InvalidArgumentError, match="channels"):
             partitioner.started(wrong)
-    with pytest.raises(ParallelismError, match=f"max parallelism .* not {wrong}"):
+    with pytest.raises(InvalidArgumentError, match=f"max parallelism .* not {wrong}"):
         KeyGroup(key="k", max_parallelism=wrong)
-    with pytest.raises(ParallelismError, match=r"max parallelism .*1\.\.32768"):
+    with pytest.raises(InvalidArgumentError, match=r"max parallelism .*1\.\.32768"):
         key_group_channel(1, wrong, 4)
     for up, down, side in ((wrong, 2, "upstream"), (2, wrong, "downstream")):
-        with pytest.raises(ParallelismError, match=f"^{side} .* not {wrong}"):
+        with pytest.raises(InvalidArgumentError, match=f"^{side} .* not {wrong}"):
             wiring(Global(), up, down)
 
 

@@ -108,10 +108,10 @@ def test_a_range_holds_everyone_who_owned_a_key(old: int, new: int, data: Any) -
 def test_numbers_out_of_bounds_are_refused(wrong: int) -> None:
     """Parallelism lies in 1..32768 on either side, before and after; the message names which."""
     for up, down, side in ((wrong, 2, "upstream"), (2, wrong, "downstream")):
-        with pytest.raises(ParallelismError, match=f"^{side} .* not {wrong}"):
+        with pytest.raises(InvalidArgumentError, match=f"^{side} .* not {wrong}"):
             pointwise(up, down)
     for old, new, which in ((wrong, 2, "old"), (2, wrong, "new")):
-        with pytest.raises(ParallelismError, match=f"{which} parallelism .* not {wrong}"):
+        with pytest.raises(InvalidArgumentError, match=f"{which} parallelism .* not {wrong}"):
             old_subtasks("FULL", 0, old, new)
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statestore.errors import InvalidArgumentError, ParallelismError
+from statestore.errors import InvalidArgumentError
 from statestore.sources.offsets import (
     SourceOffset,
     assign_partitions,
@@ -103,7 +103,7 @@ def test_a_partition_stays_with_its_subtask_when_others_appear(
 @pytest.mark.parametrize("parallelism", [0, -3, 32_769])
 def test_no_partition_is_assigned_at_a_parallelism_out_of_bounds(parallelism: Any) -> None:
     """Parallelism lies in 1..32768, also where there is nothing to assign."""
-    with pytest.raises(ParallelismError, match=r"1\.\.32768"):
+    with pytest.raises(InvalidArgumentError, match=r"1\.\.32768"):
         assign_partitions([], parallelism)
 
 

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from statestore.errors import (
     InvalidArgumentError,
     NullKeyError,
-    ParallelismError,
     UnsupportedTypeError,
 )
 from statestore.model.keyhash import HASH_SCHEMES, Typed, key_group_of, key_hash
@@ -282,7 +281,7 @@ def test_columns_must_fit() -> None:
         key_hashes([pa.array([1]), pa.array([1, 2])])
     with pytest.raises(InvalidArgumentError, match="2 key types"):
         key_hashes([pa.array([1])], key_types=["Long", "Long"])
-    with pytest.raises(ParallelismError):
+    with pytest.raises(InvalidArgumentError):
         key_groups([pa.array([1])], max_parallelism=0)
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from statestore.errors import InvalidArgumentError, ParallelismError, UnsupportedTypeError
+from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.model.keygroups import KeyGroupAssignment
 from statestore.model.keyhash import HASH_SCHEMES
 from statestore.table.hashing import key_groups, key_hashes
@@ -288,5 +288,5 @@ def test_a_missing_column_is_named() -> None:
         check_spark_key(schema_of("a int, b int"), ["x"])
     with pytest.raises(InvalidArgumentError, match="one each"):
         check_spark_key(schema_of("a int"), ["a"], "java", [])
-    with pytest.raises(ParallelismError):
+    with pytest.raises(InvalidArgumentError):
         key_group_column(schema_of("a int"), ["a"], max_parallelism=32769)

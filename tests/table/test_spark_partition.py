@@ -132,7 +132,7 @@ def test_records_with_a_key_go_where_flink_sends_them(spark: SparkSession) -> No
         asked = case["in"]
         maximum = asked.get("configure", asked.get("max"))
         if "error" in case:
-            with pytest.raises(ParallelismError):
+            with pytest.raises(InvalidArgumentError):
                 KeyGroup(key="k", max_parallelism=maximum)
             continue
         expected[number] = dict(enumerate(case["out"]))
@@ -373,7 +373,7 @@ def test_null_keys_that_come_later_fail_the_query(spark: SparkSession) -> None:
 def test_wrong_arguments_are_refused(spark: SparkSession) -> None:
     """Before a job runs, with what is wrong."""
     df = _sources(spark, 1).withColumn("a", F.array("id"))
-    with pytest.raises(ParallelismError, match=r"1\.\.32768, not 32769"):
+    with pytest.raises(InvalidArgumentError, match=r"1\.\.32768, not 32769"):
         partition(df, Global(), parallelism=32_769)
     wrong: list[tuple[Any, str]] = [
         (KeyGroup(key="x"), "no column 'x'"),

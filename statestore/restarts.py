@@ -1,0 +1,126 @@
+"""Attempts: what failed runs again, as long as its restart strategy says so.
+
+Follows Flink's ``ExecutionFailureHandler``: an error that no restart can cure ends the run without
+the strategy being asked. The strategies are in :mod:`statestore.model.restart`.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from typing import Final, TypeVar
+
+from statestore import errors
+from statestore.errors import (
+    CommitConflictError,
+    InvalidArgumentError,
+    StateStoreError,
+    StorageError,
+)
+from statestore.model.restart import RestartStrategy
+
+__all__ = ["Clock", "is_recoverable", "run_with_restarts"]
+
+R = TypeVar("R")
+
+_TRANSIENT: Final = (StorageError, CommitConflictError)
+# How a traceback names an error of ours that a Spark worker raised.
+_OF_A_WORKER: Final = re.compile(r"\bstatestore\.errors\.(\w+)(?=:|\s|$)")
+_DAY_MS: Final = 86_400_000
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The time that attempts go by, and chance; replaced as a whole where nobody should wait.
+
+    ``now_ms`` does not run backwards, ``sleep`` takes seconds, and ``between(low, high)`` draws an
+    int, both ends included.
+    """
+
+    now_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000
+    sleep: Callable[[float], None] = time.sleep
+    between: Callable[[int, int], int] = random.Random().randint
+
+
+def is_recoverable(error: BaseException) -> bool:
+    """Say whether another attempt may succeed where this error ended one.
+
+    Of the package's own errors only StorageError (the store could not be read or written) and
+    CommitConflictError (another writer was first) pass by themselves. All others stay as they are
+    until somebody changes the call, the state or the installation: wrong settings and arguments,
+    not found, incompatible, corruption, format version, missing dependency. The same holds where
+    a Spark worker raised one of them, and Spark reports it as its own error.
+
+    Everything else that is an Exception is the world's, of Spark, its JVM, the network or a file
+    system, and may pass; not so a missing module, or what ends a process (KeyboardInterrupt).
+    """
+    if isinstance(error, StateStoreError):
+        return isinstance(error, _TRANSIENT)
+    if not isinstance(error, Exception) or isinstance(error, ImportError):
+        return False
+    named = [getattr(errors, name, None) for name in _OF_A_WORKER.findall(str(error))]
+    return all(issubclass(kind, _TRANSIENT) for kind in named if isinstance(kind, type))
+
+
+def run_with_restarts(
+    strategy: RestartStrategy,
+    run: Callable[[], R],
+    *,
+    prepare: Callable[[], None] | None = None,
+    say: Callable[[str], None] | None = None,
+    clock: Clock | None = None,
+) -> R:
+    """Return what ``run`` returns; after a failure wait as ``strategy`` says, and run it again.
+
+    ``run`` should open the store anew and restore its latest checkpoint. ``prepare`` is called
+    before each attempt but the first: what it raises ends the run. ``say`` hears of each restart,
+    by default the logger ``statestore``, as a warning. Raises the error of the last attempt when
+    it is not recoverable (:func:`is_recoverable`) or the strategy allows no restart, and
+    InvalidArgumentError for what is no strategy.
+    """
+    if not isinstance(strategy, RestartStrategy):
+        raise InvalidArgumentError(
+            f"strategy is a restart strategy, such as FixedDelay(attempts=3), not {strategy!r}"
+        )
+    clock, say = clock or Clock(), say or logging.getLogger("statestore").warning
+    state = strategy.begin()
+    for attempt in count(1):
+        try:
+            return run()
+        except Exception as error:
+            if not is_recoverable(error):
+                raise
+            now = clock.now_ms()
+            state, is_new = state.notify(now, clock.between)
+            if not state.can_restart(now):
+                if attempt > 1:
+                    error.add_note(f"in attempt {attempt}; the restart strategy allows no other")
+                raise
+            # Not a new attempt: a failure in the millisecond of the restart, which is to pass.
+            wait = state.backoff_ms(now) if is_new else 1
+            say(
+                f"attempt {attempt} failed: {_brief(error)}\n"
+                f"attempt {attempt + 1} begins in {wait / 1000:g} s"
+            )
+        _wait_until(now + wait, clock)
+        if prepare is not None:
+            prepare()
+    raise AssertionError("attempts are not counted to an end")
+
+
+def _wait_until(due_ms: int, clock: Clock) -> None:
+    # A sleep may end early, and the longest waits are longer than a sleep can be.
+    while (left := due_ms - clock.now_ms()) > 0:
+        clock.sleep(min(left, _DAY_MS) / 1000)
+
+
+def _brief(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    if len(lines) > 1 and lines[1].startswith(": "):  # py4j: first which call, then Java's error
+        return lines[1].removeprefix(": ")
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
