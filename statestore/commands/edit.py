@@ -30,7 +30,7 @@ from statestore.table.engines import engine_of, reread
 from statestore.table.given import is_dicts
 from statestore.table.groups import group_digests
 from statestore.table.keyed import KeyedTarget
-from statestore.table.lookup import rows_of_key
+from statestore.table.lookup import table_of_key
 from statestore.table.rewrite import changes_of, rewrite
 from statestore.table.rewrite_sql import rewrite_by_sql
 from statestore.table.values import table_of_dicts
@@ -118,7 +118,7 @@ def edit(
     entry = manifest.keyed_entry(uid, name)
     owners = owners_of(manifest, uid)
     # No file is written for a key that is not there.
-    there = [key for key in wanted.delete if rows_of_key(storage, entry, key)]
+    there = [key for key in wanted.delete if table_of_key(storage, entry, key).num_rows]
     new_id = None
     if wanted.delete and not (there or wanted.put):
         changed = _Changed(entry, (), (), entry.rows)

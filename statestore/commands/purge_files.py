@@ -17,7 +17,7 @@ from statestore.model.manifest import KeyedEntry
 from statestore.model.state import KeyedState
 from statestore.storage import Storage
 from statestore.table.keyed import KeyedTarget
-from statestore.table.lookup import key_batch, key_group_of, rows_of_key
+from statestore.table.lookup import key_batch, key_group_of, table_of_key
 from statestore.table.rewrite import changes_of, rewrite
 from statestore.table.writing import ParquetOptions
 
@@ -68,7 +68,7 @@ class KeyFinder:
         file = part.table.path, handle
         if file not in self._known:
             alone = replace(part, handles=(handle,))
-            self._known[file] = len(rows_of_key(self._storage, alone, key))
+            self._known[file] = table_of_key(self._storage, alone, key).num_rows
         return self._known[file]
 
 
