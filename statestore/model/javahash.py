@@ -10,23 +10,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
-from decimal import Decimal
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from enum import Enum
 from numbers import Integral
-from typing import Final
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.model.javascalars import SCALAR_HASHES, signed, string_hash
+from statestore.model.keytypes import JavaType, java_type
 from statestore.model.keyvalues import ROW_KINDS, KeyType, Row, Typed, wrong_value
 
-__all__ = ["JAVA_TYPES", "MAX_TUPLE_ARITY", "java_hash", "row_hash", "string_hash"]
+__all__ = ["MAX_TUPLE_ARITY", "java_hash", "row_hash", "string_hash"]
 
 MAX_TUPLE_ARITY: Final = 25
 _U32: Final = 0xFFFFFFFF
 
 
-def java_hash(value: object, key_type: KeyType = None) -> int:
+AnyType: TypeAlias = "KeyType | JavaType | Sequence[AnyType]"
+_EXACT: Final = Context(prec=1000, traps=[Inexact, InvalidOperation])
+
+
+def java_hash(value: object, key_type: AnyType = None) -> int:
     """The ``hashCode()`` of ``value`` as the Java type ``key_type``; 0 for None, as in a Tuple.
 
     Raises UnsupportedTypeError for what has no stable hash, InvalidArgumentError for a value that
@@ -36,54 +41,83 @@ def java_hash(value: object, key_type: KeyType = None) -> int:
         plain = _PLAIN.get(type(value))
         if plain is not None:
             return plain(value)
-    value, name, inner = _resolve(value, key_type)
+    value, kind = _resolve(value, key_type)
     if value is None:
         return 0
+    name, parts = kind.name, kind.parts
     scalar = SCALAR_HASHES.get(name)
     if scalar is not None:
-        return scalar(value)
-    if name == "tuple":
-        return _tuple_hash(_elements(name, value), inner)
-    if name == "list":
-        return _polynomial(java_hash(element) for element in _elements(name, value))
-    if name == "map":
-        return signed(sum(java_hash(k) ^ java_hash(v) for k, v in _pairs(value)))
-    if name in ("row", "named_row"):
-        return row_hash(value if isinstance(value, Row) else Row(value))  # type: ignore[arg-type]
+        return scalar(_rescaled(value, kind))
+    if name == "Tuple":
+        return _tuple_hash(_elements("tuple", value), parts)
+    if name == "List":
+        element = parts[0] if parts else None
+        return _polynomial(java_hash(one, element) for one in _elements("list", value))
+    if name == "Map":
+        of_key, of_value = parts or (None, None)
+        return signed(sum(java_hash(k, of_key) ^ java_hash(v, of_value) for k, v in _pairs(value)))
+    if name in ("Row", "NamedRow"):
+        return row_hash(value if isinstance(value, Row) else Row(value), parts)  # type: ignore[arg-type]
     raise UnsupportedTypeError(
-        f"a key of type {name} has an identity hash in Java and Flink refuses it: "
-        "key by a string (for instance the hex digits) or by a tuple of the elements"
+        f"a key of type {kind} has an identity hash in Java, another in every JVM, and Flink "
+        "refuses it as a key of a DataStream job: only in a Row, or with the scheme pyflink or "
+        "flink-sql, has it a key group that lasts"
     )
 
 
-def row_hash(row: Row) -> int:
+def row_hash(row: Row, types: Sequence[AnyType] | None = None) -> int:
     """``Row.hashCode()``: kind and fields, arrays and collections by content."""
     kind = 31 * ROW_KINDS[row.kind]
+    kinds = types if types is not None else [None] * len(row.fields)
+    if len(kinds) != len(row.fields):
+        raise InvalidArgumentError(f"the row has {len(row.fields)} fields but {len(kinds)} types")
     if isinstance(row.fields, Mapping):
-        named = sum(_deep(name, "string") ^ _deep(field) for name, field in row.fields.items())
+        fields = zip(row.fields.items(), kinds, strict=True)
+        named = sum(_deep(name, "string") ^ _deep(field, one) for (name, field), one in fields)
         return signed(kind + 1 + named)
-    return signed(kind + _polynomial(_deep(field) for field in _elements("row", row.fields)))
+    typed = zip(_elements("row", row.fields), kinds, strict=True)
+    return signed(kind + _polynomial(_deep(field, one) for field, one in typed))
 
 
-def _deep(value: object, key_type: KeyType = None) -> int:
-    value, name, inner = _resolve(value, key_type)
+def _deep(value: object, key_type: AnyType = None) -> int:
+    value, kind = _resolve(value, key_type)
     if value is None:
         return 0
-    if name in ("list", "array"):
-        return _polynomial(_deep(element) for element in _elements(name, value))
-    if name == "map":
-        return signed(1 + sum(_deep(k) ^ _deep(v) for k, v in _pairs(value)))
-    if name == "bytes":
+    name, parts = kind.name, kind.parts
+    if name in ("List", "Array"):
+        element = parts[0] if parts else None
+        return _polynomial(_deep(one, element) for one in _elements("list", value))
+    if name == "Map":
+        of_key, of_value = parts or (None, None)
+        return signed(1 + sum(_deep(k, of_key) ^ _deep(v, of_value) for k, v in _pairs(value)))
+    if name == "byte[]" and not isinstance(value, list | tuple):
         return signed(31 + _polynomial(byte - (byte >> 7 << 8) for byte in _bytes(value)))
-    if name == "int_array":
-        return signed(
-            31 + _polynomial(SCALAR_HASHES["int"](element) for element in _elements(name, value))
-        )
-    return signed(31 + java_hash(value, inner if name == "tuple" and inner else name))
+    if kind.primitive is not None:
+        scalar = SCALAR_HASHES[kind.primitive.name]
+        return signed(31 + _polynomial(scalar(one) for one in _elements(name, value)))
+    return signed(31 + java_hash(value, kind))
 
 
-def _resolve(value: object, key_type: KeyType) -> tuple[object, str, Sequence[KeyType]]:
-    """The bare value, the name of its type, and the types of a tuple's fields where given."""
+def _rescaled(value: object, kind: JavaType) -> object:
+    """A decimal with the scale of its type, where the type says one; else the value."""
+    if kind.digits is None:
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = Decimal(value)
+    if not isinstance(value, Decimal) or not value.is_finite():
+        return value
+    precision, scale = kind.digits
+    try:
+        wanted = value.quantize(Decimal(1).scaleb(-scale), context=_EXACT)
+    except (Inexact, InvalidOperation) as error:
+        raise InvalidArgumentError(f"{value} is no value of {kind}: round it first") from error
+    if len(wanted.as_tuple().digits) > precision:
+        raise InvalidArgumentError(f"{value} has more than the {precision} digits of {kind}")
+    return wanted
+
+
+def _resolve(value: object, key_type: AnyType) -> tuple[object, JavaType]:
+    """The bare value and its type."""
     while isinstance(value, Typed):
         key_type, value = value.type, value.value
     if isinstance(value, Enum):
@@ -91,14 +125,21 @@ def _resolve(value: object, key_type: KeyType) -> tuple[object, str, Sequence[Ke
             f"{value!r} is an enum, whose hash differs in every JVM: key by its name or value"
         )
     if key_type is None:
-        return value, "" if value is None else _name_of(value), ()
-    if not isinstance(key_type, str):
-        return value, "tuple", key_type
-    if key_type not in JAVA_TYPES:
-        raise InvalidArgumentError(
-            f"key type {key_type!r} does not exist: use one of {', '.join(sorted(JAVA_TYPES))}"
-        )
-    return value, key_type, ()
+        return value, java_type("string" if value is None else _name_of(value))
+    if isinstance(key_type, JavaType):
+        return value, key_type
+    if isinstance(key_type, str):
+        return value, java_type(key_type)
+    return value, JavaType("Tuple", tuple(map(_of_field, key_type)))
+
+
+def _of_field(key_type: AnyType) -> Any:
+    """The type of a tuple's field; None, for what the value says, is kept."""
+    if key_type is None or isinstance(key_type, JavaType):
+        return key_type
+    if isinstance(key_type, str):
+        return java_type(key_type)
+    return JavaType("Tuple", tuple(map(_of_field, key_type)))
 
 
 def _name_of(value: object) -> str:
@@ -118,8 +159,8 @@ def _name_of(value: object) -> str:
     )
 
 
-def _tuple_hash(fields: Sequence[object], types: Sequence[KeyType]) -> int:
-    if types and len(types) != len(fields):
+def _tuple_hash(fields: Sequence[object], types: Sequence[AnyType] | None) -> int:
+    if types is not None and len(types) != len(fields):
         raise InvalidArgumentError(f"the key has {len(fields)} fields but {len(types)} key types")
     if len(fields) > MAX_TUPLE_ARITY:
         raise UnsupportedTypeError(
@@ -162,11 +203,6 @@ def _bytes(value: object) -> bytes:
     raise wrong_value("bytes", value)
 
 
-_COMPOSITES: Final = ("tuple", "list", "map", "row", "named_row", "array", "int_array", "bytes")
-
-JAVA_TYPES: Final = frozenset((*SCALAR_HASHES, *_COMPOSITES))
-"""The type names that a key may be hashed as; arrays only inside a Row."""
-
 _BY_CLASS: Final[dict[type, str]] = {
     str: "string",
     bool: "boolean",
@@ -188,5 +224,5 @@ _BY_CLASS: Final[dict[type, str]] = {
 
 # The common keys skip the resolution of types.
 _PLAIN: Final[dict[type, Callable[[object], int]]] = {
-    kind: SCALAR_HASHES[_BY_CLASS[kind]] for kind in (str, int, bool, float, date)
+    kind: SCALAR_HASHES[java_type(_BY_CLASS[kind]).name] for kind in (str, int, bool, float, date)
 }

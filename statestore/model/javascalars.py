@@ -7,6 +7,7 @@ hold it, and returns a signed 32-bit int.
 
 from __future__ import annotations
 
+import re
 import struct
 from datetime import date, datetime
 from decimal import Decimal
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
 __all__ = ["SCALAR_HASHES", "signed", "string_hash"]
 
 _U32: Final = 0xFFFFFFFF
+# One text for one value: other spellings of it would be other keys of the same key group.
+_UUID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_WHOLE: Final = re.compile("0|-?[1-9][0-9]*", re.ASCII)
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 _DAYS_PER_ERA: Final = 146_097  # 400 years, after which the calendar repeats
 
@@ -114,6 +118,9 @@ def _double(value: object) -> int:
 
 
 def _biginteger(value: object) -> int:
+    is_whole = isinstance(value, Decimal) and value.is_finite() and value % 1 == 0
+    if is_whole or (isinstance(value, str) and _WHOLE.fullmatch(value)):
+        value = int(value)  # type: ignore[call-overload]
     if not isinstance(value, int) or isinstance(value, bool):
         raise wrong_value("biginteger", value)
     magnitude, h = abs(value), 0
@@ -123,6 +130,8 @@ def _biginteger(value: object) -> int:
 
 
 def _decimal(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = Decimal(value)
     if not isinstance(value, Decimal) or not value.is_finite():
         raise InvalidArgumentError(
             f"a key of type decimal must be a finite Decimal, not {type(value).__name__} {value!r}"
@@ -160,31 +169,35 @@ def _sql_millis(name: str) -> Callable[[object], int]:
 
 
 def _uuid(value: object) -> int:
+    if isinstance(value, bytes | bytearray | memoryview) and len(value) == 16:
+        value = UUID(bytes=bytes(value))
+    elif isinstance(value, str) and _UUID.fullmatch(value):
+        value = UUID(value)
     if not isinstance(value, UUID):
         raise wrong_value("uuid", value)
     return _long(value.int >> 64 ^ value.int & (1 << 64) - 1)
 
 
 SCALAR_HASHES: Final[dict[str, Callable[[object], int]]] = {
-    "string": _string,
-    "boolean": _boolean,
-    "byte": _integer("byte", 8),
-    "short": _integer("short", 16),
-    "int": _INT,
-    "long": lambda value: _long(_LONG(value)),
-    "float": _float,
-    "double": _double,
-    "char": _char,
-    "decimal": _decimal,
-    "biginteger": _biginteger,
-    "date": lambda value: _date_of(days_of("date", value)),
-    "time": lambda value: _long(nanos_of_day("time", value)),
-    "datetime": _datetime,
-    "instant": lambda value: _second_and_nano(epoch_nanos("instant", value, zoned=True)),
-    "duration": lambda value: _second_and_nano(duration_nanos("duration", value)),
+    "String": _string,
+    "Boolean": _boolean,
+    "Byte": _integer("byte", 8),
+    "Short": _integer("short", 16),
+    "Integer": _INT,
+    "Long": lambda value: _long(_LONG(value)),
+    "Float": _float,
+    "Double": _double,
+    "Character": _char,
+    "BigDecimal": _decimal,
+    "BigInteger": _biginteger,
+    "LocalDate": lambda value: _date_of(days_of("date", value)),
+    "LocalTime": lambda value: _long(nanos_of_day("time", value)),
+    "LocalDateTime": _datetime,
+    "Instant": lambda value: _second_and_nano(epoch_nanos("instant", value, zoned=True)),
+    "Duration": lambda value: _second_and_nano(duration_nanos("duration", value)),
     # Epoch milliseconds. The midnight of a java.sql.Date is the JVM's own, so only ints are exact.
-    "sql_timestamp": _sql_timestamp,
-    "sql_date": _sql_millis("sql_date"),
-    "sql_time": _sql_millis("sql_time"),
-    "uuid": _uuid,
+    "java.sql.Timestamp": _sql_timestamp,
+    "java.sql.Date": _sql_millis("sql_date"),
+    "java.sql.Time": _sql_millis("sql_time"),
+    "UUID": _uuid,
 }

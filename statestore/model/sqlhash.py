@@ -45,6 +45,7 @@ _DEFAULT_PRECISION: Final = {
     "TIME": 0,
     "DECIMAL": 10,
 }
+_SIZED: Final = ("CHAR", "VARCHAR", "BINARY", "VARBINARY", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ")
 _TYPE: Final = re.compile(r"([A-Z_]+)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?(?:\s+(?:NOT )?NULL)?")
 
 
@@ -54,6 +55,13 @@ class SqlType(NamedTuple):
     name: str
     precision: int
     scale: int
+
+    def __str__(self) -> str:
+        """Return the type as states record it."""
+        if self.name == "DECIMAL":
+            return f"DECIMAL({self.precision}, {self.scale})"
+        sized = self.name in _SIZED
+        return f"{self.name}({self.precision})" if sized else self.name
 
     @property
     def reserved(self) -> int:

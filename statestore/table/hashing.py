@@ -22,7 +22,8 @@ import pyarrow as pa
 from statestore.errors import InvalidArgumentError, NullKeyError
 from statestore.model.keygroups import key_group_of_hash
 from statestore.model.keyhash import DEFAULT_HASH_SCHEME, check_hash_scheme
-from statestore.table.hashing_java import java_hashes, tuple_hashes
+from statestore.model.keytypes import java_type
+from statestore.table.hashing_java import deep_hashes, java_hashes, tuple_hashes
 from statestore.table.hashing_murmur import Hashes, absorb, finish
 from statestore.table.hashing_sql import sql_hashes
 from statestore.table.hashing_types import check_key_type, check_key_types, check_tuple
@@ -91,7 +92,10 @@ def key_hashes(
 def _batch_hashes(columns: Sequence[pa.Array], names: Sequence[str], hash_scheme: str) -> Hashes:
     if hash_scheme == "flink-sql":
         return sql_hashes(columns, names)
-    parts = [java_hashes(column, name) for column, name in zip(columns, names, strict=True)]
+    kinds = [java_type(name) for name in names]
+    if hash_scheme == "pyflink" and len(kinds) == 1:
+        return deep_hashes(columns[0], kinds[0]) + np.uint32(31)
+    parts = [java_hashes(column, kind) for column, kind in zip(columns, kinds, strict=True)]
     hashes = parts[0] if len(parts) == 1 else tuple_hashes(parts)
     # Row.of(key): 31 for the row, 31 for the field, as PyFlink wraps a key.
     return hashes + np.uint32(62) if hash_scheme == "pyflink" else hashes

@@ -7,7 +7,6 @@ does in a Java Tuple.
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -15,13 +14,33 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError
+from statestore.model.javahash import string_hash
+from statestore.model.keytypes import JavaType
 from statestore.table.hashing_murmur import Hashes
-from statestore.table.hashing_types import java_name
+from statestore.table.hashing_texts import (
+    byte_arrays,
+    byte_spans,
+    polynomials,
+    powers,
+    strings,
+    utf16,
+    uuid_bytes,
+    whole_texts,
+)
+from statestore.table.hashing_types import is_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["byte_spans", "fixed_width", "java_hashes", "second_and_nano", "tuple_hashes"]
+__all__ = [
+    "decimals_of",
+    "deep_hashes",
+    "fixed_width",
+    "int64s",
+    "java_hashes",
+    "second_and_nano",
+    "tuple_hashes",
+]
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -29,26 +48,39 @@ _UNITS_PER_SECOND: Final = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _SECONDS_PER_DAY: Final = 86_400
 _NANOS_PER_SECOND: Final = 10**9
 _INTEGER_BITS: Final = {"Byte": 8, "Short": 16, "Integer": 32, "Long": 64}
-_31_INVERSE: Final = pow(31, -1, 1 << 32)
+_MOST_DAYS: Final = 365_241_780_471
 
 
-def java_hashes(array: pa.Array, name: str) -> Hashes:
-    """Return ``hashCode()`` of every element as the Java type ``name``; 0 for null.
+def java_hashes(array: pa.Array, kind: JavaType) -> Hashes:
+    """Return ``hashCode()`` of every element as a Java type; 0 for null.
 
-    Raises InvalidArgumentError for an integer out of the range of ``name``, and for text that is
-    not valid UTF-8.
+    Raises InvalidArgumentError for a value that the type cannot hold, and for text that is not
+    valid UTF-8.
     """
     if pa.types.is_dictionary(array.type):
-        hashes = _dictionary(array, name)
-    elif name.startswith("Tuple"):
-        hashes = _struct(array)
-    elif name in _INTEGER_BITS:
-        hashes = _integers(array, name)
+        return _of_dictionary(array, java_hashes(array.dictionary, kind))
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    return _zero_nulls(array, _RULES[kind.name](array, kind))
+
+
+def deep_hashes(array: pa.Array, kind: JavaType) -> Hashes:
+    """Return what each element counts as a field of a Flink ``Row``; 0 for null."""
+    if pa.types.is_dictionary(array.type):
+        return _of_dictionary(array, deep_hashes(array.dictionary, kind))
+    if kind.name in ("List", "Array"):
+        hashes = _lists(array, kind, deep_hashes)
+    elif kind.name == "Map":
+        hashes = _maps(array, kind, deep_hashes) + np.uint32(1)
     else:
-        hashes = _HASHES[name.partition("(")[0]](array)
-    if array.null_count:
-        hashes = np.where(array.is_null().to_numpy(zero_copy_only=False), np.uint32(0), hashes)
-    return hashes
+        return _zero_nulls(array, java_hashes(array, kind) + np.uint32(31))
+    return _zero_nulls(array, hashes)
+
+
+def _zero_nulls(array: pa.Array, hashes: Hashes) -> Hashes:
+    if not array.null_count:
+        return hashes
+    return np.where(array.is_null().to_numpy(zero_copy_only=False), np.uint32(0), hashes)
 
 
 def tuple_hashes(fields: Sequence[Hashes]) -> Hashes:
@@ -67,30 +99,12 @@ def fixed_width(array: pa.Array, dtype: Any) -> Array:
     return np.frombuffer(buffer, dtype)[array.offset : array.offset + len(array)]
 
 
-def byte_spans(array: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-    """Return the bytes of a string or binary array, and where in them its elements begin and
-    end.
-    """
-    types = pa.types
-    if types.is_string_view(array.type):
-        array = array.cast(pa.large_string())
-    elif types.is_binary_view(array.type) or types.is_fixed_size_binary(array.type):
-        array = array.cast(pa.large_binary())
-    _, starts, data = array.buffers()
-    if starts is None or len(array) == 0:
-        return np.zeros(0, np.uint8), np.zeros(len(array) + 1, np.int64)
-    large = types.is_large_string(array.type) or types.is_large_binary(array.type)
-    dtype = np.int64 if large else np.int32
-    offsets = np.frombuffer(starts, dtype)[array.offset : array.offset + len(array) + 1]
-    first, last = int(offsets[0]), int(offsets[-1])
-    content = np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)[first:last]
-    return content, offsets.astype(np.int64) - first
-
-
 def second_and_nano(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return whole seconds (rounded down) and the nanoseconds left, of a timestamp or time
-    array.
+    """Return whole seconds (rounded down) and the nanoseconds left, of a timestamp, time or
+    duration array, or of whole numbers of nanoseconds.
     """
+    if pa.types.is_integer(array.type):  # nanoseconds
+        array = array.cast(pa.int64()).view(pa.timestamp("ns"))
     units = _UNITS_PER_SECOND[array.type.unit]
     narrow = pa.types.is_time32(array.type)
     values = fixed_width(array, np.int32 if narrow else np.int64).astype(np.int64)
@@ -103,82 +117,28 @@ def _longs(values: Array) -> Hashes:
     return (bits ^ bits >> np.uint64(32)).astype(np.uint32)
 
 
-def _integers(array: pa.Array, name: str) -> Hashes:
-    values = fixed_width(array, np.dtype(f"i{array.type.bit_width // 8}")).astype(np.int64)
-    if name == "Long":
-        return _longs(values)
-    limit = 1 << _INTEGER_BITS[name] - 1
-    outside = (values < -limit) | (values >= limit)
+def _integers(array: pa.Array, kind: JavaType) -> Hashes:
+    if kind.name == "Long":
+        return _longs(int64s(array))
+    limit = 1 << _INTEGER_BITS[kind.name] - 1
+    return _within(array, kind, -limit, limit - 1).astype(np.uint32)
+
+
+def int64s(array: pa.Array) -> npt.NDArray[np.int64]:
+    """Return the values of an integer array; a null slot holds anything."""
+    return fixed_width(array, np.dtype(f"i{array.type.bit_width // 8}")).astype(np.int64)
+
+
+def _within(array: pa.Array, kind: JavaType, low: int, high: int) -> npt.NDArray[np.int64]:
+    values = int64s(array)
+    outside = (values < low) | (values > high)
     if array.null_count:
         outside &= array.is_valid().to_numpy(zero_copy_only=False)
     if outside.any():
         raise InvalidArgumentError(
-            f"{values[outside][0]} is out of range for type {name}: {-limit}..{limit - 1}"
+            f"{values[outside][0]} is out of range for type {kind}: {low}..{high}"
         )
-    return values.astype(np.uint32)
-
-
-def _strings(array: pa.Array) -> Hashes:
-    content, ends = byte_spans(array)
-    if len(content) and content.max() >= 0x80:
-        units, ends = _utf16(content, ends)
-        return _polynomials(units.astype(np.uint32), ends)
-    return _polynomials(content.astype(np.uint32), ends)
-
-
-def _byte_arrays(array: pa.Array) -> Hashes:
-    """``Arrays.hashCode(byte[])``: signed bytes, and 1 to start with."""
-    content, ends = byte_spans(array)
-    hashes = _polynomials(content.view(np.int8).astype(np.uint32), ends)
-    lengths = np.diff(ends)
-    powers, _ = _powers(int(lengths.max(initial=0)) + 1)
-    return hashes + powers[lengths]
-
-
-def _polynomials(units: Hashes, ends: npt.NDArray[np.int64]) -> Hashes:
-    """Return ``sum(unit * 31 ** (units behind it))`` of every span.
-
-    31 has an inverse modulo 2**32, so one running sum of ``unit / 31 ** position`` serves all
-    spans: the difference of two of its values, times a power of 31, is a hash. No loop over
-    lengths.
-    """
-    powers, inverses = _powers(len(units) + 1)
-    sums = np.zeros(len(units) + 1, np.uint32)
-    np.cumsum(units * inverses[: len(units)], out=sums[1:])
-    at = sums[ends]
-    # An empty span at the front looks up powers[-1]; its difference is 0.
-    return (at[1:] - at[:-1]) * powers[ends[1:] - 1]
-
-
-def _powers(count: int) -> tuple[Hashes, Hashes]:
-    return _power_tables(max(1 << 16, 1 << count.bit_length()))
-
-
-@lru_cache(maxsize=8)
-def _power_tables(count: int) -> tuple[Hashes, Hashes]:
-    """31 ** i and its inverse, modulo 2**32, for i below ``count``."""
-    tables = []
-    for base in (31, _31_INVERSE):
-        factors = np.full(count, base, np.uint32)
-        factors[0] = 1
-        tables.append(np.multiply.accumulate(factors, dtype=np.uint32))
-    return tables[0], tables[1]
-
-
-def _utf16(
-    content: npt.NDArray[np.uint8], ends: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.int64]]:
-    """Return UTF-8 as UTF-16 code units, and where the elements begin and end in these."""
-    try:
-        text = content.tobytes().decode("utf-8", "surrogatepass")
-    except UnicodeDecodeError as error:
-        raise InvalidArgumentError(f"a key is not valid UTF-8: {error.reason}") from error
-    units = np.frombuffer(text.encode("utf-16-le", "surrogatepass"), "<u2")
-    # Every byte that begins a character is one unit, and a second one where four bytes begin.
-    width = ((content & 0xC0) != 0x80).astype(np.int64) + (content >= 0xF0)
-    before = np.zeros(len(content) + 1, np.int64)
-    np.cumsum(width, out=before[1:])
-    return units, before[ends]
+    return values
 
 
 def _booleans(array: pa.Array) -> Hashes:
@@ -198,8 +158,31 @@ def _doubles(array: pa.Array) -> Hashes:
     return _longs(np.where(nan, np.uint64(0x7FF8 << 48), bits))
 
 
-def _decimals(array: pa.Array) -> Hashes:
-    """31 * ``BigInteger.hashCode()`` + scale; leading zero words of the magnitude add nothing."""
+def _decimals(array: pa.Array, kind: JavaType) -> Hashes:
+    """31 * ``BigInteger.hashCode()`` + scale."""
+    assert kind.digits is not None
+    if pa.types.is_integer(array.type):
+        array = array.cast(pa.decimal128(19, 0))
+    exact = decimals_of(array, kind, *kind.digits)
+    scale = np.uint32(kind.digits[1] & 0xFFFFFFFF)
+    return _whole_decimals(exact) * np.uint32(31) + scale
+
+
+def decimals_of(array: pa.Array, kind: object, precision: int, scale: int) -> pa.Array:
+    """Return decimals with another precision and scale; InvalidArgumentError unless all fit."""
+    wanted = pa.decimal128(precision, scale)
+    if array.type == wanted:
+        return array
+    try:
+        return array.cast(wanted)
+    except pa.ArrowInvalid as error:
+        raise InvalidArgumentError(
+            f"a value of a column of type {array.type} is none of {kind}: {error}"
+        ) from error
+
+
+def _whole_decimals(array: pa.Array) -> Hashes:
+    """``BigInteger.hashCode()``; leading zero words of the magnitude add nothing."""
     words = fixed_width(array, np.dtype(("<u8", 2)))
     low, high = words[:, 0], words[:, 1]
     negative = high >> np.uint64(63) == 1
@@ -209,8 +192,36 @@ def _decimals(array: pa.Array) -> Hashes:
     for half in (high_magnitude, low_magnitude):
         for word in (half >> np.uint64(32), half):
             h = h * np.uint32(31) + word.astype(np.uint32)
-    h = np.where(negative, -h, h)
-    return h * np.uint32(31) + np.uint32(array.type.scale & 0xFFFFFFFF)
+    return np.where(negative, -h, h)
+
+
+def _big_integers(array: pa.Array, kind: JavaType) -> Hashes:
+    if is_text(array.type):
+        return whole_texts(array)
+    if pa.types.is_integer(array.type):
+        array = array.cast(pa.decimal128(19, 0))
+    return _whole_decimals(array)
+
+
+def _uuids(array: pa.Array, kind: JavaType) -> Hashes:
+    raw = uuid_bytes(array)
+    words: Hashes = np.bitwise_xor.reduce(raw.reshape(-1, 16).view(">u4"), axis=1).astype(np.uint32)
+    return words
+
+
+def _characters(array: pa.Array, kind: JavaType) -> Hashes:
+    if pa.types.is_integer(array.type):
+        return _within(array, kind, 0, 0xFFFF).astype(np.uint32)
+    content, ends = byte_spans(array)
+    units, ends = utf16(content, ends)
+    wrong = np.diff(ends) != 1
+    if array.null_count:
+        wrong &= array.is_valid().to_numpy(zero_copy_only=False)
+    if wrong.any():
+        text = array[int(np.flatnonzero(wrong)[0])].as_py()
+        raise InvalidArgumentError(f"{text!r} is no Character: that is one UTF-16 code unit")
+    padded = np.append(units, np.uint16(0)).astype(np.uint32)
+    return padded[ends[:-1]]
 
 
 def _days(days: Array) -> Hashes:
@@ -224,49 +235,137 @@ def _days(days: Array) -> Hashes:
     return hashes
 
 
-def _local_times(array: pa.Array) -> Hashes:
+def _local_dates(array: pa.Array, kind: JavaType) -> Hashes:
+    if pa.types.is_date32(array.type):
+        return _days(fixed_width(array, np.int32))
+    valid = np.where(_nulls(array), 0, _within(array, kind, -_MOST_DAYS, _MOST_DAYS))
+    return _days(valid)
+
+
+def _nulls(array: pa.Array) -> npt.NDArray[np.bool_]:
+    nulls: npt.NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
+    return nulls
+
+
+def _local_times(array: pa.Array, kind: JavaType) -> Hashes:
+    if pa.types.is_integer(array.type):
+        return _longs(_within(array, kind, 0, _SECONDS_PER_DAY * _NANOS_PER_SECOND - 1))
     seconds, nanos = second_and_nano(array)
     return _longs(seconds * _NANOS_PER_SECOND + nanos)
 
 
-def _local_datetimes(array: pa.Array) -> Hashes:
+def _local_datetimes(array: pa.Array, kind: JavaType) -> Hashes:
     seconds, nanos = second_and_nano(array)
     days = seconds // _SECONDS_PER_DAY
     of_day = (seconds - days * _SECONDS_PER_DAY) * _NANOS_PER_SECOND + nanos
     return _days(days) ^ _longs(of_day)
 
 
-def _instants(array: pa.Array) -> Hashes:
+def _instants(array: pa.Array, kind: JavaType) -> Hashes:
+    """Of a Duration too: both are seconds and the nanoseconds above."""
     seconds, nanos = second_and_nano(array)
     return _longs(seconds) + nanos.astype(np.uint32) * np.uint32(51)
 
 
-def _struct(array: pa.Array) -> Hashes:
-    fields = [
-        java_hashes(array.field(i), java_name(field.type, nested=True))
-        for i, field in enumerate(array.type)
-    ]
+def _sql_millis(array: pa.Array, kind: JavaType) -> Hashes:
+    if pa.types.is_integer(array.type):
+        return _longs(int64s(array))
+    seconds, nanos = second_and_nano(array)
+    return _longs(seconds * 1000 + nanos // 1_000_000)
+
+
+def _tuples(array: pa.Array, kind: JavaType) -> Hashes:
+    fields = [java_hashes(*field) for field in _fields(array, kind)]
     return tuple_hashes(fields) if fields else np.zeros(len(array), np.uint32)
 
 
-def _dictionary(array: pa.Array, name: str) -> Hashes:
-    """Hash every distinct value once."""
-    hashes = java_hashes(array.dictionary, name)
+def _rows(array: pa.Array, kind: JavaType) -> Hashes:
+    """``Row.hashCode()`` by position: like a list of what the fields count."""
+    h = np.ones(len(array), np.uint32)
+    for field in _fields(array, kind):
+        h = h * np.uint32(31) + deep_hashes(*field)
+    return h
+
+
+def _named_rows(array: pa.Array, kind: JavaType) -> Hashes:
+    h = np.ones(len(array), np.uint32)
+    for (field, part), column in zip(_fields(array, kind), array.type.fields, strict=True):
+        h += np.uint32((31 + string_hash(column.name)) & 0xFFFFFFFF) ^ deep_hashes(field, part)
+    return h
+
+
+def _fields(array: pa.Array, kind: JavaType) -> list[tuple[pa.Array, JavaType]]:
+    """The fields of a struct, null where that is, and their types."""
+    return list(zip(array.flatten(), kind.parts or (), strict=True))
+
+
+Rule: TypeAlias = "Callable[[pa.Array, JavaType], Hashes]"
+
+
+def _lists(array: pa.Array, kind: JavaType, of_element: Rule = java_hashes) -> Hashes:
+    if not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)):
+        array = array.cast(pa.large_list(array.type.value_type))
+    if kind.primitive is not None:
+        element = kind.primitive
+    else:
+        assert kind.parts is not None
+        element = kind.parts[0]
+    ends, first, last = _spans(array)
+    values = array.values.slice(first, last - first)
+    if kind.primitive is not None and values.null_count:
+        raise InvalidArgumentError(f"an element of a {kind} is null, which it cannot hold")
+    hashes = polynomials(of_element(values, element), ends)
+    lengths = np.diff(ends)
+    return hashes + powers(int(lengths.max(initial=0)) + 1)[0][lengths]
+
+
+def _maps(array: pa.Array, kind: JavaType, of_element: Rule = java_hashes) -> Hashes:
+    assert kind.parts is not None
+    ends, first, last = _spans(array)
+    of_key, of_value = kind.parts
+    keys = of_element(array.keys.slice(first, last - first), of_key)
+    sums = np.zeros(last - first + 1, np.uint32)
+    items = of_element(array.items.slice(first, last - first), of_value)
+    np.cumsum(keys ^ items, out=sums[1:])
+    return sums[ends[1:]] - sums[ends[:-1]]
+
+
+def _spans(array: pa.Array) -> tuple[npt.NDArray[np.int64], int, int]:
+    """Where each element's values begin and end, from the first that counts; which these are."""
+    offsets = np.asarray(array.offsets).astype(np.int64)
+    first, last = (int(offsets[0]), int(offsets[-1])) if len(offsets) else (0, 0)
+    return offsets - first, first, last
+
+
+def _of_dictionary(array: pa.Array, hashes: Hashes) -> Hashes:
+    """Every distinct value was hashed once."""
     if not len(hashes):
         return np.zeros(len(array), np.uint32)
     indices: npt.NDArray[np.int64] = array.indices.fill_null(0).to_numpy(zero_copy_only=False)
-    return hashes[indices]
+    return _zero_nulls(array, hashes[indices])
 
 
-_HASHES: Final[dict[str, Callable[[pa.Array], Hashes]]] = {
-    "String": _strings,
-    "byte[]": _byte_arrays,
-    "Boolean": _booleans,
-    "Float": _floats,
-    "Double": _doubles,
+_RULES: Final[dict[str, Rule]] = {
+    "String": lambda array, kind: strings(array),
+    "byte[]": lambda array, kind: byte_arrays(array),
+    "Boolean": lambda array, kind: _booleans(array),
+    "Float": lambda array, kind: _floats(array),
+    "Double": lambda array, kind: _doubles(array),
+    **dict.fromkeys(_INTEGER_BITS, _integers),
+    "Character": _characters,
     "BigDecimal": _decimals,
-    "LocalDate": lambda array: _days(fixed_width(array, np.int32)),
+    "BigInteger": _big_integers,
+    "UUID": _uuids,
+    "LocalDate": _local_dates,
     "LocalTime": _local_times,
     "LocalDateTime": _local_datetimes,
     "Instant": _instants,
+    "Duration": _instants,
+    **dict.fromkeys(("java.sql.Timestamp", "java.sql.Date", "java.sql.Time"), _sql_millis),
+    "Tuple": _tuples,
+    "Row": _rows,
+    "NamedRow": _named_rows,
+    "List": _lists,
+    "Map": _maps,
+    **{f"{name}[]": _lists for name in ("boolean", "short", "int", "long", "float", "double")},
 }

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError
 from statestore.model.sqlhash import SqlType, parse_sql_type
-from statestore.table.hashing_java import byte_spans, fixed_width, second_and_nano
+from statestore.table.hashing_java import decimals_of, fixed_width, int64s, second_and_nano
 from statestore.table.hashing_murmur import Hashes, absorb, finish
+from statestore.table.hashing_texts import byte_spans
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -95,27 +97,39 @@ def _field(array: pa.Array, sql_type: SqlType) -> _Field:
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     name = sql_type.name
-    if name in ("STRING", "BYTES"):
+    if name in ("STRING", "CHAR", "VARCHAR", "BYTES", "BINARY", "VARBINARY"):
+        _refuse_longer(array, sql_type)
         return _text(array)
     if name == "DECIMAL":
-        return _decimal(array, sql_type)
+        if pa.types.is_integer(array.type):
+            array = array.cast(pa.decimal128(19, 0))
+        exact = decimals_of(array, sql_type, sql_type.precision, sql_type.scale)
+        return _decimal(exact, sql_type)
     if name in ("TIMESTAMP", "TIMESTAMP_LTZ"):
         return _timestamp(array, sql_type)
-    slot = _simple_slot(array, name)
+    slot = _simple_slot(array, sql_type)
     if array.null_count:
         slot = np.where(_nulls(array), np.uint64(0), slot)
     return _Field(slot, None, 0, None)
 
 
-def _simple_slot(array: pa.Array, name: str) -> _U64s:
+def _simple_slot(array: pa.Array, sql_type: SqlType) -> _U64s:
+    name = sql_type.name
     if name in _SIZES:
         return _integer(array, name)
     if name == "BOOLEAN":
         flags: _U64s = array.fill_null(False).to_numpy(zero_copy_only=False).astype(np.uint64)
         return flags
+    if name == "DATE" and pa.types.is_integer(array.type):
+        days = int64s(array)
+        _refuse_inexact(array, (days != days.astype(np.int32)).astype(np.int64), "days of 32 bits")
+        return days.astype(np.uint32).astype(np.uint64)
     if name == "TIME":
         seconds, nanos = second_and_nano(array)
-        _refuse_inexact(array, nanos % _NANOS_PER_MILLI, "TIME keeps whole milliseconds")
+        unit = 10 ** (9 - min(sql_type.precision, 3))
+        _refuse_inexact(array, nanos % unit, f"{sql_type} keeps whole milliseconds at most")
+        outside = (seconds < 0) | (seconds >= 86_400)
+        _refuse_inexact(array, outside.astype(np.int64), "a TIME is within a day")
         return (seconds * 1000 + nanos // _NANOS_PER_MILLI).astype(np.uint64)
     # DATE, FLOAT and DOUBLE: the bits as they are.
     bits: _U64s = fixed_width(array, np.uint64 if name == "DOUBLE" else np.uint32).astype(np.uint64)
@@ -141,6 +155,15 @@ def _refuse_inexact(array: pa.Array, lost: _I64s, reason: str) -> None:
     if lost.any():
         value = array[int(np.flatnonzero(lost)[0])]
         raise InvalidArgumentError(f"{value} does not fit the key's type: {reason}")
+
+
+def _refuse_longer(array: pa.Array, sql_type: SqlType) -> None:
+    if sql_type.name in ("STRING", "BYTES"):
+        return
+    text = sql_type.name in ("CHAR", "VARCHAR")
+    lengths = pc.utf8_length(array) if text else pc.binary_length(array)
+    longer = pc.fill_null(pc.greater(lengths, sql_type.precision), False)
+    _refuse_inexact(array, np.asarray(longer).astype(np.int64), f"{sql_type} is shorter")
 
 
 def _decimal(array: pa.Array, sql_type: SqlType) -> _Field:

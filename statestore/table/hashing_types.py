@@ -1,23 +1,36 @@
 """What an Arrow column is hashed as, when it is a key column.
 
-One line a type; the names are Java's and Flink SQL's own.
-They are recorded with a state and pin its hashes. What a column is hashed as:
+The names are Java's and Flink SQL's own; they are recorded with a state and pin its hashes. What a
+column is hashed as by itself, and what else it can carry when that is said:
 
-===================  ============================  ===================================
-Arrow                java, pyflink                 flink-sql
-===================  ============================  ===================================
-string               String                        STRING
-int8 .. int64        Byte, Short, Integer, Long    TINYINT, SMALLINT, INT, BIGINT
-float, double        Float, Double                 FLOAT, DOUBLE
-bool                 Boolean                       BOOLEAN
-decimal128           BigDecimal, the column scale  DECIMAL(p, s)
-date32               LocalDate                     DATE
-timestamp, zone      Instant                       TIMESTAMP_LTZ(0, 3, 6 or 9)
-timestamp, no zone   LocalDateTime                 TIMESTAMP(0, 3, 6 or 9)
-time32, time64       LocalTime                     TIME(0 or 3), whole milliseconds
-binary               pyflink only: byte[], alone   BYTES
-struct               TupleN                        refused: name its fields instead
-===================  ============================  ===================================
+===================  ============================  =================================================
+Arrow                java, pyflink                 said otherwise
+===================  ============================  =================================================
+string               String                        UUID, BigInteger, Character
+int8 .. int64        Byte, Short, Integer, Long    another of these, BigInteger, BigDecimal(p,s),
+                                                   Character (code unit), LocalDate (days),
+                                                   LocalTime, LocalDateTime, Instant, Duration
+                                                   (nanoseconds), java.sql.Timestamp, Date, Time
+                                                   (milliseconds)
+float, double        Float, Double
+bool                 Boolean
+decimal128           BigDecimal, the column scale  BigInteger, BigDecimal of another scale
+date32               LocalDate
+timestamp, zone      Instant                       java.sql.Timestamp
+timestamp, no zone   LocalDateTime
+time32, time64       LocalTime
+duration             Duration
+uuid                 UUID
+binary               pyflink only: byte[]          UUID, of 16 bytes
+struct               TupleN<…>                     Row<…>, NamedRow<…>
+list                 List<…>                       arrays (int[], Integer[]) in pyflink, or in a Row
+map                  Map<…>
+===================  ============================  =================================================
+
+In flink-sql a column is STRING, TINYINT to BIGINT, FLOAT, DOUBLE, BOOLEAN, DECIMAL(p, s), DATE,
+TIMESTAMP or TIMESTAMP_LTZ(0, 3, 6 or 9), TIME(0 or 3, whole milliseconds) or BYTES. Said otherwise:
+CHAR(n) and VARCHAR(n), BINARY(n) and VARBINARY(n), other widths, precisions and scales; whole
+numbers as DECIMAL, DATE (days), TIME and TIMESTAMP (nanoseconds). Nested ones are refused.
 
 The width of an integer is part of the key, as in Flink: an Integer -1 and a Long -1 lie in two key
 groups (numbers from 0 up to 2^31 - 1 in the same). A bare Python int is a Long.
@@ -32,15 +45,47 @@ import pyarrow as pa
 from statestore.errors import UnsupportedTypeError
 from statestore.model.javahash import MAX_TUPLE_ARITY
 from statestore.model.keyhash import DEFAULT_HASH_SCHEME, check_hash_scheme
+from statestore.model.keytypes import COMPOSITES, NANOSECOND_TYPES, JavaType, java_type
+from statestore.model.sqlhash import parse_sql_type
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["check_key_type", "check_key_types", "check_tuple", "is_binary", "is_text", "java_name"]
+__all__ = ["check_key_type", "check_key_types", "check_tuple", "is_binary", "is_list", "is_text"]
 
-_JAVA_INTEGERS: Final = ("Byte", "Short", "Integer", "Long")
-_SQL_INTEGERS: Final = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 _DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}
+_SQL_INTEGERS: Final = ("TINYINT", "SMALLINT", "INT", "BIGINT")
+_INTEGERS: Final = ("Byte", "Short", "Integer", "Long")
+_MILLIS: Final = ("java.sql.Timestamp", "java.sql.Date", "java.sql.Time")
+_CARRIES: Final[dict[str, tuple[str, ...]]] = {
+    "String": ("UUID", "BigInteger", "Character"),
+    "byte[]": ("UUID",),
+    "BigDecimal": ("BigInteger", "BigDecimal"),
+    "Instant": ("java.sql.Timestamp",),
+    "Tuple": ("Row", "NamedRow"),
+    "List": ("Array",),
+} | dict.fromkeys(
+    _INTEGERS,
+    (
+        *_INTEGERS,
+        *NANOSECOND_TYPES,
+        *_MILLIS,
+        "BigInteger",
+        "BigDecimal",
+        "Character",
+        "LocalDate",
+    ),
+)
+_SQL_CARRIES: Final[dict[str, tuple[str, ...]]] = {
+    "STRING": ("CHAR", "VARCHAR"),
+    "BYTES": ("BINARY", "VARBINARY"),
+    "DECIMAL": ("DECIMAL",),
+    "TIMESTAMP": ("TIMESTAMP",),
+    "TIMESTAMP_LTZ": ("TIMESTAMP_LTZ",),
+    "TIME": ("TIME",),
+} | dict.fromkeys(
+    _SQL_INTEGERS, (*_SQL_INTEGERS, "DECIMAL", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ")
+)
 
 
 def check_key_type(
@@ -51,23 +96,15 @@ def check_key_type(
     """Return the name of the type that a key column is hashed as: "Long", "BigDecimal(10,2)",
     "INT".
 
-    ``key_type`` asks for another one: any integer type for an integer column, any precision for a
-    flink-sql timestamp. Raises UnsupportedTypeError, naming what to do, when it cannot be a key.
+    ``key_type`` asks for another one than the column's own. Raises UnsupportedTypeError, naming
+    what to do, when the column cannot be a key, or cannot carry that type; InvalidArgumentError
+    when there is no such type.
     """
     check_hash_scheme(hash_scheme)
-    name = _sql_name(type) if hash_scheme == "flink-sql" else java_name(type, hash_scheme)
-    if key_type is None or key_type == name:
-        return name
-    integers = _SQL_INTEGERS if hash_scheme == "flink-sql" else _JAVA_INTEGERS
-    if name in integers and key_type in integers:
-        return key_type
-    family, _, _ = name.partition("(")
-    precisions = {f"{family}({digits})" for digits in range(10)}
-    if family in ("TIMESTAMP", "TIMESTAMP_LTZ") and key_type in precisions:
-        return key_type
-    raise UnsupportedTypeError(
-        f"a column of type {type} is hashed as {name}, it cannot be hashed as {key_type}: cast it"
-    )
+    if hash_scheme == "flink-sql":
+        return _sql_name(type, key_type)
+    asked = None if key_type is None else java_type(key_type)
+    return str(_carried(type, asked, deep=hash_scheme == "pyflink"))
 
 
 def check_key_types(
@@ -91,38 +128,101 @@ def check_key_types(
 
 def check_tuple(names: Sequence[str]) -> None:
     """Raise UnsupportedTypeError when these columns cannot be the fields of one Java Tuple."""
-    if len(names) > MAX_TUPLE_ARITY:
+    _check_arity(len(names))
+    if len(names) > 1 and any(name.endswith("[]") for name in names):
         raise UnsupportedTypeError(
-            f"Flink has no tuple of {len(names)} fields (at most {MAX_TUPLE_ARITY}): "
-            "put some of the key columns into a struct"
-        )
-    if len(names) > 1 and "byte[]" in names:
-        raise UnsupportedTypeError(
-            "a byte[] inside a tuple has an identity hash in Java: key by its hex digits instead"
+            "an array inside a tuple has an identity hash in Java, another in every JVM: no key "
+            "group of it lasts, and Flink refuses it"
         )
 
 
-def java_name(
-    data_type: pa.DataType, hash_scheme: str = DEFAULT_HASH_SCHEME, *, nested: bool = False
-) -> str:
-    """Return the Java type that a column, or with ``nested`` a field of a struct, is hashed as."""
+def _check_arity(count: int) -> None:
+    if count > MAX_TUPLE_ARITY:
+        raise UnsupportedTypeError(
+            f"Flink has no tuple of {count} fields (at most {MAX_TUPLE_ARITY}): put some of the "
+            "key columns into a struct, as the job nests its tuples"
+        )
+
+
+def _carried(data_type: pa.DataType, asked: JavaType | None, *, deep: bool) -> JavaType:
+    """Return the type that a column is hashed as: its own, or the one that is asked for.
+
+    ``deep`` says that arrays count by content, as they do in a Row.
+    """
+    data_type = _plain(data_type)
+    own = _own(data_type)
+    if own is None:
+        raise _unsupported(data_type, "java")
+    kind = own if asked is None else asked
+    if kind.primitive is not None and kind.name != "byte[]" and own.name == "List":
+        return _array_of_primitives(data_type, kind, deep)
+    if kind.name != own.name and kind.name not in _CARRIES.get(own.name, ()):
+        raise _cannot(data_type, own, kind)
+    if kind.name in ("byte[]", "Array") and not deep:
+        raise _unsupported(data_type, "java")
+    if own.name == "byte[]" and kind.name == "UUID":
+        _check_width(data_type)
+    if kind.name in COMPOSITES:
+        return JavaType(kind.name, _parts(data_type, own, kind, deep))
+    if kind.name == "BigDecimal" and kind.digits is None:
+        digits = own.digits or (19, 0)
+        return JavaType(kind.name, digits=digits)
+    if kind.name == "BigInteger" and own.digits is not None and own.digits[1] != 0:
+        raise _cannot(data_type, own, kind)
+    return kind
+
+
+def _plain(data_type: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(data_type):
+        return data_type.value_type
+    return data_type
+
+
+def _parts(
+    data_type: pa.DataType, own: JavaType, kind: JavaType, deep: bool
+) -> tuple[JavaType, ...]:
+    deep = {"Row": True, "NamedRow": True, "Tuple": False}.get(kind.name, deep)
+    if own.name == "Map":
+        inner = [data_type.key_type, data_type.item_type]
+    elif own.name == "List":
+        inner = [data_type.value_type]
+    else:
+        inner = [field.type for field in data_type.fields]
+    asked = kind.parts if kind.parts is not None else [None] * len(inner)
+    if len(asked) != len(inner):
+        raise _cannot(data_type, own, kind)
+    parts = tuple(
+        _carried(one, wanted, deep=deep) for one, wanted in zip(inner, asked, strict=True)
+    )
+    if kind.name == "Tuple":
+        _check_arity(len(parts))
+    return parts
+
+
+def _array_of_primitives(data_type: pa.DataType, kind: JavaType, deep: bool) -> JavaType:
+    assert kind.primitive is not None
+    element = _own(_plain(data_type.value_type))
+    if not deep or element is None or element.name != kind.primitive.name:
+        raise _cannot(data_type, JavaType("List"), kind)
+    return kind
+
+
+def _check_width(data_type: pa.DataType) -> None:
+    if pa.types.is_fixed_size_binary(data_type) and data_type.byte_width != 16:
+        raise UnsupportedTypeError(f"a UUID has 16 bytes, and a column of type {data_type} has not")
+
+
+def _own(data_type: pa.DataType) -> JavaType | None:
+    """Return the type that a column has by itself, without its parts; None for no type of Java."""
     types = pa.types
-    if types.is_dictionary(data_type):
-        return java_name(data_type.value_type, hash_scheme, nested=nested)
     if types.is_decimal128(data_type):
-        return f"BigDecimal({data_type.precision},{data_type.scale})"
+        return JavaType("BigDecimal", digits=(data_type.precision, data_type.scale))
     if types.is_timestamp(data_type):
-        return "LocalDateTime" if data_type.tz is None else "Instant"
-    if types.is_struct(data_type):
-        inner = [java_name(field.type, hash_scheme, nested=True) for field in data_type]
-        check_tuple(inner)
-        return f"Tuple{len(inner)}<{', '.join(inner)}>" if inner else "Tuple0"
-    if is_binary(data_type) and hash_scheme == "pyflink" and not nested:
-        return "byte[]"
+        return JavaType("LocalDateTime" if data_type.tz is None else "Instant")
     for matches, name in _JAVA_NAMES:
         if matches(data_type):
-            return name
-    raise _unsupported(data_type, hash_scheme)
+            return JavaType(name)
+    return None
 
 
 _JAVA_NAMES: Final[tuple[tuple[Any, str], ...]] = (
@@ -136,13 +236,29 @@ _JAVA_NAMES: Final[tuple[tuple[Any, str], ...]] = (
     (pa.types.is_boolean, "Boolean"),
     (pa.types.is_date32, "LocalDate"),
     (pa.types.is_time, "LocalTime"),
+    (pa.types.is_duration, "Duration"),
+    (lambda t: isinstance(t, pa.UuidType), "UUID"),
+    (lambda t: is_binary(t), "byte[]"),
+    (pa.types.is_struct, "Tuple"),
+    (pa.types.is_map, "Map"),
+    (lambda t: is_list(t), "List"),
 )
 
 
-def _sql_name(data_type: pa.DataType) -> str:
+def _sql_name(data_type: pa.DataType, key_type: str | None) -> str:
+    data_type = _plain(data_type)
+    own = _own_sql(data_type)
+    if key_type is None:
+        return own
+    asked = parse_sql_type(key_type)
+    name = own.partition("(")[0]
+    if asked.name != name and asked.name not in _SQL_CARRIES.get(name, ()):
+        raise _cannot(data_type, own, asked)
+    return str(asked)
+
+
+def _own_sql(data_type: pa.DataType) -> str:
     types = pa.types
-    if types.is_dictionary(data_type):
-        return _sql_name(data_type.value_type)
     if types.is_signed_integer(data_type):
         return _SQL_INTEGERS[(data_type.bit_width // 8).bit_length() - 1]
     if types.is_decimal128(data_type) and 0 <= data_type.scale <= data_type.precision:
@@ -189,22 +305,56 @@ def is_binary(data_type: pa.DataType) -> bool:
     )
 
 
+def is_list(data_type: pa.DataType) -> bool:
+    """Whether the type is a list, of any size and width of its offsets, and no map."""
+    types = pa.types
+    return bool(
+        types.is_list(data_type)
+        or types.is_large_list(data_type)
+        or types.is_fixed_size_list(data_type)
+        or types.is_list_view(data_type)
+        or types.is_large_list_view(data_type)
+    )
+
+
+def _cannot(data_type: pa.DataType, own: object, asked: object) -> UnsupportedTypeError:
+    name = asked if isinstance(asked, str) else str(asked)
+    return UnsupportedTypeError(
+        f"a column of type {data_type} is hashed as {own}, it cannot be hashed as {name}: give a "
+        f"column that can, or leave the key type out; as {own} its keys lie in other key groups "
+        f"than as {name}"
+    )
+
+
 def _unsupported(data_type: pa.DataType, hash_scheme: str) -> UnsupportedTypeError:
     types = pa.types
-    if is_binary(data_type):
-        advice = "an array has an identity hash in Java: key by its hex digits"
-    elif types.is_nested(data_type):
-        advice = "name the fields that make the key as separate key columns"
+    moves = "which puts its keys into other key groups than Flink's"
+    if isinstance(data_type, pa.UuidType):
+        advice = "Flink SQL has no UUID: give its text or its 16 bytes, as the job does"
+    elif is_binary(data_type):
+        advice = (
+            "an array has an identity hash in Java. Say key_types='UUID' where the 16 bytes are "
+            "one; a PyFlink job's bytes are keys in the scheme pyflink"
+        )
+    elif types.is_nested(data_type) and hash_scheme == "flink-sql":
+        advice = f"name the fields that make the key as separate key columns, {moves}"
+    elif is_list(data_type):
+        advice = (
+            "an array has an identity hash in Java; it counts by content in a Row and in the "
+            "scheme pyflink. A java.util.List is List"
+        )
     elif types.is_unsigned_integer(data_type):
-        advice = "Java has no unsigned integers: cast it to int64, or to decimal128(20, 0)"
+        advice = "Java has no unsigned integers: cast it to the signed type that the job has"
     elif types.is_null(data_type):
         advice = "the column has no values: cast it to the key's type"
     elif types.is_decimal(data_type):
-        advice = "cast it to decimal128 with a scale in 0..precision"
+        advice = "cast it to decimal128 with the scale that the job has, in 0..precision"
     elif types.is_date64(data_type):
-        advice = "cast it to date32"
+        advice = "cast it to date32, which has the same key groups"
+    elif types.is_duration(data_type):
+        advice = "Flink SQL has no such key: cast it to the type that the job has"
     else:
-        advice = "cast it to a string"
+        advice = f"cast it to a type that is one, {moves} unless the job does the same"
     return UnsupportedTypeError(
         f"a column of type {data_type} cannot be a key in the hash scheme {hash_scheme}: {advice}"
     )

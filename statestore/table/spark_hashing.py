@@ -26,8 +26,14 @@ from pyspark.sql import types as T
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.model.keygroups import key_group_of_hash
 from statestore.model.keyhash import DEFAULT_HASH_SCHEME, check_hash_scheme
+from statestore.model.keytypes import java_type
 from statestore.table.hashing_types import check_key_type, check_tuple
-from statestore.table.spark_hashing_java import divide, java_hash_column, signed, tuple_hash_column
+from statestore.table.spark_arithmetic import divide, signed
+from statestore.table.spark_hashing_java import (
+    deep_hash_column,
+    java_hash_column,
+    tuple_hash_column,
+)
 from statestore.table.spark_hashing_sql import sql_hash_column
 
 if TYPE_CHECKING:
@@ -79,8 +85,11 @@ def key_hash_column(
     types = [schema[name].dataType for name in key]
     typed = list(zip(columns, types, names, strict=True))
     if hash_scheme == "flink-sql":
-        return sql_hash_column([(column, name) for column, _, name in typed])
-    fields = [java_hash_column(column, data_type, name) for column, data_type, name in typed]
+        return sql_hash_column(typed)
+    kinds = [(column, data_type, java_type(name)) for column, data_type, name in typed]
+    if hash_scheme == "pyflink" and len(kinds) == 1:
+        return signed(deep_hash_column(*kinds[0]) + 31).cast("int")
+    fields = [java_hash_column(*each) for each in kinds]
     hashed = fields[0] if len(fields) == 1 else tuple_hash_column(fields)
     # Row.of(key): 31 for the row, 31 for the field, as PyFlink wraps a key.
     return (signed(hashed + 62) if hash_scheme == "pyflink" else hashed).cast("int")
@@ -149,7 +158,8 @@ def _arrow_type(data_type: T.DataType) -> pa.DataType:
         if isinstance(data_type, spark_type):
             return arrow_type
     raise UnsupportedTypeError(
-        f"a column of type {data_type.simpleString()} cannot be a key: cast it to a string"
+        f"a column of type {data_type.simpleString()} cannot be a key: cast it to a type that is "
+        "one, which puts its keys into other key groups than Flink's unless the job does the same"
     )
 
 
@@ -166,5 +176,7 @@ _ARROW: Final[tuple[tuple[type[T.DataType] | tuple[type[T.DataType], ...], pa.Da
     (T.TimestampType, pa.timestamp("us", "UTC")),
     (T.TimestampNTZType, pa.timestamp("us")),
     (T.BinaryType, pa.binary()),
+    (T.TimeType, pa.time64("us")),
+    (T.DayTimeIntervalType, pa.duration("us")),
     (T.NullType, pa.null()),
 )

@@ -8,48 +8,80 @@ Java's own methods.
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+
+from statestore.model.javahash import string_hash
+from statestore.model.javascalars import signed as signed_int
+from statestore.model.keytypes import COMPOSITES, JavaType
+from statestore.table.spark_arithmetic import (
+    checked,
+    exact_decimal,
+    is_negative,
+    let,
+    long_hash,
+    micros_of_day,
+    micros_of_interval,
+    reflect,
+    seconds_and_nanos,
+    signed,
+    unscaled_digits,
+    words_of,
+)
+from statestore.table.spark_carried import WHOLE_RULES, character, date_hash, uuid, whole_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pyspark.sql import Column
 
-__all__ = [
-    "divide",
-    "is_negative",
-    "java_hash_column",
-    "let",
-    "micros_of_day",
-    "reflect",
-    "signed",
-    "tuple_hash_column",
-    "unscaled_digits",
-    "words_of",
-]
+__all__ = ["deep_hash_column", "java_hash_column", "tuple_hash_column"]
 
 _U32: Final = 0xFFFFFFFF
 _INTEGERS: Final = {"Byte": "tinyint", "Short": "smallint", "Integer": "int"}
 
 
-def java_hash_column(column: Column, data_type: T.DataType, name: str = "") -> Column:
-    """Return ``hashCode()`` of ``column``, as the Java type ``name`` if given; 0 for null."""
-    if name in _INTEGERS:
-        hashed = column.cast(_INTEGERS[name]).cast("bigint")
-    elif name == "Long":
-        hashed = _long(column.cast("bigint"))
-    elif isinstance(data_type, T.StructType):
-        fields = [java_hash_column(column.getField(f.name), f.dataType) for f in data_type]
-        return tuple_hash_column(fields)
-    elif isinstance(data_type, T.DecimalType):
-        hashed = _decimal(column, data_type)
-    else:
-        hashed = next(rule(column) for kind, rule in _HASHES if isinstance(data_type, kind))
+def java_hash_column(column: Column, data_type: T.DataType, kind: JavaType) -> Column:
+    """Return ``hashCode()`` of ``column`` as a Java type; 0 for null.
+
+    A value that the type cannot hold fails the query when it runs.
+    """
+    hashed = _hashed(column, data_type, kind)
     return F.when(column.isNull(), F.lit(0).cast("bigint")).otherwise(hashed)
+
+
+def deep_hash_column(column: Column, data_type: T.DataType, kind: JavaType) -> Column:
+    """Return what ``column`` counts as a field of a Flink ``Row``; 0 for null."""
+    if kind.name in ("List", "Array"):
+        hashed = _list(column, data_type, kind, deep_hash_column)
+    elif kind.name == "Map":
+        hashed = signed(_map(column, data_type, kind, deep_hash_column) + 1)
+    else:
+        hashed = signed(_hashed(column, data_type, kind) + 31)
+    return F.when(column.isNull(), F.lit(0).cast("bigint")).otherwise(hashed)
+
+
+def _hashed(column: Column, data_type: T.DataType, kind: JavaType) -> Column:
+    whole = isinstance(data_type, T.IntegralType)
+    name = kind.name
+    if kind.primitive is not None and name != "byte[]":
+        return _list(column, data_type, kind, java_hash_column)
+    if name in _INTEGERS:
+        return column.cast(_INTEGERS[name]).cast("bigint")
+    if name in ("Long", "java.sql.Date", "java.sql.Time"):
+        return long_hash(column.cast("bigint"))
+    if whole and name in WHOLE_RULES:
+        return WHOLE_RULES[name](column.cast("bigint"))
+    if name in COMPOSITES:
+        return _COMPOSED[name](column, data_type, kind)
+    if name == "BigDecimal":
+        assert kind.digits is not None
+        return _decimal(exact_decimal(column, data_type, kind, *kind.digits), *kind.digits)
+    if name == "BigInteger":
+        return _big_integer(column, data_type)
+    return _RULES[name](column)
 
 
 def tuple_hash_column(fields: Sequence[Column]) -> Column:
@@ -58,63 +90,6 @@ def tuple_hash_column(fields: Sequence[Column]) -> Column:
     for field in fields[1:]:
         h = signed(h * 31 + field)
     return h
-
-
-def signed(value: Column) -> Column:
-    """Return the low 32 bits of a bigint as a signed number; ``value`` is used once."""
-    return value.bitwiseAND(_U32).bitwiseXOR(F.lit(1 << 31)) - (1 << 31)
-
-
-def let(value: Column, use: Callable[[Column], Column]) -> Column:
-    """Return ``use(value)`` with ``value`` computed once, however often ``use`` names it."""
-    return F.transform(F.array(value), use)[0]
-
-
-def reflect(java_class: str, method: str, argument: Column) -> Column:
-    """Return what a static Java method that gives an int or a long says of ``argument``."""
-    called = F.java_method(F.lit(java_class), F.lit(method), argument)
-    return called.cast("bigint")
-
-
-def divide(value: Column, by: int) -> Column:
-    """Return the whole part of value / ``by`` as a bigint."""
-    divisor = F.lit(by) if by < 1 << 31 else F.lit(Decimal(by))
-    return F.call_function("div", value, divisor)
-
-
-def micros_of_day(column: Column) -> Column:
-    """Return the microsecond of the day of a timestamp_ntz, without asking for any time zone."""
-    hours, minutes = F.hour(column).cast("bigint"), F.minute(column)
-    seconds = F.extract(F.lit("SECOND"), column) * 1_000_000
-    return (hours * 60 + minutes) * 60_000_000 + seconds.cast("bigint")
-
-
-def unscaled_digits(column: Column) -> Column:
-    """Return the digits of a decimal's unscaled value, without sign, as a string.
-
-    The text of a small decimal is 0.05 or 5E-8, as ANSI mode says: its digits are the same.
-    """
-    return F.regexp_replace(column.cast("string"), "[-.]|E.*", "")
-
-
-def is_negative(column: Column) -> Column:
-    """Return whether a decimal is below 0.
-
-    By its text: Spark rounds a decimal(38, 38) before it compares it with a 0 of another scale.
-    """
-    return column.cast("string").startswith("-")
-
-
-def words_of(magnitude: Column) -> tuple[Column, Column, Column]:
-    """Return the upper 64 and the two lower 32 bits of a decimal(38, 0) >= 0, as bigints."""
-    high = divide(magnitude, 1 << 64)
-    low = magnitude % F.lit(Decimal(1 << 64))
-    middle = divide(low, 1 << 32)
-    return high, middle, (low % F.lit(Decimal(1 << 32))).cast("bigint")
-
-
-def _long(value: Column) -> Column:
-    return signed(value.bitwiseXOR(F.shiftrightunsigned(value, 32)))
 
 
 def _string(column: Column) -> Column:
@@ -148,17 +123,27 @@ def _double(column: Column) -> Column:
     return reflect("java.lang.Double", "hashCode", F.coalesce(column, F.lit(0).cast("double")))
 
 
-def _decimal(column: Column, data_type: T.DecimalType) -> Column:
-    digits = unscaled_digits(column)
-    if data_type.precision <= 18:
-        magnitude = let(
+def _decimal(column: Column, precision: int, scale: int) -> Column:
+    sign = F.when(is_negative(column), F.lit(-31)).otherwise(F.lit(31)).cast("bigint")
+    return signed(_magnitude(unscaled_digits(column), precision) * sign + scale)
+
+
+def _magnitude(digits: Column, precision: int) -> Column:
+    if precision <= 18:
+        return let(
             digits.cast("bigint"),
             lambda m: F.shiftright(m, 32) * 31 + m.bitwiseAND(_U32),
         )
-    else:
-        magnitude = let(digits.cast("decimal(38,0)"), _magnitude_hash)
-    sign = F.when(is_negative(column), F.lit(-31)).otherwise(F.lit(31)).cast("bigint")
-    return signed(magnitude * sign + data_type.scale)
+    return let(digits.cast("decimal(38,0)"), _magnitude_hash)
+
+
+def _big_integer(column: Column, data_type: T.DataType) -> Column:
+    if isinstance(data_type, T.StringType | T.CharType | T.VarcharType):
+        return whole_text(column)
+    precision = data_type.precision if isinstance(data_type, T.DecimalType) else 19
+    whole = column.cast(f"decimal({precision},0)")
+    sign = F.when(is_negative(whole), F.lit(-1)).otherwise(F.lit(1)).cast("bigint")
+    return signed(_magnitude(unscaled_digits(whole), max(precision, 19)) * sign)
 
 
 def _magnitude_hash(magnitude: Column) -> Column:
@@ -169,29 +154,100 @@ def _magnitude_hash(magnitude: Column) -> Column:
 
 def _date(column: Column) -> Column:
     year, month, day = (part(column).cast("bigint") for part in (F.year, F.month, F.day))
-    return signed(year.bitwiseAND(-2048).bitwiseXOR(year * 2048 + month * 64 + day))
+    return date_hash(year, month, day)
 
 
 def _instant(column: Column) -> Column:
     nanos = F.pmod(F.unix_micros(column), F.lit(1_000_000)) * 1000
-    return signed(_long(F.unix_seconds(column)) + nanos * 51)
+    return signed(long_hash(F.unix_seconds(column)) + nanos * 51)
 
 
 def _local_datetime(column: Column) -> Column:
-    return _date(column).bitwiseXOR(_long(micros_of_day(column) * 1000))
+    return _date(column).bitwiseXOR(long_hash(micros_of_day(column) * 1000))
 
 
-_Kind: TypeAlias = "type[T.DataType] | tuple[type[T.DataType], ...]"
+_Hash: TypeAlias = "Callable[[Column, T.DataType, JavaType], Column]"
 
-_HASHES: Final[tuple[tuple[_Kind, Callable[[Column], Column]], ...]] = (
-    ((T.StringType, T.CharType, T.VarcharType), _string),
-    ((T.ByteType, T.ShortType, T.IntegerType), lambda column: column.cast("bigint")),
-    (T.LongType, _long),
-    (T.BooleanType, _boolean),
-    (T.FloatType, _float),
-    (T.DoubleType, _double),
-    (T.DateType, _date),
-    (T.TimestampType, _instant),
-    (T.TimestampNTZType, _local_datetime),
-    (T.BinaryType, _byte_array),
-)
+
+def _fields(column: Column, data_type: T.DataType, kind: JavaType, of_field: _Hash) -> list[Column]:
+    assert isinstance(data_type, T.StructType)
+    parts = zip(data_type.fields, kind.parts or (), strict=True)
+    return [of_field(column.getField(field.name), field.dataType, part) for field, part in parts]
+
+
+def _tuple(column: Column, data_type: T.DataType, kind: JavaType) -> Column:
+    return tuple_hash_column(_fields(column, data_type, kind, java_hash_column))
+
+
+def _row(column: Column, data_type: T.DataType, kind: JavaType) -> Column:
+    h: Column = F.lit(1).cast("bigint")
+    for field in _fields(column, data_type, kind, deep_hash_column):
+        h = signed(h * 31 + field)
+    return h
+
+
+def _named_row(column: Column, data_type: T.DataType, kind: JavaType) -> Column:
+    assert isinstance(data_type, T.StructType)
+    h: Column = F.lit(1).cast("bigint")
+    fields = _fields(column, data_type, kind, deep_hash_column)
+    for name, field in zip(data_type.names, fields, strict=True):
+        of_name = signed_int(31 + string_hash(name))
+        h = signed(h + field.bitwiseXOR(F.lit(of_name).cast("bigint")))
+    return h
+
+
+def _list(
+    column: Column, data_type: T.DataType, kind: JavaType, of_element: _Hash = java_hash_column
+) -> Column:
+    assert isinstance(data_type, T.ArrayType)
+    element = kind.primitive or (kind.parts or ())[0]
+    inner = data_type.elementType
+
+    def grown(h: Column, one: Column) -> Column:
+        return signed(h * 31 + of_element(one, inner, element))
+
+    hashed = F.aggregate(column, F.lit(1).cast("bigint"), grown)
+    if kind.primitive is None:
+        return hashed
+    problem = f"an element of a {kind} is null, which it cannot hold"
+    return checked(column, ~F.exists(column, lambda one: one.isNull()), problem, hashed)
+
+
+def _map(
+    column: Column, data_type: T.DataType, kind: JavaType, of_part: _Hash = java_hash_column
+) -> Column:
+    assert isinstance(data_type, T.MapType)
+    assert kind.parts is not None
+    key, value = data_type.keyType, data_type.valueType
+    of_key, of_value = kind.parts
+
+    def grown(h: Column, entry: Column) -> Column:
+        left = of_part(entry["key"], key, of_key)
+        return signed(h + left.bitwiseXOR(of_part(entry["value"], value, of_value)))
+
+    return F.aggregate(F.map_entries(column), F.lit(0).cast("bigint"), grown)
+
+
+_COMPOSED: Final[dict[str, _Hash]] = {
+    "Tuple": _tuple,
+    "Row": _row,
+    "NamedRow": _named_row,
+    "List": _list,
+    "Map": _map,
+}
+
+_RULES: Final[dict[str, Callable[[Column], Column]]] = {
+    "String": _string,
+    "Boolean": _boolean,
+    "Float": _float,
+    "Double": _double,
+    "LocalDate": _date,
+    "Instant": _instant,
+    "LocalDateTime": _local_datetime,
+    "LocalTime": lambda column: long_hash(micros_of_day(column) * 1000),
+    "Duration": lambda column: seconds_and_nanos(micros_of_interval(column) * 1000),
+    "java.sql.Timestamp": lambda column: long_hash(F.unix_millis(column)),
+    "byte[]": _byte_array,
+    "UUID": uuid,
+    "Character": character,
+}

@@ -12,10 +12,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import functions as F
+from pyspark.sql import types as T
 
 from statestore.model.sqlhash import SqlType, parse_sql_type
-from statestore.table.spark_hashing_java import (
+from statestore.table.spark_arithmetic import (
+    checked,
     divide,
+    exact_decimal,
+    floor_divide,
     is_negative,
     let,
     micros_of_day,
@@ -48,15 +52,15 @@ class _Field(NamedTuple):
     size: Column | None = None
 
 
-def sql_hash_column(fields: Sequence[tuple[Column, str]]) -> Column:
-    """Return ``BinaryRowData.hashCode()`` of (column, SQL type) pairs, as an int column; never
-    null.
+def sql_hash_column(fields: Sequence[tuple[Column, T.DataType, str]]) -> Column:
+    """Return ``BinaryRowData.hashCode()`` of columns with their types in Spark and SQL, as an int
+    column; never null.
     """
-    header = _header([column for column, _ in fields])
+    header = _header([column for column, _, _ in fields])
     offset: Column = F.lit(8 * (len(header) + len(fields))).cast("bigint")
     slots, tails = [], []
-    for column, name in fields:
-        field = _field(column, parse_sql_type(name), offset)
+    for column, data_type, name in fields:
+        field = _field(column, data_type, parse_sql_type(name), offset)
         slots.append(field.slot)
         if field.tail is not None and field.size is not None:
             tails.append(field.tail)
@@ -81,14 +85,21 @@ def _header(columns: Sequence[Column]) -> list[Column]:
     return words
 
 
-def _field(column: Column, sql_type: SqlType, offset: Column) -> _Field:
+def _field(column: Column, data_type: T.DataType, sql_type: SqlType, offset: Column) -> _Field:
     name = sql_type.name
-    if name in ("STRING", "BYTES"):
-        return _text(column.cast("binary"), offset)
-    if sql_type.reserved and name == "DECIMAL":
-        return _wide_decimal(column, offset)
+    if name in ("STRING", "CHAR", "VARCHAR", "BYTES", "BINARY", "VARBINARY"):
+        return _text(_short_enough(column, sql_type).cast("binary"), offset)
+    if name == "DECIMAL":
+        digits = (sql_type.precision, sql_type.scale)
+        column = exact_decimal(column, data_type, sql_type, *digits)
+        if sql_type.reserved:
+            return _wide_decimal(column, offset)
     if name in ("TIMESTAMP", "TIMESTAMP_LTZ"):
-        return _timestamp(column, sql_type, offset)
+        return _timestamp(column, data_type, sql_type, offset)
+    if name == "TIME":
+        column = _millis_of_day(column, data_type, sql_type)
+    if name == "DATE" and isinstance(data_type, T.IntegralType):
+        column = F.date_from_unix_date(column.cast("int"))
     return _Field(_little_endian(F.coalesce(_number(column, name), F.lit(0).cast("bigint"))))
 
 
@@ -97,6 +108,8 @@ def _number(column: Column, name: str) -> Column:
     if name in _CASTS:
         whole = column.cast(_CASTS[name]).cast("bigint")
         return whole.bitwiseAND(_MASKS[name]) if name in _MASKS else whole
+    if name == "TIME":
+        return column
     if name == "BOOLEAN":
         return column.cast("int").cast("bigint")
     if name == "DATE":
@@ -111,26 +124,45 @@ def _number(column: Column, name: str) -> Column:
     return reflect("java.lang.Double", "doubleToRawLongBits", present)
 
 
-def _timestamp(column: Column, sql_type: SqlType, offset: Column) -> _Field:
-    if sql_type.name == "TIMESTAMP_LTZ":
-        millis, micros = F.unix_millis(column), F.pmod(F.unix_micros(column), F.lit(1_000_000))
+def _short_enough(column: Column, sql_type: SqlType) -> Column:
+    if sql_type.name in ("STRING", "BYTES"):
+        return column
+    problem = f"a key is longer than {sql_type} allows"
+    return checked(column, F.length(column) <= sql_type.precision, problem, column)
+
+
+def _millis_of_day(column: Column, data_type: T.DataType, sql_type: SqlType) -> Column:
+    if isinstance(data_type, T.IntegralType):
+        nanos = column.cast("bigint")
+    else:
+        nanos = micros_of_day(column) * 1000
+    unit = 10 ** (9 - min(sql_type.precision, 3))
+    good = nanos.between(0, 86_400 * 10**9 - 1) & (nanos % unit == 0)
+    problem = f"a value is no time of the day in {sql_type}: round the key first"
+    return checked(nanos, good, problem, divide(nanos, 1_000_000))
+
+
+def _timestamp(column: Column, data_type: T.DataType, sql_type: SqlType, offset: Column) -> _Field:
+    """Milliseconds, and what is below them in nanoseconds."""
+    if isinstance(data_type, T.IntegralType):
+        nanos = column.cast("bigint")
+        millis, below = floor_divide(nanos, 1_000_000), F.pmod(nanos, F.lit(1_000_000))
+    elif sql_type.name == "TIMESTAMP_LTZ":
+        millis, below = F.unix_millis(column), F.pmod(F.unix_micros(column), F.lit(1000)) * 1000
     else:
         of_day = micros_of_day(column)
         days = F.unix_date(column.cast("date")).cast("bigint")
-        millis, micros = days * 86_400_000 + divide(of_day, 1000), of_day % 1_000_000
-    unit = 10 ** max(6 - sql_type.precision, 0)
-    if unit > 1:
-        problem = (
-            f"a value has more digits than precision {sql_type.precision}: round the key first"
-        )
-        # Kept as a condition on the value itself, so that no optimisation can drop it.
-        exact = micros % unit == 0
-        millis = F.when(exact | column.isNull(), millis).otherwise(F.raise_error(F.lit(problem)))
-    millis = F.coalesce(millis, F.lit(0).cast("bigint"))
+        millis, below = days * 86_400_000 + divide(of_day, 1000), of_day % 1000 * 1000
+    digits = sql_type.precision
+    problem = f"a value has more digits than precision {digits}: round the key first"
+    good = below % 10 ** max(9 - max(digits, 3), 0) == 0
+    if digits < 3:
+        good = good & (millis % 10 ** (3 - digits) == 0)
+    millis = F.coalesce(checked(column, good, problem, millis), F.lit(0).cast("bigint"))
     if not sql_type.reserved:
         return _Field(_little_endian(millis))
-    nanos = F.coalesce(micros % 1000 * 1000, F.lit(0).cast("bigint"))
-    return _Field(_reference(offset, nanos), _little_endian(millis), F.lit(8))
+    below = F.coalesce(below, F.lit(0).cast("bigint"))
+    return _Field(_reference(offset, below), _little_endian(millis), F.lit(8))
 
 
 def _wide_decimal(column: Column, offset: Column) -> _Field:

@@ -36,12 +36,12 @@ from statestore.model.partitioners import (
     wiring,
 )
 from statestore.model.redistribution import check_parallelism
+from statestore.table.spark_arithmetic import divide
 from statestore.table.spark_hashing import (
     column_of,
     key_group_column,
     owner_column,
 )
-from statestore.table.spark_hashing_java import divide
 
 __all__ = ["partition"]
 

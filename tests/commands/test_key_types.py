@@ -64,7 +64,7 @@ def test_a_timestamp_has_the_precision_that_is_said(tmp_path: Path, digits: int,
         checkpoint.keyed("u", "n", rows, key="k", key_types=name.replace(str(digits), "2"))
 
 
-@pytest.mark.parametrize("asked", ["Integer", ["Integer"], {"k": "Integer"}])
+@pytest.mark.parametrize("asked", ["int", "Integer", ["INTEGER"], {"k": "java.lang.Integer"}])
 def test_a_type_has_one_name_however_it_is_said(tmp_path: Path, asked: Any) -> None:
     store = opened(tmp_path)
     with store.snapshot(parallelism=2) as checkpoint:

@@ -203,7 +203,7 @@ def test_columns_may_be_called_what_operator_state_reserves(store: StateStore) -
 @pytest.mark.parametrize(
     ("rows", "options", "stored", "now"),
     [
-        ({"k": pa.array([1], pa.int32()), "v": [1]}, {}, "(Long)", "(Integer)"),
+        ({"k": pa.array([1], pa.int32()), "v": [1]}, {}, "(k long, v long)", "(k integer, v long)"),
         ({"k": ["a"], "v": [1]}, {}, "(Long)", "(String)"),
         ({"k": [1], "v": [1.0]}, {}, "v long", "v double"),
         ({"k": [1], "v": ["x"]}, {}, "(k long, v long)", "(k long, v string)"),
