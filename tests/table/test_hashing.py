@@ -231,7 +231,7 @@ def test_null_keys_are_counted(scheme: str) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("scheme", HASH_SCHEMES)
 def test_types_that_are_no_keys_are_refused(data_type: Any, advice: str, scheme: str) -> None:
-    """Unsigned and unknown types are refused with what keeps the key group, or that nothing does."""
+    """Unsigned and unknown types are refused, and what keeps the key group is said."""
     with pytest.raises(UnsupportedTypeError, match=advice):
         check_key_type(data_type, scheme)
 
@@ -248,7 +248,7 @@ def test_nested_columns_are_no_sql_keys(data_type: Any) -> None:
 
 def test_what_one_scheme_refuses() -> None:
     """Bytes are no Java key, nor inside a tuple; a struct is no SQL key."""
-    with pytest.raises(UnsupportedTypeError, match="identity hash .* key_types='UUID'"):
+    with pytest.raises(UnsupportedTypeError, match=r"identity hash .* key_types='UUID'"):
         check_key_type(pa.binary())
     with pytest.raises(UnsupportedTypeError, match="identity hash"):
         check_key_type(pa.struct([("a", pa.binary())]), "pyflink")
