@@ -107,9 +107,12 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | None:
 
 
 def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Return a dictionary column as one of its values; Polars' have views, which Arrow cannot take
-    from.
+    """Return a dictionary column as one of its values, and UUIDs as their bytes.
+
+    Polars' dictionaries have views, which Arrow cannot take from.
     """
+    if isinstance(column.type, pa.UuidType):
+        return column.cast(column.type.storage_type)
     if not pa.types.is_dictionary(column.type):
         return column
     kind = column.type.value_type
@@ -127,6 +130,8 @@ def _fit(source: pa.DataType, target: pa.DataType) -> _Fit:
         return _Fit.TYPE
     if types.is_dictionary(source):
         return _fit(source.value_type, target)
+    if isinstance(source, pa.UuidType):
+        return _fit(source.storage_type, target)
     if types.is_struct(target):
         return _of_structs(source, target) if types.is_struct(source) else _Fit.NEVER
     if types.is_map(target):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 
@@ -17,6 +18,7 @@ from statestore.storage import Storage
 from statestore.table.digest import row_hashes
 from statestore.table.expiry import unexpired
 from statestore.table.hashing import key_groups
+from statestore.table.hashing_types import is_binary
 from statestore.table.merge import merged_rows
 from statestore.table.reading import open_data, row_groups_of
 from statestore.table.scan import placed, restored_schema
@@ -108,7 +110,10 @@ def key_batch(state: KeyedState, key: Any) -> pa.RecordBatch:
     Raises InvalidArgumentError when the value does not fit the key's type.
     """
     schema = arrow_schema(state.schema.select(state.key))
-    values = _key_values(state, key)
+    values = [
+        _as_stored(value, field.type)
+        for value, field in zip(_key_values(state, key), schema, strict=True)
+    ]
     try:
         arrays = [
             column_of([value], field.type, name=field.name, subject=f"{key!r:.80}", place=_of_key)
@@ -124,6 +129,13 @@ def key_batch(state: KeyedState, key: Any) -> pa.RecordBatch:
                 f"{key!r:.200} is no key of {state} ({_key_text(state)}): a key names every field"
             )
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _as_stored(value: Any, kind: pa.DataType) -> Any:
+    """Return a UUID as its column has it, bytes or text; other values as they are."""
+    if not isinstance(value, UUID):
+        return value
+    return value.bytes if is_binary(kind) else str(value)
 
 
 def _names_all(value: Any, kind: pa.DataType) -> bool:

@@ -78,6 +78,8 @@ def _stored(kind: pa.DataType, column: str) -> DataType:
         return _stored(kind.value_type, column)
     if types.is_timestamp(kind):
         return "timestamp" if kind.tz else "timestamp_ntz"
+    if types.is_fixed_size_binary(kind) or isinstance(kind, pa.UuidType):
+        return "binary"
     name = _NAMES.get(str(kind))
     if name is None:
         raise UnsupportedTypeError(
@@ -92,8 +94,20 @@ def _advice(kind: pa.DataType) -> str:
             pa.types.is_unsigned_integer,
             "cast it to a signed integer (Spark and Delta have no unsigned ones)",
         ),
-        (pa.types.is_time, "cast it to a number of microseconds (long)"),
-        (pa.types.is_duration, "cast it to a number of microseconds (long)"),
+        (
+            pa.types.is_time,
+            (
+                "cast it to the nanoseconds of the day (long); as a key say key_types='LocalTime' "
+                "('TIME(3)' in flink-sql), and its key groups stay"
+            ),
+        ),
+        (
+            pa.types.is_duration,
+            (
+                "cast it to nanoseconds (long); as a key say key_types='Duration', and its key "
+                "groups stay"
+            ),
+        ),
         (pa.types.is_null, "give the column a type"),
     ]
     return next((text for test, text in advice if test(kind)), "cast it to a type that Delta has")

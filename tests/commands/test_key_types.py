@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pytest
@@ -97,3 +98,62 @@ def test_a_value_that_the_type_cannot_hold_is_refused(tmp_path: Path) -> None:
         store.snapshot(parallelism=1) as checkpoint,
     ):
         checkpoint.keyed("u", "n", rows, key="k", key_types="TIMESTAMP(3)", **SQL)
+
+
+IDS = [UUID(int=number * 3**75) for number in range(40)]
+
+
+@pytest.mark.parametrize("form", ["uuid", "fixed", "bytes", "text"])
+def test_a_uuid_is_a_key(tmp_path: Path, form: str) -> None:
+    """As Arrow's own type, as 16 bytes or as text; found by its value, and written on."""
+    store = opened(tmp_path)
+    raw = pa.array([one.bytes for one in IDS], pa.binary(16))
+    column = {
+        "uuid": raw.cast(pa.uuid()),
+        "fixed": raw,
+        "bytes": raw.cast(pa.binary()),
+        "text": pa.array(map(str, IDS)),
+    }[form]
+    said = None if form == "uuid" else "UUID"
+    with store.snapshot(parallelism=2) as checkpoint:
+        rows = pa.table({"k": column, "v": range(40)})
+        checkpoint.keyed("u", "n", rows, key="k", key_types=said, max_parallelism=128)
+    assert store.manifest().keyed_entry("u", "n").state.key_types == ("UUID",)
+    groups_of(store, "UUID")
+    state = store.restore(parallelism=2).keyed("u", "n")
+    assert [state.get(one)[0]["v"] for one in IDS] == list(range(40))
+    with store.snapshot(parallelism=2) as checkpoint:
+        gone = pa.table({"k": state.subtask(0).read_all()["k"]})
+        checkpoint.keyed("u", "n", key="k").changes(deletes=gone)
+    assert store.restore(parallelism=2).keyed("u", "n").subtask(0).read_all().num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("key_type", "values", "scheme"),
+    [
+        ("LocalTime", [0, 1, 86_399_999_999_999], "java"),
+        ("Instant", [0, -1, 2**62], "java"),
+        ("BigInteger", ["0", "-1", "1" * 60], "java"),
+        ("Row<Integer, String>", [{"a": 1, "b": "x"}, {"a": -1, "b": ""}], "java"),
+        ("CHAR(3)", ["", "abc"], "flink-sql"),
+        ("TIME(3)", [0, 10**6, 86_399_999 * 10**6], "flink-sql"),
+    ],
+)
+def test_a_column_carries_a_key_of_another_type(
+    tmp_path: Path, key_type: str, values: list[Any], scheme: str
+) -> None:
+    """The state has Flink's key groups, and remembers the type."""
+    store = opened(tmp_path)
+    kind = pa.struct([("a", pa.int32()), ("b", pa.string())]) if "Row" in key_type else None
+    with store.snapshot(parallelism=2) as checkpoint:
+        rows = pa.table({"k": pa.array(values, kind), "v": range(len(values))})
+        checkpoint.keyed(
+            "u", "n", rows, key="k", key_types=key_type, hash_scheme=scheme, max_parallelism=128
+        )
+    restored = store.restore(parallelism=1).keyed("u", "n")
+    for row in restored.subtask(0).read_all().to_pylist():
+        key = list(row["k"].values()) if kind is not None else row["k"]
+        assert row["key_group"] == key_group_of(
+            key, max_parallelism=128, key_type=key_type, hash_scheme=scheme
+        )
+    assert [restored.get(value)[0]["v"] for value in values] == list(range(len(values)))

@@ -48,9 +48,9 @@ def test_what_other_frames_hold_is_stored_as(kind: pa.DataType, stored: str) -> 
     [
         (pa.uint8(), "signed"),
         (pa.uint64(), "signed"),
-        (pa.time32("ms"), "microseconds"),
-        (pa.time64("us"), "microseconds"),
-        (pa.duration("us"), "microseconds"),
+        (pa.time32("ms"), "nanoseconds"),
+        (pa.time64("us"), "nanoseconds"),
+        (pa.duration("us"), "nanoseconds"),
         (pa.null(), "give the column a type"),
         (pa.float16(), "cast it"),
         (pa.date64(), "cast it"),
