@@ -132,6 +132,7 @@ def _start(
         schema="user string, n long, total long",
         update=_totals,
         parallelism=PARALLELISM,
+        succeeds=True,  # the store may hold rows that no query wrote
         cache_bytes=cache_bytes,
     )
     return query.start(_read(spark, inputs), f"{inputs}-progress", availableNow=True)

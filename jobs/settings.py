@@ -105,15 +105,26 @@ class OperatorSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StateName:
+    """An operator uid and a state name."""
+
+    uid: str
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class SnapshotSettings(JobSettings):
     """The snapshot job: these states, in one checkpoint.
 
-    ``graph`` is the file of a job graph, which has the parallelism of each operator.
+    ``graph`` is the file of a job graph, which has the parallelism of each operator. ``others``
+    says what becomes of states of the newest checkpoint that are neither here nor in ``drop``.
     """
 
     parallelism: int | None = setting(None, unit="subtasks", low=1, high=MOST_KEY_GROUPS)
     graph: str | None = None
     checkpoint_id: int | None = setting(None, unit="checkpoint id", low=1, high=10**10 - 1)
+    others: Literal["refuse", "carry"] = "refuse"
+    drop: tuple[StateName, ...] = ()
     store: SnapshotStoreSettings
     spark: SparkSettings = field(default_factory=SparkSettings)
     keyed: tuple[KeyedSettings, ...] = ()
@@ -122,6 +133,10 @@ class SnapshotSettings(JobSettings):
     def __post_init__(self) -> None:
         """Refuse no states, a state twice, no parallelism, and fewer key groups than subtasks."""
         _check_states(self.states)
+        for state in {(state.uid, state.name) for state in self.states} & self.dropped:
+            raise InvalidArgumentError(
+                f"state {state[1]!r} of operator {state[0]!r} is written, and in drop; do one"
+            )
         if self.graph is not None:
             return  # it says how many subtasks and key groups each operator has
         if self.parallelism is None:
@@ -137,6 +152,11 @@ class SnapshotSettings(JobSettings):
     def states(self) -> tuple[KeyedSettings | OperatorSettings, ...]:
         """All states, keyed first."""
         return (*self.keyed, *self.operator)
+
+    @property
+    def dropped(self) -> set[tuple[str, str]]:
+        """Operator and name of each state that is dropped."""
+        return {(state.uid, state.name) for state in self.drop}
 
     @property
     def needs_delta(self) -> bool:
@@ -220,14 +240,6 @@ class RestoreSettings(JobSettings):
     def needs_s3(self) -> bool:
         """Whether Spark must reach S3 itself: to write a sink. Reading a store never needs it."""
         return any(in_bucket(state.sink.path) for state in self.states)
-
-
-@dataclass(frozen=True, kw_only=True)
-class StateName:
-    """An operator uid and a state name."""
-
-    uid: str
-    name: str
 
 
 @dataclass(frozen=True, kw_only=True)

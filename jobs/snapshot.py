@@ -16,6 +16,7 @@ store cannot be written.
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from jobs.frames import naming, read, session
 from jobs.settings import KeyedSettings, OperatorSettings, SnapshotSettings
 from statestore import CheckpointWriter, StateStore
 from statestore.cli.targets import graph_of
-from statestore.errors import CommitConflictError
+from statestore.errors import CommitConflictError, LeftOutStateError
 from statestore.model.manifest import Entry, KeyedEntry, Writer
 from statestore.model.state import TimeDomain
 
@@ -60,6 +61,7 @@ class Snapshot:
         try:
             states = settings.states
             with bar_of(spark, len(states)) as bar, self._begin(store, settings) as checkpoint:
+                _settle_others(checkpoint, settings)
                 for state in states:
                     bar.begin(f"writing {state.uid}/{state.name}")
                     with naming(f"state {state.name!r} of operator {state.uid!r}"):
@@ -107,6 +109,24 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the job; return the exit code."""
     job = Job("snapshot", __doc__ or "", SnapshotSettings, Snapshot().attempt, _text)
     return run(job, arguments)
+
+
+def _settle_others(checkpoint: CheckpointWriter, settings: SnapshotSettings) -> None:
+    """Carry or drop what the settings do not write; LeftOutStateError before a row is read."""
+    for state in settings.drop:
+        checkpoint.drop(state.uid, state.name)
+    if settings.others == "carry":
+        checkpoint.carry_rest()
+    left_out = checkpoint.left_out((state.uid, state.name) for state in settings.states)
+    if left_out:
+        (uid, name), *more = left_out
+        others = f" (and {len(more)} more)" if more else ""
+        raise LeftOutStateError(
+            f"the newest checkpoint has state {name!r} of operator {uid!r}{others}, which these "
+            'settings do not write, and the next one would lose it: set others = "carry" to take '
+            f"all such states over, or drop = [{{ uid = {json.dumps(uid)}, name = "
+            f"{json.dumps(name)} }}] to leave it out on purpose"
+        )
 
 
 def _put(

@@ -16,6 +16,7 @@
     ├── IncompatibleStateError                    12  change the job, or the state
     │   ├── ParallelismError   (ValueError)           (max) parallelism does not fit
     │   ├── SchemaMismatchError                       types differ from the stored ones
+    │   ├── LeftOutStateError                         a checkpoint would lose a stored state
     │   └── UnclaimedStateError                       stored state that no operator claims
     ├── CorruptionError                           13  restore an older checkpoint
     │   ├── MissingFileError
@@ -41,6 +42,7 @@ __all__ = [
     "FormatVersionError",
     "IncompatibleStateError",
     "InvalidArgumentError",
+    "LeftOutStateError",
     "MalformedManifestError",
     "MissingDependencyError",
     "MissingFileError",
@@ -159,6 +161,12 @@ class SchemaMismatchError(IncompatibleStateError):
     """Key or value types differ from those the state was stored with."""
 
     kind = "schema-mismatch"
+
+
+class LeftOutStateError(IncompatibleStateError):
+    """The newest checkpoint has a state that the next one neither has nor drops by name."""
+
+    kind = "left-out-state"
 
 
 class UnclaimedStateError(IncompatibleStateError):

@@ -14,7 +14,7 @@ from statestore.model.acknowledgement import Attempted
 from statestore.model.balanced_ranges import Assignment, RangeAssignment
 from statestore.model.compaction import CompactionRule
 from statestore.model.keygroups import KeyGroupAssignment
-from statestore.model.manifest import KeyedEntry, TableRef, Writer
+from statestore.model.manifest import KeyedEntry, Manifest, TableRef, Writer
 from statestore.model.operators import Operators
 from statestore.model.paths import keyed_table
 from statestore.model.state import KeyedState
@@ -30,7 +30,8 @@ class Attempt:
     """What is fixed for one attempt to take a checkpoint.
 
     ``now_ms`` is the clock of times to live: when what is written without a time was used last, and
-    what compaction goes by.
+    what compaction goes by. ``made_of`` is the checkpoint that this one is made of, None where it
+    follows the newest.
     """
 
     catalog: Catalog
@@ -46,6 +47,7 @@ class Attempt:
     measuring: Measuring
     compaction: CompactionRule | None = None
     ranges: Mapping[str, RangeAssignment] = field(default_factory=dict)
+    made_of: Manifest | None = None
 
     def max_parallelism_of(self, uid: str, wanted: int | None) -> int | None:
         """Return what the caller asks for, or else the job's graph; None leaves it to the store.

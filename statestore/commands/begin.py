@@ -6,7 +6,7 @@ sees whatever a writer before it was still allowed to commit, or takes an id tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +26,6 @@ from statestore.model.compaction import CompactionRule
 from statestore.model.document import document_bytes
 from statestore.model.graph import JobGraph
 from statestore.model.graph_json import graph_to_json
-from statestore.model.handles import Handle
 from statestore.model.manifest import Entry, Manifest, OperatorEntry, Writer
 from statestore.model.operators import Operators
 from statestore.model.paths import manifest_path
@@ -66,9 +65,19 @@ class CommittedCheckpoint(CheckpointWriter):
         owners = owners_of(manifest, uid)
         return KeyedWriter(attempt, replace(stored, handles=()), owners, target=None)
 
-    def carry(self, entry: Entry, new: Sequence[Handle] = ()) -> None:
-        """Do nothing: the checkpoint has the state, or StateNotFoundError is raised."""
-        self.manifest.find(entry.state.uid, entry.state.name)
+    def carry(self, uid: str, name: str, *, base: int | str = "latest") -> Entry:
+        """Return the stored state; StateNotFoundError when the checkpoint has none."""
+        return self.manifest.find(uid, name)
+
+    def carry_rest(self, *, base: int | str = "latest") -> None:
+        """Do nothing: the checkpoint has what it has."""
+
+    def drop(self, uid: str, name: str) -> None:
+        """Do nothing: the checkpoint has what it has."""
+
+    def left_out(self, naming: Iterable[tuple[str, str]] = ()) -> tuple[tuple[str, str], ...]:
+        """Return nothing: the checkpoint has what it has."""
+        return ()
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
         """Return False: whatever the subtask wrote, the checkpoint has its files already."""
@@ -99,12 +108,14 @@ def begin(
     compaction: CompactionRule | None = None,
     ranges: Mapping[str, RangeAssignment] | None = None,
     now_ms: int | None = None,
+    made_of: Manifest | None = None,
 ) -> CheckpointWriter:
     """Return the writer of the next checkpoint, or of ``checkpoint_id``.
 
     ``parallelism`` None is the largest of the graph's operators, ``now_ms`` None the time now, and
-    ``measuring`` began when the caller did. When that checkpoint is visible, nothing is claimed or
-    written: see :class:`CommittedCheckpoint`.
+    ``measuring`` began when the caller did. The states of ``made_of``, by default of the newest
+    checkpoint, are those that it must have or drop. When ``checkpoint_id`` is visible, nothing is
+    claimed or written: see :class:`CommittedCheckpoint`.
     Raises ParallelismError, InvalidArgumentError for an id that was passed over or has expired, or
     CommitConflictError when another writer has taken the store over.
     """
@@ -140,6 +151,7 @@ def begin(
         measuring=measuring,
         compaction=compaction,
         ranges=ranges or {},
+        made_of=made_of,
     )
     return CheckpointWriter(attempt)
 

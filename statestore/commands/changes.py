@@ -138,6 +138,7 @@ class ChangeWriter:
         self._ttl = ttl
         self._attempt, self._uid, self._name = attempt, uid, name
         self._checked, self._full, self._add = checked, full, add
+        self.state = uid, name
         self.is_used = False
 
     def __str__(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -30,7 +31,6 @@ from statestore.model.balanced_ranges import RangeAssignment
 from statestore.model.handles import Handle
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
 from statestore.model.metrics import CheckpointMetrics
-from statestore.model.redistribution import RedistributionMode
 from statestore.model.state import KeyedState
 from statestore.table.reading import check_sizes
 
@@ -39,6 +39,10 @@ __all__ = ["USED", "Commit"]
 _PUBLISHERS = 4
 _log = logging.getLogger(__name__)
 USED = "the 'with' block of this snapshot has begun already; take another one: store.snapshot(…)"
+_NOT_ENTERED = (
+    "a snapshot is taken in a 'with' block, and committed when that ends; write 'with "
+    "store.snapshot(…) as checkpoint:'"
+)
 
 
 class Commit:
@@ -96,36 +100,24 @@ class Commit:
         """
         return self.manifest.metrics if self._metrics is None else self._metrics
 
-    def carry(self, entry: Entry, new: Sequence[Handle] = ()) -> None:
+    def carry_entry(self, entry: Entry, new: Sequence[Handle] = ()) -> None:
         """Take a state over as another checkpoint of this store has it, with its files.
 
         The files are not copied, only named again; an error in the block does not delete them, but
         those in ``new``, which were written for this checkpoint. Raises InvalidArgumentError for a
-        state that is in this checkpoint already, and for operator state of another parallelism,
-        which has to be dealt anew.
+        state that is in this checkpoint already.
         """
         self._refuse_twice(entry.state.uid, entry.state.name)
-        self._refuse_other_subtasks(entry)
         self._carried.append(entry)
         names = [f"{entry.table.path}/{handle.path}" for handle in new]
         self._rewritten += names
         self._attempt.measuring.wrote(entry, names)
 
-    def _refuse_other_subtasks(self, entry: Entry) -> None:
-        if isinstance(entry, KeyedEntry) or entry.state.mode is RedistributionMode.BROADCAST:
-            return
-        parallelism = self._attempt.operators.parallelism_of(entry.state.uid)
-        if len(entry.counts) != parallelism:
-            raise InvalidArgumentError(
-                f"{entry.state} is of {len(entry.counts)} subtasks, and there are {parallelism} "
-                "now: give its elements anew with split(…) or union(…)"
-            )
-
     def carry_written(
         self, entries: Sequence[KeyedEntry], new: Sequence[str], *, compacted: bool = False
     ) -> None:
-        """Take states over as :meth:`carry` does; ``new`` are the names of the files that were
-        written for them, below the store, or by compaction of them.
+        """Take states over as :meth:`carry_entry` does; ``new`` are the names of the files that
+        were written for them, below the store, or by compaction of them.
         """
         for entry in entries:
             self._refuse_twice(entry.state.uid, entry.state.name)
@@ -160,6 +152,26 @@ class Commit:
         manifest.
         """
         self._origin = origin
+
+    def give_up(self) -> None:
+        """Take no checkpoint after all; nothing was written yet. InvalidArgumentError within the
+        block.
+        """
+        if self._entered and not self._left:
+            raise InvalidArgumentError("within its 'with' block, a snapshot ends by an exception")
+        self._entered = self._left = True
+
+    def __del__(self) -> None:
+        """Warn of a checkpoint whose block was never entered: nothing of it was committed."""
+        used = self.already_committed or getattr(self, "_entered", True) or self._left
+        if not used:
+            warnings.warn(
+                f"checkpoint {self._attempt.checkpoint_id} of {self._attempt.catalog.storage.url} "
+                f"was begun and never taken: {_NOT_ENTERED}",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
 
     def __enter__(self) -> Self:
         """Return the writer; InvalidArgumentError when it was used before."""
@@ -219,6 +231,8 @@ class Commit:
     def _refuse_twice(self, uid: str, name: str) -> None:
         if self._left:
             raise InvalidArgumentError(USED)
+        if not self._entered:
+            raise InvalidArgumentError(_NOT_ENTERED)
         self._attempt.operators.check(uid)
         for written in self._entries():
             if (written.state.uid, written.state.name) == (uid, name):

@@ -151,7 +151,7 @@ def _make(
         work.refuse_named(deriver.catalog)
         work.copy(files)
         for entry in manifest.entries:
-            writer.carry(_moved(entry, keeps_log=deriver.spark is not None))
+            writer.carry_entry(_moved(entry, keeps_log=deriver.spark is not None))
         origin: dict[str, object] = {
             "command": "fork" if work.linked else "copy",
             "store": manifest.store_id,

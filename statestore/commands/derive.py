@@ -56,12 +56,18 @@ class Deriver:
         """
         free = max(self.fence.enter().announced_id, self.catalog.next_id())
         last = len(manifests) - 1
-        return tuple(
-            self._begin(manifest, self.catalog, self.spark, free + place)
-            if place == last
-            else self._begin(manifest, _Below(self.catalog), None, free + place)
-            for place, manifest in enumerate(manifests)
-        )
+        begun: list[CheckpointWriter] = []
+        try:
+            for place, manifest in enumerate(manifests):
+                newest = place == last
+                catalog = self.catalog if newest else _Below(self.catalog)
+                spark = self.spark if newest else None
+                begun.append(self._begin(manifest, catalog, spark, free + place))
+        except BaseException:
+            for writer in begun:
+                writer.give_up()
+            raise
+        return tuple(begun)
 
     def _begin(
         self, manifest: Manifest, catalog: Catalog, spark: Any, checkpoint_id: int | None
@@ -78,6 +84,7 @@ class Deriver:
             token=uuid.uuid4().hex,
             measuring=Measuring(self.listeners),
             ranges=manifest.ranges,
+            made_of=manifest,
         )
 
 

@@ -30,6 +30,16 @@ class History:
         self._newest = self._unread[-1] if self._unread else None
         self._read: list[Manifest] = []
 
+    def newest(self) -> Manifest | None:
+        """Return the newest checkpoint, None when there is none; MalformedManifestError when it
+        cannot be read.
+        """
+        return None if self._newest is None else self._catalog.load(self._newest)
+
+    def before(self) -> Manifest | None:
+        """Return the newest checkpoint that can be read, None when there is none."""
+        return next(self._manifests(), None)
+
     def keyed(self, uid: str, name: str) -> KeyedState | None:
         """Return a keyed state as the newest checkpoint that has it stored it."""
         for entry in self._entries(uid):
@@ -42,10 +52,8 @@ class History:
 
         Raises MalformedManifestError when the newest manifest cannot be read.
         """
-        if self._newest is None:
-            return None
-        manifest, ids = self._catalog.load(self._newest), self._operators.ids_of(uid)
-        for entry in manifest.keyed:
+        manifest, ids = self.newest(), self._operators.ids_of(uid)
+        for entry in () if manifest is None else manifest.keyed:
             known = manifest.operators.id_of(entry.state.uid) in ids
             if known and entry.state.name == name:
                 return entry

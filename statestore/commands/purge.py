@@ -296,7 +296,7 @@ def _make_again(
             for entry in manifest.entries:
                 hit = hits.get(entry.state.name) if entry.state.uid == wanted.uid else None
                 if hit is None or not isinstance(entry, KeyedEntry):
-                    writer.carry(_without_log(entry, logs))
+                    writer.carry_entry(_without_log(entry, logs))
                 else:
                     checkpoint_id, _ = writer.planned
                     done, new = rewriter.without_key(hit, checkpoint_id)

@@ -200,15 +200,15 @@ def _write(
     for entry in manifest.entries:
         one = damaged.get((entry.state.uid, entry.state.name))
         if one is None:
-            writer.carry(entry)
+            writer.carry_entry(entry)
         elif isinstance(one, DamagedKeyed):
             number, _ = writer.planned
             target = KeyedTarget(
                 deriver.catalog.storage, entry.table.path, number, one.entry.state, deriver.parquet
             )
-            writer.carry(*_rewritten(storage, one, target))
+            writer.carry_entry(*_rewritten(storage, one, target))
         else:
-            writer.carry(*_with_elements(deriver.catalog.storage, writer, one, fill))
+            writer.carry_entry(*_with_elements(deriver.catalog.storage, writer, one, fill))
 
 
 def _rewritten(

@@ -11,21 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from statestore.commands.carry import CarryingCommit
 from statestore.commands.changes import ChangeWriter, KeyedChanges
-from statestore.commands.commit import USED, Commit
-from statestore.commands.states import KeyedRequest, KeyTypes, keyed_state, operator_state
+from statestore.commands.commit import USED
+from statestore.commands.states import KeyedRequest, KeyTypes, keyed_state
 from statestore.commands.subtasks import Acknowledged, KeyedWriter
 from statestore.commands.ttl import kept_ttl, refuse_new_times, stamped
 from statestore.errors import InvalidArgumentError
 from statestore.model.acknowledgement import Acknowledgement
 from statestore.model.arguments import checked_methods
-from statestore.model.manifest import OperatorEntry, TableRef
-from statestore.model.paths import operator_table
+from statestore.model.manifest import OperatorEntry
 from statestore.model.redistribution import RedistributionMode
 from statestore.model.state import KeyedState, Layout, StateKind, TimeDomain
 from statestore.model.ttl import TimeToLive
 from statestore.table.arrow import is_schema
-from statestore.table.elements import write_elements
 from statestore.table.engines import Engine, engine_of, reread
 
 __all__ = ["CheckpointWriter"]
@@ -34,7 +33,7 @@ Columns = str | Sequence[str]
 
 
 @checked_methods
-class CheckpointWriter(Commit):
+class CheckpointWriter(CarryingCommit):
     """Collects the states of one checkpoint; commits them together when its block ends."""
 
     def keyed(
@@ -246,24 +245,6 @@ class CheckpointWriter(Commit):
             history=self._attempt.history,
             so_far=self._all_keyed(),
         )
-
-    def _write_operator(
-        self, uid: str, name: str, elements: Any, mode: RedistributionMode
-    ) -> OperatorEntry:
-        self._refuse_twice(uid, name)
-        attempt = self._attempt
-        with attempt.measuring.writing(uid, name):
-            state, table, counts = operator_state(
-                uid, name, elements, mode, attempt.operators.parallelism_of(uid), attempt.history
-            )
-            folder = operator_table(uid, name)
-            handles = write_elements(
-                table, state, attempt.catalog.storage, folder, attempt.checkpoint_id
-            )
-        written = OperatorEntry(state, TableRef(attempt.table.format, folder), counts, handles)
-        self._operator.append(written)
-        attempt.measuring.wrote(written)
-        return written
 
 
 def _names(columns: Columns) -> tuple[str, ...]:

@@ -280,6 +280,7 @@ def _as_stored(state: KeyedState, stored: KeyedState, request: KeyedRequest) -> 
     )
     return replace(
         stored,
+        uid=state.uid,
         schema=columns,
         max_parallelism=state.max_parallelism,
         layout=state.layout,

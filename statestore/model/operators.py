@@ -78,6 +78,14 @@ class Operators:
         other = () if node is None or node.uid_hash is None else (node.uid_hash,)
         return frozenset({self.id_of(label), *other})
 
+    def label_of_id(self, stored: str, label: str) -> str | None:
+        """Return the label that an operator has here, of whose state is stored which operator id
+        under which label; None when the graph does not have it.
+        """
+        if self.graph is None:
+            return label
+        return next((own for own in self._by_label if stored in self.ids_of(own)), None)
+
     def check(self, label: str) -> None:
         """Raise InvalidArgumentError when there is a graph, and no operator with this label."""
         if self.graph is not None and label not in self._by_label:

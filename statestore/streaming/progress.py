@@ -71,22 +71,36 @@ class Progress:
         others = tuple(one for one in self.queries if one[0] != batch.query)
         return replace(self, queries=(*others, (batch.query, batch.number)))
 
-    def has(self, batch: MicroBatch, *, succeeds: bool) -> bool:
-        """Return whether a micro-batch is done.
-
-        Raises InvalidArgumentError when it cannot be the next one: micro-batches between are
-        missing, the state has gone on with another query, or this one is the first of a query that
-        was not said to succeed another.
-        """
+    def has(self, batch: MicroBatch) -> bool:
+        """Return whether a micro-batch is done."""
         stored = dict(self.queries).get(batch.query)
-        if stored is not None and batch.number <= stored:
-            return True
+        return stored is not None and batch.number <= stored
+
+    def check(self, batch: MicroBatch, subject: str, *, has_state: bool, succeeds: bool) -> None:
+        """Raise InvalidArgumentError for a micro-batch that is not done and cannot be the next one.
+
+        Then micro-batches between are missing, the state has gone on with another query, this is
+        the first of a query that was not said to succeed another, or only one of the state
+        (``subject``) and the progress of its query is there.
+        """
+        if self.has(batch):
+            return
         if not self.queries:
-            return False
+            if not succeeds:
+                _refuse_unknown(batch, subject, has_state)
+            return
         last, last_batch = self.queries[-1]
+        if not has_state:
+            raise InvalidArgumentError(
+                f"the newest checkpoint has the progress of query {last}, up to its micro-batch "
+                f"{last_batch}, and not {subject}, in which those events are. Take it over from a "
+                "checkpoint that has it (checkpoint.carry(…, base=…)); or drop the progress by "
+                "name, and start the query from the beginning, with a new checkpoint location"
+            )
+        stored = dict(self.queries).get(batch.query)
         if stored is None:
             if succeeds:
-                return False
+                return
             raise InvalidArgumentError(
                 f"the state is that of query {last} up to its micro-batch {last_batch}, and this "
                 f"is query {batch.query}, which has another checkpoint location. Start it with the "
@@ -107,7 +121,24 @@ class Progress:
                 "query with a new checkpoint location, succeeds=True, and from the positions that "
                 "the checkpoint has"
             )
-        return False
+
+
+def _refuse_unknown(batch: MicroBatch, subject: str, has_state: bool) -> None:
+    """Refuse to count anew where nobody knows what was counted."""
+    if has_state:
+        raise InvalidArgumentError(
+            f"the newest checkpoint has {subject}, and not the progress of a query: which events "
+            f"are in it is not known, and query {batch.query} would count them again. Take the "
+            f"progress over from a checkpoint that has it (checkpoint.carry(…, {PROGRESS!r}, "
+            "base=…)); or let the sources begin where the state ends, and say so with "
+            "StatefulQuery(…, succeeds=True)"
+        )
+    if batch.number > 0:
+        raise InvalidArgumentError(
+            f"query {batch.query} goes on with micro-batch {batch.number}, and the store has "
+            "neither its progress nor its state: the events before would be missing. Open the "
+            "store that has them, or start the query with a new checkpoint location"
+        )
 
 
 def planned(location: Storage, number: int) -> MicroBatch:

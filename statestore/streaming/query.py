@@ -19,8 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from statestore.commands.restore import RestoredCheckpoint
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, NullKeyError
-from statestore.model.manifest import Manifest, OperatorEntry
-from statestore.model.redistribution import RedistributionMode
+from statestore.model.manifest import Manifest
 from statestore.storage import open_storage
 from statestore.store import StateStore
 from statestore.streaming.changes import Changes
@@ -113,9 +112,14 @@ class StatefulQuery:
         """
         # The store is claimed before it is looked at: what is newest then stays so until we commit.
         checkpoint = self.store.snapshot(parallelism=self.parallelism, now_ms=batch.planned_at_ms)
-        restored = self._newest(batch)
-        done = Progress() if restored is None else Progress.of(restored, self.source)
-        if done.has(batch, succeeds=self.succeeds):
+        try:
+            restored = self._newest(batch)
+            done = self._progress(restored, batch)
+        except BaseException:
+            checkpoint.give_up()
+            raise
+        if done.has(batch):
+            checkpoint.give_up()
             return None
         with checkpoint, _kept() as keep:
             events = keep(events)
@@ -125,8 +129,7 @@ class StatefulQuery:
                 keep(changes.shared)
             self._write(checkpoint, changes, restored)
             self._write_progress(checkpoint, done.with_done(batch), batch.ends)
-            if restored is not None:
-                self._carry(checkpoint, restored)
+            checkpoint.carry_rest()
         self._after(checkpoint.manifest)
         return checkpoint.manifest
 
@@ -139,6 +142,16 @@ class StatefulQuery:
             return self.store.restore(parallelism=self.parallelism, now_ms=batch.planned_at_ms)
         except CheckpointNotFoundError:
             return None
+
+    def _progress(self, restored: RestoredCheckpoint | None, batch: MicroBatch) -> Progress:
+        """Return what the newest checkpoint says; InvalidArgumentError for a micro-batch that
+        cannot be the next one.
+        """
+        has_state = restored is not None and self._has_state(restored)
+        done = Progress() if restored is None else Progress.of(restored, self.source)
+        subject = f"state {self.name!r} of operator {self.uid!r}"
+        done.check(batch, subject, has_state=has_state, succeeds=self.succeeds)
+        return done
 
     def _has_state(self, restored: RestoredCheckpoint) -> bool:
         return any(
@@ -171,7 +184,8 @@ class StatefulQuery:
         if missing:
             raise InvalidArgumentError(
                 f"{state.entry.state} is stored without the column {missing[0]!r} of the query's "
-                "schema; change the columns of a stored state with a full snapshot first"
+                "schema; change the columns first, with a snapshot that has all rows of the state, "
+                "and checkpoint.carry_rest() for all else, the query's progress too"
             )
         return rows.select(*map(column_of, none.columns))
 
@@ -213,42 +227,8 @@ class StatefulQuery:
         if offsets := kafka_offsets(ends):
             none: list[list[dict[str, Any]]] = [[] for _ in range(self.parallelism - 1)]
             checkpoint.union(self.source, OFFSETS, [offsets, *none])
-
-    def _carry(self, checkpoint: CheckpointWriter, restored: RestoredCheckpoint) -> None:
-        """Take over the states of the newest checkpoint that are not this query's."""
-        own = {(self.source, name) for name in (PROGRESS, POSITIONS, OFFSETS)}
-        own.add((self.uid, self.name))
-        for entry in restored.manifest.entries:
-            uid, name = entry.state.uid, entry.state.name
-            if (uid, name) in own:
-                continue
-            if not restored.manifest.operators.has_uid(uid):
-                raise InvalidArgumentError(
-                    f"{entry.state} is of an operator without a uid, whose id only its job graph "
-                    "tells, and the checkpoints of a query have none: give the operator a uid"
-                )
-            if isinstance(entry, OperatorEntry):
-                self._carry_elements(checkpoint, restored, entry)
-            else:
-                checkpoint.carry(entry)
-
-    def _carry_elements(
-        self, checkpoint: CheckpointWriter, restored: RestoredCheckpoint, entry: OperatorEntry
-    ) -> None:
-        """Take over a state of an operator; at another parallelism it is dealt anew, and written:
-        its elements belong to subtasks.
-        """
-        uid, name, mode = entry.state.uid, entry.state.name, entry.state.mode
-        subtasks = range(self.parallelism)
-        if mode is RedistributionMode.BROADCAST or len(entry.counts) == self.parallelism:
-            checkpoint.carry(entry)
-            return
-        state = restored.operator(uid, name)
-        if mode is RedistributionMode.UNION:
-            none: list[list[dict[str, Any]]] = [[] for _ in subtasks[1:]]
-            checkpoint.union(uid, name, [state.subtask(0), *none])
         else:
-            checkpoint.split(uid, name, [state.subtask(subtask) for subtask in subtasks])
+            checkpoint.drop(self.source, OFFSETS)  # of a source that the query does not read
 
     def _after(self, manifest: Manifest) -> None:
         if self.retain is not None and manifest.checkpoint_id % _EXPIRE_EVERY == 0:

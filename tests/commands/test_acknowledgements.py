@@ -97,9 +97,9 @@ def test_an_answer_to_another_attempt_is_refused(store: StateStore) -> None:
     with store.snapshot(parallelism=1) as checkpoint:
         committed = declare(checkpoint).subtask(0).write(ROWS)
         checkpoint.acknowledge(committed)
-    lost = declare(store.snapshot(parallelism=1)).subtask(0).write(ROWS)
+    lost = declare(store.snapshot(parallelism=1).__enter__()).subtask(0).write(ROWS)
     other = opened(f"{store.url}-other")
-    elsewhere = declare(other.snapshot(parallelism=1)).subtask(0).write(ROWS)
+    elsewhere = declare(other.snapshot(parallelism=1).__enter__()).subtask(0).write(ROWS)
     before = stored_files(store.url)
     with store.snapshot(parallelism=1) as checkpoint:
         writer = declare(checkpoint)
@@ -140,7 +140,7 @@ def test_an_answer_that_no_subtask_can_have_given_is_refused(store: StateStore) 
 
 def test_an_answer_damaged_on_its_way_is_refused(store: StateStore) -> None:
     """Any flipped byte: the document carries its own SHA-256."""
-    raw = declare(store.snapshot(parallelism=1)).subtask(0).write(ROWS).to_json()
+    raw = declare(store.snapshot(parallelism=1).__enter__()).subtask(0).write(ROWS).to_json()
     for at in range(0, len(raw), 97):
         with pytest.raises(MalformedManifestError):
             Acknowledgement.from_json(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])

@@ -58,6 +58,7 @@ def full(store: StateStore, rows: dict[str, Any] = ROWS) -> None:
 def change(store: StateStore, *given: Any, **options: Any) -> KeyedEntry:
     with store.snapshot(parallelism=2) as checkpoint:
         entry: KeyedEntry = checkpoint.keyed("u", "s", key="k").changes(*given, **options)
+        checkpoint.carry_rest()
     return entry
 
 

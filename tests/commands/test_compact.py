@@ -33,7 +33,6 @@ def store(tmp_path: Path) -> StateStore:
         checkpoint.keyed("u", "s", table(ROWS), key="k", max_parallelism=16)
         checkpoint.keyed("u", "other", table(ROWS), key="k")
         checkpoint.split("o", "files", [[{"f": "a"}], []])
-    other, elements = store.manifest().keyed[1], store.manifest().operator[0]
     for rows, gone in (
         ({"u1": 1}, [{"k": "u3"}]),
         ({"u1": 2, "u3": 3}, [{"k": "u2"}]),
@@ -41,8 +40,8 @@ def store(tmp_path: Path) -> StateStore:
     ):
         with store.snapshot(parallelism=2) as checkpoint:
             checkpoint.keyed("u", "s", key="k").changes(table(rows), gone or None)
-            checkpoint.carry(other)
-            checkpoint.carry(elements)
+            checkpoint.carry("u", "other")
+            checkpoint.carry("o", "files")
     assert content(store) == LAST
     return store
 

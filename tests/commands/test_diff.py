@@ -248,7 +248,7 @@ def test_states_of_one_side_and_parallelism_and_graph(tmp_path: Path) -> None:
         '[[operator]]\nname = "x"\nuid = "users"\nmax_parallelism = 16\ninputs = ["in"]\n'
     )
     with store.snapshot(graph=graph) as checkpoint:
-        checkpoint.carry(store.manifest(1).keyed[0])
+        checkpoint.carry_rest()
         checkpoint.split("source", "splits", [[{"s": 1}], []])
     difference = store.diff(1)
     assert difference.others == (Other("parallelism", "1", "2"),)

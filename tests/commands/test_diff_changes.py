@@ -103,6 +103,7 @@ def test_a_state_with_changes_on_one_side_is_counted(tmp_path: Path) -> None:
     state.full(users(12))
     state.change({("u001", 0): 5}, cleared=["u002"])
     with StateStore.over(state.storage, table_format="parquet").snapshot(parallelism=1) as other:
+        other.drop("u", "s")
         other.keyed("x", "y", pa.table({"k": ["a"]}), key="k", max_parallelism=GROUPS)
     found = {one.name: one for one in state.store.diff(2, other.id).states}["s"]
     assert (found.only_in, found.removed, found.rows_a, found.rows_b) == ("a", 11, 11, 0)

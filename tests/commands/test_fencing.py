@@ -89,6 +89,8 @@ def test_threads_of_one_object_share_its_claim(url: str) -> None:
         begun = list(pool.map(lambda _: store.snapshot(parallelism=1), range(4)))
     assert len(claims(url)) == 1
     assert {checkpoint._attempt.writer.generation for checkpoint in begun} == {1}
+    for checkpoint in begun:
+        checkpoint.give_up()
 
 
 def test_a_forked_process_is_another_writer(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +232,7 @@ def test_a_replaced_writer_publishes_no_table(url: str, monkeypatch: pytest.Monk
     stalled = opened(url)
     with pytest.raises(CommitConflictError), stalled.snapshot(parallelism=2) as late:  # noqa: PT012
         late.keyed("u", "n", ROWS, key="k")
-        opened(url).snapshot(parallelism=2)
+        opened(url).snapshot(parallelism=2).give_up()
     assert published == []
 
 
@@ -240,7 +242,7 @@ def test_the_fence_is_checked_again_right_before_the_manifest(
     """I6: publishing tables takes long enough to be replaced meanwhile."""
 
     def publish(self: ParquetTable, entry: Any, checkpoint_id: int) -> Any:
-        opened(url).snapshot(parallelism=2)
+        opened(url).snapshot(parallelism=2).give_up()
         return entry.table
 
     monkeypatch.setattr(ParquetTable, "publish", publish)
@@ -288,7 +290,7 @@ def test_an_announced_id_is_handed_on(url: str) -> None:
     """I6: no writer after it takes a smaller one, or the late one would bury it."""
     store = opened(url)
     take(store)
-    store.snapshot(parallelism=2, checkpoint_id=40)
+    store.snapshot(parallelism=2, checkpoint_id=40).give_up()
     assert [claim.announced_id for claim in claims(url)] == [0, 40]
     with pytest.raises(InvalidArgumentError, match="the next one is 40"):
         take(opened(url), 2)
@@ -306,7 +308,7 @@ def test_a_replaced_writer_cannot_come_back_by_announcing(
     announce = Fence.announce
 
     def replaced_just_before(self: Fence, checkpoint_id: int) -> Claim:
-        opened(url).snapshot(parallelism=2)
+        opened(url).snapshot(parallelism=2).give_up()
         return announce(self, checkpoint_id)
 
     monkeypatch.setattr(Fence, "announce", replaced_just_before)

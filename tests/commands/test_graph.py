@@ -263,7 +263,9 @@ def test_an_operator_keeps_its_state_through_a_change_of_uid(store: StateStore) 
     new = JobGraph.from_toml(f"[[operator]]\nname = 'tot'\nuid = 'totals'\nuid_hash = '{known}'")
     with store.snapshot(graph=new) as checkpoint:
         entry = checkpoint.keyed("totals", "s", ROWS, key="n")
-    assert entry.state.max_parallelism == 64
+    assert (entry.state.uid, entry.state.max_parallelism) == ("totals", 64)
+    restored = store.restore(graph=new).keyed("totals", "s")
+    assert restored.subtask(0).read_all().num_rows == len(ROWS)
     texts = [{"n": str(row["n"]), "user": row["user"]} for row in ROWS]
     with pytest.raises(SchemaMismatchError), store.snapshot(graph=new) as checkpoint:
         checkpoint.keyed("totals", "s", texts, key="n")
@@ -276,6 +278,7 @@ def test_another_operator_that_only_has_its_name_is_another(store: StateStore) -
     other = JobGraph.from_toml("[[operator]]\nname = 'other'\nuid = 'x'\nparallelism = 8")
     with store.snapshot(graph=other) as checkpoint:
         entry = checkpoint.keyed("x", "s", ROWS, key="n")
+        checkpoint.drop("x", "s")  # of the operator that had the name
     assert entry.state.max_parallelism == 128
 
 

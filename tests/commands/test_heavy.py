@@ -90,6 +90,7 @@ def test_changes_are_put_over_the_base(tmp_path: Path, layout: str) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.map("u", "m", key="k", map_key="n").changes(new, [{"k": hottest}])
         checkpoint.keyed("u", "v", [{"k": "a", "v": 1}], key="k")
+        checkpoint.carry_rest()
     counts = Counter(row["k"] for row in [*rows, *new] if row["k"] != hottest)
     (hot,) = store.heavy("u", "m", keys=4, read_groups=GROUPS).operators[0].hot
     assert [one.rows for one in hot.keys] == [n for _, n in counts.most_common(4)]

@@ -109,11 +109,10 @@ def test_a_full_checkpoint_has_written_all_that_it_names(store: StateStore, ears
 
 def test_changes_are_measured_beside_what_is_only_named_again(store: StateStore) -> None:
     fill(store)
-    elements = store.manifest().operator[0]
     with store.snapshot(parallelism=2) as checkpoint:
         keyed = checkpoint.keyed("u", "s", key="k", max_parallelism=16)
         keyed.changes([{"k": "k1", "v": 5}, {"k": "new", "v": 5}], [{"k": "k2"}])
-        checkpoint.carry(elements)
+        checkpoint.carry_rest()
     metrics, layer = figures(store), store.manifest().keyed[0].layers[0].entry
     assert metrics.written == Amount(3, layer.size_bytes, layer.files)
     assert metrics.changed_share == state_of(metrics, "s").changed_share == 0.03

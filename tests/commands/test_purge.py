@@ -198,7 +198,7 @@ def test_an_expired_savepoint_is_purged_and_stays_expired(store: StateStore) -> 
 
 def test_a_writer_that_was_at_work_is_told(store: StateStore) -> None:
     """I6: what it would commit may hold the key again."""
-    job = store.snapshot(parallelism=2)
+    job = store.snapshot(parallelism=2).__enter__()
     opened(store.url).purge("users", KEY)
     with pytest.raises(CommitConflictError):
         job.__exit__(None, None, None)

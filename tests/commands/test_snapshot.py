@@ -16,7 +16,6 @@ from statestore.errors import (
     DuplicateKeyError,
     InvalidArgumentError,
     MissingFileError,
-    StateNotFoundError,
     StateStoreError,
     StorageError,
 )
@@ -231,36 +230,3 @@ def test_the_writer_and_the_times_are_recorded(store: StateStore) -> None:
     assert first.writer.token != second.writer.token
     assert first.writer.name == second.writer.name
     assert first.store_id == second.store_id
-
-
-def test_what_is_committed_carries_what_it_has(tmp_path: Path) -> None:
-    """A retry calls what the first attempt did; nothing is written twice."""
-    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
-    with store.snapshot(parallelism=1) as checkpoint:
-        rules = checkpoint.broadcast("u", "rules", [{"at": 1}])
-    another = StateStore.open(str(tmp_path / "another"), table_format="parquet")
-    with another.snapshot(parallelism=1) as checkpoint:
-        other = checkpoint.broadcast("u", "other", [{"at": 1}])
-    for attempt in range(2):
-        with store.snapshot(parallelism=1, checkpoint_id=2) as checkpoint:
-            checkpoint.carry(rules)
-            assert checkpoint.already_committed is bool(attempt)
-    assert checkpoint.id == 2
-    with (
-        pytest.raises(StateNotFoundError, match="other"),
-        store.snapshot(parallelism=1, checkpoint_id=2) as checkpoint,
-    ):
-        checkpoint.carry(other)
-
-
-def test_operator_state_of_another_parallelism_is_not_carried(tmp_path: Path) -> None:
-    """A manifest with elements of subtasks that there are not could not be read."""
-    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
-    with store.snapshot(parallelism=2) as checkpoint:
-        split = checkpoint.split("u", "offsets", [[{"at": 1}], []])
-        same = checkpoint.broadcast("u", "rules", [{"at": 1}])
-    with store.snapshot(parallelism=3) as checkpoint:
-        checkpoint.carry(same)
-        with pytest.raises(InvalidArgumentError, match="is of 2 subtasks, and there are 3 now"):
-            checkpoint.carry(split)
-    assert [entry.state.name for entry in store.manifest().entries] == ["rules"]

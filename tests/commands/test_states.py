@@ -85,6 +85,7 @@ def test_max_parallelism_never_changes(store: StateStore) -> None:
             checkpoint.keyed("u", "newer", ROWS, key="k", max_parallelism=50)
         other = checkpoint.keyed("v", "n", ROWS, key="k", max_parallelism=50)
         assert other.state.max_parallelism == 50
+        checkpoint.carry_rest()
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -187,6 +188,7 @@ def test_keys_of_any_length_and_script_are_kept(store: StateStore) -> None:
     assert entry.rows == len(keys)
     with store.snapshot(parallelism=1) as checkpoint:
         assert checkpoint.keyed("u", "zeros", pa.table({"k": [0.0, -0.0]}), key="k").rows == 2
+        checkpoint.carry("u", "n")
 
 
 def test_columns_may_be_called_what_operator_state_reserves(store: StateStore) -> None:
@@ -349,8 +351,10 @@ def test_a_state_left_out_for_a_while_keeps_its_key_groups(store: StateStore) ->
         checkpoint.keyed("op", "state", rows, key="user", max_parallelism=16)
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.union("source", "offsets", [[{"n": 1}], []])
+        checkpoint.drop("op", "state")
     with store.snapshot(parallelism=2) as checkpoint:
         again = checkpoint.keyed("op", "state", rows, key="user")
+        checkpoint.carry_rest()
     assert again.state.max_parallelism == 16
     with (
         pytest.raises(ParallelismError),

@@ -108,11 +108,8 @@ def _run(store: StateStore, call: str, given_rows: list[Any], has_ttl: bool) -> 
         elif call == "subtasks":
             _write_subtasks(checkpoint, given_rows, options)
         else:
-            checkpoint.carry(store.manifest().keyed_entry("u", "s"))
             checkpoint.union("u", "e", given_rows[0])
-            return
-        for entry in store.manifest().operator if store.checkpoints() else ():
-            checkpoint.carry(entry)
+        checkpoint.carry_rest()
 
 
 def _write_subtasks(checkpoint: CheckpointWriter, parts: list[Any], options: Any) -> None:

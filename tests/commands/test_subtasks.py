@@ -244,7 +244,7 @@ def test_rows_that_cannot_be_stored_are_refused(
     store: StateStore, rows: Any, error: type[Exception], message: str
 ) -> None:
     """By the process that has them, before anything is visible."""
-    checkpoint = store.snapshot(parallelism=1)
+    checkpoint = store.snapshot(parallelism=1).__enter__()
     with pytest.raises(error, match=message):
         declare(checkpoint).subtask(0).write(rows)
     assert stored_files(store.url) == set()
@@ -254,4 +254,4 @@ def test_rows_that_cannot_be_stored_are_refused(
 def test_there_is_no_other_subtask(store: StateStore, subtask: int) -> None:
     """Subtasks count from 0."""
     with pytest.raises(InvalidArgumentError, match=f"subtask {subtask} does not exist"):
-        declare(store.snapshot(parallelism=3)).subtask(subtask)
+        declare(store.snapshot(parallelism=3).__enter__()).subtask(subtask)

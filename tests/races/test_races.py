@@ -106,7 +106,7 @@ def test_the_checker_finds_files_that_nobody_names(tmp_path: Path) -> None:
 def test_the_checker_finds_a_buried_checkpoint(tmp_path: Path) -> None:
     """I6: an older generation above a newer one."""
     old = StateStore.open(str(tmp_path), table_format="parquet")
-    old.snapshot(parallelism=2)
+    old.snapshot(parallelism=2).give_up()
     new = replace(RACE.parts[0], ids=(5,))
     tries = write(Task(str(tmp_path), {}, 1, new, 0.0))
     old._fence.check = lambda: None  # type: ignore[method-assign]

@@ -75,7 +75,7 @@ def test_of_two_writers_one_is_told_and_leaves_nothing(
 ) -> None:
     """I4: the loser's files go, and the next attempt gets the next id."""
     take(store)
-    late = store.snapshot(parallelism=2)
+    late = store.snapshot(parallelism=2).__enter__()
     late.keyed("totals", "total", USERS, key="user", max_parallelism=16)
     assert take(store) == 2
     before = storage.list("operators")

@@ -212,8 +212,7 @@ def test_other_states_stay_as_they_are(world: World) -> None:
         checkpoint.union("sink", "seen", [[{"id": 1}], [], [{"id": 2}]])
         checkpoint.broadcast("sink", "rules", [{"id": 3}])
     with store.snapshot(parallelism=3) as checkpoint:
-        for entry in store.manifest().operator:
-            checkpoint.carry(entry)
+        checkpoint.carry_rest()
         changes = [{"user": "u3", "n": 7, "total": 7}]
         checkpoint.keyed("totals", "layered", key="user").changes(changes, [{"user": "u4"}])
         checkpoint.keyed("totals", "other", key="user").changes(changes)

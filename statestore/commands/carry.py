@@ -1,0 +1,227 @@
+"""What a checkpoint takes over of the one before it, and what it leaves out on purpose.
+
+A checkpoint is all of a job's state, so a state that it does not name would be gone with it, and
+with it what nobody thinks of: how far a live query is. So a state of the checkpoint that this one
+builds on is written, carried, or dropped by name; else nothing is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+from statestore.commands.attempt import Attempt
+from statestore.commands.commit import Commit
+from statestore.commands.restore import RestoredOperatorState
+from statestore.commands.states import operator_state
+from statestore.errors import InvalidArgumentError, LeftOutStateError, StateNotFoundError
+from statestore.model.keygroups import effective_max_parallelism
+from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef
+from statestore.model.paths import operator_table
+from statestore.model.redistribution import RedistributionMode
+from statestore.table.elements import write_elements
+
+__all__ = ["CarryingCommit"]
+
+LATEST = "latest"
+
+
+class CarryingCommit(Commit):
+    """A commit that knows what the checkpoint before it has."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        """Start with no states; see ``StateStore.snapshot``."""
+        super().__init__(attempt)
+        self._dropped: set[tuple[str, str]] = set()
+        self._rest_of: int | str | None = None
+
+    def carry(self, uid: str, name: str, *, base: int | str = LATEST) -> Entry:
+        """Take a state over from the newest checkpoint, or from ``base``; return it.
+
+        Its files are named again, and no row is read; elements of an operator are dealt anew when
+        its parallelism is another one. Raises StateNotFoundError, CheckpointNotFoundError,
+        MalformedManifestError, ParallelismError, or InvalidArgumentError for a state that is in
+        this checkpoint already.
+        """
+        manifest = self._attempt.history.newest() if base == LATEST else None
+        if base != LATEST:
+            manifest = self._attempt.catalog.load(base)
+        if manifest is None:
+            raise StateNotFoundError(
+                f"no state {name!r} of operator {uid!r} can be carried: the store has no "
+                "checkpoint yet"
+            )
+        self._refuse_twice(uid, name)
+        return self._carry(manifest, self._find(manifest, uid, name), uid)
+
+    def carry_rest(self, *, base: int | str = LATEST) -> None:
+        """Take over, when the block ends, each state of the newest checkpoint, or of ``base``, that
+        is neither in this one by then nor dropped; else as :meth:`carry`.
+        """
+        if self._left:
+            raise InvalidArgumentError("carry_rest() is called within the 'with' block")
+        self._rest_of = base
+
+    def drop(self, uid: str, name: str) -> None:
+        """Leave a state of the newest checkpoint out of this one, and so of those that follow.
+
+        Nothing happens when there is no such state.
+        """
+        if self._left:
+            raise InvalidArgumentError("drop(…) is called within the 'with' block")
+        self._dropped.add((uid, name))
+
+    def left_out(self, naming: Iterable[tuple[str, str]] = ()) -> tuple[tuple[str, str], ...]:
+        """Return operator and name of each state that would be lost if the block ended now, after
+        those in ``naming`` had been written: states of the newest checkpoint that this one has not.
+        """
+        before = self._before()
+        if before is None or self._rest_of is not None:
+            return ()
+        known = {*naming, *self._named()}
+        return tuple((e.state.uid, e.state.name) for e in self._missing(before, known))
+
+    def _before(self) -> Manifest | None:
+        return self._attempt.made_of or self._attempt.history.before()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Carry the rest if that was asked for, refuse what would be lost, and commit."""
+        if error is None:
+            try:
+                self._settle()
+            except BaseException as failure:
+                super().__exit__(type(failure), failure, failure.__traceback__)
+                raise
+        super().__exit__(kind, error, trace)
+
+    def _settle(self) -> None:
+        self._refuse_dropped()
+        if self._rest_of is not None:
+            manifest = self._attempt.history.newest()
+            if self._rest_of != LATEST:
+                manifest = self._attempt.catalog.load(self._rest_of)
+            for entry in () if manifest is None else self._missing(manifest, self._named()):
+                label = self._label(manifest, entry)
+                if label is not None:  # else it is refused below, unless it is dropped
+                    self._carry(manifest, entry, label)
+        self._rest_of = None
+        self._refuse_left_out()
+
+    def _refuse_dropped(self) -> None:
+        """Refuse what is dropped and here, but where another operator has the label by now."""
+        before = self._before()
+        for entry in () if before is None else before.entries:
+            state = entry.state.uid, entry.state.name
+            if state in self._dropped and self._is_known(before, entry, self._named()):
+                raise InvalidArgumentError(f"{entry.state} is dropped, and in this checkpoint")
+
+    def _refuse_left_out(self) -> None:
+        before = self._before()
+        missing = [] if before is None else self._missing(before, self._named())
+        if before is None or not missing:
+            return
+        self._attempt.fence.check()  # who was replaced is told that first
+        entry, *others = missing
+        uid, name, label = entry.state.uid, entry.state.name, self._label(before, entry)
+        keep = (
+            f"give the job's graph its operator {uid!r} back"
+            if label is None
+            else f"take it over with checkpoint.carry({label!r}, {name!r}), or all that is not "
+            "named with checkpoint.carry_rest()"
+        )
+        more = ", ".join(f"{e.state.name!r} of {e.state.uid!r}" for e in others[:9])
+        raise LeftOutStateError(
+            f"checkpoint {before.checkpoint_id} of {self._attempt.catalog.storage.url} has "
+            f"{entry.state}, and the one that follows would lose it: {keep}; or leave it out on "
+            f"purpose with checkpoint.drop({uid!r}, {name!r})"
+            + (f". Left out as well: {more}{', …' if len(others) > 9 else ''}" if others else "")
+        )
+
+    def _label(self, before: Manifest, entry: Entry) -> str | None:
+        stored = entry.state.uid
+        return self._attempt.operators.label_of_id(before.operators.id_of(stored), stored)
+
+    def _named(self) -> set[tuple[str, str]]:
+        states = {(entry.state.uid, entry.state.name) for entry in self._entries()}
+        return states | {writer.state for writer in self._changing}
+
+    def _missing(self, before: Manifest, known: Collection[tuple[str, str]]) -> list[Entry]:
+        """Return the states of a checkpoint that are not known here; operator ids tell who is who,
+        and what is dropped goes by its label too: its operator may be in no graph any more.
+        """
+        return [
+            entry
+            for entry in before.entries
+            if not self._is_known(before, entry, {*known, *self._dropped})
+            and (entry.state.uid, entry.state.name) not in self._dropped
+        ]
+
+    def _is_known(self, before: Manifest, entry: Entry, known: Collection[tuple[str, str]]) -> bool:
+        stored = before.operators.id_of(entry.state.uid)
+        return any(
+            name == entry.state.name and stored in self._attempt.operators.ids_of(uid)
+            for uid, name in known
+        )
+
+    def _find(self, manifest: Manifest, uid: str, name: str) -> Entry:
+        ids = self._attempt.operators.ids_of(uid)
+        for entry in manifest.entries:
+            if manifest.operators.id_of(entry.state.uid) in ids and entry.state.name == name:
+                return entry
+        return manifest.find(uid, name)
+
+    def _carry(self, manifest: Manifest, entry: Entry, uid: str) -> Entry:
+        """Take a state over under the operator's label in this job."""
+        operators, stored = self._attempt.operators, entry.state.uid
+        if manifest.operators.id_of(stored) not in operators.ids_of(uid):
+            raise InvalidArgumentError(
+                f"{entry.state} is of an operator without a uid, whose id only its job graph tells:"
+                " give the operator a uid, or the snapshot the job's graph"
+            )
+        parallelism = operators.parallelism_of(uid)
+        if isinstance(entry, KeyedEntry):
+            effective_max_parallelism(entry.state.max_parallelism, parallelism, None)
+            carried: Entry = replace(entry, state=replace(entry.state, uid=uid))
+        elif entry.state.mode is RedistributionMode.BROADCAST or len(entry.counts) == parallelism:
+            carried = replace(entry, state=replace(entry.state, uid=uid))
+        else:
+            return self._deal(manifest, entry, uid, parallelism)
+        self.carry_entry(carried)
+        return carried
+
+    def _deal(
+        self, manifest: Manifest, entry: OperatorEntry, uid: str, parallelism: int
+    ) -> OperatorEntry:
+        """Write the elements of an operator for as many subtasks as it has now."""
+        state = RestoredOperatorState(self._attempt.catalog, manifest, entry, parallelism)
+        mode, name = entry.state.mode, entry.state.name
+        if mode is RedistributionMode.UNION:
+            lists = [state.subtask(0), *([] for _ in range(parallelism - 1))]
+        else:
+            lists = [state.subtask(subtask) for subtask in range(parallelism)]
+        return self._write_operator(uid, name, lists, mode)
+
+    def _write_operator(
+        self, uid: str, name: str, elements: Any, mode: RedistributionMode
+    ) -> OperatorEntry:
+        self._refuse_twice(uid, name)
+        attempt = self._attempt
+        with attempt.measuring.writing(uid, name):
+            state, table, counts = operator_state(
+                uid, name, elements, mode, attempt.operators.parallelism_of(uid), attempt.history
+            )
+            folder = operator_table(uid, name)
+            handles = write_elements(
+                table, state, attempt.catalog.storage, folder, attempt.checkpoint_id
+            )
+        written = OperatorEntry(state, TableRef(attempt.table.format, folder), counts, handles)
+        self._operator.append(written)
+        attempt.measuring.wrote(written)
+        return written

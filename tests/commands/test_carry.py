@@ -1,0 +1,276 @@
+"""No state leaves a checkpoint unsaid: each of the one before is written, carried or dropped."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from statestore import CheckpointWriter, JobGraph, StateStore
+from statestore.errors import (
+    CheckpointNotFoundError,
+    InvalidArgumentError,
+    LeftOutStateError,
+    ParallelismError,
+    StateNotFoundError,
+)
+
+GROUPS = 4
+STATES = [(uid, name) for uid in ("a", "b") for name in ("k1", "k2", "split", "union", "same")]
+
+
+def opened(folder: Any) -> StateStore:
+    return StateStore.open(str(folder), table_format="parquet")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> StateStore:
+    """Checkpoint 1 has states ``k1`` and ``union`` of operator ``a``, at parallelism 2."""
+    store = opened(tmp_path / "store")
+    with store.snapshot(parallelism=2) as checkpoint:
+        write(checkpoint, ("a", "k1"), 1, 2)
+        write(checkpoint, ("a", "union"), 1, 2)
+    return store
+
+
+def write(checkpoint: CheckpointWriter, state: tuple[str, str], n: int, parallelism: int) -> None:
+    uid, name = state
+    if name.startswith("k"):
+        rows = [{"k": f"key {i}", "n": n} for i in range(6)]
+        checkpoint.keyed(uid, name, rows, key="k", max_parallelism=GROUPS)
+    elif name == "same":
+        checkpoint.broadcast(uid, name, [{"n": n}])
+    else:
+        lists = [[{"n": n, "i": i}] for i in range(parallelism)]
+        getattr(checkpoint, name)(uid, name, lists)
+
+
+def content(store: StateStore, checkpoint: int | str = "latest") -> dict[tuple[str, str], Any]:
+    """Return what each state has, whatever the parallelism."""
+    found: dict[tuple[str, str], Any] = {}
+    restored = store.restore(checkpoint=checkpoint)
+    for entry in restored.manifest.entries:
+        uid, name = entry.state.uid, entry.state.name
+        if name.startswith("k"):
+            state = restored.keyed(uid, name)
+            rows = [state.subtask(i).read_all() for i in range(restored.parallelism)]
+            found[uid, name] = sorted((r["k"], r["n"]) for t in rows for r in t.to_pylist())
+        else:
+            lists = restored.operator(uid, name).per_old_subtask()
+            found[uid, name] = sorted((e["n"], e.get("i")) for one in lists for e in one)
+    return found
+
+
+def names(checkpoint: CheckpointWriter) -> set[tuple[str, str]]:
+    return {(e.state.uid, e.state.name) for e in checkpoint.manifest.entries}
+
+
+@settings(max_examples=40)
+@given(
+    st.sets(st.sampled_from(STATES), min_size=1, max_size=6),
+    st.lists(
+        st.tuples(
+            st.dictionaries(
+                st.sampled_from(STATES), st.sampled_from(["write", "carry", "drop"]), max_size=8
+            ),
+            st.booleans(),
+            st.integers(1, GROUPS),
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+)
+def test_a_checkpoint_has_what_is_written_and_carried_or_is_refused(
+    first: set[tuple[str, str]],
+    steps: list[tuple[dict[tuple[str, str], str], bool, int]],
+) -> None:
+    """Against a dictionary: at any parallelism, whatever is named, and with the rest or without."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = opened(folder)
+        with store.snapshot(parallelism=2) as checkpoint:
+            for state in sorted(first):
+                write(checkpoint, state, 0, 2)
+        expected = content(store)
+        for number, (plan, rest, parallelism) in enumerate(steps, 1):
+            done = {s: v for s, v in plan.items() if v == "write" or s in expected}
+            lost = set() if rest else expected.keys() - done.keys()
+            try:
+                with store.snapshot(parallelism=parallelism) as checkpoint:
+                    for state, verb in done.items():
+                        if verb == "write":
+                            write(checkpoint, state, number, parallelism)
+                        else:
+                            getattr(checkpoint, verb)(*state)
+                    if rest:
+                        checkpoint.carry_rest()
+                    assert set(checkpoint.left_out()) == lost
+            except LeftOutStateError:
+                assert lost
+                assert content(store) == expected
+                assert not store.verify().strays
+                continue
+            assert not lost
+            gone = {state for state, verb in done.items() if verb == "drop"}
+            written = {state for state, verb in done.items() if verb == "write"}
+            now = content(store)
+            assert now.keys() == (expected.keys() - gone) | written
+            for state in now.keys() - written:
+                assert now[state] == expected[state]
+            expected = now
+        assert not store.verify("all", deep=True).broken
+
+
+def test_the_refusal_names_the_state_and_both_ways(store: StateStore) -> None:
+    with (
+        pytest.raises(LeftOutStateError) as caught,
+        store.snapshot(parallelism=2) as checkpoint,
+    ):
+        write(checkpoint, ("a", "k2"), 1, 2)
+    for part in (
+        "state 'k1' of operator 'a'",
+        "checkpoint.carry('a', 'k1')",
+        "checkpoint.carry_rest()",
+        "checkpoint.drop('a', 'k1')",
+        "Left out as well: 'union' of 'a'",
+    ):
+        assert part in str(caught.value)
+    assert caught.value.exit_code == 12
+    assert store.checkpoints() == (1,)
+    assert not store.verify().strays  # what was written of it is gone
+
+
+def test_changes_of_one_state_do_not_drop_another(store: StateStore) -> None:
+    with (
+        pytest.raises(LeftOutStateError, match="state 'union' of operator 'a'"),
+        store.snapshot(parallelism=2) as checkpoint,
+    ):
+        checkpoint.keyed("a", "k1", key="k").changes([{"k": "new", "n": 1}])
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.keyed("a", "k1", key="k").changes([{"k": "new", "n": 1}])
+        checkpoint.carry_rest()
+    assert names(checkpoint) == {("a", "k1"), ("a", "union")}
+
+
+def test_a_state_comes_from_an_older_checkpoint(store: StateStore) -> None:
+    """Where a job goes on from that; or where the newest one has dropped it."""
+    before = content(store)
+    with store.snapshot(parallelism=2) as checkpoint:
+        write(checkpoint, ("a", "k1"), 2, 2)
+        checkpoint.drop("a", "union")
+    with store.snapshot(parallelism=3) as checkpoint:
+        entry = checkpoint.carry("a", "union", base=1)
+        checkpoint.carry("a", "k1", base=1)
+    assert entry.state.name == "union"
+    assert content(store) == before
+    with store.snapshot(parallelism=3) as checkpoint:
+        checkpoint.carry_rest(base=2)
+        checkpoint.drop("a", "union")
+    assert content(store) == content(store, 2)
+
+
+def test_what_cannot_be_carried_is_named(store: StateStore, tmp_path: Path) -> None:
+    with store.snapshot(parallelism=2) as checkpoint:
+        with pytest.raises(StateNotFoundError, match="no state 'x' in operator 'a'"):
+            checkpoint.carry("a", "x")
+        with pytest.raises(CheckpointNotFoundError):
+            checkpoint.carry("a", "k1", base=7)
+        checkpoint.carry("a", "k1")
+        with pytest.raises(InvalidArgumentError, match="name it once"):
+            checkpoint.carry("a", "k1")
+        checkpoint.drop("a", "union")
+    for call in (checkpoint.carry_rest, lambda: checkpoint.drop("a", "k1")):
+        with pytest.raises(InvalidArgumentError, match="within the 'with' block"):
+            call()
+    with (
+        pytest.raises(ParallelismError, match="5 is above the stored max parallelism 4"),
+        store.snapshot(parallelism=5) as checkpoint,
+    ):
+        checkpoint.carry("a", "k1")
+    with (
+        pytest.raises(StateNotFoundError, match="no checkpoint yet"),
+        opened(tmp_path / "empty").snapshot(parallelism=1) as checkpoint,
+    ):
+        checkpoint.carry("a", "k1")
+
+
+def test_what_is_dropped_is_not_written_too(store: StateStore) -> None:
+    with (
+        pytest.raises(InvalidArgumentError, match="is dropped, and in this checkpoint"),
+        store.snapshot(parallelism=2) as checkpoint,
+    ):
+        (checkpoint.drop("a", "k1"), write(checkpoint, ("a", "k1"), 1, 2))
+
+
+def test_with_a_graph_operator_ids_tell_who_is_who(store: StateStore) -> None:
+    """An operator that the graph has not cannot keep its state: only by name it is given up."""
+    graph = JobGraph.from_toml("[[operator]]\nname = 'x'\nuid = 'b'\nparallelism = 2")
+    with (
+        pytest.raises(LeftOutStateError, match="give the job's graph its operator 'a' back"),
+        store.snapshot(graph=graph) as checkpoint,
+    ):
+        checkpoint.carry_rest()
+    with store.snapshot(graph=graph) as checkpoint:
+        write(checkpoint, ("b", "k1"), 3, 2)
+        checkpoint.drop("a", "k1")
+        checkpoint.drop("a", "union")
+    assert names(checkpoint) == {("b", "k1")}
+    unnamed = JobGraph.from_toml("[[operator]]\nname = 'x'\nparallelism = 2\nuid = 'b'")
+    with store.snapshot(graph=unnamed) as checkpoint:
+        checkpoint.carry_rest()
+    assert names(checkpoint) == {("b", "k1")}
+
+
+def test_an_operator_without_a_uid_is_carried_by_its_graph_alone(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    graph = JobGraph.from_toml("[[operator]]\nname = 'x'\nparallelism = 2")
+    with store.snapshot(graph=graph) as checkpoint:
+        write(checkpoint, ("x", "k1"), 3, 2)
+    with (
+        pytest.raises(InvalidArgumentError, match="give the operator a uid"),
+        store.snapshot(parallelism=2) as checkpoint,
+    ):
+        checkpoint.carry_rest()
+    with store.snapshot(graph=graph) as checkpoint:
+        checkpoint.carry_rest()
+    assert content(store)["x", "k1"] == content(store, 1)["x", "k1"]
+
+
+def test_a_checkpoint_that_is_there_carries_and_drops_nothing(store: StateStore) -> None:
+    with store.snapshot(parallelism=2, checkpoint_id=1) as checkpoint:
+        assert checkpoint.carry("a", "k1") == store.manifest().keyed_entry("a", "k1")
+        with pytest.raises(StateNotFoundError):
+            checkpoint.carry("a", "other")
+        checkpoint.drop("a", "union")
+        checkpoint.carry_rest()
+        assert checkpoint.left_out() == ()
+    assert names(checkpoint) == {("a", "k1"), ("a", "union")}
+
+
+def test_a_snapshot_that_is_never_entered_warns(store: StateStore) -> None:
+    with pytest.warns(ResourceWarning, match=r"write 'with store\.snapshot"):
+        store.snapshot(parallelism=2)
+    checkpoint = store.snapshot(parallelism=2)
+    with pytest.raises(InvalidArgumentError, match=r"write 'with store\.snapshot"):
+        checkpoint.keyed("a", "k1", [{"k": "x"}], key="k")
+    checkpoint.give_up()
+    with pytest.raises(InvalidArgumentError, match="has begun already"), checkpoint:
+        raise AssertionError
+    with pytest.raises(InvalidArgumentError, match="ends by an exception"):  # noqa: SIM117
+        with store.snapshot(parallelism=2) as checkpoint:
+            checkpoint.give_up()
+    assert store.checkpoints() == (1,)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_snapshot_that_is_given_up_or_used_does_not_warn(store: StateStore) -> None:
+    store.snapshot(parallelism=2).give_up()
+    store.snapshot(parallelism=2, checkpoint_id=1)  # it is there: nothing is to be written
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.carry_rest()
+    del checkpoint
+    gc.collect()
