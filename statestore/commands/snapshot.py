@@ -74,6 +74,8 @@ class CheckpointWriter(CarryingCommit):
         long rows live, is kept until another one or ``"off"`` is given; to turn it on, rows may
         come without its column, and get the checkpoint's clock. Returns a KeyedEntry.
 
+        The column ``key_group`` of what a restore gave is checked, and not stored again.
+
         With a ``pyarrow.Schema`` for ``rows`` nothing is written here: returned is a KeyedWriter,
         whose ``subtask(i).write(table)`` writes the rows of subtask i in any process, and each
         answer goes to :meth:`acknowledge`. Without ``rows`` a KeyedChanges is returned, whose
@@ -123,6 +125,8 @@ class CheckpointWriter(CarryingCommit):
         if not declared:
             rows = self._with_times(rows, request)
         engine, rows = engine_of(rows, str(request))
+        if request.regroup:
+            rows = engine.ungrouped(rows)  # they come with the key groups that they had
         request = replace(request, rows=None if declared else engine.rows_known(rows))
         state = self._keyed_state(engine, rows, request)
         return self._write_keyed(engine, rows, state, declared, placed)

@@ -103,8 +103,9 @@ class KeyedState:
         for column in self.schema.names:
             if column.lower() == KEY_GROUP:
                 raise InvalidArgumentError(
-                    f"{self}: the column {column!r} is named like the store's own partition "
-                    f"column; rename it, e.g. withColumnRenamed({column!r}, 'my_{KEY_GROUP}')"
+                    f"{self}: the column {column!r} is named like the store's own {KEY_GROUP!r}, "
+                    "which has the key group of each row and comes with every restore: leave it "
+                    "out"
                 )
         roles = (*self.key, *self.namespace, *self.entry)
         for column in roles:

@@ -22,6 +22,13 @@ from statestore.table.expiry import time_column
 from statestore.table.fitting import fitted_table
 from statestore.table.given import is_dicts, read_stream, settled, without_empty_chunks
 from statestore.table.hashing import check_key_types, key_groups
+from statestore.table.key_group_column import (
+    beside,
+    check_groups,
+    given_groups,
+    with_groups,
+    without_groups,
+)
 from statestore.table.keyed import KeyedTarget, write_runs
 from statestore.table.runs import RUN_BYTES, null_key_error, null_keys
 from statestore.table.types import schema_of_arrow
@@ -36,6 +43,7 @@ __all__ = [
     "refuse_narrowing",
     "rows_known",
     "schema_of",
+    "ungrouped",
     "with_time",
     "write_against",
     "write_keyed",
@@ -80,7 +88,7 @@ def is_schema(rows: Any) -> bool:
 
 def schema_of(rows: pa.Table) -> Schema:
     """Return the stored columns of a table."""
-    return schema_of_arrow(rows.schema)
+    return without_groups(schema_of_arrow(rows.schema))
 
 
 def key_types(
@@ -101,11 +109,16 @@ def rows_known(rows: pa.Table) -> int | None:
 
 def on_driver(rows: pa.Table, names: Sequence[str], most_bytes: int) -> pa.Table:
     """Return some columns: they are in this process already."""
-    return rows.select(names)
+    return rows.select(beside(names, rows.schema.names))
 
 
 def refuse_narrowing(rows: pa.Table, names: Sequence[str], state: KeyedState) -> None:
     """Do nothing: each value is looked at."""
+
+
+def ungrouped(rows: pa.Table) -> pa.Table:
+    """Return the rows without the store's own column."""
+    return rows.select([name for name in rows.schema.names if name != KEY_GROUP])
 
 
 def with_time(rows: pa.Table, column: str, kind: str, now_ms: int) -> pa.Table:
@@ -122,7 +135,7 @@ def write_keyed(
     DuplicateKeyError, or StorageError, each before anything is visible.
     """
     state = target.state
-    return write_runs(_runs(fitted_table(rows, state.schema, str(state)), state, None), target)
+    return write_runs(_runs(_fitted(rows, state), state, None), target)
 
 
 def write_against(
@@ -134,7 +147,7 @@ def write_against(
     """
     state = against.state
     everything = KeyGroupRange(0, state.max_parallelism - 1)
-    runs = _runs(fitted_table(rows, state.schema, str(state)), state, None)
+    runs = _runs(_fitted(rows, state), state, None)
     return write_runs(against.changes(runs, everything), target)
 
 
@@ -156,14 +169,20 @@ def write_subtask(
             f"{state} is declared with the columns ({state.schema}), and subtask {subtask} writes "
             f"({found}); give every subtask's rows the declared columns"
         )
-    rows = fitted_table(table, state.schema, str(state))
-    return write_runs(_runs(rows, state, (owners, subtask)), target)
+    return write_runs(_runs(_fitted(table, state), state, (owners, subtask)), target)
+
+
+def _fitted(rows: pa.Table, state: KeyedState) -> pa.Table:
+    """Return the columns that are stored, and the store's own beside them, which is checked."""
+    own, stored = given_groups(rows, state), fitted_table(rows, state.schema, str(state))
+    return stored if own is None else stored.append_column(KEY_GROUP, own)
 
 
 def _of_schema(rows: Any, state: KeyedState) -> pa.Table:
     rows = settled(rows)
     if is_dicts(rows):
-        return table_of_dicts(rows, state.schema, subject=str(state))
+        schema = with_groups(state.schema, {name for row in rows for name in row})
+        return table_of_dicts(rows, schema, subject=str(state))
     return as_table(rows, str(state))
 
 
@@ -217,6 +236,8 @@ class _Block:
             key_types=state.key_types,
         )
         counts = np.bincount(groups, minlength=state.max_parallelism)
+        check_groups(rows, groups, state)
+        rows = rows.select(state.schema.names)
         rows = by_key_group(rows.add_column(0, KEY_GROUP, pa.array(groups)))
         return cls(rows, np.concatenate(([0], np.cumsum(counts))))
 

@@ -16,6 +16,7 @@ from statestore.model.state import KeyedState
 from statestore.table.equality import equal_rows
 from statestore.table.fitting import fitted
 from statestore.table.given import is_dicts
+from statestore.table.key_group_column import given_groups, with_groups
 from statestore.table.matching import found
 from statestore.table.runs import in_order
 from statestore.table.types import arrow_schema
@@ -61,8 +62,8 @@ def typed_rows(rows: Any, state: KeyedState) -> Any:
         return rows
     used = {name for row in rows for name in row}
     names = [name for name in state.schema.names if name in used]
-    is_known = used and len(names) == len(used)
-    schema = state.schema.select(names) if is_known else state.schema
+    is_known = used and used <= {*names, KEY_GROUP}
+    schema = with_groups(state.schema.select(names) if is_known else state.schema, used)
     try:
         return table_of_dicts(rows, schema, subject=str(state))
     except (InvalidArgumentError, SchemaMismatchError) as error:
@@ -93,15 +94,16 @@ def typed_deletes(rows: Any, state: KeyedState, what: str) -> list[Any]:
 
 
 def _deletes(
-    rows: Iterable[Mapping[str, Any]],
+    rows: Sequence[Mapping[str, Any]],
     places: Sequence[int],
     names: Sequence[str],
     state: KeyedState,
     what: str,
 ) -> pa.Table:
+    wanted = with_groups(state.schema.select(names), {name for row in rows for name in row})
     return table_of_dicts(
-        [{name: row[name] for name in names} for row in rows],
-        state.schema.select(names),
+        [{name: row.get(name) for name in wanted.names} for row in rows],
+        wanted,
         subject=f"the {what} of {state}",
         place=lambda at: row_place(places[at]),
     )
@@ -114,7 +116,8 @@ def change_table(
 
     InvalidArgumentError when a column cannot be stored.
     """
-    return pa.concat_tables([_marked(rows, mark, state, changes) for rows, mark in given])
+    marked = [_marked(rows, mark, state, changes) for rows, mark in given]
+    return pa.concat_tables(marked, promote_options="default")
 
 
 def _marked(rows: pa.Table, mark: int, state: KeyedState, changes: KeyedState) -> pa.Table:
@@ -129,7 +132,8 @@ def _marked(rows: pa.Table, mark: int, state: KeyedState, changes: KeyedState) -
             columns.append(fitted(column, field.type, name=field.name, subject=subject))
         else:
             columns.append(pa.nulls(rows.num_rows, field.type))
-    return pa.table(columns, schema=schema)
+    table, own = pa.table(columns, schema=schema), given_groups(rows, state)
+    return table if own is None else table.append_column(KEY_GROUP, own)
 
 
 def consistent(runs: Iterable[pa.Table], changes: KeyedState) -> Iterator[pa.Table]:

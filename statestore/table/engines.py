@@ -54,6 +54,9 @@ class Engine(Protocol):
         looked at before it is written.
         """
 
+    def ungrouped(self, rows: Any) -> Any:
+        """Return the rows without the store's own column, which other key groups have outdated."""
+
     def with_time(self, rows: Any, column: str, kind: str, now_ms: int) -> Any:
         """Return the rows with one more column, a ``long`` or ``timestamp``, of one time."""
 

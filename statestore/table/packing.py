@@ -17,6 +17,7 @@ from statestore.model.balanced_ranges import Assignment
 from statestore.model.paths import KEY_GROUP
 from statestore.model.state import KeyedState
 from statestore.table.hashing import key_groups
+from statestore.table.key_group_column import check_groups
 from statestore.table.runs import null_key_error, null_keys
 from statestore.table.types import arrow_schema
 
@@ -76,7 +77,8 @@ def unpack(packed: Iterable[pa.RecordBatch], state: KeyedState) -> Iterator[pa.R
 def keyed_batches(batches: Iterable[pa.RecordBatch], state: KeyedState) -> Iterator[pa.RecordBatch]:
     """Yield the rows as they are stored, their key group first.
 
-    Raises NullKeyError with the number of rows, after all of them, and what hashing a key raises.
+    Raises NullKeyError with the number of rows, after all of them, what hashing a key raises, and
+    what :func:`check_groups` raises.
     """
     stored = arrow_schema(state.schema)
     schema = pa.schema([pa.field(KEY_GROUP, pa.int32()), *stored])
@@ -92,6 +94,7 @@ def keyed_batches(batches: Iterable[pa.RecordBatch], state: KeyedState) -> Itera
             hash_scheme=state.hash_scheme,
             key_types=state.key_types,
         )
+        check_groups(pa.Table.from_batches([batch]), groups, state)
         yield pa.RecordBatch.from_arrays([pa.array(groups), *rows.columns], schema=schema)
     if nulls:
         raise null_key_error(state, nulls)

@@ -41,6 +41,7 @@ from statestore.model.schema import Schema, schema_from_json, type_text
 from statestore.model.state import KeyedState
 from statestore.table.against import Against
 from statestore.table.fitting import fits_by_type
+from statestore.table.key_group_column import beside, without_groups
 from statestore.table.keyed import KeyedTarget, write_grouped, write_runs
 from statestore.table.packing import PACKED, keyed_batches, pack, unpack
 from statestore.table.runs import null_key_error, runs_of
@@ -57,6 +58,7 @@ __all__ = [
     "rows_known",
     "schema_of",
     "spark_schema",
+    "ungrouped",
     "with_time",
     "write_against",
     "write_keyed",
@@ -84,7 +86,7 @@ _ERROR = -1
 
 def schema_of(df: DataFrame) -> Schema:
     """Return the stored columns of a DataFrame; UnsupportedTypeError for types Delta has not."""
-    return schema_from_json(df.schema.jsonValue())
+    return without_groups(schema_from_json(df.schema.jsonValue()))
 
 
 def spark_schema(schema: Schema) -> StructType:
@@ -136,7 +138,7 @@ def on_driver(df: DataFrame, names: Sequence[str], most_bytes: int) -> pa.Table 
                     stream.write_batch(batch)
             yield pa.RecordBatch.from_pydict({"rows": [sink.getvalue().to_pybytes()]})
 
-    columns = df.select(*map(column_of, names))
+    columns = df.select(*map(column_of, beside(names, df.columns)))
     parts = [row.rows for row in map_in_arrow(columns, few, "rows binary").collect()]
     if not all(parts):
         return None
@@ -153,10 +155,15 @@ def change_frame(
     spark = frames[0].sparkSession
     types = StructType.fromJson(changes.schema.to_json())
     parts = []
+    has_groups = any(
+        KEY_GROUP in (rows.columns if isinstance(rows, DataFrame) else rows.column_names)
+        for rows, _ in given
+    )
     for rows, mark in given:
         frame = rows if isinstance(rows, DataFrame) else spark.createDataFrame(rows)
         names = state.schema.names if mark == 0 else state.identity[: abs(mark)]
-        columns = []
+        own = column_of(KEY_GROUP) if KEY_GROUP in frame.columns else F.lit(None)
+        columns = [own.cast("long").alias(KEY_GROUP)] if has_groups else []
         for field in types.fields:
             if field.name == MARK:
                 column = F.lit(mark)
@@ -184,6 +191,11 @@ def refuse_narrowing(df: DataFrame, names: Sequence[str], state: KeyedState) -> 
             )
 
 
+def ungrouped(df: DataFrame) -> DataFrame:
+    """Return the rows without the store's own column."""
+    return df.drop(KEY_GROUP)
+
+
 def with_time(df: DataFrame, column: str, kind: str, now_ms: int) -> DataFrame:
     """Return the rows with one more column, a ``long`` or ``timestamp``, of one time."""
     time = F.lit(now_ms).cast("long")
@@ -199,7 +211,7 @@ def write_keyed(
     Raises NullKeyError with the number of rows, DuplicateKeyError, or StorageError; the files of
     all tasks are then deleted. An error of the DataFrame itself comes out as Spark raised it.
     """
-    rows = df.select(*(column_of(name) for name in target.state.schema.names))
+    rows = df.select(*map(column_of, beside(target.state.schema.names, df.columns)))
     if target.placed:
         outcomes = _outcomes(map_in_arrow(rows, _write_placed(target, owners), _OUTCOME))
         if not any(isinstance(outcome, _OutOfOrderError) for outcome in outcomes):
@@ -221,7 +233,7 @@ def write_against(
     Raises what :func:`write_keyed` raises, and MissingFileError or DamagedFileError.
     """
     state = against.state
-    rows = df.select(*(column_of(name) for name in state.schema.names))
+    rows = df.select(*map(column_of, beside(state.schema.names, df.columns)))
     packed = map_in_arrow(rows, _pack(replace(target, state=state), owners), _PACKED)
     packed = packed.repartitionById(owners.parallelism, F.col("subtask")).sortWithinPartitions(
         "bundle"
