@@ -133,9 +133,9 @@ class SnapshotSettings(JobSettings):
     def __post_init__(self) -> None:
         """Refuse no states, a state twice, no parallelism, and fewer key groups than subtasks."""
         _check_states(self.states)
-        for state in {(state.uid, state.name) for state in self.states} & self.dropped:
+        for uid, name in {(state.uid, state.name) for state in self.states} & self.dropped:
             raise InvalidArgumentError(
-                f"state {state[1]!r} of operator {state[0]!r} is written, and in drop; do one"
+                f"state {name!r} of operator {uid!r} is written, and in drop; do one"
             )
         if self.graph is not None:
             return  # it says how many subtasks and key groups each operator has

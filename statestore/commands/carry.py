@@ -45,9 +45,7 @@ class CarryingCommit(Commit):
         MalformedManifestError, ParallelismError, or InvalidArgumentError for a state that is in
         this checkpoint already.
         """
-        manifest = self._attempt.history.newest() if base == LATEST else None
-        if base != LATEST:
-            manifest = self._attempt.catalog.load(base)
+        manifest = self._of(base)
         if manifest is None:
             raise StateNotFoundError(
                 f"no state {name!r} of operator {uid!r} can be carried: the store has no "
@@ -104,20 +102,29 @@ class CarryingCommit(Commit):
     def _settle(self) -> None:
         self._refuse_dropped()
         if self._rest_of is not None:
-            manifest = self._attempt.history.newest()
-            if self._rest_of != LATEST:
-                manifest = self._attempt.catalog.load(self._rest_of)
-            for entry in () if manifest is None else self._missing(manifest, self._named()):
-                label = self._label(manifest, entry)
-                if label is not None:  # else it is refused below, unless it is dropped
-                    self._carry(manifest, entry, label)
+            self._carry_missing(self._of(self._rest_of))
         self._rest_of = None
         self._refuse_left_out()
+
+    def _of(self, base: int | str) -> Manifest | None:
+        """Return a checkpoint to carry states of, None where there is none yet."""
+        attempt = self._attempt
+        return attempt.history.newest() if base == LATEST else attempt.catalog.load(base)
+
+    def _carry_missing(self, manifest: Manifest | None) -> None:
+        if manifest is None:
+            return
+        for entry in self._missing(manifest, self._named()):
+            label = self._label(manifest, entry)
+            if label is not None:  # else it is refused, unless it is dropped
+                self._carry(manifest, entry, label)
 
     def _refuse_dropped(self) -> None:
         """Refuse what is dropped and here, but where another operator has the label by now."""
         before = self._before()
-        for entry in () if before is None else before.entries:
+        if before is None:
+            return
+        for entry in before.entries:
             state = entry.state.uid, entry.state.name
             if state in self._dropped and self._is_known(before, entry, self._named()):
                 raise InvalidArgumentError(f"{entry.state} is dropped, and in this checkpoint")

@@ -53,7 +53,9 @@ class History:
         Raises MalformedManifestError when the newest manifest cannot be read.
         """
         manifest, ids = self.newest(), self._operators.ids_of(uid)
-        for entry in () if manifest is None else manifest.keyed:
+        if manifest is None:
+            return None
+        for entry in manifest.keyed:
             known = manifest.operators.id_of(entry.state.uid) in ids
             if known and entry.state.name == name:
                 return entry

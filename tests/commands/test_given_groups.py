@@ -49,7 +49,9 @@ def put(store: StateStore, call: str, rows: pa.Table, form: Any) -> None:
                     for k in rows.column("k").to_pylist()
                 ]
                 part = rows.filter(pa.array(own, pa.bool_()))
-                checkpoint.acknowledge(writer.subtask(i).write(form(part)))
+                checkpoint.acknowledge(
+                    writer.subtask(i).write(form(part) if part.num_rows else part)
+                )
         else:
             state = checkpoint.keyed("u", "s", key="k")
             if call == "changes":

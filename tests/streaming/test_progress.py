@@ -8,9 +8,9 @@ import shutil
 import pytest
 
 from statestore import TimeToLive
-from statestore.errors import InvalidArgumentError
+from statestore.errors import InvalidArgumentError, LeftOutStateError
 from statestore.storage import open_storage
-from statestore.streaming import MicroBatch, starting_offsets
+from statestore.streaming import MicroBatch, Progress, starting_offsets
 from statestore.streaming.progress import planned
 from tests.streaming.world import World
 
@@ -24,6 +24,73 @@ def test_where_kafka_ended_is_kept_by_partition(world: World) -> None:
     elements = restored.operator("source", "offsets").subtask(1, where={"partition": [10]})
     assert elements == [{"topic": "orders", "partition": 10, "offset": 3}]
     assert json.loads(starting_offsets(restored)) == json.loads(kafka)
+
+
+STATE = "state 'totals' of operator 'u'"
+
+
+@pytest.mark.parametrize(
+    ("known", "has_state", "query", "number", "succeeds", "message"),
+    [
+        ((), False, "q", 0, False, None),
+        ((), False, "q", 4, False, "neither its progress nor its state"),
+        ((), True, "q", 0, False, "and not the progress of a query"),
+        ((), True, "q", 4, False, "and not the progress of a query"),
+        ((), True, "new", 0, True, None),
+        ((("q", 3),), True, "q", 3, False, None),
+        ((("q", 3),), True, "q", 4, False, None),
+        ((("q", 3),), True, "q", 5, False, "goes on with 5"),
+        ((("q", 3),), False, "q", 4, False, f"not {STATE}, in which those events are"),
+        ((("q", 3),), False, "new", 0, True, f"not {STATE}, in which those events are"),
+        ((("q", 3),), True, "new", 0, False, "succeeds=True"),
+        ((("q", 3),), True, "new", 0, True, None),
+        ((("q", 3), ("new", 0)), True, "q", 4, True, "has gone on with query new"),
+    ],
+)
+def test_what_can_be_the_next_micro_batch(
+    known: tuple[tuple[str, int], ...],
+    has_state: bool,
+    query: str,
+    number: int,
+    succeeds: bool,
+    message: str | None,
+) -> None:
+    """State and progress are there together, or nobody knows which events were counted."""
+    progress, batch = Progress(known), MicroBatch(query, number)
+    if message is None:
+        progress.check(batch, STATE, has_state=has_state, succeeds=succeeds)
+        return
+    with pytest.raises(InvalidArgumentError) as caught:
+        progress.check(batch, STATE, has_state=has_state, succeeds=succeeds)
+    assert message in str(caught.value)
+
+
+def test_a_snapshot_beside_a_query_cannot_lose_its_progress(world: World) -> None:
+    """It is carried, or named; and where it was dropped, the query does not count anew."""
+    query = world.query()
+    query.process(world.frame("a"), MicroBatch("q", 0))
+    rows = [{"user": "a", "n": 1, "total": 1}]
+    with (
+        pytest.raises(LeftOutStateError, match="'progress' of operator 'source'"),
+        world.store.snapshot(parallelism=2) as checkpoint,
+    ):
+        checkpoint.keyed("totals", "per-user", rows, key="user")
+    with world.store.snapshot(parallelism=3) as checkpoint:
+        checkpoint.keyed("totals", "per-user", rows, key="user")
+        checkpoint.carry_rest()
+    world.query().process(world.frame("a"), MicroBatch("q", 1))
+    assert world.state() == {"a": (2, 2)}
+    with world.store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.drop("source", "progress")
+        checkpoint.carry_rest()
+    for batch in (MicroBatch("q", 2), MicroBatch("new", 0)):
+        with pytest.raises(InvalidArgumentError, match="not the progress of a query"):
+            world.query().process(world.frame("a"), batch)
+    with world.store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.carry("source", "progress", base=3)
+        checkpoint.carry_rest()
+    world.query().process(world.frame("a"), MicroBatch("q", 2))
+    assert world.state() == {"a": (3, 3)}
 
 
 def test_rows_live_by_the_time_of_their_micro_batch(world: World) -> None:
