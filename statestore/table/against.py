@@ -125,8 +125,8 @@ class Against:
         parts = [(new.filter(pa.array(comes)), 0), (old.filter(pa.array(goes)), len(identity))]
         changes = change_table(parts, state, change_state(state))
         if changes.num_rows:
-            groups = np.concatenate([np.asarray(rows.column(KEY_GROUP)) for rows, _ in parts])
-            rows = changes.add_column(0, KEY_GROUP, pa.array(groups, pa.int32()))
+            groups = np.asarray(changes.column(KEY_GROUP)).astype(np.int32)
+            rows = changes.drop_columns([KEY_GROUP]).add_column(0, KEY_GROUP, pa.array(groups))
             yield rows.take(pa.array(np.argsort(groups, kind="stable")))
 
 
