@@ -179,7 +179,7 @@ def test_every_way_in_refuses_what_would_be_lost(store: StateStore, name: str, v
     """Upserts, compared rows, edits, subtasks and elements; nothing is visible of it."""
     put(store, pa.Table.from_pylist([GOOD], TYPED))
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.carry(store.manifest().keyed_entry("u", "n"))
+        checkpoint.carry("u", "n")
         checkpoint.union("source", "offsets", [[GOOD]])
     rows = [GOOD, GOOD | {"k": "b", name: value}]
 
