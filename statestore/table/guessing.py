@@ -34,6 +34,15 @@ _TYPES = {word: kind for _, word, kind in _KINDS} | {
     "time without a zone": pa.timestamp("us"),
     "time with a zone": pa.timestamp("us", "UTC"),
 }
+_PLAIN = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    bytes: pa.binary(),
+    date: pa.date32(),
+}
+"""Of these nothing more has to be known."""
 _MOST_DIGITS = 76
 """Arrow has no decimal of more; of more than 38 it cannot be stored, and is refused there."""
 
@@ -43,6 +52,10 @@ def guessed_kind(values: Iterable[Any]) -> pa.DataType:
 
     Raises UnfitError for a value that is of another type than one before it, or of none.
     """
+    values = [*values]
+    types = {*map(type, values)} - {type(None)}
+    if len(types) == 1 and (plain := _PLAIN.get(*types)) is not None:
+        return plain
     found: dict[str, list[Any]] = {}
     for value in values:
         if is_missing(value):
