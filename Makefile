@@ -13,7 +13,7 @@ KAFKA := $(VENV)/.kafka
 WITH_JAVA := JAVA_HOME="$$($(PY) statestore/java.py)" && export JAVA_HOME &&
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo test kills kills-streaming lint check races histories fuzz bench docs lock clean
+.PHONY: help demo cluster-demo test kills kills-streaming lint check races flips histories fuzz bench docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -43,6 +43,9 @@ check: lint test ## lint, then test
 RACES := 1000
 races: $(READY) ## let processes race for stores; RACES=1000, ARGS="--s3" on the tests' S3 server
 	$(PY) -m tests.races.run --races $(RACES) $(ARGS)
+
+flips: $(READY) ## damage footers of data files COUNT times (10000), each before one reader
+	$(PY) -m tests.flips.run --count $(or $(COUNT),10000) $(ARGS)
 
 STEPS := 10000
 histories: $(READY) ## random histories of keeping and deleting; STEPS=10000

@@ -25,6 +25,7 @@ from statestore.errors import (
 from statestore.model.state import Layout
 from statestore.table.digest import rows_digest
 from statestore.testing.counting import CountingStorage
+from tests.damage import change_unread_byte
 
 COUNT = 4000
 ROWS = pa.table(
@@ -212,6 +213,26 @@ def test_a_damaged_file_is_named_and_the_next_query_answered(
         with pytest.raises(error, match=name):
             ask(store, "SELECT min(k), max(text), sum(n), max(amount), max(x) FROM u.n")
         assert ask(store, "SELECT count(*) AS c FROM sound") == [{"c": COUNT}]
+
+
+@pytest.mark.parametrize("changed", [False, True])
+@pytest.mark.parametrize("layout", [layout.value for layout in Layout])
+def test_a_query_can_verify(tmp_path: Path, layout: str, changed: bool) -> None:
+    """As a restore can: every byte of what it reads, of changes too."""
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+    options: dict[str, Any] = {"key": "k", "max_parallelism": 2, "layout": layout}
+    with store.snapshot(parallelism=1) as checkpoint:
+        entry = checkpoint.keyed("u", "n", ROWS, **options)
+    if changed:
+        with store.snapshot(parallelism=1) as checkpoint:
+            checkpoint.keyed("u", "n", **options).changes(ROWS.slice(0, 9))
+    sql = "SELECT count(*) AS c, sum(n) AS s FROM n"
+    expected = [{"c": COUNT, "s": sum(range(COUNT))}]
+    assert ask(store, sql, verify=True) == expected
+    change_unread_byte(Path(store.url, entry.table.path, entry.handles[0].path))
+    assert ask(store, sql) == expected
+    with pytest.raises(DamagedFileError, match="holds other bytes than were written"):
+        ask(store, sql, verify=True)
 
 
 def test_names_that_duckdb_takes_for_one_get_a_number(tmp_path: Path) -> None:

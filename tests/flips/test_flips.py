@@ -1,0 +1,45 @@
+"""A share of the flips of ``make flips`` in every run."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import Any
+
+import pytest
+
+from tests.flips.run import run_flips
+
+
+def test_no_reader_gives_other_rows_over_a_damaged_footer() -> None:
+    """I5, I7: of all readers, both layouts, keyed and operator state; and no process dies."""
+    result = run_flips(150, seed=1, unsealed=False)
+    assert result.bad == []
+    assert result.total == 150
+    assert result.outcomes["found"] > 30
+
+
+def test_no_reader_gives_other_rows_where_no_checksum_is_known() -> None:
+    """Of manifests of older releases: Arrow may end the process, which is their limit."""
+    result = run_flips(40, seed=1, unsealed=True)
+    assert [line for line in result.bad if ": signal " not in line] == []
+    assert result.total == 40
+
+
+def test_a_process_that_dies_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the flip that it was at; the next one goes on in another process."""
+    answers = iter(
+        [
+            subprocess.CompletedProcess([], -6, "flip 0\nfound\nflip 1\nwrong\nflip 2\n", ""),
+            subprocess.CompletedProcess([], 0, "flip 3\nright\n", ""),
+        ]
+    )
+
+    def run(words: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        answer = next(answers)
+        assert words[-2:] == (["0", "4"] if answer.returncode else ["3", "1"])
+        return answer
+
+    monkeypatch.setattr(subprocess, "run", run)
+    result = run_flips(4, seed=1, unsealed=False)
+    assert result.outcomes == {"found": 1, "wrong": 1, "crash": 1, "right": 1}
+    assert result.bad == ["flip 1: wrong", "flip 2: signal 6"]
