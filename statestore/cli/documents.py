@@ -68,7 +68,7 @@ def _checkpoint(row: CheckpointRow, now_ms: int) -> Document:
     manifest, error = row.manifest, row.error
     document: Document = {"id": row.checkpoint_id}
     if manifest is None:
-        unknown = "created_at_ms age_ms parallelism operators states rows size_bytes files"
+        unknown = "created_at_ms age_ms parallelism operators states rows size_bytes files origin"
         document |= dict.fromkeys(unknown.split())
     else:
         document |= {
@@ -80,6 +80,7 @@ def _checkpoint(row: CheckpointRow, now_ms: int) -> Document:
             "rows": manifest.rows,
             "size_bytes": manifest.size_bytes,
             "files": manifest.files,
+            "origin": manifest.origin and dict(manifest.origin),
         } | changed_rows_document(manifest)
     message = None if error is None else {"kind": error.kind, "message": str(error)}
     return document | {"error": message}

@@ -5,9 +5,10 @@ The exit status is read off the error classes, so that it is written once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import click
 
@@ -44,7 +45,7 @@ def _summary(error: type[StateStoreError]) -> str:
 
 
 class Verb(click.Command):
-    """A command whose help says what it prints, shows examples, and ends with the exit status."""
+    """A command whose help says what it prints, and shows examples."""
 
     def __init__(
         self, *args: Any, prints: str = "", examples: Sequence[str] = (), **attributes: Any
@@ -54,15 +55,38 @@ class Verb(click.Command):
         self.prints, self.examples = prints, tuple(examples)
         self.params.extend(common_options())
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse as click does; of what is too much the message says how a store is named."""
+        ctx.allow_extra_args = True
+        rest = super().parse_args(ctx, args)
+        if rest and not ctx.resilient_parsing:
+            plural = "s" if len(rest) > 1 else ""
+            hint = f"; a store is named so: --store {rest[0]}" if _is_path(rest[0]) else ""
+            raise click.UsageError(
+                f"got unexpected extra argument{plural} ({' '.join(rest)}){hint}", ctx
+            )
+        return rest
+
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write what stands below the options."""
         _write_sections(formatter, self.prints, self.examples)
+        formatter.write_paragraph()
+        formatter.write_text("What an exit status means: statestore --help")
 
 
 class Root(click.Group):
     """The command itself: knows its verbs, and a close one for a name that is none."""
 
     examples: tuple[str, ...] = ()
+    sections: ClassVar[Mapping[str, Sequence[str]]] = {}
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the verbs under their headings, each with all of its sentence."""
+        width = max(map(len, self.commands))
+        for title, names in self.sections.items():
+            with formatter.section(title):
+                rows = [(f"{name:<{width}}", _sentence(self.commands[name])) for name in names]
+                formatter.write_dl(rows)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -79,6 +103,16 @@ class Root(click.Group):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write what stands below the verbs."""
         _write_sections(formatter, "", self.examples)
+        with formatter.section("Exit status"):
+            formatter.write_dl([(str(code), text) for code, text in exit_statuses().items()])
+
+
+def _is_path(text: str) -> bool:
+    return "/" in text or text.startswith(".") or Path(text).exists()
+
+
+def _sentence(command: click.Command) -> str:
+    return " ".join((command.help or "").split()).rstrip(".")
 
 
 def _write_sections(formatter: click.HelpFormatter, prints: str, examples: Sequence[str]) -> None:
@@ -89,5 +123,3 @@ def _write_sections(formatter: click.HelpFormatter, prints: str, examples: Seque
         with formatter.section("Examples"):
             for example in examples:
                 formatter.write(f"  {example}\n")
-    with formatter.section("Exit status"):
-        formatter.write_dl([(str(code), text) for code, text in exit_statuses().items()])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -56,6 +56,7 @@ class Command(Root):
         "statestore list --store ./fraud",
         "statestore --store ./fraud plan --parallelism 7",
     )
+    sections: ClassVar[dict[str, tuple[str, ...]]] = {}
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb, print what it returns, and return the exit status."""
@@ -89,36 +90,33 @@ def cli() -> None:
 
 
 cli.params.extend(common_options())
-for verb in (
-    list_checkpoints,
-    show_checkpoint,
-    watch_checkpoints,
-    plan_restore,
-    restore_checkpoint,
-    verify_checkpoint,
-    get_rows,
-    query_states,
-    find_heavy,
-    compare_checkpoints,
-    join_checkpoints,
-    show_history,
-    salvage_checkpoint,
-    keep_savepoint,
-    pin_checkpoint,
-    unpin_checkpoint,
-    expire_checkpoints,
-    collect,
-    copy_checkpoint,
-    fork_checkpoint,
-    purge_key,
-    edit_state,
-    rekey_operator,
-    compact_checkpoint,
-    decide_parallelism,
-    print_settings,
-    run_demo,
-):
-    cli.add_command(verb)
+for title, verbs in {
+    "Look": (
+        list_checkpoints,
+        show_checkpoint,
+        watch_checkpoints,
+        get_rows,
+        query_states,
+        find_heavy,
+    ),
+    "Plan and restore": (plan_restore, restore_checkpoint, decide_parallelism),
+    "Compare": (compare_checkpoints, join_checkpoints, show_history),
+    "Keep and collect": (
+        keep_savepoint,
+        pin_checkpoint,
+        unpin_checkpoint,
+        expire_checkpoints,
+        collect,
+        compact_checkpoint,
+    ),
+    "Check and repair": (verify_checkpoint, salvage_checkpoint),
+    "Change": (edit_state, rekey_operator, purge_key),
+    "Move": (copy_checkpoint, fork_checkpoint),
+    "This command": (print_settings, run_demo),
+}.items():
+    for verb in verbs:
+        cli.add_command(verb)
+    Command.sections[title] = tuple(str(verb.name) for verb in verbs)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

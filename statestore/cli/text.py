@@ -60,7 +60,10 @@ def _(result: CheckpointList, page: Page) -> None:
         write_holds(result, page)
         return
     columns = ["id", "taken", "age", "parallelism", "operators", "states", "rows", "bytes", "files"]
-    table = table_of(*columns, right={"id", *columns[3:]})
+    right = {"id", *columns[3:]}
+    if any(row.manifest is not None and row.manifest.origin for row in result.rows):
+        columns.append("made by")
+    table = table_of(*columns, right=right)
     for row in result.rows:
         table.add_row(*(cell(text) for text in _checkpoint(row, result.now_ms)))
     page.table(table)
@@ -81,6 +84,11 @@ def _checkpoint(row: CheckpointRow, now_ms: int) -> list[str]:
         rows_text(manifest),
         size(manifest.size_bytes),
         count(manifest.files),
+        *(
+            [f"{manifest.origin['command']} of {manifest.origin['checkpoint']}"]
+            if manifest.origin
+            else []
+        ),
     ]
 
 

@@ -21,6 +21,7 @@ from statestore.model.plan import OperatorPlan, RestorePlan
 from statestore.model.weights import weights_of
 
 __all__ = [
+    "ALIKE",
     "SLOWER",
     "Compared",
     "Comparison",
@@ -33,6 +34,9 @@ __all__ = [
 
 SLOWER = 1.5
 """With prices: how many times the least expected seconds the cheapest may take."""
+
+ALIKE = 1.05
+"""How many times the least counts as no more than it."""
 
 _GB = 10**9
 _HOUR = 3600
@@ -145,7 +149,9 @@ def chosen_of(options: Sequence[Compared]) -> tuple[int, str]:
 
     Without prices the one with the least expected seconds, or where no rate is known the smallest
     largest subtask, which is the same order. With prices the cheapest of those that take at most
-    1.5 times as long as the fastest. Of equals the one that moves fewest bytes, then the smallest.
+    1.5 times as long as the fastest. What is within :data:`ALIKE` times the least counts as equal,
+    as sizes of files and rates are not exact; of equals the one that moves fewest bytes, which
+    without hosts is the present parallelism, then the smallest.
     """
     fastest = min(_slowness(one) for one in options)
     if any(one.money is None for one in options):
@@ -154,16 +160,14 @@ def chosen_of(options: Sequence[Compared]) -> tuple[int, str]:
             if options[0].seconds is None
             else "the least expected seconds"
         )
-        best = _first(options, _slowness)
-        alike = sum(_slowness(one) == fastest for one in options)
-        more = f"; of {alike} equal ones the one that moves fewest bytes" if alike > 1 else ""
-        return best.parallelism, what + more
+        best, alike = _first(options, _slowness)
+        return best.parallelism, what + alike
     near = [one for one in options if _slowness(one) <= SLOWER * fastest]
-    best = _first(near, lambda one: one.money or 0.0)
+    best, alike = _first(near, lambda one: one.money or 0.0)
     measure = "bytes of the largest subtask" if options[0].seconds is None else "expected seconds"
     return (
         best.parallelism,
-        f"the least money among those within {SLOWER} times the least {measure}",
+        f"the least money among those within {SLOWER} times the least {measure}{alike}",
     )
 
 
@@ -255,5 +259,10 @@ def _slowness(one: Compared) -> float:
     return one.largest_bytes if one.seconds is None else one.seconds
 
 
-def _first(options: Sequence[Compared], key: Callable[[Compared], float]) -> Compared:
-    return min(options, key=lambda one: (key(one), one.moved_bytes, one.parallelism))
+def _first(options: Sequence[Compared], key: Callable[[Compared], float]) -> tuple[Compared, str]:
+    """Return the best of those that are alike, and what to say of it when there are several."""
+    least = min(map(key, options))
+    alike = [one for one in options if key(one) <= ALIKE * least]
+    best = min(alike, key=lambda one: (one.moved_bytes, one.parallelism))
+    more = f"; of {len(alike)} within {ALIKE - 1:.0%} of it the one that moves fewest bytes"
+    return best, more if len(alike) > 1 else ""

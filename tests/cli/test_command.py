@@ -23,7 +23,7 @@ from click.testing import CliRunner, Result
 from statestore import StateStore, __version__, errors
 from statestore.cli import watching
 from statestore.cli.help import INTERRUPTED, Root, Verb, exit_statuses
-from statestore.cli.main import cli, main
+from statestore.cli.main import Command, cli, main
 from statestore.errors import StateStoreError
 from statestore.model.hold import Pin, pin_to_json
 from statestore.model.paths import pin_path
@@ -57,8 +57,15 @@ def test_the_verbs() -> None:
 def test_help_reads_back(run: Run, verb: str) -> None:
     done = run(*filter(None, [verb]), "--help")
     assert (done.exit_code, done.stderr) == (0, "")
-    for title in ("Examples:", "Exit status:", *(["Prints:"] if verb else [])):
+    for title in ("Examples:", "Prints:" if verb else "Exit status:"):
         assert f"\n{title}\n" in done.stdout
+    assert not re.search(r"\w\.\.\.$", done.stdout.partition("\n\n")[2], re.MULTILINE)
+    if verb:
+        assert "What an exit status means: statestore --help" in done.stdout
+        return
+    for name in VERBS:
+        sentence = " ".join((cli.commands[name].help or "").split()).rstrip(".")
+        assert f" {name} {sentence}" in " ".join(done.stdout.split())
     table = done.stdout.partition("Exit status:\n")[2]
     found = {int(code): text for code, text in re.findall(r"^  (\d+) +(.*)", table, re.MULTILINE)}
     codes = {error.exit_code for error in every_error()}
@@ -158,7 +165,7 @@ def test_every_error_leaves_with_its_code(
             12,
             "parallelism 9 is above the stored max",
         ),
-        (["plan", "--parallelism", "0", "--store", "fraud"], 12, "parallelism "),
+        (["plan", "--parallelism", "0", "--store", "fraud"], 2, "parallelism "),
         (["config", "--config", "nowhere.toml"], 2, "no settings file nowhere.toml"),
     ],
 )
@@ -341,3 +348,15 @@ def test_the_command_does_not_load_spark() -> None:
     code = "import sys, statestore.cli.main; print(*{'pyspark', 'py4j'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_every_verb_is_under_one_heading() -> None:
+    grouped = [name for names in Command.sections.values() for name in names]
+    assert sorted(grouped) == VERBS
+
+
+def test_a_path_that_is_too_much_is_taken_for_a_store(run: Run) -> None:
+    done = run("list", "./shop")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert "a store is named so: --store ./shop" in done.stderr
+    assert "--store" not in run("list", "shop", "latest").stderr

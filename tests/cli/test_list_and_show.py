@@ -51,6 +51,7 @@ def test_list_as_json(run: Run, fraud: Path) -> None:
         "rows": manifest.rows,
         "size_bytes": manifest.size_bytes,
         "files": manifest.files,
+        "origin": None,
         "error": None,
     }
 
@@ -190,3 +191,15 @@ def test_names_from_the_store_cannot_steer_the_terminal(run: Run, tmp_path: Path
 def test_every_result_has_a_document() -> None:
     for kind in Value.__subclasses__():
         assert document_of.dispatch(kind) is not document_of.dispatch(Value)
+
+
+def test_what_a_command_made_says_so(run: Run, fraud: Path) -> None:
+    edit = ("edit", "--operator", "totals-by-user", "--state", "totals", "--delete", "u1")
+    assert run(*edit, "--store", fraud).exit_code == 0
+    listed = run("list", "--store", fraud).stdout.splitlines()
+    newest = StateStore.open(str(fraud)).manifest()
+    assert newest.origin is not None
+    assert listed[0].endswith("made by")
+    assert [line for line in listed if line.endswith(f"edit of {newest.origin['checkpoint']}")]
+    document = json.loads(run("list", "--store", fraud, "--output", "json").stdout)
+    assert document["checkpoints"][-1]["origin"]["command"] == "edit"

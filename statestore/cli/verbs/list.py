@@ -26,7 +26,8 @@ __all__ = ["list_checkpoints"]
     cls=Verb,
     prints=(
         "One line for each checkpoint, oldest first: id, time, age, parallelism, and the "
-        "numbers of operators, states, rows, bytes and files; then the savepoints and the pins, "
+        "numbers of operators, states, rows, bytes and files, and of one that a command made which "
+        "command, of which checkpoint; then the savepoints and the pins, "
         "each with the checkpoint that it keeps. A checkpoint with a damaged manifest is marked, "
         "the others are shown all the same, and the exit status is 13."
     ),
