@@ -15,7 +15,7 @@ from typing import Final
 
 from statestore.errors import InvalidArgumentError
 
-__all__ = ["COMPOSITES", "NANOSECOND_TYPES", "JavaType", "java_type"]
+__all__ = ["COMPOSITES", "NANOSECOND_TYPES", "JavaType", "fields_may_be_null", "java_type"]
 
 _SCALARS: Final = (
     "String", "Boolean", "Byte", "Short", "Integer", "Long", "Float", "Double", "Character",
@@ -84,6 +84,11 @@ def java_type(text: str) -> JavaType:
     if tokens:
         raise _unknown(text)
     return found
+
+
+def fields_may_be_null(name: str) -> bool:
+    """Return whether null fields are part of a key of this recorded type, as they are in a Row."""
+    return java_type(name).name in ("Row", "NamedRow")
 
 
 def _unknown(text: str) -> InvalidArgumentError:

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from statestore.errors import DuplicateKeyError, InvalidArgumentError, NullKeyError
 from statestore.model.changes import MARK
+from statestore.model.keytypes import fields_may_be_null
 from statestore.model.paths import KEY_GROUP
 from statestore.model.state import KeyedState, StateKind
 from statestore.table.equality import compared_columns, equal_values, leaf_columns
@@ -148,7 +149,10 @@ def null_keys(batch: pa.RecordBatch, state: KeyedState) -> int:
     """Return how many rows have no key: a null in a key column, where that is not a key itself."""
     if state.hash_scheme == "flink-sql":  # there NULL is an ordinary key
         return 0
-    leaves = [leaf for name in state.key for leaf in leaf_columns(batch.column(name))]
+    leaves = []
+    for name, kind in zip(state.key, state.key_types, strict=True):
+        column = batch.column(name)
+        leaves += [column] if fields_may_be_null(kind) else leaf_columns(column)
     if not any(leaf.null_count for leaf in leaves):
         return 0
     any_null = np.zeros(batch.num_rows, bool)
