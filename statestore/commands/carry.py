@@ -17,6 +17,7 @@ from statestore.commands.commit import Commit
 from statestore.commands.restore import RestoredOperatorState
 from statestore.commands.states import operator_state
 from statestore.errors import InvalidArgumentError, LeftOutStateError, StateNotFoundError
+from statestore.model.arguments import checked_methods
 from statestore.model.keygroups import effective_max_parallelism
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef
 from statestore.model.paths import operator_table
@@ -28,6 +29,7 @@ __all__ = ["CarryingCommit"]
 LATEST = "latest"
 
 
+@checked_methods
 class CarryingCommit(Commit):
     """A commit that knows what the checkpoint before it has."""
 

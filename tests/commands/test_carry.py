@@ -179,6 +179,10 @@ def test_what_cannot_be_carried_is_named(store: StateStore, tmp_path: Path) -> N
             checkpoint.carry("a", "x")
         with pytest.raises(CheckpointNotFoundError):
             checkpoint.carry("a", "k1", base=7)
+        wrong: Any = 7
+        for call in (checkpoint.carry, checkpoint.drop):
+            with pytest.raises(InvalidArgumentError, match="uid is of type str, not int"):
+                call(wrong, "k1")
         checkpoint.carry("a", "k1")
         with pytest.raises(InvalidArgumentError, match="name it once"):
             checkpoint.carry("a", "k1")
