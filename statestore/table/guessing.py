@@ -119,7 +119,7 @@ def _items(values: Sequence[Iterable[Any]]) -> Iterable[Any]:
 
 
 def _decimal(values: Sequence[Any]) -> pa.DataType:
-    before, behind = 1, 0
+    before = behind = 0
     for value in values:
         _, digits, exponent = Decimal(bare(value)).as_tuple()
         if isinstance(exponent, int):
@@ -128,4 +128,5 @@ def _decimal(values: Sequence[Any]) -> pa.DataType:
     if before + behind > _MOST_DIGITS:
         reason = f"their values need {before + behind} digits, more than a decimal has"
         raise UnfitError(values[-1], "decimals", reason)
-    return (pa.decimal128 if before + behind <= 38 else pa.decimal256)(before + behind, behind)
+    width = max(before + behind, 1)
+    return (pa.decimal128 if width <= 38 else pa.decimal256)(width, behind)

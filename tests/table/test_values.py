@@ -292,6 +292,8 @@ def test_numbers_of_two_types_are_one_column_where_nothing_is_lost() -> None:
     found = guessed_column([1000, Decimal("2.5")], name="c")
     assert found.type == pa.decimal128(5, 1)
     assert found.to_pylist() == [Decimal(1000), Decimal("2.5")]
+    assert guessed_column([Decimal("0E-38")], name="c").type == pa.decimal128(38, 38)
+    assert guessed_column([Decimal("0E+3"), Decimal(0)], name="c").to_pylist() == [0, 0]
 
 
 def test_a_name_that_the_schema_lacks_is_refused() -> None:
