@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-MODULE_LINES = 400
-FUNCTION_LINES = 60
+MODULE_LINES = 500
+FUNCTION_LINES = 50  # of code: a long signature and its docstring are not hard to follow
 
 PRODUCT = modules("statestore", "jobs", "bench")
 EVERYTHING = modules("statestore", "jobs", "bench", "tests")
@@ -59,7 +59,8 @@ def functions(module: Module) -> Iterator[Function]:
 
 
 def lines(function: Function) -> int:
-    return (function.end_lineno or function.lineno) - function.lineno + 1
+    documented = ast.get_docstring(function) is not None and len(function.body) > 1
+    return (function.end_lineno or 0) - function.body[documented].lineno + 1
 
 
 def public(module: Module) -> Iterator[tuple[str, ast.Module | ast.ClassDef | Function]]:

@@ -8,6 +8,7 @@ with both sides shown, before a byte is written.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -129,10 +130,8 @@ def _key_types(
     asked = _asked_types(request)
     if stored is not None and (stored.key, stored.hash_scheme) == (request.key, scheme):
         kept = [one or other for one, other in zip(asked, stored.key_types, strict=True)]
-        try:
+        with suppress(UnsupportedTypeError):  # of other columns now, of which is told below
             return types_of(request.key, scheme, kept)
-        except UnsupportedTypeError:
-            pass  # the columns are others now, and what is said of them is said below
     return types_of(request.key, scheme, asked)
 
 
