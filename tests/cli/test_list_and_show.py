@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -193,13 +194,14 @@ def test_every_result_has_a_document() -> None:
         assert document_of.dispatch(kind) is not document_of.dispatch(Value)
 
 
-def test_what_a_command_made_says_so(run: Run, fraud: Path) -> None:
+def test_what_a_command_made_says_so(run: Run, fraud: Path, tmp_path: Path) -> None:
+    mine = shutil.copytree(fraud, tmp_path / "mine")
     edit = ("edit", "--operator", "totals-by-user", "--state", "totals", "--delete", "u1")
-    assert run(*edit, "--store", fraud).exit_code == 0
-    listed = run("list", "--store", fraud).stdout.splitlines()
-    newest = StateStore.open(str(fraud)).manifest()
+    assert run(*edit, "--store", mine).exit_code == 0
+    listed = run("list", "--store", mine).stdout.splitlines()
+    newest = StateStore.open(str(mine)).manifest()
     assert newest.origin is not None
     assert listed[0].endswith("made by")
     assert [line for line in listed if line.endswith(f"edit of {newest.origin['checkpoint']}")]
-    document = json.loads(run("list", "--store", fraud, "--output", "json").stdout)
+    document = json.loads(run("list", "--store", mine, "--output", "json").stdout)
     assert document["checkpoints"][-1]["origin"]["command"] == "edit"
