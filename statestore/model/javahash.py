@@ -130,7 +130,7 @@ def _resolve(value: object, key_type: AnyType) -> tuple[object, JavaType]:
         return value, key_type
     if isinstance(key_type, str):
         return value, java_type(key_type)
-    return value, JavaType("Tuple", tuple(map(_of_field, key_type)))
+    return value, _of_field(key_type)
 
 
 def _of_field(key_type: AnyType) -> Any:
@@ -139,6 +139,10 @@ def _of_field(key_type: AnyType) -> Any:
         return key_type
     if isinstance(key_type, str):
         return java_type(key_type)
+    if not isinstance(key_type, Sequence):
+        raise InvalidArgumentError(
+            f"a key's type is a name, or a sequence of types, not {type(key_type).__name__}"
+        )
     return JavaType("Tuple", tuple(map(_of_field, key_type)))
 
 
