@@ -26,6 +26,8 @@ from statestore.model.state import KeyedState, Layout, StateKind, TimeDomain
 from statestore.model.ttl import TimeToLive
 from statestore.table.arrow import is_schema
 from statestore.table.engines import Engine, engine_of, reread
+from statestore.table.given import is_dicts
+from statestore.table.values import table_like
 
 __all__ = ["CheckpointWriter"]
 
@@ -121,7 +123,7 @@ class CheckpointWriter(CarryingCommit):
             return self._in_full(rows, request, placed)
 
     def _in_full(self, rows: Any, request: KeyedRequest, placed: bool) -> Any:
-        declared, rows = is_schema(rows), reread(rows, str(request))
+        declared, rows = is_schema(rows), self._as_stored(reread(rows, str(request)), request)
         if not declared:
             rows = self._with_times(rows, request)
         engine, rows = engine_of(rows, str(request))
@@ -130,6 +132,13 @@ class CheckpointWriter(CarryingCommit):
         request = replace(request, rows=None if declared else engine.rows_known(rows))
         state = self._keyed_state(engine, rows, request)
         return self._write_keyed(engine, rows, state, declared, placed)
+
+    def _as_stored(self, rows: Any, request: KeyedRequest) -> Any:
+        """Return dictionaries as a table of the stored types, as far as these hold the values."""
+        stored = self._attempt.history.keyed(request.uid, request.name)
+        if stored is None or not is_dicts(rows):
+            return rows
+        return table_like(rows, stored.schema.renamed(request.renamed), subject=str(request))
 
     def _with_times(self, rows: Any, request: KeyedRequest) -> Any:
         """Return all rows of a state, each with its time; see :mod:`statestore.commands.ttl`."""

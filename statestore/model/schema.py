@@ -91,6 +91,10 @@ class Schema:
         """Return the schema of these columns, in this order."""
         return Schema(tuple(Field(name, self.type_of(name)) for name in names))
 
+    def renamed(self, names: Mapping[str, str]) -> Schema:
+        """Return the schema with other names for some columns, by old name."""
+        return Schema(tuple(Field(names.get(f.name, f.name), f.type) for f in self.fields))
+
     def to_json(self) -> dict[str, Any]:
         """Return the schema as Delta's ``schemaString`` holds it."""
         return {"type": "struct", "fields": [field.to_json() for field in self.fields]}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import date
 from typing import Any
 
@@ -26,6 +27,7 @@ __all__ = [
     "guessed_column",
     "row_place",
     "shown",
+    "table_like",
     "table_of_dicts",
 ]
 
@@ -143,9 +145,7 @@ def table_of_dicts(
     Raises SchemaMismatchError for a name that ``schema`` lacks, and InvalidArgumentError for a
     value that does not come out equal, or values without a common type.
     """
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    if not all(isinstance(name, str) for name in names):
-        raise InvalidArgumentError(f"the names of columns are strings, in {subject} too")
+    names = _names(rows, subject)
     if schema is None:
         columns = [
             guessed_column([row.get(name) for row in rows], name=name, subject=subject, place=place)
@@ -170,6 +170,34 @@ def table_of_dicts(
         for field in stored
     ]
     return pa.table(columns, schema=stored)
+
+
+def table_like(rows: Sequence[Mapping[str, Any]], stored: Schema, *, subject: str) -> pa.Table:
+    """Return dictionaries as a table of every name that one of them has: a column that is stored
+    keeps its type where it holds every value, each other one has the type of its values.
+
+    Raises InvalidArgumentError for values without a common type.
+    """
+    names = _names(rows, subject)
+    columns = [
+        _column_like([row.get(name) for row in rows], name, stored, subject) for name in names
+    ]
+    return pa.table(columns, names=names)
+
+
+def _names(rows: Sequence[Mapping[str, Any]], subject: str) -> list[str]:
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidArgumentError(f"the names of columns are strings, in {subject} too")
+    return names
+
+
+def _column_like(values: list[Any], name: str, stored: Schema, subject: str) -> pa.Array:
+    if name in stored.names:
+        kind = arrow_schema(stored.select([name])).field(0).type
+        with suppress(InvalidArgumentError):  # what is new here has a type of its own
+            return column_of(values, kind, name=name, subject=subject)
+    return guessed_column(values, name=name, subject=subject)
 
 
 def dictionaries(rows: pa.Table | pa.RecordBatch, subject: str = ROWS) -> list[dict[str, Any]]:

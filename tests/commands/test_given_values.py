@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import date, datetime
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from statestore import StateStore
 from statestore.errors import InvalidArgumentError, SchemaMismatchError, StateStoreError
+from statestore.table.types import arrow_schema
 from tests.strategies import KEY_KINDS
 
 FAR = 2**58
@@ -378,3 +380,24 @@ def test_far_times_are_named_or_shown(store: StateStore) -> None:
     [example] = store.diff(1, 2).states[0].examples
     assert example.a is not None
     assert example.a["at"] == "11103-08-29 17:22:31.711744"
+
+
+# --- dictionaries over what is stored -------------------------------------------------------------
+
+
+def test_dictionaries_take_the_stored_types_that_hold_them(store: StateStore) -> None:
+    columns = {"k": pa.int32(), "n": pa.decimal128(18, 18), "d": pa.float64(), "none": pa.int16()}
+    rows = pa.table([[1], [Decimal(0)], [1.5], [1]], schema=pa.schema(list(columns.items())))
+    put(store, rows)
+    given = [{"k": 7, "n": Decimal("0.5"), "d": 2, "none": None}]
+    put(store, given)
+    assert rows_of(store) == given
+    assert arrow_schema(store.manifest().keyed_entry("u", "n").state.schema) == rows.schema
+
+
+def test_dictionaries_that_stored_types_do_not_hold_have_their_own(store: StateStore) -> None:
+    put(store, pa.table({"k": ["a"], "n": pa.array([1], pa.int32()), "old": [1]}))
+    put(store, [{"k": "a", "n": 2**40, "new": 3}], renamed={"old": "new"})
+    assert rows_of(store) == [{"k": "a", "n": 2**40, "new": 3}]
+    with pytest.raises(SchemaMismatchError, match="key types"):
+        put(store, [{"k": 1, "n": 1, "new": 1}])
