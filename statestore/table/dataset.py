@@ -182,8 +182,11 @@ class _Scan:
         return [handles[number] for number in numbers]
 
     def _row_groups(self, file: DataFile, handle: Handle) -> Iterable[int]:
-        """Return the row groups that can have wanted rows; Arrow says which, of the footer."""
-        if self.wanted is None:
+        """Return the row groups that can have wanted rows; Arrow says which, of the footer.
+
+        What a footer without checksum says of them is not believed: it could hide rows.
+        """
+        if self.wanted is None or handle.footer is None:
             return range(handle.row_groups)
         footer = pa.BufferOutputStream()
         file.parquet.metadata.write_metadata_file(footer)

@@ -135,7 +135,9 @@ class DeltaTable:
         if isinstance(handle, KeyedStateHandle) and _is_partitioned(entry):
             values[KEY_GROUP] = str(handle.key_groups.first)
         with open_data(self._storage, entry.table.path, handle) as file:
-            statistics = file_statistics(file.parquet.metadata, _statistics_columns(entry))
+            # Bounds of a footer without checksum are not believed: they could hide rows.
+            names = _statistics_columns(entry) if handle.footer is not None else ()
+            statistics = file_statistics(file.parquet.metadata, names)
         return {
             "path": handle.path,
             "partitionValues": values,

@@ -175,6 +175,16 @@ def test_row_groups_that_cannot_hold_the_key_are_not_read(
     assert read == [2]
 
 
+def test_bounds_that_nothing_vouches_for_hide_no_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I7: a manifest of an older release has no checksum of the footer that says them."""
+    monkeypatch.setattr("statestore.table.writing.footer_of", lambda _: None)
+    restored = state(tmp_path, pa.array(range(200_000)), max_parallelism=1)
+    monkeypatch.setattr("statestore.table.lookup._admits", lambda *_: False)
+    assert found(restored, 150_000) == [150_000]
+
+
 def test_a_lookup_names_a_missing_or_damaged_file(tmp_path: Path) -> None:
     """As a restore does."""
     restored = state(tmp_path, pa.array([1]), max_parallelism=1)
