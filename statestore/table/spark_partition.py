@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import IntegralType, StructField, StructType
 
 from statestore.errors import InvalidArgumentError, NullKeyError, ParallelismError
+from statestore.model.keytypes import fields_may_be_null
 from statestore.model.partitioners import (
     Broadcast,
     Custom,
@@ -38,6 +39,7 @@ from statestore.model.partitioners import (
 from statestore.model.redistribution import check_parallelism
 from statestore.table.spark_arithmetic import divide
 from statestore.table.spark_hashing import (
+    check_spark_key,
     column_of,
     key_group_column,
     owner_column,
@@ -195,8 +197,8 @@ def _owner(df: DataFrame, rows: DataFrame, partitioner: KeyGroup, parallelism: i
     )
     # With fewer key groups than subtasks some of them get nothing.
     owner = owner_column(group, max_parallelism=maximum, parallelism=parallelism)
-    leaves = [leaf for name in key for leaf in _nullable(column_of(name), df.schema[name])]
-    if partitioner.hash_scheme == "flink-sql" or not leaves:  # there NULL is an ordinary key
+    leaves = [] if partitioner.hash_scheme == "flink-sql" else _not_null(df, partitioner)
+    if not leaves:  # in Flink SQL, NULL is an ordinary key
         return owner
     is_null = reduce(or_, [leaf.isNull() for leaf in leaves])
     if not _is_known_empty(df.where(is_null)):
@@ -206,8 +208,21 @@ def _owner(df: DataFrame, rows: DataFrame, partitioner: KeyGroup, parallelism: i
     return F.when(is_null, stop.cast("int")).otherwise(owner)
 
 
+def _not_null(df: DataFrame, partitioner: KeyGroup) -> list[Column]:
+    """Return what may be null, and must not be for a key to be one."""
+    key = column_names(partitioner.key)
+    kinds = check_spark_key(df.schema, key, partitioner.hash_scheme, partitioner.key_types)
+    found: list[Column] = []
+    for name, kind in zip(key, kinds, strict=True):
+        if not fields_may_be_null(kind):
+            found += _nullable(column_of(name), df.schema[name])
+        elif df.schema[name].nullable:
+            found.append(column_of(name))
+    return found
+
+
 def _nullable(column: Column, field: StructField, nullable: bool = False) -> Iterator[Column]:
-    """Yield what has to be there for a key to be one: the leaves of a column that may be null."""
+    """Yield the leaves of a column that may be null."""
     nullable = nullable or field.nullable
     if isinstance(field.dataType, StructType):
         for inner in field.dataType.fields:

@@ -260,3 +260,32 @@ def test_a_recorded_name_means_itself(case: Carried) -> None:
     """What is stored asks for the same again."""
     recorded = check_key_type(case.type, case.scheme, case.key_type)
     assert check_key_type(case.type, case.scheme, recorded) == recorded
+
+
+ELEMENTS = [
+    pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.float16(),
+    pa.float32(), pa.float64(), pa.string(), pa.binary(), pa.null(), pa.date64(),
+    pa.decimal256(40, 2), pa.list_(pa.int32()), pa.dictionary(pa.int8(), pa.string()),
+]  # fmt: skip
+SAID = (
+    "boolean", "byte", "short", "int", "long", "float", "double", "char", "Character", "String",
+    "UUID", "Object", "BigDecimal", "List", "Row", "Map", "nothing", "int[]",
+)  # fmt: skip
+
+
+@given(st.sampled_from(ELEMENTS), st.sampled_from(SAID), st.sampled_from(["java", "pyflink"]))
+def test_lists_said_as_any_array_are_hashed_or_refused_by_name(
+    element: pa.DataType, said: str, scheme: str
+) -> None:
+    for kind, name in (
+        (pa.list_(element), f"{said}[]"),
+        (pa.list_(element), f"List<{said}>"),
+        (pa.list_(pa.list_(element)), f"List<{said}[]>"),
+        (pa.struct([("a", pa.list_(element))]), f"Row<{said}[]>"),
+        (pa.map_(pa.string(), pa.list_(element)), f"Map<String, {said}[]>"),
+    ):
+        try:
+            hashes = key_hashes([pa.array([], kind)], hash_scheme=scheme, key_types=[name])
+        except InvalidArgumentError:
+            continue
+        assert hashes.tolist() == []

@@ -353,6 +353,22 @@ def test_null_keys_are_refused_and_counted(spark: SparkSession) -> None:
     assert _contents(sql)[at].count(None) == 2
 
 
+def test_null_fields_of_a_row_are_part_of_the_key(spark: SparkSession) -> None:
+    """As in Flink and in a stored state; a null Row is no key, nor is a Tuple with a null."""
+    values = [(1, "a"), (None, "b"), (None, None)]
+    df = spark.createDataFrame([(v,) for v in values], "s struct<x int, y string>")
+    key = KeyGroup(key="s", key_types="Row")
+    parts = _contents(partition(df, key, parallelism=2))
+    whole = KeyGroupAssignment(max_parallelism=128, parallelism=2)
+    for value in values:
+        group = key_group_of(list(value), max_parallelism=128, key_type="Row<Integer, String>")
+        assert parts[whole.subtask_of(group)].count(value) == 1
+    with pytest.raises(NullKeyError, match=r"^1 row has"):
+        partition(df.union(spark.createDataFrame([(None,)], df.schema)), key, parallelism=2)
+    with pytest.raises(NullKeyError, match=r"^2 rows have"):
+        partition(df, KeyGroup(key="s"), parallelism=2)
+
+
 def test_null_keys_that_come_later_fail_the_query(spark: SparkSession) -> None:
     """The rows may be others when the query runs than when they were counted."""
     jvm: Any = spark._jvm
