@@ -67,9 +67,11 @@ class StoreSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotStoreSettings(StoreSettings):
-    """A store that is written: also the format of its new tables, and how files are written."""
+    """A store that is written: also the format of its tables, which need not be said of one
+    that is there, and how files are written.
+    """
 
-    table_format: Literal["delta", "parquet"] = "delta"
+    table_format: Literal["delta", "parquet"] | None = None
     layout: Literal["partitioned", "ranged", "auto"] = "partitioned"
     row_group_rows: int = setting(65_536, unit="rows", low=1, high=2**31 - 1)
     row_group_bytes: int = setting(32 * 2**20, unit="bytes", low=1, high=2**31 - 1)

@@ -161,13 +161,16 @@ class SnapshotSettings(JobSettings):
     @property
     def needs_delta(self) -> bool:
         """Whether Spark must have Delta: for the store's tables, or to read a source."""
-        formats = [self.store.table_format, *(state.source.format for state in self.states)]
+        formats = [
+            self.store.table_format or "delta",
+            *(state.source.format for state in self.states),
+        ]
         return "delta" in formats
 
     @property
     def needs_s3(self) -> bool:
         """Whether Spark must reach S3 itself: for Delta tables in a bucket, or to read a source."""
-        tables = self.store.url if self.store.table_format == "delta" else ""
+        tables = "" if self.store.table_format == "parquet" else self.store.url
         return any(map(in_bucket, (tables, *(state.source.path for state in self.states))))
 
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ class Snapshot:
 
     def attempt(self, settings: SnapshotSettings, progress: Progress) -> Report:
         """Take the checkpoint; return its number and the rows, bytes and files of each state."""
+        settings = _remembered(settings)
         spark = session(
             settings.spark, app_name="snapshot", delta=settings.needs_delta, s3=settings.needs_s3
         )
@@ -103,6 +105,12 @@ class Snapshot:
         self._number = number
         self._writers.add(writer)
         return checkpoint
+
+
+def _remembered(settings: SnapshotSettings) -> SnapshotSettings:
+    """Return the settings with the table format that the store has; by it Spark needs Delta."""
+    store = StateStore.open(settings.store.url, **settings.store.options)
+    return replace(settings, store=replace(settings.store, table_format=store.table_format))
 
 
 def main(arguments: list[str] | None = None) -> int:

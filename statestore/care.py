@@ -144,12 +144,14 @@ class StoreCare(StoreKeeping):
         It gets the next id there; copied again, the first copy is found. What the target has
         already is not copied, so a copy that was killed goes on. A savepoint is one of that name,
         or of ``as_savepoint``, there. Delta logs are written only to a store that was opened with
-        Spark; else tables are plain Parquet. ``on_progress`` hears of bytes, and of how many.
+        Spark; else tables are plain Parquet. A store that is made remembers the table format that
+        it was opened with, else this one's. ``on_progress`` hears of bytes, and of how many.
 
-        Raises CheckpointNotFoundError, InvalidArgumentError for this store itself or a savepoint
-        that is another checkpoint there, ParallelismError or SchemaMismatchError for other keys
-        there, MissingFileError or DamagedFileError for a file here that is not what was written,
-        CommitConflictError, or StorageError; then it can be run again.
+        Raises CheckpointNotFoundError, InvalidArgumentError for this store itself, a savepoint that
+        is another checkpoint there or a table format that is not the target's, ParallelismError
+        or SchemaMismatchError for other keys there, MissingFileError or DamagedFileError for a file
+        here that is not what was written, CommitConflictError, or StorageError; then it can be run
+        again.
         """
         if not isinstance(to, StoreCare):
             storage = open_storage(to, storage_options)
@@ -159,6 +161,7 @@ class StoreCare(StoreKeeping):
             checkpoint,
             to._storage,
             to._deriver_of,
+            table_format=to._table_format,
             as_savepoint=as_savepoint,
             dry_run=dry_run,
             progress=on_progress or (lambda done, total: None),

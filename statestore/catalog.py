@@ -13,6 +13,7 @@ import uuid
 from statestore.errors import (
     CheckpointNotFoundError,
     CommitConflictError,
+    FormatVersionError,
     InvalidArgumentError,
     MalformedManifestError,
     StateStoreError,
@@ -33,23 +34,27 @@ from statestore.model.paths import (
 )
 from statestore.storage import Storage, put_once, refuse_unsafe
 
-__all__ = ["Catalog"]
+__all__ = ["DEFAULT_TABLE_FORMAT", "Catalog"]
 
 STORE_FORMAT = "statestore"
 STORE_FORMAT_VERSION = 1
+DEFAULT_TABLE_FORMAT = "delta"
 
 
 class Catalog:
     """The manifests of one store."""
 
-    def __init__(self, storage: Storage, store_id: str) -> None:
-        """Wrap a store that exists; see :meth:`open`."""
-        self.storage, self.store_id = storage, store_id
+    def __init__(self, storage: Storage, store_id: str, table_format: str | None = None) -> None:
+        """Wrap a store that exists, and remembers ``table_format`` or nothing; see :meth:`open`."""
+        self.storage, self.store_id, self._remembered = storage, store_id, table_format
         self.holds = Holds(storage)
 
     @classmethod
-    def open(cls, storage: Storage, *, create: bool) -> Catalog:
-        """Return the catalog of a store; with ``create``, make the store if there is none.
+    def open(
+        cls, storage: Storage, *, create: bool, table_format: str = DEFAULT_TABLE_FORMAT
+    ) -> Catalog:
+        """Return the catalog of a store; with ``create``, make the store if there is none: one
+        that remembers ``table_format``.
 
         Raises StoreNotFoundError, InvalidArgumentError when the store would be made among other
         files, FormatVersionError when a newer release wrote it, or StorageError, also for a file
@@ -63,7 +68,7 @@ class Catalog:
                     f"no store at {storage.url} (no {STORE_FILE}); check the URL, or make one with "
                     "StateStore.open(url)"
                 ) from None
-            raw = _create(storage)
+            raw = _create(storage, table_format)
         except StorageError as error:
             if not isinstance(error.__cause__, NotADirectoryError):
                 raise
@@ -72,7 +77,27 @@ class Catalog:
             ) from error
         name = f"{storage.url}/{STORE_FILE}"
         root = parse_document(raw, name=name, form=STORE_FORMAT, newest=STORE_FORMAT_VERSION)
-        return cls(storage, root.at("store_id").text())
+        remembered = root.maybe("table_format")
+        return cls(
+            storage, root.at("store_id").text(), None if remembered is None else remembered.text()
+        )
+
+    def table_format(self, wanted: str | None) -> str:
+        """Return the format of the tables that a snapshot writes: the one the store remembers.
+
+        A store of an older release remembers none: then it is ``wanted``, else that of the tables
+        in the newest checkpoint that can be read. Raises InvalidArgumentError when the store
+        remembers another format than the one wanted.
+        """
+        if self._remembered is None:
+            return wanted or self._format_of_tables()
+        if wanted not in (None, self._remembered):
+            raise InvalidArgumentError(
+                f"{self.storage.url} keeps its tables as {self._remembered!r}, since it was made, "
+                f"and was opened with table_format={wanted!r}; leave table_format out, or give "
+                f"{wanted!r} tables a store of their own"
+            )
+        return self._remembered
 
     def checkpoint_ids(self) -> tuple[int, ...]:
         """Return the ids of the visible checkpoints, oldest first."""
@@ -171,6 +196,16 @@ class Catalog:
         if checkpoint_id in manifests or newest > checkpoint_id:
             raise self._conflict(checkpoint_id if checkpoint_id in manifests else newest)
 
+    def _format_of_tables(self) -> str:
+        for number in reversed(self.checkpoint_ids()):
+            try:
+                formats = {entry.table.format for entry in self.manifest(number).entries}
+            except (CheckpointNotFoundError, MalformedManifestError, FormatVersionError):
+                continue
+            if formats:
+                return formats.pop() if len(formats) == 1 else DEFAULT_TABLE_FORMAT
+        return DEFAULT_TABLE_FORMAT
+
     def _not_found(self, checkpoint_id: int, ids: tuple[int, ...]) -> CheckpointNotFoundError:
         of_it = [s.name for s in self.holds.savepoints() if s.checkpoint_id == checkpoint_id]
         hint = f"; it has expired, and is kept as savepoint {of_it[0]!r}" if of_it else ""
@@ -219,14 +254,15 @@ class Catalog:
         return f"writer {writer.name} (statestore {writer.release}, generation {writer.generation})"
 
 
-def _create(storage: Storage) -> bytes:
+def _create(storage: Storage, table_format: str) -> bytes:
     document = {
         "format": STORE_FORMAT,
         "format_version": STORE_FORMAT_VERSION,
         "store_id": str(uuid.uuid4()),
+        "table_format": table_format,
     }
     raw = document_bytes(document)
-    # Of two creators one wins, and both must go on with the winner's store id.
+    # Of two creators one wins, and both must go on with the winner's store id and table format.
     if storage.is_empty():
         refuse_unsafe(storage)
         if put_once(storage, STORE_FILE, raw):

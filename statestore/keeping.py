@@ -48,6 +48,7 @@ class StoreKeeping:
         self._fence = Fence(storage, release=__version__)
         self._listeners = Listeners(storage.url)
         self._compaction: CompactionRule | None = None
+        self._table_format: str | None = None  # what it was opened with
         self._now_ms = _now_ms
 
     @property

@@ -59,7 +59,7 @@ class Settings:
 
     store: str | None = setting(None, unit="path or URL")
     output: Literal["text", "json"] = setting("text", unit="text or json")
-    table_format: Literal["delta", "parquet"] = setting("delta", unit="delta or parquet")
+    table_format: Literal["delta", "parquet"] | None = setting(None, unit="delta or parquet")
     row_group_rows: int = setting(65_536, unit="rows", low=1, high=2**31 - 1)
     row_group_bytes: int = setting(32 * 1024 * 1024, unit="bytes", low=1, high=2**31 - 1)
     zstd_level: int = setting(1, unit="level", low=1, high=22)

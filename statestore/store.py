@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from statestore._version import __version__
 from statestore.asking import StoreAsking
-from statestore.catalog import Catalog
+from statestore.catalog import DEFAULT_TABLE_FORMAT, Catalog
 from statestore.commands import begin as begin_command
 from statestore.commands import data_source
 from statestore.commands import export as export_command
@@ -20,7 +20,7 @@ from statestore.commands.listening import CheckpointListener
 from statestore.commands.measuring import Measuring
 from statestore.commands.restore import RestoredCheckpoint
 from statestore.commands.snapshot import CheckpointWriter
-from statestore.errors import InvalidArgumentError
+from statestore.errors import InvalidArgumentError, StoreNotFoundError
 from statestore.model.arguments import checked_methods
 from statestore.model.balanced_ranges import RangeAssignment
 from statestore.model.compaction import CompactionRule
@@ -31,7 +31,7 @@ from statestore.model.target import RestoreTarget
 from statestore.model.weights import Weight
 from statestore.storage import DEFAULT_STREAMS, CachedStorage, Storage, open_storage
 from statestore.storage.cached import DEFAULT_LIMIT_BYTES
-from statestore.table.base import TABLE_FORMATS, open_table
+from statestore.table.base import TABLE_FORMATS, StateTable, open_table
 from statestore.table.engines import spark_module
 from statestore.table.writing import ParquetOptions
 
@@ -60,7 +60,7 @@ class StateStore(StoreAsking):
         self,
         storage: Storage,
         spark: SparkSession | None,
-        table_format: str,
+        table_format: str | None,
         parquet: ParquetOptions,
         data: Storage | None = None,
         compaction: CompactionRule | None = None,
@@ -75,7 +75,7 @@ class StateStore(StoreAsking):
         url: str,
         *,
         spark: SparkSession | None = None,
-        table_format: str = "delta",
+        table_format: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
         parquet: ParquetOptions | None = None,
         local_cache: str | Path | None = None,
@@ -86,10 +86,11 @@ class StateStore(StoreAsking):
     ) -> StateStore:
         """Return the store at a path or ``s3://`` URL; nothing is read or created yet.
 
-        With ``spark``, the session also learns ``spark.read.format("keyed_state")``. New tables are
-        written as ``table_format``: ``delta``, or ``parquet``, which needs no jar; reading takes
-        either. ``storage_options`` go to fsspec, and Spark's ``s3a`` learns them for this bucket;
-        ``parquet`` says how data files are written.
+        With ``spark``, the session also learns ``spark.read.format("keyed_state")``. A new store
+        keeps its tables as ``table_format``: ``delta``, the default, or ``parquet``, which needs no
+        jar. It remembers that, so later it need not be given; :meth:`snapshot` refuses another one,
+        and reading takes either. ``storage_options`` go to fsspec, and Spark's ``s3a`` learns them
+        for this bucket; ``parquet`` says how data files are written.
 
         ``local_cache`` is a folder that every host has for itself. Data files that are written or
         restored there are kept, up to ``local_cache_bytes``, and restored from there as long as
@@ -114,7 +115,7 @@ class StateStore(StoreAsking):
         storage: Storage,
         *,
         spark: SparkSession | None = None,
-        table_format: str = "delta",
+        table_format: str | None = None,
         parquet: ParquetOptions | None = None,
         compaction: CompactionRule | None = COMPACTION,
     ) -> StateStore:
@@ -130,12 +131,12 @@ class StateStore(StoreAsking):
         cls,
         storage: Storage,
         spark: SparkSession | None,
-        table_format: str,
+        table_format: str | None,
         parquet: ParquetOptions | None,
         data: Storage | None,
         compaction: CompactionRule | None,
     ) -> StateStore:
-        if table_format not in TABLE_FORMATS:
+        if table_format is not None and table_format not in TABLE_FORMATS:
             raise InvalidArgumentError(
                 f"no table format {table_format!r}; there is {' and '.join(TABLE_FORMATS)}"
             )
@@ -143,6 +144,18 @@ class StateStore(StoreAsking):
             data_source.register(spark)
             spark_module("spark_s3").hand_on(spark, storage)
         return cls(storage, spark, table_format, parquet or ParquetOptions(), data, compaction)
+
+    @property
+    def table_format(self) -> str:
+        """How the next snapshot keeps its tables, ``delta`` or ``parquet``: as the store remembers.
+
+        Of a store that is not made yet, what it was opened with, else ``delta``. Raises
+        InvalidArgumentError when it was opened with another one than it remembers, or StorageError.
+        """
+        try:
+            return Catalog.open(self._data, create=False).table_format(self._table_format)
+        except StoreNotFoundError:
+            return self._table_format or DEFAULT_TABLE_FORMAT
 
     def snapshot(
         self,
@@ -157,9 +170,9 @@ class StateStore(StoreAsking):
         checkpoint``.
 
         The store is created when there is none. Leaving the block commits all states at once; an
-        exception commits nothing. Raises ParallelismError, StorageError, or CommitConflictError
-        when another writer has taken over (here, or when the block ends) or commits the same id
-        first.
+        exception commits nothing. Raises ParallelismError, StorageError, InvalidArgumentError for
+        another table format than the store has, or CommitConflictError when another writer has
+        taken over (here, or when the block ends) or commits the same id first.
 
         With ``graph`` each operator has the parallelism, max parallelism and operator id that the
         job graph gives it, the graph is stored with the checkpoint, and state can be kept only for
@@ -186,9 +199,9 @@ class StateStore(StoreAsking):
             stream.writeStream.foreachBatch(keep).start()
         """
         measuring = Measuring(self._listeners)
-        table = open_table(self._table_format, self._data, self._spark)
+        catalog, table = self._to_write()
         return begin_command.begin(
-            Catalog.open(self._data, create=True),
+            catalog,
             self._fence,
             table,
             parallelism,
@@ -202,6 +215,17 @@ class StateStore(StoreAsking):
             ranges=ranges or {},
             now_ms=now_ms,
         )
+
+    def _to_write(self) -> tuple[Catalog, StateTable]:
+        """Return the store, made if there is none, and the backend of its tables."""
+        try:
+            catalog = Catalog.open(self._data, create=False)
+        except StoreNotFoundError:
+            chosen = self._table_format or DEFAULT_TABLE_FORMAT
+            open_table(chosen, self._data, self._spark)  # what it refuses makes no store
+            catalog = Catalog.open(self._data, create=True, table_format=chosen)
+        chosen = catalog.table_format(self._table_format)
+        return catalog, open_table(chosen, self._data, self._spark)
 
     def restore(
         self,

@@ -193,7 +193,7 @@ def test_later_wins(tmp_path: Path) -> None:
     assert {one.name: (one.value, one.source) for one in resolved.each()} == {
         "store": (None, "default"),
         "output": ("text", "argument --output"),
-        "table_format": ("delta", "default"),
+        "table_format": (None, "default"),
         "row_group_rows": (2, f"file {path}"),
         "row_group_bytes": (2**25, "default"),
         "zstd_level": (3, "environment STATESTORE_ZSTD_LEVEL"),

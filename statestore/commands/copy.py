@@ -66,6 +66,7 @@ def copy(
     target: Storage,
     deriver: Callable[[Catalog], Deriver],
     *,
+    table_format: str | None = None,
     as_savepoint: str | None,
     dry_run: bool,
     progress: Progress,
@@ -73,13 +74,14 @@ def copy(
 ) -> CopiedCheckpoint:
     """Copy a checkpoint, and if it was named by a savepoint the savepoint; return what was done.
 
-    ``deriver`` makes the writer of the target. ``linked`` gives files a second name where it can,
-    instead of copying them. ``progress`` hears of bytes, and of how many. Raises
-    CheckpointNotFoundError, InvalidArgumentError for the source itself, or a savepoint's name that
-    the target has for another checkpoint, ParallelismError or SchemaMismatchError when the target
-    has a state of that name with other keys, MissingFileError or DamagedFileError for a file of the
-    source that is not what was written, CommitConflictError, or StorageError. After any of them
-    it can be run again, and goes on.
+    ``deriver`` makes the writer of the target. A store that is made remembers ``table_format``, by
+    default the source's. ``linked`` gives files a second name where it can, instead of copying
+    them. ``progress`` hears of bytes, and of how many. Raises CheckpointNotFoundError,
+    InvalidArgumentError for the source itself, a savepoint's name that the target has for another
+    checkpoint or a table format that is not the target's, ParallelismError or SchemaMismatchError
+    when the target has a state of that name with other keys, MissingFileError or DamagedFileError
+    for a file of the source that is not what was written, CommitConflictError, or StorageError.
+    After any of them it can be run again, and goes on.
     """
     if target.url == source.storage.url:
         raise InvalidArgumentError(f"{target.url} is the store itself; name another one")
@@ -92,7 +94,7 @@ def copy(
     files = data_files(manifest)
     total = sum(file.size_bytes for file in files)
     work = FileCopy(source.storage, target, progress, total, linked=linked)
-    making = _begun(target, deriver, dry_run)
+    making = _begun(source, target, deriver, table_format, dry_run)
     new_id = None if making is None else _first_copy(making.catalog, manifest)
     found = new_id is not None
     if making is not None:
@@ -122,14 +124,24 @@ def copy(
     )
 
 
-def _begun(target: Storage, deriver: Callable[[Catalog], Deriver], dry_run: bool) -> Deriver | None:
+def _begun(
+    source: Catalog,
+    target: Storage,
+    deriver: Callable[[Catalog], Deriver],
+    table_format: str | None,
+    dry_run: bool,
+) -> Deriver | None:
     """Open the target, making it if it is to be made; None when there is no store."""
     try:
-        return deriver(Catalog.open(target, create=not dry_run))
+        made_as = table_format or source.table_format(None)
+        catalog = Catalog.open(target, create=not dry_run, table_format=made_as)
     except StoreNotFoundError:
         if not dry_run:
             raise
         return None
+    if table_format is not None:
+        catalog.table_format(table_format)
+    return deriver(catalog)
 
 
 def _without_log(manifest: Manifest, making: Deriver | None) -> int:

@@ -59,7 +59,7 @@ def keyed(**given: Any) -> KeyedSettings:
 def test_the_defaults() -> None:
     settings = snapshot(SNAPSHOT)
     (state,) = settings.keyed
-    assert (settings.store.table_format, settings.spark.master) == ("delta", "local[*]")
+    assert (settings.store.table_format, settings.spark.master) == (None, "local[*]")
     assert (state.kind, state.entry, state.hash_scheme) == ("value", (), None)
     assert (state.source.where, state.source.select, state.source.options) == (None, (), {})
 
@@ -274,7 +274,7 @@ def test_the_local_cache() -> None:
         "local_cache": "c",
         "local_cache_bytes": 10 * 2**30,
         "parallel_streams": 16,
-        "table_format": "delta",
+        "table_format": None,
         "parquet": ParquetOptions(),
     }
     assert restore().store.options["local_cache"] is None
