@@ -23,8 +23,11 @@ __all__ = [
     "SourceSettings",
     "SparkSettings",
     "StoreSettings",
+    "TableFormat",
     "in_bucket",
 ]
+
+TableFormat = Literal["delta", "parquet"]
 
 
 def in_bucket(url: str | None) -> bool:
@@ -71,7 +74,7 @@ class SnapshotStoreSettings(StoreSettings):
     that is there, and how files are written.
     """
 
-    table_format: Literal["delta", "parquet"] | None = None
+    table_format: TableFormat | None = None
     layout: Literal["partitioned", "ranged", "auto"] = "partitioned"
     row_group_rows: int = setting(65_536, unit="rows", low=1, high=2**31 - 1)
     row_group_bytes: int = setting(32 * 2**20, unit="bytes", low=1, high=2**31 - 1)

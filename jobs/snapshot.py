@@ -20,7 +20,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 if not __package__:  # spark-submit runs this file: the package `jobs` lies one folder up
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -30,6 +30,7 @@ from pyspark.sql import DataFrame
 from jobs.bars import bar_of
 from jobs.command import Job, Progress, Report, columns, run
 from jobs.frames import naming, read, session
+from jobs.places import TableFormat
 from jobs.settings import KeyedSettings, OperatorSettings, SnapshotSettings
 from statestore import CheckpointWriter, StateStore
 from statestore.cli.targets import graph_of
@@ -110,7 +111,8 @@ class Snapshot:
 def _remembered(settings: SnapshotSettings) -> SnapshotSettings:
     """Return the settings with the table format that the store has; by it Spark needs Delta."""
     store = StateStore.open(settings.store.url, **settings.store.options)
-    return replace(settings, store=replace(settings.store, table_format=store.table_format))
+    table_format = cast("TableFormat", store.table_format)
+    return replace(settings, store=replace(settings.store, table_format=table_format))
 
 
 def main(arguments: list[str] | None = None) -> int:

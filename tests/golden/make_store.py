@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import sys
 from decimal import Decimal
-from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
@@ -61,11 +61,16 @@ def write(store: StateStore) -> None:
 
 
 def main() -> None:
-    """Write two checkpoints: one as plain Parquet, one as Delta tables of the same states."""
-    directory = Path(sys.argv[1])
-    with patch("socket.gethostname", return_value="golden"):
-        write(StateStore.open(str(directory), table_format="parquet"))
-        write(StateStore.open(str(directory), spark=spark_session(master="local[2]")))
+    """Write two checkpoints: one as plain Parquet, one as Delta tables of the same states.
+
+    A store has one table format; but what is copied to one of Delta without Spark is Parquet there.
+    """
+    directory = sys.argv[1]
+    with patch("socket.gethostname", return_value="golden"), TemporaryDirectory() as folder:
+        plain = StateStore.open(folder, table_format="parquet")
+        write(plain)
+        plain.copy("latest", StateStore.open(directory, table_format="delta"))
+        write(StateStore.open(directory, spark=spark_session(master="local[2]")))
 
 
 if __name__ == "__main__":
