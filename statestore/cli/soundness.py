@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
+from rich.table import Table
+
 from statestore.cli.output import Page
 from statestore.cli.tables import cell, table_of
 from statestore.cli.units import count, counted, size
 from statestore.commands.export import ExportedState
 from statestore.commands.verify import BrokenFile, VerifyReport
 from statestore.model.digest import digest_text
+from statestore.model.paths import KEY_GROUP
 
 __all__ = ["write_proof", "write_report"]
 
@@ -16,19 +21,17 @@ DEEP = "every byte and every row: SHA-256, digest, key groups, order, duplicates
 
 
 def write_report(page: Page, report: VerifyReport) -> None:
-    """Write what was checked, what is broken, and the strays."""
+    """Write what was checked, what is broken, each file once, and the strays."""
     ids = ", ".join(map(str, report.checkpoints)) or "none"
-    verdict = "sound" if report.is_sound else f"{counted(len(report.broken), 'broken file')}"
+    broken = _by_file(report.broken)
+    verdict = "sound" if report.is_sound else f"{counted(len(broken), 'broken file')}"
     page.line(f"checkpoint {ids} of {report.store}: {verdict}", "bold")
     page.line(f"  read   {DEEP if report.deep else SHALLOW}")
     amount = f"{counted(report.rows, 'row')}, {size(report.size_bytes)}"
     page.line(f"  holds  {amount} in {counted(report.files, 'file')}")
-    if report.broken:
+    if broken:
         page.line()
-        table = table_of("operator", "state", "key groups", "file", "what is wrong")
-        for file in report.broken:
-            table.add_row(*(cell(text) for text in _row(file)))
-        page.table(table)
+        page.table(_broken_table(broken, is_of_several=len(report.checkpoints) > 1))
     if report.strays:
         page.line()
         page.line(f"{counted(len(report.strays), 'stray file')}, which no manifest names:")
@@ -36,9 +39,40 @@ def write_report(page: Page, report: VerifyReport) -> None:
             page.line(f"  {name}")
 
 
-def _row(file: BrokenFile) -> tuple[str, ...]:
-    groups = "" if file.key_groups is None else str(file.key_groups)
-    return (file.uid or "", file.state or "", groups, file.file, "; ".join(file.what))
+def _by_file(broken: Iterable[BrokenFile]) -> list[tuple[BrokenFile, ...]]:
+    """Return what is broken by file: several checkpoints may name one, which is one damage."""
+    files: dict[str, list[BrokenFile]] = {}
+    for one in broken:
+        files.setdefault(one.file, []).append(one)
+    return [tuple(group) for group in files.values()]
+
+
+def _broken_table(files: Sequence[tuple[BrokenFile, ...]], *, is_of_several: bool) -> Table:
+    """Return a line for each file; a column that would say what others do is left out."""
+    columns: dict[str, list[str]] = {
+        "operator": [file.uid or "" for file, *_ in files],
+        "state": [file.state or "" for file, *_ in files],
+        "key groups": [_groups(file) for file, *_ in files],
+        "checkpoints": [_ids(group) if is_of_several else "" for group in files],
+        "file": [file.file for file, *_ in files],
+        "what is wrong": [
+            "; ".join(dict.fromkeys(text for one in group for text in one.what)) for group in files
+        ],
+    }
+    told = {name: texts for name, texts in columns.items() if any(texts)}
+    table = table_of(*told)
+    for row in zip(*told.values(), strict=True):
+        table.add_row(*map(cell, row))
+    return table
+
+
+def _ids(group: Iterable[BrokenFile]) -> str:
+    return ", ".join(str(one.checkpoint_id) for one in group if one.checkpoint_id is not None)
+
+
+def _groups(file: BrokenFile) -> str:
+    """Return the key groups of a file, empty where its path says them."""
+    return "" if file.key_groups is None or f"{KEY_GROUP}=" in file.file else str(file.key_groups)
 
 
 def write_proof(page: Page, state: ExportedState) -> None:

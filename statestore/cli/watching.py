@@ -213,11 +213,12 @@ def _line(watched: Watched) -> str:
         return f"checkpoint {watched.checkpoint_id} cannot be read: {watched.error}"
     parts = [
         f"checkpoint {watched.checkpoint_id}",
-        f"taken {when(manifest.created_at_ms)}, {_age(manifest)} ago",
+        f"taken {when(manifest.created_at_ms)}",
         f"took {spent(_took(manifest))}",
-        *(f"{name} {text}" for name, text in metrics_text(manifest)),
-        f"holds {held_text(manifest)}",
     ]
+    if manifest.metrics is not None:
+        parts.append(f"changed share {share(manifest.metrics.changed_share)}")
+    parts.append(f"holds {held_text(manifest)}")
     if layers := _layers(manifest):
         parts.append(counted(layers, "layer"))
     return "; ".join(parts)

@@ -93,12 +93,15 @@ class VerifyReport:
         """The error that says that something is broken, None when nothing is."""
         if self.is_sound:
             return None
-        first = self.broken[0]
-        number = "1 file is" if len(self.broken) == 1 else f"{len(self.broken)} files are"
+        number = len({one.file for one in self.broken})
+        files = "1 file is" if number == 1 else f"{number} files are"
+        ids = sorted({one.checkpoint_id for one in self.broken if one.checkpoint_id is not None})
+        whose = f" of checkpoint {', '.join(map(str, ids))}" if ids else ""
         return CorruptionError(
-            f"{number} broken in {self.store}, the first is {first.file}: it "
-            f"{'; '.join(first.what)}. Restore a checkpoint that is sound, or bring the files back "
-            "from a copy"
+            f"{files} broken in {self.store}, the first is {self.broken[0].file}{whose}. Restore "
+            "a checkpoint that is sound, bring the files back from a copy, or make a checkpoint "
+            f"of what can be read: statestore --store {self.store} salvage "
+            f"{ids[-1] if ids else 'latest'}"
         )
 
 

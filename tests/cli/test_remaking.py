@@ -106,6 +106,9 @@ def test_as_of_is_a_table_of_both(run: Run, store: StateStore) -> None:
         "u3": ("removed", 3, None),
         "u4": ("added", None, 4),
     }
+    assert found["rows"][-1][0] == "same"  # what differs comes first
+    first = document(run(*where, "--limit", "3", "--output", "json"))
+    assert (first["rows"], first["cut"]) == (found["rows"][:3], True)
     assert found["counts"] == {"same": 1, "changed": 1, "added": 1, "removed": 1}
     changed = document(run(*where, "--changed-only", "--output", "json"))
     assert {row[1] for row in changed["rows"]} == {"u2", "u3", "u4"}

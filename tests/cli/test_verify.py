@@ -59,6 +59,27 @@ def test_a_broken_file_is_named_with_whose_it_is(run: Run, damaged: Path) -> Non
     assert broken["key_groups"]["first"] == broken["key_groups"]["last"]
 
 
+def test_a_file_that_checkpoints_share_is_told_once(run: Run, tmp_path: Path) -> None:
+    """I5: with all that name it; its key groups are in its path, and what is wrong in one place."""
+    store = StateStore.open(str(tmp_path / "s"), table_format="parquet")
+    rows = [{"k": f"k{i}", "v": i} for i in range(20)]
+    for changed in (rows, rows[:1]):
+        with store.snapshot(parallelism=1) as checkpoint:
+            checkpoint.keyed("u", "s", key="k", max_parallelism=4).changes(changed)
+    entry = store.manifest(1).keyed_entry("u", "s")
+    for handle in entry.handles:
+        change_unread_byte(tmp_path / "s" / entry.table.path / handle.path)
+    done = run("verify", "--all", "--deep", "--store", tmp_path / "s")
+    files = len(entry.handles)
+    assert f": {files} broken files\n" in done.stdout
+    assert done.stdout.count("holds other bytes than were written") == files
+    assert "1, 2" in done.stdout
+    assert "key groups" not in done.stdout.partition("\n\n")[2]
+    assert "SHA-256" not in done.stderr
+    assert done.stderr.startswith(f"error: {files} files are broken in {store.url}, ")
+    assert f"statestore --store {store.url} salvage 2" in done.stderr
+
+
 def test_a_stray_file_is_listed_and_no_damage(run: Run, damaged: Path) -> None:
     """I5: exit code 0."""
     file = a_file(damaged)

@@ -27,8 +27,9 @@ _MOST_ROWS = 1000
     prints=(
         "A keyed state at checkpoint A beside the same at B: a line per key (with its namespace "
         "and entry columns), what became of it (same, changed, added, removed), and each value "
-        "column as NAME_a and NAME_b, empty where that checkpoint has no such row. The first 1,000 "
-        "lines unless --limit says otherwise; the numbers above are of all. A and B are numbers, "
+        "column as NAME_a and NAME_b, empty where that checkpoint has no such row; what differs "
+        "comes first, then what is the same. The first 1,000 lines unless --limit says otherwise; "
+        "the numbers above are of all. A and B are numbers, "
         "names of savepoints, or latest."
     ),
     examples=(
@@ -58,30 +59,29 @@ def join_checkpoints(
     """Show a keyed state at one checkpoint beside the same at another."""
     store = invocation.store()
     counts: Counter[str] = Counter()
-    rows: list[tuple[Any, ...]] = []
-    is_cut = False
+    different: list[tuple[Any, ...]] = []
+    same: list[tuple[Any, ...]] = []
     with store.as_of(a, b, uid, name) as answer:
         # No column for the key group: it is where a row lies, and not what it is.
         names = answer.schema.names[1:]
         for batch in answer:
             counts.update(batch.column(CHANGE).to_pylist())
             for row in shown(batch):
-                if changed_only and row[CHANGE] == "same":
-                    continue
-                if limit and len(rows) == limit:
-                    is_cut = True
-                    break
-                rows.append(tuple(row[column] for column in names))
+                rows = same if row[CHANGE] == "same" else different
+                if not limit or len(rows) < limit:
+                    rows.append(tuple(row[column] for column in names))
         columns = tuple((field.name, str(field.type)) for field in list(answer.schema)[1:])
+    rows = different if changed_only else [*different, *same]
+    told = counts.total() - (counts["same"] if changed_only else 0)
     return Joined(
         store=store.url,
         ids=(store.manifest(a).checkpoint_id, store.manifest(b).checkpoint_id),
         uid=uid,
         state=name,
         columns=columns,
-        rows=tuple(rows),
+        rows=tuple(rows[: limit or None]),
         counts={change: counts[change] for change in CHANGES},
-        is_cut=is_cut,
+        is_cut=bool(limit) and told > limit,
     )
 
 

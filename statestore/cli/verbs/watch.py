@@ -22,9 +22,9 @@ __all__ = ["watch_checkpoints"]
         "The newest checkpoint, then each new one as it is taken: its age, how long it took, by "
         "phase, the rows, bytes and files that were written for it, the changed share (rows "
         "written for each row of the bases; 100% for a state written in full), the layers of "
-        "changes, and what it holds. On a terminal a screen that is drawn anew; elsewhere a line "
-        "for each; with --output json an object for each, on one line. A store that is not there "
-        "yet is waited for. Only the list of checkpoints is asked for, and the manifest of each "
+        "changes, and what it holds. On a terminal a screen that is drawn anew; elsewhere a short "
+        "line for each, without phases; with --output json an object for each, on one line. A "
+        "store that is not there yet is waited for. Only the list of checkpoints is asked for, and the manifest of each "
         "new one. Ends with Ctrl-C, status 0, or after --count."
     ),
     examples=(
