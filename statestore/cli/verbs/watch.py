@@ -24,7 +24,8 @@ __all__ = ["watch_checkpoints"]
         "written for each row of the bases; 100% for a state written in full), the layers of "
         "changes, and what it holds. On a terminal a screen that is drawn anew; elsewhere a short "
         "line for each, without phases; with --output json an object for each, on one line. A "
-        "store that is not there yet is waited for. Only the list of checkpoints is asked for, and the manifest of each "
+        "store that is not there yet is waited for. Only the list of checkpoints is asked for, and "
+        "the manifest of each "
         "new one. Ends with Ctrl-C, status 0, or after --count."
     ),
     examples=(
