@@ -189,8 +189,14 @@ def _look(catalog: Catalog, wanted: PurgeRequest) -> _Seen:
         try:
             kept[number] = catalog.manifest(number)
         except MalformedManifestError as error:
+            newer = sum(one > number for one in visible)
+            way = (
+                f"give it up: statestore --store {catalog.storage.url} expire --retain {newer}"
+                if newer
+                else "bring its manifest back from a copy"
+            )
             error.add_note(
-                "a purge looks into every kept checkpoint: let this one expire, or salvage it first"
+                f"checkpoint {number} stops the purge, which looks into every kept one: {way}"
             )
             raise
     pending = _pending(kept, visible, savepoints)
@@ -272,7 +278,7 @@ def _refuse_broken(storage: Storage, seen: _Seen) -> None:
         except CorruptionError as error:
             error.add_note(
                 f"it is a file of checkpoint {number}, which would be made again: 'statestore "
-                f"salvage {number}' first, and let this one expire"
+                f"--store {storage.url} salvage {number}' first, and let this one expire"
             )
             raise
 

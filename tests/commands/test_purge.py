@@ -214,7 +214,7 @@ def test_a_broken_file_of_any_checkpoint_stops_it_before_anything_is_written(
     before = sorted(Path(store.url).rglob("*"))
     with pytest.raises(DamagedFileError, match="has 0 bytes") as raised:
         store.purge("users", KEY)
-    assert "statestore salvage 3" in raised.value.__notes__[0]
+    assert f"statestore --store {store.url} salvage 3" in raised.value.__notes__[0]
     after = sorted(Path(store.url).rglob("*"))
     assert [path for path in after if "writers" not in path.parts] == [
         path for path in before if "writers" not in path.parts
@@ -238,7 +238,12 @@ def test_what_cannot_be(store: StateStore) -> None:
     path.write_text("{")
     with pytest.raises(MalformedManifestError) as caught:
         store.purge("users", KEY)
-    assert "salvage" in "".join(caught.value.__notes__)
+    (note,) = caught.value.__notes__
+    assert note.startswith("checkpoint 1 stops the purge")
+    newer = len(store.checkpoints()) - 1
+    assert note.endswith(f"statestore --store {store.url} expire --retain {newer}")
+    assert store.expire(retain=newer).expired == (1,)
+    store.purge("users", KEY)
 
 
 def test_a_search_finds_what_no_manifest_names(store: StateStore, tmp_path: Path) -> None:
