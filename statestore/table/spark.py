@@ -22,9 +22,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import IntegerType, StructField, StructType
 
 from statestore.errors import (
@@ -160,7 +160,7 @@ def change_frame(
         for rows, _ in given
     )
     for rows, mark in given:
-        frame = rows if isinstance(rows, DataFrame) else spark.createDataFrame(rows)
+        frame = rows if isinstance(rows, DataFrame) else _frame_of(spark, rows)
         names = state.schema.names if mark == 0 else state.identity[: abs(mark)]
         own = column_of(KEY_GROUP) if KEY_GROUP in frame.columns else F.lit(None)
         columns = [own.cast("long").alias(KEY_GROUP)] if has_groups else []
@@ -172,6 +172,11 @@ def change_frame(
             columns.append(column.cast(field.dataType).alias(field.name))
         parts.append(frame.select(*columns))
     return reduce(DataFrame.unionAll, parts)
+
+
+def _frame_of(spark: SparkSession, rows: pa.Table) -> DataFrame:
+    """Return the rows in Spark, times without a zone as they are: not as the session's zone."""
+    return spark.createDataFrame(rows, from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
 
 
 def refuse_narrowing(df: DataFrame, names: Sequence[str], state: KeyedState) -> None:

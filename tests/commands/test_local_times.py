@@ -1,0 +1,80 @@
+"""Local times that a session's time zone has not, or has twice: the same from Spark and Arrow."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from statestore import StateStore
+from statestore.commands import changes as changes_command
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+GAP, OVERLAP = datetime(2026, 3, 29, 2), datetime(2026, 10, 25, 2)
+TYPE = pa.timestamp("us")
+ROWS = pa.schema([("k", TYPE), ("s", pa.struct([("t", TYPE)])), ("l", pa.list_(TYPE))])
+
+
+@pytest.fixture
+def berlin(spark: SparkSession) -> Iterator[SparkSession]:
+    name = "spark.sql.session.timeZone"
+    before = str(spark.conf.get(name))
+    spark.conf.set(name, "Europe/Berlin")
+    yield spark
+    spark.conf.set(name, before)
+
+
+def times(seed: int) -> list[datetime]:
+    """Times around both changes of the clock, the middle of the gap among them."""
+    r = random.Random(seed)
+    hours = [timedelta(microseconds=r.randrange(-3600 * 10**6, 7200 * 10**6)) for _ in range(12)]
+    near = [r.choice([GAP, OVERLAP]) + moved for moved in hours]
+    return [GAP + timedelta(minutes=30), OVERLAP + timedelta(minutes=30), *near]
+
+
+def rows_of(times: list[datetime]) -> pa.Table:
+    return pa.table([times, [{"t": t} for t in times], [[t, None] for t in times]], schema=ROWS)
+
+
+def frame(spark: SparkSession, table: pa.Table) -> DataFrame:
+    return spark.createDataFrame(table, from_arrow_schema(table.schema, prefer_timestamp_ntz=True))
+
+
+@pytest.mark.parametrize("most_bytes", [0, 2**20])
+def test_a_local_time_is_stored_as_it_is_whoever_writes_it(
+    berlin: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_bytes: int
+) -> None:
+    """Full or as changes, from a DataFrame, from Arrow or from both in one call."""
+    monkeypatch.setattr(changes_command, "_ON_DRIVER_BYTES", most_bytes)
+    first, later, gone = rows_of(times(1)), rows_of(times(2)[2:]), times(1)[3:6]
+    keys = pa.table({"k": pa.array(gone, TYPE)})
+    given: dict[str, tuple[Any, Any, Any]] = {
+        "arrow": (first, later, keys),
+        "spark": (frame(berlin, first), frame(berlin, later), frame(berlin, keys)),
+        "arrow into spark": (frame(berlin, first), later, frame(berlin, keys)),
+        "spark into arrow": (first, frame(berlin, later), keys),
+    }
+    answers = {}
+    for name, (full, upserts, deletes) in given.items():
+        store = StateStore.open(str(tmp_path / name), spark=berlin, table_format="parquet")
+        with store.snapshot(parallelism=2) as checkpoint:
+            checkpoint.keyed("u", "n", full, key="k")
+        with store.snapshot(parallelism=2) as checkpoint:
+            checkpoint.keyed("u", "n", key="k").changes(upserts=upserts, deletes=deletes)
+        found = store.restore(parallelism=2).keyed("u", "n")
+        stored = [tuple(row) for row in found.dataframe().collect()]
+        answers[name] = sorted(stored, key=lambda row: row[1])
+        for time in (GAP + timedelta(minutes=30), OVERLAP + timedelta(minutes=30)):
+            assert found.get(time) == [{"k": time, "s": {"t": time}, "l": [time, None]}], name
+    kept = [*times(1)[:3], *times(1)[6:], *times(2)[2:]]
+    assert [row[1] for row in answers["arrow"]] == sorted(kept)
+    assert all(row[2].t == row[1] and row[3] == [row[1], None] for row in answers["arrow"])
+    assert all(answer == answers["arrow"] for answer in answers.values())
