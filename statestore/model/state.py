@@ -126,7 +126,9 @@ class KeyedState:
                 raise UnsupportedTypeError(
                     f"{self}: the column {column!r} has type "
                     f"{type_text(self.schema.type_of(column))}, which cannot tell rows apart; "
-                    "name a column without arrays and maps, or make it a string"
+                    "rows are sorted by it, and lists and maps have no order here. Make it a "
+                    "string, or a struct where the number of elements is fixed; a key that is "
+                    "one has other key groups than the list"
                 )
         self._check_entry()
         self._check_ttl()
