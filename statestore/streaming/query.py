@@ -8,6 +8,7 @@ and a query that was killed goes on at any parallelism.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -36,6 +37,8 @@ from statestore.table.spark_hashing import column_of
 from statestore.table.spark_keys import KeysInUse, keys_in_use
 
 __all__ = ["StatefulQuery"]
+
+_log = logging.getLogger(__name__)
 
 Update = Callable[[DataFrame, DataFrame], "DataFrame | Changes"]
 
@@ -89,13 +92,22 @@ class StatefulQuery:
 
         ``checkpoint_location`` is Spark's, a path or URL for this query alone: a query that is
         started again with it goes on. ``storage_options`` say how to read it, as those of a store;
-        ``trigger`` is what ``DataStreamWriter.trigger`` takes. An error of the store ends the
-        query, and :meth:`process` says which there are.
+        ``trigger`` is what ``DataStreamWriter.trigger`` takes. An error ends the query, and
+        :meth:`process` says which there are; it is logged in one line, as Spark's own exception
+        has it among the stacks of two languages.
         """
         location = open_storage(checkpoint_location, storage_options)
 
         def run(batch: DataFrame, number: int) -> None:
-            self.process(batch, planned(location, number))
+            try:
+                self.process(batch, planned(location, number))
+            except Exception as error:
+                _log.error(
+                    "micro-batch %d of state %r of operator %r is not committed: %s: %s",
+                    *(number, self.name, self.uid),
+                    *(type(error).__name__, str(error).partition("\n")[0]),
+                )
+                raise
 
         writer = events.writeStream.foreachBatch(run)
         # As a URL: a relative path would be one of the JVM's working folder, if that is another.

@@ -215,7 +215,11 @@ def test_a_stray_file_is_no_damage(store: StateStore) -> None:
 
 def test_a_damaged_manifest_is_reported_among_the_rest(store: StateStore) -> None:
     """I4: the other checkpoints are still checked, and its files are not called strays."""
+    first = store.manifest()
     with store.snapshot(parallelism=2) as checkpoint:
+        for entry in (*first.keyed, *first.operator):
+            if entry.state.name != "split":
+                checkpoint.drop(entry.state.uid, entry.state.name)
         checkpoint.split("source", "split", [[{"s": "d"}], []])
     manifest = Path(store.url, manifest_path(1))
     manifest.write_bytes(manifest.read_bytes()[:-1])

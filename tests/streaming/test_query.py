@@ -14,6 +14,7 @@ from statestore.model.manifest import Manifest
 from statestore.streaming import (
     Changes,
     MicroBatch,
+    StatefulQuery,
 )
 from tests.streaming.world import World, totals
 
@@ -143,8 +144,12 @@ def test_an_event_without_a_key_stops_the_query(world: World) -> None:
     assert world.state() == {"a": (2, 2)}
 
 
-def test_an_error_in_the_update_leaves_the_last_checkpoint(world: World) -> None:
-    """Spark says it, nothing of the micro-batch stays, and it runs once the update is mended."""
+def test_an_error_in_the_update_leaves_the_last_checkpoint(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is told in one line, nothing of the micro-batch stays, and it runs once the update is
+    mended.
+    """
     world.add(files=2)
     world.run(world.query())
     before = world.store.manifest(), world.state()
@@ -160,6 +165,15 @@ def test_an_error_in_the_update_leaves_the_last_checkpoint(world: World) -> None
         world.run(world.query(update=lambda events, state: []))
     with pytest.raises(StreamingQueryException, match="SchemaMismatchError"):
         world.run(world.query(update=lambda events, state: totals(events, state).drop("n")))
+    lines = [one.getMessage() for one in caplog.records if one.name == StatefulQuery.__module__]
+    told = [line.partition(" is not committed: ")[::2] for line in lines]
+    batch = "micro-batch 2 of state 'per-user' of operator 'totals'"
+    assert [(where, what.partition(":")[0]) for where, what in told] == [
+        (batch, "PythonException"),
+        (batch, "InvalidArgumentError"),
+        (batch, "SchemaMismatchError"),
+    ]
+    assert not any("\n" in line for line in lines)
     assert (world.store.manifest(), world.state()) == before
     world.run(world.query())
     assert world.state() == world.expected
