@@ -88,10 +88,8 @@ def decide(
     :func:`~statestore.table.inputs.input_bytes` raises, and InvalidArgumentError for bounds, or for
     an input with fewer files than the least parallelism.
     """
-    if isinstance(inputs, str) or not inputs:
-        raise InvalidArgumentError(f"decide takes a list of inputs, one at least, not {inputs!r}")
-    if algorithm not in ("2.3", "1.16"):
-        raise InvalidArgumentError(f"no algorithm {algorithm!r}; there is 2.3 and 1.16")
+    if not inputs:
+        raise InvalidArgumentError("decide takes a list of inputs, one at least")
     default = BYTES_PER_TASK if algorithm == "2.3" else BYTES_PER_TASK_2022
     per_task = default if bytes_per_task is None else bytes_per_task
     check_positive("bytes_per_task", per_task)

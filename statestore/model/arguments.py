@@ -124,6 +124,8 @@ def _text(kind: Any) -> str:
         return " | ".join(map(_text, get_args(kind)))
     if kind is type(None):
         return "None"
+    if get_origin(kind) is Literal:
+        return " | ".join(map(repr, get_args(kind)))
     plain = kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
     return re.sub(r"(?:\w+\.)+", "", plain).replace(_Anything.__name__, "Any")
 

@@ -96,7 +96,7 @@ def test_what_is_not_is_refused_by_name(name: str, value: Any) -> None:
         ("place", "str | Path"),
         ("names", "str | Sequence[str]"),
         ("hosts", "Mapping[str, int] | None"),
-        ("either", "int | Literal['auto']"),
+        ("either", "int | 'auto'"),
         ("groups", "KeyGroupRange"),
         ("unknown", "Mapping[str, Any] | None"),
     ],
