@@ -1,0 +1,146 @@
+"""What runs in a world: each actor is a process that does one thing, as a job or a person would.
+
+An actor says what it meant before a commit, and what it was told after it. Errors of the store are
+an answer like any other; that it was told the truth is the checker's business. Every other error is
+a defect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from statestore.errors import (
+    CheckpointNotFoundError,
+    CommitConflictError,
+    CorruptionError,
+    InvalidArgumentError,
+    StateNotFoundError,
+    StateStoreError,
+    StorageError,
+)
+from statestore.store import StateStore
+from tests.simulate.documents import COUNT, KEY, Rows
+from tests.simulate.scheduler import EPOCH_MS, HOUR_MS, Task
+from tests.simulate.world import World
+
+__all__ = ["NAME", "UID", "Actor", "Run", "row", "take"]
+
+UID, NAME = "u", "s"
+
+
+@dataclass(frozen=True, order=True)
+class Actor:
+    """A command of a plan: when it begins, on a clock that is off, and its arguments."""
+
+    verb: str
+    name: str
+    hours: float = 0.0
+    skew_ms: int = 0
+    store: str = "a"
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def option(self, name: str, default: Any) -> Any:
+        """Return an argument."""
+        return dict(self.options).get(name, default)
+
+    def __str__(self) -> str:
+        told = "".join(f" {name}={value}" for name, value in self.options)
+        clock = f", clock off by {self.skew_ms} ms" if self.skew_ms else ""
+        return f"{self.name}: {self.verb} on {self.store}{told} from hour {self.hours:g}{clock}"
+
+
+def row(key: str) -> dict[str, Any]:
+    """Return a row, which counts once."""
+    return {KEY: key, COUNT: 1}
+
+
+def take(
+    run: Run,
+    store: StateStore,
+    where: str,
+    keys: tuple[str, ...],
+    *,
+    how: str = "full",
+    checkpoint_id: int | None = None,
+) -> str | None:
+    """Take one checkpoint with some more rows than the newest has; return the writer's token."""
+    seen = run.world.checker.seen(where)
+    token = None
+    try:
+        made = store.snapshot(parallelism=1, checkpoint_id=checkpoint_id)
+        newest = run.world.checker.latest(where)
+        rows: Rows = {**((newest and newest.rows) or {}), **{key: row(key) for key in keys}}
+        with made as checkpoint:
+            number, writer = checkpoint.planned
+            token = writer.token
+            seen.meant[token] = rows
+            if newest is None or how == "full":
+                groups = 2 if newest is None else None
+                checkpoint.keyed(UID, NAME, [*rows.values()], key=KEY, max_parallelism=groups)
+            else:
+                state = checkpoint.keyed(UID, NAME, key=KEY)
+                if how == "against":
+                    state.changes_against(newest.number, [*rows.values()])
+                else:
+                    state.changes([row(key) for key in keys], base=newest.number)
+    except CommitConflictError:
+        if token is not None:
+            run.world.checker.refused(where, token)
+        raise
+    for key in keys:
+        run.world.checker.committed(where, number, token, key)
+    return token
+
+
+@dataclass
+class Run:
+    """A world, and the actors in it."""
+
+    world: World
+    errors: list[str] = field(default_factory=list)
+    unfinished: list[Actor] = field(default_factory=list)
+
+    def spawn(self, actor: Actor) -> None:
+        """Let an actor begin when its time comes."""
+        at_ms = EPOCH_MS + int(actor.hours * HOUR_MS)
+        tasks: list[Task] = []
+        body = lambda: self._act(actor, tasks[0])  # noqa: E731
+        tasks.append(
+            self.world.scheduler.spawn(actor.name, body, at_ms=at_ms, skew_ms=actor.skew_ms)
+        )
+
+    def _act(self, actor: Actor, task: Task) -> None:
+        from tests.simulate.verbs import VERBS  # they use this module
+
+        task.doing = f"{actor.verb} by {actor.name}"
+        if actor.verb == "purge":
+            self.unfinished.append(actor)
+        try:
+            VERBS[actor.verb](self, actor)
+            if actor in self.unfinished:
+                self.unfinished.remove(actor)
+        except StateStoreError as error:
+            self.errors.append(f"{task.doing}: {type(error).__name__}: {error}")
+            self._refuse_alarm(actor, task, error)
+        except OSError as error:
+            if "simulated" not in str(error):
+                raise
+            self.errors.append(f"{task.doing}: {error}")
+
+    def _refuse_alarm(self, actor: Actor, task: Task, error: StateStoreError) -> None:
+        """Of what is whole, and while nothing fails, nobody is told that it is broken."""
+        faults = any(one.met & {"fail", "lost", "stale"} for one in self.world.scheduler.tasks)
+        if faults or any(seen.lost for seen in self.world.checker.stores.values()):
+            return
+        expected = (CommitConflictError, CheckpointNotFoundError, InvalidArgumentError)
+        if isinstance(error, (*expected, StateNotFoundError)):
+            return
+        if actor.verb == "gc" and isinstance(error, StorageError | CorruptionError):
+            self.world.checker.wrong("alarm", f"gc refuses a sound store: {error}")
+        if actor.verb == "reader" and isinstance(error, CorruptionError):
+            self.world.checker.wrong("reader", f"what was pinned cannot be read: {error}")
+
+
+Verb = Callable[[Run, Actor], None]

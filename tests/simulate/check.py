@@ -1,0 +1,308 @@
+"""Whether the promises hold: looked at after every change of a file, from the files alone.
+
+* A visible checkpoint, and one that somebody was told is held, is whole: every file is there, with
+  the length and SHA-256 that its manifest says, and its rows are those that its writer meant.
+* What was reported committed is in the newest checkpoint, unless it was purged or lay in a damaged
+  file; no row counts twice.
+* The newest checkpoint never goes back. Only who expires or purges gives a checkpoint up.
+* A writer that was told that its checkpoint is not there is right.
+* What was purged is in no kept checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from tests.simulate.documents import COUNT, Checkpoint, Rows, checkpoint_of, document_of, rows_of
+from tests.simulate.scheduler import Scheduler, Stopped
+
+__all__ = ["Checker", "Raw", "Seen"]
+
+CHECKPOINT = re.compile(r"checkpoints/([0-9]{10})\.(json|expired)")
+HOLD = re.compile(r"(savepoints|pins)/([^/.][^/]*)\.json")
+MARGIN_MS = 600_000  # clocks differ: so long before its end a lease is not counted on
+GIVES_UP = ("expire", "purge", "query", "quiet")
+
+
+@dataclass(frozen=True)
+class Raw:
+    """All names, and the bytes of one; KeyError or OSError when there is none."""
+
+    names: Callable[[], list[str]]
+    read: Callable[[str], bytes]
+
+
+@dataclass
+class Seen:
+    """One store: what is in it, and what was promised of it."""
+
+    manifests: dict[int, Checkpoint] = field(default_factory=dict)
+    known: dict[int, Checkpoint] = field(default_factory=dict)  # also those that are gone
+    tombstones: set[int] = field(default_factory=set)
+    holds: dict[str, tuple[int, int]] = field(default_factory=dict)  # by name: number, until
+    meant: dict[str, Rows] = field(default_factory=dict)  # by the writer's token
+    reported: set[str] = field(default_factory=set)  # keys
+    held: set[str] = field(default_factory=set)  # names of holds that somebody was told of
+    purged: set[str] = field(default_factory=set)
+    lost: set[str] = field(default_factory=set)
+    newest: int = 0
+
+    @property
+    def visible(self) -> set[int]:
+        return set(self.manifests) - self.tombstones
+
+    def kept(self, now_ms: int) -> set[int]:
+        """Return the checkpoints that must be whole."""
+        told = {self.holds[name] for name in self.held if name in self.holds}
+        return self.visible | {n for n, until_ms in told if until_ms - MARGIN_MS > now_ms}
+
+
+class Checker:
+    """All stores of a run, and the first thing that is wrong."""
+
+    def __init__(self, scheduler: Scheduler, raw: Callable[[], Raw]) -> None:
+        """Know of no store yet."""
+        self.stores: dict[str, Seen] = {}
+        self.wrong_is: tuple[str, str] | None = None
+        self._scheduler, self._raw = scheduler, raw
+
+    def seen(self, store: str) -> Seen:
+        """Return what is known of a store."""
+        return self.stores.setdefault(store, Seen())
+
+    def latest(self, store: str) -> Checkpoint | None:
+        """Return the newest visible checkpoint, with its rows."""
+        seen = self.seen(store)
+        return seen.manifests[max(seen.visible)] if seen.visible else None
+
+    def wrong(self, kind: str, text: str) -> NoReturn:
+        """Note what is wrong, and end the run."""
+        if self.wrong_is is None:
+            doing = self._scheduler.current.doing if self._scheduler.current else "nobody"
+            self.wrong_is = kind, f"{text} (while: {doing})"
+        self._scheduler.stopped = True
+        raise Stopped
+
+    # --- what actors say --------------------------------------------------------------------------
+
+    def committed(self, store: str, number: int, token: str, key: str) -> None:
+        """A writer was told that its checkpoint, with the row ``key``, is committed."""
+        seen = self.seen(store)
+        found = seen.known.get(number)
+        if found is None or found.token != token:
+            self.wrong("not there", f"checkpoint {number} of {store} was reported, and is another")
+        seen.reported.add(key)
+        self._buried(store)
+
+    def counted(self, store: str, keys: list[str]) -> None:
+        """A query's source goes on behind some events: they are in the newest checkpoint."""
+        self.seen(store).reported |= set(keys)
+        self._buried(store)
+
+    def refused(self, store: str, token: str) -> None:
+        """A writer was told that nothing of its checkpoint is visible."""
+        seen = self.seen(store)
+        for number in seen.visible:
+            if seen.manifests[number].token == token:
+                self.wrong("there", f"checkpoint {number} of {store} is visible, said not to be")
+
+    def holding(self, store: str, path: str, number: int) -> None:
+        """Somebody was told that a savepoint or pin holds a checkpoint."""
+        seen = self.seen(store)
+        seen.held.add(path)
+        if seen.holds.get(path, (0, 0))[0] != number:
+            self.wrong("no hold", f"{path} of {store} was reported, and does not hold {number}")
+        self._whole(store, number)
+
+    def is_purged(self, store: str, key: str) -> None:
+        """Somebody was told that no kept checkpoint has a key any more."""
+        self.seen(store).purged.add(key)
+        self._purged(store)
+
+    # --- what changes -----------------------------------------------------------------------------
+
+    def changed(self, name: str) -> None:
+        """Look at a file that was put, written or deleted."""
+        if self._scheduler.stopped:
+            return
+        store, _, rest = name.partition("/")
+        seen = self.seen(store)
+        if match := CHECKPOINT.fullmatch(rest):
+            self._checkpoint(store, int(match[1]), rest)
+        elif HOLD.fullmatch(rest):
+            self._hold(seen, store, rest)
+        elif rest.startswith("operators/"):
+            for number in sorted(seen.kept(self._scheduler.now_ms)):
+                if rest in (seen.manifests.get(number) or seen.known[number]).files:
+                    self._whole(store, number)
+
+    def look_again(self, *, power_was_lost: bool = False) -> None:
+        """Look at everything: files have come or gone that nobody was told of."""
+        names = sorted(self._raw().names())
+        for seen in self.stores.values():
+            seen.manifests.clear()
+            seen.tombstones.clear()
+            seen.holds.clear()
+            seen.newest = 0 if power_was_lost else seen.newest
+        for name in [n for n in names if n.endswith(".expired")] + names:
+            store, _, rest = name.partition("/")
+            if not rest.startswith("operators/"):
+                self._remember(store, rest)
+        for store in list(self.stores):
+            self.look(store)
+
+    def look(self, store: str) -> None:
+        """See that all that must be there is there."""
+        seen = self.seen(store)
+        if seen.visible:
+            self._latest(store)
+        for number in sorted(seen.kept(self._scheduler.now_ms)):
+            self._whole(store, number)
+        self._buried(store)
+
+    def missing_holds(self, store: str) -> list[str]:
+        """Return holds that somebody was told of, that nobody let go of, and that are gone."""
+        seen = self.seen(store)
+        return sorted(name for name in seen.held if name not in seen.holds)
+
+    def _remember(self, store: str, rest: str) -> None:
+        seen = self.seen(store)
+        data = self._read(f"{store}/{rest}")
+        if match := CHECKPOINT.fullmatch(rest):
+            number = int(match[1])
+            if match[2] == "expired":
+                seen.tombstones |= {number} if data is not None else set()
+                return
+            found = checkpoint_of(data) if data is not None else None
+            if found is None:
+                seen.manifests.pop(number, None)
+            else:
+                seen.manifests[number] = found
+                if number not in seen.known or seen.known[number].token != found.token:
+                    seen.known[number] = found
+                found.rows = seen.known[number].rows
+        elif HOLD.fullmatch(rest):
+            document = _json(data)
+            if document is None:
+                seen.holds.pop(rest, None)
+            else:
+                until = document.get("until_ms", 2**62)
+                seen.holds[rest] = int(document["checkpoint_id"]), int(until)
+
+    def _checkpoint(self, store: str, number: int, rest: str) -> None:
+        seen = self.seen(store)
+        before = seen.visible
+        self._remember(store, rest)
+        gone, new = before - seen.visible, seen.visible - before
+        who = self._scheduler.current.doing if self._scheduler.current else ""
+        if gone and not who.startswith(GIVES_UP):
+            self.wrong("given up", f"checkpoint {gone} of {store} was given up by nobody's rule")
+        if new:
+            self._whole(store, number)
+            found = seen.manifests[number]
+            self._meant(store, found)
+            if found.origin.get("command") in ("copy", "fork"):  # it is newer than what was there
+                seen.reported &= set(found.rows or ())
+        if new or gone:
+            self._latest(store)
+            self._buried(store)
+            self._purged(store)
+        for kept in seen.kept(self._scheduler.now_ms) - set(seen.manifests):
+            self.wrong("held", f"the manifest of checkpoint {kept} of {store} is gone, and held")
+
+    def _hold(self, seen: Seen, store: str, rest: str) -> None:
+        self._remember(store, rest)
+        if rest in seen.held and rest in seen.holds:
+            self._whole(store, seen.holds[rest][0])
+
+    def _latest(self, store: str) -> None:
+        seen = self.seen(store)
+        newest = max(seen.visible, default=0)
+        if newest < seen.newest:
+            self.wrong("back", f"the newest checkpoint of {store} was {seen.newest}, is {newest}")
+        seen.newest = newest
+
+    def _whole(self, store: str, number: int) -> None:
+        seen = self.seen(store)
+        found = seen.manifests.get(number)
+        if found is None:
+            self.wrong("held", f"checkpoint {number} of {store} is gone, and held")
+        data = {}
+        for name, (size, sha256) in found.files.items():
+            content = self._read(f"{store}/{name}")
+            if content is None:
+                if self._lost_lawfully(store, name):
+                    return
+                self.wrong("missing", f"checkpoint {number} of {store} has lost {name}")
+            if len(content) != size or hashlib.sha256(content).hexdigest() != sha256:
+                if self._lost_lawfully(store, name):
+                    return
+                self.wrong("damaged", f"checkpoint {number} of {store}: other bytes in {name}")
+            data[name] = content
+        if found.rows is None:
+            found.rows = rows_of(found, data)
+
+    def _lost_lawfully(self, store: str, name: str) -> bool:
+        return name in self.seen(store).lost
+
+    def _meant(self, store: str, found: Checkpoint) -> None:
+        seen, rows = self.seen(store), found.rows
+        meant = seen.meant.get(found.token, self._derived(store, found))
+        if rows is None:
+            return
+        for key in sorted(meant.keys() ^ rows.keys()) if meant is not None else ():
+            what = "has not" if meant and key in meant else "has"
+            self.wrong("rows", f"checkpoint {found.number} of {store} {what} {key}, not as meant")
+        twice = sorted(key for key, row in rows.items() if row[COUNT] != 1)
+        if twice:
+            self.wrong("twice", f"checkpoint {found.number} of {store} counts {twice[0]} again")
+
+    def _derived(self, store: str, found: Checkpoint) -> Rows | None:
+        """Return the rows that a checkpoint made of another one must have."""
+        command = found.origin.get("command")
+        if command not in ("compact", "rekey", "purge"):
+            return None
+        seen = self.seen(store)
+        parent = seen.known.get(int(found.origin["checkpoint"]))
+        if parent is None or parent.rows is None:
+            return None
+        if command != "purge":
+            return parent.rows
+        return {key: row for key, row in parent.rows.items() if not key.startswith("purged")}
+
+    def _buried(self, store: str) -> None:
+        seen, newest = self.seen(store), self.latest(store)
+        must = seen.reported - seen.purged - seen.lost
+        if newest is None:
+            if must:
+                self.wrong("gone", f"{store} shows no checkpoint any more")
+            return
+        if newest.rows is None:
+            return
+        for key in sorted(must - set(newest.rows)):
+            if not key.startswith("purged"):
+                self.wrong(
+                    "buried",
+                    f"{key} was committed to {store}, and its newest checkpoint "
+                    f"{newest.number} ({newest.origin.get('command', 'a job')}'s) lacks it",
+                )
+
+    def _purged(self, store: str) -> None:
+        seen = self.seen(store)
+        for number in seen.visible if seen.purged else ():
+            for key in seen.purged & set(seen.manifests[number].rows or ()):
+                self.wrong("purged", f"checkpoint {number} of {store} has {key}, which was purged")
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            return self._raw().read(name)
+        except (KeyError, OSError):
+            return None
+
+
+def _json(data: bytes | None) -> dict[str, object] | None:
+    return None if data is None else document_of(data)

@@ -1,0 +1,296 @@
+"""A local disk that loses power: what was synced stays, of the rest some or nothing.
+
+Stores lie in a folder in memory and are written by ``LocalStorage`` itself. Only the system's calls
+that matter are looked at on their way: ``link``, ``unlink``, ``rename`` and ``fsync``. A synced file
+has its bytes, a synced folder its names, as of that moment; a name that was not synced may be gone,
+or back again, with all that lies below it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterable
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, BinaryIO, cast
+from unittest.mock import patch
+
+from statestore.storage import Listed, LocalStorage
+from tests.simulate.scheduler import Killed, Scheduler
+
+__all__ = ["Disk", "SimulatedLocal"]
+
+Tree = dict[str, Any]  # by name: another tree, or bytes with their time
+
+
+class Disk:
+    """The system's calls below one folder, and what of it would survive."""
+
+    def __init__(self, root: Path, scheduler: Scheduler) -> None:
+        """Take a folder that is there for good."""
+        self.root, self._scheduler = root, scheduler
+        self.changed: Callable[[Path], None] = lambda path: None
+        self.remembers = False  # what is durable; it costs a little
+        self._files: dict[int, bytes] = {}
+        self._folders: dict[int, dict[str, int]] = {}
+        self._inner = 0
+
+    @contextmanager
+    def calls(self) -> Any:
+        """Look at the system's calls of the actors."""
+        real = {name: getattr(os, name) for name in ("link", "unlink", "rename", "replace")}
+        utime, fsync = os.utime, os.fsync
+
+        def changing(name: str, point: bool) -> Callable[..., Any]:
+            call = real[name]
+
+            def change(*paths: Any, **options: Any) -> Any:
+                if not self._ours(paths[-1]):
+                    return call(*paths, **options)
+                event = self._point(name, paths[-1]) if point else self._alive()
+                if event is not None and event.kind == "fail":
+                    raise OSError(5, "Input/output error (simulated)")
+                done = call(*paths, **options)
+                self.changed(Path(paths[-1]))
+                if event is not None and event.kind == "lost":
+                    raise OSError(5, "Input/output error (simulated, after it was done)")
+                return done
+
+            return change
+
+        def synced(descriptor: int) -> None:
+            where = os.readlink(f"/proc/self/fd/{descriptor}")
+            if not self._ours(where):
+                return fsync(descriptor)
+            if Path(where).name.startswith("."):  # a put under way
+                touched(where)
+            self._point("fsync", where)
+            return self.sync(descriptor)
+
+        def touched(path: Any, times: Any = None, **options: Any) -> None:
+            if times is None and not options.get("ns") and self._ours(path):
+                options["ns"] = (self._scheduler.now_ms * 1_000_000,) * 2
+            utime(path, times, **options) if "ns" not in options else utime(path, **options)
+
+        with (
+            patch.object(os, "link", changing("link", True)),
+            patch.object(os, "unlink", changing("unlink", False)),
+            patch.object(os, "remove", changing("unlink", False)),
+            patch.object(os, "rename", changing("rename", True)),
+            patch.object(os, "replace", changing("replace", True)),
+            patch.object(os, "fsync", synced),
+            patch.object(os, "utime", touched),
+        ):
+            yield
+
+    @contextmanager
+    def one_call(self) -> Any:
+        """Make what the system is asked meanwhile no points: it is one call of the storage."""
+        self._inner += 1
+        try:
+            yield
+        finally:
+            self._inner -= 1
+
+    def sync(self, descriptor: int) -> None:
+        """Remember a file's bytes, or a folder's names: they are durable now."""
+        if not self.remembers:
+            return
+        status = os.fstat(descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            entries = os.scandir(f"/proc/self/fd/{descriptor}")
+            self._folders[status.st_ino] = {one.name: one.inode() for one in entries}
+        else:
+            self._files[status.st_ino] = os.pread(descriptor, status.st_size, 0)
+
+    def settle(self) -> None:
+        """Sync everything: so much time has passed that the system has done it by itself."""
+        if not self.remembers:
+            return
+        for folder, _, names in os.walk(self.root):
+            for path in (folder, *(f"{folder}/{name}" for name in names)):
+                descriptor = os.open(path, os.O_RDONLY)
+                self.sync(descriptor)
+                os.close(descriptor)
+
+    def lose_power(self, draw: int) -> None:
+        """Leave what a loss of power leaves; all that may be gone is gone, unless it is drawn."""
+        chance = Random(draw)
+        known = {one.inode(): one for one in _walk(self.root)}
+        inode = self.root.stat().st_ino
+        left = self._left(inode, known, lambda: draw != 0 and chance.random() < 0.5)
+        for entry in os.scandir(self.root):
+            shutil.rmtree(entry.path) if entry.is_dir() else Path(entry.path).unlink()
+        self._files.clear()
+        self._folders.clear()
+        _grow(self.root, left)
+        self.settle()
+
+    def _left(self, folder: int, known: dict[int, Any], stays: Callable[[], bool]) -> Tree:
+        there = known.get(folder)
+        path = self.root if folder == self.root.stat().st_ino else there and Path(there.path)
+        now = {one.name: one.inode() for one in os.scandir(path)} if path else {}
+        durable = self._folders.get(folder, {})
+        left: Tree = {}
+        for name in sorted({*now, *durable}):
+            inode = durable.get(name, -1)
+            if now.get(name) != inode and (inode < 0 or name in now or stays()):
+                # It is new, another one, or deleted, and nobody made that durable.
+                inode = now.get(name, -1) if stays() else inode
+            if inode < 0:
+                continue
+            entry = known.get(inode)
+            if inode in self._folders or (entry is not None and entry.is_dir()):
+                left[name] = self._left(inode, known, stays)
+            else:
+                left[name] = self._bytes(inode, entry, stays)
+        return left
+
+    def _bytes(self, inode: int, entry: Any, stays: Callable[[], bool]) -> tuple[bytes, int]:
+        time_ns = entry.stat().st_mtime_ns if entry else self._scheduler.now_ms * 1_000_000
+        if inode in self._files:
+            return self._files[inode], time_ns
+        return (Path(entry.path).read_bytes() if entry and stays() else b""), time_ns
+
+    def _ours(self, path: Any) -> bool:
+        return self._scheduler.mine() is not None and str(path).startswith(str(self.root))
+
+    def _alive(self) -> None:
+        task = self._scheduler.mine()
+        if task is not None and (task.dead or self._scheduler.stopped):
+            raise Killed
+
+    def _point(self, operation: str, path: Any) -> Any:
+        if self._inner:
+            return self._alive()
+        return self._scheduler.point(operation, str(path).removeprefix(f"{self.root}/"))
+
+
+def _walk(root: Path) -> Iterable[Any]:
+    for entry in os.scandir(root):
+        yield entry
+        if entry.is_dir():
+            yield from _walk(Path(entry.path))
+
+
+def _grow(folder: Path, tree: Tree) -> None:
+    for name, content in tree.items():
+        path = folder / name
+        if isinstance(content, dict):
+            path.mkdir()
+            _grow(path, content)
+        else:
+            path.write_bytes(content[0])
+            os.utime(path, ns=(content[1], content[1]))
+
+
+class SimulatedLocal(LocalStorage):
+    """A folder on the disk; each call is a point, and what is written gets the disk's time."""
+
+    def __init__(self, url: str, disk: Disk, scheduler: Scheduler) -> None:
+        """Take a folder below the disk's."""
+        super().__init__(url)
+        self._disk, self._scheduler = disk, scheduler
+
+    def read(self, name: str) -> bytes:
+        self._met("read", name)
+        return super().read(name)
+
+    def read_range(self, name: str, start: int, stop: int) -> bytes:
+        self._met("read", name)
+        return super().read_range(name, start, stop)
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        self._met("put", name)
+        done = super().put_if_absent(name, data)
+        if done:
+            self._now(name)
+        return done
+
+    def list(self, folder: str) -> tuple[str, ...]:
+        self._met("list", folder)
+        return super().list(folder)
+
+    def listed(self, folder: str) -> tuple[Listed, ...]:
+        self._met("list", folder)
+        return super().listed(folder)
+
+    def is_empty(self) -> bool:
+        self._met("list", "")
+        return super().is_empty()
+
+    def delete(self, name: str) -> None:
+        lost = self._met("delete", name)
+        with self._disk.one_call():
+            super().delete(name)
+        self._lose(lost)
+
+    def size(self, name: str) -> int:
+        self._met("size", name)
+        return super().size(name)
+
+    def open_write(self, name: str) -> BinaryIO:
+        self._met("write", name)
+        file = super().open_write(name)
+        self._now(name)
+        self._disk.changed(self._root / name)
+        return cast(BinaryIO, _Written(file, self, name))
+
+    def open_read(self, name: str) -> BinaryIO:
+        self._met("read", name)
+        return super().open_read(name)
+
+    def sync(self, names: Iterable[str]) -> None:
+        some = tuple(names)
+        self._met("sync", ", ".join(some))
+        with self._disk.one_call():
+            super().sync(some)
+
+    def native_path(self, name: str) -> str | None:
+        self._met("open", name)
+        return super().native_path(name)
+
+    def _met(self, operation: str, name: str) -> bool:
+        event = self._scheduler.point(operation, f"{self._root.name}/{name}")
+        if event is not None and event.kind == "fail":
+            with self._errors(operation, name):
+                raise OSError(5, "Input/output error (simulated)")
+        return event is not None and event.kind == "lost"
+
+    def _errors(self, operation: str, name: str) -> Any:
+        from statestore.storage.base import named
+
+        return named(operation, f"{self.url}/{name}")
+
+    def _lose(self, lost: bool) -> None:
+        if lost:
+            with self._errors("do", ""):
+                raise OSError(5, "Input/output error (simulated, after it was done)")
+
+    def _now(self, name: str) -> None:
+        time_ns = self._scheduler.now_ms * 1_000_000
+        os.utime(self._root / name, ns=(time_ns, time_ns))
+
+
+class _Written:
+    """A file that is written; closing it is a point."""
+
+    def __init__(self, file: BinaryIO, storage: SimulatedLocal, name: str) -> None:
+        self._file, self._storage, self._name = file, storage, name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def write(self, data: Any) -> int:
+        self._storage._disk._alive()
+        return self._file.write(data)
+
+    def close(self) -> None:
+        if self._file.closed:
+            return
+        self._storage._disk._alive()
+        self._file.close()
+        self._storage._now(self._name)

@@ -1,0 +1,112 @@
+"""What lies in a store, read by other means than the product's: JSON, SHA-256 and Parquet alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, field
+from functools import lru_cache
+from io import BytesIO
+from typing import Any
+
+import pyarrow.parquet as pq
+
+__all__ = ["Checkpoint", "Rows", "checkpoint_of", "document_of", "rows_of"]
+
+Rows = dict[str, dict[str, Any]]
+"""By key, of the one keyed state that all actors share; and its elements by state's name."""
+
+SEAL = re.compile(rb'(.*),"sha256":"([0-9a-f]{64})"\}\n', re.DOTALL)
+KEY, COUNT, MARK = "k", "n", "__deleted__"
+
+
+@dataclass
+class Checkpoint:
+    """A manifest: who wrote it, out of what, and the files that it names, with length and hash."""
+
+    number: int
+    token: str
+    origin: dict[str, Any]
+    files: dict[str, tuple[int, str]]
+    operators: list[dict[str, Any]]
+    created_at_ms: int
+    rows: Rows | None = field(default=None)
+
+
+def document_of(data: bytes) -> dict[str, Any] | None:
+    """Return a sealed document, None when a byte of it is not as it was."""
+    match = SEAL.fullmatch(data)
+    if match is None or hashlib.sha256(match[1]).hexdigest() != match[2].decode():
+        return None
+    document: dict[str, Any] = json.loads(match[1] + b"}")
+    return document
+
+
+def checkpoint_of(data: bytes) -> Checkpoint | None:
+    """Return a manifest, None when it is broken."""
+    document = document_of(data)
+    if document is None:
+        return None
+    files: dict[str, tuple[int, str]] = {}
+    for operator in document["operators"]:
+        for state in (*operator["keyed"], *operator["operator"]):
+            files |= _files(state["table"]["path"], state["files"])
+            for layer in state.get("changes") or ():
+                files |= _files(layer["path"], layer["files"])
+    return Checkpoint(
+        number=document["checkpoint_id"],
+        token=document["writer"]["token"],
+        origin=document.get("origin") or {},
+        files=files,
+        operators=document["operators"],
+        created_at_ms=document["created_at_ms"],
+    )
+
+
+def rows_of(checkpoint: Checkpoint, data: dict[str, bytes]) -> Rows:
+    """Return the rows of a checkpoint whose files are whole: layers put over the base in order."""
+    found: Rows = {}
+    for operator in checkpoint.operators:
+        for state in operator["keyed"]:
+            folder = state["table"]["path"]
+            for _, rows in _tables(folder, state["files"], data, checkpoint):
+                found |= {row[KEY]: {KEY: row[KEY], COUNT: row[COUNT]} for row in rows}
+            for layer in state.get("changes") or ():
+                _put_over(found, layer, data, checkpoint)
+    return found
+
+
+def _put_over(
+    found: Rows, layer: dict[str, Any], data: dict[str, bytes], checkpoint: Checkpoint
+) -> None:
+    for _, rows in _tables(layer["path"], layer["files"], data, checkpoint):
+        live = [row for row in rows if _is_live(row["key_group"], layer["live"])]
+        for row in live:
+            if row[MARK]:
+                found.pop(row[KEY], None)
+        found |= {row[KEY]: {KEY: row[KEY], COUNT: row[COUNT]} for row in live if not row[MARK]}
+
+
+def _is_live(group: int, live: list[list[int]]) -> bool:
+    return any(first <= group <= last for first, last in live)
+
+
+def _tables(
+    folder: str, files: dict[str, Any], data: dict[str, bytes], checkpoint: Checkpoint
+) -> Any:
+    for path in files["path"]:
+        name = f"{folder}/{path}"
+        yield name, _parquet(checkpoint.files[name][1], data[name])
+
+
+@lru_cache(maxsize=4096)
+def _parquet(sha256: str, data: bytes) -> tuple[dict[str, Any], ...]:
+    """Return the rows of a file; many checkpoints name the same one."""
+    return tuple(pq.ParquetFile(BytesIO(data)).read(use_threads=False).to_pylist())
+
+
+def _files(folder: str, files: dict[str, Any]) -> dict[str, tuple[int, str]]:
+    paths = (f"{folder}/{path}" for path in files["path"])
+    facts = zip(files["size_bytes"], files["sha256"], strict=True)
+    return dict(zip(paths, facts, strict=True))

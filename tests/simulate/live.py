@@ -1,0 +1,117 @@
+"""A live query, driven as Spark drives it, without a JVM: the micro-batch's logic is the product's.
+
+Before a micro-batch runs Spark writes where its source ends into ``offsets/``, after it the word
+that it is done into ``commits/``, and syncs neither. Started again it runs the last one once more,
+unless that is done. Each event is a row of its own, and its count says how often it was counted.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from statestore.storage import LocalStorage
+from statestore.streaming import Changes, StatefulQuery
+from statestore.streaming.progress import planned
+from tests.simulate.actors import NAME, UID, Actor, Run
+from tests.simulate.documents import COUNT, KEY
+
+__all__ = ["query"]
+
+PACE = 2  # events of a micro-batch
+SCHEMA = pa.schema([(KEY, pa.string()), (COUNT, pa.int64())])
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What the query takes for a DataFrame."""
+
+    rows: pa.Table
+
+    def persist(self) -> Frame:
+        """Return it: it is computed."""
+        return self
+
+    def unpersist(self) -> None:
+        """Do nothing."""
+
+
+class Query(StatefulQuery):
+    """The query, but for what asks Spark: which keys are in the events, and their rows."""
+
+    def _keys(self, events: Any, batch: Any) -> Any:
+        return events
+
+    def _touched(self, keys: Any, restored: Any, events: Any) -> Any:
+        if restored is None or not self._has_state(restored):
+            return Frame(SCHEMA.empty_table())
+        touched = set(events.rows.column(KEY).to_pylist())
+        stored = restored.keyed(UID, NAME).subtask(0).read_all().to_pylist()
+        rows = [{KEY: one[KEY], COUNT: one[COUNT]} for one in stored if one[KEY] in touched]
+        return Frame(pa.Table.from_pylist(rows, SCHEMA))
+
+
+def _update(events: Any, state: Any) -> Any:
+    before = {one[KEY]: one[COUNT] for one in state.rows.to_pylist()}
+    keys = events.rows.column(KEY).to_pylist()
+    rows = [{KEY: key, COUNT: before.get(key, 0) + 1} for key in keys]
+    return Changes(upserts=pa.Table.from_pylist(rows, SCHEMA))  # type: ignore[arg-type]
+
+
+def query(run: Run, actor: Actor) -> None:
+    """Process what the source has by now, a micro-batch after another, from where Spark is."""
+    location = run.world.folder / f"location-{actor.store}"
+    made = Query(
+        store=run.world.store(actor.store),
+        uid=UID,
+        name=NAME,
+        key=KEY,
+        schema="k string, n long",
+        update=_update,
+        parallelism=1,
+        retain=actor.option("retain", None),
+        options={"max_parallelism": 2},
+    )
+    for folder in ("offsets", "commits"):
+        (location / folder).mkdir(parents=True, exist_ok=True)
+    if not (location / "metadata").exists():
+        (location / "metadata").write_text(json.dumps({"id": "query"}))
+    produced = actor.option("produced", 6)
+    while _micro_batch(run, actor, made, location, produced):
+        continue
+
+
+def _micro_batch(
+    run: Run, actor: Actor, made: StatefulQuery, location: Path, produced: int
+) -> bool:
+    last = max((int(path.name) for path in (location / "offsets").iterdir()), default=-1)
+    done = last >= 0 and (location / "commits" / str(last)).exists()
+    number = last + 1 if last < 0 or done else last
+    begin = _end(location, number - 1)
+    planned_before = location / "offsets" / str(number)
+    if not planned_before.exists():
+        if begin >= produced:
+            return False
+        end = min(begin + actor.option("pace", PACE), produced)
+        planned_before.write_text(f"v1\n{json.dumps({'batchTimestampMs': 1})}\n{end}")
+    end = _end(location, number)
+    keys = [f"event-{place}" for place in range(begin, end)]
+    events = pa.Table.from_pylist([{KEY: key, COUNT: 0} for key in keys], SCHEMA)
+    run.world.scheduler.point("spark", f"micro-batch {number}")
+    made.process(Frame(events), planned(LocalStorage(str(location)), number))  # type: ignore[arg-type]
+    run.world.scheduler.point("spark", f"done with micro-batch {number}")
+    (location / "commits" / str(number)).write_text("v1\n{}")
+    # Spark goes on behind these events: nobody will bring them again.
+    run.world.checker.counted(actor.store, keys)
+    return True
+
+
+def _end(location: Path, number: int) -> int:
+    path = location / "offsets" / str(number)
+    if number < 0 or not path.exists():
+        return 0
+    return int(path.read_text().splitlines()[2])

@@ -1,0 +1,76 @@
+"""Schedules of many actors over one simulated store, until there were so many.
+
+    python -m tests.simulate.run --steps 100000
+
+Prints a line with counts. Where something is wrong it prints the seed, what is wrong, and the
+shortest plan that shows it; the exit code is 1. ``--seed N --steps 1`` runs one schedule again, and
+``--trace`` prints its calls.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+
+from tests.simulate.plans import MIXES, drawn
+from tests.simulate.shrink import shrunk
+from tests.simulate.simulation import Outcome, simulate
+
+__all__ = ["main", "run_schedules"]
+
+
+def run_schedules(
+    seeds: range, mixes: tuple[str, ...], *, most_wrong: int = 1
+) -> tuple[Counter[str], int, list[tuple[int, str, Outcome]]]:
+    """Return how many schedules there were of each mix, their calls, and what was wrong."""
+    counts: Counter[str] = Counter()
+    calls = 0
+    wrong = []
+    for seed in seeds:
+        mix, plan, chance = drawn(seed, mixes)
+        outcome = simulate(plan, chance)
+        counts[mix] += 1
+        calls += outcome.calls
+        if outcome.wrong is not None:
+            wrong.append((seed, mix, outcome))
+            if len(wrong) >= most_wrong:
+                break
+    return counts, calls, wrong
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run what the arguments say; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.simulate.run", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--steps", type=int, default=10_000, help="how many schedules; 10,000")
+    parser.add_argument("--seed", type=int, default=1, help="of the first one; 1")
+    parser.add_argument(
+        "--mix", action="append", choices=[*MIXES], help="only such; again for more"
+    )
+    parser.add_argument("--most", type=int, default=1, help="stop after so many that are wrong; 1")
+    parser.add_argument("--no-shrink", action="store_true", help="print what was drawn as it is")
+    parser.add_argument("--trace", action="store_true", help="print the calls of what is wrong")
+    asked = parser.parse_args(arguments)
+    began = time.monotonic()
+    seeds = range(asked.seed, asked.seed + asked.steps)
+    mixes = tuple(asked.mix or MIXES)
+    counts, calls, wrong = run_schedules(seeds, mixes, most_wrong=asked.most)
+    for seed, mix, outcome in wrong:
+        short = outcome if asked.no_shrink else shrunk(outcome)
+        assert short.wrong is not None
+        print(f"seed {seed} ({mix}): {short.wrong[0]}: {short.wrong[1]}\n{short.plan}")
+        if asked.trace:
+            print(*simulate(short.plan, trace=True).trace, sep="\n")
+        print(*(f"  told: {error}" for error in short.errors), sep="\n")
+    seconds = time.monotonic() - began
+    kinds = ", ".join(f"{number} {what}" for what, number in counts.most_common())
+    print(
+        f"{counts.total():,} schedules, {calls:,} calls, in {seconds:.0f} s "
+        f"({counts.total() / seconds:.0f}/s), {len(wrong)} wrong: {kinds}"
+    )
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,217 @@
+"""One thing at a time: actors are threads that hand on a baton, and every call of a storage is a
+point at which it is decided who has it next.
+
+Nothing else is left to chance: time is a number that each call moves on by a little, and that jumps
+when everyone waits. So a run is a function of its plan and of what happens at which call.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+__all__ = ["EPOCH_MS", "HOUR_MS", "Event", "Killed", "Scheduler", "Stopped", "Task"]
+
+EPOCH_MS = 4_102_444_800_000  # 2100: a file that nobody dated is old, not of the future
+HOUR_MS = 3_600_000
+CALL_MS = 5  # what a call takes
+MOST_CALLS = 4000  # of one actor: more is one that goes round in a circle
+
+
+class Killed(BaseException):
+    """The process is gone: nothing that it still does has an effect."""
+
+
+class Stopped(BaseException):
+    """The run has ended: something is wrong, and it was noted."""
+
+
+@dataclass(frozen=True, order=True)
+class Event:
+    """What happens to an actor at its call number ``at``.
+
+    ``wait``: it stands still for ``minutes``; 0 lets those go first who could. ``kill``: it is
+    gone, before the call. ``lost``: the call is done, and reports a failure. ``again``: it is sent
+    twice, as by a client that lost the first answer. ``fail``: it is not done. ``stale``: a listing
+    is that of ``minutes`` ago. ``power``: the machine loses power, and what was not synced may be
+    gone: all of it, unless ``draw`` draws what stays.
+    """
+
+    task: str
+    at: int
+    kind: str
+    minutes: int = 0
+    draw: int = 0
+
+    def __str__(self) -> str:
+        times = {"wait": f" for {self.minutes} min" if self.minutes else "", "stale": ""}
+        drawn = f" (draw {self.draw})" if self.draw else ""
+        return f"{self.task}: {self.kind}{times.get(self.kind, '')}{drawn} at its call {self.at}"
+
+
+@dataclass(eq=False)
+class Task:
+    """An actor: a process of its own, with a clock that is off by ``skew_ms``."""
+
+    name: str
+    run: Callable[[], None]
+    wake_ms: int
+    skew_ms: int = 0
+    calls: int = 0
+    started: bool = False
+    ended: bool = False
+    dead: bool = False
+    doing: str = ""  # what it was last told to do, in words
+    met: set[str] = field(default_factory=set)  # kinds of events
+    baton: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    thread: threading.Thread | None = None
+
+
+class Scheduler:
+    """All actors of one run, and the time."""
+
+    def __init__(self, decide: Callable[[Task, str, str], Event | None]) -> None:
+        """``decide`` says what happens at a call of an actor: its operation and name are given."""
+        self.now_ms = EPOCH_MS
+        self.tasks: list[Task] = []
+        self.current: Task | None = None
+        self.trace: list[str] | None = None
+        self.power_is_lost: Callable[[Event], None] = lambda event: None
+        self.time_passes: Callable[[int], None] = lambda minutes: None
+        self.crashed: BaseException | None = None
+        self.stopped = False
+        self._decide = decide
+        self._main = threading.Semaphore(0)
+        self._queue: list[Task] = []
+        self._power: Event | None = None
+        self._quiet = 0
+
+    def spawn(self, name: str, run: Callable[[], None], *, at_ms: int, skew_ms: int = 0) -> Task:
+        """Add an actor that begins at a time."""
+        task = Task(name, run, at_ms, skew_ms)
+        self.tasks.append(task)
+        self._queue.append(task)
+        return task
+
+    def mine(self) -> Task | None:
+        """Return the actor whose thread asks; None for whoever looks on."""
+        task = self.current
+        if task is None or self._quiet or task.thread is not threading.current_thread():
+            return None
+        return task
+
+    def host_ms(self) -> int:
+        """Return the time as the actor that asks sees it."""
+        return self.now_ms + (self.current.skew_ms if self.current else 0)
+
+    def quietly(self) -> _Quietly:
+        """Return a block in which calls are no points."""
+        return _Quietly(self)
+
+    def run(self) -> None:
+        """Go on until every actor has ended; what one raised that it should not have is
+        ``crashed``.
+        """
+        while self._queue and not self.stopped:
+            ready = [task for task in self._queue if task.wake_ms <= self.now_ms]
+            if not ready:
+                next_ms = min(task.wake_ms for task in self._queue)
+                self.time_passes((next_ms - self.now_ms) // 60_000)
+                self.now_ms = next_ms
+                continue
+            self._go(ready[0])
+            if self._power is not None:
+                event, self._power = self._power, None
+                for task in [one for one in self._queue if one.started]:
+                    self._end(task)
+                with suppress(Stopped):  # what is wrong then was noted
+                    self.power_is_lost(event)
+        for task in list(self._queue):
+            self._end(task)
+
+    def _go(self, task: Task) -> None:
+        self._queue.remove(task)
+        self.current = task
+        if task.thread is None:
+            task.started = True
+            task.thread = threading.Thread(target=self._body, args=(task,), daemon=True)
+            task.thread.start()
+        else:
+            task.baton.release()
+        self._main.acquire()
+        self.current = None
+        if not task.ended:
+            self._queue.append(task)
+
+    def _end(self, task: Task) -> None:
+        """Let an actor unwind, without any effect."""
+        task.dead = True
+        if task.started and not task.ended:
+            self._go(task)
+        if task in self._queue:
+            self._queue.remove(task)
+
+    def _body(self, task: Task) -> None:
+        try:
+            task.run()
+        except (Killed, Stopped):
+            task.dead = True
+        except BaseException as error:  # noqa: BLE001 - looked at by whoever runs it
+            self.crashed, self.stopped = self.crashed or error, True
+        finally:
+            task.ended = True
+            self._main.release()
+
+    def point(self, operation: str, name: str) -> Event | None:
+        """Decide what happens at a call; return what the call itself has to do about it."""
+        task = self.mine()
+        if task is None:
+            return None
+        if task.dead or self.stopped:
+            raise Killed
+        task.calls += 1
+        self.now_ms += CALL_MS
+        if task.calls > MOST_CALLS:
+            raise AssertionError(f"{task.name} has made {MOST_CALLS} calls, and makes more")
+        event = self._decide(task, operation, name)
+        if self.trace is not None:
+            said = f"  << {event}" if event else ""
+            self.trace.append(f"{task.name} #{task.calls}: {operation} {name}{said}")
+        if event is None:
+            return None
+        task.met.add(event.kind)
+        if event.kind == "wait":
+            self.wait(event.minutes)
+        elif event.kind == "kill":
+            task.dead = True
+            raise Killed
+        elif event.kind == "power":
+            self._power = event
+            task.dead = True
+            raise Killed
+        else:
+            return event
+        return None
+
+    def wait(self, minutes: float) -> None:
+        """Let the others go on; come back when the time has passed."""
+        task = self.current
+        assert task is not None
+        task.wake_ms = self.now_ms + int(minutes * 60_000)
+        self._main.release()
+        task.baton.acquire()
+        if task.dead or self.stopped:
+            raise Killed
+
+
+class _Quietly:
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    def __enter__(self) -> None:
+        self._scheduler._quiet += 1
+
+    def __exit__(self, *error: object) -> None:
+        self._scheduler._quiet -= 1

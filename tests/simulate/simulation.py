@@ -1,0 +1,211 @@
+"""A plan, run: what happened at which call, and what was wrong, if anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from statestore.errors import StateStoreError
+from tests.simulate.actors import Actor, Run, take
+from tests.simulate.scheduler import HOUR_MS, Event, Task
+from tests.simulate.verbs import VERBS
+from tests.simulate.world import Image, World
+
+__all__ = ["Chance", "Outcome", "Plan", "simulate"]
+
+CHANGING = ("put", "link", "delete", "complete_multipart_upload", "rename", "replace", "write")
+LISTING = ("list", "list_objects_v2")
+WAITS = (0, 0, 0, 1, 60, 90, 25 * 60, 25 * 60, 49 * 60)
+DAY_MS = 25 * HOUR_MS  # more than the minimum age
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where a run takes place, how many checkpoints there are before, who acts, what happens."""
+
+    kind: str
+    setup: int
+    actors: tuple[Actor, ...]
+    events: tuple[Event, ...] = ()
+
+    def __str__(self) -> str:
+        lines = [f"on {self.kind}, {self.setup} checkpoints before"]
+        lines += [f"  {actor}" for actor in self.actors]
+        lines += [f"  * {event}" for event in self.events]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Chance:
+    """How events are drawn: how often, how many at most, and of which kinds."""
+
+    random: Random
+    rate: float
+    most: int
+    kinds: tuple[str, ...]
+
+
+@dataclass
+class Outcome:
+    """What came of a plan; ``plan`` has the events that were met."""
+
+    plan: Plan
+    wrong: tuple[str, str] | None
+    calls: int
+    errors: list[str] = field(default_factory=list)
+    trace: list[str] = field(default_factory=list)
+
+
+def simulate(plan: Plan, chance: Chance | None = None, *, trace: bool = False) -> Outcome:
+    """Run a plan: with its events, or with events that are drawn."""
+    met: list[Event] = []
+    known = {(event.task, event.at): event for event in plan.events}
+    begun: list[bool] = []
+
+    def decide(task: Task, operation: str, name: str) -> Event | None:
+        if not begun:
+            return None
+        if chance is None:
+            event = known.get((task.name, task.calls))
+        else:
+            event = _drawn(chance, len(met), task, operation, name)
+        if event is not None:
+            met.append(event)
+        return event
+
+    world = World(plan.kind, decide)
+    run = Run(world)
+    kinds = {event.kind for event in plan.events} | set(chance.kinds if chance else ())
+    world.disk.remembers = "power" in kinds
+    if trace:
+        world.scheduler.trace = []
+    try:
+        with world.entered():
+            _prepare(run, plan)
+            world.disk.settle()
+            begun.append(True)
+            for actor in plan.actors:
+                run.spawn(replace(actor, hours=actor.hours + 1))
+            world.scheduler.run()
+            begun.clear()
+            if world.checker.wrong_is is None and world.scheduler.crashed is None:
+                _quiet(run)
+    finally:
+        world.close()
+    wrong = world.checker.wrong_is
+    crashed = world.scheduler.crashed
+    if wrong is None and crashed is not None:
+        wrong = f"crashed: {type(crashed).__name__}", str(crashed)
+    calls = sum(task.calls for task in world.scheduler.tasks)
+    seen = replace(plan, events=tuple(met)) if chance else plan
+    return Outcome(seen, wrong, calls, run.errors, world.scheduler.trace or [])
+
+
+def _drawn(chance: Chance, met: int, task: Task, operation: str, name: str) -> Event | None:
+    random = chance.random
+    changes = operation.startswith(CHANGING)
+    weight = 4 if changes and "/operators/" not in name else 1
+    if met >= chance.most or random.random() >= chance.rate * weight:
+        return None
+    kind = random.choice(chance.kinds)
+    if kind in ("lost", "fail", "again") and not changes:
+        return None
+    if kind == "stale" and operation not in LISTING:
+        return None
+    minutes = random.choice(WAITS) if kind in ("wait", "stale") else 0
+    draw = random.choice((0, random.randrange(1, 1000))) if kind == "power" else 0
+    return Event(task.name, task.calls, kind, minutes, draw)
+
+
+def _alone(run: Run, do: Callable[[], object], doing: str = "setup") -> None:
+    """Do something while nobody else does anything."""
+    scheduler = run.world.scheduler
+    task = scheduler.spawn(doing, do, at_ms=scheduler.now_ms)  # type: ignore[arg-type]
+    task.doing = f"{doing} by itself"
+    scheduler.run()
+
+
+_PREPARED: dict[tuple[str, int], Image] = {}
+
+
+def _prepare(run: Run, plan: Plan) -> None:
+    """Take the checkpoints that are there before anybody acts; once, and from then on copied."""
+    place = plan.kind, plan.setup
+    if place in _PREPARED:
+        run.world.bring(_PREPARED[place])
+        return
+    for number in range(plan.setup):
+        _alone(run, lambda number=number: _set_up(run, number))  # type: ignore[misc]
+    _PREPARED[place] = run.world.image()
+
+
+def _set_up(run: Run, number: int) -> None:
+    keys = ("purged", "first") if number == 0 else (f"before-{number}",)
+    take(run, run.world.store("a"), "a", keys, how="full" if number == 0 else "changes")
+
+
+def _quiet(run: Run) -> None:
+    """When nobody fails any more, everything goes on, and nothing dead stays."""
+    world, scheduler = run.world, run.world.scheduler
+    for actor in list(run.unfinished):
+        _alone(run, lambda actor=actor: _once_more(run, actor), "purge again")  # type: ignore[misc]
+    for store, seen in sorted(world.checker.stores.items()):
+        if not seen.known or scheduler.stopped:
+            continue
+        if store == "a":
+            _alone(run, lambda: _goes_on(run), "quiet")
+        for hours in (1, 1):
+            scheduler.now_ms += hours * DAY_MS
+            _alone(run, lambda store=store: _swept(run, store), "quiet")  # type: ignore[misc]
+        if not scheduler.stopped:
+            _alone(run, lambda store=store: _nothing_dead(run, store), "quiet")  # type: ignore[misc]
+
+
+def _once_more(run: Run, actor: Actor) -> None:
+    """Run what was interrupted again."""
+    try:
+        VERBS[actor.verb](run, actor)
+    except StateStoreError as error:
+        run.errors.append(f"{actor.verb} again: {type(error).__name__}: {error}")
+
+
+def _goes_on(run: Run) -> None:
+    """A new writer commits."""
+    try:
+        take(run, run.world.store("a"), "a", ("quiet",))
+    except StateStoreError as error:
+        run.world.checker.wrong("stuck", f"no writer can commit any more: {error}")
+
+
+def _swept(run: Run, store: str) -> None:
+    if any(seen.lost for seen in run.world.checker.stores.values()):
+        return  # a damaged checkpoint is refused, rightly
+    try:
+        run.world.store(store).gc()
+    except StateStoreError as error:
+        run.world.checker.wrong("stuck", f"nothing can be collected any more: {error}")
+
+
+def _nothing_dead(run: Run, store: str) -> None:
+    """See that what is there is what is kept, and that every hold is there still."""
+    world, checker = run.world, run.world.checker
+    checker.look(store)
+    for name in checker.missing_holds(store):
+        if name.startswith("savepoints/"):
+            checker.wrong("hold lost", f"{name} of {store} was let go of by nobody, and is gone")
+    if any(seen.lost for seen in checker.stores.values()):
+        return
+    seen = checker.seen(store)
+    held = {number for number, until_ms in seen.holds.values() if until_ms > world.scheduler.now_ms}
+    live = {name for n in seen.visible | held if n in seen.known for name in seen.known[n].files}
+    with world.scheduler.quietly():
+        names = [n.partition("/")[2] for n in checker._raw().names() if n.startswith(f"{store}/")]
+    for name in sorted(names):
+        data = name.startswith("operators/") and name not in live
+        if data or "/." in f"/{name}":
+            checker.wrong(
+                "dead stays", f"{name} of {store} is of no checkpoint, and stays for ever"
+            )
+    for upload in world.bucket.uploads.values():
+        checker.wrong("parts stay", f"parts of {upload.key} were never ended, and stay for ever")

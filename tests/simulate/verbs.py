@@ -1,0 +1,280 @@
+"""The actors, one function each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from statestore.care import StoreCare
+from statestore.commands import fork as command
+from statestore.errors import (
+    CheckpointNotFoundError,
+    CommitConflictError,
+    InvalidArgumentError,
+    StateStoreError,
+    StorageError,
+)
+from statestore.model.paths import pin_path, savepoint_path
+from tests.simulate.actors import NAME, UID, Actor, Run, row, take
+from tests.simulate.documents import Rows
+from tests.simulate.live import query
+
+__all__ = ["VERBS"]
+
+ATTEMPTS = 3  # of a job that was replaced, or does not know whether it has committed
+
+
+def job(run: Run, actor: Actor) -> None:
+    """Take some checkpoints, each with a row more; start again when another job took over."""
+    pause = actor.option("pause", 0.0)
+    how, ids = actor.option("how", "full"), actor.option("ids", 0)
+    if actor.option("empty", False) is False and not run.world.checker.seen(actor.store).known:
+        return
+    for number in range(actor.option("count", 2)):
+        store = run.world.store(actor.store)
+        for attempt in range(ATTEMPTS):
+            try:
+                take(
+                    run,
+                    store,
+                    actor.store,
+                    (f"{actor.name}-{number}",),
+                    how=how,
+                    checkpoint_id=ids or None,
+                )
+                break
+            except (CommitConflictError, StorageError):
+                if attempt == ATTEMPTS - 1:
+                    raise
+                store = run.world.store(actor.store)
+        if pause:
+            run.world.scheduler.wait(60 * pause)
+
+
+def gc(run: Run, actor: Actor) -> None:
+    """Collect garbage, at the default age."""
+    run.world.store(actor.store).gc()
+
+
+def expire(run: Run, actor: Actor) -> None:
+    """Give up all but the newest."""
+    run.world.store(actor.store).expire(retain=actor.option("retain", 1))
+
+
+def savepoint(run: Run, actor: Actor) -> None:
+    """Keep the newest, or one before it, under a name."""
+    name = actor.option("as", "keep")
+    checker = run.world.checker
+    seen = checker.seen(actor.store)
+    path = savepoint_path(name)
+    there = path in seen.holds
+
+    def is_left() -> bool:
+        others = any(_others(run, actor, verb) for verb in ("savepoint", "purge"))
+        return not there and path in seen.holds and not others
+
+    try:
+        found = run.world.store(actor.store).savepoint(name, _which(run, actor))
+    except (CheckpointNotFoundError, InvalidArgumentError):
+        if is_left():
+            checker.wrong("left hold", f"{path} was refused, and is there")
+        raise
+    except StateStoreError:
+        faults = any(task.met & {"fail", "lost"} for task in run.world.scheduler.tasks)
+        if not faults and is_left():
+            checker.wrong("left hold", f"{path} was not made, and is there")
+        raise
+    if not _others(run, actor, "unsave"):
+        checker.holding(actor.store, path, found.checkpoint_id)
+
+
+def unsave(run: Run, actor: Actor) -> None:
+    """Let go of a savepoint."""
+    name = actor.option("as", "keep")
+    run.world.checker.seen(actor.store).held.discard(savepoint_path(name))
+    run.world.store(actor.store).delete_savepoint(name)
+
+
+def reader(run: Run, actor: Actor) -> None:
+    """Pin a checkpoint, wait, and read it all; the rows are those that it had."""
+    store, checker = run.world.store(actor.store), run.world.checker
+    pinned = store.pin(_which(run, actor), lease_s=100 * 3600)
+    path = pin_path(pinned.token)
+    checker.holding(actor.store, path, pinned.checkpoint_id)
+    run.world.scheduler.wait(60 * actor.option("pause", 30))
+    known = checker.seen(actor.store).known[pinned.checkpoint_id]
+    if pinned.checkpoint_id in store.checkpoints():
+        restored = store.restore(checkpoint=pinned.checkpoint_id, parallelism=1)
+        rows = restored.keyed(UID, NAME).subtask(0).read_all().to_pylist()
+        found = {one["k"] for one in rows}
+        if found != set(known.rows or {}):
+            checker.wrong("reader", f"checkpoint {pinned.checkpoint_id} was read with {found}")
+    checker.seen(actor.store).held.discard(path)
+    store.unpin(pinned.token)
+
+
+def compact(run: Run, actor: Actor) -> None:
+    """Fold all changes."""
+    run.world.store(actor.store).compact(everything=True)
+
+
+def edit(run: Run, actor: Actor) -> None:
+    """Put one row into the newest."""
+    key = f"{actor.name}-edit"
+    done = run.world.store(actor.store).edit(UID, NAME, put=[row(key)])
+    assert done.new_id is not None
+    _derived(run, actor.store, done.new_id, key)
+
+
+def purge(run: Run, actor: Actor) -> None:
+    """Remove the key that is to be purged."""
+    run.world.store(actor.store).purge(UID, "purged", ignore_pins=True)
+    run.world.checker.is_purged(actor.store, "purged")
+
+
+def rekey(run: Run, actor: Actor) -> None:
+    """Put the state over three key groups, with a folder that runs share."""
+    work = Path(run.world.folder, f"work-{actor.store}") if actor.option("work", True) else None
+    try:
+        run.world.store(actor.store).rekey(UID, max_parallelism=3, work=work)
+    except FileNotFoundError as error:  # another run has cleared the folder
+        raise StorageError(f"cannot use {work}: {error}") from error
+
+
+def copy(run: Run, actor: Actor) -> None:
+    """Copy the newest to another store; what is there then has its rows."""
+    target = actor.option("to", "b")
+    checkpoint = actor.option("which", "latest")
+    source = run.world.store(actor.store)
+    latest = run.world.checker.latest(actor.store)
+    if latest is None:
+        return
+    wanted = _rows(run, actor.store, checkpoint if isinstance(checkpoint, int) else latest.number)
+    done = source.copy(
+        latest.number if checkpoint == "latest" else checkpoint,
+        run.world.store(target),
+        as_savepoint=actor.option("as", None),
+    )
+    _brought(run, actor, target, done.new_id, wanted)
+
+
+def fork(run: Run, actor: Actor) -> None:
+    """Make another store that shares the newest checkpoint's files."""
+    latest = run.world.checker.latest(actor.store)
+    if latest is None:
+        return
+    wanted, target = _rows(run, actor.store, latest.number), actor.option("to", "b")
+    storage = run.world.storage(target)
+    source = run.world.store(actor.store)
+    other = StoreCare(storage, storage, None, source._parquet)
+    done = command.fork(
+        source._catalog(),
+        latest.number,
+        storage,
+        other._deriver_of,
+        dry_run=False,
+        progress=lambda done, total: None,
+    )
+    _brought(run, actor, target, done.new_id, wanted)
+
+
+def clone(run: Run, actor: Actor) -> None:
+    """Copy the files of a store, as ``cp -r`` does."""
+    run.world.clone(actor.store, actor.option("to", "b"))
+
+
+def damage(run: Run, actor: Actor) -> None:
+    """Change a byte of a file of the newest checkpoint; its rows may be lost lawfully."""
+    world, state = run.world, actor.option("state", f"keyed/{NAME}")
+    latest = world.checker.latest(actor.store)
+    files = [name for name in (latest.files if latest else ()) if f"/{state}/" in name]
+    if not files or latest is None:
+        return
+    name = sorted(files)[0]
+    seen = world.checker.seen(actor.store)
+    seen.lost.add(name)
+    if state.startswith("keyed/"):
+        seen.lost |= set(latest.rows or ())
+    world.flip(f"{actor.store}/{name}")
+
+
+def salvage(run: Run, actor: Actor) -> None:
+    """Make a new checkpoint of what is left of the newest."""
+    run.world.store(actor.store).salvage("latest")
+
+
+def blot(run: Run, actor: Actor) -> None:
+    """Change a byte of a savepoint's document."""
+    path = f"{actor.store}/{savepoint_path(actor.option('as', 'keep'))}"
+    seen = run.world.checker.seen(actor.store)
+    seen.held.discard(path.partition("/")[2])
+    seen.lost.add(path)
+    run.world.flip(path)
+
+
+def person(run: Run, actor: Actor) -> None:
+    """Keep something of one's own in a folder that an export was begun in."""
+    folder = run.world.folder / "export"
+    (folder / UID).mkdir(parents=True, exist_ok=True)
+    (folder / UID / "mine.txt").write_text("mine")
+    (folder / "notes.txt").write_text("mine")
+
+
+def export(run: Run, actor: Actor) -> None:
+    """Restore the newest into a folder; somebody's files there stay."""
+    folder = run.world.folder / "export"
+    mine = folder / UID / "mine.txt"
+    there = mine.exists()
+    try:
+        run.world.store(actor.store).restore_to(folder, parallelism=1)
+    except OSError as error:  # somebody put something there meanwhile
+        raise StorageError(f"cannot write {folder}: {error}") from error
+    finally:
+        if there and not mine.exists():
+            run.world.checker.wrong("foreign", "restore --to deleted a file that is not its own")
+
+
+def _which(run: Run, actor: Actor) -> int | str:
+    """Return the newest checkpoint, or one so many before it."""
+    back = actor.option("back", 0)
+    visible = sorted(run.world.checker.seen(actor.store).visible)
+    return visible[max(len(visible) - 1 - back, 0)] if back and visible else "latest"
+
+
+def _others(run: Run, actor: Actor, verb: str) -> bool:
+    """Whether somebody else does such a thing too."""
+    tasks = run.world.scheduler.tasks
+    return any(one.name != actor.name and one.doing.startswith(f"{verb} ") for one in tasks)
+
+
+def _rows(run: Run, store: str, number: int) -> Rows | None:
+    found = run.world.checker.seen(store).known.get(number)
+    return found.rows if found else None
+
+
+def _derived(run: Run, store: str, number: int, key: str) -> None:
+    found = run.world.checker.seen(store).known[number]
+    run.world.checker.committed(store, number, found.token, key)
+
+
+def _brought(run: Run, actor: Actor, target: str, number: int | None, wanted: Rows | None) -> None:
+    """See that what was reported as copied has the rows of what was copied, and is visible."""
+    checker = run.world.checker
+    seen = checker.seen(target)
+    assert number is not None
+    if not (number in seen.visible or any(held == number for held, _ in seen.holds.values())):
+        others = any(_others(run, actor, verb) for verb in ("expire", "purge"))
+        if not others:
+            checker.wrong("not there", f"copy reported checkpoint {number} of {target}")
+        return
+    if wanted is not None and (rows := _rows(run, target, number)) is not None and rows != wanted:
+        checker.wrong("other", f"{actor.verb} reported checkpoint {number} of {target}: other rows")
+
+
+VERBS: dict[str, Callable[[Run, Actor], None]] = {
+    verb.__name__: verb
+    for verb in (
+        *(job, gc, expire, savepoint, unsave, reader, compact, edit, purge, rekey, copy, fork),
+        *(clone, damage, salvage, blot, person, export, query),
+    )
+}

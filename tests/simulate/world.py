@@ -1,0 +1,221 @@
+"""One run's world: hosts with clocks, stores on a disk or in a bucket, and what was promised.
+
+The modules of the product are run as they are; while a run goes on they find another ``time``,
+``uuid`` and ``socket`` in the place of Python's, and pools that do at once what they are given.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import os
+import shutil
+import socket
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from statestore.model.compaction import CompactionRule
+from statestore.storage import Storage
+from statestore.store import StateStore
+from tests.simulate.bucket import Bucket, SimulatedS3, Stored
+from tests.simulate.check import Checker, Raw, Seen
+from tests.simulate.disk import Disk, SimulatedLocal
+from tests.simulate.scheduler import Event, Scheduler, Task
+
+__all__ = ["Image", "World"]
+
+MEMORY = Path("/dev/shm")
+# Changes of a few rows stay in layers for a while, and are merged now and then.
+COMPACTION = CompactionRule(merge_layers=2, share=1.5, most_share=2)
+
+
+@dataclass(frozen=True)
+class Image:
+    """What was stored at a moment, and what was promised of it."""
+
+    now_ms: int
+    count: int
+    objects: dict[str, Stored]
+    files: tuple[tuple[str, bytes, int], ...]
+    stores: dict[str, Seen]
+
+
+class World:
+    """Everything of one run; ``kind`` is ``local`` or ``s3``."""
+
+    def __init__(self, kind: str, decide: Callable[[Task, str, str], Event | None]) -> None:
+        """Make an empty disk, or an empty bucket."""
+        self.kind = kind
+        self.scheduler = Scheduler(decide)
+        self.folder = Path(tempfile.mkdtemp(prefix="simulate-", dir=_memory()))
+        self.disk = Disk(self.folder, self.scheduler)
+        self.bucket = Bucket(self.scheduler)
+        self.checker = Checker(self.scheduler, self._raw)
+        self.disk.changed = lambda path: self._changed(str(path)[len(str(self.folder)) + 1 :])
+        self.bucket.changed = self._changed
+        self.scheduler.power_is_lost = self._lose_power
+        self.scheduler.time_passes = lambda minutes: self.disk.settle() if minutes > 10 else None
+        self._count = 0
+
+    def storage(self, name: str) -> Storage:
+        """Return a store's storage, as another process opens it."""
+        if self.kind == "s3":
+            return SimulatedS3(name, self.bucket)
+        return SimulatedLocal(str(self.folder / name), self.disk, self.scheduler)
+
+    def store(self, name: str = "a") -> StateStore:
+        """Return a store as another process opens it."""
+        return StateStore.over(self.storage(name), table_format="parquet", compaction=COMPACTION)
+
+    def clone(self, source: str, target: str) -> None:
+        """Copy a store file by file, as ``cp -r`` does, at once."""
+        with self.scheduler.quietly():
+            if self.kind == "s3":
+                for key, stored in list(self.bucket.objects.items()):
+                    if key.startswith(f"{source}/"):
+                        self.bucket.objects[f"{target}/{key[len(source) + 1 :]}"] = stored
+            elif not (self.folder / target).exists():
+                shutil.copytree(self.folder / source, self.folder / target)
+        self.checker.look_again()
+
+    def image(self) -> Image:
+        """Return all that is stored."""
+        paths = [path for path in self.folder.rglob("*") if path.is_file()]
+        files = [(path, path.read_bytes(), path.stat().st_mtime_ns) for path in sorted(paths)]
+        named = tuple((str(path.relative_to(self.folder)), *rest) for path, *rest in files)
+        stores = copy.deepcopy(self.checker.stores)
+        objects = dict(self.bucket.objects)
+        return Image(self.scheduler.now_ms, self._count, objects, named, stores)  # type: ignore[arg-type]
+
+    def bring(self, image: Image) -> None:
+        """Store what an image has."""
+        self.scheduler.now_ms, self._count = image.now_ms, image.count
+        self.bucket.objects.update(image.objects)
+        for name, data, time_ns in image.files:
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+            os.utime(path, ns=(time_ns, time_ns))
+        self.checker.stores = copy.deepcopy(image.stores)
+
+    def flip(self, name: str) -> None:
+        """Change a byte of a file, if it is there."""
+        with self.scheduler.quietly():
+            if self.kind == "s3":
+                if name in self.bucket.objects:
+                    old = self.bucket.objects[name]
+                    self.bucket.objects[name] = replace(old, data=_flipped(old.data))
+            elif (path := self.folder / name).exists():
+                path.write_bytes(_flipped(path.read_bytes()))
+            self.checker.changed(name)
+
+    def time_ns(self) -> int:
+        """Return the time of the host that asks, as ``time.time_ns`` does."""
+        return self.scheduler.host_ms() * 1_000_000
+
+    def new_uuid(self) -> uuid.UUID:
+        """Return an id that no other call gets, and that the next run gets again."""
+        self._count += 1
+        return uuid.UUID(hashlib.md5(str(self._count).encode()).hexdigest())
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Put the world around the modules of the product; take it away at the end."""
+        host = lambda: self.scheduler.current.name if self.scheduler.current else "host"  # noqa: E731
+        others = {
+            "time": (time, _like(time, time_ns=self.time_ns, time=lambda: self.time_ns() / 1e9)),
+            "uuid": (uuid, _like(uuid, uuid4=self.new_uuid)),
+            "socket": (socket, _like(socket, gethostname=host)),
+            "ThreadPoolExecutor": (ThreadPoolExecutor, AtOnce),
+        }
+        changed = []
+        for module in [m for n, m in sys.modules.items() if n.startswith("statestore.")]:
+            for name, (real, other) in others.items():
+                if getattr(module, name, None) is real:
+                    setattr(module, name, other)
+                    changed.append((module, name, real))
+        try:
+            with self.disk.calls():
+                yield
+        finally:
+            for module, name, real in changed:
+                setattr(module, name, real)
+
+    def close(self) -> None:
+        """Remove what lies on the disk."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _raw(self) -> Raw:
+        """Return how the checker reads: every file by its name, and no way through the product."""
+        if self.kind == "s3":
+            objects = self.bucket.objects
+            return Raw(lambda: list(objects), lambda name: objects[name].data)
+        root = str(self.folder)
+
+        def names() -> list[str]:
+            walk = os.walk(root)
+            return [
+                f"{parent}/{name}"[len(root) + 1 :] for parent, _, some in walk for name in some
+            ]
+
+        return Raw(names, lambda name: Path(root, name).read_bytes())
+
+    def _changed(self, name: str) -> None:
+        with self.scheduler.quietly():
+            self.checker.changed(name)
+
+    def _lose_power(self, event: Event) -> None:
+        self.disk.lose_power(event.draw)
+        self.checker.look_again(power_was_lost=True)
+
+
+class AtOnce:
+    """A pool that does what it is given when it is given: one thing at a time."""
+
+    def __init__(self, *sizes: Any, **options: Any) -> None:
+        """Take what a pool of threads takes."""
+
+    def submit(self, call: Callable[..., Any], *arguments: Any, **named: Any) -> Future[Any]:
+        """Call it; its answer, or its error, is in the future."""
+        future: Future[Any] = Future()
+        try:
+            future.set_result(call(*arguments, **named))
+        except Exception as error:  # noqa: BLE001 - it comes out where it is asked for
+            future.set_exception(error)
+        return future
+
+    def map(self, call: Callable[..., Any], *lists: Any) -> Iterator[Any]:
+        """Call it for all; an error comes out in its place, when all have been begun."""
+        futures = [self.submit(call, *each) for each in zip(*lists, strict=False)]
+        return (future.result() for future in futures)
+
+    def shutdown(self, **options: Any) -> None:
+        """Do nothing: nothing is under way."""
+
+    def __enter__(self) -> AtOnce:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+
+def _like(module: Any, **others: Any) -> SimpleNamespace:
+    return SimpleNamespace(**{**vars(module), **others})
+
+
+def _flipped(data: bytes) -> bytes:
+    middle = len(data) // 2
+    return data[:middle] + bytes([data[middle] ^ 1]) + data[middle + 1 :]
+
+
+def _memory() -> Path | None:
+    return MEMORY if os.access(MEMORY, os.W_OK) else None
