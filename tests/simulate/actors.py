@@ -7,6 +7,7 @@ a defect.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -101,6 +102,7 @@ class Run:
     world: World
     errors: list[str] = field(default_factory=list)
     unfinished: list[Actor] = field(default_factory=list)
+    makers: Counter[str] = field(default_factory=Counter)  # how many made a hold of a name
 
     def spawn(self, actor: Actor) -> None:
         """Let an actor begin when its time comes."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from io import BytesIO
 from typing import Any, BinaryIO, cast
 
 from statestore.storage import S3Storage
@@ -19,7 +18,7 @@ from tests.simulate.scheduler import Event, Scheduler
 
 __all__ = ["Bucket", "SimulatedS3"]
 
-_PART_BYTES = 1500  # so that the data files of the simulator have several
+_PART_BYTES = 200  # so that the data files of the simulator have several
 
 
 @dataclass(frozen=True)
@@ -69,12 +68,14 @@ class Bucket:
     def cat_file(self, path: str, start: int | None = None, end: int | None = None) -> bytes:
         """Return the bytes of an object, or some of them."""
         key = self.split_path(path)[1]
-        self._point("read", key)
+        event = self._point("read", key)
+        if event is not None and event.kind == "fail":
+            raise RefusedError("InternalError")
         return self._stored(key).data[start:end]
 
     def open(self, path: str, mode: str, **options: Any) -> BinaryIO:
         """Return an object to read."""
-        return BytesIO(self.cat_file(path))
+        return cast(BinaryIO, _Opened(self, path))
 
     def call_s3(self, method: str, **arguments: Any) -> dict[str, Any]:
         """Answer a request."""
@@ -188,7 +189,30 @@ class Bucket:
         self.changed(key)
 
     def _point(self, operation: str, key: str) -> Event | None:
-        return self._scheduler.point(operation.replace("_object", ""), key)
+        return self._scheduler.point(operation.removesuffix("_object"), key)
+
+
+class _Opened:
+    """An object that is read in pieces, each a request."""
+
+    def __init__(self, bucket: Bucket, path: str) -> None:
+        self._bucket, self._path, self._at = bucket, path, 0
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._bucket.cat_file(self._path, self._at, None if size < 0 else self._at + size)
+        self._at += len(data)
+        return data
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        whole = len(self._bucket.objects[self._bucket.split_path(self._path)[1]].data)
+        self._at = offset + (0, self._at, whole)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 class SimulatedS3(S3Storage):

@@ -46,7 +46,7 @@ class Seen:
     holds: dict[str, tuple[int, int]] = field(default_factory=dict)  # by name: number, until
     meant: dict[str, Rows] = field(default_factory=dict)  # by the writer's token
     reported: set[str] = field(default_factory=set)  # keys
-    held: set[str] = field(default_factory=set)  # names of holds that somebody was told of
+    held: dict[str, int] = field(default_factory=dict)  # holds that somebody was told of: when
     purged: set[str] = field(default_factory=set)
     lost: set[str] = field(default_factory=set)
     newest: int = 0
@@ -69,6 +69,8 @@ class Checker:
         self.stores: dict[str, Seen] = {}
         self.wrong_is: tuple[str, str] | None = None
         self._scheduler, self._raw = scheduler, raw
+        self.whole_files = False  # an object appears whole; a file while it is written
+        self._sha256: dict[str, str] = {}  # of data files, by their name in any store
 
     def seen(self, store: str) -> Seen:
         """Return what is known of a store."""
@@ -113,7 +115,7 @@ class Checker:
     def holding(self, store: str, path: str, number: int) -> None:
         """Somebody was told that a savepoint or pin holds a checkpoint."""
         seen = self.seen(store)
-        seen.held.add(path)
+        seen.held[path] = self._scheduler.now_ms
         if seen.holds.get(path, (0, 0))[0] != number:
             self.wrong("no hold", f"{path} of {store} was reported, and does not hold {number}")
         self._whole(store, number)
@@ -136,6 +138,10 @@ class Checker:
         elif HOLD.fullmatch(rest):
             self._hold(seen, store, rest)
         elif rest.startswith("operators/"):
+            if self.whole_files and rest in self._sha256 and rest not in seen.lost:
+                data = self._read(name)
+                if data is not None and hashlib.sha256(data).hexdigest() != self._sha256[rest]:
+                    self.wrong("cut", f"{name} appeared with other bytes than it is to have")
             for number in sorted(seen.kept(self._scheduler.now_ms)):
                 if rest in (seen.manifests.get(number) or seen.known[number]).files:
                     self._whole(store, number)
@@ -184,6 +190,7 @@ class Checker:
                 seen.manifests[number] = found
                 if number not in seen.known or seen.known[number].token != found.token:
                     seen.known[number] = found
+                self._sha256 |= {name: sha256 for name, (_, sha256) in found.files.items()}
                 found.rows = seen.known[number].rows
         elif HOLD.fullmatch(rest):
             document = _json(data)
@@ -201,6 +208,8 @@ class Checker:
         who = self._scheduler.current.doing if self._scheduler.current else ""
         if gone and not who.startswith(GIVES_UP):
             self.wrong("given up", f"checkpoint {gone} of {store} was given up by nobody's rule")
+        if gone and who.startswith("expire"):
+            self._unheld(seen, store, gone)
         if new:
             self._whole(store, number)
             found = seen.manifests[number]
@@ -213,6 +222,15 @@ class Checker:
             self._purged(store)
         for kept in seen.kept(self._scheduler.now_ms) - set(seen.manifests):
             self.wrong("held", f"the manifest of checkpoint {kept} of {store} is gone, and held")
+
+    def _unheld(self, seen: Seen, store: str, gone: set[int]) -> None:
+        """See that what expires was held by nobody when the expiry began."""
+        task = self._scheduler.current
+        for name, told_ms in seen.held.items():
+            number, until_ms = seen.holds.get(name, (0, 0))
+            is_over = until_ms - MARGIN_MS <= self._scheduler.now_ms
+            if number in gone and not is_over and task and told_ms < task.began_ms:
+                self.wrong("expired", f"checkpoint {number} of {store} has expired, held by {name}")
 
     def _hold(self, seen: Seen, store: str, rest: str) -> None:
         self._remember(store, rest)

@@ -1,7 +1,7 @@
 """A local disk that loses power: what was synced stays, of the rest some or nothing.
 
-Stores lie in a folder in memory and are written by ``LocalStorage`` itself. Only the system's calls
-that matter are looked at on their way: ``link``, ``unlink``, ``rename`` and ``fsync``. A synced file
+Stores lie in a folder in memory and are written by ``LocalStorage`` itself. Only the calls of the
+system that matter are looked at on their way, as ``link``, ``unlink`` and ``fsync``. A synced file
 has its bytes, a synced folder its names, as of that moment; a name that was not synced may be gone,
 or back again, with all that lies below it.
 """
@@ -41,13 +41,16 @@ class Disk:
     @contextmanager
     def calls(self) -> Any:
         """Look at the system's calls of the actors."""
-        real = {name: getattr(os, name) for name in ("link", "unlink", "rename", "replace")}
+        names = ("link", "unlink", "rename", "replace", "mkdir", "rmdir")
+        real = {name: getattr(os, name) for name in names}
         utime, fsync = os.utime, os.fsync
 
         def changing(name: str, point: bool) -> Callable[..., Any]:
             call = real[name]
 
             def change(*paths: Any, **options: Any) -> Any:
+                if options.get("dir_fd") is not None:
+                    self._alive()
                 if not self._ours(paths[-1]):
                     return call(*paths, **options)
                 event = self._point(name, paths[-1]) if point else self._alive()
@@ -62,7 +65,7 @@ class Disk:
             return change
 
         def synced(descriptor: int) -> None:
-            where = os.readlink(f"/proc/self/fd/{descriptor}")
+            where = str(Path(f"/proc/self/fd/{descriptor}").readlink())
             if not self._ours(where):
                 return fsync(descriptor)
             if Path(where).name.startswith("."):  # a put under way
@@ -79,6 +82,8 @@ class Disk:
             patch.object(os, "link", changing("link", True)),
             patch.object(os, "unlink", changing("unlink", False)),
             patch.object(os, "remove", changing("unlink", False)),
+            patch.object(os, "mkdir", changing("mkdir", False)),
+            patch.object(os, "rmdir", changing("rmdir", False)),
             patch.object(os, "rename", changing("rename", True)),
             patch.object(os, "replace", changing("replace", True)),
             patch.object(os, "fsync", synced),

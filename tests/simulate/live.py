@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from statestore.errors import StorageError
 from statestore.storage import LocalStorage
 from statestore.streaming import Changes, StatefulQuery
 from statestore.streaming.progress import planned
@@ -79,7 +80,7 @@ def query(run: Run, actor: Actor) -> None:
     for folder in ("offsets", "commits"):
         (location / folder).mkdir(parents=True, exist_ok=True)
     if not (location / "metadata").exists():
-        (location / "metadata").write_text(json.dumps({"id": "query"}))
+        (location / "metadata").write_text(json.dumps({"id": run.world.new_uuid().hex}))
     produced = actor.option("produced", 6)
     while _micro_batch(run, actor, made, location, produced):
         continue
@@ -114,4 +115,7 @@ def _end(location: Path, number: int) -> int:
     path = location / "offsets" / str(number)
     if number < 0 or not path.exists():
         return 0
-    return int(path.read_text().splitlines()[2])
+    lines = path.read_text().splitlines()
+    if len(lines) < 3 or not (location / "metadata").read_text():
+        raise StorageError(f"{location} is broken: Spark does not start")
+    return int(lines[2])

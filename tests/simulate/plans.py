@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
@@ -47,6 +48,34 @@ def _jobs(random: Random) -> list[Actor]:
     return [_job(random, number) for number in range(1, random.randint(3, 4))]
 
 
+def _given_up(random: Random) -> list[Actor]:
+    """Somebody builds on a checkpoint whose writer does not know yet that it has committed."""
+    how = random.choice(("changes", "against"))
+    return [
+        Actor("job", "job1", 0.0, 0, "a", (("count", 2), ("how", how))),
+        Actor("job", "job2", 0.5, 0, "a", (("count", 1), ("how", "changes"))),
+        Actor("expire", "expire1", 1.0),
+    ]
+
+
+def _busy(random: Random) -> list[Actor]:
+    busy = Actor("job", "job1", 0.0, 0, "a", (("count", 3), ("how", "full")))
+    return [busy, Actor("gc", "gc1"), Actor("gc", "gc2")]
+
+
+def _great_ids(random: Random) -> list[Actor]:
+    return [Actor("job", "job1", 0.0, 0, "a", (("count", 1), ("ids", 9_999_999_999)))]
+
+
+def _resumed(random: Random) -> list[Actor]:
+    """What a copy left that was killed a day ago is reused by the next one."""
+    return [
+        Actor("copy", "copy1", 0.0),
+        Actor("copy", "copy2", 50.0),
+        Actor("gc", "gc1", 50.0, 0, "b"),
+    ]
+
+
 def _keepers(random: Random) -> list[Actor]:
     back = random.randint(0, 2)
     return [
@@ -75,6 +104,10 @@ def _copies(random: Random) -> list[Actor]:
         _actor(random, "copy", 2),
     ]
     return [_actor(random, "copy", 1), _actor(random, "gc", 1, "b"), *_some(random, others, 1)]
+
+
+def _rivals(random: Random) -> list[Actor]:
+    return [Actor("copy", "copy1", 0.0), Actor("copy", "copy2", 0.0)]
 
 
 def _forks(random: Random) -> list[Actor]:
@@ -148,35 +181,51 @@ def _all(random: Random) -> list[Actor]:
     return random.sample(others, random.randint(3, 6))
 
 
-MIXES: dict[str, tuple[Draw, tuple[str, ...], tuple[int, ...], tuple[str, ...]]] = {
-    # how actors are drawn, on which storages, after how many checkpoints, kinds of events
-    "jobs": (_jobs, ("local", "s3"), (2, 3), KINDS),
-    "writers": (_writers, ("local", "s3"), (2, 3), KINDS),
-    "keepers": (_keepers, ("local", "s3"), (3,), KINDS),
-    "blotted": (_blotted, ("local", "s3"), (3,), KINDS),
-    "copies": (_copies, ("local", "s3"), (2,), KINDS),
-    "forks": (_forks, ("local",), (2,), KINDS),
-    "clones": (_clones, ("local", "s3"), (1,), KINDS),
-    "purges": (_purges, ("local", "s3"), (3,), KINDS),
-    "salvages": (_salvages, ("local", "s3"), (2,), KINDS),
-    "rekeys": (_rekeys, ("local", "s3"), (1, 2), KINDS),
-    "queries": (_queries, ("local", "s3"), (0,), (*KINDS, "power")),
-    "salvaged queries": (_salvaged_queries, ("s3",), (0,), ("wait", "kill")),
-    "first": (_first, ("local",), (0,), ("power",)),
-    "power": (_writers, ("local",), (2,), ("wait", "power")),
-    "exports": (_exports, ("local", "s3"), (1,), ("kill", "wait")),
-    "all": (_all, ("local", "s3"), (3,), KINDS),
+@dataclass(frozen=True)
+class Mix:
+    """How actors are drawn, on which storages, after how many checkpoints; which kinds of events,
+    and how often.
+    """
+
+    actors: Draw
+    setups: tuple[int, ...]
+    kinds: tuple[str, ...] = ("local", "s3")
+    events: tuple[str, ...] = KINDS
+    often: float = 1
+
+
+MIXES = {
+    "jobs": Mix(_jobs, (2, 3)),
+    "writers": Mix(_writers, (2, 3)),
+    "given up": Mix(_given_up, (2,), events=("wait",)),
+    "busy": Mix(_busy, (2,), events=("wait",), often=4),
+    "great ids": Mix(_great_ids, (1,)),
+    "keepers": Mix(_keepers, (3,)),
+    "stale": Mix(_keepers, (3,), ("s3",), ("wait", "stale", "stale"), 4),
+    "blotted": Mix(_blotted, (3,), events=("wait",), often=4),
+    "copies": Mix(_copies, (2,), events=(*KINDS, "fail")),
+    "rivals": Mix(_rivals, (1,), events=("wait", "wait", "fail", "kill"), often=4),
+    "resumed": Mix(_resumed, (1,), events=("wait", "wait", "kill"), often=4),
+    "forks": Mix(_forks, (2,), ("local",)),
+    "clones": Mix(_clones, (1,)),
+    "purges": Mix(_purges, (3,)),
+    "salvages": Mix(_salvages, (2,)),
+    "rekeys": Mix(_rekeys, (1, 2)),
+    "queries": Mix(_queries, (0,), events=(*KINDS, "power", "power")),
+    "salvaged queries": Mix(_salvaged_queries, (0,), events=("kill",), often=2),
+    "first": Mix(_first, (0,), ("local",), ("power",), 4),
+    "power": Mix(_writers, (2,), ("local",), ("wait", "power"), 2),
+    "exports": Mix(_exports, (1,), events=("kill", "kill", "wait"), often=4),
+    "all": Mix(_all, (3,)),
 }
 
 
 def drawn(seed: int, mixes: tuple[str, ...] = tuple(MIXES)) -> tuple[str, Plan, Chance]:
     """Return the plan of a seed, and how its events are drawn; which of ``mixes`` it is of."""
     random = Random(seed)
-    mix = random.choice(mixes)
-    actors, kinds, setups, events = MIXES[mix]
-    kind, setup = random.choice(kinds), random.choice(setups)
-    plan = Plan(kind, setup, tuple(actors(random)))
-    if kind == "s3":  # a bucket loses no power
-        events = tuple(one for one in events if one != "power")
-    rate = random.choice((1 / 120, 1 / 40, 1 / 12))
-    return mix, plan, Chance(random, rate, random.randint(1, 5), events)
+    name = random.choice(mixes)
+    mix = MIXES[name]
+    kind, setup = random.choice(mix.kinds), random.choice(mix.setups)
+    plan = Plan(kind, setup, tuple(mix.actors(random)))
+    rate = min(random.choice((1 / 120, 1 / 40, 1 / 12)) * mix.often, 0.2)
+    return name, plan, Chance(random, rate, random.randint(1, 5), mix.events)

@@ -61,10 +61,12 @@ class Task:
     skew_ms: int = 0
     calls: int = 0
     started: bool = False
+    began_ms: int = 0
     ended: bool = False
     dead: bool = False
     doing: str = ""  # what it was last told to do, in words
     met: set[str] = field(default_factory=set)  # kinds of events
+    changed: bool = False  # its last call changed something
     baton: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     thread: threading.Thread | None = None
 
@@ -135,7 +137,7 @@ class Scheduler:
         self._queue.remove(task)
         self.current = task
         if task.thread is None:
-            task.started = True
+            task.started, task.began_ms = True, self.now_ms
             task.thread = threading.Thread(target=self._body, args=(task,), daemon=True)
             task.thread.start()
         else:

@@ -15,7 +15,7 @@ from tests.simulate.world import Image, World
 __all__ = ["Chance", "Outcome", "Plan", "simulate"]
 
 CHANGING = ("put", "link", "delete", "complete_multipart_upload", "rename", "replace", "write")
-LISTING = ("list", "list_objects_v2")
+LISTING = "list_objects_v2"
 WAITS = (0, 0, 0, 1, 60, 90, 25 * 60, 25 * 60, 49 * 60)
 DAY_MS = 25 * HOUR_MS  # more than the minimum age
 
@@ -105,14 +105,16 @@ def simulate(plan: Plan, chance: Chance | None = None, *, trace: bool = False) -
 def _drawn(chance: Chance, met: int, task: Task, operation: str, name: str) -> Event | None:
     random = chance.random
     changes = operation.startswith(CHANGING)
-    weight = 4 if changes and "/operators/" not in name else 1
+    counts = operation == "spark" or (changes and "/operators/" not in name)
+    weight = 4 if counts or task.changed else 1
+    task.changed = counts
     if met >= chance.most or random.random() >= chance.rate * weight:
         return None
     kind = random.choice(chance.kinds)
     if kind in ("lost", "fail", "again") and not changes:
         return None
-    if kind == "stale" and operation not in LISTING:
-        return None
+    if kind == "stale" and not (operation == LISTING and task.doing.startswith("gc")):
+        return None  # whoever writes relies on listings; who collects does not
     minutes = random.choice(WAITS) if kind in ("wait", "stale") else 0
     draw = random.choice((0, random.randrange(1, 1000))) if kind == "power" else 0
     return Event(task.name, task.calls, kind, minutes, draw)

@@ -68,9 +68,10 @@ def savepoint(run: Run, actor: Actor) -> None:
     seen = checker.seen(actor.store)
     path = savepoint_path(name)
     there = path in seen.holds
+    run.makers[path] += 1
 
     def is_left() -> bool:
-        others = any(_others(run, actor, verb) for verb in ("savepoint", "purge"))
+        others = run.makers[path] > 1 or _others(run, actor, "purge")
         return not there and path in seen.holds and not others
 
     try:
@@ -91,7 +92,7 @@ def savepoint(run: Run, actor: Actor) -> None:
 def unsave(run: Run, actor: Actor) -> None:
     """Let go of a savepoint."""
     name = actor.option("as", "keep")
-    run.world.checker.seen(actor.store).held.discard(savepoint_path(name))
+    run.world.checker.seen(actor.store).held.pop(savepoint_path(name), None)
     run.world.store(actor.store).delete_savepoint(name)
 
 
@@ -109,7 +110,7 @@ def reader(run: Run, actor: Actor) -> None:
         found = {one["k"] for one in rows}
         if found != set(known.rows or {}):
             checker.wrong("reader", f"checkpoint {pinned.checkpoint_id} was read with {found}")
-    checker.seen(actor.store).held.discard(path)
+    checker.seen(actor.store).held.pop(path, None)
     store.unpin(pinned.token)
 
 
@@ -207,7 +208,7 @@ def blot(run: Run, actor: Actor) -> None:
     """Change a byte of a savepoint's document."""
     path = f"{actor.store}/{savepoint_path(actor.option('as', 'keep'))}"
     seen = run.world.checker.seen(actor.store)
-    seen.held.discard(path.partition("/")[2])
+    seen.held.pop(path.partition("/")[2], None)
     seen.lost.add(path)
     run.world.flip(path)
 
