@@ -5,6 +5,7 @@
 * What was reported committed is in the newest checkpoint, unless it was purged or lay in a damaged
   file; no row counts twice.
 * The newest checkpoint never goes back. Only who expires or purges gives a checkpoint up.
+* No writer commits above one that has replaced it.
 * A writer that was told that its checkpoint is not there is right.
 * What was purged is in no kept checkpoint.
 """
@@ -214,6 +215,7 @@ class Checker:
             self._whole(store, number)
             found = seen.manifests[number]
             self._meant(store, found)
+            self._in_order(store, found)
             if found.origin.get("command") in ("copy", "fork"):  # it is newer than what was there
                 seen.reported &= set(found.rows or ())
         if new or gone:
@@ -278,6 +280,14 @@ class Checker:
         twice = sorted(key for key, row in rows.items() if row[COUNT] != 1)
         if twice:
             self.wrong("twice", f"checkpoint {found.number} of {store} counts {twice[0]} again")
+
+    def _in_order(self, store: str, found: Checkpoint) -> None:
+        """See that no writer has committed above one that has replaced it."""
+        for number in self.seen(store).visible:
+            other = self.seen(store).manifests[number]
+            below, above = sorted((found, other), key=lambda one: one.number)
+            if below.generation > above.generation:
+                self.wrong("fenced", f"{above.number} of {store} is of a writer that was replaced")
 
     def _derived(self, store: str, found: Checkpoint) -> Rows | None:
         """Return the rows that a checkpoint made of another one must have."""

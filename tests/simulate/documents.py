@@ -27,6 +27,7 @@ class Checkpoint:
 
     number: int
     token: str
+    generation: int
     origin: dict[str, Any]
     files: dict[str, tuple[int, str]]
     operators: list[dict[str, Any]]
@@ -57,6 +58,7 @@ def checkpoint_of(data: bytes) -> Checkpoint | None:
     return Checkpoint(
         number=document["checkpoint_id"],
         token=document["writer"]["token"],
+        generation=document["writer"].get("generation", 0),
         origin=document.get("origin") or {},
         files=files,
         operators=document["operators"],

@@ -30,8 +30,8 @@ def job(run: Run, actor: Actor) -> None:
     how, ids = actor.option("how", "full"), actor.option("ids", 0)
     if actor.option("empty", False) is False and not run.world.checker.seen(actor.store).known:
         return
+    store = run.world.store(actor.store)
     for number in range(actor.option("count", 2)):
-        store = run.world.store(actor.store)
         for attempt in range(ATTEMPTS):
             try:
                 take(

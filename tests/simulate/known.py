@@ -1,0 +1,284 @@
+"""Defects that the simulator has found, each with the shortest plan that shows it.
+
+A mend moves the calls of a command, so a plan is tried with its events at calls nearby as well:
+what shows nothing there is mended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+from tests.simulate.actors import Actor
+from tests.simulate.scheduler import Event
+from tests.simulate.simulation import Outcome, Plan, simulate
+
+__all__ = ["EXPECTED", "KNOWN", "Known", "shown_by"]
+
+# What schedules may still show, by mix ("" is any) and kind: each is of one of the defects below.
+EXPECTED = {
+    ("", "parts stay"),
+    ("", "cut"),
+    ("given up", "missing"),
+    ("writers", "missing"),
+    ("jobs", "missing"),
+    ("all", "missing"),
+    ("all", "buried"),
+    ("rekeys", "missing"),
+    ("resumed", "missing"),
+    ("resumed", "crashed: FileNotFoundError"),
+    ("rivals", "missing"),
+    ("copies", "missing"),
+    ("copies", "crashed: FileNotFoundError"),
+    ("rivals", "crashed: FileNotFoundError"),
+    ("forks", "missing"),
+    ("purges", "hold lost"),
+    ("purges", "crashed: AttributeError"),
+    ("purges", "buried"),
+    ("salvages", "buried"),
+    ("salvaged queries", "buried"),
+    ("salvaged queries", "twice"),
+    ("queries", "buried"),
+    ("queries", "gone"),
+    ("queries", "alarm"),
+    ("first", "gone"),
+    ("clones", "other"),
+    ("exports", "foreign"),
+    ("blotted", "left hold"),
+    ("great ids", "stuck"),
+    ("busy", "alarm"),
+    ("keepers", "alarm"),
+}
+
+
+@dataclass(frozen=True)
+class Known:
+    """A defect: what the checker calls it, and why it is one.
+
+    ``near`` is by how many calls an event is moved to and fro; ``mix`` and ``seed`` say where it
+    was found first.
+    """
+
+    name: str
+    shows: str
+    why: str
+    plan: Plan
+    near: int = 6
+    mix: str = ""
+    seed: int = 0
+
+
+def shown_by(known: Known) -> Outcome | None:
+    """Return an outcome that shows the defect, None when it is not there."""
+    for plan in _nearby(known):
+        outcome = simulate(plan)
+        if outcome.wrong is not None and outcome.wrong[0] == known.shows:
+            return outcome
+    return None
+
+
+def _nearby(known: Known) -> Iterator[Plan]:
+    events = known.plan.events
+    moves = product(range(-known.near, known.near + 1), repeat=len(events))
+    for move in sorted(moves, key=lambda one: sum(map(abs, one))):
+        moved = tuple(replace(e, at=e.at + by) for e, by in zip(events, move, strict=True))
+        if all(event.at > 0 for event in moved):
+            yield replace(known.plan, events=moved)
+
+
+def _of(verb: str, number: int = 1, hours: float = 0.0, store: str = "a", **more: Any) -> Actor:
+    return Actor(verb, f"{verb}{number}", hours, 0, store, tuple(sorted(more.items())))
+
+
+KNOWN = (
+    Known(
+        "a writer deletes files that its successor has named again",
+        "missing",
+        "its manifest was put, a tombstone came, and it took what it wrote for nobody's",
+        Plan(
+            "s3",
+            2,
+            (
+                _of("job", how="changes", count=1),
+                _of("job", 2, how="changes", count=1),
+                _of("expire"),
+            ),
+            (Event("job1", 37, "wait"),),
+        ),
+    ),
+    Known(
+        "a rekey deletes files that another run has adopted",
+        "missing",
+        "two runs share a working folder",
+        Plan("s3", 1, (_of("rekey", 1), _of("rekey", 2)), (Event("rekey1", 27, "wait"),)),
+    ),
+    Known(
+        "a copy reports a checkpoint whose files a collection took",
+        "missing",
+        "files that it finds are as old as the copy that left them there",
+        Plan(
+            "local",
+            1,
+            (_of("copy", 1), _of("copy", 2, 50.0), _of("gc", 1, 50.0, "b")),
+            (Event("copy1", 41, "kill"), Event("copy2", 26, "wait", 60)),
+        ),
+        near=2,
+    ),
+    Known(
+        "a copy that failed deletes the file of the next one",
+        "missing",
+        "both write under one name",
+        Plan("local", 1, (_of("copy", 1), _of("copy", 2)), (Event("copy1", 35, "wait"),)),
+    ),
+    Known(
+        "a fork that failed deletes the file of the next one",
+        "missing",
+        "both write under one name",
+        Plan("local", 1, (_of("fork", 1), _of("fork", 2)), (Event("fork1", 35, "wait"),)),
+    ),
+    Known(
+        "a copy that failed shows a cut object",
+        "cut",
+        "an object is ended when its file is closed, also after an error",
+        Plan("s3", 1, (_of("copy", 1),), (Event("copy1", 28, "fail"),)),
+    ),
+    Known(
+        "a purge beside an expiry loses a savepoint",
+        "hold lost",
+        "what takes the place of a held checkpoint is not held yet",
+        Plan(
+            "local",
+            3,
+            (
+                _of("savepoint", back=0),
+                _of("expire", 1, 50.0, retain=1),
+                _of("job", how="against", count=1),
+                _of("purge", 2, 1.5),
+            ),
+            (Event("purge2", 121, "wait", 49 * 60),),
+        ),
+    ),
+    Known(
+        "two purges at once end in a traceback",
+        "crashed: AttributeError",
+        "an id that the second wants is visible by then",
+        Plan("s3", 3, (_of("purge", 1), _of("purge", 2)), (Event("purge1", 46, "wait"),)),
+    ),
+    Known(
+        "a salvage buries what a job committed",
+        "buried",
+        "it looks at the newest checkpoint, and commits above a newer one",
+        Plan(
+            "local",
+            2,
+            (_of("damage"), _of("salvage"), _of("job", how="full", count=1)),
+            (Event("salvage1", 14, "wait"),),
+        ),
+    ),
+    Known(
+        "a copy takes another checkpoint of that number for its own",
+        "other",
+        "a store that was copied file by file has the same id, and other checkpoints",
+        Plan(
+            "local",
+            1,
+            (
+                _of("clone", to="c"),
+                _of("job", 1, count=1),
+                _of("job", 2, 0.0, "c", count=1),
+                _of("copy", 1),
+                _of("copy", 2, 0.0, "c"),
+            ),
+        ),
+    ),
+    Known(
+        "an export deletes what is not its own",
+        "foreign",
+        "the folder is not empty, which is looked at after it was cleared",
+        Plan(
+            "local",
+            1,
+            (_of("export", 1), _of("person"), _of("export", 2)),
+            (Event("export1", 4, "kill"),),
+        ),
+    ),
+    Known(
+        "a query passes over events when its checkpoint location is behind",
+        "buried",
+        "a micro-batch that is done may end elsewhere than the one of that number now",
+        Plan(
+            "s3",
+            0,
+            (
+                _of("query", 1, produced=3),
+                _of("query", 2, 1.0, pace=3, produced=9),
+                _of("query", 3, 2.0, pace=4, produced=12),
+            ),
+            (Event("query2", 78, "power"),),
+        ),
+    ),
+    Known(
+        "a query counts twice after a salvage that lost its progress",
+        "twice",
+        "no progress is taken for a new query's",
+        Plan(
+            "local",
+            0,
+            (
+                _of("query", 1, produced=3),
+                _of("damage", 1, 0.5, state="operator/progress"),
+                _of("salvage", 1, 0.6),
+                _of("query", 2, 1.0, produced=6),
+            ),
+            (Event("query1", 78, "kill"),),
+        ),
+    ),
+    Known(
+        "a store is gone after a loss of power",
+        "gone",
+        "the folders above new ones are not synced",
+        Plan("local", 0, (_of("job", count=2, empty=True),), (Event("job1", 45, "power"),)),
+    ),
+    Known(
+        "parts of a writer that was killed stay",
+        "parts stay",
+        "nobody ends uploads that were not finished",
+        Plan("s3", 1, (_of("job", count=1),), (Event("job1", 15, "kill"),)),
+    ),
+    Known(
+        "a hold that was refused stays, where another savepoint is damaged",
+        "left hold",
+        "the words of the error ask for all savepoints, and meet the damaged one",
+        Plan(
+            "local",
+            2,
+            (
+                _of("savepoint", 1, **{"as": "other"}),
+                _of("blot", 1, 0.5, **{"as": "other"}),
+                _of("savepoint", 2, back=1),
+                _of("expire", retain=1),
+            ),
+            (Event("savepoint2", 7, "wait", 60),),
+        ),
+    ),
+    Known(
+        "a greatest id leaves no number for the next checkpoint",
+        "stuck",
+        "ids only grow",
+        Plan("local", 1, (_of("job", count=1, ids=9_999_999_999),)),
+    ),
+    Known(
+        "a collection beside a busy job refuses with alarm",
+        "alarm",
+        "a checkpoint is committed between two listings",
+        Plan(
+            "s3",
+            2,
+            (_of("job", count=1), _of("gc", 2)),
+            (Event("job1", 20, "wait"), Event("gc2", 5, "wait")),
+        ),
+        near=2,
+    ),
+)

@@ -1,0 +1,148 @@
+"""A share of the schedules, and the simulator held to account: it finds what is broken on purpose,
+and every defect that was found.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from statestore.commands import gc
+from statestore.fence import Fence
+from statestore.holds import Holds
+from statestore.storage import LocalStorage, local
+from tests.simulate.disk import Disk
+from tests.simulate.known import EXPECTED, KNOWN, Known, shown_by
+from tests.simulate.plans import MIXES, drawn
+from tests.simulate.run import main, run_schedules
+from tests.simulate.scheduler import Scheduler
+from tests.simulate.shrink import shrunk
+from tests.simulate.simulation import simulate
+
+SCHEDULES = 300
+
+
+def test_a_share_of_the_schedules() -> None:
+    """I4, I5, I6, I9, I10; `make simulate` runs more."""
+    counts, calls, wrong = run_schedules(range(SCHEDULES), tuple(MIXES), most_wrong=SCHEDULES)
+    assert counts.total() == SCHEDULES
+    assert calls > 50 * SCHEDULES
+    new = [(seed, mix, one.wrong) for seed, mix, one in wrong if _not_expected(mix, one.wrong)]
+    assert new == []
+
+
+def _not_expected(mix: str, wrong: tuple[str, str] | None) -> bool:
+    return wrong is not None and (mix, wrong[0]) not in EXPECTED and ("", wrong[0]) not in EXPECTED
+
+
+def test_a_seed_is_one_run() -> None:
+    for seed in range(1, 6):
+        _, plan, _ = drawn(seed)
+        runs = [simulate(plan, drawn(seed)[2], trace=True) for _ in range(2)]
+        assert runs[0].trace == runs[1].trace
+        assert len(runs[0].trace) == runs[0].calls
+        assert simulate(runs[0].plan, trace=True).trace[: runs[0].calls] != []
+
+
+@pytest.mark.parametrize("known", [pytest.param(one, id=one.name) for one in KNOWN])
+@pytest.mark.xfail(strict=True, reason="not mended yet")
+def test_a_known_defect_is_not_there(known: Known) -> None:
+    found = shown_by(known)
+    assert found is None, f"{found.wrong}\n{found.plan}"
+
+
+def broken_fence(patch: pytest.MonkeyPatch) -> None:
+    """A writer that was replaced goes on."""
+    patch.setattr(Fence, "check", lambda self: None)
+
+
+def broken_mark(patch: pytest.MonkeyPatch) -> None:
+    """What savepoints and pins hold is not marked."""
+    patch.setattr(Holds, "held", lambda self, now_ms, listed=(): {})
+
+
+def broken_ages(patch: pytest.MonkeyPatch) -> None:
+    """Young files of writers at work are collected."""
+    patch.setattr(gc, "is_old", lambda *_: True)
+
+
+def broken_look(patch: pytest.MonkeyPatch) -> None:
+    """Who holds a checkpoint does not look whether it has expired meanwhile."""
+    patch.setattr(Holds, "_seen", lambda self, path, visible: None)
+
+
+def broken_sync(patch: pytest.MonkeyPatch) -> None:
+    """Data files are not synced."""
+    patch.setattr(LocalStorage, "sync", lambda self, names: None)
+
+
+def broken_put(patch: pytest.MonkeyPatch) -> None:
+    """The folder is not synced after a put."""
+    real = local._fsync
+    patch.setattr(local, "_fsync", lambda path: None if path.is_dir() else real(path))
+
+
+@pytest.mark.parametrize(
+    ("break_it", "mix", "seed"),
+    [
+        (broken_fence, "jobs", 1),
+        (broken_mark, "keepers", 1),
+        (broken_ages, "busy", 1),
+        (broken_look, "keepers", 1),
+        (broken_sync, "power", 1),
+        (broken_put, "power", 1),
+    ],
+)
+def test_it_finds(
+    break_it: Callable[[pytest.MonkeyPatch], None],
+    mix: str,
+    seed: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seeds = range(seed, seed + 400)
+    assert _first(seeds, mix) is None or mix == "busy"
+    break_it(monkeypatch)
+    assert _first(seeds, mix) is not None
+
+
+def _first(seeds: range, mix: str) -> str | None:
+    """Return the kind of the first thing that is wrong and not known."""
+    for seed in seeds:
+        wrong = simulate(*drawn(seed, (mix,))[1:]).wrong
+        if wrong is not None and _not_expected(mix, wrong):
+            return wrong[0]
+    return None
+
+
+def test_a_plan_is_made_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken_mark(monkeypatch)
+    _, _, ((_, _, found),) = run_schedules(range(1, 400), ("keepers",))
+    short = shrunk(found)
+    assert short.wrong is not None
+    assert len(short.plan.actors) <= 3
+    assert simulate(short.plan).wrong == short.wrong
+
+
+def test_the_command_prints_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--steps", "3", "--seed", "5", "--mix", "keepers"]) == 0
+    assert "0 wrong: 3 keepers" in capsys.readouterr().out
+
+
+def test_a_disk_without_power(tmp_path: Path) -> None:
+    """What was synced stays, file and way to it; of the rest nothing."""
+    disk = Disk(tmp_path, Scheduler(lambda *_: None))
+    disk.remembers = True
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("whole")
+    for path in ("a/file", "a", ".", "b/file", "."):
+        descriptor = os.open(tmp_path / path, os.O_RDONLY)
+        disk.sync(descriptor)
+        os.close(descriptor)
+    disk.lose_power(0)
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    assert left == {"a", "a/file", "b", "c"}
+    assert (tmp_path / "a/file").read_text() == "whole"
