@@ -37,6 +37,8 @@ EXPECTED = {
     ("purges", "hold lost"),
     ("purges", "crashed: AttributeError"),
     ("purges", "buried"),
+    ("purges", "missing"),
+    ("purges", "purged"),
     ("salvages", "buried"),
     ("salvaged queries", "buried"),
     ("salvaged queries", "twice"),
@@ -165,6 +167,23 @@ KNOWN = (
         "crashed: AttributeError",
         "an id that the second wants is visible by then",
         Plan("s3", 3, (_of("purge", 1), _of("purge", 2)), (Event("purge1", 46, "wait"),)),
+    ),
+    Known(
+        "a purge reports what another one has not finished",
+        "purged",
+        "what it finds to be finished after it has claimed the store is left at that",
+        Plan(
+            "s3",
+            2,
+            (
+                _of("purge", 1),
+                _of("savepoint", 1, back=0),
+                _of("expire", retain=1),
+                _of("purge", 2),
+            ),
+            (Event("purge1", 8, "wait"), Event("purge2", 55, "lost")),
+        ),
+        near=2,
     ),
     Known(
         "a salvage buries what a job committed",

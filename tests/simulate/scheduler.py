@@ -66,9 +66,15 @@ class Task:
     dead: bool = False
     doing: str = ""  # what it was last told to do, in words
     met: set[str] = field(default_factory=set)  # kinds of events
+    waited: int = 0  # minutes, by events
     changed: bool = False  # its last call changed something
     baton: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     thread: threading.Thread | None = None
+
+    @property
+    def writes(self) -> bool:
+        """Whether it makes a checkpoint, or a store."""
+        return not self.doing.startswith(("gc ", "expire ", "savepoint ", "unsave ", "reader "))
 
 
 class Scheduler:

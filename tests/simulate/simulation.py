@@ -17,6 +17,7 @@ __all__ = ["Chance", "Outcome", "Plan", "simulate"]
 CHANGING = ("put", "link", "delete", "complete_multipart_upload", "rename", "replace", "write")
 LISTING = "list_objects_v2"
 WAITS = (0, 0, 0, 1, 60, 90, 25 * 60, 25 * 60, 49 * 60)
+WRITES_MINUTES = 20 * 60
 DAY_MS = 25 * HOUR_MS  # more than the minimum age
 
 
@@ -116,6 +117,10 @@ def _drawn(chance: Chance, met: int, task: Task, operation: str, name: str) -> E
     if kind == "stale" and not (operation == LISTING and task.doing.startswith("gc")):
         return None  # whoever writes relies on listings; who collects does not
     minutes = random.choice(WAITS) if kind in ("wait", "stale") else 0
+    if kind == "wait":
+        # Who writes for longer than the minimum age must not run beside a collection.
+        minutes = min(minutes, WRITES_MINUTES - task.waited) if task.writes else minutes
+        task.waited += minutes
     draw = random.choice((0, random.randrange(1, 1000))) if kind == "power" else 0
     return Event(task.name, task.calls, kind, minutes, draw)
 

@@ -1,0 +1,301 @@
+"""The protocol of a store as a model: who may do what next, one request at a time.
+
+A store is claims, manifests, tombstones, data files and holds. Actors are writers and copiers, who
+claim, look, write, check, put and look again; a holder, who looks, puts and looks again; a
+collector, who expires and then collects, and an expirer, who does the first alone. Each step is one
+request; any actor may stand still for any time between two of them, or for ever. Time is that files
+grow old: from then on nobody commits what it began before, which is the limit of a collection
+beside writers.
+
+``faults`` put defects of the design back, one by one; :func:`wrong` says what must never be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+__all__ = ["FAULTS", "Made", "State", "Step", "begin", "steps", "wrong"]
+
+FAULTS = {
+    "no fence": "who was replaced goes on",
+    "a put overwrites": "of two manifests of a number the later stays",
+    "deletes after its put": "who finds a tombstone behind its put deletes what it wrote",
+    "old files are named again": "who finds a file there takes it as it is, however old it is",
+    "names are shared": "copies of one checkpoint write a file under one name, anew if it is there",
+    "an error deletes a shared name": "and a copy that fails deletes it",
+    "no second look": "who holds a checkpoint does not look whether it is visible still",
+    "holds before tombstones": "a collector lists holds first, and tombstones then",
+    "holds are not marked": "a collector goes by what is visible alone",
+    "young files go": "a collector takes what writers at work have written",
+    "the newest expires": "an expiry keeps nothing",
+}
+
+SHARING = {"old files are named again", "names are shared", "an error deletes a shared name"}
+
+Files = frozenset[str]
+Numbers = frozenset[int]
+
+
+class Made(NamedTuple):
+    """A manifest: its writer and generation, the files that it names, and what its writer saw."""
+
+    number: int
+    who: int
+    generation: int
+    files: Files
+    saw: Numbers
+
+
+class Actor(NamedTuple):
+    """Where an actor is, and what it knows; which of it counts depends on what it is."""
+
+    kind: str
+    at: str = "begin"
+    rounds: int = 1
+    generation: int = 0
+    number: int = 0
+    files: Files = frozenset()
+    saw: Numbers = frozenset()
+    wrote: Files = frozenset()
+
+    def ended(self) -> Actor:
+        """Return who has nothing to do any more, and knows nothing."""
+        return Actor(self.kind, "end", 0)
+
+
+class State(NamedTuple):
+    """A store, its actors, and what somebody was told."""
+
+    actors: tuple[Actor, ...]
+    generation: int = 1
+    made: tuple[Made, ...] = (Made(1, -1, 1, frozenset({"first"}), frozenset({1})),)
+    tombstones: Numbers = frozenset()
+    young: Files = frozenset()
+    old: Files = frozenset({"first"})
+    holds: Numbers = frozenset()
+    reported: Numbers = frozenset()
+    held: Numbers = frozenset()
+    ages: int = 1
+
+    @property
+    def numbers(self) -> Numbers:
+        return frozenset(one.number for one in self.made)
+
+    @property
+    def visible(self) -> Numbers:
+        return self.numbers - self.tombstones
+
+    @property
+    def next_number(self) -> int:
+        return max(self.numbers | self.tombstones, default=0) + 1
+
+    def of(self, number: int) -> Made | None:
+        """Return a manifest."""
+        return next((one for one in self.made if one.number == number), None)
+
+    def files_of(self, numbers: Numbers) -> Files:
+        """Return all that some manifests name."""
+        return frozenset().union(*(one.files for one in self.made if one.number in numbers))
+
+
+Step = tuple[str, State]
+
+
+def begin(kinds: tuple[str, ...], *, rounds: int = 1, ages: int = 1) -> State:
+    """Return the first state: a checkpoint, and a file that a copy left which was killed."""
+    actors = tuple(Actor(kind, rounds=rounds if kind == "writer" else 1) for kind in kinds)
+    copies = "copier" in kinds
+    old = frozenset({"first", "copied"}) if copies else frozenset({"first"})
+    return State(actors, old=old, ages=ages)
+
+
+def steps(state: State, faults: frozenset[str]) -> Iterator[Step]:
+    """Yield what can happen next, and what comes of it."""
+    for place, actor in enumerate(state.actors):
+        for said, after, changed in ACTS[actor.kind](state, place, actor, faults):
+            actors = (*state.actors[:place], changed, *state.actors[place + 1 :])
+            yield f"{actor.kind} {place} {said}", after._replace(actors=actors)
+    if state.ages and state.young:
+        yield "files grow old", _aged(state)
+
+
+def _aged(state: State) -> State:
+    actors = tuple(
+        one.ended() if one.at in ("write", "check", "put") else one for one in state.actors
+    )
+    return state._replace(
+        actors=actors, old=state.old | state.young, young=frozenset(), ages=state.ages - 1
+    )
+
+
+Act = Iterator[tuple[str, State, Actor]]
+
+
+def _write(state: State, place: int, me: Actor, faults: frozenset[str]) -> Act:
+    """A writer may name the newest checkpoint's files again; each names one of its own."""
+    if me.at == "begin":
+        claim = state.generation + 1
+        yield "claims", state._replace(generation=claim), me._replace(at="look", generation=claim)
+    elif me.at == "look":
+        changed = me._replace(at="write", number=state.next_number, saw=state.numbers)
+        yield "looks, and writes all", state, changed
+        if me.kind == "writer":
+            again = state.files_of(frozenset({max(state.visible)}))
+            yield "looks, and writes changes", state, changed._replace(files=again)
+    elif me.at == "write":
+        yield from _file(state, place, me, faults)
+    elif me.at == "check":
+        replaced = "no fence" not in faults and state.generation > me.generation
+        taken = state.next_number > me.number
+        if replaced or taken or not me.files <= state.young | state.old:
+            yield "is refused", _without(state, me.wrote), me.ended()
+        else:
+            yield "checks", state, me._replace(at="put")
+    elif me.at == "put":
+        yield from _put(state, place, me, faults)
+    elif me.at == "tombstone":
+        if me.number not in state.tombstones:
+            again = Actor(me.kind, "look", me.rounds - 1, me.generation)
+            changed = again if again.rounds else me.ended()
+            yield "is done", state._replace(reported=state.reported | {me.number}), changed
+        elif "deletes after its put" in faults:
+            yield "deletes", _without(state, me.wrote), me.ended()
+        else:
+            yield "finds a tombstone", state, me.ended()
+
+
+def _file(state: State, place: int, me: Actor, faults: frozenset[str]) -> Act:
+    """Write a file whose name no other attempt has."""
+    name = f"of-{place}-{me.rounds}"
+    shared = me.kind == "copier" and bool(faults & SHARING)
+    if shared:
+        name = "copied"
+    changed = me._replace(at="check", files=me.files | {name}, wrote=frozenset({name}))
+    if shared and "an error deletes a shared name" not in faults:
+        changed = changed._replace(wrote=frozenset())
+    if shared and "old files are named again" in faults and name in state.young | state.old:
+        yield "finds a file", state, changed
+        return
+    written = state._replace(young=state.young | {name}, old=state.old - {name})
+    yield "writes", written, changed
+
+
+def _put(state: State, place: int, me: Actor, faults: frozenset[str]) -> Act:
+    made = Made(me.number, place, me.generation, me.files, me.saw | {me.number})
+    taken = state.of(me.number)
+    if taken is not None and "a put overwrites" not in faults:
+        yield "is too late", _without(state, me.wrote), me.ended()
+        return
+    others = tuple(one for one in state.made if one.number != me.number)
+    put = state._replace(made=tuple(sorted((*others, made))))
+    done = Actor(me.kind, "tombstone", me.rounds, me.generation, me.number, wrote=me.wrote)
+    yield "puts", put, done
+    yield "puts, and hears of a failure", put, me.ended()
+
+
+def _without(state: State, files: Files) -> State:
+    return state._replace(young=state.young - files, old=state.old - files)
+
+
+def _hold(state: State, place: int, me: Actor, faults: frozenset[str]) -> Act:
+    """A savepoint of any visible checkpoint."""
+    if me.at == "begin":
+        for number in sorted(state.visible):
+            yield f"looks at {number}", state, me._replace(at="put", number=number)
+    elif me.at == "put":
+        held = state._replace(holds=state.holds | {me.number})
+        if "no second look" in faults:
+            held = held._replace(held=state.held | {me.number})
+            yield "puts", held, me.ended()
+        else:
+            yield "puts", held, me._replace(at="look")
+    elif me.at == "look":
+        if me.number in state.visible:
+            held = state._replace(held=state.held | {me.number})
+            yield "holds it", held, me.ended()
+        else:
+            held = state._replace(holds=state.holds - {me.number})
+            yield "takes it back", held, me.ended()
+
+
+def _collect(state: State, place: int, me: Actor, faults: frozenset[str]) -> Act:
+    """An expiry that keeps the newest, then a collection: what ``saw`` is depends on the step."""
+    if me.at == "begin":
+        yield "lists checkpoints", state, me._replace(at="expire", saw=state.visible)
+    elif me.at == "expire":
+        newest = {max(me.saw)} if me.saw and "the newest expires" not in faults else set()
+        yield "lists holds", state, me._replace(at="give up", saw=me.saw - newest - state.holds)
+    elif me.at == "give up":
+        if me.saw:
+            least = min(me.saw)
+            buried = state._replace(tombstones=state.tombstones | {least})
+            yield f"gives {least} up", buried, me._replace(saw=me.saw - {least})
+        elif me.kind == "expirer":
+            yield "has expired all", state, me.ended()
+        else:
+            yield "begins to collect", state, me._replace(at="list")
+    elif me.at in ("list", "mark"):
+        yield from _listed(state, me, faults)
+    elif me.at == "delete":
+        if me.files:
+            name = min(me.files)
+            yield (
+                f"deletes {name}",
+                _without(state, frozenset({name})),
+                me._replace(files=me.files - {name}),
+            )
+        else:
+            yield "is done", state, me.ended()
+
+
+def _listed(state: State, me: Actor, faults: frozenset[str]) -> Act:
+    """First tombstones and files are listed, then holds; ``saw`` has what counts as visible."""
+    holds_first = "holds before tombstones" in faults
+    sees_holds = (me.at == "list") == holds_first
+    if sees_holds:
+        held = frozenset() if "holds are not marked" in faults else state.holds
+        changed = me._replace(saw=me.saw | held)
+    else:
+        files = state.old | state.young if "young files go" in faults else state.old
+        changed = me._replace(saw=me.saw | state.visible, files=files)
+    if me.at == "list":
+        yield "lists", state, changed._replace(at="mark")
+        return
+    dead = changed.files - state.files_of(changed.saw)
+    yield "marks", state, changed._replace(at="delete", files=dead)
+
+
+ACTS: dict[str, Callable[[State, int, Actor, frozenset[str]], Act]] = {
+    "writer": _write,
+    "copier": _write,
+    "holder": _hold,
+    "collector": _collect,
+    "expirer": _collect,
+}
+
+
+def wrong(before: State, after: State) -> str | None:
+    """Return what a step has broken, in words."""
+    there = after.young | after.old
+    for one in after.made:
+        if one.number in after.visible and not one.files <= there:
+            return f"checkpoint {one.number} is visible, and has lost {sorted(one.files - there)}"
+        if one.number in after.held and not one.files <= there:
+            return f"checkpoint {one.number} is held, and has lost {sorted(one.files - there)}"
+    if max(before.visible, default=0) > max(after.visible, default=0):
+        return "the newest checkpoint has gone back"
+    if not after.reported <= after.numbers:
+        return "what was reported is not there"
+    for below, above in zip(after.made, after.made[1:], strict=False):
+        if below.generation > above.generation:
+            return f"checkpoint {above.number} is of a writer that was replaced"
+    newest = after.of(max(after.visible, default=0))
+    if newest is not None:
+        buried = {number for number in after.reported if number < newest.number} - newest.saw
+        if buried:
+            return f"{sorted(buried)} were reported, and the newest was not made of them"
+    for one in before.made:
+        if one.number in before.reported and after.of(one.number) != one:
+            return f"checkpoint {one.number} was reported, and is another one's now"
+    return None
