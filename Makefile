@@ -55,6 +55,12 @@ HISTORIES := 10000
 fuzz: $(READY) $(DELTA) ## random states and changes, every reader compared; HISTORIES=10000
 	@$(WITH_JAVA) $(PY) -m tests.fuzz.run --histories $(HISTORIES) $(ARGS)
 
+simulate: $(READY) ## schedules of many actors over one simulated store; STEPS=10000
+	PYTHONHASHSEED=0 $(PY) -m tests.simulate.run --steps $(STEPS) $(ARGS)
+
+protocol: $(READY) ## the protocol as a model, in every order of its requests
+	$(PY) -m tests.protocol.run $(ARGS)
+
 bench: $(READY) $(DELTA) ## run the benchmarks; ARGS="--help" lists their options
 	@$(WITH_JAVA) $(PY) -m bench.run $(ARGS)
 

@@ -156,8 +156,8 @@ def _write(state: State, place: int, me: Actor, faults: frozenset[str]) -> Act:
         yield from _put(state, place, me, faults)
     elif me.at == "tombstone":
         if me.number not in state.tombstones:
-            again = Actor(me.kind, "look", me.rounds - 1, me.generation)
-            changed = again if again.rounds else me.ended()
+            next_round = Actor(me.kind, "look", me.rounds - 1, me.generation)
+            changed = next_round if next_round.rounds else me.ended()
             yield "is done", state._replace(reported=state.reported | {me.number}), changed
         elif "deletes after its put" in faults:
             yield "deletes", _without(state, me.wrote), me.ended()

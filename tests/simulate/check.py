@@ -16,7 +16,7 @@ import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tests.simulate.documents import COUNT, Checkpoint, Rows, checkpoint_of, document_of, rows_of
 from tests.simulate.scheduler import Scheduler, Stopped
@@ -332,5 +332,5 @@ class Checker:
             return None
 
 
-def _json(data: bytes | None) -> dict[str, object] | None:
+def _json(data: bytes | None) -> dict[str, Any] | None:
     return None if data is None else document_of(data)

@@ -53,7 +53,8 @@ class Disk:
                     self._alive()
                 if not self._ours(paths[-1]):
                     return call(*paths, **options)
-                event = self._point(name, paths[-1]) if point else self._alive()
+                self._alive()
+                event = self._point(name, paths[-1]) if point else None
                 if event is not None and event.kind == "fail":
                     raise OSError(5, "Input/output error (simulated)")
                 done = call(*paths, **options)
@@ -170,7 +171,8 @@ class Disk:
 
     def _point(self, operation: str, path: Any) -> Any:
         if self._inner:
-            return self._alive()
+            self._alive()
+            return None
         return self._scheduler.point(operation, str(path).removeprefix(f"{self.root}/"))
 
 

@@ -274,8 +274,8 @@ KNOWN = (
             "local",
             2,
             (
-                _of("savepoint", 1, **{"as": "other"}),
-                _of("blot", 1, 0.5, **{"as": "other"}),
+                _of("savepoint", 1, name="other"),
+                _of("blot", 1, 0.5, name="other"),
                 _of("savepoint", 2, back=1),
                 _of("expire", retain=1),
             ),

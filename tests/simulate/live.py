@@ -60,7 +60,7 @@ def _update(events: Any, state: Any) -> Any:
     before = {one[KEY]: one[COUNT] for one in state.rows.to_pylist()}
     keys = events.rows.column(KEY).to_pylist()
     rows = [{KEY: key, COUNT: before.get(key, 0) + 1} for key in keys]
-    return Changes(upserts=pa.Table.from_pylist(rows, SCHEMA))  # type: ignore[arg-type]
+    return Changes(upserts=pa.Table.from_pylist(rows, SCHEMA))
 
 
 def query(run: Run, actor: Actor) -> None:

@@ -87,10 +87,21 @@ def _keepers(random: Random) -> list[Actor]:
     ]
 
 
+def _holders(random: Random) -> list[Actor]:
+    """A checkpoint expires while somebody begins to hold it."""
+    return [
+        Actor("savepoint", "savepoint1", 0.0, 0, "a", (("back", random.randint(0, 2)),)),
+        Actor("reader", "reader1", 0.0, 0, "a", (("back", 1), ("pause", 30))),
+        Actor("expire", "expire1", 0.5),
+        Actor("job", "job1", 1.0),
+        Actor("gc", "gc1", 40.0),
+    ]
+
+
 def _blotted(random: Random) -> list[Actor]:
     return [
-        _actor(random, "savepoint", 1, **{"as": "other"}),
-        _actor(random, "blot", 1, **{"as": "other"}),
+        _actor(random, "savepoint", 1, name="other"),
+        _actor(random, "blot", 1, name="other"),
         _actor(random, "savepoint", 2, back=1),
         _actor(random, "expire", 1, retain=1),
     ]
@@ -201,6 +212,7 @@ MIXES = {
     "busy": Mix(_busy, (2,), events=("wait",), often=4),
     "great ids": Mix(_great_ids, (1,)),
     "keepers": Mix(_keepers, (3,)),
+    "holders": Mix(_holders, (3,), events=("wait",), often=4),
     "stale": Mix(_keepers, (3,), ("s3",), ("wait", "stale", "stale"), 4),
     "blotted": Mix(_blotted, (3,), events=("wait",), often=4),
     "copies": Mix(_copies, (2,), events=(*KINDS, "fail")),

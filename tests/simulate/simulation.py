@@ -79,12 +79,12 @@ def simulate(plan: Plan, chance: Chance | None = None, *, trace: bool = False) -
     run = Run(world)
     kinds = {event.kind for event in plan.events} | set(chance.kinds if chance else ())
     world.disk.remembers = "power" in kinds
-    if trace:
-        world.scheduler.trace = []
     try:
         with world.entered():
             _prepare(run, plan)
             world.disk.settle()
+            world.scheduler.tasks.clear()
+            world.scheduler.trace = [] if trace else None
             begun.append(True)
             for actor in plan.actors:
                 run.spawn(replace(actor, hours=actor.hours + 1))

@@ -22,7 +22,7 @@ from tests.simulate.scheduler import Scheduler
 from tests.simulate.shrink import shrunk
 from tests.simulate.simulation import simulate
 
-SCHEDULES = 300
+SCHEDULES = 250
 
 
 def test_a_share_of_the_schedules() -> None:
@@ -44,7 +44,8 @@ def test_a_seed_is_one_run() -> None:
         runs = [simulate(plan, drawn(seed)[2], trace=True) for _ in range(2)]
         assert runs[0].trace == runs[1].trace
         assert len(runs[0].trace) == runs[0].calls
-        assert simulate(runs[0].plan, trace=True).trace[: runs[0].calls] != []
+        again = simulate(runs[0].plan, trace=True)
+        assert (again.trace, again.wrong) == (runs[0].trace, runs[0].wrong)
 
 
 @pytest.mark.parametrize("known", [pytest.param(one, id=one.name) for one in KNOWN])
@@ -90,8 +91,8 @@ def broken_put(patch: pytest.MonkeyPatch) -> None:
     [
         (broken_fence, "jobs", 1),
         (broken_mark, "keepers", 1),
-        (broken_ages, "busy", 1),
-        (broken_look, "keepers", 1),
+        (broken_ages, "busy", 50),
+        (broken_look, "holders", 1),
         (broken_sync, "power", 1),
         (broken_put, "power", 1),
     ],
@@ -102,18 +103,19 @@ def test_it_finds(
     seed: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    seeds = range(seed, seed + 400)
-    assert _first(seeds, mix) is None or mix == "busy"
     break_it(monkeypatch)
-    assert _first(seeds, mix) is not None
+    found = _first(range(seed, seed + 200), mix)
+    assert found is not None
+    monkeypatch.undo()
+    assert _first(range(found, found + 1), mix) is None, "it is there without the fault too"
 
 
-def _first(seeds: range, mix: str) -> str | None:
-    """Return the kind of the first thing that is wrong and not known."""
+def _first(seeds: range, mix: str) -> int | None:
+    """Return the first seed that shows something that is not known."""
     for seed in seeds:
         wrong = simulate(*drawn(seed, (mix,))[1:]).wrong
         if wrong is not None and _not_expected(mix, wrong):
-            return wrong[0]
+            return seed
     return None
 
 

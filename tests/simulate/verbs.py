@@ -63,7 +63,7 @@ def expire(run: Run, actor: Actor) -> None:
 
 def savepoint(run: Run, actor: Actor) -> None:
     """Keep the newest, or one before it, under a name."""
-    name = actor.option("as", "keep")
+    name = actor.option("name", "keep")
     checker = run.world.checker
     seen = checker.seen(actor.store)
     path = savepoint_path(name)
@@ -91,7 +91,7 @@ def savepoint(run: Run, actor: Actor) -> None:
 
 def unsave(run: Run, actor: Actor) -> None:
     """Let go of a savepoint."""
-    name = actor.option("as", "keep")
+    name = actor.option("name", "keep")
     run.world.checker.seen(actor.store).held.pop(savepoint_path(name), None)
     run.world.store(actor.store).delete_savepoint(name)
 
@@ -154,7 +154,7 @@ def copy(run: Run, actor: Actor) -> None:
     done = source.copy(
         latest.number if checkpoint == "latest" else checkpoint,
         run.world.store(target),
-        as_savepoint=actor.option("as", None),
+        as_savepoint=actor.option("name", None),
     )
     _brought(run, actor, target, done.new_id, wanted)
 
@@ -206,7 +206,7 @@ def salvage(run: Run, actor: Actor) -> None:
 
 def blot(run: Run, actor: Actor) -> None:
     """Change a byte of a savepoint's document."""
-    path = f"{actor.store}/{savepoint_path(actor.option('as', 'keep'))}"
+    path = f"{actor.store}/{savepoint_path(actor.option('name', 'keep'))}"
     seen = run.world.checker.seen(actor.store)
     seen.held.pop(path.partition("/")[2], None)
     seen.lost.add(path)
