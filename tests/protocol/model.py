@@ -115,9 +115,24 @@ def steps(state: State, faults: frozenset[str]) -> Iterator[Step]:
     for place, actor in enumerate(state.actors):
         for said, after, changed in ACTS[actor.kind](state, place, actor, faults):
             actors = (*state.actors[:place], changed, *state.actors[place + 1 :])
-            yield f"{actor.kind} {place} {said}", after._replace(actors=actors)
+            after = _tidied(after._replace(actors=actors), faults)
+            yield f"{actor.kind} {place} {said}", after
     if state.ages and state.young:
         yield "files grow old", _aged(state)
+
+
+def _tidied(state: State, faults: frozenset[str]) -> State:
+    """Forget files that nobody can name any more: with or without them all goes on alike."""
+    if faults & SHARING:
+        return state
+    used = state.files_of(state.numbers).union(
+        *(one.files | one.wrote for one in state.actors if one.kind in ("writer", "copier"))
+    )
+    actors = tuple(
+        one._replace(files=one.files & used) if one.kind == "collector" and one.files else one
+        for one in state.actors
+    )
+    return state._replace(actors=actors, young=state.young & used, old=state.old & used)
 
 
 def _aged(state: State) -> State:
@@ -225,28 +240,26 @@ def _collect(state: State, place: int, me: Actor, faults: frozenset[str]) -> Act
         yield "lists checkpoints", state, me._replace(at="expire", saw=state.visible)
     elif me.at == "expire":
         newest = {max(me.saw)} if me.saw and "the newest expires" not in faults else set()
-        yield "lists holds", state, me._replace(at="give up", saw=me.saw - newest - state.holds)
+        yield "lists holds", state, _giving_up(me, me.saw - newest - state.holds)
     elif me.at == "give up":
-        if me.saw:
-            least = min(me.saw)
-            buried = state._replace(tombstones=state.tombstones | {least})
-            yield f"gives {least} up", buried, me._replace(saw=me.saw - {least})
-        elif me.kind == "expirer":
-            yield "has expired all", state, me.ended()
-        else:
-            yield "begins to collect", state, me._replace(at="list")
+        least = min(me.saw)
+        buried = state._replace(tombstones=state.tombstones | {least})
+        yield f"gives {least} up", buried, _giving_up(me, me.saw - {least})
     elif me.at in ("list", "mark"):
         yield from _listed(state, me, faults)
-    elif me.at == "delete":
-        if me.files:
-            name = min(me.files)
-            yield (
-                f"deletes {name}",
-                _without(state, frozenset({name})),
-                me._replace(files=me.files - {name}),
-            )
-        else:
-            yield "is done", state, me.ended()
+    elif me.at == "delete" and me.files:
+        name = min(me.files)
+        yield (
+            f"deletes {name}",
+            _without(state, frozenset({name})),
+            me._replace(files=me.files - {name}),
+        )
+
+
+def _giving_up(me: Actor, numbers: Numbers) -> Actor:
+    if numbers:
+        return me._replace(at="give up", saw=numbers)
+    return me.ended() if me.kind == "expirer" else Actor(me.kind, "list")
 
 
 def _listed(state: State, me: Actor, faults: frozenset[str]) -> Act:
@@ -263,7 +276,7 @@ def _listed(state: State, me: Actor, faults: frozenset[str]) -> Act:
         yield "lists", state, changed._replace(at="mark")
         return
     dead = changed.files - state.files_of(changed.saw)
-    yield "marks", state, changed._replace(at="delete", files=dead)
+    yield "marks", state, Actor(me.kind, "delete", files=dead)
 
 
 ACTS: dict[str, Callable[[State, int, Actor, frozenset[str]], Act]] = {
