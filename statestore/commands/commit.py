@@ -327,7 +327,7 @@ class Commit:
         cannot be deleted is left to ``gc``.
         """
         named = {f"{e.table.path}/{handle.path}" for e in manifest.parts for handle in e.handles}
-        for name in set(self._rewritten) - named:
+        for name in sorted(set(self._rewritten) - named):
             try:
                 self._attempt.catalog.storage.delete(name)
             except StorageError as error:

@@ -65,8 +65,12 @@ def take(
     *,
     how: str = "full",
     checkpoint_id: int | None = None,
+    rest: bool = False,
 ) -> str | None:
-    """Take one checkpoint with some more rows than the newest has; return the writer's token."""
+    """Take one checkpoint with some more rows than the newest has; return the writer's token.
+
+    With ``rest`` it takes over what else the newest has, as a query's progress.
+    """
     seen = run.world.checker.seen(where)
     token = None
     try:
@@ -86,6 +90,8 @@ def take(
                     state.changes_against(newest.number, [*rows.values()])
                 else:
                     state.changes([row(key) for key in keys], base=newest.number)
+            if rest and newest is not None:
+                checkpoint.carry_rest()
     except CommitConflictError:
         if token is not None:
             run.world.checker.refused(where, token)

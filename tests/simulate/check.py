@@ -322,7 +322,7 @@ class Checker:
     def _purged(self, store: str) -> None:
         seen = self.seen(store)
         for number in seen.visible if seen.purged else ():
-            for key in seen.purged & set(seen.manifests[number].rows or ()):
+            for key in sorted(seen.purged & set(seen.manifests[number].rows or ())):
                 self.wrong("purged", f"checkpoint {number} of {store} has {key}, which was purged")
 
     def _read(self, name: str) -> bytes | None:

@@ -12,7 +12,7 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any, BinaryIO, cast
@@ -279,7 +279,8 @@ class SimulatedLocal(LocalStorage):
 
     def _now(self, name: str) -> None:
         time_ns = self._scheduler.now_ms * 1_000_000
-        os.utime(self._root / name, ns=(time_ns, time_ns))
+        with suppress(FileNotFoundError):  # somebody has deleted it by now
+            os.utime(self._root / name, ns=(time_ns, time_ns))
 
 
 class _Written:

@@ -180,7 +180,7 @@ def _once_more(run: Run, actor: Actor) -> None:
 def _goes_on(run: Run) -> None:
     """A new writer commits."""
     try:
-        take(run, run.world.store("a"), "a", ("quiet",))
+        take(run, run.world.store("a"), "a", ("quiet",), rest=True)
     except StateStoreError as error:
         run.world.checker.wrong("stuck", f"no writer can commit any more: {error}")
 
