@@ -295,10 +295,10 @@ def test_the_data_source_reads_an_operator_as_it_was_stored(store: StateStore) -
 
 @pytest.mark.parametrize("graph", ["x", {}, 7])
 def test_what_is_no_graph_is_refused(store: StateStore, graph: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match="graph is a JobGraph"):
+    with pytest.raises(InvalidArgumentError, match="graph is of type JobGraph"):
         store.snapshot(graph=graph)
     take(store, job())
-    with pytest.raises(InvalidArgumentError, match="graph is a JobGraph"):
+    with pytest.raises(InvalidArgumentError, match="graph is of type JobGraph"):
         store.restore(graph=graph)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,8 @@ def take(store: StateStore, rows: Any = ROWS, parallelism: int = 2, **options: A
 @pytest.mark.parametrize("parallelism", [0, -1, 32_769, True, 2.0, "2", None])
 def test_a_parallelism_out_of_bounds_is_refused(store: StateStore, parallelism: Any) -> None:
     """Before a store is made for it."""
-    with pytest.raises((ParallelismError, InvalidArgumentError), match="parallelism must be"):
+    says = r"parallelism (must be|is of type int)"
+    with pytest.raises((ParallelismError, InvalidArgumentError), match=says):
         store.snapshot(parallelism=parallelism)
 
 
@@ -57,7 +59,7 @@ def test_a_max_parallelism_that_does_not_fit_is_refused(
     """Out of bounds, no number, or below the parallelism."""
     with pytest.raises((ParallelismError, InvalidArgumentError)) as caught:
         take(store, max_parallelism=max_parallelism)
-    assert "max parallelism" in str(caught.value)
+    assert re.search("max.parallelism", str(caught.value))
     if isinstance(caught.value, ParallelismError):
         assert caught.value.__notes__ == ["for state 'n' of operator 'u'"]
     assert store.checkpoints() == ()
@@ -105,15 +107,15 @@ def test_max_parallelism_never_changes(store: StateStore) -> None:
         ({"k": [1]}, {"namespace": "k"}, InvalidArgumentError, "'k' has two roles"),
         ({"k": [1]}, {"key": ["k", "k"]}, InvalidArgumentError, "'k' has two roles"),
         ({"k": [1], "K": [1]}, {}, InvalidArgumentError, "two columns are named 'k' and 'K'"),
-        ({"k": [1], "key_group": [1]}, {}, InvalidArgumentError, "'key_group' is named like"),
+        ({"k": [1], "key_group": [1]}, {}, InvalidArgumentError, "says key_group 1, and"),
         ({"k": [1], "Key_Group": [1]}, {}, InvalidArgumentError, "'Key_Group' is named like"),
         ({"k": [1], "": [1]}, {}, InvalidArgumentError, "empty name"),
         ({"k": pa.array([1], pa.uint64())}, {}, UnsupportedTypeError, "'k'.*uint64.*signed"),
         ({"k": [1], "v": [None]}, {}, UnsupportedTypeError, "'v' has Arrow type null"),
         ({"k": pa.array([1], pa.time64("us"))}, {}, UnsupportedTypeError, "time64"),
         ({"k": pa.array([1], pa.duration("s"))}, {}, UnsupportedTypeError, "duration"),
-        ({"k": [b"x"]}, {}, UnsupportedTypeError, "binary.*hex digits"),
-        ({"k": [[1]]}, {}, UnsupportedTypeError, "cannot be a key"),
+        ({"k": [b"x"]}, {}, UnsupportedTypeError, "binary cannot be a key in the hash scheme java"),
+        ({"k": [[1]]}, {}, UnsupportedTypeError, "'k' has type array"),
         ({"k": [1], "w": [[1]]}, {"namespace": "w"}, UnsupportedTypeError, "'w' has type array"),
         ({"k": pa.array([1], pa.timestamp("ns"))}, {}, InvalidArgumentError, "lose data: 1"),
         ({"k": [1]}, {"kind": "nonsense"}, InvalidArgumentError, "kind of keyed state 'nonsense'"),

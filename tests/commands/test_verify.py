@@ -217,9 +217,9 @@ def test_a_damaged_manifest_is_reported_among_the_rest(store: StateStore) -> Non
     """I4: the other checkpoints are still checked, and its files are not called strays."""
     first = store.manifest()
     with store.snapshot(parallelism=2) as checkpoint:
-        for entry in (*first.keyed, *first.operator):
-            if entry.state.name != "split":
-                checkpoint.drop(entry.state.uid, entry.state.name)
+        for state in [entry.state for entry in first.keyed] + [e.state for e in first.operator]:
+            if state.name != "split":
+                checkpoint.drop(state.uid, state.name)
         checkpoint.split("source", "split", [[{"s": "d"}], []])
     manifest = Path(store.url, manifest_path(1))
     manifest.write_bytes(manifest.read_bytes()[:-1])
