@@ -166,7 +166,7 @@ def test_a_cache_in_the_store_is_refused(tmp_path: Path, inside: str) -> None:
 def test_a_folder_that_cannot_be_is_refused(tmp_path: Path, folder: str) -> None:
     with pytest.raises(InvalidArgumentError, match="no folder for a local cache"):
         StateStore.open(str(tmp_path / "store"), local_cache=folder)
-    with pytest.raises(InvalidArgumentError, match="'1GiB' bytes"):
+    with pytest.raises(InvalidArgumentError, match="local_cache_bytes is of type int"):
         cached(tmp_path, local_cache_bytes="1GiB")
 
 

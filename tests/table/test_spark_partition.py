@@ -388,7 +388,7 @@ def test_null_keys_that_come_later_fail_the_query(spark: SparkSession) -> None:
 
 def test_wrong_arguments_are_refused(spark: SparkSession) -> None:
     """Before a job runs, with what is wrong."""
-    df = _sources(spark, 1).withColumn("a", F.array("id"))
+    df = _sources(spark, 1).withColumn("a", F.make_ym_interval(F.lit(1)))
     with pytest.raises(InvalidArgumentError, match=r"1\.\.32768, not 32769"):
         partition(df, Global(), parallelism=32_769)
     wrong: list[tuple[Any, str]] = [
