@@ -230,6 +230,7 @@ class TestDeltaTable(StateTableSuite):
         take(store, users)
         with store.snapshot(parallelism=1) as checkpoint:
             checkpoint.union("other", "offsets", [[{"n": 1}]])
+            checkpoint.drop("totals", "total")
         with pytest.raises(errors.SchemaMismatchError, match="total"):
             take(store, users.withColumn("total", F.col("total").cast("string")))
         assert len(store.checkpoints()) == 2
