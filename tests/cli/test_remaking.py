@@ -71,7 +71,7 @@ def test_rekey_says_what_became_of_the_states(run: Run, store: StateStore) -> No
     ("arguments", "code", "message"),
     [
         ((), 2, "nothing to change: give --max-parallelism, --key or --hash-scheme"),
-        (("--max-parallelism", "0"), 12, "configured max parallelism 0 is out of"),
+        (("--max-parallelism", "0"), 2, "configured max parallelism 0 is out of"),
         (("--key", "v"), 2, "another key is one state's"),
         (("--key", "x", "--state", "s"), 2, "state 's' of operator 'u' has no column 'x'"),
         (("--key", "at", "--state", "s"), 2, "two rows of state 's' of operator 'u' claim"),

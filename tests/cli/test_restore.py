@@ -120,6 +120,8 @@ def test_other_rows_than_the_manifest_says_are_refused(run: Run, damaged: Path) 
     grown = file.stat().st_size - entry.handles[0].size_bytes
     state["size_bytes"] += grown
     state["files"]["size_bytes"][0] += grown
+    for footer in ("footer_bytes", "footer_sha256"):  # as of an older release
+        del state["files"][footer]
     del document["sha256"]
     manifest.write_bytes(document_bytes(document))
     done = run("restore", "--to", "out", "--operator", "totals-by-shop", "--store", damaged)
