@@ -200,6 +200,7 @@ def test_an_empty_state_is_a_state(store: StateStore, parallelism: int) -> None:
     assert restored.operator("u", "offsets").subtask(parallelism - 1) == []
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.keyed("u", "n", [{"k": 1, "v": ["x"]}], key="k")
+        checkpoint.carry_rest()
     assert store.restore().keyed("u", "n").get(1) == [{"k": 1, "v": ["x"]}]
 
 
