@@ -36,7 +36,7 @@ STORE = """
 url = "{here}/store"
 """
 SNAPSHOT = (
-    "parallelism = 4\n"
+    'parallelism = 4\nothers = "carry"\n'
     + STORE
     + """table_format = "parquet"
 [[keyed]]
