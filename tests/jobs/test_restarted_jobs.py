@@ -157,7 +157,7 @@ def test_a_snapshot_whose_store_cannot_be_written_comes_back_at_another_parallel
     assert failure(done.err).startswith("StorageError: cannot write ")
     report = done.report
     assert (done.code, report["checkpoint"], report["parallelism"]) == (0, 2, 3)
-    assert (report["attempts"], report["rows"], report["already_committed"]) == (2, 20, False)
+    assert (report["attempts"], report["rows"], report["already_committed"]) == (2, 24, False)
     assert store.checkpoints() == (1, 2)
     assert store.manifest().parallelism == 3
     state = store.restore(parallelism=1).keyed("totals-by-user", "totals")
@@ -218,7 +218,7 @@ def test_the_number_of_the_first_attempt_is_not_taken_for_its_own_when_another_h
     assert "was about to take, has been committed by writer " in done.err
     assert (done.code, done.report["checkpoint"], done.report["attempts"]) == (0, 2, 3)
     store = StateStore.open(str(tmp_path / "store"))
-    assert [store.manifest(number).rows for number in store.checkpoints()] == [7, 20]
+    assert [store.manifest(number).rows for number in store.checkpoints()] == [7, 24]
 
 
 @pytest.mark.usefixtures("rows")
