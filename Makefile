@@ -13,7 +13,7 @@ KAFKA := $(VENV)/.kafka
 WITH_JAVA := JAVA_HOME="$$($(PY) statestore/java.py)" && export JAVA_HOME &&
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo test kills kills-streaming lint check races flips histories fuzz bench docs lock clean
+.PHONY: help demo cluster-demo test kills kills-streaming lint check races flips histories fuzz simulate protocol bench docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
