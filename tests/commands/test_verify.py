@@ -75,6 +75,7 @@ def test_what_was_written_is_sound(data: st.DataObject, case: KeyedCase, old: in
         with store.snapshot(parallelism=old) as checkpoint:
             checkpoint.split("u", "s", data.draw(element_lists(old)))
             checkpoint.broadcast("u", "b", data.draw(element_lists(1))[0])
+            checkpoint.drop("u", "n")
         for deep in (False, True):
             report = store.verify("all", deep)
             assert (report.broken, report.strays) == ((), ())
@@ -189,6 +190,7 @@ def test_a_file_of_another_checkpoint_is_found(store: StateStore) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
         values = pa.table({"user": ["user-1", "user-2"], "x": [0.5, 0.25]})
         checkpoint.keyed("job", "value", values, key="user")
+        checkpoint.carry_rest()
     file, *_ = files_of(store, "value")
     shutil.copy(before["value"][0], file)
     assert name_in(store, file) in broken(store.verify(deep=True))
@@ -200,6 +202,7 @@ def test_a_stray_file_is_no_damage(store: StateStore) -> None:
     """I5: what a crashed writer left is listed; files that another checkpoint names are not."""
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.split("source", "split", [[{"s": "d"}], []])
+        checkpoint.carry_rest()
     (named,) = files_of(store, "split")
     stray = named.parent / "0000000009-0123456789abcdef.parquet"
     shutil.copy(named, stray)

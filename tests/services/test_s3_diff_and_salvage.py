@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from statestore import StateStore
@@ -38,7 +39,8 @@ def test_disk_and_s3(s3: S3Server, url: str, tmp_path: Path, layout: str) -> Non
     storage = S3Storage(url, s3.options)
     name = f"{entry.table.path}/{entry.handles[0].path}"
     raw = bytearray(storage.read(name))
-    raw[50] ^= 0xFF
+    column = pq.ParquetFile(pa.BufferReader(bytes(raw))).metadata.row_group(0).column(0)
+    raw[column.data_page_offset + column.total_compressed_size - 1] ^= 0xFF
     storage.delete(name)
     storage.put_if_absent(name, bytes(raw))
     report = bucket.salvage(2, from_older=True)

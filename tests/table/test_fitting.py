@@ -124,11 +124,17 @@ def test_polars_categories_are_text() -> None:
     assert fitted_table(rows.slice(1), stored).to_pylist() == frame.to_dicts()[1:]
 
 
+SHORT_AS_FLOAT = {("byte", "float"), ("short", "float")}
+
+
 @given(scalar_types, scalar_types)
 def test_by_type_is_the_list_of_wider_types(source: Any, target: Any) -> None:
-    """But for what comes out as another value, a date as its midnight."""
+    """But for what comes out as another value, a date as its midnight; and a float holds every
+    short, which Delta does not widen to it.
+    """
     if fits_by_type(source, target):
-        assert source == "long" or widens(source, target) or "decimal" in str(target) + str(source)
+        beyond = source == "long" or "decimal" in str(target) + str(source)
+        assert beyond or widens(source, target) or (source, target) in SHORT_AS_FLOAT
     elif widens(source, target):
         assert (source, target) == ("date", "timestamp_ntz")
 
