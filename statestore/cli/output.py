@@ -29,7 +29,16 @@ from statestore.cli.documents import document_of
 from statestore.cli.drawing import ASCII, UNICODE, Pen
 from statestore.cli.values import Result
 
-__all__ = ["Bar", "Page", "emit_json", "page", "printable", "progress_bar", "report"]
+__all__ = [
+    "DRAWING_WIDTH",
+    "Bar",
+    "Page",
+    "emit_json",
+    "page",
+    "printable",
+    "progress_bar",
+    "report",
+]
 
 DRAWING_WIDTH = 100
 UNLIMITED = 100_000

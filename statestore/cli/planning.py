@@ -81,7 +81,7 @@ def _row(one: Compared) -> Sequence[str]:
         count(one.files),
         count(one.requests),
     ]
-    row += [] if one.seconds is None else [f"{one.seconds:.3g}"]
+    row += [] if one.seconds is None else ["<0.01" if one.seconds < 0.01 else f"{one.seconds:.3g}"]
     return row if one.money is None else [*row, f"{one.money:.4g}"]
 
 

@@ -18,7 +18,7 @@ from statestore.cli.keeping import (
     write_unpinned,
 )
 from statestore.cli.layers import held_text, layers_text, rows_text
-from statestore.cli.output import Page
+from statestore.cli.output import DRAWING_WIDTH, Page
 from statestore.cli.skews import write_skew
 from statestore.cli.soundness import write_proof, write_report
 from statestore.cli.subtasks import write_key_groups, write_placements, write_subtasks
@@ -59,15 +59,24 @@ def _(result: CheckpointList, page: Page) -> None:
         page.line(f"{result.store} has no checkpoint yet")
         write_holds(result, page)
         return
-    columns = ["id", "taken", "age", "parallelism", "operators", "states", "rows", "bytes", "files"]
-    right = {"id", *columns[3:]}
-    if any(row.manifest is not None and row.manifest.origin for row in result.rows):
-        columns.append("made by")
-    table = table_of(*columns, right=right)
+    left_out = set(_FOR_WIDE_ONES) if page.width < DRAWING_WIDTH else set()
+    if not any(row.manifest is not None and row.manifest.origin for row in result.rows):
+        left_out.add("made by")
+    shown = [name for name in _COLUMNS if name not in left_out]
+    table = table_of(*shown, right=set(shown) - {"taken", "age", "made by"})
     for row in result.rows:
-        table.add_row(*(cell(text) for text in _checkpoint(row, result.now_ms)))
+        values = dict(zip(_COLUMNS, _checkpoint(row, result.now_ms), strict=False))
+        table.add_row(*(cell(values.get(name, "")) for name in shown))
     page.table(table)
     write_holds(result, page)
+
+
+_COLUMNS = (
+    *("id", "taken", "age", "parallelism", "operators", "states", "rows", "bytes", "files"),
+    "made by",
+)
+_FOR_WIDE_ONES = ("operators", "states", "files")
+"""Columns that a narrow terminal has no room for."""
 
 
 def _checkpoint(row: CheckpointRow, now_ms: int) -> list[str]:

@@ -22,6 +22,8 @@ from statestore.model.weights import weights_of
 
 __all__ = [
     "ALIKE",
+    "NOISE_BYTES",
+    "NOISE_SECONDS",
     "SLOWER",
     "Compared",
     "Comparison",
@@ -37,6 +39,10 @@ SLOWER = 1.5
 
 ALIKE = 1.05
 """How many times the least counts as no more than it."""
+
+NOISE_SECONDS = 0.1
+NOISE_BYTES = 10**6
+"""What is less than this above the least counts as no more than it: one request may take longer."""
 
 _GB = 10**9
 _HOUR = 3600
@@ -150,8 +156,9 @@ def chosen_of(options: Sequence[Compared]) -> tuple[int, str]:
     Without prices the one with the least expected seconds, or where no rate is known the smallest
     largest subtask, which is the same order. With prices the cheapest of those that take at most
     1.5 times as long as the fastest. What is within :data:`ALIKE` times the least counts as equal,
-    as sizes of files and rates are not exact; of equals the one that moves fewest bytes, which
-    without hosts is the present parallelism, then the smallest.
+    as sizes of files and rates are not exact, and so do seconds and bytes that are less than
+    :data:`NOISE_SECONDS` and :data:`NOISE_BYTES` apart; of equals the one that moves fewest
+    bytes, which without hosts is the present parallelism, then the smallest.
     """
     fastest = min(_slowness(one) for one in options)
     if any(one.money is None for one in options):
@@ -160,9 +167,10 @@ def chosen_of(options: Sequence[Compared]) -> tuple[int, str]:
             if options[0].seconds is None
             else "the least expected seconds"
         )
-        best, alike = _first(options, _slowness)
+        best, alike = _first(options, _slowness, _noise(options[0]))
         return best.parallelism, what + alike
-    near = [one for one in options if _slowness(one) <= SLOWER * fastest]
+    most = max(SLOWER * fastest, fastest + _noise(options[0]))
+    near = [one for one in options if _slowness(one) <= most]
     best, alike = _first(near, lambda one: one.money or 0.0)
     measure = "bytes of the largest subtask" if options[0].seconds is None else "expected seconds"
     return (
@@ -259,10 +267,16 @@ def _slowness(one: Compared) -> float:
     return one.largest_bytes if one.seconds is None else one.seconds
 
 
-def _first(options: Sequence[Compared], key: Callable[[Compared], float]) -> tuple[Compared, str]:
+def _noise(one: Compared) -> float:
+    return NOISE_BYTES if one.seconds is None else NOISE_SECONDS
+
+
+def _first(
+    options: Sequence[Compared], key: Callable[[Compared], float], noise: float = 0.0
+) -> tuple[Compared, str]:
     """Return the best of those that are alike, and what to say of it when there are several."""
     least = min(map(key, options))
-    alike = [one for one in options if key(one) <= ALIKE * least]
+    alike = [one for one in options if key(one) <= max(ALIKE * least, least + noise)]
     best = min(alike, key=lambda one: (one.moved_bytes, one.parallelism))
-    more = f"; of {len(alike)} within {ALIKE - 1:.0%} of it the one that moves fewest bytes"
+    more = f"; of {len(alike)} that are about equal the one that moves fewest bytes"
     return best, more if len(alike) > 1 else ""

@@ -3,14 +3,21 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import Result
+from rich.console import Console
 
 from statestore import StateStore
 from statestore.cli.documents import document_of
+from statestore.cli.drawing import UNICODE
+from statestore.cli.output import Page
+from statestore.cli.text import write_text
+from statestore.cli.values import CheckpointList, CheckpointRow
 from statestore.cli.values import Result as Value
 from statestore.model.digest import digest_text
 from statestore.model.document import document_bytes
@@ -33,6 +40,22 @@ def test_list_as_text(run: Run, fraud: Path) -> None:
     assert second.split()[0] == "2"
     assert " 413 " in second  # 2 x 200 + 3 + 3 rows, and 4 + 2 + 1 elements
     assert not [line for line in done.stdout.splitlines() if line != line.rstrip()]
+
+
+def test_a_narrow_terminal_shows_each_checkpoint_on_one_line(fraud: Path) -> None:
+    """Also with what made it; the columns that are left out are those of what it holds."""
+    store = StateStore.open(str(fraud))
+    latest = store.manifest()
+    edited = replace(latest, origin={"command": "rekey", "checkpoint": 1})
+    rows = tuple(CheckpointRow(m.checkpoint_id, m) for m in (store.manifest(1), edited))
+    file = StringIO()
+    console = Console(file=file, width=80, force_terminal=True, no_color=True)
+    shown = CheckpointList(store=store.url, now_ms=latest.created_at_ms, rows=rows)
+    write_text(shown, Page(console, 80, UNICODE, terminal=True))
+    header, *lines = file.getvalue().splitlines()
+    assert "operators" not in header
+    assert [line.split()[0] for line in lines] == ["1", "2"]
+    assert lines[1].endswith("rekey of 1")
 
 
 def test_list_as_json(run: Run, fraud: Path) -> None:
