@@ -1,66 +1,56 @@
-"""How far a streaming query is: what Spark wrote down of it, and what a checkpoint says.
+"""How far a streaming query is: what a checkpoint says of it, and which micro-batch can be next.
 
-Before Spark runs a micro-batch it writes to the query's checkpoint location, into ``offsets/<batch
-id>``, where each source's data end: a line of version, one of metadata, and one of JSON for each
-source. The query's id is in the file ``metadata``, and lasts as long as the location.
+A micro-batch that the store has ends where the store ends, and the next one begins there. Numbers
+alone do not tell: a checkpoint location that lost its newest files, or is an older copy, gives the
+number of a micro-batch to other events.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from statestore.commands.restore import RestoredCheckpoint
 from statestore.errors import InvalidArgumentError, StateNotFoundError
-from statestore.storage import Storage
+from statestore.streaming.location import MicroBatch
 
 __all__ = [
+    "FILES",
     "OFFSETS",
     "POSITIONS",
     "PROGRESS",
-    "MicroBatch",
     "Progress",
     "kafka_offsets",
-    "planned",
     "starting_offsets",
 ]
 
-PROGRESS, POSITIONS, OFFSETS = "progress", "positions", "offsets"
-_VERSION = "v1"
-
-
-@dataclass(frozen=True)
-class MicroBatch:
-    """A micro-batch as Spark planned it, which is the same however often it runs.
-
-    ``query`` is the query's id, ``number`` counts from 0, ``ends`` say where each source's data of
-    it end, as JSON, and ``planned_at_ms`` is when it was planned, None if that is not known.
-    """
-
-    query: str
-    number: int
-    ends: tuple[str, ...] = ()
-    planned_at_ms: int | None = None
+PROGRESS, POSITIONS, FILES, OFFSETS = "progress", "positions", "files", "offsets"
 
 
 @dataclass(frozen=True)
 class Progress:
     """The last micro-batch of each query that wrote a state: of the one at work, that is last, and
-    of those before it.
+    of those before it. ``ends`` and ``files`` are those of the last one; ``files`` is None in a
+    checkpoint of an older release, which knew of none.
     """
 
     queries: tuple[tuple[str, int], ...] = ()
+    ends: tuple[str, ...] = ()
+    files: tuple[tuple[int, str], ...] | None = None
 
     @classmethod
     def of(cls, restored: RestoredCheckpoint, uid: str) -> Progress:
         """Return what a checkpoint says; nothing when it knows of none."""
-        try:
-            (elements,) = restored.operator(uid, PROGRESS).per_old_subtask()
-        except StateNotFoundError:
-            return cls()
-        return cls(tuple((element["query"], element["batch"]) for element in elements))
+        queries = _stored(restored, uid, PROGRESS) or []
+        ends = _stored(restored, uid, POSITIONS) or []
+        files = _stored(restored, uid, FILES)
+        return cls(
+            tuple((element["query"], element["batch"]) for element in queries),
+            tuple(element["ends_at"] for element in ends),
+            None if files is None else tuple((one["source"], one["digest"]) for one in files),
+        )
 
     def elements(self) -> list[dict[str, Any]]:
         """Return the elements of broadcast state that say so."""
@@ -69,22 +59,19 @@ class Progress:
     def with_done(self, batch: MicroBatch) -> Progress:
         """Return the progress behind a micro-batch."""
         others = tuple(one for one in self.queries if one[0] != batch.query)
-        return replace(self, queries=(*others, (batch.query, batch.number)))
+        return Progress((*others, (batch.query, batch.number)), batch.ends, batch.files)
 
     def has(self, batch: MicroBatch) -> bool:
-        """Return whether a micro-batch is done."""
-        stored = dict(self.queries).get(batch.query)
-        return stored is not None and batch.number <= stored
+        """Return whether a micro-batch that passed :meth:`check` is done."""
+        return self.queries[-1:] == ((batch.query, batch.number),)
 
     def check(self, batch: MicroBatch, subject: str, *, has_state: bool, succeeds: bool) -> None:
-        """Raise InvalidArgumentError for a micro-batch that is not done and cannot be the next one.
+        """Raise InvalidArgumentError for a micro-batch that is neither the last one nor the next.
 
-        Then micro-batches between are missing, the state has gone on with another query, this is
-        the first of a query that was not said to succeed another, or only one of the state
-        (``subject``) and the progress of its query is there.
+        Then micro-batches between are missing, it ends or begins elsewhere than the state
+        (``subject``), that has gone on with another query, this is the first of a query that was
+        not said to succeed another, or only one of state and progress is there.
         """
-        if self.has(batch):
-            return
         if not self.queries:
             if not succeeds:
                 _refuse_unknown(batch, subject, has_state)
@@ -121,6 +108,47 @@ class Progress:
                 "query with a new checkpoint location, succeeds=True, and from the positions that "
                 "the checkpoint has"
             )
+        if batch.number < stored:
+            raise _behind(batch, stored, f"Spark is at micro-batch {batch.number} again")
+        same = batch if batch.number == stored else batch.before
+        if same is not None and not self._ends_like(same):
+            own, its = (" and ".join(ends) or "nowhere" for ends in (self.ends, same.ends))
+            raise _behind(
+                batch,
+                stored,
+                f"where its sources end at {own}; in Spark's checkpoint location that micro-batch "
+                f"ends at {its}" + ("" if own != its else ", and has other files"),
+            )
+
+    def _ends_like(self, batch: MicroBatch) -> bool:
+        same_files = self.files is None or self.files == batch.files
+        return same_files and [*map(_value, self.ends)] == [*map(_value, batch.ends)]
+
+
+def _stored(restored: RestoredCheckpoint, uid: str, name: str) -> list[dict[str, Any]] | None:
+    try:
+        (elements,) = restored.operator(uid, name).per_old_subtask()
+    except StateNotFoundError:
+        return None
+    return elements
+
+
+def _value(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return line
+
+
+def _behind(batch: MicroBatch, stored: int, how: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"the newest checkpoint ends with micro-batch {stored} of query {batch.query}, {how}: the "
+        "location is not as it was when the store was written (a loss of power, or an older copy), "
+        "and events would be lost or counted twice. Bring the location back as it was; or start "
+        "the query with a new checkpoint location, succeeds=True, and sources that begin where the "
+        "checkpoint's positions are; or put the state back to the checkpoint with which the "
+        "location ends (checkpoint.carry_rest(base=…)), from where Spark brings all events again"
+    )
 
 
 def _refuse_unknown(batch: MicroBatch, subject: str, has_state: bool) -> None:
@@ -139,23 +167,6 @@ def _refuse_unknown(batch: MicroBatch, subject: str, has_state: bool) -> None:
             "neither its progress nor its state: the events before would be missing. Open the "
             "store that has them, or start the query with a new checkpoint location"
         )
-
-
-def planned(location: Storage, number: int) -> MicroBatch:
-    """Return a micro-batch as Spark wrote it to a query's checkpoint location.
-
-    Raises InvalidArgumentError for a file of another version than is known.
-    """
-    name = f"offsets/{number}"
-    lines = location.read(name).decode().splitlines()
-    if len(lines) < 2 or lines[0] != _VERSION:
-        raise InvalidArgumentError(
-            f"{location.url}/{name} begins with {lines[:1]}, not with {_VERSION}: this release of "
-            "Spark writes its offsets in another way"
-        )
-    query: str = json.loads(location.read("metadata"))["id"]
-    at = json.loads(lines[1]).get("batchTimestampMs")
-    return MicroBatch(query, number, tuple(lines[2:]), at or None)
 
 
 def kafka_offsets(lines: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -24,14 +24,14 @@ from statestore.model.manifest import Manifest
 from statestore.storage import open_storage
 from statestore.store import StateStore
 from statestore.streaming.changes import Changes
+from statestore.streaming.location import MicroBatch, planned
 from statestore.streaming.progress import (
+    FILES,
     OFFSETS,
     POSITIONS,
     PROGRESS,
-    MicroBatch,
     Progress,
     kafka_offsets,
-    planned,
 )
 from statestore.table.spark_hashing import column_of
 from statestore.table.spark_keys import KeysInUse, keys_in_use
@@ -140,7 +140,7 @@ class StatefulQuery:
             if changes.shared is not None:
                 keep(changes.shared)
             self._write(checkpoint, changes, restored)
-            self._write_progress(checkpoint, done.with_done(batch), batch.ends)
+            self._write_progress(checkpoint, done.with_done(batch))
             checkpoint.carry_rest()
         self._after(checkpoint.manifest)
         return checkpoint.manifest
@@ -230,17 +230,21 @@ class StatefulQuery:
             base=restored.checkpoint_id,
         )
 
-    def _write_progress(
-        self, checkpoint: CheckpointWriter, done: Progress, ends: tuple[str, ...]
-    ) -> None:
-        elements = [{"source": number, "ends_at": text} for number, text in enumerate(ends)]
+    def _write_progress(self, checkpoint: CheckpointWriter, done: Progress) -> None:
+        ends = [{"source": number, "ends_at": text} for number, text in enumerate(done.ends)]
         checkpoint.broadcast(self.source, PROGRESS, done.elements())
-        checkpoint.broadcast(self.source, POSITIONS, elements)
-        if offsets := kafka_offsets(ends):
+        checkpoint.broadcast(self.source, POSITIONS, ends)
+        # What is of sources that the query does not read goes.
+        if done.files:
+            files = [{"source": number, "digest": digest} for number, digest in done.files]
+            checkpoint.broadcast(self.source, FILES, files)
+        else:
+            checkpoint.drop(self.source, FILES)
+        if offsets := kafka_offsets(done.ends):
             none: list[list[dict[str, Any]]] = [[] for _ in range(self.parallelism - 1)]
             checkpoint.union(self.source, OFFSETS, [offsets, *none])
         else:
-            checkpoint.drop(self.source, OFFSETS)  # of a source that the query does not read
+            checkpoint.drop(self.source, OFFSETS)
 
     def _after(self, manifest: Manifest) -> None:
         if self.retain is not None and manifest.checkpoint_id % _EXPIRE_EVERY == 0:

@@ -214,6 +214,7 @@ KNOWN = (
             ),
             (Event("query2", 78, "power"),),
         ),
+        mended=True,
     ),
     Known(
         "a query counts twice after a salvage that lost its progress",

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
 from statestore import TimeToLive
 from statestore.errors import InvalidArgumentError, LeftOutStateError
-from statestore.storage import open_storage
+from statestore.storage import Storage, open_storage
 from statestore.streaming import MicroBatch, Progress, starting_offsets
-from statestore.streaming.progress import planned
+from statestore.streaming.location import planned
 from tests.streaming.world import World
 
 
@@ -44,7 +45,9 @@ STATE = "state 'totals' of operator 'u'"
         ((("q", 3),), False, "new", 0, True, f"not {STATE}, in which those events are"),
         ((("q", 3),), True, "new", 0, False, "succeeds=True"),
         ((("q", 3),), True, "new", 0, True, None),
+        ((("q", 3),), True, "q", 2, False, "Spark is at micro-batch 2 again"),
         ((("q", 3), ("new", 0)), True, "q", 4, True, "has gone on with query new"),
+        ((("q", 3), ("new", 0)), True, "q", 3, True, "has gone on with query new"),
     ],
 )
 def test_what_can_be_the_next_micro_batch(
@@ -63,6 +66,115 @@ def test_what_can_be_the_next_micro_batch(
     with pytest.raises(InvalidArgumentError) as caught:
         progress.check(batch, STATE, has_state=has_state, succeeds=succeeds)
     assert message in str(caught.value)
+
+
+A, B, C = '{"t":{"0":7,"1":3}}', '{"t": {"1": 3, "0": 7}}', '{"t":{"0":9,"1":3}}'
+FILE, OTHER = ((0, "aa"),), ((0, "bb"),)
+
+
+@pytest.mark.parametrize("number", [3, 4])
+@pytest.mark.parametrize(
+    ("stored", "stored_files", "ends", "files", "agree"),
+    [
+        ((A,), None, (A,), (), True),
+        ((A,), None, (B,), (), True),  # the same offsets, written in another order
+        ((A,), None, (C,), (), False),
+        ((A,), None, (A, A), (), False),
+        ((), None, (A,), (), False),  # a salvage lost them
+        (("-",), None, ("-",), (), True),
+        ((A,), FILE, (A,), FILE, True),
+        ((A,), FILE, (A,), OTHER, False),
+        ((A,), (), (A,), FILE, False),  # a salvage lost them
+        ((A,), None, (A,), FILE, True),  # an older release knew of none
+        ((A,), FILE, (A,), (), False),
+    ],
+)
+def test_a_micro_batch_ends_or_begins_where_the_store_ends(
+    number: int,
+    stored: tuple[str, ...],
+    stored_files: tuple[tuple[int, str], ...] | None,
+    ends: tuple[str, ...],
+    files: tuple[tuple[int, str], ...],
+    agree: bool,
+) -> None:
+    """The last one ends there, and the next one begins: numbers alone do not tell."""
+    batch = MicroBatch("q", 3, ends, files=files)
+    batch = batch if number == 3 else MicroBatch("q", 4, (C,), before=batch)
+    progress = Progress((("q", 3),), stored, stored_files)
+    if agree:
+        progress.check(batch, STATE, has_state=True, succeeds=False)
+        assert progress.has(batch) == (number == 3)
+        return
+    with pytest.raises(InvalidArgumentError, match="Bring the location back as it was"):
+        progress.check(batch, STATE, has_state=True, succeeds=False)
+
+
+def written(folder: Path, **content: str) -> Storage:
+    """Return a checkpoint location with such files; ``_`` in a name stands for ``/``."""
+    for name, text in content.items():
+        path = folder / name.replace("_", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return open_storage(str(folder))
+
+
+def entry(number: int, file: str) -> str:
+    return "\n" + json.dumps({"path": f"file:///in/{file}", "timestamp": 1, "batchId": number})
+
+
+def offsets(*ends: str) -> str:
+    return "\n".join(["v1", '{"batchTimestampMs":5}', *ends])
+
+
+def test_new_files_of_a_source_are_known(tmp_path: Path) -> None:
+    """From a log of its own, or from the end of one that has all, however long; in any order."""
+    log = "v1" + "".join(entry(n // 1000, f"f{n}") for n in range(10_000))
+    location = written(
+        tmp_path,
+        metadata='{"id":"q"}',
+        offsets_8=offsets("-", '{"logOffset":8}'),
+        offsets_9=offsets('{"t":{"0":3}}', '{"logOffset":9}'),
+        sources_1_8="v1" + entry(8, "b") + entry(8, "a"),
+        **{"sources_1_9.compact": log},
+    )
+    batch = planned(location, 9)
+    assert (batch.query, batch.number, batch.planned_at_ms) == ("q", 9, 5)
+    assert batch.ends == ('{"t":{"0":3}}', '{"logOffset":9}')
+    assert batch.before is not None
+    assert (batch.before.ends, batch.before.before) == (("-", '{"logOffset":8}'), None)
+    own = "v1" + "".join(entry(9, f"f{n}") for n in reversed(range(9000, 10_000)))
+    (tmp_path / "sources/1/9.compact").unlink()
+    assert planned(written(tmp_path, sources_1_9=own), 9) == batch
+    assert planned(written(tmp_path, sources_1_9=own + entry(9, "more")), 9).files != batch.files
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        {"metadata": ""},
+        {"offsets_1": ""},
+        {"offsets_1": "v1"},
+        {"offsets_1": "v1\n{"},
+        {"offsets_0": None},
+        {"sources_0_1": None},
+        {"sources_0_1": "v1"},
+        {"sources_0_1": "v1" + entry(1, "a")[:-3]},
+    ],
+)
+def test_what_a_location_has_lost_is_named(tmp_path: Path, lost: dict[str, str | None]) -> None:
+    whole = {
+        "metadata": '{"id":"q"}',
+        "offsets_0": offsets('{"logOffset":-1}'),
+        "offsets_1": offsets('{"logOffset":1}'),
+        "sources_0_1": "v1" + entry(1, "a"),
+    }
+    assert planned(written(tmp_path, **whole), 1).files
+    location = written(tmp_path, **{k: v for k, v in lost.items() if v is not None})
+    ((name, text),) = lost.items()
+    if text is None:
+        (tmp_path / name.replace("_", "/")).unlink()
+    with pytest.raises(InvalidArgumentError, match=name.replace("_", "/")):
+        planned(location, 1)
 
 
 def test_a_snapshot_beside_a_query_cannot_lose_its_progress(world: World) -> None:

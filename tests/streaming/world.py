@@ -66,9 +66,9 @@ class World:
             os.utime(path, (1_700_000_000 + self.events, 1_700_000_000 + self.events))
             self.events += events
 
-    def run(self, query: StatefulQuery, location: str = "progress") -> None:
-        """Let a query take all events there are, a file a micro-batch."""
-        reader = self.spark.readStream.schema(EVENTS).option("maxFilesPerTrigger", 1)
+    def run(self, query: StatefulQuery, location: str = "progress", files: int = 1) -> None:
+        """Let a query take all events there are, by default a file a micro-batch."""
+        reader = self.spark.readStream.schema(EVENTS).option("maxFilesPerTrigger", files)
         stream = reader.json(str(self.folder / "in"))
         query.start(stream, str(self.folder / location), availableNow=True).awaitTermination()
 
