@@ -15,7 +15,7 @@ from statestore.model.state import Layout
 from tests.flips.readers import READERS
 from tests.flips.stores import fill, unseal
 
-__all__ = ["main"]
+__all__ = ["damage", "data_files", "main"]
 
 _END_BYTES = 8
 
@@ -34,13 +34,13 @@ def main() -> int:
         store = fill(given.folder / layout, layout)
         stores.append(unseal(store, given.folder / f"old {layout}") if given.unsealed else store)
     expected = [{name: read(store) for name, read in READERS.items()} for store in stores]
-    files = [sorted(_data_files(store)) for store in stores]
+    files = [sorted(data_files(store)) for store in stores]
     for number in range(given.first, given.first + given.count):
         draw = Random(f"{given.seed} {number}")
         at = draw.randrange(len(stores))
         file, reader = draw.choice(files[at]), draw.choice([*READERS])
         raw = file.read_bytes()
-        what, damaged = _damage(draw, raw)
+        what, damaged = damage(draw, raw)
         print(f"flip {number}: {reader}, {file.relative_to(given.folder)}, {what}", flush=True)
         file.write_bytes(damaged)
         print(_outcome(stores[at], reader, expected[at][reader]), flush=True)
@@ -48,14 +48,14 @@ def main() -> int:
     return 0
 
 
-def _data_files(store: StateStore) -> Iterator[Path]:
-    manifest = store.manifest()
-    for entry in manifest.entries:
+def data_files(store: StateStore) -> Iterator[Path]:
+    """Yield the files that the newest checkpoint names."""
+    for entry in store.manifest().entries:
         for part in entry.parts:
             yield from (Path(store.url, part.table.path, handle.path) for handle in part.handles)
 
 
-def _damage(draw: Random, raw: bytes) -> tuple[str, bytes]:
+def damage(draw: Random, raw: bytes) -> tuple[str, bytes]:
     """Return what is done to a footer, and the file after it."""
     length = int.from_bytes(raw[-_END_BYTES:-4], "little") + _END_BYTES
     at = len(raw) - 1 - draw.randrange(length)
