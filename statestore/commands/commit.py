@@ -2,7 +2,8 @@
 
 :class:`Commit` holds the states of one checkpoint and ends its ``with`` block: tables are published
 first, the manifest is put last. An exception in the block deletes what was written and commits
-nothing.
+nothing. Once the put of the manifest was asked for, nobody deletes, whatever came of it: somebody
+may have seen the checkpoint, and have named its files again. What is dead then is for ``gc``.
 """
 
 from __future__ import annotations
@@ -21,12 +22,7 @@ from statestore.commands.attempt import Attempt
 from statestore.commands.changes import ChangeWriter
 from statestore.commands.compaction import Compactions
 from statestore.commands.subtasks import Acknowledged
-from statestore.errors import (
-    CommitConflictError,
-    InvalidArgumentError,
-    ParallelismError,
-    StorageError,
-)
+from statestore.errors import InvalidArgumentError, ParallelismError, StorageError
 from statestore.model.balanced_ranges import RangeAssignment
 from statestore.model.handles import Handle
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
@@ -186,8 +182,7 @@ class Commit:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Commit, or after an exception delete what was written; a commit that another writer won
-        deletes it too.
+        """Commit, or after an exception delete what was written.
 
         A writer that was replaced meanwhile is stopped before it publishes tables, and again right
         before it puts the manifest; ``fence.py`` says why that is enough.
@@ -217,11 +212,7 @@ class Commit:
         try:
             with measuring.phase("put"):
                 self._attempt.catalog.commit(manifest)
-        except CommitConflictError as conflict:
-            self._fail(conflict)
-            raise
         except BaseException as unknown:
-            # The manifest may be there, so the files that it names stay.
             measuring.failed(self._attempt.checkpoint_id, unknown)
             raise
         self._committed = manifest

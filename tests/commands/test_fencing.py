@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from statestore import StateStore
 from statestore.errors import (
     CommitConflictError,
     FormatVersionError,
@@ -315,3 +317,61 @@ def test_a_replaced_writer_cannot_come_back_by_announcing(
     with pytest.raises(CommitConflictError, match="has taken over"):
         take(stalled, 9)
     assert [claim.generation for claim in claims(url)] == [1, 2]
+
+
+# --- after the put --------------------------------------------------------------------------------
+
+
+class _Stalls(LocalStorage):
+    """Somebody acts right after the put of a manifest, or right before it."""
+
+    def __init__(self, url: str, meanwhile: Callable[[], None], *, before: bool) -> None:
+        super().__init__(url)
+        self._meanwhile: Callable[[], None] | None = meanwhile
+        self._before = before
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        meanwhile = self._meanwhile if name.startswith("checkpoints/") else None
+        if meanwhile is None:
+            return super().put_if_absent(name, data)
+        self._meanwhile = None
+        if self._before:
+            meanwhile()
+        done = super().put_if_absent(name, data)
+        if not self._before:
+            meanwhile()
+        return done
+
+
+def test_a_checkpoint_that_expired_under_its_writer_keeps_its_files(url: str) -> None:
+    """I5, I9: a successor has named them again; what nobody needs goes with a collection."""
+
+    def succeed_and_expire() -> None:
+        successor = opened(url)
+        with successor.snapshot(parallelism=2) as checkpoint:
+            checkpoint.keyed("u", "n", key="k").changes([{"k": "c", "v": 3}])
+        assert successor.expire(retain=1).expired == (1,)
+
+    stalled = StateStore.over(
+        _Stalls(url, succeed_and_expire, before=False), table_format="parquet"
+    )
+    with pytest.raises(CommitConflictError, match=r"checkpoint 1 .* has a tombstone"):
+        take(stalled)
+    store = opened(url)
+    assert store.verify().is_sound
+    assert store.restore().keyed("u", "n").get("a") == [{"k": "a", "v": 1}]
+
+
+def test_who_loses_at_its_put_deletes_nothing(url: str) -> None:
+    """I9: whether a put was done is not known for sure to who asked for it; `gc` knows."""
+    late = StateStore.over(_Stalls(url, lambda: _take(url), before=True), table_format="parquet")
+    with pytest.raises(CommitConflictError, match=r"checkpoint 1 .* was committed by writer"):
+        take(late)
+    files = stored_files(url)
+    store = opened(url)
+    assert store.gc(minimum_age_s=0).removed.files == len(files - stored_files(url)) > 0
+    assert store.verify().is_sound
+
+
+def _take(url: str) -> None:
+    take(opened(url))

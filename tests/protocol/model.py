@@ -200,7 +200,7 @@ def _put(state: State, place: int, me: Actor, faults: frozenset[str]) -> Act:
     made = Made(me.number, place, me.generation, me.files, me.saw | {me.number})
     taken = state.of(me.number)
     if taken is not None and "a put overwrites" not in faults:
-        yield "is too late", _without(state, me.wrote), me.ended()
+        yield "is too late", state, me.ended()
         return
     others = tuple(one for one in state.made if one.number != me.number)
     put = state._replace(made=tuple(sorted((*others, made))))

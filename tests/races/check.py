@@ -2,7 +2,8 @@
 
 A checkpoint is visible exactly when one writer was told that it committed it, it holds that
 writer's rows and no others, and it lies above all that were committed before its writer began. A
-loser was told by whom, and that one exists. No file is left that no checkpoint names.
+loser was told by whom, and that one exists. No file is left that no checkpoint names, but for those
+of who lost at its put, where nobody deletes; and these go with the next collection.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from statestore import Manifest, StateStore
 from statestore.model.claim import Claim, claim_from_json
-from statestore.model.paths import WRITERS
+from statestore.model.paths import WRITERS, data_file_id
 from statestore.storage import open_storage
 from statestore.table.digest import rows_digest
 from tests.races.plan import Race, Try
@@ -51,6 +52,11 @@ def problems(race: Race, tries: Sequence[Try], url: str, options: dict[str, Any]
         *_refused(tries),
         *itertools.chain.from_iterable(_loser(each, manifests, claims) for each in tries),
     ]
+    at_their_put = {each.id for each in tries if TAKEN.search(each.message)}
+    left = {data_file_id(name) for name in {*storage.list("operators")} - named}
+    if not left <= at_their_put:
+        found.append(f"files are left of {sorted(left, key=str)}, and {at_their_put} lost at a put")
+    store.gc(minimum_age_s=0)
     if set(storage.list("operators")) != named:
         found.append("the files in the store are not those that its checkpoints name")
     return [f"race {race.number}: {problem}" for problem in found]

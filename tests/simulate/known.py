@@ -21,7 +21,6 @@ __all__ = ["EXPECTED", "KNOWN", "Known", "shown_by"]
 # What 2,200 schedules have shown, by mix ("" is any) and kind: each is of one of the defects below.
 EXPECTED = {
     ("", "parts stay"),
-    ("given up", "missing"),
     ("rekeys", "missing"),
     ("salvages", "buried"),
     ("queries", "gone"),
@@ -86,6 +85,7 @@ KNOWN = (
             ),
             (Event("job1", 37, "wait"),),
         ),
+        mended=True,
     ),
     Known(
         "a rekey deletes files that another run has adopted",
