@@ -120,8 +120,6 @@ def begin(
     CommitConflictError when another writer has taken the store over.
     """
     if graph is not None:
-        if not isinstance(graph, JobGraph):
-            raise InvalidArgumentError(f"graph is a JobGraph, not {type(graph).__name__}")
         document_bytes(graph_to_json(graph))  # refuses names that no document can hold
     operators = Operators(_parallelism(parallelism, graph), graph)
     now_ms = clock_ms(now_ms)
