@@ -6,6 +6,7 @@ import errno
 import os
 import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -42,6 +43,9 @@ class LocalStorage:
     def put_if_absent(self, name: str, data: bytes) -> bool:
         """Write a synced temporary file and link it to its name: one winner, never a partial
         file.
+
+        The way to it is durable before it is seen, whoever has made its folders; its name is before
+        this returns, also where another's was first.
         """
         target = self._root / name
         with named("write", self._full(name)):
@@ -50,13 +54,12 @@ class LocalStorage:
             try:
                 temporary.write_bytes(data)
                 _fsync(temporary)
-                _link(temporary, target)
-            except FileExistsError:
-                return False
+                self._sync_way(target.parent)
+                done = _link(temporary, target)
             finally:
                 temporary.unlink(missing_ok=True)
             _fsync(target.parent)
-        return True
+        return done
 
     def list(self, folder: str) -> tuple[str, ...]:
         """Return the names of all files below a folder, temporary ones of ours left out."""
@@ -130,6 +133,24 @@ class LocalStorage:
         """Return nothing: a path says it all."""
         return {}
 
+    def _sync_way(self, folder: Path) -> None:
+        """Make the names of the folders on the way to one durable: from the root on, and those of
+        the way to the root itself, so that whoever sees a file in the root need not.
+        """
+        if folder != self._root:
+            above = folder.parent
+            while above != self._root:
+                _fsync(above)
+                above = above.parent
+            _fsync(above)
+            return
+        device = folder.stat().st_dev
+        for above in folder.parents:
+            if above.stat().st_dev != device:
+                return  # where it is mounted, nothing was made
+            with suppress(PermissionError):  # nor where nobody may look
+                _fsync(above)
+
     def _walk(self, folder: str) -> Iterator[Path]:
         # Unlike a glob, this walk tells an unreadable folder from an empty one.
         for parent, _, names in os.walk(self._root / folder, onerror=_unless_missing):
@@ -143,9 +164,12 @@ class LocalStorage:
         return str(self._root / name)
 
 
-def _link(temporary: Path, target: Path) -> None:
+def _link(temporary: Path, target: Path) -> bool:
+    """Give a file its name; False when that is taken."""
     try:
         os.link(temporary, target)
+    except FileExistsError:
+        return False
     except OSError as error:
         # The file is ours and was just made: what is not permitted or known is the link itself.
         if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
@@ -154,6 +178,7 @@ def _link(temporary: Path, target: Path) -> None:
             f"cannot write {target}: this file system has no hard links, and a commit is one "
             "(FAT, and some network and cloud mounts, have none); use another place for the store"
         ) from error
+    return True
 
 
 def _unless_missing(error: OSError) -> None:

@@ -23,8 +23,6 @@ EXPECTED = {
     ("", "parts stay"),
     ("rekeys", "missing"),
     ("salvages", "buried"),
-    ("queries", "gone"),
-    ("first", "gone"),
     ("clones", "other"),
     ("exports", "foreign"),
     ("blotted", "left hold"),
@@ -238,6 +236,7 @@ KNOWN = (
         "gone",
         "the folders above new ones are not synced",
         Plan("local", 0, (_of("job", count=2, empty=True),), (Event("job1", 45, "power"),)),
+        mended=True,
     ),
     Known(
         "parts of a writer that was killed stay",

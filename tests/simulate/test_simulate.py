@@ -153,3 +153,22 @@ def test_a_disk_without_power(tmp_path: Path) -> None:
     left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
     assert left == {"a", "a/file", "b", "c"}
     assert (tmp_path / "a/file").read_text() == "whole"
+
+
+def test_what_was_put_is_there_without_power(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I5: and so is the way to it, whose folders another process may have made."""
+    disk = Disk(tmp_path, Scheduler(lambda *_: None))
+    disk.remembers = True
+    monkeypatch.setattr(os, "fsync", disk.sync)
+    (tmp_path / "new/store/checkpoints").mkdir(parents=True)
+    storage = LocalStorage(str(tmp_path / "new/store"))
+    for name in ("statestore.json", "checkpoints/1.json", "savepoints/new/1.json"):
+        assert storage.put_if_absent(name, b"x")
+    with storage.open_write("operators/u/keyed/s/file") as file:
+        file.write(b"x")
+    storage.sync(["operators/u/keyed/s/file"])
+    disk.lose_power(0)
+    left = [name for folder in ("", "checkpoints", "savepoints") for name in storage.list(folder)]
+    assert len(set(left)) == 4
