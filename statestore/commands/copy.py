@@ -1,24 +1,27 @@
 """Copy: a checkpoint or savepoint to another store, verified, and able to go on after a kill.
 
-Data files keep their names, which no other writer's have. A file that the target has already, with
-the right length and SHA-256, is not copied again: an earlier copy, whole or killed, left it there.
-One with other bytes was left half-written; it is replaced, unless a checkpoint of the target names
-it. Bytes are hashed while they are copied, and the target's manifest is put after the last of them,
-so what the target shows is what the source's manifest promised.
+Data files get new names in the target. What the target has already, with the right length and
+SHA-256, is not copied again: a copy, whole or killed, left it there (``copy_files.py``). Bytes are
+hashed while they are copied, and the target's manifest is put after the last of them, so what the
+target shows is what the source's manifest promised.
 
-The new checkpoint has the target's next id, and its ``origin`` names the store and checkpoint that
-it was copied from: by that a second copy finds the first. Tables are plain Parquet in the target,
-unless it was opened with Spark, which writes their Delta logs.
+The new checkpoint has the target's next id, and its ``origin`` names the store, the checkpoint and
+the writer that it was copied from: by that a second copy finds the first. A number alone is not
+enough: of a store that was copied as files, or brought back from a backup, there are two that went
+on by themselves. Tables are plain Parquet in the target, unless it was opened with Spark, which
+writes their Delta logs.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
 
 from statestore.catalog import Catalog
-from statestore.commands.copy_files import DataFile, FileCopy, Progress, data_files
+from statestore.commands.copy_files import FileCopy, Progress, data_files
 from statestore.commands.derive import Deriver
 from statestore.commands.history import History
 from statestore.errors import (
@@ -91,9 +94,6 @@ def copy(
     if name is not None:
         check_savepoint_name(name)
     manifest = source.load(checkpoint)
-    files = data_files(manifest)
-    total = sum(file.size_bytes for file in files)
-    work = FileCopy(source.storage, target, progress, total, linked=linked)
     making = _begun(source, target, deriver, table_format, dry_run)
     new_id = None if making is None else _first_copy(making.catalog, manifest)
     found = new_id is not None
@@ -101,11 +101,15 @@ def copy(
         _refuse_taken_name(making.catalog, name, new_id)
         if not found:
             _refuse_other_keys(making.catalog, manifest)
-    if not found and dry_run:
-        work.look(files)
-    elif making is not None and not dry_run:
+    files = data_files(manifest)
+    work = FileCopy(source.storage, target, progress, () if found else files, linked=linked)
+    if making is not None and not found:
+        work.learn(making.catalog)
+    if dry_run:
+        work.look()
+    elif making is not None:
         if new_id is None:
-            new_id = _make(making, manifest, work, files, name)
+            new_id = _make(making, manifest, work, name)
         if name is not None:
             _keep(making.catalog, name, new_id)
     return CopiedCheckpoint(
@@ -117,7 +121,7 @@ def copy(
         found=found,
         savepoint=name,
         files=len(files),
-        size_bytes=work.total,
+        size_bytes=sum(file.handle.size_bytes for file in files),
         copied_files=work.copied_files,
         copied_bytes=work.copied_bytes,
         tables_without_log=0 if found else _without_log(manifest, making),
@@ -151,44 +155,47 @@ def _without_log(manifest: Manifest, making: Deriver | None) -> int:
     return sum(entry.table.format == "delta" for entry in manifest.entries)
 
 
-def _make(
-    deriver: Deriver,
-    manifest: Manifest,
-    work: FileCopy,
-    files: tuple[DataFile, ...],
-    savepoint: str | None,
-) -> int:
+def _make(deriver: Deriver, manifest: Manifest, work: FileCopy, savepoint: str | None) -> int:
     """Copy what the target lacks and commit; return the id of the new checkpoint."""
     with deriver.begin(manifest) as writer:
-        work.refuse_named(deriver.catalog)
-        work.copy(files)
+        names = work.copy(writer.planned[0])
         for entry in manifest.entries:
-            writer.carry_entry(_moved(entry, keeps_log=deriver.spark is not None))
+            writer.carry_entry(_moved(entry, names, keeps_log=deriver.spark is not None))
         origin: dict[str, object] = {
             "command": "fork" if work.linked else "copy",
             "store": manifest.store_id,
             "checkpoint": manifest.checkpoint_id,
+            "writer": manifest.writer.token,
             "created_at_ms": manifest.created_at_ms,
         }
         writer.say_origin(origin | ({"savepoint": savepoint} if savepoint else {}))
     return writer.id
 
 
-def _moved(entry: Entry, *, keeps_log: bool) -> Entry:
-    """Return a state as the target has it: no log yet, and no copies in any local cache."""
+def _moved(entry: Entry, names: Mapping[str, str], *, keeps_log: bool) -> Entry:
+    """Return a state as the target has it: its files by their new names, no log yet, and no copies
+    in any local cache.
+    """
     table = TableRef(entry.table.format if keeps_log else "parquet", entry.table.path)
     if not isinstance(entry, KeyedEntry):
-        return replace(entry, table=table)
-    layers = (replace(layer, entry=_uncached(layer.entry)) for layer in entry.layers)
-    return replace(_uncached(entry), table=table, layers=tuple(layers))
+        handles = (replace(one, path=names[f"{table.path}/{one.path}"]) for one in entry.handles)
+        return replace(entry, table=table, handles=tuple(handles))
+    layers = (replace(one, entry=_renamed(one.entry, names)) for one in entry.layers)
+    return replace(_renamed(entry, names), table=table, layers=tuple(layers))
 
 
-def _uncached(entry: KeyedEntry) -> KeyedEntry:
-    return replace(entry, handles=tuple(replace(handle, host="") for handle in entry.handles))
+def _renamed(entry: KeyedEntry, names: Mapping[str, str]) -> KeyedEntry:
+    folder = entry.table.path
+    handles = (replace(h, path=names[f"{folder}/{h.path}"], host="") for h in entry.handles)
+    return replace(entry, handles=tuple(handles))
 
 
 def _first_copy(target: Catalog, manifest: Manifest) -> int | None:
-    """Return the checkpoint of the target that was copied from this one, if there is one."""
+    """Return the checkpoint of the target that was copied from this one, if there is one.
+
+    Raises InvalidArgumentError when there is only one that was copied from another of its number.
+    """
+    others = []
     held = {one.checkpoint_id for one in target.holds.savepoints()}
     for number in sorted({*target.checkpoint_ids(), *held}, reverse=True):
         try:
@@ -198,8 +205,40 @@ def _first_copy(target: Catalog, manifest: Manifest) -> int | None:
         told = (origin.get("store"), origin.get("checkpoint"))
         brought = origin.get("command") in ("copy", "fork")
         if brought and told == (manifest.store_id, manifest.checkpoint_id):
-            return number
+            if _is_of(manifest, origin):
+                return number
+            others.append((number, origin))
+    if others:
+        raise _other(target, manifest, *others[0])
     return None
+
+
+def _is_of(manifest: Manifest, origin: Mapping[str, Any]) -> bool:
+    """Return whether what was copied is this checkpoint; older releases did not note its writer."""
+    writer = origin.get("writer", manifest.writer.token)
+    told = writer, origin.get("created_at_ms")
+    return told == (manifest.writer.token, manifest.created_at_ms)
+
+
+def _other(
+    target: Catalog, manifest: Manifest, number: int, origin: Mapping[str, Any]
+) -> InvalidArgumentError:
+    which, where = f"checkpoint {manifest.checkpoint_id}", target.storage.url
+    return InvalidArgumentError(
+        f"{where} has a copy of another {which} of store {manifest.store_id}: its checkpoint "
+        f"{number} was copied from the {which} that writer {origin.get('writer', 'unknown')} made "
+        f"at {_time(origin.get('created_at_ms'))}, and the one to be copied is that of writer "
+        f"{manifest.writer.token} ({manifest.writer.name}), made at "
+        f"{_time(manifest.created_at_ms)}. The store was copied as files, or brought back from a "
+        "backup, and both went on: copy to another store, or give that copy up first (expire "
+        f"checkpoint {number} of {where}, and delete the savepoints that keep it)"
+    )
+
+
+def _time(at_ms: object) -> str:
+    if not isinstance(at_ms, int):
+        return "an unknown time"
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _refuse_taken_name(target: Catalog, name: str | None, first: int | None) -> None:

@@ -60,6 +60,11 @@ class Storage(Protocol):
     def size(self, name: str) -> int:
         """Return a file's length in bytes; FileNotFoundError when there is none."""
 
+    def renew(self, old: str, new: str) -> bool:
+        """Give the bytes of a file a new name as well, whose time is now; they do not pass through
+        here. False where that cannot be; FileNotFoundError when there is none of the old name.
+        """
+
     def open_write(self, name: str) -> BinaryIO:
         """Return a file to write; it may be visible before it is closed, so its name must be
         new.

@@ -164,6 +164,10 @@ class CachedStorage:
         """Return the length of a file of the store."""
         return self._storage.size(name)
 
+    def renew(self, old: str, new: str) -> bool:
+        """Give a file of the store a new name as well; it has no copy here under that one."""
+        return self._storage.renew(old, new)
+
     def open_write(self, name: str) -> BinaryIO:
         """Return a file of the store to write; once it is closed there is a copy of it here."""
         file = self._storage.open_write(name)

@@ -75,6 +75,10 @@ class MeteredStorage:
         """Pass on."""
         return self._storage.size(name)
 
+    def renew(self, old: str, new: str) -> bool:
+        """Pass on; nothing is read here."""
+        return self._storage.renew(old, new)
+
     def open_write(self, name: str) -> BinaryIO:
         """Pass on."""
         return self._storage.open_write(name)

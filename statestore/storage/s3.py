@@ -24,6 +24,7 @@ _PUT = "statestore-put"
 _PUTS = 5
 # S3 takes 10,000 parts of 5 MiB or more: one file of a store holds up to 80 GB.
 _PART_BYTES = 8 * 2**20
+_MOST_COPIED_BYTES = 5 * 2**30
 _READ_AHEAD_BYTES = 4 * 2**20
 DEFAULT_STREAMS = 16
 _MOST_STREAMS = 1024
@@ -181,6 +182,15 @@ class S3Storage:
             except FileNotFoundError:
                 self._bucket_exists()
                 raise
+
+    def renew(self, old: str, new: str) -> bool:
+        """Let the server copy the object, unless it is larger than one request copies."""
+        if self.size(old) > _MOST_COPIED_BYTES:
+            return False
+        bucket, key, _ = self._fs.split_path(self._key(old))
+        with self._errors("read", old):
+            self._call("copy_object", new, CopySource={"Bucket": bucket, "Key": key})
+        return True
 
     def open_write(self, name: str) -> BinaryIO:
         """Return an object to write, sent in parts; it exists once it is closed."""

@@ -40,7 +40,7 @@ __all__ = ["Call", "Fault", "FaultKind", "FaultyStorage", "calls_of"]
 T = TypeVar("T")
 
 _WRITING = ("put_if_absent", "open_write", "write", "close", "sync")
-_CHANGING = (*_WRITING, "delete")
+_CHANGING = (*_WRITING, "delete", "renew")
 
 
 class FaultKind(Enum):
@@ -60,7 +60,7 @@ class FaultKind(Enum):
 _ACTIONS = {
     "listed": "list",
     **dict.fromkeys(("put_if_absent", "open_write"), "write"),
-    **dict.fromkeys(("open_read", "read_range", "size"), "read"),
+    **dict.fromkeys(("open_read", "read_range", "size", "renew"), "read"),
 }
 _ERRNO = {
     FaultKind.ERROR: errno.EIO,
@@ -170,6 +170,10 @@ class FaultyStorage:
     def size(self, name: str) -> int:
         """Return a file's length in bytes."""
         return self._call("size", name, lambda: self._storage.size(name))
+
+    def renew(self, old: str, new: str) -> bool:
+        """Give a file a new name as well."""
+        return self._call("renew", new, lambda: self._storage.renew(old, new))
 
     def open_write(self, name: str) -> BinaryIO:
         """Return a file to write, whose calls count too."""

@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -133,6 +134,22 @@ class StorageSuite:
             assert file.read() == b"".join(pieces)
             file.seek(599_999)
             assert file.read(2) == b"\x01\x02"
+
+    def test_a_renewed_file_has_two_names_and_is_young(self, storage: Storage) -> None:
+        """The new name outlives the old one, and no collection takes it for old."""
+        with storage.open_write("t/old") as file:
+            file.write(b"some bytes")
+        path = storage.native_path("t/old")
+        if path is not None:
+            os.utime(path, (0, 0))
+        before = time.time_ns() // 1_000_000
+        with pytest.raises(FileNotFoundError):
+            storage.renew("t/none", "t/new")
+        assert storage.renew("t/old", "u/new")
+        assert all(item.modified_ms >= before - 5_000 for item in storage.listed(""))
+        storage.delete("t/old")
+        assert storage.read("u/new") == b"some bytes"
+        assert storage.list("") == ("u/new",)
 
     def test_a_range_ends_where_the_file_ends(self, storage: Storage) -> None:
         """Any part, also beyond the end; several threads may ask at once."""

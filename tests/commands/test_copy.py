@@ -54,6 +54,15 @@ def named(manifest: Manifest) -> set[str]:
     return {f"{e.table.path}/{file.path}" for e in manifest.entries for file in e.handles}
 
 
+def files_like(manifest: Manifest) -> list[tuple[str, int, str]]:
+    """Where files lie, and what they hold."""
+    return sorted(
+        (f"{e.table.path}/{file.path}".rpartition("/")[0], file.size_bytes, file.sha256)
+        for e in manifest.entries
+        for file in e.handles
+    )
+
+
 def test_a_copy_is_the_checkpoint_under_the_next_id(source: StateStore, tmp_path: Path) -> None:
     target = opened(tmp_path / "target")
     take(target, 1)
@@ -63,7 +72,8 @@ def test_a_copy_is_the_checkpoint_under_the_next_id(source: StateStore, tmp_path
     whole(target, 2)
     assert target.verify("all", deep=True).is_sound
     old, new = source.manifest(2), target.manifest(2)
-    assert named(old) == named(new)
+    assert not named(old) & named(new)
+    assert files_like(old) == files_like(new)
     assert [e.digest for e in old.entries] == [e.digest for e in new.entries]
     assert (done.copied_files, done.copied_bytes) == (old.files, old.size_bytes)
     origin = new.origin or {}
@@ -166,21 +176,23 @@ def test_a_file_that_is_not_what_was_written_is_not_copied(tmp_path: Path) -> No
     assert target.verify(deep=True).is_sound
 
 
-def test_a_file_of_the_target_that_a_checkpoint_names_is_not_replaced(
+def test_a_damaged_file_of_the_target_is_neither_named_again_nor_replaced(
     source: StateStore, tmp_path: Path
 ) -> None:
     target = opened(tmp_path / "target")
     source.copy(2, target)
     source.edit("users", "totals", delete=["a"])
-    name = Path(files_of(source, "routes")[0]).relative_to(source.url)
-    path = Path(target.url) / name
+    path = files_of(target, "routes")[0]
     raw = path.read_bytes()
-    path.write_bytes(raw[:-1])
-    with pytest.raises(DamagedFileError, match=r"a checkpoint of .* names it"):
-        source.copy("latest", target)
-    assert path.read_bytes() == raw[:-1]
-    path.write_bytes(raw)
-    source.copy("latest", target)
+    for damaged in (raw[:-1], raw[:-1] + b"?"):
+        path.write_bytes(damaged)
+        target.expire(retain=1)
+        source.edit("users", "totals", put=[{"user": f"{damaged[-1]}", "n": 1}])
+        new_id = source.copy("latest", target).new_id
+        assert new_id is not None
+        assert path.read_bytes() == damaged
+        assert path.name not in {Path(name).name for name in named(target.manifest(new_id))}
+        assert target.verify(new_id, deep=True).is_sound
 
 
 def test_a_store_with_other_keys_is_refused(source: StateStore, tmp_path: Path) -> None:
@@ -220,26 +232,35 @@ def test_a_copy_that_was_killed_goes_on(source: StateStore, tmp_path: Path) -> N
     for number, at in enumerate((writes[0], writes[len(writes) // 2], writes[-1], len(counted))):
         folder = tmp_path / f"target {number}"
         killed(source, folder, at)
-        kept = {p.relative_to(folder): p for p in folder.rglob("*.parquet")}
+        wanted = {path.read_bytes() for path in Path(source.url).rglob("0000000002-*.parquet")}
         wholly = sum(
-            path.stat().st_size
-            for name, path in kept.items()
-            if path.read_bytes() == (Path(source.url) / name).read_bytes()
+            len(path.read_bytes())
+            for path in folder.rglob("*.parquet")
+            if path.read_bytes() in wanted
         )
         target = opened(folder)
+        left = named_files(target)
         done = source.copy("latest", target)
+        assert done.found or not left & named(target.manifest(done.new_id or 0))
         assert done.copied_bytes == (0 if done.found else size - wholly)
         again.append(done.copied_bytes)
         whole_one(target, done.new_id)
     assert again[0] > again[1] > again[2] >= again[3] == 0
 
 
+def named_files(store: StateStore) -> set[str]:
+    """Return the names of all data files that are there."""
+    root = Path(store.url)
+    return {path.relative_to(root).as_posix() for path in root.rglob("*.parquet")}
+
+
 def whole_one(target: StateStore, number: int | None) -> None:
     """The copy of checkpoint 2, under another number."""
     assert target.checkpoints() == (number,)
-    report = target.verify("all", deep=True)
-    assert report.is_sound
-    assert report.strays == ()
+    assert target.verify("all", deep=True).is_sound
+    target.gc(minimum_age_s=0)
+    assert target.verify("all", deep=True).is_sound
+    assert named_files(target) == named(target.manifest())
 
 
 STOPPING = [FaultKind.ERROR, FaultKind.ANSWER_LOST, FaultKind.ANSWER_WRONG, FaultKind.TRUNCATED]

@@ -38,7 +38,8 @@ def target(tmp_path: Path) -> StateStore:
 def test_a_copy_has_base_and_layers(taken: Layered, target: StateStore) -> None:
     done = taken.store.copy(5, target)
     assert done.copied_files == done.files == len(names_of(taken.store))
-    assert data_in(target.url) == names_of(taken.store)
+    assert data_in(target.url) == names_of(target)
+    assert not names_of(target) & names_of(taken.store)
     assert len(state_of(target).layers) == 4
     assert rows_of(target) == taken.rows
     assert digest_of(target) == digest_of(taken.store)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -78,12 +79,17 @@ def test_every_file_is_one_with_two_names(source: StateStore, tmp_path: Path, ro
     heard: list[tuple[int, int]] = []
     done = source.fork(str(tmp_path / "fork"), on_progress=lambda *at: heard.append(at))
     fork = opened(tmp_path / "fork")
-    assert names(fork) == names(source)
-    assert len(names(fork)) == done.files > 4
-    for name in names(fork):
-        one, other = Path(source.url, name).stat(), Path(fork.url, name).stat()
-        assert (one.st_ino, one.st_dev) == (other.st_ino, other.st_dev)
-        assert one.st_nlink == 2
+    assert len(names(fork)) == len(names(source)) == done.files > 4
+    inodes = [
+        {
+            (file.st_ino, file.st_dev)
+            for name in names(store)
+            for file in [Path(store.url, name).stat()]
+        }
+        for store in (source, fork)
+    ]
+    assert inodes[0] == inodes[1]
+    assert all(Path(fork.url, name).stat().st_nlink == 2 for name in names(fork))
     assert (done.new_id, done.copied_files, done.copied_bytes) == (1, 0, 0)
     assert heard[-1] == (done.size_bytes, done.size_bytes)
     assert held(fork) == held(source) == rows
@@ -269,7 +275,7 @@ def test_only_folders_of_one_file_system_share(
     assert can_link(local, LocalStorage(str(tmp_path / "not" / "yet")))
     assert not can_link(local, bucket)  # it has no paths, as a bucket has none
     assert not can_link(bucket, local)
-    assert not link(bucket, local, sorted(names(source))[0])
+    assert not link(bucket, sorted(names(source))[0], local, "f")
     remote = StateStore.over(MeteredStorage(local), table_format="parquet")
     planned = remote.fork(str(tmp_path / "fork"), dry_run=True)
     assert planned.copied_files == planned.files > 0
@@ -282,7 +288,34 @@ def test_a_link_never_replaces_a_file(tmp_path: Path) -> None:
     one, other = LocalStorage(str(tmp_path / "a")), LocalStorage(str(tmp_path / "b"))
     one.put_if_absent("f", b"mine")
     other.put_if_absent("f", b"yours")
-    assert not link(one, other, "f")
+    assert not link(one, "f", other, "f")
     assert other.read("f") == b"yours"
     with pytest.raises(FileNotFoundError):
-        link(one, other, "g")
+        link(one, "g", other, "g")
+
+
+def test_a_linked_file_is_young_and_under_a_name_of_its_own(
+    source: StateStore, tmp_path: Path
+) -> None:
+    """Else a collection of the new store takes the old file for what a killed fork left."""
+    for name in names(source):
+        os.utime(Path(source.url, name), (0, 0))
+    before = time.time() - 5
+    source.fork(str(tmp_path / "fork"))
+    fork = opened(tmp_path / "fork")
+    assert all(Path(fork.url, name).stat().st_mtime > before for name in names(fork))
+    assert not names(fork) & names(source)
+
+
+def test_a_file_of_somebody_else_is_copied(
+    source: StateStore, tmp_path: Path, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who may not set its time cannot make its second name young."""
+
+    def refused(path: Any, *times: Any, **options: Any) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+
+    monkeypatch.setattr(os, "utime", refused)
+    done = source.fork(str(tmp_path / "fork"))
+    assert done.copied_files == done.files
+    assert held(opened(tmp_path / "fork")) == rows
