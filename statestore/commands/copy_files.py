@@ -162,10 +162,7 @@ class FileCopy:
         name, sha256, size = _new(file, number), hashlib.sha256(), 0
         chunks = self._chunks(file.name)
         chunk = next(chunks, b"")  # what the source lacks is found before a file is begun
-        with (
-            named("write", f"{self.target.url}/{name}"),
-            closing(self.target.open_write(name)) as out,
-        ):
+        with named("write", f"{self.target.url}/{name}"), self.target.open_write(name) as out:
             while chunk:
                 out.write(chunk)
                 sha256.update(chunk)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from statestore import StateStore
+from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import (
     CheckpointNotFoundError,
     DamagedFileError,
@@ -100,6 +103,70 @@ def test_the_same_one_is_not_copied_twice(source: StateStore, tmp_path: Path) ->
     again = source.copy(1, target)
     assert (again.new_id, again.found, again.copied_bytes) == (first.new_id, True, 0)
     assert target.checkpoints() == (1, 2)
+
+
+def test_another_checkpoint_of_that_number_is_no_copy(source: StateStore, tmp_path: Path) -> None:
+    """A store that was copied as files, and goes on by itself, has other checkpoints."""
+    twin = opened(copy_of(Path(source.url), tmp_path / "twin"))
+    take(source, 3)
+    take(twin, 4)
+    target = opened(tmp_path / "target")
+    first = source.copy(3, target)
+    one, other = (store.manifest(3).writer.token for store in (source, twin))
+    for dry_run in (False, True):
+        with pytest.raises(InvalidArgumentError, match="another checkpoint 3") as raised:
+            twin.copy(3, target, dry_run=dry_run)
+        told = str(raised.value)
+        assert all(word in told for word in (one, other, "copy to another store", "expire"))
+    assert target.checkpoints() == (first.new_id,)
+    assert twin.copy(2, target).new_id == source.copy(2, target).new_id  # they share it
+    take(target, 9)
+    target.expire(retain=1)
+    done = twin.copy(3, target)
+    assert not done.found
+    assert digests(target, done.new_id) == digests(twin, 3) != digests(source, 3)
+
+
+def digests(store: StateStore, number: int | None) -> list[int]:
+    assert number is not None
+    return [entry.digest for entry in store.manifest(number).entries]
+
+
+def test_what_an_older_release_copied_is_found_by_its_time(
+    source: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It did not note the writer."""
+    target = opened(tmp_path / "target")
+    real = CheckpointWriter.say_origin
+
+    def said(writer: CheckpointWriter, origin: dict[str, Any]) -> None:
+        real(writer, {name: value for name, value in origin.items() if name != "writer"})
+
+    monkeypatch.setattr(CheckpointWriter, "say_origin", said)
+    first = source.copy(2, target)
+    assert "writer" not in (target.manifest().origin or {})
+    assert (source.copy(2, target).found, source.copy(2, target).new_id) == (True, first.new_id)
+
+
+def test_what_a_killed_copy_left_is_young_under_its_new_name(
+    source: StateStore, tmp_path: Path
+) -> None:
+    """A collection that takes the old name, whenever it does, takes nothing of the next copy."""
+    folder = tmp_path / "target"
+    calls = calls_of(LocalStorage(str(tmp_path / "c")), lambda s: source.copy(2, over(s)))
+    killed(source, folder, len(calls) - 2)
+    target = opened(folder)
+    left = named_files(target)
+    assert left
+    for name in left:
+        os.utime(folder / name, (0, 0))
+    assert source.copy(2, target).copied_files == 0
+    new = named(target.manifest())
+    assert not new & left
+    assert min((folder / name).stat().st_mtime for name in new) > time.time() - 3600
+    for name in left:
+        (folder / name).unlink()
+    assert target.verify("all", deep=True).is_sound
 
 
 def test_only_what_the_target_lacks_is_copied(source: StateStore, tmp_path: Path) -> None:

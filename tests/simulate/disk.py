@@ -302,3 +302,12 @@ class _Written:
         self._storage._disk._alive()
         self._file.close()
         self._storage._now(self._name)
+
+    def __enter__(self) -> _Written:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        try:
+            self.close()
+        finally:
+            self._file.close()

@@ -22,8 +22,8 @@ __all__ = ["EXPECTED", "KNOWN", "Known", "shown_by"]
 EXPECTED = {
     ("", "parts stay"),
     ("rekeys", "missing"),
+    ("late rekeys", "missing"),
     ("salvages", "buried"),
-    ("clones", "other"),
     ("exports", "foreign"),
     ("blotted", "left hold"),
     ("great ids", "stuck"),
@@ -102,18 +102,44 @@ KNOWN = (
             (Event("copy1", 41, "kill"), Event("copy2", 26, "wait", 60)),
         ),
         near=2,
+        mended=True,
     ),
     Known(
         "a copy that failed deletes the file of the next one",
         "missing",
         "both write under one name",
         Plan("local", 1, (_of("copy", 1), _of("copy", 2)), (Event("copy1", 35, "wait"),)),
+        mended=True,
     ),
     Known(
         "a fork that failed deletes the file of the next one",
         "missing",
         "both write under one name",
         Plan("local", 1, (_of("fork", 1), _of("fork", 2)), (Event("fork1", 35, "wait"),)),
+        mended=True,
+    ),
+    Known(
+        "a fork reports a checkpoint whose files a collection took",
+        "missing",
+        "a file that is shared is as old in the new store as it is in the other one",
+        Plan(
+            "local",
+            1,
+            (_of("fork", 1, 50.0), _of("gc", 1, 50.0, "b")),
+            (Event("fork1", 44, "wait", 60),),
+        ),
+        mended=True,
+    ),
+    Known(
+        "a rekey reports a checkpoint whose files a collection took",
+        "missing",
+        "files that it adopts are as old as the run that wrote them",
+        Plan(
+            "s3",
+            1,
+            (_of("rekey", 1), _of("rekey", 2, 50.0), _of("gc", 1, 50.0)),
+            (Event("rekey1", 28, "kill"), Event("rekey2", 18, "wait", 60)),
+        ),
     ),
     Known(
         "a copy that failed shows a cut object",
@@ -186,6 +212,7 @@ KNOWN = (
                 _of("copy", 2, 0.0, "c"),
             ),
         ),
+        mended=True,
     ),
     Known(
         "an export deletes what is not its own",

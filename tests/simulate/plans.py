@@ -125,6 +125,11 @@ def _forks(random: Random) -> list[Actor]:
     return [_actor(random, "fork", 1), _actor(random, "gc", 1, "b"), _actor(random, "fork", 2)]
 
 
+def _late_forks(random: Random) -> list[Actor]:
+    """What a fork shares was written days ago."""
+    return [_job(random, 1), Actor("fork", "fork1", 50.0), Actor("gc", "gc1", 50.0, 0, "b")]
+
+
 def _clones(random: Random) -> list[Actor]:
     return [
         Actor("clone", "clone1", 0.0, 0, "a", (("to", "c"),)),
@@ -150,6 +155,11 @@ def _salvages(random: Random) -> list[Actor]:
 def _rekeys(random: Random) -> list[Actor]:
     others = [_actor(random, "gc", 1), _actor(random, "expire", 1)]
     return [_actor(random, "rekey", 1), _actor(random, "rekey", 2), *_some(random, others, 0)]
+
+
+def _late_rekeys(random: Random) -> list[Actor]:
+    """What a rekey left that was killed days ago is adopted by the next one."""
+    return [Actor("rekey", "rekey1"), Actor("rekey", "rekey2", 50.0), Actor("gc", "gc1", 50.0)]
 
 
 def _queries(random: Random) -> list[Actor]:
@@ -219,10 +229,12 @@ MIXES = {
     "rivals": Mix(_rivals, (1,), events=("wait", "wait", "fail", "kill"), often=4),
     "resumed": Mix(_resumed, (1,), events=("wait", "wait", "kill"), often=4),
     "forks": Mix(_forks, (2,), ("local",)),
+    "late forks": Mix(_late_forks, (1,), events=("wait", "wait", "kill"), often=4),
     "clones": Mix(_clones, (1,)),
     "purges": Mix(_purges, (3,)),
     "salvages": Mix(_salvages, (2,)),
     "rekeys": Mix(_rekeys, (1, 2)),
+    "late rekeys": Mix(_late_rekeys, (1,), events=("wait", "wait", "kill"), often=4),
     "queries": Mix(_queries, (0,), events=(*KINDS, "power", "power")),
     "salvaged queries": Mix(_salvaged_queries, (0,), events=("kill",), often=2),
     "first": Mix(_first, (0,), ("local",), ("power",), 4),
