@@ -12,7 +12,7 @@ from typing import Any, Literal
 from statestore.errors import InvalidArgumentError
 from statestore.model.restart import NoRestart, RestartStrategy
 from statestore.settings import setting
-from statestore.storage import DEFAULT_STREAMS
+from statestore.storage import DEFAULT_STREAMS, refuse_credentials
 from statestore.storage.cached import DEFAULT_LIMIT_BYTES
 from statestore.table.writing import ParquetOptions
 
@@ -56,6 +56,10 @@ class StoreSettings:
     local_cache: str | None = None
     local_cache_bytes: int = setting(DEFAULT_LIMIT_BYTES, unit="bytes", low=1)
     parallel_streams: int = setting(DEFAULT_STREAMS, unit="streams", low=1, high=1024)
+
+    def __post_init__(self) -> None:
+        """Refuse a URL with credentials, which would be shown with the settings."""
+        refuse_credentials(self.url)
 
     @property
     def options(self) -> dict[str, Any]:

@@ -33,16 +33,19 @@ from statestore.model.hold import (
 from statestore.model.paths import (
     PINS,
     SAVEPOINTS,
+    is_inside,
     is_pin,
+    is_savepoint,
     pin_path,
-    savepoint_of,
     savepoint_path,
 )
 from statestore.storage import Storage, put_once
 
 __all__ = ["Holds"]
 
-T = TypeVar("T")
+H = TypeVar("H", Savepoint, Pin)
+
+_TAKE_AWAY = "see what it keeps, make a savepoint of that, and take the file away"
 
 
 class Holds:
@@ -54,7 +57,7 @@ class Holds:
 
     def savepoints(self) -> tuple[Savepoint, ...]:
         """Return the savepoints in order of name; MalformedManifestError for a damaged one."""
-        names = [name for name in self._storage.list(SAVEPOINTS) if savepoint_of(name)]
+        names = filter(is_savepoint, self._storage.list(SAVEPOINTS))
         found = [self._read(name, savepoint_from_json) for name in names]
         return tuple(one for one in found if one is not None)
 
@@ -145,7 +148,7 @@ class Holds:
             pin = self._read(name, pin_from_json)
             if pin is not None and pin.until_ms > now_ms:
                 by.setdefault(pin.checkpoint_id, []).append(f"a pin of {pin.holder}")
-        for name in sorted(filter(savepoint_of, seen.union(self._storage.list(SAVEPOINTS)))):
+        for name in sorted(filter(is_savepoint, seen.union(self._storage.list(SAVEPOINTS)))):
             savepoint = self._read(name, savepoint_from_json)
             if savepoint is not None:
                 by.setdefault(savepoint.checkpoint_id, []).append(f"savepoint {savepoint.name!r}")
@@ -158,12 +161,25 @@ class Holds:
             self._storage.delete(path)
             raise
 
-    def _read(self, path: str, parse: Callable[..., T]) -> T | None:
+    def _read(self, path: str, parse: Callable[..., H]) -> H | None:
+        """Return a hold, None when it is gone.
+
+        Under a name that no hold can have there may lie one all the same, put there by hand: it is
+        as one that is damaged, since nobody knows what it keeps.
+        """
+        where = f"{self._storage.url}/{_shown(path)}"
+        if not is_inside(path):
+            raise MalformedManifestError(f"{where} is not the name of a hold; {_TAKE_AWAY}")
         try:
             raw = self._storage.read(path)
         except FileNotFoundError:  # deleted since it was listed
             return None
-        return parse(raw, name=f"{self._storage.url}/{path}")
+        found = parse(raw, name=where)
+        if _path_of(found) != path:
+            raise MalformedManifestError(
+                f"{where} is the document of {_path_of(found)}, under another name; {_TAKE_AWAY}"
+            )
+        return found
 
     def _not_found(self, name: str) -> CheckpointNotFoundError:
         names = [one.name for one in self.savepoints()]
@@ -172,3 +188,12 @@ class Holds:
         return CheckpointNotFoundError(
             f"no savepoint {name!r} in {self._storage.url}; there is {listed}"
         )
+
+
+def _path_of(hold: Savepoint | Pin) -> str:
+    return savepoint_path(hold.name) if isinstance(hold, Savepoint) else pin_path(hold.token)
+
+
+def _shown(path: str) -> str:
+    """Return a name of a file as text that can be printed, also where it is not UTF-8."""
+    return path.encode(errors="backslashreplace").decode()

@@ -22,6 +22,7 @@ from types import NoneType, UnionType
 from typing import Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from statestore.errors import InvalidArgumentError, SettingsError
+from statestore.storage.credentials import refuse_credentials
 
 __all__ = [
     "ENVIRONMENT",
@@ -66,6 +67,13 @@ class Settings:
     local_cache: str | None = setting(None, unit="path")
     local_cache_bytes: int = setting(10 * 2**30, unit="bytes", low=1)
     parallel_streams: int = setting(16, unit="streams", low=1, high=1024)
+
+    def __post_init__(self) -> None:
+        """Refuse a store whose URL holds credentials, which would be shown with the settings."""
+        try:
+            refuse_credentials(self.store or "")
+        except InvalidArgumentError as error:
+            raise SettingsError(f"store: {error}") from None
 
 
 ENVIRONMENT: Final = {

@@ -6,7 +6,6 @@ collection removes it. A pin is not made longer: who needs more time takes anoth
 
 from __future__ import annotations
 
-import math
 import os
 import socket
 import uuid
@@ -19,6 +18,8 @@ from statestore.holds import Holds
 from statestore.model.hold import Pin
 
 __all__ = ["PinnedCheckpoint", "pin", "unpin"]
+
+_LONGEST_S = 3_000_000_000
 
 
 class PinnedCheckpoint:
@@ -63,8 +64,11 @@ def pin(
     """
     if isinstance(lease_s, bool) or not isinstance(lease_s, int | float):
         raise InvalidArgumentError(f"a lease is a number of seconds, not {lease_s!r}")
-    if not (math.isfinite(lease_s) and lease_s >= 0.001):
-        raise InvalidArgumentError(f"a lease lasts a millisecond or more, not {lease_s} seconds")
+    if not 0.001 <= lease_s <= _LONGEST_S:
+        raise InvalidArgumentError(
+            f"a lease lasts a millisecond to {_LONGEST_S:,} seconds, not {lease_s}; what "
+            "is to stay for longer is a savepoint"
+        )
     checkpoint_id = catalog.resolve(checkpoint)
     holdable(catalog, checkpoint, checkpoint_id)
     wanted = Pin(

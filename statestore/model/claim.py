@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from statestore.errors import MalformedManifestError
 from statestore.model.document import document_bytes, parse_document
+from statestore.model.paths import GREATEST_ID
 
 __all__ = ["Claim", "claim_from_json", "claim_to_json"]
 
@@ -58,8 +59,8 @@ def claim_from_json(raw: bytes, *, name: str, generation: int) -> Claim:
         name=root.at("name").text(),
         token=root.at("token").text(),
         release=root.at("release").text(),
-        claimed_at_ms=root.at("claimed_at_ms").number(),
-        announced_id=root.at("announced_id").number(),
+        claimed_at_ms=root.at("claimed_at_ms").time(),
+        announced_id=root.at("announced_id").number(GREATEST_ID),
     )
     if claim.generation != generation:
         raise MalformedManifestError(

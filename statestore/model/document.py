@@ -16,6 +16,8 @@ from statestore.errors import FormatVersionError, MalformedManifestError
 
 __all__ = ["Node", "document_bytes", "parse_document", "sealed"]
 
+# The greatest number that fits into a column, and the last millisecond of the year 9999.
+_GREATEST, _LAST_MS = 2**63 - 1, 253_402_300_799_999
 _SEAL, _END = b',"sha256":"', b'"}\n'
 _SEAL_BYTES = len(_SEAL) + 64 + len(_END)
 
@@ -59,12 +61,16 @@ class Node:
         value: str = self._as(str)
         return value
 
-    def number(self) -> int:
-        """Return the value, an integer that is not negative."""
+    def number(self, greatest: int = _GREATEST) -> int:
+        """Return the value, an integer that is not negative, at most 2**63 - 1 or as said."""
         value: int = self._as(int)
-        if isinstance(value, bool) or value < 0:
-            raise self.fail(f"expected a number of 0 or more, found {value}")
+        if isinstance(value, bool) or not 0 <= value <= greatest:
+            raise self.fail(f"expected a number in 0..{greatest}, found {value}")
         return value
+
+    def time(self) -> int:
+        """Return the value, milliseconds since 1970."""
+        return self.number(_LAST_MS)
 
     def texts(self) -> tuple[str, ...]:
         """Return the value, an array of strings."""
@@ -73,8 +79,9 @@ class Node:
     def numbers(self) -> tuple[int, ...]:
         """Return the value, an array of integers that are not negative."""
         values: tuple[int, ...] = self._array(int)
-        if values and min(values) < 0:
-            raise self.fail("expected numbers of 0 or more")
+        for value in (min(values), max(values)) if values else ():
+            if not 0 <= value <= _GREATEST:
+                raise self.fail(f"expected numbers in 0..{_GREATEST}, found {value}")
         return values
 
     def _array(self, kind: type) -> tuple[Any, ...]:

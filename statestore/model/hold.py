@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from statestore.errors import InvalidArgumentError
 from statestore.model.document import document_bytes, parse_document
+from statestore.model.paths import GREATEST_ID
 
 __all__ = [
     "Held",
@@ -91,8 +92,8 @@ def savepoint_from_json(raw: bytes, *, name: str) -> Savepoint:
     root = parse_document(raw, name=name, form=SAVEPOINT_FORMAT, newest=FORMAT_VERSION)
     return Savepoint(
         root.at("name").text(),
-        root.at("checkpoint_id").number(),
-        root.at("created_at_ms").number(),
+        root.at("checkpoint_id").number(GREATEST_ID),
+        root.at("created_at_ms").time(),
     )
 
 
@@ -115,7 +116,7 @@ def pin_from_json(raw: bytes, *, name: str) -> Pin:
     root = parse_document(raw, name=name, form=PIN_FORMAT, newest=FORMAT_VERSION)
     return Pin(
         root.at("token").text(),
-        root.at("checkpoint_id").number(),
+        root.at("checkpoint_id").number(GREATEST_ID),
         root.at("holder").text(),
         root.at("until_ms").number(),
     )

@@ -10,6 +10,7 @@ from statestore.model.document import Node
 from statestore.model.files_json import keyed_files_json, keyed_handles
 from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry, Layer, TableRef
+from statestore.model.names_json import refuse_foreign_folder, refuse_other_files
 from statestore.model.state import KeyedState
 
 __all__ = ["layers_json", "layers_of"]
@@ -35,19 +36,25 @@ def layers_json(entry: KeyedEntry) -> dict[str, Any]:
     }
 
 
-def layers_of(node: Node, state: KeyedState) -> tuple[Layer, ...]:
+def layers_of(node: Node, state: KeyedState, *, relabelled: bool) -> tuple[Layer, ...]:
     """Return the layers of a state; MalformedManifestError, or another error for the caller to
-    place.
+    place. ``relabelled`` as of :func:`statestore.model.names_json.refuse_foreign_folder`.
     """
     changes = node.maybe("changes")
     if changes is None:
         return ()
     stored = change_state(state)
-    return tuple(_layer(item, stored) for item in changes.items())
+    layers = []
+    for item in changes.items():
+        path = item.at("path")
+        refuse_foreign_folder(path, "changes", state.uid, state.name, relabelled=relabelled)
+        layers.append(_layer(item, stored))
+    return tuple(layers)
 
 
 def _layer(node: Node, stored: KeyedState) -> Layer:
     handles = keyed_handles(node.at("files"), indexed=True, packed=True)
+    refuse_other_files(node.at("files"), "ranged")
     entry = KeyedEntry(stored, TableRef("parquet", node.at("path").text()), handles)
     if node.at("rows").number() != entry.rows:
         raise node.at("rows").fail(f"its files add up to {entry.rows}")

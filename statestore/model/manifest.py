@@ -23,7 +23,17 @@ from statestore.model.metrics import CheckpointMetrics
 from statestore.model.operators import Operators
 from statestore.model.state import KeyedState, OperatorState
 
-__all__ = ["KeyedEntry", "Layer", "Manifest", "OperatorEntry", "TableRef", "Writer"]
+__all__ = [
+    "TABLE_FORMATS",
+    "KeyedEntry",
+    "Layer",
+    "Manifest",
+    "OperatorEntry",
+    "TableRef",
+    "Writer",
+]
+
+TABLE_FORMATS = ("delta", "parquet")
 
 
 @dataclass(frozen=True)

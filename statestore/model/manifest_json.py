@@ -12,7 +12,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-from statestore.errors import CorruptionError, ParallelismError, StateStoreError
+from statestore.errors import (
+    CorruptionError,
+    InvalidArgumentError,
+    ParallelismError,
+    StateStoreError,
+)
 from statestore.model.balanced_ranges import RangeAssignment
 from statestore.model.digest import digest_text
 from statestore.model.document import Node, document_bytes, parse_document
@@ -26,8 +31,24 @@ from statestore.model.graph_json import graph_from_json, graph_to_json
 from statestore.model.handles import KeyedStateHandle
 from statestore.model.keygroups import MAX_PARALLELISM
 from statestore.model.layers_json import layers_json, layers_of
-from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
+from statestore.model.manifest import (
+    TABLE_FORMATS,
+    Entry,
+    KeyedEntry,
+    Manifest,
+    OperatorEntry,
+    TableRef,
+    Writer,
+)
 from statestore.model.metrics_json import metrics_from_json, metrics_to_json
+from statestore.model.names_json import (
+    refuse_foreign_folder,
+    refuse_misplaced_files,
+    refuse_other_files,
+    what_is_twice,
+)
+from statestore.model.origin_json import origin_from_json
+from statestore.model.paths import GREATEST_ID
 from statestore.model.redistribution import RedistributionMode
 from statestore.model.schema import Schema, schema_from_json
 from statestore.model.state import KeyedState, Layout, OperatorState, StateKind, TimeDomain
@@ -51,7 +72,12 @@ V = TypeVar("V")
 
 
 def manifest_to_json(manifest: Manifest) -> bytes:
-    """Return the document of a manifest, UTF-8, one operator after another in order of uid."""
+    """Return the document of a manifest, UTF-8, one operator after another in order of uid.
+
+    Raises InvalidArgumentError for states that no reader could tell apart.
+    """
+    if twice := what_is_twice(_folders(manifest)):
+        raise InvalidArgumentError(f"checkpoint {manifest.checkpoint_id}: {twice}")
     operators = [
         {
             "uid": uid,
@@ -98,24 +124,33 @@ def manifest_from_json(raw: bytes, *, name: str) -> Manifest:
         raise root.at("parallelism").fail(f"it is not in 1..{MAX_PARALLELISM}")
     names = ("graph", "origin", "metrics", "ranges")
     graph, origin, metrics, ranges = (root.maybe(name) for name in names)
+    # Without a graph every label is a uid, and an operator keeps it.
+    keyed = partial(keyed_from_json, relabelled=graph is not None)
+    operator = partial(_operator_entry, relabelled=graph is not None)
     manifest = Manifest(
         store_id=root.at("store_id").text(),
-        checkpoint_id=root.at("checkpoint_id").number(),
+        checkpoint_id=root.at("checkpoint_id").number(GREATEST_ID),
         parallelism=root.at("parallelism").number(),
-        started_at_ms=root.at("started_at_ms").number(),
-        created_at_ms=root.at("created_at_ms").number(),
+        started_at_ms=root.at("started_at_ms").time(),
+        created_at_ms=root.at("created_at_ms").time(),
         writer=_writer(root.at("writer")),
-        keyed=tuple(_each(operators, "keyed", keyed_from_json)),
-        operator=tuple(_each(operators, "operator", partial(_built, _operator_entry))),
+        keyed=tuple(_each(operators, "keyed", keyed)),
+        operator=tuple(_each(operators, "operator", partial(_built, operator))),
         graph=graph_from_json(graph) if graph else None,
-        origin=origin.object() if origin else None,
+        origin=origin_from_json(origin, root.at("checkpoint_id").number()) if origin else None,
         ranges=_ranges(ranges) if ranges else {},
         metrics=metrics_from_json(metrics) if metrics else None,
     )
+    if twice := what_is_twice(_folders(manifest)):
+        raise root.at("operators").fail(twice)
     for entry in manifest.operator:
         subtasks = manifest.operators.parallelism_of(entry.state.uid)
         _check_counts(root.at("operators"), entry, subtasks)
     return manifest
+
+
+def _folders(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
+    return ((one.state.uid, one.state.name, one.table.path) for one in manifest.entries)
 
 
 def _ranges(node: Node) -> dict[str, RangeAssignment]:
@@ -191,12 +226,15 @@ def _stored_json(entry: Entry) -> dict[str, Any]:
     }
 
 
-def keyed_from_json(node: Node, uid: str) -> KeyedEntry:
-    """Return what :func:`keyed_to_json` wrote; MalformedManifestError with the place."""
-    return _built(_keyed_entry, node, uid)
+def keyed_from_json(node: Node, uid: str, *, relabelled: bool = False) -> KeyedEntry:
+    """Return what :func:`keyed_to_json` wrote; MalformedManifestError with the place.
+
+    ``relabelled`` as of :func:`statestore.model.names_json.refuse_foreign_folder`.
+    """
+    return _built(partial(_keyed_entry, relabelled=relabelled), node, uid)
 
 
-def _keyed_entry(node: Node, uid: str) -> KeyedEntry:
+def _keyed_entry(node: Node, uid: str, *, relabelled: bool) -> KeyedEntry:
     domain, ttl = node.maybe("time_domain"), node.maybe("ttl")
     state = KeyedState(
         uid=uid,
@@ -215,8 +253,14 @@ def _keyed_entry(node: Node, uid: str) -> KeyedEntry:
     )
     handles = keyed_handles(node.at("files"), indexed=state.layout is Layout.RANGED)
     _check_order(node, handles)
+    if state.layout is Layout.RANGED:
+        refuse_other_files(node.at("files"), "ranged")
+    else:
+        refuse_misplaced_files(node.at("files"))
+    path = node.at("table").at("path")
+    refuse_foreign_folder(path, "keyed", uid, state.name, relabelled=relabelled)
     base = _agreeing(node, KeyedEntry(state, _table(node), handles))
-    return replace(base, layers=layers_of(node, state))
+    return replace(base, layers=layers_of(node, state, relabelled=relabelled))
 
 
 def _check_order(node: Node, handles: Sequence[KeyedStateHandle]) -> None:
@@ -237,7 +281,7 @@ def _check_order(node: Node, handles: Sequence[KeyedStateHandle]) -> None:
         next_free = handle.key_groups.last + 1
 
 
-def _operator_entry(node: Node, uid: str) -> OperatorEntry:
+def _operator_entry(node: Node, uid: str, *, relabelled: bool) -> OperatorEntry:
     state = OperatorState(
         uid=uid,
         name=node.at("name").text(),
@@ -245,6 +289,9 @@ def _operator_entry(node: Node, uid: str) -> OperatorEntry:
         schema=_schema(node),
     )
     handles = operator_handles(node.at("files"))
+    refuse_other_files(node.at("files"), "operator")
+    path = node.at("table").at("path")
+    refuse_foreign_folder(path, "operator", uid, state.name, relabelled=relabelled)
     return _agreeing(node, OperatorEntry(state, _table(node), node.at("counts").numbers(), handles))
 
 
@@ -277,6 +324,8 @@ def _schema(node: Node) -> Schema:
 def _table(node: Node) -> TableRef:
     table = node.at("table")
     version = table.maybe("version")
+    if table.at("format").text() not in TABLE_FORMATS:
+        raise table.at("format").fail(f"there is no table format {table.at('format').text()!r}")
     return TableRef(
         table.at("format").text(), table.at("path").text(), version.number() if version else None
     )
@@ -298,5 +347,12 @@ def _built(build: Callable[[Node, str], V], node: Node, uid: str) -> V:
         return build(node, uid)
     except CorruptionError:
         raise
-    except (StateStoreError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except (
+        StateStoreError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise node.fail(f"{type(error).__name__}: {error}") from error

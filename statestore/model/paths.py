@@ -29,6 +29,7 @@ from statestore.errors import InvalidArgumentError
 
 __all__ = [
     "CHECKPOINTS",
+    "GREATEST_ID",
     "OPERATORS",
     "PINS",
     "SAVEPOINTS",
@@ -39,8 +40,13 @@ __all__ = [
     "data_file_id",
     "generation_of",
     "is_data_file",
+    "is_inside",
     "is_leftover",
+    "is_operator_file",
     "is_pin",
+    "is_ranged_file",
+    "is_savepoint",
+    "key_group_of_file",
     "keyed_table",
     "manifest_path",
     "operator_file",
@@ -49,8 +55,8 @@ __all__ = [
     "partition_file",
     "pin_path",
     "ranged_file",
-    "savepoint_of",
     "savepoint_path",
+    "table_of",
     "tombstone_path",
     "unescape",
     "writer_path",
@@ -71,9 +77,18 @@ _WRITER_FILE = re.compile(rf"{WRITERS}/([0-9]{{10}})\.json")
 _SAVEPOINT_FILE = re.compile(rf"{SAVEPOINTS}/([^/.][^/]*)\.json")
 _PIN_FILE = re.compile(rf"{PINS}/([^/.][^/]*)\.json")
 _DATA_FILE = re.compile(r"([0-9]{10})-.*\.parquet")
+_TABLE = re.compile(rf"{OPERATORS}/([^/]+)/(keyed|changes|operator)/([^/]+)")
+_TOKEN = "[0-9a-f]{16}"
+_PARTITION_FILE = re.compile(
+    rf"{KEY_GROUP}=(0|[1-9][0-9]{{0,4}})/[0-9]{{10}}-([0-9]{{5}})-{_TOKEN}\.parquet"
+)
+_RANGED_FILE = re.compile(rf"[0-9]{{10}}-[0-9]{{5}}-{_TOKEN}(-[0-9]+)?\.parquet")
+_OPERATOR_FILE = re.compile(rf"[0-9]{{10}}-{_TOKEN}\.parquet")
+# A part of a name that is a way, or ends a name: for some system, library or protocol.
+_ASTRAY = re.compile(r"(?:^|/)(?:\.{0,2})(?:/|$)|[\\\x00]|^[A-Za-z]:")
 _PUT_FOLDERS = "|".join((CHECKPOINTS, WRITERS, SAVEPOINTS, PINS))
 _LEFTOVER = re.compile(rf"((({_PUT_FOLDERS})/)?\.[^/]+\.[0-9a-f]{{32}}|\.probe-[0-9a-f]{{16}})")
-_LARGEST_ID = 10**10 - 1
+GREATEST_ID = 10**10 - 1
 
 
 def escape(name: str) -> str:
@@ -96,9 +111,12 @@ def escape(name: str) -> str:
 
 
 def unescape(element: str) -> str:
-    """Return the name that :func:`escape` made ``element`` from."""
-    raw = re.sub(rb"~([0-9A-F]{2})", lambda m: bytes([int(m[1], 16)]), element.encode())
-    return raw.decode()
+    """Return the name that :func:`escape` made ``element`` from; of what nobody can have escaped,
+    bytes that are no text are shown as U+FFFD.
+    """
+    given = element.encode(errors="surrogateescape")
+    raw = re.sub(rb"~([0-9A-F]{2})", lambda m: bytes([int(m[1], 16)]), given)
+    return raw.decode(errors="replace")
 
 
 def _escape_byte(byte: int, *, first: bool) -> str:
@@ -145,12 +163,6 @@ def savepoint_path(name: str) -> str:
     return f"{SAVEPOINTS}/{escape(name)}.json"
 
 
-def savepoint_of(path: str) -> str | None:
-    """Return the savepoint whose document has this name in the store, None when it is none."""
-    match = _SAVEPOINT_FILE.fullmatch(path)
-    return unescape(match[1]) if match else None
-
-
 def pin_path(token: str) -> str:
     """Return the name of the document of a pin."""
     return f"{PINS}/{escape(token)}.json"
@@ -159,6 +171,13 @@ def pin_path(token: str) -> str:
 def is_pin(path: str) -> bool:
     """Return whether a file's name in the store is that of a pin's document."""
     return _PIN_FILE.fullmatch(path) is not None
+
+
+def is_savepoint(path: str) -> bool:
+    """Return whether a file's name in the store is that of a savepoint's document, also one that
+    nobody can have given.
+    """
+    return _SAVEPOINT_FILE.fullmatch(path) is not None
 
 
 def operator_folder(uid: str) -> str:
@@ -198,6 +217,47 @@ def operator_file(checkpoint_id: int, token: str) -> str:
     return f"{_digits(checkpoint_id)}-{token}.parquet"
 
 
+def table_of(path: str) -> tuple[str, str, str] | None:
+    """Return (operator uid, ``keyed``, ``changes`` or ``operator``, state) of a table's folder,
+    None for what is none.
+    """
+    match = _TABLE.fullmatch(path)
+    if match is None:
+        return None
+    uid, state = unescape(match[1]), unescape(match[3])
+    try:
+        own = (escape(uid), escape(state)) == (match[1], match[3])
+    except InvalidArgumentError:
+        return None
+    return (uid, match[2], state) if own else None
+
+
+def key_group_of_file(path: str) -> int | None:
+    """Return the key group of a name that :func:`partition_file` gave, None of another one."""
+    match = _PARTITION_FILE.fullmatch(path)
+    if match is None or int(match[1]) != int(match[2]):
+        return None
+    return int(match[1])
+
+
+def is_ranged_file(path: str) -> bool:
+    """Return whether :func:`ranged_file` gives such a name."""
+    return _RANGED_FILE.fullmatch(path) is not None
+
+
+def is_operator_file(path: str) -> bool:
+    """Return whether :func:`operator_file` gives such a name."""
+    return _OPERATOR_FILE.fullmatch(path) is not None
+
+
+def is_inside(path: str) -> bool:
+    """Return whether a name can be that of a file in a store, and of nothing outside of it: parts
+    with ``/`` between them, of which none is empty, ``.`` or ``..``, without a backslash, a NUL or
+    a drive's letter.
+    """
+    return _ASTRAY.search(path) is None
+
+
 def is_data_file(path: str) -> bool:
     """Return whether a name in the store is that of a data file, whoever wrote it.
 
@@ -206,7 +266,7 @@ def is_data_file(path: str) -> bool:
     """
     folder, *parts = path.split("/")
     plain = not any(part.startswith(("_", ".")) for part in parts)
-    return folder == OPERATORS and path.endswith(".parquet") and plain
+    return folder == OPERATORS and path.endswith(".parquet") and plain and is_inside(path)
 
 
 def data_file_id(path: str) -> int | None:
@@ -223,6 +283,6 @@ def is_leftover(path: str) -> bool:
 
 
 def _digits(checkpoint_id: int) -> str:
-    if not 0 < checkpoint_id <= _LARGEST_ID:
-        raise InvalidArgumentError(f"a checkpoint id lies in 1..{_LARGEST_ID}, not {checkpoint_id}")
+    if not 0 < checkpoint_id <= GREATEST_ID:
+        raise InvalidArgumentError(f"a checkpoint id lies in 1..{GREATEST_ID}, not {checkpoint_id}")
     return f"{checkpoint_id:010}"

@@ -23,6 +23,7 @@ from fsspec.utils import get_protocol
 from statestore.errors import InvalidArgumentError
 from statestore.storage.base import Listed, Storage
 from statestore.storage.cached import CachedStorage
+from statestore.storage.credentials import refuse_credentials
 from statestore.storage.local import LocalStorage
 from statestore.storage.metered import MeteredStorage
 from statestore.storage.probe import refuse_unsafe
@@ -39,6 +40,7 @@ __all__ = [
     "Storage",
     "open_storage",
     "put_once",
+    "refuse_credentials",
     "refuse_unsafe",
 ]
 
@@ -51,12 +53,14 @@ def open_storage(
     Of an object store at most ``streams`` ranges are read at once. Raises InvalidArgumentError for
     a file system on which put-if-absent is not known to hold.
     """
+    refuse_credentials(url)
     protocol = get_protocol(url)
     if protocol in ("file", "local"):
         return LocalStorage(url)
     if protocol in ("s3", "s3a"):
         return S3Storage(url, options or {}, streams)
+    shown = f"{protocol}://" if protocol.isalnum() else "such a URL"
     raise InvalidArgumentError(
-        f"a store cannot lie on {protocol}://: it is not known to put a file only if it is absent, "
+        f"a store cannot lie on {shown}: it is not known to put a file only if it is absent, "
         "which commits rest on; use a local path or s3://"
     )

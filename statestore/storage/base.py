@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, NamedTuple, Protocol
 
-from statestore.errors import StorageError
+from statestore.errors import InvalidArgumentError, StorageError
+from statestore.model.paths import is_inside
 
-__all__ = ["Listed", "Storage", "named"]
+__all__ = ["Listed", "Storage", "inside", "named"]
 
 
 class Listed(NamedTuple):
@@ -25,6 +26,9 @@ class Listed(NamedTuple):
 class Storage(Protocol):
     """What a store needs of a file system. Names are relative, with ``/``; values can be
     pickled.
+
+    A name that could lead elsewhere is refused with InvalidArgumentError before anything is done:
+    see :func:`inside`. The empty one is the folder itself.
     """
 
     url: str
@@ -86,8 +90,20 @@ class Storage(Protocol):
         """Return what Spark's file systems need to know; it holds secrets, never show it."""
 
 
+def inside(name: str) -> str:
+    """Return the name of a file; InvalidArgumentError for one that may not stay in its storage, as
+    ``..``, an absolute path or a drive's letter do, or that means another one.
+    """
+    if not is_inside(name):
+        raise InvalidArgumentError(
+            f"{name!r} is not the name of a file in a store: it has parts between slashes, none of "
+            "them empty, '.' or '..', no backslash, no NUL, and no drive"
+        )
+    return name
+
+
 @contextmanager
-def named(action: str, where: str) -> Iterator[None]:
+def named(action: str, where: object) -> Iterator[None]:
     """Turn an error of the file system into StorageError naming what was tried, and where."""
     try:
         yield

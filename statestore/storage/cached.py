@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from statestore.errors import InvalidArgumentError, StorageError
-from statestore.storage.base import Listed, Storage
+from statestore.storage.base import Listed, Storage, inside
 
 __all__ = ["DEFAULT_LIMIT_BYTES", "CachedStorage"]
 
@@ -65,7 +65,7 @@ class CachedStorage:
 
     def copy_of(self, name: str) -> Path | None:
         """Return where the copy of a file lies on this host, None when there is none."""
-        path = self._folder / name
+        path = self._copy(name)
         with _Harmless("read", path):
             return path if path.is_file() else None
         return None
@@ -84,7 +84,7 @@ class CachedStorage:
         """
         if size_bytes > self._limit_bytes:
             return None
-        copy = _Copy.begin(self._folder / name)
+        copy = _Copy.begin(self._copy(name))
         try:
             with self._storage.open_read(name) as file:
                 while chunk := file.read(_CHUNK_BYTES):
@@ -96,13 +96,18 @@ class CachedStorage:
 
     def drop(self, name: str) -> None:
         """Forget the copy of a file."""
-        with _Harmless("delete", self._folder / name):
-            (self._folder / name).unlink(missing_ok=True)
+        path = self._copy(name)
+        with _Harmless("delete", path):
+            path.unlink(missing_ok=True)
 
     def touch(self, name: str) -> None:
         """Mark the copy of a file as used now."""
-        with suppress(FileNotFoundError), _Harmless("touch", self._folder / name):
-            os.utime(self._folder / name)
+        path = self._copy(name)
+        with suppress(FileNotFoundError), _Harmless("touch", path):
+            os.utime(path)
+
+    def _copy(self, name: str) -> Path:
+        return self._folder / inside(name)
 
     def _keep(self, copy: _Copy) -> Path | None:
         kept = copy.keep()
@@ -171,7 +176,7 @@ class CachedStorage:
     def open_write(self, name: str) -> BinaryIO:
         """Return a file of the store to write; once it is closed there is a copy of it here."""
         file = self._storage.open_write(name)
-        return cast(BinaryIO, _Tee(file, _Copy.begin(self._folder / name), self))
+        return cast(BinaryIO, _Tee(file, _Copy.begin(self._copy(name)), self))
 
     def open_read(self, name: str) -> BinaryIO:
         """Return a file of the store to read."""

@@ -13,7 +13,7 @@ from typing import BinaryIO
 import fsspec
 
 from statestore.errors import StorageError
-from statestore.storage.base import Listed, named
+from statestore.storage.base import Listed, inside, named
 from statestore.storage.links import young_link
 
 __all__ = ["LocalStorage"]
@@ -32,12 +32,12 @@ class LocalStorage:
 
     def read(self, name: str) -> bytes:
         """Return the bytes of a file."""
-        with named("read", self._full(name)):
-            return (self._root / name).read_bytes()
+        with named("read", path := self._file(name)):
+            return path.read_bytes()
 
     def read_range(self, name: str, start: int, stop: int) -> bytes:
         """Return a part of a file."""
-        with named("read", self._full(name)), (self._root / name).open("rb") as file:
+        with named("read", path := self._file(name)), path.open("rb") as file:
             file.seek(start)
             return file.read(stop - start)
 
@@ -48,8 +48,7 @@ class LocalStorage:
         The way to it is durable before it is seen, whoever has made its folders; its name is before
         this returns, also where another's was first.
         """
-        target = self._root / name
-        with named("write", self._full(name)):
+        with named("write", target := self._file(name)):
             target.parent.mkdir(parents=True, exist_ok=True)
             temporary = target.parent / f".{target.name}.{uuid.uuid4().hex}"
             try:
@@ -64,13 +63,13 @@ class LocalStorage:
 
     def list(self, folder: str) -> tuple[str, ...]:
         """Return the names of all files below a folder, temporary ones of ours left out."""
-        with named("list", self._full(folder)):
+        with named("list", self._folder(folder)):
             found = [path for path in self._walk(folder) if not path.name.startswith(".")]
             return tuple(sorted(map(self._name, found)))
 
     def listed(self, folder: str) -> tuple[Listed, ...]:
         """Return all files below a folder, temporary ones of ours as well."""
-        with named("list", self._full(folder)):
+        with named("list", self._folder(folder)):
             found = []
             for path in self._walk(folder):
                 try:
@@ -92,48 +91,48 @@ class LocalStorage:
 
     def delete(self, name: str) -> None:
         """Remove a file."""
-        with named("delete", self._full(name)):
-            (self._root / name).unlink(missing_ok=True)
+        with named("delete", path := self._file(name)):
+            path.unlink(missing_ok=True)
 
     def size(self, name: str) -> int:
         """Return a file's length in bytes."""
-        with named("read", self._full(name)):
-            return (self._root / name).stat().st_size
+        with named("read", path := self._file(name)):
+            return path.stat().st_size
 
     def renew(self, old: str, new: str) -> bool:
         """Give the file a second name, and both the time that it is now."""
-        with named("read", self._full(old)):
-            return young_link(self._root / old, self._root / new)
+        with named("read", path := self._file(old)):
+            return young_link(path, self._file(new))
 
     def open_write(self, name: str) -> BinaryIO:
         """Return a new file, its folders made."""
-        with named("write", self._full(name)):
-            (self._root / name).parent.mkdir(parents=True, exist_ok=True)
-            return (self._root / name).open("xb")
+        with named("write", path := self._file(name)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            return path.open("xb")
 
     def open_read(self, name: str) -> BinaryIO:
         """Return a file to read."""
-        with named("read", self._full(name)):
-            return (self._root / name).open("rb")
+        with named("read", path := self._file(name)):
+            return path.open("rb")
 
     def sync(self, names: Iterable[str]) -> None:
         """Sync the files, then every folder on the way to them."""
         with named("sync files in", self.url):
             folders: set[Path] = set()
             for name in names:
-                _fsync(self._root / name)
-                below = (self._root / name).relative_to(self._root).parents
+                _fsync(self._file(name))
+                below = self._file(name).relative_to(self._root).parents
                 folders.update(self._root / folder for folder in below)
             for path in sorted(folders, reverse=True):
                 _fsync(path)
 
     def native_path(self, name: str) -> str | None:
         """Return the absolute path."""
-        return self._full(name)
+        return str(self._folder(name))
 
     def spark_url(self, name: str) -> str:
         """Return a ``file:`` URL."""
-        return f"file:{self._root / name}"
+        return f"file:{self._folder(name)}"
 
     def hadoop_settings(self) -> dict[str, str]:
         """Return nothing: a path says it all."""
@@ -159,15 +158,18 @@ class LocalStorage:
 
     def _walk(self, folder: str) -> Iterator[Path]:
         # Unlike a glob, this walk tells an unreadable folder from an empty one.
-        for parent, _, names in os.walk(self._root / folder, onerror=_unless_missing):
+        for parent, _, names in os.walk(self._folder(folder), onerror=_unless_missing):
             for name in names:
                 yield Path(parent, name)
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self._root).as_posix()
 
-    def _full(self, name: str) -> str:
-        return str(self._root / name)
+    def _file(self, name: str) -> Path:
+        return self._root / inside(name)
+
+    def _folder(self, name: str) -> Path:
+        return self._root / inside(name) if name else self._root
 
 
 def _link(temporary: Path, target: Path) -> bool:

@@ -13,7 +13,8 @@ from typing import Any, BinaryIO, cast
 import fsspec
 
 from statestore.errors import InvalidArgumentError, MissingDependencyError
-from statestore.storage.base import Listed
+from statestore.storage.base import Listed, inside
+from statestore.storage.credentials import refuse_credentials
 from statestore.storage.s3a import s3a_settings
 from statestore.storage.s3io import S3Reader, S3Writer, s3_code, s3_errors
 from statestore.storage.s3retry import attempts_of, patient, whole
@@ -52,14 +53,10 @@ class S3Storage:
             raise InvalidArgumentError(
                 f"parallel_streams lies in 1..{_MOST_STREAMS}, not {streams!r}"
             )
+        refuse_credentials(url)
+        for some in (options, options.get("client_kwargs") or {}):
+            refuse_credentials(str(some.get("endpoint_url")), is_endpoint=True)
         self._prefix = url.partition("://")[2].strip("/")
-        given = (options, options.get("client_kwargs") or {})
-        urls = (self._prefix.partition("/")[0], *(str(some.get("endpoint_url")) for some in given))
-        if any("@" in text for text in urls):
-            raise InvalidArgumentError(
-                "credentials do not belong in a URL, which is shown in messages and logs; give "
-                "them as the storage options key and secret, or as AWS_… variables"
-            )
         if not self._prefix:
             raise InvalidArgumentError("a store on S3 needs a bucket: s3://bucket/prefix")
         # A cached listing would hide what others wrote; more than one request at a time is of no
@@ -115,9 +112,9 @@ class S3Storage:
 
     def read_range(self, name: str, start: int, stop: int) -> bytes:
         """Return a part of an object, in one request."""
-        if start >= stop:
-            return b""
         with self._errors("read", name):
+            if start >= stop:
+                return b""
             cat = functools.partial(self._fs.cat_file, self._key(name), start=start, end=stop)
             try:
                 return cast(bytes, whole(cat, self._attempts))
@@ -233,7 +230,7 @@ class S3Storage:
     def _objects(self, folder: str, page: int = 1000) -> Iterator[tuple[Listed, ...]]:
         bucket, root, _ = self._fs.split_path(self._prefix)
         root = f"{root}/" if root else ""
-        wanted = {"Bucket": bucket, "Prefix": f"{root}{folder}/" if folder else root}
+        wanted = {"Bucket": bucket, "Prefix": f"{root}{inside(folder)}/" if folder else root}
         while True:
             found = self._fs.call_s3("list_objects_v2", MaxKeys=page, **wanted)
             yield tuple(_listed(item, root) for item in found.get("Contents", ()))
@@ -246,7 +243,7 @@ class S3Storage:
         next(self._pages("", 1))
 
     def _key(self, name: str) -> str:
-        return f"{self._prefix}/{name}".rstrip("/")
+        return f"{self._prefix}/{inside(name)}" if name else self._prefix
 
     def _full(self, name: str) -> str:
         return f"s3://{self._key(name)}"

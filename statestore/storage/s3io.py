@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
-from statestore.errors import StorageError
+from statestore.errors import InvalidArgumentError, StorageError
+from statestore.storage.credentials import without_credentials
 from statestore.storage.s3retry import BROKEN_OFF, whole
 
 __all__ = ["S3Reader", "S3Writer", "s3_code", "s3_errors"]
@@ -58,7 +59,7 @@ def s3_errors(action: str, where: str, attempts: int) -> Iterator[None]:
     start = time.monotonic()
     try:
         yield
-    except StorageError:
+    except (InvalidArgumentError, StorageError):
         raise
     except Exception as error:
         code = s3_code(error)
@@ -66,7 +67,7 @@ def s3_errors(action: str, where: str, attempts: int) -> Iterator[None]:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), where) from error
         advice = [text for text, codes in ADVICE.items() if code in codes]
         text = str(error) or str(error.__cause__ or code)  # fsspec's timeout is silent
-        said = " ".join(text.split()).rstrip(".")
+        said = without_credentials(" ".join(text.split()).rstrip("."))
         said += _tried(error, attempts, time.monotonic() - start)
         raise StorageError("; ".join([f"cannot {action} {where}: {said}", *advice])) from error
 

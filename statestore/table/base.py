@@ -11,13 +11,11 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.manifest import Entry, TableRef
+from statestore.model.manifest import TABLE_FORMATS, Entry, TableRef
 from statestore.storage import Storage
 from statestore.table.engines import spark_module
 
 __all__ = ["TABLE_FORMATS", "ParquetTable", "StateTable", "TablesAsStored", "open_table"]
-
-TABLE_FORMATS = ("delta", "parquet")
 
 
 class StateTable(Protocol):

@@ -14,14 +14,23 @@ import multiprocessing
 import os
 import pickle
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from statestore.errors import InvalidArgumentError
 from statestore.storage import Storage
 
-__all__ = ["StorageSuite"]
+__all__ = ["ASTRAY", "StorageSuite"]
+
+ASTRAY = (
+    *("..", "../a/b", "a/..", "a/../a/b", "a/../../b", "./a", "a/./b", "a/."),
+    *("/", "/a/b", "//a/b", "a//b", "a/b/", "/etc/hostname"),
+    *("C:/a", "c:a", "Z:", "a\\b", "..\\a", "\\\\host\\a", "a\x00b", "\x00"),
+)
+"""Names that lead out of a store, or that two systems would take for two files."""
 
 _PAYLOAD = 64 * 1024
 
@@ -167,6 +176,31 @@ class StorageSuite:
             storage.put_if_absent(name, name.encode())
         assert list(storage.list("a=1")) == sorted(names)
         assert all(storage.read(name) == name.encode() for name in names)
+
+    @pytest.mark.parametrize("name", ASTRAY, ids=ascii)
+    def test_a_name_that_leads_elsewhere_is_refused(self, storage: Storage, name: str) -> None:
+        """Whatever it is asked to do there; and nothing is read, made or removed."""
+        storage.put_if_absent("a/b", b"x")
+        calls: tuple[Callable[[str], object], ...] = (
+            storage.read,
+            storage.size,
+            storage.delete,
+            storage.open_read,
+            storage.open_write,
+            storage.list,
+            storage.listed,
+            storage.spark_url,
+            lambda name: storage.read_range(name, 0, 1),
+            lambda name: storage.renew(name, "a/c"),
+            lambda name: storage.renew("a/b", name),
+            lambda name: storage.put_if_absent(name, b"y"),
+        )
+        before = storage.listed("")
+        for call in calls:
+            with pytest.raises(InvalidArgumentError):
+                call(name)
+        assert storage.listed("") == before
+        assert storage.read("a/b") == b"x"
 
     def test_it_can_be_pickled(self, storage: Storage) -> None:
         """A worker process has the same storage."""

@@ -18,6 +18,7 @@ from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
 from statestore.model.manifest_json import manifest_from_json, manifest_to_json
 from statestore.model.metrics import Amount, CheckpointMetrics, PhaseTimes, StateMetrics
+from statestore.model.paths import operator_file, partition_file
 from statestore.model.redistribution import RedistributionMode
 from statestore.model.schema import Field, Schema
 from statestore.model.state import KeyedState, OperatorState, StateKind
@@ -26,6 +27,9 @@ from tests.model.values import manifests
 # Members that a reader does without: told from the uid, or null where there is none.
 OPTIONAL = {"id", "time_domain", "version", "generation", "metrics", "base_rows"}
 
+TOKEN = "0123456789abcdef"
+FIRST, SECOND = partition_file(42, 1, TOKEN), partition_file(7, 4, TOKEN)
+ELEMENTS = operator_file(42, TOKEN)
 KEYED = KeyedEntry(
     KeyedState(
         uid="totals",
@@ -40,8 +44,8 @@ KEYED = KeyedEntry(
     ),
     TableRef("delta", "operators/totals/keyed/sum", 3),
     (
-        KeyedStateHandle("key_group=1/a.parquet", KeyGroupRange(1, 1), 2, 100, 1, 5, "aa"),
-        KeyedStateHandle("key_group=4/b.parquet", KeyGroupRange(4, 4), 3, 200, 1, 2**64 - 1, "bb"),
+        KeyedStateHandle(FIRST, KeyGroupRange(1, 1), 2, 100, 1, 5, "aa"),
+        KeyedStateHandle(SECOND, KeyGroupRange(4, 4), 3, 200, 1, 2**64 - 1, "bb"),
     ),
 )
 OPERATOR = OperatorEntry(
@@ -53,7 +57,7 @@ OPERATOR = OperatorEntry(
     ),
     TableRef("delta", "operators/source/operator/offsets", 3),
     (3, 0),
-    (OperatorStateHandle("c.parquet", 3, 50, 1, 9, "cc"),),
+    (OperatorStateHandle(ELEMENTS, 3, 50, 1, 9, "cc"),),
 )
 SMALL = Manifest(
     store_id="s",

@@ -19,6 +19,7 @@ from statestore.model.manifest_json import (
     manifest_from_json,
     manifest_to_json,
 )
+from statestore.model.paths import keyed_table
 from statestore.model.schema import Field, Schema
 from statestore.model.state import KeyedState, StateKind
 from statestore.model.ttl import TimeToLive, TtlUpdate, TtlVisibility, check_time, expired
@@ -176,7 +177,7 @@ def test_a_damaged_one_has_its_place_named(bad: dict[str, Any]) -> None:
 
 
 def entry_of(state: KeyedState) -> KeyedEntry:
-    return KeyedEntry(state, TableRef("parquet", "t"), ())
+    return KeyedEntry(state, TableRef("parquet", keyed_table(state.uid, state.name)), ())
 
 
 def manifest_of(state: KeyedState) -> Manifest:

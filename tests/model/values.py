@@ -12,8 +12,23 @@ from statestore.model.digest import combine
 from statestore.model.graph import JobGraph, Node
 from statestore.model.handles import Footer, GroupIndex, KeyedStateHandle, OperatorStateHandle
 from statestore.model.keygroups import KeyGroupRange
-from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
+from statestore.model.manifest import (
+    TABLE_FORMATS,
+    KeyedEntry,
+    Manifest,
+    OperatorEntry,
+    TableRef,
+    Writer,
+)
 from statestore.model.metrics import Amount, CheckpointMetrics, PhaseTimes, StateMetrics
+from statestore.model.paths import (
+    GREATEST_ID,
+    keyed_table,
+    operator_file,
+    operator_table,
+    partition_file,
+    ranged_file,
+)
 from statestore.model.redistribution import RedistributionMode
 from statestore.model.schema import PRIMITIVES, DataType, Field, Schema
 from statestore.model.state import KeyedState, Layout, OperatorState, StateKind, TimeDomain
@@ -22,6 +37,7 @@ texts = st.text(st.characters(codec="utf-8"), max_size=8)
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)
 u64 = st.integers(0, 2**64 - 1)
 counts = st.integers(0, 2**40)
+ids = st.integers(1, GREATEST_ID)
 tokens = st.text("0123456789abcdef", min_size=16, max_size=16)
 
 decimals = st.integers(1, 38).flatmap(
@@ -77,7 +93,7 @@ def keyed_handles(
     """Files in order of key group, each of one, or ranged of several."""
     borders = draw(st.lists(st.integers(0, max_parallelism - 1), max_size=6, unique=True))
     borders.sort()
-    handles = []
+    handles: list[KeyedStateHandle] = []
     for first, behind in pairwise([*borders, max_parallelism]):
         facts: list[Any] = [draw(counts), draw(counts), draw(counts), draw(u64), draw(tokens)]
         facts.append(draw(st.sampled_from(["", "a", "b"])))
@@ -88,7 +104,13 @@ def keyed_handles(
             digests = draw(st.lists(u64, min_size=len(rows), max_size=len(rows)))
             facts[0], facts[3] = sum(rows), combine(digests)
             facts.append(GroupIndex.of(rows, digests))
-        handle = KeyedStateHandle(draw(texts), KeyGroupRange(first, last), *facts)
+        number, token = draw(ids), draw(tokens)
+        path = (
+            ranged_file(number, first, f"{token}-{len(handles)}")
+            if layout is Layout.RANGED
+            else partition_file(number, first, token)
+        )
+        handle = KeyedStateHandle(path, KeyGroupRange(first, last), *facts)
         handles.append(replace(handle, footer=draw(footers)))
     return tuple(handles)
 
@@ -116,7 +138,8 @@ def keyed_entries(draw: st.DrawFn, uid: str, name: str) -> KeyedEntry:
         time_domain=draw(st.sampled_from(TimeDomain)) if kind is StateKind.TIMERS else None,
         layout=draw(st.sampled_from(Layout)),
     )
-    return KeyedEntry(state, draw(_tables), draw(keyed_handles(max_parallelism, state.layout)))
+    table = draw(_tables(keyed_table(uid, name)))
+    return KeyedEntry(state, table, draw(keyed_handles(max_parallelism, state.layout)))
 
 
 @st.composite
@@ -129,7 +152,8 @@ def operator_entries(draw: st.DrawFn, uid: str, name: str, parallelism: int) -> 
     rows = sum(per_subtask)
     handles = [] if rows == 0 else [_handle(draw, rows)]
     state = OperatorState(uid=uid, name=name, mode=mode, schema=Schema(tuple(fields)))
-    return OperatorEntry(state, draw(_tables), tuple(per_subtask), tuple(handles))
+    table = draw(_tables(operator_table(uid, name)))
+    return OperatorEntry(state, table, tuple(per_subtask), tuple(handles))
 
 
 @st.composite
@@ -140,7 +164,7 @@ def manifests(draw: st.DrawFn) -> Manifest:
     operator = [draw(operator_entries(*pair, parallelism)) for pair in pairs[1::2]]
     return Manifest(
         store_id=draw(texts),
-        checkpoint_id=draw(counts),
+        checkpoint_id=draw(ids),
         parallelism=parallelism,
         started_at_ms=draw(counts),
         created_at_ms=draw(counts),
@@ -189,11 +213,12 @@ def _graphs(parallelism: int) -> st.SearchStrategy[JobGraph]:
     return lists.map(lambda given: JobGraph(tuple(given)))
 
 
-_tables = st.builds(
-    TableRef, st.sampled_from(["delta", "parquet"]), texts, st.none() | st.integers(0, 2**40)
-)
+def _tables(path: str) -> st.SearchStrategy[TableRef]:
+    versions = st.none() | st.integers(0, 2**40)
+    return st.builds(TableRef, st.sampled_from(TABLE_FORMATS), st.just(path), versions)
 
 
 def _handle(draw: st.DrawFn, rows: int) -> OperatorStateHandle:
     facts: list[Any] = [rows, draw(counts), draw(counts), draw(u64), draw(tokens)]
-    return replace(OperatorStateHandle(draw(texts), *facts), footer=draw(footers))
+    path = operator_file(draw(ids), draw(tokens))
+    return replace(OperatorStateHandle(path, *facts), footer=draw(footers))

@@ -1,0 +1,82 @@
+"""A file among the holds that no command puts there: nothing that it may keep is deleted."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from statestore import StateStore
+from statestore.cli.main import main
+from statestore.errors import MalformedManifestError
+from statestore.model.hold import Pin, Savepoint, pin_to_json, savepoint_to_json
+from statestore.storage import LocalStorage
+from tests.faults.cases import over, take, whole
+
+SAVEPOINT = savepoint_to_json(Savepoint("x", 1, 0))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> StateStore:
+    made = over(LocalStorage(str(tmp_path / "store")))
+    for number in (1, 2, 3):
+        take(made, number)
+    return made
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        b"savepoints/~FF.json",
+        b"savepoints/\xff.json",
+        b"savepoints/~C3.json",
+        b"savepoints/y.json",
+        b"savepoints/~78.json",
+        b"savepoints/a\\b.json",
+        b"pins/\xfe\xff.json",
+        b"pins/t.json",
+    ],
+)
+def test_a_hold_under_another_name_stops_what_deletes(store: StateStore, name: bytes) -> None:
+    """Names that are not UTF-8 too: an error of ours, printable, that names the file."""
+    path = os.fsencode(store.url) + b"/" + name
+    os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120 - a name of bytes
+    with open(path, "wb") as file:  # noqa: PTH123
+        file.write(SAVEPOINT if name.startswith(b"s") else pin_to_json(Pin("u", 1, "h", 10**14)))
+    before = set(Path(store.url).rglob("*.parquet"))
+    commands: tuple[Callable[[], object], ...] = (
+        lambda: store.gc(minimum_age_s=0),
+        lambda: store.expire(retain=1),
+    )
+    for command in commands:
+        with pytest.raises(MalformedManifestError) as refused:
+            command()
+        assert name.split(b"/")[0].decode() in str(refused.value)
+        str(refused.value).encode()
+    assert set(Path(store.url).rglob("*.parquet")) == before
+    assert store.checkpoints() == (1, 2, 3)
+    whole(store, 1)
+
+
+def test_list_says_so(store: StateStore, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a word, not a traceback."""
+    folder = Path(store.url, "savepoints")
+    folder.mkdir()
+    Path(os.fsdecode(os.fsencode(folder) + b"/\xff.json")).write_bytes(SAVEPOINT)
+    assert main(["--store", store.url, "list"]) == MalformedManifestError.exit_code
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_what_is_no_hold_at_all_is_passed_over(store: StateStore) -> None:
+    """A hidden file, or one of another kind, as an editor leaves them."""
+    folder = Path(store.url, "savepoints")
+    folder.mkdir()
+    for name in (".x.json.swp", "x.json~", "README"):
+        (folder / name).write_bytes(b"")
+    assert store.savepoints() == ()
+    store.expire(retain=1)
+    shutil.rmtree(folder)
+    assert store.checkpoints() == (3,)
