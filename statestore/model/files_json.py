@@ -21,6 +21,7 @@ from statestore.model.keygroups import KeyGroupRange
 __all__ = ["files_json", "keyed_files_json", "keyed_handles", "operator_handles"]
 
 _UNKNOWN = Footer(0, "")
+_SHOWN = 80
 
 
 def keyed_files_json(
@@ -84,12 +85,21 @@ def _columns(files: Node) -> list[tuple[Any, ...]]:
         files.at("rows").numbers(),
         files.at("size_bytes").numbers(),
         files.at("row_groups").numbers(),
-        tuple(int(text, 16) for text in files.at("digest").texts()),
-        files.at("sha256").texts(),
+        tuple(int(text, 16) for text in _hexes(files.at("digest"), 16)),
+        _hexes(files.at("sha256"), 64),
     ]
     if len({len(column) for column in columns}) != 1:
         raise files.fail("the arrays differ in length")
     return columns
+
+
+def _hexes(node: Node, digits: int) -> tuple[str, ...]:
+    """Return the value, an array of lower-case hex numbers of so many digits."""
+    texts = node.texts()
+    for text in texts:
+        if len(text) != digits or text.strip("0123456789abcdef"):
+            raise node.fail(f"expected {digits} hex digits, found {text[:_SHOWN]!r}")
+    return texts
 
 
 def _footers_json(

@@ -78,11 +78,11 @@ _SAVEPOINT_FILE = re.compile(rf"{SAVEPOINTS}/([^/.][^/]*)\.json")
 _PIN_FILE = re.compile(rf"{PINS}/([^/.][^/]*)\.json")
 _DATA_FILE = re.compile(r"([0-9]{10})-.*\.parquet")
 _TABLE = re.compile(rf"{OPERATORS}/([^/]+)/(keyed|changes|operator)/([^/]+)")
-_TOKEN = "[0-9a-f]{16}"
+_TOKEN = "[0-9a-f]{16}(-[0-9a-f]{1,16})?"
 _PARTITION_FILE = re.compile(
     rf"{KEY_GROUP}=(0|[1-9][0-9]{{0,4}})/[0-9]{{10}}-([0-9]{{5}})-{_TOKEN}\.parquet"
 )
-_RANGED_FILE = re.compile(rf"[0-9]{{10}}-[0-9]{{5}}-{_TOKEN}(-[0-9]+)?\.parquet")
+_RANGED_FILE = re.compile(rf"[0-9]{{10}}-[0-9]{{5}}-{_TOKEN}\.parquet")
 _OPERATOR_FILE = re.compile(rf"[0-9]{{10}}-{_TOKEN}\.parquet")
 # A part of a name that is a way, or ends a name: for some system, library or protocol.
 _ASTRAY = re.compile(r"(?:^|/)(?:\.{0,2})(?:/|$)|[\\\x00]|^[A-Za-z]:")

@@ -44,8 +44,8 @@ KEYED = KeyedEntry(
     ),
     TableRef("delta", "operators/totals/keyed/sum", 3),
     (
-        KeyedStateHandle(FIRST, KeyGroupRange(1, 1), 2, 100, 1, 5, "aa"),
-        KeyedStateHandle(SECOND, KeyGroupRange(4, 4), 3, 200, 1, 2**64 - 1, "bb"),
+        KeyedStateHandle(FIRST, KeyGroupRange(1, 1), 2, 100, 1, 5, "aa" * 32),
+        KeyedStateHandle(SECOND, KeyGroupRange(4, 4), 3, 200, 1, 2**64 - 1, "bb" * 32),
     ),
 )
 OPERATOR = OperatorEntry(
@@ -57,7 +57,7 @@ OPERATOR = OperatorEntry(
     ),
     TableRef("delta", "operators/source/operator/offsets", 3),
     (3, 0),
-    (OperatorStateHandle(ELEMENTS, 3, 50, 1, 9, "cc"),),
+    (OperatorStateHandle(ELEMENTS, 3, 50, 1, 9, "cc" * 32),),
 )
 SMALL = Manifest(
     store_id="s",

@@ -39,6 +39,7 @@ u64 = st.integers(0, 2**64 - 1)
 counts = st.integers(0, 2**40)
 ids = st.integers(1, GREATEST_ID)
 tokens = st.text("0123456789abcdef", min_size=16, max_size=16)
+sums = st.text("0123456789abcdef", min_size=64, max_size=64)
 
 decimals = st.integers(1, 38).flatmap(
     lambda precision: st.integers(0, precision).map(lambda scale: f"decimal({precision},{scale})")
@@ -95,7 +96,7 @@ def keyed_handles(
     borders.sort()
     handles: list[KeyedStateHandle] = []
     for first, behind in pairwise([*borders, max_parallelism]):
-        facts: list[Any] = [draw(counts), draw(counts), draw(counts), draw(u64), draw(tokens)]
+        facts: list[Any] = [draw(counts), draw(counts), draw(counts), draw(u64), draw(sums)]
         facts.append(draw(st.sampled_from(["", "a", "b"])))
         last = first
         if layout is Layout.RANGED:
@@ -219,6 +220,6 @@ def _tables(path: str) -> st.SearchStrategy[TableRef]:
 
 
 def _handle(draw: st.DrawFn, rows: int) -> OperatorStateHandle:
-    facts: list[Any] = [rows, draw(counts), draw(counts), draw(u64), draw(tokens)]
+    facts: list[Any] = [rows, draw(counts), draw(counts), draw(u64), draw(sums)]
     path = operator_file(draw(ids), draw(tokens))
     return replace(OperatorStateHandle(path, *facts), footer=draw(footers))
