@@ -110,15 +110,21 @@ class Commit:
         self._attempt.measuring.wrote(entry, names)
 
     def carry_written(
-        self, entries: Sequence[KeyedEntry], new: Sequence[str], *, compacted: bool = False
+        self,
+        entries: Sequence[KeyedEntry],
+        new: Sequence[str],
+        *,
+        compacted: bool = False,
+        kept: bool = False,
     ) -> None:
         """Take states over as :meth:`carry_entry` does; ``new`` are the names of the files that
-        were written for them, below the store, or by compaction of them.
+        were written for them, below the store, or by compaction of them. An error does not delete
+        them if they are ``kept``, for another attempt to go on from.
         """
         for entry in entries:
             self._refuse_twice(entry.state.uid, entry.state.name)
         self._carried += entries
-        self._rewritten += new
+        self._rewritten += () if kept else new
         measuring = self._attempt.measuring
         for entry in entries:
             (measuring.compacted if compacted else measuring.wrote)(entry, new)

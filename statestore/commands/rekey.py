@@ -3,21 +3,19 @@
 Any other max parallelism, another hash scheme, or for a single state another key, made of columns
 that it has. Each row is read once; the digest of all rows is the same before and after, because it
 does not depend on which of their columns are the key. With a working folder a run that was ended
-goes on where it was.
+goes on where it was: files that it has written get names of the next run, and nobody deletes them.
 """
 
 from __future__ import annotations
 
-import json
-import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from statestore.commands.derive import Deriver, refuse_older
 from statestore.commands.edit import carry_others
+from statestore.commands.new_names import new_name
 from statestore.commands.rekey_plan import (
     RekeyRequest,
     chosen,
@@ -25,21 +23,20 @@ from statestore.commands.rekey_plan import (
     refuse_mixed,
     state_wanted,
 )
+from statestore.commands.rekey_work import WorkingFolder, working_folder
 from statestore.commands.snapshot import CheckpointWriter
-from statestore.errors import CorruptionError, InvalidArgumentError
+from statestore.errors import CorruptionError
 from statestore.model.document import Node
 from statestore.model.manifest import KeyedEntry, Manifest
 from statestore.model.manifest_json import keyed_from_json, keyed_to_json
 from statestore.model.state import KeyedState
-from statestore.storage import Storage
 from statestore.table.keyed import KeyedTarget
-from statestore.table.reading import check_sizes
 from statestore.table.respread import Spread, spread, write_range
 
 __all__ = ["RekeyReport", "RekeyRequest", "RekeyedState", "rekey"]
 
 Progress = Callable[[int, int], None]
-_JOB, _SPREAD, _WRITTEN = "rekey.json", "spread.json", "written.json"
+_SPREAD, _WRITTEN = "spread.json", "written.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +84,9 @@ def rekey(
 ) -> RekeyReport:
     """Make a new checkpoint with an operator's states over other key groups.
 
-    ``work`` is an empty folder, or that of a run of the same that was ended; by default a temporary
-    one, from which nothing goes on, and then a run that fails leaves no file in the store.
+    ``work`` is an empty folder, or that of a run of the same that was ended, and of one run at a
+    time; by default a temporary one, from which nothing goes on, and then a run that fails leaves
+    no file in the store.
     ``progress`` hears of rows read and written, of twice as many. A dry run reads no rows. Raises
     CheckpointNotFoundError, StateNotFoundError, InvalidArgumentError, UnsupportedTypeError,
     ParallelismError, NullKeyError or DuplicateKeyError for what the new key makes of the rows,
@@ -103,22 +101,18 @@ def rekey(
     done: list[KeyedEntry] = []
     new_id = None
     if not dry_run:
-        with ExitStack() as stack:
-            kept = work is not None
-            if work is None:
-                folder = tempfile.TemporaryDirectory(prefix="statestore-rekey-")
-                work = Path(stack.enter_context(folder))
-            _claim(work, _job(manifest, wanted, entries))
-            with deriver.begin(like) as writer:
-                refuse_older(deriver.catalog, checkpoint, manifest)
-                counter = _Counter(2 * sum(entry.rows for entry in entries), progress)
-                for place, (entry, state) in enumerate(zip(entries, states, strict=True)):
-                    own = work / str(place)
-                    done.append(_Run(deriver, writer, entry, state, own, counter, kept).finish())
-                writer.carry_written(done, [name for entry in done for name in _names(entry)])
-                carry_others(writer, manifest, {(e.state.uid, e.state.name) for e in done})
-                writer.say_origin(_origin(manifest, wanted, done))
-            _clear(work)
+        job = _job(manifest, wanted, entries)
+        # The folder is held until the checkpoint is committed, or given up.
+        with working_folder(work, job) as folder, deriver.begin(like) as writer:
+            refuse_older(deriver.catalog, checkpoint, manifest)
+            counter = _Counter(2 * sum(entry.rows for entry in entries), progress)
+            for place, (entry, state) in enumerate(zip(entries, states, strict=True)):
+                own = folder.below(str(place))
+                done.append(_Run(deriver, writer, entry, state, own, counter).finish())
+            names = [name for entry in done for name in _names(entry)]
+            writer.carry_written(done, names, kept=folder.kept)
+            carry_others(writer, manifest, {(e.state.uid, e.state.name) for e in done})
+            writer.say_origin(_origin(manifest, wanted, done))
         new_id = writer.id
     after = done or [KeyedEntry(state, entries[0].table, ()) for state in states]
     return RekeyReport(
@@ -151,21 +145,21 @@ class _Run:
     writer: CheckpointWriter
     entry: KeyedEntry
     state: KeyedState
-    work: Path
+    work: WorkingFolder
     counter: _Counter
-    kept: bool
 
     def finish(self) -> KeyedEntry:
         """Return the state with its new files; CorruptionError unless its rows are the same."""
-        self.work.mkdir(exist_ok=True)
         spilled = self._spilled()
         known = self._known()
         for place in range(len(known), spilled.ranges):
-            handles = write_range(self.work, place, self.state, self._target())
+            handles = write_range(self.work.path, place, self.state, self._target())
             known.append(replace(self._empty(), handles=handles))
-            if not self.kept:  # nobody can go on from here, so an error deletes what was written
+            if (
+                not self.work.kept
+            ):  # nobody can go on from here, so an error deletes what was written
                 self.writer.carry_written((), _names(known[-1]))
-            _put(self.work / _WRITTEN, [keyed_to_json(one) for one in known])
+            self._note(known)
             self.counter.add(known[-1].rows)
         handles = tuple(handle for one in known for handle in one.handles)
         done = replace(self._empty(), handles=handles)
@@ -195,37 +189,51 @@ class _Run:
         return KeyedTarget(storage, self.entry.table.path, number, self.state, options)
 
     def _spilled(self) -> Spread:
-        known = self.work / _SPREAD
-        if known.exists():
+        known = self.work.read(_SPREAD)
+        if known is not None:
             self.counter.add(self.entry.rows)
-            return Spread(**json.loads(known.read_text()))
+            return Spread(**known)
         storage = self.deriver.catalog.storage
-        found = spread(storage, self.entry, self.state, self.work, self.counter.add)
-        _put(known, vars(found))
+        found = spread(storage, self.entry, self.state, self.work.path, self.counter.add)
+        self.work.put(_SPREAD, vars(found))
         return found
 
     def _known(self) -> list[KeyedEntry]:
-        """Return the ranges that were written before, as far as their files are still there."""
-        path = self.work / _WRITTEN
-        if not path.exists():
+        """Return the ranges that were written before, as far as their files are still there, under
+        names of this run.
+        """
+        written = self.work.read(_WRITTEN)
+        if written is None:
             return []
-        node = Node(json.loads(path.read_text()), "$", str(path))
         known: list[KeyedEntry] = []
-        for item in node.items():
-            one = keyed_from_json(item, self.state.uid)
-            if not _are_there(self.deriver.catalog.storage, one):
+        for item in Node(written, "$", str(self.work.path / _WRITTEN)).items():
+            one = self._adopted(keyed_from_json(item, self.state.uid))
+            if one is None:
                 break
             known.append(one)
             self.counter.add(one.rows)
+        self.deriver.catalog.storage.sync([name for one in known for name in _names(one)])
+        self._note(known)
         return known
 
+    def _adopted(self, entry: KeyedEntry) -> KeyedEntry | None:
+        """Return a range with new names for its files; None when they cannot be had."""
+        storage, folder = self.deriver.catalog.storage, entry.table.path
+        handles = []
+        for handle in entry.handles:
+            new = new_name(handle, self.writer.planned[0])
+            old, adopted = f"{folder}/{handle.path}", f"{folder}/{new}"
+            try:
+                whole = storage.size(old) == handle.size_bytes
+                if not (whole and storage.renew(old, adopted)):
+                    return None
+            except FileNotFoundError:
+                return None
+            handles.append(replace(handle, path=new, host=""))
+        return replace(entry, handles=tuple(handles))
 
-def _are_there(storage: Storage, entry: KeyedEntry) -> bool:
-    try:
-        check_sizes(storage, [entry])
-    except CorruptionError:
-        return False
-    return True
+    def _note(self, known: Sequence[KeyedEntry]) -> None:
+        self.work.put(_WRITTEN, [keyed_to_json(one) for one in known])
 
 
 def _job(manifest: Manifest, wanted: RekeyRequest, entries: Sequence[KeyedEntry]) -> dict[str, Any]:
@@ -242,33 +250,6 @@ def _job(manifest: Manifest, wanted: RekeyRequest, entries: Sequence[KeyedEntry]
         ],
         "files": files,
     }
-
-
-def _claim(work: Path, job: dict[str, Any]) -> None:
-    """Say what the folder is for; refuse one that is for anything else."""
-    work.mkdir(parents=True, exist_ok=True)
-    path = work / _JOB
-    if path.exists():
-        if json.loads(path.read_text()) != job:
-            raise InvalidArgumentError(
-                f"{work} is the working folder of another rekey; give an empty folder"
-            )
-    elif any(work.iterdir()):
-        raise InvalidArgumentError(f"{work} is not empty; give an empty working folder")
-    else:
-        _put(path, job)
-
-
-def _clear(work: Path) -> None:
-    for path in sorted(work.rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() else path.unlink()
-
-
-def _put(path: Path, content: Any) -> None:
-    """Write a file whole or not at all."""
-    beside = path.with_suffix(".new")
-    beside.write_text(json.dumps(content))
-    beside.replace(path)
 
 
 def _origin(manifest: Manifest, wanted: RekeyRequest, done: Sequence[KeyedEntry]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from statestore.errors import DamagedFileError
 from statestore.model.digest import combine
 from statestore.model.handles import KeyedStateHandle
 from statestore.model.keygroups import KeyGroupRange
@@ -84,13 +85,19 @@ def write_range(
 ) -> tuple[KeyedStateHandle, ...]:
     """Write one range of key groups from what was spilled; return its files, none without rows.
 
-    Raises DuplicateKeyError for two rows with one key now, or StorageError.
+    Raises DuplicateKeyError for two rows with one key now, DamagedFileError for what was not
+    spilled to its end, or StorageError.
     """
     path = _path(folder, number)
     if not path.exists():
         return ()
     with pa.memory_map(str(path)) as source:
-        rows = pa.ipc.open_file(source).read_all()
+        try:
+            rows = pa.ipc.open_file(source).read_all()
+        except pa.ArrowInvalid as error:
+            raise DamagedFileError(
+                f"{path} was not written to its end; give an empty working folder"
+            ) from error
         return write_runs(runs_of(by_key_group(rows.combine_chunks()).to_batches()), target)
 
 

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +20,14 @@ import pytest
 
 from statestore import StateStore
 from statestore.commands import rekey as command
-from statestore.errors import CommitConflictError, CorruptionError, InvalidArgumentError
+from statestore.commands import rekey_work
+from statestore.commands.edit import carry_others
+from statestore.errors import (
+    CommitConflictError,
+    CorruptionError,
+    InvalidArgumentError,
+    StorageError,
+)
 from statestore.table import respread
 from statestore.table.arrow import by_key_group
 
@@ -94,8 +110,172 @@ def test_a_run_that_was_ended_goes_on(
     assert list(work.iterdir()) == []
     assert store.checkpoints() == (1, done.new_checkpoint_id)
     assert plain(rows_of(store)) == plain(rows)
+    store.gc(minimum_age_s=0)  # names of the runs that were ended
     report = store.verify("all", deep=True)
     assert (report.is_sound, report.strays) == (True, ())
+
+
+@pytest.mark.usefixtures("many_ranges")
+def test_adopted_files_have_names_of_the_run_that_commits(
+    store: StateStore, tmp_path: Path, ending: Callable[[int], list[int]]
+) -> None:
+    """A collection, or the run that wrote them, may delete the old names at any time."""
+    rows = [{"k": f"k{i}", "v": i} for i in range(200)]
+    put(store, rows)
+    before = data(store)
+    ending(3)
+    with pytest.raises(Ended):
+        store.rekey("u", max_parallelism=40, work=tmp_path / "work")
+    left = data(store) - before
+    assert left
+    for path in Path(store.url).rglob("*.parquet"):
+        os.utime(path, (0, 0))
+    written = ending(100)
+    store.rekey("u", max_parallelism=40, work=tmp_path / "work")
+    assert min(written) == 3
+    named = [Path(h.path) for part in store.manifest().parts for h in part.handles]
+    assert not left & {path.name for path in named}
+    table = Path(store.url, store.manifest().keyed[0].table.path)
+    assert min((table / path).stat().st_mtime for path in named) > time.time() - 3600
+    for path in Path(store.url).rglob("*.parquet"):
+        if path.name in left:
+            path.unlink()
+    assert store.verify("latest", deep=True).is_sound
+    assert plain(rows_of(store)) == plain(rows)
+
+
+def test_a_second_run_is_told_who_holds_the_folder(
+    store: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, [{"k": 1, "v": 1}])
+    real, work = respread.write_range, tmp_path / "work"
+    told: list[str] = []
+
+    def meanwhile(*given: Any) -> Any:
+        with pytest.raises(InvalidArgumentError, match="another rekey is at work") as raised:
+            store.rekey("u", max_parallelism=5, work=work)
+        told.append(str(raised.value))
+        return real(*given)
+
+    monkeypatch.setattr(command, "write_range", meanwhile)
+    done = store.rekey("u", max_parallelism=5, work=work)
+    assert all(f":{os.getpid()}" in text for text in told)
+    assert told
+    assert store.checkpoints() == (1, done.new_checkpoint_id)
+    assert list(work.iterdir()) == []
+
+
+def test_two_runs_without_a_lock_lose_nothing(
+    store: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the locks of two hosts know nothing of each other; the first stalls, and fails late."""
+    rows = [{"k": f"k{i}", "v": i} for i in range(20)]
+    put(store, rows)
+    monkeypatch.setattr(rekey_work, "_lock", lambda path, held: path.touch())
+    work, other = tmp_path / "work", StateStore.open(store.url, table_format="parquet")
+    runs: list[int] = []
+
+    def stalls(*given: Any) -> Any:
+        runs.append(1)
+        if len(runs) == 1:  # all of the first run's files are written
+            other.rekey("u", max_parallelism=5, work=work)
+        return carry_others(*given)
+
+    monkeypatch.setattr(command, "carry_others", stalls)
+    with pytest.raises(CommitConflictError):
+        store.rekey("u", max_parallelism=5, work=work)
+    assert store.checkpoints() == (1, 2)
+    assert store.verify("latest", deep=True).is_sound
+    assert plain(rows_of(store)) == plain(rows)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from statestore import StateStore
+from statestore.commands import rekey
+rekey.write_range = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
+store = StateStore.open(sys.argv[1], table_format="parquet")
+store.rekey("u", max_parallelism=5, work=Path(sys.argv[2]))
+"""
+
+
+def test_the_folder_of_a_killed_run_is_free(store: StateStore, tmp_path: Path) -> None:
+    put(store, [{"k": 1, "v": 1}])
+    work = tmp_path / "work"
+    words = [sys.executable, "-c", KILLED, store.url, str(work)]
+    assert subprocess.run(words, capture_output=True, check=False).returncode == -signal.SIGKILL
+    assert (work / "rekey.lock").exists()
+    again = StateStore.open(store.url, table_format="parquet", compaction=None)
+    again.rekey("u", max_parallelism=5, work=work)
+    assert list(work.iterdir()) == []
+    assert plain(rows_of(store)) == plain([{"k": 1, "v": 1}])
+
+
+def test_a_lock_file_that_its_holder_has_deleted_holds_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the opening of a lock and the lock, the run that had it may end."""
+    real, path = fcntl.flock, tmp_path / "rekey.lock"
+    ended: list[int] = []
+
+    def late(file: Any, how: int) -> None:
+        if not ended:
+            ended.append(1)
+            path.unlink()
+        real(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with ExitStack() as held, ExitStack() as other:
+        rekey_work._lock(path, held)
+        with pytest.raises(InvalidArgumentError, match="another rekey is at work"):
+            rekey_work._lock(path, other)
+
+
+def test_a_file_system_without_locks_is_refused(
+    store: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, [{"k": 1, "v": 1}])
+
+    def unknown(file: Any, how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", unknown)
+    with pytest.raises(StorageError, match="a file system that has locks"):
+        store.rekey("u", max_parallelism=5, work=tmp_path / "work")
+    assert store.checkpoints() == (1,)
+
+
+@pytest.mark.parametrize("name", ["rekey.json", "0/spread.json", "0/00000.arrow"])
+def test_what_a_loss_of_power_cut_is_named(
+    store: StateStore, tmp_path: Path, ending: Callable[[int], list[int]], name: str
+) -> None:
+    put(store, [{"k": 1, "v": 1}])
+    work = tmp_path / "work"
+    ending(0)
+    with pytest.raises(Ended):
+        store.rekey("u", max_parallelism=5, work=work)
+    (work / name).write_bytes((work / name).read_bytes()[:9])
+    ending(9)
+    with pytest.raises(CorruptionError, match=f"{name} was not written to its end.*empty working"):
+        store.rekey("u", max_parallelism=5, work=work)
+    assert store.checkpoints() == (1,)
+
+
+def test_a_folder_that_goes_away_is_a_typed_error(
+    store: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, [{"k": 1, "v": 1}])
+    real, work = respread.write_range, tmp_path / "work"
+
+    def without(*given: Any) -> Any:
+        shutil.rmtree(work)
+        return real(*given)
+
+    monkeypatch.setattr(command, "write_range", without)
+    with pytest.raises(StorageError, match="cannot use the working folder"):
+        store.rekey("u", max_parallelism=5, work=work)
+    assert store.checkpoints() == (1,)
 
 
 @pytest.mark.usefixtures("many_ranges")

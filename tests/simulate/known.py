@@ -21,8 +21,6 @@ __all__ = ["EXPECTED", "KNOWN", "Known", "shown_by"]
 # What 2,200 schedules have shown, by mix ("" is any) and kind: each is of one of the defects below.
 EXPECTED = {
     ("", "parts stay"),
-    ("rekeys", "missing"),
-    ("late rekeys", "missing"),
     ("salvages", "buried"),
     ("exports", "foreign"),
     ("blotted", "left hold"),
@@ -90,6 +88,7 @@ KNOWN = (
         "missing",
         "two runs share a working folder",
         Plan("s3", 1, (_of("rekey", 1), _of("rekey", 2)), (Event("rekey1", 27, "wait"),)),
+        mended=True,
     ),
     Known(
         "a copy reports a checkpoint whose files a collection took",
@@ -140,6 +139,7 @@ KNOWN = (
             (_of("rekey", 1), _of("rekey", 2, 50.0), _of("gc", 1, 50.0)),
             (Event("rekey1", 28, "kill"), Event("rekey2", 18, "wait", 60)),
         ),
+        mended=True,
     ),
     Known(
         "a copy that failed shows a cut object",

@@ -136,10 +136,7 @@ def purge(run: Run, actor: Actor) -> None:
 def rekey(run: Run, actor: Actor) -> None:
     """Put the state over three key groups, with a folder that runs share."""
     work = Path(run.world.folder, f"work-{actor.store}") if actor.option("work", True) else None
-    try:
-        run.world.store(actor.store).rekey(UID, max_parallelism=3, work=work)
-    except FileNotFoundError as error:  # another run has cleared the folder
-        raise StorageError(f"cannot use {work}: {error}") from error
+    run.world.store(actor.store).rekey(UID, max_parallelism=3, work=work)
 
 
 def copy(run: Run, actor: Actor) -> None:
