@@ -278,9 +278,9 @@ class StoreCare(StoreKeeping):
 
         Any ``max_parallelism``, a ``hash_scheme``, and for the state ``name`` a ``key`` of columns
         that it has; what was key and is none any more is a value. Rows do not change, and their
-        digest proves it. ``work`` is a local folder from which a run that was ended goes on;
-        without it a run that fails leaves nothing behind. A job that runs meanwhile commits no
-        more. Raises StateNotFoundError, InvalidArgumentError, UnsupportedTypeError,
+        digest proves it. ``work`` is a local folder, of one run at a time, from which an ended
+        run goes on; without it a run that fails leaves nothing behind. A job that runs meanwhile
+        commits no more. Raises StateNotFoundError, InvalidArgumentError, UnsupportedTypeError,
         ParallelismError, NullKeyError or DuplicateKeyError for what the new key makes of the rows,
         CorruptionError, CommitConflictError, or StorageError.
         """

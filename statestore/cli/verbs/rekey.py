@@ -22,9 +22,9 @@ __all__ = ["rekey_operator"]
         "after. All keyed states of the operator get what is asked for, or with --state one; "
         "another key is one state's, made of columns that it has, and what was key and is none is "
         "a value. Each row is read once and lies on a local disk meanwhile; little is in memory. "
-        "With --work a run that was ended goes on where it was; without, one that fails leaves "
-        "nothing behind. The old checkpoint stays as it is. A job that runs meanwhile commits no "
-        "more. With --dry-run: what would be done, and no row is read."
+        "With --work a run that was ended goes on where it was, and a second one beside it is "
+        "refused; without, one that fails leaves nothing behind. The old checkpoint stays as it "
+        "is. A job that runs meanwhile commits no more. With --dry-run: what would be done, and no row is read."
     ),
     examples=(
         (
