@@ -86,7 +86,7 @@ def write_collected(done: CollectedGarbage, page: Page) -> None:
     if done.pins:
         page.line(f"  {verb} {counted(len(done.pins), 'pin')} whose lease is over")
     if done.leftovers:
-        page.line(f"  {verb} {counted(done.leftovers, 'temporary file')} that a crash left")
+        page.line(f"  {verb} {counted(done.leftovers, 'unfinished write')} that a crash left")
     _write_held(page, done.held)
 
 

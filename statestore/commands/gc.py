@@ -2,8 +2,9 @@
 
 ``mark.py`` says which files are live. Every other data file is dead, whether its checkpoint was
 given up, or a crashed writer left it; it is deleted when it is older than the minimum age. Then go
-manifests of checkpoints that were given up, and pins whose lease is over, and what broken-off puts
-left. Tombstones, claims and the logs of Delta tables stay.
+manifests of checkpoints that were given up, and pins whose lease is over, and what broken-off
+writes left: hidden files, and in a bucket the parts of uploads. Tombstones, claims and the logs of
+Delta tables stay.
 
 **Why it is safe beside others.** Tombstones are seen first, then the holds, then nothing is asked
 any more and deleting begins.
@@ -77,8 +78,8 @@ class CollectedGarbage:
 
     ``live`` ones are of checkpoints that are kept; ``young`` ones are not, and were written, or
     their checkpoint given up, less than the minimum age ago. ``manifests`` are ids of checkpoints,
-    ``pins`` tokens, ``leftovers`` the number of temporary files, and ``held`` the checkpoints that
-    a savepoint or a pin holds.
+    ``pins`` tokens, ``leftovers`` the number of writes that were broken off, and ``held`` the
+    checkpoints that a savepoint or a pin holds.
     """
 
     store: str

@@ -87,7 +87,8 @@ _OPERATOR_FILE = re.compile(rf"[0-9]{{10}}-{_TOKEN}\.parquet")
 # A part of a name that is a way, or ends a name: for some system, library or protocol.
 _ASTRAY = re.compile(r"(?:^|/)(?:\.{0,2})(?:/|$)|[\\\x00]|^[A-Za-z]:")
 _PUT_FOLDERS = "|".join((CHECKPOINTS, WRITERS, SAVEPOINTS, PINS))
-_LEFTOVER = re.compile(rf"((({_PUT_FOLDERS})/)?\.[^/]+\.[0-9a-f]{{32}}|\.probe-[0-9a-f]{{16}})")
+_UNDER_WAY = rf"(({_PUT_FOLDERS}|{OPERATORS}(/[^/]+)+)/)?\.[^/]+\.([0-9a-f]{{32}}|upload-[^/]+)"
+_LEFTOVER = re.compile(rf"({_UNDER_WAY}|\.probe-[0-9a-f]{{16}})")
 GREATEST_ID = 10**10 - 1
 
 
@@ -276,8 +277,8 @@ def data_file_id(path: str) -> int | None:
 
 
 def is_leftover(path: str) -> bool:
-    """Return whether a name is that of a temporary file of a put, or of the probe before the first
-    one, which only a crash leaves behind.
+    """Return whether a name is that of a file under way, or of the probe before a store is made,
+    which only a crash leaves behind.
     """
     return _LEFTOVER.fullmatch(path) is not None
 

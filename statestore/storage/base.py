@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import BinaryIO, NamedTuple, Protocol
+from typing import Any, BinaryIO, NamedTuple, Protocol, Self
 
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.model.paths import is_inside
 
-__all__ = ["Listed", "Storage", "inside", "named"]
+__all__ = ["Listed", "NewFile", "Storage", "inside", "named"]
 
 
 class Listed(NamedTuple):
@@ -21,6 +21,35 @@ class Listed(NamedTuple):
     name: str
     size_bytes: int
     modified_ms: int
+
+
+class NewFile(Protocol):
+    """A file under way: it appears under its name, whole, when it is closed, and never before.
+
+    A ``with`` block closes it at its end, and abandons it when it is left by an exception.
+    """
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed or abandoned."""
+
+    def write(self, data: Any, /) -> int:
+        """Append bytes; return how many."""
+
+    def flush(self) -> None:
+        """Do nothing that a reader could see."""
+
+    def close(self) -> None:
+        """Make it appear; after an error it may be there, whole, or not. Twice is as once."""
+
+    def abandon(self) -> None:
+        """Let nothing appear; raises nothing. What cannot be removed is hidden, and for ``gc``."""
+
+    def __enter__(self) -> Self:
+        """Return the file."""
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        """Close it, or after an exception abandon it."""
 
 
 class Storage(Protocol):
@@ -52,14 +81,14 @@ class Storage(Protocol):
 
     def listed(self, folder: str) -> tuple[Listed, ...]:
         """Return all files below a folder with length and time, sorted; the hidden ones as well,
-        which :meth:`list` leaves out.
+        which :meth:`list` leaves out: also what is under way, or was when its writer was killed.
         """
 
     def is_empty(self) -> bool:
         """Return whether nothing lies here yet, hidden files aside; costs one short listing."""
 
     def delete(self, name: str) -> None:
-        """Remove a file; nothing happens when there is none."""
+        """Remove a file, also one that is under way; nothing happens when there is none."""
 
     def size(self, name: str) -> int:
         """Return a file's length in bytes; FileNotFoundError when there is none."""
@@ -69,10 +98,8 @@ class Storage(Protocol):
         here. False where that cannot be; FileNotFoundError when there is none of the old name.
         """
 
-    def open_write(self, name: str) -> BinaryIO:
-        """Return a file to write; it may be visible before it is closed, so its name must be
-        new.
-        """
+    def open_write(self, name: str) -> NewFile:
+        """Return a file to write, whose name must be new; nothing is there before it is closed."""
 
     def open_read(self, name: str) -> BinaryIO:
         """Return a file to read and seek in; FileNotFoundError when there is none."""

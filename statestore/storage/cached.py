@@ -16,10 +16,10 @@ import uuid
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Self
 
 from statestore.errors import InvalidArgumentError, StorageError
-from statestore.storage.base import Listed, Storage, inside
+from statestore.storage.base import Listed, NewFile, Storage, inside
 
 __all__ = ["DEFAULT_LIMIT_BYTES", "CachedStorage"]
 
@@ -173,10 +173,10 @@ class CachedStorage:
         """Give a file of the store a new name as well; it has no copy here under that one."""
         return self._storage.renew(old, new)
 
-    def open_write(self, name: str) -> BinaryIO:
+    def open_write(self, name: str) -> NewFile:
         """Return a file of the store to write; once it is closed there is a copy of it here."""
         file = self._storage.open_write(name)
-        return cast(BinaryIO, _Tee(file, _Copy.begin(self._copy(name)), self))
+        return _Tee(file, _Copy.begin(self._copy(name)), self)
 
     def open_read(self, name: str) -> BinaryIO:
         """Return a file of the store to read."""
@@ -284,24 +284,20 @@ class _Copy:
 class _Tee:
     """A file of the store being written; what reaches it is copied."""
 
-    def __init__(self, file: BinaryIO, copy: _Copy, storage: CachedStorage) -> None:
+    def __init__(self, file: NewFile, copy: _Copy, storage: CachedStorage) -> None:
         self._file, self._copy, self._storage = file, copy, storage
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
+    @property
+    def closed(self) -> bool:
+        return self._file.closed
 
-    def __enter__(self) -> _Tee:
-        return self
-
-    def __exit__(self, kind: Any, *error: object) -> None:
-        if kind is not None:
-            self._copy.discard()
-        self.close()
-
-    def write(self, data: Any) -> int:
+    def write(self, data: Any, /) -> int:
         written = self._file.write(data)
         self._copy.write(data)
         return written
+
+    def flush(self) -> None:
+        self._file.flush()
 
     def close(self) -> None:
         if self._file.closed:
@@ -312,3 +308,13 @@ class _Tee:
             self._copy.discard()
             raise
         self._storage._keep(self._copy)
+
+    def abandon(self) -> None:
+        self._copy.discard()
+        self._file.abandon()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self.close() if kind is None else self.abandon()

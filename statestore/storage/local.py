@@ -8,12 +8,12 @@ import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, Self
 
 import fsspec
 
 from statestore.errors import StorageError
-from statestore.storage.base import Listed, inside, named
+from statestore.storage.base import Listed, NewFile, inside, named
 from statestore.storage.links import young_link
 
 __all__ = ["LocalStorage"]
@@ -50,7 +50,7 @@ class LocalStorage:
         """
         with named("write", target := self._file(name)):
             target.parent.mkdir(parents=True, exist_ok=True)
-            temporary = target.parent / f".{target.name}.{uuid.uuid4().hex}"
+            temporary = _beside(target)
             try:
                 temporary.write_bytes(data)
                 _fsync(temporary)
@@ -104,11 +104,11 @@ class LocalStorage:
         with named("read", path := self._file(old)):
             return young_link(path, self._file(new))
 
-    def open_write(self, name: str) -> BinaryIO:
+    def open_write(self, name: str) -> NewFile:
         """Return a new file, its folders made."""
         with named("write", path := self._file(name)):
             path.parent.mkdir(parents=True, exist_ok=True)
-            return path.open("xb")
+            return _LocalFile(path)
 
     def open_read(self, name: str) -> BinaryIO:
         """Return a file to read."""
@@ -170,6 +170,58 @@ class LocalStorage:
 
     def _folder(self, name: str) -> Path:
         return self._root / inside(name) if name else self._root
+
+
+class _LocalFile:
+    """A new file, written beside its name; closed, it takes its name."""
+
+    def __init__(self, target: Path) -> None:
+        self._target, self._temporary = target, _beside(target)
+        if target.exists():
+            raise self._taken()
+        self._file = self._temporary.open("xb")
+
+    @property
+    def closed(self) -> bool:
+        return self._file.closed
+
+    def write(self, data: Any, /) -> int:
+        return self._file.write(data)
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        if self._file.closed:
+            return
+        try:
+            self._file.close()
+            if not _link(self._temporary, self._target):
+                raise self._taken()
+        finally:
+            self._temporary.unlink(missing_ok=True)
+
+    def abandon(self) -> None:
+        if self._file.closed:
+            return
+        with suppress(OSError):  # on a full disk this fails as well
+            self._file.close()
+        with suppress(OSError):
+            self._temporary.unlink(missing_ok=True)
+
+    def _taken(self) -> FileExistsError:
+        return FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(self._target))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self.close() if kind is None else self.abandon()
+
+
+def _beside(target: Path) -> Path:
+    """Return a hidden name that no other file has."""
+    return target.parent / f".{target.name}.{uuid.uuid4().hex}"
 
 
 def _link(temporary: Path, target: Path) -> bool:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable
 from typing import Any, BinaryIO, cast
 
-from statestore.storage.base import Listed, Storage
+from statestore.storage.base import Listed, NewFile, Storage
 
 __all__ = ["MeteredStorage"]
 
@@ -79,7 +79,7 @@ class MeteredStorage:
         """Pass on; nothing is read here."""
         return self._storage.renew(old, new)
 
-    def open_write(self, name: str) -> BinaryIO:
+    def open_write(self, name: str) -> NewFile:
         """Pass on."""
         return self._storage.open_write(name)
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import functools
 import itertools
+import logging
 import os
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from datetime import datetime
 from typing import Any, BinaryIO, cast
+from urllib.parse import quote, unquote
 
 import fsspec
 
 from statestore.errors import InvalidArgumentError, MissingDependencyError
-from statestore.storage.base import Listed, inside
+from statestore.storage.base import Listed, NewFile, inside
 from statestore.storage.credentials import refuse_credentials
 from statestore.storage.s3a import s3a_settings
 from statestore.storage.s3io import S3Reader, S3Writer, s3_code, s3_errors
@@ -31,6 +35,10 @@ DEFAULT_STREAMS = 16
 _MOST_STREAMS = 1024
 # Closing a connection that a forked process inherited would close its parent's; so none is dropped.
 _HELD: list[Any] = []
+_UPLOAD = re.compile(r"(|.*/)\.([^/]+)\.upload-([^/]+)")
+# What servers answer that do not let this client see uploads, or know of none.
+_UNLISTED = {"AccessDenied", "403", "MethodNotAllowed", "405", "NotImplemented", "501"}
+_log = logging.getLogger(__name__)
 
 
 class S3Storage:
@@ -156,9 +164,13 @@ class S3Storage:
         return tuple(sorted(name for name in names if not name.rpartition("/")[2].startswith(".")))
 
     def listed(self, folder: str) -> tuple[Listed, ...]:
-        """Return all objects below a folder; their time is the server's."""
+        """Return all objects below a folder; their time is the server's.
+
+        An upload that has not ended is a hidden one, of no length, and :meth:`delete` ends it.
+        """
         with self._errors("list", folder):
             found = [item for page in self._objects(folder) for item in page]
+            found += self._uploads(folder)
         return tuple(sorted(item for item in found if not _is_marker(item.name)))
 
     def is_empty(self) -> bool:
@@ -167,9 +179,19 @@ class S3Storage:
             return all(name.startswith(".") for page in self._pages("", 50) for name in page)
 
     def delete(self, name: str) -> None:
-        """Remove an object; S3 does not mind when there is none."""
+        """Remove an object, or end an upload; S3 does not mind when there is none."""
+        upload = _UPLOAD.fullmatch(name)
         with self._errors("delete", name):
-            self._call("delete_object", name)
+            if upload is None:
+                self._call("delete_object", name)
+                return
+            try:
+                self._call(
+                    "abort_multipart_upload", upload[1] + upload[2], UploadId=unquote(upload[3])
+                )
+            except OSError as error:
+                if s3_code(error) != "NoSuchUpload":
+                    raise
 
     def size(self, name: str) -> int:
         """Return an object's length in bytes."""
@@ -189,10 +211,10 @@ class S3Storage:
             self._call("copy_object", new, CopySource={"Bucket": bucket, "Key": key})
         return True
 
-    def open_write(self, name: str) -> BinaryIO:
+    def open_write(self, name: str) -> NewFile:
         """Return an object to write, sent in parts; it exists once it is closed."""
         call = functools.partial(self._call, name=name)
-        return cast(BinaryIO, S3Writer(call, self._full(name), _PART_BYTES, self._attempts))
+        return S3Writer(call, self._full(name), _PART_BYTES, self._attempts)
 
     def open_read(self, name: str) -> BinaryIO:
         """Return an object to read, fetched by byte ranges as it is read."""
@@ -228,15 +250,41 @@ class S3Storage:
             yield tuple(item.name for item in items if not _is_marker(item.name))
 
     def _objects(self, folder: str, page: int = 1000) -> Iterator[tuple[Listed, ...]]:
-        bucket, root, _ = self._fs.split_path(self._prefix)
-        root = f"{root}/" if root else ""
-        wanted = {"Bucket": bucket, "Prefix": f"{root}{inside(folder)}/" if folder else root}
+        root, wanted = self._below(folder)
         while True:
             found = self._fs.call_s3("list_objects_v2", MaxKeys=page, **wanted)
             yield tuple(_listed(item, root) for item in found.get("Contents", ()))
             if not found["IsTruncated"]:
                 return
             wanted["ContinuationToken"] = found["NextContinuationToken"]
+
+    def _uploads(self, folder: str) -> Iterator[Listed]:
+        """Yield the uploads that have not ended, as hidden files beside their names; none where
+        nobody may see them.
+        """
+        root, wanted = self._below(folder)
+        while True:
+            try:
+                found = self._fs.call_s3("list_multipart_uploads", **wanted)
+            except OSError as error:
+                if s3_code(error) not in _UNLISTED:
+                    raise
+                _log.info("uploads that have not ended cannot be listed: %s", error)
+                return
+            for item in found.get("Uploads", ()):
+                folder, slash, file = item["Key"][len(root) :].rpartition("/")
+                name = f"{folder}{slash}.{file}.upload-{quote(item['UploadId'], safe='')}"
+                yield Listed(name, 0, _milliseconds(item["Initiated"]))
+            if not found.get("IsTruncated"):
+                return
+            wanted["KeyMarker"] = found["NextKeyMarker"]
+            wanted["UploadIdMarker"] = found["NextUploadIdMarker"]
+
+    def _below(self, folder: str) -> tuple[str, dict[str, str]]:
+        """Return what keys begin with here, and how those below a folder are asked for."""
+        bucket, root, _ = self._fs.split_path(self._prefix)
+        root = f"{root}/" if root else ""
+        return root, {"Bucket": bucket, "Prefix": f"{root}{inside(folder)}/" if folder else root}
 
     def _bucket_exists(self) -> None:
         """Raise when not even the bucket exists, which the answer about an object did not say."""
@@ -255,5 +303,9 @@ def _is_marker(name: str) -> bool:
 
 
 def _listed(item: Mapping[str, Any], root: str) -> Listed:
-    modified_ms = int(item["LastModified"].timestamp() * 1000)
-    return Listed(item["Key"][len(root) :], int(item["Size"]), modified_ms)
+    name, modified_ms = item["Key"][len(root) :], _milliseconds(item["LastModified"])
+    return Listed(name, int(item["Size"]), modified_ms)
+
+
+def _milliseconds(when: datetime) -> int:
+    return int(when.timestamp() * 1000)

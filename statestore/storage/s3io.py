@@ -13,7 +13,7 @@ import io
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 from statestore.errors import InvalidArgumentError, StorageError
@@ -179,9 +179,27 @@ class S3Writer(io.RawIOBase):
                 self._send_part()
             self._complete()
 
+    def abandon(self) -> None:
+        """Let nothing appear, and the parts that were sent go: they would stay, unseen and billed.
+
+        What the server does not take back now, a collection does.
+        """
+        if not self.closed:
+            super().close()
+            self._take_back()
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        """Close it, or after an exception abandon it."""
+        self.close() if kind is None else self.abandon()
+
     def __del__(self) -> None:
         """Send nothing: what was not closed shall not appear."""
         super().close()
+
+    def _take_back(self) -> None:
+        if self._upload is not None:
+            with suppress(Exception):
+                self._call("abort_multipart_upload", UploadId=self._upload)
 
     def _send_part(self) -> None:
         if self._upload is None:
@@ -210,7 +228,5 @@ class S3Writer(io.RawIOBase):
             yield
         except BaseException:
             super().close()
-            if self._upload is not None:
-                # Parts that were sent would stay, unseen and billed.
-                self._call("abort_multipart_upload", UploadId=self._upload)
+            self._take_back()
             raise

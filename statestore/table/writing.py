@@ -6,16 +6,15 @@ Rows are flushed a row group at a time; what the file's handle needs is known wh
 from __future__ import annotations
 
 import hashlib
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from statestore.errors import InvalidArgumentError, StorageError
+from statestore.errors import InvalidArgumentError
 from statestore.storage import Storage
-from statestore.storage.base import named
+from statestore.storage.base import NewFile, named
 from statestore.table.digest import rows_digest
 from statestore.table.encodings import Encodings, leaf_paths
 from statestore.table.footers import footer_of
@@ -126,7 +125,7 @@ class FileWriter:
         }
 
     def abandon(self) -> None:
-        """Close the half-written file, so that it can be deleted."""
+        """Leave nothing of the file."""
         if self._opened is not None:
             # Or Arrow would try to write a footer to a closed file when it is collected.
             self._opened.is_open = False
@@ -160,7 +159,7 @@ class FileWriter:
 class _Sink:
     """A file that Arrow writes to; it counts and hashes what passes."""
 
-    def __init__(self, raw: BinaryIO, where: str) -> None:
+    def __init__(self, raw: NewFile, where: str) -> None:
         self._raw, self._where = raw, where
         self._abandoned = False
         self._keeps = False
@@ -197,8 +196,7 @@ class _Sink:
 
     def abandon(self) -> None:
         self._abandoned = True
-        with suppress(StorageError):  # on a full disk this fails as well
-            self.close()
+        self._raw.abandon()
 
     def close(self) -> None:
         with named("write", self._where):

@@ -33,7 +33,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 
 from statestore.errors import StorageError
 from statestore.storage import Storage
-from statestore.storage.base import Listed, named
+from statestore.storage.base import Listed, NewFile, named
 
 __all__ = ["Call", "Fault", "FaultKind", "FaultyStorage", "calls_of"]
 
@@ -175,10 +175,10 @@ class FaultyStorage:
         """Give a file a new name as well."""
         return self._call("renew", new, lambda: self._storage.renew(old, new))
 
-    def open_write(self, name: str) -> BinaryIO:
+    def open_write(self, name: str) -> NewFile:
         """Return a file to write, whose calls count too."""
         opened = self._call("open_write", name, lambda: self._storage.open_write(name))
-        return cast(BinaryIO, _FaultyFile(opened, name, self))
+        return cast(NewFile, _FaultyFile(opened, name, self))
 
     def open_read(self, name: str) -> BinaryIO:
         """Return a file to read, whose calls count too."""
@@ -240,8 +240,10 @@ class FaultyStorage:
 
 
 def _drop(answer: Any) -> None:
-    """Close a file that was opened, and that nobody hears of."""
-    if hasattr(answer, "close"):
+    """Let go of a file that was opened, and that nobody hears of."""
+    if hasattr(answer, "abandon"):
+        answer.abandon()
+    elif hasattr(answer, "close"):
         answer.close()
 
 
@@ -252,7 +254,7 @@ class _Truncated(Exception):
 class _FaultyFile:
     """An open file; what has no call of its own goes to the file behind."""
 
-    def __init__(self, raw: BinaryIO, name: str, storage: FaultyStorage) -> None:
+    def __init__(self, raw: Any, name: str, storage: FaultyStorage) -> None:
         self._raw, self._name, self._storage = raw, name, storage
         self._lost_tail = False
 
@@ -262,8 +264,11 @@ class _FaultyFile:
     def __enter__(self) -> _FaultyFile:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        if kind is None or not hasattr(self._raw, "abandon"):
+            self.close()
+        else:
+            self._raw.abandon()
 
     def read(self, size: int = -1) -> bytes:
         data: bytes = self._storage.meet("read", self._name, lambda: self._raw.read(size))
@@ -291,4 +296,4 @@ class _FaultyFile:
         try:
             self._storage.meet("close", self._name, self._raw.close)
         finally:
-            self._raw.close()
+            _drop(self._raw)

@@ -16,6 +16,7 @@ import pickle
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -159,6 +160,40 @@ class StorageSuite:
         storage.delete("t/old")
         assert storage.read("u/new") == b"some bytes"
         assert storage.list("") == ("u/new",)
+
+    @pytest.mark.parametrize("size", [0, 1, 9_000_000])
+    def test_a_file_that_is_left_by_an_error_does_not_appear(
+        self, storage: Storage, size: int
+    ) -> None:
+        """I5: nothing is there before it is closed, nothing after an error, and nothing stays."""
+        with suppress(ZeroDivisionError), storage.open_write("t/a") as file:
+            file.write(bytes(size))
+            _nothing_at(storage, "t/a")
+            raise ZeroDivisionError
+        assert file.closed
+        abandoned = storage.open_write("t/b")
+        abandoned.write(bytes(size))
+        for end in (abandoned.abandon, abandoned.abandon, abandoned.close):
+            end()
+            _nothing_at(storage, "t/b")
+        assert storage.listed("") == ()
+        with storage.open_write("t/a") as file:
+            file.write(b"whole")
+        file.abandon()
+        assert storage.read("t/a") == b"whole"
+
+    def test_what_a_killed_writer_left_is_listed_and_can_be_deleted(self, storage: Storage) -> None:
+        """I9: it is hidden; its name is free."""
+        file = storage.open_write("t/a")
+        file.write(bytes(9_000_000))
+        (left,) = storage.listed("")
+        assert left.name.startswith("t/.a.")
+        assert storage.list("") == ()
+        for _ in range(2):
+            storage.delete(left.name)
+        assert storage.listed("") == ()
+        file.abandon()
+        _nothing_at(storage, "t/a")
 
     def test_a_range_ends_where_the_file_ends(self, storage: Storage) -> None:
         """Any part, also beyond the end; several threads may ask at once."""

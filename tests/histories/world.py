@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from statestore.catalog import Catalog
 from statestore.commands.mark import files_of
@@ -20,6 +21,7 @@ from statestore.model.paths import (
 )
 from statestore.model.redistribution import check_parallelism
 from statestore.storage import Listed, LocalStorage, Storage
+from statestore.storage.base import NewFile
 from statestore.store import StateStore
 from statestore.testing.faults import FaultyStorage
 from statestore.testing.reference import ReferenceCheckpoint, ReferenceStore, canonical
@@ -30,6 +32,9 @@ HOUR = 3_600_000
 MINIMUM_AGE = 24 * HOUR
 # Changes of three rows stay in layers for a while.
 COMPACTION = CompactionRule(merge_layers=2, share=1.5, most_share=2)
+
+
+UNDER_WAY = re.compile(r"(|.*/)\.([^/]+)\.[0-9a-f]{32}")
 
 
 class ClockedStorage(LocalStorage):
@@ -46,13 +51,14 @@ class ClockedStorage(LocalStorage):
             self._written[name] = self.now_ms
         return done
 
-    def open_write(self, name: str) -> BinaryIO:
+    def open_write(self, name: str) -> NewFile:
         self._written[name] = self.now_ms
         return super().open_write(name)
 
     def listed(self, folder: str) -> tuple[Listed, ...]:
         return tuple(
-            item._replace(modified_ms=self._written[item.name]) for item in super().listed(folder)
+            item._replace(modified_ms=self._written[UNDER_WAY.sub(r"\1\2", item.name)])
+            for item in super().listed(folder)
         )
 
 

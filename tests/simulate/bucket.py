@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any, BinaryIO, cast
 
 from statestore.storage import S3Storage
+from statestore.storage.base import NewFile
 from statestore.storage.s3io import S3Writer
 from tests.simulate.scheduler import Event, Scheduler
 
@@ -227,12 +228,12 @@ class SimulatedS3(S3Storage):
     def _fs(self) -> Any:
         return self._bucket
 
-    def open_write(self, name: str) -> BinaryIO:
+    def open_write(self, name: str) -> NewFile:
         """Return an object to write, in small parts."""
         real = super().open_write(name)
         assert isinstance(real, S3Writer)
         real._part_bytes = _PART_BYTES
-        return cast(BinaryIO, real)
+        return real
 
 
 def _date(time_ms: int) -> datetime:

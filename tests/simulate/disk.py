@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, cast
 from unittest.mock import patch
 
 from statestore.storage import Listed, LocalStorage
+from statestore.storage.base import NewFile
 from tests.simulate.scheduler import Killed, Scheduler
 
 __all__ = ["Disk", "SimulatedLocal"]
@@ -239,12 +240,9 @@ class SimulatedLocal(LocalStorage):
         self._met("size", name)
         return super().size(name)
 
-    def open_write(self, name: str) -> BinaryIO:
+    def open_write(self, name: str) -> NewFile:
         self._met("write", name)
-        file = super().open_write(name)
-        self._now(name)
-        self._disk.changed(self._root / name)
-        return cast(BinaryIO, _Written(file, self, name))
+        return cast(NewFile, _Written(super().open_write(name), self, name))
 
     def open_read(self, name: str) -> BinaryIO:
         self._met("read", name)
@@ -284,30 +282,39 @@ class SimulatedLocal(LocalStorage):
 
 
 class _Written:
-    """A file that is written; closing it is a point."""
+    """A file that is written; of a dead actor's nothing appears, and nothing is removed."""
 
-    def __init__(self, file: BinaryIO, storage: SimulatedLocal, name: str) -> None:
+    def __init__(self, file: Any, storage: SimulatedLocal, name: str) -> None:
         self._file, self._storage, self._name = file, storage, name
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
 
+    def __enter__(self) -> _Written:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self.close() if kind is None else self.abandon()
+
     def write(self, data: Any) -> int:
-        self._storage._disk._alive()
-        return self._file.write(data)
+        self._alive()
+        return cast(int, self._file.write(data))
 
     def close(self) -> None:
         if self._file.closed:
             return
-        self._storage._disk._alive()
-        self._file.close()
+        self._alive()
+        with self._storage._disk.one_call():
+            self._file.close()
         self._storage._now(self._name)
 
-    def __enter__(self) -> _Written:
-        return self
+    def abandon(self) -> None:
+        self._alive()
+        self._file.abandon()
 
-    def __exit__(self, *error: object) -> None:
+    def _alive(self) -> None:
         try:
-            self.close()
-        finally:
-            self._file.close()
+            self._storage._disk._alive()
+        except Killed:
+            self._file._file.close()
+            raise
