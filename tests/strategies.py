@@ -133,10 +133,21 @@ def maps(key: Kind, value: Kind) -> Kind:
     return Kind(pa.map_(key.type, value.type), unique)
 
 
-key_kinds = st.sampled_from(KEY_KINDS) | st.lists(
-    st.sampled_from(KEY_KINDS), min_size=1, max_size=3
-).map(structs)
-"""Kinds of one key column: scalars, and structs of them."""
+key_kinds = st.recursive(
+    st.sampled_from(KEY_KINDS),
+    lambda inner: inner.map(arrays) | st.lists(inner, min_size=1, max_size=3).map(structs),
+    max_leaves=3,
+)
+"""Kinds of one key column: scalars, and arrays and structs of them."""
+
+ordered_kinds = st.recursive(
+    st.sampled_from((*KEY_KINDS, BINARY)),
+    lambda inner: (
+        inner.map(arrays) | st.lists(inner.map(nullable), min_size=1, max_size=3).map(structs)
+    ),
+    max_leaves=3,
+)
+"""Kinds of a column that tells rows apart, as a namespace or a map key: no map is in them."""
 
 value_kinds = st.recursive(
     st.sampled_from((*KEY_KINDS, BINARY)),
@@ -163,10 +174,10 @@ def keyed_cases(draw: st.DrawFn, max_keys: int = 8) -> KeyedCase:
     """A keyed state of any kind: some keys, each with no, one or several entries."""
     kind = draw(st.sampled_from(StateKind))
     scheme = draw(st.sampled_from(HASH_SCHEMES))
-    # A row of Flink SQL has no struct in its key.
+    # A row of Flink SQL has nothing nested in its key.
     one_column = st.sampled_from(KEY_KINDS) if scheme == "flink-sql" else key_kinds
     key = draw(st.lists(one_column, min_size=1, max_size=3))
-    namespace = draw(st.lists(st.sampled_from(KEY_KINDS).map(nullable), max_size=2))
+    namespace = draw(st.lists(ordered_kinds.map(nullable), max_size=2))
     entry = draw(_entry_kinds(kind))
     values = draw(st.lists(value_kinds.map(nullable), max_size=2))
     keys = draw(_tuples(key, max_keys, at_least=1))
@@ -224,5 +235,5 @@ def _entry_kinds(kind: StateKind) -> st.SearchStrategy[list[Kind]]:
     if kind is StateKind.TIMERS:
         return st.sampled_from((LONGS, *TIMESTAMPS)).map(lambda one: [one])
     if kind is StateKind.MAP:
-        return st.lists(st.sampled_from(KEY_KINDS).map(nullable), min_size=1, max_size=2)
+        return st.lists(ordered_kinds.map(nullable), min_size=1, max_size=2)
     return st.just([])

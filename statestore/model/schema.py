@@ -172,10 +172,10 @@ def type_text(data_type: DataType) -> str:
 
 
 def is_ordered(data_type: DataType) -> bool:
-    """Return whether values of the type can be sorted and compared: no array and no map in it."""
+    """Return whether values of the type can be sorted and compared: no map in it."""
     if isinstance(data_type, str):
         return True
-    return data_type["type"] == "struct" and all(map(is_ordered, _children(data_type)))
+    return data_type["type"] != "map" and all(map(is_ordered, _children(data_type)))
 
 
 def same_type(left: DataType, right: DataType) -> bool:

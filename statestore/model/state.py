@@ -125,10 +125,10 @@ class KeyedState:
             if not is_ordered(self.schema.type_of(column)):
                 raise UnsupportedTypeError(
                     f"{self}: the column {column!r} has type "
-                    f"{type_text(self.schema.type_of(column))}, which cannot tell rows apart; "
-                    "rows are sorted by it, and lists and maps have no order here. Make it a "
-                    "string, or a struct where the number of elements is fixed; a key that is "
-                    "one has other key groups than the list"
+                    f"{type_text(self.schema.type_of(column))}, which cannot tell rows apart: "
+                    "they are sorted by it, and the entries of a map have no order. Make it a "
+                    "list of structs of key and value, sorted; a key that is one has other key "
+                    "groups than the map"
                 )
         self._check_entry()
         self._check_ttl()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BooleanType, StructField, StructType
 
 from statestore.streaming.changes import Changes
+from statestore.table.exact import is_list
 from statestore.table.spark_arrow import numbered
 from statestore.table.spark_hashing import column_of
 from statestore.table.spark_worker import settle
@@ -42,7 +43,7 @@ def by_key(
             return rows
         # Its values play no part: those of a row at hand leave the types of the columns alone.
         like = (rows if len(rows) else state).iloc[[0]]
-        own = {name: state[name].iloc[0] for name in names}
+        own = {name: state[name].iloc[[0]].set_axis(like.index) for name in names}
         return _joined(like.assign(**own, **{_CLEARED: True}), rows)
 
     def update(events: DataFrame, state: DataFrame) -> Changes:
@@ -71,7 +72,17 @@ def _entries(rows: pd.DataFrame, apart: Sequence[str]) -> set[tuple[Any, ...]]:
     """Return what tells the rows of one key apart."""
     if not apart:
         return {()} if len(rows) else set()
-    return set(rows[[*apart]].itertuples(index=False, name=None))
+    return {tuple(map(_told_apart, row)) for row in rows[[*apart]].itertuples(index=False)}
+
+
+def _told_apart(value: Any) -> Any:
+    """Return a value as one that is hashable, and equal for equal entries alone."""
+    if isinstance(value, Mapping):
+        return tuple((name, _told_apart(part)) for name, part in value.items())
+    if is_list(value):
+        return tuple(map(_told_apart, value))
+    is_special = isinstance(value, float) and (value == 0 or value != value)
+    return repr(float(value)) if is_special else value
 
 
 def _joined(first: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:

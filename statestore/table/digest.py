@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from statestore.model import digest as rule
 
-__all__ = ["hash_array", "row_hashes", "rows_digest"]
+__all__ = ["double_bits", "hash_array", "int64_values", "row_hashes", "rows_digest"]
 
 U64Array = npt.NDArray[np.uint64]
 Int64Array = npt.NDArray[np.int64]
@@ -60,7 +60,7 @@ def _hash_values(array: pa.Array, kind: pa.DataType) -> U64Array:
         # Nothing is lost on the way to a wider type, but for days beyond what a timestamp holds.
         array = array.cast(kind, safe=False)
     if types.is_floating(kind):
-        return _mix(_double_bits(array) + _STEP)
+        return _mix(double_bits(array) + _STEP)
     if types.is_decimal(kind):
         return _hash_decimals(array, kind)
     if types.is_string(kind) or types.is_binary(kind) or _is_large(kind):
@@ -81,7 +81,7 @@ def _hash_values(array: pa.Array, kind: pa.DataType) -> U64Array:
             for field in kind
         ]
         return _hash_fields(kind.names, columns, [field.type for field in kind], len(array))
-    return _mix(_as_int64(array, kind).view(np.uint64) + _STEP)
+    return _mix(int64_values(array).view(np.uint64) + _STEP)
 
 
 def _hash_fields(
@@ -173,14 +173,20 @@ def _hash_maps(array: pa.Array, kind: pa.MapType) -> U64Array:
     return _mix(np.diff(offsets).view(np.uint64) * _STEP + total)
 
 
-def _double_bits(array: pa.Array) -> U64Array:
+def double_bits(array: pa.Array) -> U64Array:
+    """Return floats as the bits of doubles, every NaN as one; of null those of 0."""
     doubles = np.array(pc.fill_null(array.cast(pa.float64()), 0.0))
     bits: U64Array = doubles.view(np.uint64)
     bits[np.isnan(doubles)] = np.uint64(rule.NAN_BITS)
     return bits
 
 
-def _as_int64(array: pa.Array, kind: pa.DataType) -> npt.NDArray[np.int64]:
+def int64_values(array: pa.Array) -> npt.NDArray[np.int64]:
+    """Return whole numbers, booleans, days and microseconds of times as numbers; of null 0.
+
+    TypeError for a type that is never stored.
+    """
+    kind = array.type
     if pa.types.is_date32(kind):
         array = array.view(pa.int32())
     elif pa.types.is_timestamp(kind):

@@ -7,7 +7,8 @@ long as it is null: rows of unlike columns are compared by the columns that both
 the type that holds the values of both.
 
 Rows are compared by their hashes, which are those of the digest and follow the rule, or column by
-column, as :func:`equal_rows` does with the columns that tell rows apart: no array and no map.
+column, as :func:`equal_rows` does with the columns that tell rows apart: no map is among them, and
+a list stands as the bytes of :mod:`statestore.table.list_order`.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import pyarrow.compute as pc
 from statestore.model.common_type import common_columns
 from statestore.model.schema import Schema
 from statestore.table.digest import row_hashes
+from statestore.table.list_order import as_bytes
 from statestore.table.types import arrow_schema
 
 __all__ = [
@@ -82,7 +84,8 @@ def compared_columns(columns: Iterable[pa.Array]) -> Iterator[pa.Array]:
     """
     given = list(columns)
     for column in given:
-        yield from leaf_columns(column)
+        for leaf in leaf_columns(column):
+            yield as_bytes(leaf) if pa.types.is_list(leaf.type) else leaf
     for column in given:
         yield from _presence(column)
 

@@ -126,7 +126,7 @@ def key_batch(state: KeyedState, key: Any) -> pa.RecordBatch:
             f"{key!r:.200} is no key of {state} ({_key_text(state)}): {error}"
         ) from error
     for value, field in zip(values, schema, strict=True):
-        if pa.types.is_struct(field.type) and not _names_all(value, field.type):
+        if not _names_all(value, field.type):
             raise InvalidArgumentError(
                 f"{key!r:.200} is no key of {state} ({_key_text(state)}): a key names every field"
             )
@@ -141,12 +141,14 @@ def _as_stored(value: Any, kind: pa.DataType) -> Any:
 
 
 def _names_all(value: Any, kind: pa.DataType) -> bool:
-    """Return whether a dictionary, and those in it, have all fields of a struct."""
-    return value is not None and all(
-        field.name in value
-        and (not pa.types.is_struct(field.type) or _names_all(value[field.name], field.type))
-        for field in kind
-    )
+    """Return whether a value's dictionaries have all fields of their structs."""
+    if pa.types.is_struct(kind):
+        return value is not None and all(
+            field.name in value and _names_all(value[field.name], field.type) for field in kind
+        )
+    if pa.types.is_list(kind) and value is not None:
+        return all(one is None or _names_all(one, kind.value_type) for one in value)
+    return True
 
 
 def _of_key(at: int) -> str:

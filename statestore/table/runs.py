@@ -100,7 +100,8 @@ def _strictly_ascends(rows: pa.Table, state: KeyedState) -> bool:
     undecided = np.ones(rows.num_rows - 1, bool)
     for name in (KEY_GROUP, *state.identity):
         for leaf in leaf_columns(rows.column(name).chunk(0)):
-            if leaf.null_count or pa.types.is_floating(leaf.type):
+            kind = leaf.type
+            if leaf.null_count or pa.types.is_floating(kind) or pa.types.is_list(kind):
                 return False
             left, right = leaf.slice(0, len(leaf) - 1), leaf.slice(1)
             less = np.asarray(pc.less(left, right))

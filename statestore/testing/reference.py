@@ -181,8 +181,12 @@ def rows_digest(rows: Sequence[Row], schema: Schema) -> int:
 
 def _typed(value: Any, data_type: DataType) -> Any:
     """Return a key value wrapped so that it is hashed as its column is."""
+    if value is None:
+        return None
     if isinstance(data_type, str):
         return Typed(_JAVA_NAMES[data_type], value) if data_type in _JAVA_NAMES else value
+    if data_type["type"] == "array":
+        return [_typed(element, data_type["elementType"]) for element in value]
     return tuple(_typed(value[f["name"]], f["type"]) for f in data_type["fields"])
 
 

@@ -137,3 +137,16 @@ def test_values_in_json() -> None:
         "d": "100",
         "i": "-Infinity",
     }
+
+
+def test_a_list_as_key(run: Run, tmp_path: Path) -> None:
+    """As JSON, as it is shown."""
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+    keys = pa.array([["a", None], []], pa.list_(pa.string()))
+    rows = pa.table({"users": keys, "total": [1, 2]})
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.keyed("u", "totals", rows, key="users", max_parallelism=8)
+    for key, total in ((["a", None], 1), ([], 2)):
+        done = get(run, tmp_path / "store", "u", json.dumps(key), "--output", "json")
+        assert json.loads(done.stdout)["rows"] == [{"users": key, "total": total}]
+    assert "give it as JSON" in get(run, tmp_path / "store", "u", "a").stderr

@@ -63,8 +63,8 @@ def depth(kind: Kind) -> int:
 
 
 def is_ordered(kind: Kind) -> bool:
-    """Return whether rows can be told apart by it: no array and no map in it."""
-    return name_of(kind) not in ("array", "map") and all(map(is_ordered, children(kind)))
+    """Return whether rows can be told apart by it: no map in it."""
+    return name_of(kind) != "map" and all(map(is_ordered, children(kind)))
 
 
 def kind_text(kind: Kind) -> str:

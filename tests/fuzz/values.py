@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from random import Random
@@ -60,22 +60,26 @@ def draw_kind(draw: Random, levels: int = 3) -> Kind:
 
 
 def draw_ordered_kind(draw: Random, levels: int = 3) -> Kind:
-    """Return a type that tells rows apart: a scalar, or structs of them."""
-    if levels == 0 or draw.random() < 0.7:
+    """Return a type that tells rows apart: a scalar, or structs and arrays of them."""
+    if levels == 0 or draw.random() < 0.6:
         return draw.choice(SCALARS)
-    return _struct(draw, lambda: draw_ordered_kind(draw, levels - 1))
+    return _nested(draw, lambda: draw_ordered_kind(draw, levels - 1))
 
 
 def draw_key_kind(draw: Random, scheme: str, levels: int = 3) -> Kind:
     """Return a type of a key column in a hash scheme."""
     if scheme == "flink-sql":
         return draw.choice(SCALARS)
-    if levels == 0 or draw.random() < 0.75:
+    if levels == 0 or draw.random() < 0.65:
         return draw.choice(JAVA_KEYS)
-    return _struct(draw, lambda: draw_key_kind(draw, scheme, levels - 1))
+    return _nested(draw, lambda: draw_key_kind(draw, scheme, levels - 1))
 
 
-def _struct(draw: Random, part: Any) -> Kind:
+def _nested(draw: Random, part: Callable[[], Kind]) -> Kind:
+    return ("array", part()) if draw.random() < 0.5 else _struct(draw, part)
+
+
+def _struct(draw: Random, part: Callable[[], Kind]) -> Kind:
     return ("struct", tuple((f"f{i}", part()) for i in range(draw.randint(1, 3))))
 
 

@@ -28,6 +28,11 @@ def schema(columns: dict[str, Any] | None = None) -> Schema:
     return Schema(tuple(Field(name, kind) for name, kind in (columns or COLUMNS).items()))
 
 
+MAP = {"type": "map", "keyType": "string", "valueType": "long", "valueContainsNull": True}
+WITH_MAP = schema({**COLUMNS, "counts": MAP})
+WITH_MAPS = schema({**COLUMNS, "items": {**ARRAY, "elementType": MAP}})
+
+
 def keyed(**changes: Any) -> KeyedState:
     known: dict[str, Any] = {
         "uid": "u",
@@ -106,15 +111,31 @@ def test_a_role_that_does_not_fit_is_refused(changes: dict[str, Any], message: s
     [
         ({"kind": StateKind.LIST, "entry": ("country",)}, "position column 'country' has type st"),
         ({"kind": StateKind.TIMERS, "entry": ("country",)}, "timestamp column 'country' has type"),
-        ({"kind": StateKind.MAP, "entry": ("items",)}, "'items' has type array<long>"),
-        ({"namespace": ("items",)}, "'items' has type array<long>, which cannot tell rows apart"),
-        ({"key": ("items",)}, "'items' has type array<long>.* other key groups than the list"),
+        (
+            {"kind": StateKind.MAP, "entry": ("counts",), "schema": WITH_MAP},
+            "'counts' has type map<string, long>",
+        ),
+        (
+            {"namespace": ("counts",), "schema": WITH_MAP},
+            "'counts' has type map<string, long>, which cannot tell rows apart",
+        ),
+        (
+            {"key": ("counts",), "schema": WITH_MAP},
+            "'counts' has .* entries of a map have no order.* other key groups than the map",
+        ),
+        ({"key": ("items",), "schema": WITH_MAPS}, "'items' has type array<map<string, long>>"),
     ],
 )
 def test_a_type_that_cannot_play_its_role_is_refused(changes: dict[str, Any], message: str) -> None:
     """Positions are integers, times are times, and what identifies a row can be compared."""
     with pytest.raises(UnsupportedTypeError, match=message):
         keyed(**changes)
+
+
+def test_lists_tell_rows_apart() -> None:
+    """They have an order, as what is in them has one."""
+    state = keyed(namespace=("items",))
+    assert "items" in state.identity
 
 
 @pytest.mark.parametrize("column", ["subtask", "position", "Position"])

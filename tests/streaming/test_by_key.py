@@ -49,3 +49,34 @@ def test_by_key_with_a_list_of_rows(world: World) -> None:
     for row in sorted(restored.subtask(0).read_all().to_pylist(), key=lambda r: int(r["position"])):
         found[row["user"]].append(row["id"])
     assert found == {"a": [22, 30, 32], "b": [23, 31, 33]}
+
+
+def test_by_key_with_lists_for_keys_and_entries(world: World) -> None:
+    """A map state by list, of keys that are lists; what is not returned goes."""
+
+    def update(key: tuple[Any, ...], events: Any, state: Any) -> Any:
+        import pandas as pd
+
+        known = {tuple(entry): n for entry, n in zip(state["entry"], state["n"], strict=True)}
+        for amount in events["amount"]:
+            entry = (str(amount), None)
+            known[entry] = known.get(entry, 0) + 1
+        kept = {entry: n for entry, n in known.items() if n < 3}
+        rows = {"users": [key[0]] * len(kept), "entry": [*kept], "n": [*kept.values()]}
+        return pd.DataFrame(rows, columns=["users", "entry", "n"])
+
+    query = world.query(
+        key="users",
+        schema="users array<string>, entry array<string>, n long",
+        update=by_key("users", update, entry="entry"),
+        options={"kind": "map", "entry": "entry", "max_parallelism": 8},
+    )
+    for number, amounts in enumerate(([1, 1, 2], [1, 3], [2, 2, 4])):
+        rows = [(["a", None], amount) for amount in amounts] + [([], 7)]
+        frame = world.spark.createDataFrame(rows, "users array<string>, amount long")
+        query.process(frame, MicroBatch("q", number))
+    restored = world.store.restore(parallelism=1).keyed("totals", "per-user")
+    found = [
+        (row["users"], row["entry"], row["n"]) for row in restored.subtask(0).read_all().to_pylist()
+    ]
+    assert sorted(found, key=repr) == [(["a", None], ["3", None], 1), (["a", None], ["4", None], 1)]

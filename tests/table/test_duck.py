@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from statestore import StateStore
 from statestore.model.state import Layout
-from statestore.table.digest import rows_digest
+from statestore.table.digest import row_hashes, rows_digest
 from statestore.table.duck import unsliced
 from tests.strategies import Kind, structs, value_kinds
 
@@ -64,7 +64,8 @@ def offsets(array: pa.Array) -> set[int]:
 def test_a_batch_begins_where_its_memory_does(batch: pa.RecordBatch) -> None:
     """On every level, and it is the same batch."""
     [given_] = unsliced([batch])
-    assert given_.equals(batch)
+    assert given_.schema.equals(batch.schema)
+    assert row_hashes(given_).tolist() == row_hashes(batch).tolist()  # NaN is NaN there
     assert set().union(*map(offsets, given_.columns)) == {0}
 
 

@@ -1,0 +1,101 @@
+"""The order of lists: that of Python's lists of what the elements are ordered by, and Spark's."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from math import copysign
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from statestore.table.equality import equal_rows
+from statestore.table.list_order import as_bytes
+from statestore.table.order import RowOrder
+from tests.fuzz.givers import plain_table
+from tests.fuzz.history import Column
+from tests.fuzz.kinds import Kind, name_of
+from tests.fuzz.values import draw_ordered_kind, draw_value
+
+VALUES = 60
+
+
+def lists_of(seed: int) -> tuple[Kind, list[Any], pa.Array]:
+    """Return a type of lists, three levels deep at most, some values of it, and their column."""
+    draw = Random(seed)
+    kind = ("array", draw_ordered_kind(draw, 2))
+    values = [draw_value(draw, kind, draw.choice((0, 0.2))) for _ in range(VALUES)]
+    table = plain_table([{"x": value} for value in values], [Column("x", kind)])
+    return kind, values, table.column("x").combine_chunks()
+
+
+def place(value: Any, kind: Kind, zeros_differ: bool = True) -> Any:
+    """Return what Python orders as values are: null first, NaN last."""
+    if value is None:
+        return (0,)
+    match name_of(kind):
+        case "array":
+            return (1, [place(element, kind[1], zeros_differ) for element in value])
+        case "struct":
+            return (1, [place(value[name], part, zeros_differ) for name, part in kind[1]])
+        case "float" | "double":
+            is_nan = value != value
+            sign = copysign(1, value) if zeros_differ and not is_nan else 0
+            return (1, is_nan, 0.0 if is_nan else value, sign)
+    return (1, value.encode() if isinstance(value, str) else value)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_bytes_are_in_the_order_of_the_lists(seed: int) -> None:
+    """Also of a slice; equal lists have equal bytes, and a null one none."""
+    kind, values, column = lists_of(seed)
+    skipped = seed % 3
+    values, column = values[skipped:], column.slice(skipped)
+    found = as_bytes(column)
+    found.validate(full=True)
+    assert found.is_null().to_pylist() == [value is None for value in values]
+    places = [place(value, kind) for value in values]
+    by = [("x", "ascending", "at_start")]
+    order = pc.sort_indices(pa.table({"x": found}), sort_keys=by).to_pylist()
+    assert [places[at] for at in order] == sorted(places)
+    table = pa.table({"x": column})
+    for at, one in enumerate(places):
+        same = equal_rows(table, table.take(pa.array([at] * len(values))))
+        assert same.tolist() == [other == one for other in places]
+
+
+def test_no_lists_have_no_bytes() -> None:
+    assert (
+        as_bytes(pa.array([], pa.list_(pa.struct([("a", pa.list_(pa.string()))])))).to_pylist()
+        == []
+    )
+
+
+def test_spark_has_the_same_order(spark: SparkSession) -> None:
+    """But for the zeros, which it takes for one."""
+    for seed in range(12):
+        kind, values, column = lists_of(seed)
+        rows = pa.table({"at": pa.array(range(VALUES), pa.int64()), "x": column})
+        frame = spark.createDataFrame(rows).coalesce(1)
+        by = F.col("x").asc_nulls_first()
+        order = [row.at for row in frame.sortWithinPartitions(by).select("at").collect()]
+        places = [place(value, kind, zeros_differ=False) for value in values]
+        assert [places[at] for at in order] == sorted(places)
+
+
+def test_files_are_held_to_the_order() -> None:
+    """As ``verify`` looks at them, batch by batch."""
+    for seed in range(10):
+        kind, values, column = lists_of(seed)
+        order = sorted(range(VALUES), key=lambda at: place(values[at], kind))
+        for wanted, at in ((True, order), (False, [*order[1:], order[0]])):
+            seen = RowOrder(["x"])
+            rows = pa.record_batch([column.take(pa.array(at))], ["x"])
+            for first in range(0, VALUES, 7):
+                seen.see(rows.slice(first, 7))
+            same = sum(place(values[a], kind) == place(values[b], kind) for a, b in pairwise(at))
+            assert (seen.is_sorted, seen.duplicates) == (wanted, same)
