@@ -185,14 +185,19 @@ class Catalog:
         """
         put_once(self.storage, tombstone_path(checkpoint_id), tombstone)
 
-    def refuse_taken(self, checkpoint_id: int) -> None:
+    def refuse_taken(self, checkpoint_id: int, seen: int | None = None) -> None:
         """Raise CommitConflictError when the id, or a greater one, is taken: what would be lost, or
         come out of order, is not even published.
+
+        Who makes a checkpoint of what it has looked at says with ``seen`` which id was the newest
+        then: when there is a greater one by now, the new checkpoint would bury it.
         """
         manifests, tombstones = self._ids()
+        newest = max(manifests | tombstones, default=0)
+        if seen is not None and newest > seen:
+            raise self._unseen(newest)
         if checkpoint_id in tombstones:
             raise self._expired(checkpoint_id)
-        newest = max(manifests | tombstones, default=0)
         if checkpoint_id in manifests or newest > checkpoint_id:
             raise self._conflict(checkpoint_id if checkpoint_id in manifests else newest)
 
@@ -225,6 +230,14 @@ class Catalog:
             f"checkpoint {checkpoint_id} of {self.storage.url} was committed by "
             f"{self._winner(manifest_path(checkpoint_id))} first; nothing of this one is visible. "
             "Take the snapshot again: it will get a new id"
+        )
+
+    def _unseen(self, checkpoint_id: int) -> CommitConflictError:
+        return CommitConflictError(
+            f"{self.storage.url} has checkpoint {checkpoint_id} by now, of "
+            f"{self._winner(manifest_path(checkpoint_id))}; it was not there when the checkpoint "
+            "was looked at of which a new one was to be made, and would be buried by that. Nothing "
+            "was changed. Run it again; while a job writes, stop that first"
         )
 
     def _ids(self) -> tuple[set[int], set[int]]:

@@ -31,7 +31,7 @@ class Attempt:
 
     ``now_ms`` is the clock of times to live: when what is written without a time was used last, and
     what compaction goes by. ``made_of`` is the checkpoint that this one is made of, None where it
-    follows the newest.
+    follows the newest, and ``seen`` the newest id when that was looked at.
     """
 
     catalog: Catalog
@@ -48,6 +48,7 @@ class Attempt:
     compaction: CompactionRule | None = None
     ranges: Mapping[str, RangeAssignment] = field(default_factory=dict)
     made_of: Manifest | None = None
+    seen: int | None = None
 
     def max_parallelism_of(self, uid: str, wanted: int | None) -> int | None:
         """Return what the caller asks for, or else the job's graph; None leaves it to the store.

@@ -109,15 +109,18 @@ def begin(
     ranges: Mapping[str, RangeAssignment] | None = None,
     now_ms: int | None = None,
     made_of: Manifest | None = None,
+    seen: int | None = None,
 ) -> CheckpointWriter:
     """Return the writer of the next checkpoint, or of ``checkpoint_id``.
 
     ``parallelism`` None is the largest of the graph's operators, ``now_ms`` None the time now, and
     ``measuring`` began when the caller did. The states of ``made_of``, by default of the newest
     checkpoint, are those that it must have or drop. When ``checkpoint_id`` is visible, nothing is
-    claimed or written: see :class:`CommittedCheckpoint`.
+    claimed or written: see :class:`CommittedCheckpoint`; but of a checkpoint that is made of
+    another one the id is its own. ``seen`` is the newest id when that one was looked at.
     Raises ParallelismError, InvalidArgumentError for an id that was passed over or has expired, or
-    CommitConflictError when another writer has taken the store over.
+    CommitConflictError when another writer has taken the store over, or has committed what was not
+    seen.
     """
     if graph is not None:
         document_bytes(graph_to_json(graph))  # refuses names that no document can hold
@@ -126,11 +129,13 @@ def begin(
     if checkpoint_id is not None:
         # Before the claim: an id that cannot be had is no reason to replace a writer at work.
         _check_number(checkpoint_id)
-        stored = _stored(catalog, checkpoint_id, catalog.next_id())
+        stored = None if made_of else _stored(catalog, checkpoint_id, catalog.next_id())
         if stored is not None:
             return stored
     with measuring.telling(checkpoint_id):
-        claimed = _claimed(catalog, fence, checkpoint_id)
+        if seen is not None:  # before the claim too, and for the same reason
+            catalog.refuse_taken(seen + 1, seen)
+        claimed = _claimed(catalog, fence, checkpoint_id, made_of, seen)
         if isinstance(claimed, CommittedCheckpoint):
             return claimed
         claim, number = claimed
@@ -150,16 +155,23 @@ def begin(
         compaction=compaction,
         ranges=ranges or {},
         made_of=made_of,
+        seen=seen,
     )
     return CheckpointWriter(attempt)
 
 
 def _claimed(
-    catalog: Catalog, fence: Fence, checkpoint_id: int | None
+    catalog: Catalog,
+    fence: Fence,
+    checkpoint_id: int | None,
+    made_of: Manifest | None,
+    seen: int | None,
 ) -> CommittedCheckpoint | tuple[Claim, int]:
     """Return the claim and the number of the checkpoint, or that number's if it is visible."""
     claim = fence.enter()
     free = max(catalog.next_id(), claim.announced_id)
+    if made_of is not None:
+        catalog.refuse_taken(free if checkpoint_id is None else checkpoint_id, seen)
     if checkpoint_id is None:
         return claim, free
     stored = _stored(catalog, checkpoint_id, free)

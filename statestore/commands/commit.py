@@ -207,7 +207,8 @@ class Commit:
             self._take_compacted()
             with measuring.phase("check"):
                 self._attempt.fence.check()
-                self._attempt.catalog.refuse_taken(self._attempt.checkpoint_id)
+                attempt = self._attempt
+                attempt.catalog.refuse_taken(attempt.checkpoint_id, attempt.seen)
             manifest = self._manifest()
             with measuring.phase("check"):
                 self._attempt.fence.check()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from statestore.commands.derive import Deriver, refuse_older
+from statestore.commands.derive import Deriver
 from statestore.commands.edit import carry_others
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import InvalidArgumentError, StateNotFoundError
@@ -119,13 +119,12 @@ def compact(
     that is not what was written, CommitConflictError, or StorageError; then nothing is visible.
     """
     catalog, only = deriver.catalog, wanted.only
-    manifest = catalog.load(checkpoint)
+    manifest, seen = deriver.look(checkpoint)
     plans = [_Plan.of(entry, wanted, only) for entry in _chosen(manifest, wanted)]
     done = [plan.entry for plan in plans]
     new = None
     if any(plan.steps for plan in plans) and not dry_run:
-        with deriver.begin(manifest) as writer:
-            refuse_older(catalog, checkpoint, manifest)
+        with deriver.begin(manifest, seen=seen) as writer:
             number, _ = writer.planned
             compactor = Compactor(catalog.storage, number, deriver.parquet, now_ms)
             with writer.compacting():

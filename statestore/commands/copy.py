@@ -157,7 +157,7 @@ def _without_log(manifest: Manifest, making: Deriver | None) -> int:
 
 def _make(deriver: Deriver, manifest: Manifest, work: FileCopy, savepoint: str | None) -> int:
     """Copy what the target lacks and commit; return the id of the new checkpoint."""
-    with deriver.begin(manifest) as writer:
+    with deriver.begin(manifest, seen=None) as writer:
         names = work.copy(writer.planned[0])
         for entry in manifest.entries:
             writer.carry_entry(_moved(entry, names, keeps_log=deriver.spark is not None))

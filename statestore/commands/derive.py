@@ -17,13 +17,12 @@ from statestore.commands.begin import begin
 from statestore.commands.listening import Listeners
 from statestore.commands.measuring import Measuring
 from statestore.commands.snapshot import CheckpointWriter
-from statestore.errors import CommitConflictError
 from statestore.fence import Fence
 from statestore.model.manifest import Manifest
 from statestore.table.base import TablesAsStored
 from statestore.table.writing import ParquetOptions
 
-__all__ = ["Deriver", "refuse_older"]
+__all__ = ["Deriver"]
 
 
 @dataclass(frozen=True)
@@ -37,32 +36,50 @@ class Deriver:
     release: str
     listeners: Listeners
 
-    def begin(self, manifest: Manifest) -> CheckpointWriter:
+    def look(self, checkpoint: int | str) -> tuple[Manifest, int]:
+        """Return a checkpoint to make another one of, and the newest id that the store has.
+
+        Raises CheckpointNotFoundError or MalformedManifestError.
+        """
+        newest = self.catalog.next_id() - 1  # first: what comes after it has not been looked at
+        return self.catalog.load(checkpoint), newest
+
+    def begin(self, manifest: Manifest, *, seen: int | None) -> CheckpointWriter:
         """Return the writer of a new checkpoint like the one given, with no states yet.
 
-        With Spark the Delta tables get a new version as well; without, their log stays behind until
-        the next snapshot, and the manifest is what counts. Raises CommitConflictError when another
-        writer has taken over.
+        ``seen`` is the newest id when that was looked at: a checkpoint that came after it would be
+        buried by the new one. None says that it is another store's, and goes above whatever is
+        here. With Spark the Delta tables get a new version as well; without, their log stays behind
+        until the next snapshot, and the manifest is what counts. Raises CommitConflictError when
+        another writer has taken over, or has committed what was not seen.
         """
-        return self._begin(manifest, self.catalog, self.spark, None)
+        return self._begin(manifest, self.catalog, self.spark, None, seen)
 
-    def begin_in_order(self, manifests: Sequence[Manifest]) -> tuple[CheckpointWriter, ...]:
-        """Return the writers of new checkpoints like those given, which get ids in their order.
+    def begin_in_order(
+        self, manifests: Sequence[Manifest], *, seen: int
+    ) -> tuple[CheckpointWriter, ...]:
+        """Return the writers of new checkpoints like those given, which get ids in their order; of
+        several, the first writer is one more of the last checkpoint.
 
-        They must be committed from the last to the first (an ``ExitStack`` does it): so whoever
-        looks for the newest checkpoint finds the last one, and never one made of an older. The ids
-        below its own are no others' to take, because each is claimed. Only the last one's Delta
-        tables get a new version. Raises CommitConflictError when another writer has taken over.
+        They must be committed in this order: the first, which takes the next id, so that no writer
+        that stalled before its put can; and then from the last to the second. So whoever looks for
+        the newest checkpoint finds the last one, and never one made of an older. The ids in between
+        are no others' to take, because each is claimed. Only the last one's Delta tables get a new
+        version. Raises as :meth:`begin`.
         """
         free = max(self.fence.enter().announced_id, self.catalog.next_id())
-        last = len(manifests) - 1
+        likes = [manifests[-1], *manifests] if len(manifests) > 1 else [*manifests]
+        last = len(likes) - 1
         begun: list[CheckpointWriter] = []
         try:
-            for place, manifest in enumerate(manifests):
-                newest = place == last
-                catalog = self.catalog if newest else _Below(self.catalog)
-                spark = self.spark if newest else None
-                begun.append(self._begin(manifest, catalog, spark, free + place))
+            for place, manifest in enumerate(likes):
+                is_above = place in (0, last)
+                catalog = self.catalog if is_above else _Below(self.catalog)
+                spark = self.spark if place == last else None
+                known = seen if place == 0 else free
+                begun.append(
+                    self._begin(manifest, catalog, spark, free + place, known if is_above else None)
+                )
         except BaseException:
             for writer in begun:
                 writer.give_up()
@@ -70,7 +87,12 @@ class Deriver:
         return tuple(begun)
 
     def _begin(
-        self, manifest: Manifest, catalog: Catalog, spark: Any, checkpoint_id: int | None
+        self,
+        manifest: Manifest,
+        catalog: Catalog,
+        spark: Any,
+        checkpoint_id: int | None,
+        seen: int | None,
     ) -> CheckpointWriter:
         return begin(
             catalog,
@@ -85,17 +107,7 @@ class Deriver:
             measuring=Measuring(self.listeners),
             ranges=manifest.ranges,
             made_of=manifest,
-        )
-
-
-def refuse_older(catalog: Catalog, checkpoint: int | str, manifest: Manifest) -> None:
-    """Raise CommitConflictError when what was asked for is another checkpoint by now: a writer had
-    committed before this one replaced it, and a change of the older one would bury that.
-    """
-    if catalog.resolve(checkpoint) != manifest.checkpoint_id:
-        raise CommitConflictError(
-            f"{catalog.storage.url} has a newer checkpoint than {manifest.checkpoint_id}, of which "
-            "a new one was to be made; nothing was changed. Run it again"
+            seen=seen,
         )
 
 
@@ -105,5 +117,5 @@ class _Below(Catalog):
     def __init__(self, catalog: Catalog) -> None:
         super().__init__(catalog.storage, catalog.store_id)
 
-    def refuse_taken(self, checkpoint_id: int) -> None:
+    def refuse_taken(self, checkpoint_id: int, seen: int | None = None) -> None:
         """Look for nothing: the id was claimed, and the put is done only if it is free still."""

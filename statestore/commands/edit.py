@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from statestore.commands.derive import Deriver, refuse_older
+from statestore.commands.derive import Deriver
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.model.balanced_ranges import Assignment
@@ -114,7 +114,7 @@ def edit(
     CommitConflictError, or StorageError. Nothing is visible of an edit that fails.
     """
     storage = deriver.catalog.storage
-    manifest = deriver.catalog.load(checkpoint)
+    manifest, seen = deriver.look(checkpoint)
     entry = manifest.keyed_entry(uid, name)
     owners = owners_of(manifest, uid)
     # No file is written for a key that is not there.
@@ -125,8 +125,7 @@ def edit(
     elif dry_run:
         changed = _change(storage, entry, wanted, there, None, owners)
     else:
-        with deriver.begin(manifest) as writer:
-            refuse_older(deriver.catalog, checkpoint, manifest)
+        with deriver.begin(manifest, seen=seen) as writer:
             number, _ = writer.planned
             target = KeyedTarget(storage, entry.table.path, number, entry.state, deriver.parquet)
             changed = _change(storage, entry, wanted, there, target, owners)

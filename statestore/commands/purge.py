@@ -11,9 +11,11 @@ key itself is nowhere in it.
 
 **Interrupted anywhere**, it can be run again. All files are written before the first commit. The
 newest checkpoint is committed first, and then the older ones, in ids below it that this writer has
-claimed: whoever looks for the newest one finds the newest state at every moment. A run begins by
-finishing what an earlier one left: where a checkpoint and its replacement are both there,
-savepoints are moved, and the tombstone is put.
+claimed: whoever looks for the newest one finds the newest state at every moment. Of several the
+newest is committed twice: first under the next id, which a writer that stalled before its put would
+take, and bury what it has under the newest; when all are there, that one is given up. A run begins
+by finishing what an earlier one left: where a checkpoint and its replacement are both there,
+savepoints are moved, and the tombstone is put (``replace.py``).
 
 **Delta logs** hold the least and greatest keys of each file, so those of the rewritten tables go,
 newest entry first: what is left at any moment is a log that ends earlier. The manifest is what
@@ -23,8 +25,9 @@ layers of changes has none until a checkpoint has it without: so no log names a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -32,6 +35,7 @@ from statestore.catalog import Catalog
 from statestore.commands.derive import Deriver
 from statestore.commands.expire import tombstone
 from statestore.commands.purge_files import Hit, KeyFinder, KeyRewriter
+from statestore.commands.replace import is_unfinished, replace_checkpoints
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import (
     CorruptionError,
@@ -113,16 +117,21 @@ def purge(
     MalformedManifestError for a kept checkpoint that cannot be read, CorruptionError for a file of
     the key group that is not what was written, CommitConflictError, or StorageError.
     """
-    catalog = deriver.catalog
-    seen = _look(catalog, wanted)
-    if not dry_run:
-        for old, new in seen.pending.items():
-            _replace(catalog, old, new, deriver.release, now_ms)
-        if seen.again:
-            # First of all: from here on nobody else commits, and what did until now is seen.
-            deriver.fence.enter()
-            finished = seen.pending
-            seen = replace(_look(catalog, wanted), pending=finished)
+    catalog, finder = deriver.catalog, KeyFinder(deriver.catalog.storage)
+    one = _resolved(catalog, wanted)
+    seen = _look(catalog, wanted, one, finder)
+    finished: dict[int, Manifest] = {}
+    if not dry_run and (seen.again or seen.pending):
+        # First of all: from here on nobody else commits, and what did until now is seen.
+        deriver.fence.enter()
+        one = _resolved(catalog, wanted)
+        seen = _look(catalog, wanted, one, finder)
+        while seen.pending:
+            finished |= seen.pending
+            _finish(deriver, seen.pending, seen.twice, now_ms)
+            moved = None if one is None else seen.pending.get(one)
+            one = one if moved is None else moved.checkpoint_id
+            seen = _look(catalog, wanted, one, finder)
     pins = _pins(catalog, seen.again, now_ms)
     if pins and not ignore_pins:
         raise InvalidArgumentError(
@@ -133,18 +142,17 @@ def purge(
     logs: tuple[str, ...] = ()
     made: dict[int, Manifest] = {}
     if seen.again and not dry_run:
-        _refuse_broken(catalog.storage, seen)
+        _refuse_broken(catalog, seen)
         tables = {hit.entry.table.path for hits in seen.hits.values() for hit in hits}
         logs = tuple(table for table in sorted(tables) if _drop_log(catalog.storage, table))
-        made = _make_again(deriver, seen, wanted, logs)
-        for old, new in made.items():
-            _replace(catalog, old, new, deriver.release, now_ms)
+        made, twice = _make_again(deriver, seen, wanted, logs)
+        _finish(deriver, made, twice, now_ms)
     return PurgedKey(
         store=catalog.storage.url,
         dry_run=dry_run,
         uid=wanted.uid,
         replaced=tuple(_report(seen, number, made.get(number)) for number in seen.again),
-        finished=tuple(_report(seen, old, new) for old, new in seen.pending.items()),
+        finished=tuple(_report(seen, old, new) for old, new in (finished or seen.pending).items()),
         logs=logs,
         pins=pins,
     )
@@ -154,13 +162,17 @@ def purge(
 class _Seen:
     """The kept checkpoints, what of them holds the key, and which are to be made again.
 
-    ``pending`` are those that have their replacement, and no tombstone yet.
+    ``newest`` is the newest id that there was before anything was looked at. ``pending`` are those
+    that have their replacement, and no tombstone yet, and ``twice`` first replacements of such as
+    have a second.
     """
 
+    newest: int
     kept: Mapping[int, Manifest]
     visible: frozenset[int]
     savepoints: tuple[Savepoint, ...]
     pending: Mapping[int, Manifest]
+    twice: tuple[int, ...]
     hits: Mapping[int, tuple[Hit, ...]]
 
     @property
@@ -179,53 +191,83 @@ class _Seen:
         return tuple(one for one in self.savepoints if one.checkpoint_id == number)
 
 
-def _look(catalog: Catalog, wanted: PurgeRequest) -> _Seen:
+def _resolved(catalog: Catalog, wanted: PurgeRequest) -> int | None:
+    return None if wanted.checkpoint is None else catalog.resolve(wanted.checkpoint)
+
+
+def _look(catalog: Catalog, wanted: PurgeRequest, one: int | None, finder: KeyFinder) -> _Seen:
     """Read every kept checkpoint, and look the key up in those that are wanted."""
+    newest = catalog.next_id() - 1
     savepoints = catalog.holds.savepoints()
     visible = frozenset(catalog.checkpoint_ids())
-    one = None if wanted.checkpoint is None else catalog.resolve(wanted.checkpoint)
     kept = {}
     for number in sorted({*visible, *(each.checkpoint_id for each in savepoints)}):
-        try:
+        with _advised(catalog, number, visible, savepoints):
             kept[number] = catalog.manifest(number)
-        except MalformedManifestError as error:
-            newer = sum(one > number for one in visible)
-            way = (
-                f"give it up: statestore --store {catalog.storage.url} expire --retain {newer}"
-                if newer
-                else "bring its manifest back from a copy"
-            )
-            error.add_note(
-                f"checkpoint {number} stops the purge, which looks into every kept one: {way}"
-            )
-            raise
-    pending = _pending(kept, visible, savepoints)
-    others = {number: kept[number] for number in kept if number not in pending}
+    pending, twice = _pending(catalog, kept, visible, savepoints)
+    others = {n: kept[n] for n in kept if n not in pending and n not in twice}
     among = others if one is None else {one: others[one]} if one in others else {}
-    finder = KeyFinder(catalog.storage)
-    hits = {
-        number: finder.hits(_entries(manifest, wanted), wanted.key_of)
-        for number, manifest in among.items()
-    }
+    hits = {}
+    for number, manifest in among.items():
+        with _advised(catalog, number, visible, savepoints):
+            hits[number] = finder.hits(_entries(manifest, wanted), wanted.key_of)
     _refuse_unknown(others, wanted)
     held = {number: states for number, states in hits.items() if states}
-    return _Seen(others, visible, savepoints, pending, held)
+    return _Seen(newest, others, visible, savepoints, pending, twice, held)
 
 
 def _pending(
-    kept: Mapping[int, Manifest], visible: frozenset[int], savepoints: tuple[Savepoint, ...]
-) -> dict[int, Manifest]:
-    """Return the replacements that an earlier run committed, and did not finish."""
-    found = {}
-    for number, manifest in kept.items():
+    catalog: Catalog,
+    kept: Mapping[int, Manifest],
+    visible: frozenset[int],
+    savepoints: tuple[Savepoint, ...],
+) -> tuple[dict[int, Manifest], tuple[int, ...]]:
+    """Return the replacements that an earlier run committed, and did not finish; and those of them
+    that have a second.
+    """
+    found: dict[int, Manifest] = {}
+    twice = []
+    for number, manifest in sorted(kept.items()):
         origin = manifest.origin or {}
         if origin.get("command") != "purge" or number not in visible:
             continue
         old = int(origin["checkpoint"])
         moved = all(one.checkpoint_id != old for one in savepoints)
-        if old in visible or not moved or origin.get("expired"):
+        if old in visible or not moved or origin.get("expired") or is_unfinished(catalog, manifest):
+            if old in found:
+                twice.append(found[old].checkpoint_id)
             found[old] = manifest
-    return found
+    return found, tuple(twice)
+
+
+@contextmanager
+def _advised(
+    catalog: Catalog,
+    number: int,
+    visible: frozenset[int],
+    savepoints: tuple[Savepoint, ...],
+) -> Iterator[None]:
+    """Note on an error what of which checkpoint stops the purge, and the command that helps."""
+    try:
+        yield
+    except CorruptionError as error:
+        store = f"--store {catalog.storage.url}"
+        newer = sum(one > number for one in visible)
+        names = [one.name for one in savepoints if one.checkpoint_id == number]
+        ways = [f"statestore {store} savepoint --delete {shlex.quote(name)}" for name in names]
+        older = "which gives up all older ones too"
+        if number in visible and newer:
+            ways.append(f"statestore {store} expire --retain {newer}, {older}")
+        elif number in visible and isinstance(error, MalformedManifestError):
+            ways = ["bring its manifest back from a copy"]
+        elif number in visible:
+            ways = [f"statestore {store} salvage {number}", *ways]
+            ways.append(f"statestore {store} expire --retain 1, {older}")
+        error.add_note(
+            f"checkpoint {number}{f', savepoint {names[0]!r},' if names else ''} stops the purge, "
+            f"which looks into every kept one: {', then '.join(ways)}"
+        )
+        raise
 
 
 def _refuse_unknown(kept: Mapping[int, Manifest], wanted: PurgeRequest) -> None:
@@ -268,47 +310,67 @@ def _drop_log(storage: Storage, table: str) -> bool:
     return bool(names)
 
 
-def _refuse_broken(storage: Storage, seen: _Seen) -> None:
+def _refuse_broken(catalog: Catalog, seen: _Seen) -> None:
     """Raise MissingFileError or DamagedFileError when a file that would be named again is not as it
     was written; nothing has been written or deleted then.
     """
     for number in seen.again:
-        try:
-            check_sizes(storage, seen.kept[number].entries)
-        except CorruptionError as error:
-            error.add_note(
-                f"it is a file of checkpoint {number}, which would be made again: 'statestore "
-                f"--store {storage.url} salvage {number}' first, and let this one expire"
-            )
-            raise
+        with _advised(catalog, number, seen.visible, seen.savepoints):
+            check_sizes(catalog.storage, seen.kept[number].entries)
 
 
 def _make_again(
     deriver: Deriver, seen: _Seen, wanted: PurgeRequest, logs: tuple[str, ...]
-) -> dict[int, Manifest]:
-    """Return the replacements by the ids of what they replace; all are committed."""
-    writers: dict[int, CheckpointWriter] = {}
-    with ExitStack() as stack:  # leaves the last one first
-        again = [seen.kept[number] for number in seen.again]
-        for manifest, writer in zip(again, deriver.begin_in_order(again), strict=True):
-            writers[manifest.checkpoint_id] = stack.enter_context(writer)
-        rewriter = KeyRewriter(deriver.catalog.storage, deriver.parquet)
-        # The last one first here too: it is committed first, and so is the one that owns the files
-        # which others name as well. Were they another's, its failure would take them from it.
-        for manifest in reversed(again):
-            number = manifest.checkpoint_id
-            writer = writers[number]
-            hits = {hit.entry.state.name: hit for hit in seen.hits.get(number, ())}
-            for entry in manifest.entries:
-                hit = hits.get(entry.state.name) if entry.state.uid == wanted.uid else None
-                if hit is None or not isinstance(entry, KeyedEntry):
-                    writer.carry_entry(_without_log(entry, logs))
-                else:
-                    checkpoint_id, _ = writer.planned
-                    done, new = rewriter.without_key(hit, checkpoint_id)
-                    writer.carry_written([_without_log(done, logs)], new)
-            writer.say_origin(_origin(seen, manifest, wanted))
-    return {number: writer.manifest for number, writer in writers.items()}
+) -> tuple[dict[int, Manifest], tuple[int, ...]]:
+    """Return the replacements by the ids of what they replace; all are committed. And the id of the
+    newest one's first, if there are several.
+    """
+    again = [seen.kept[number] for number in seen.again]
+    writers = deriver.begin_in_order(again, seen=seen.newest)
+    # In the order of their commits. The first one owns the files which others name as well: were
+    # they another's, its failure would take them from it.
+    first, *others = writers
+    in_order = [first, *reversed(others)]
+    olds = [again[-1], *reversed(again)] if others else again
+    rewriter = KeyRewriter(deriver.catalog.storage, deriver.parquet)
+    with ExitStack() as stack:
+        for writer in reversed(in_order):  # it leaves the last one first
+            stack.enter_context(writer)
+        for writer, manifest in zip(in_order, olds, strict=True):
+            with _advised(deriver.catalog, manifest.checkpoint_id, seen.visible, seen.savepoints):
+                _write_again(writer, manifest, rewriter, seen, wanted, logs)
+    made = {old.checkpoint_id: one.manifest for one, old in zip(in_order, olds, strict=True)}
+    return made, (first.id,) if others else ()
+
+
+def _write_again(
+    writer: CheckpointWriter,
+    manifest: Manifest,
+    rewriter: KeyRewriter,
+    seen: _Seen,
+    wanted: PurgeRequest,
+    logs: tuple[str, ...],
+) -> None:
+    """Give a checkpoint every state of another one, those with the key without it."""
+    hits = {hit.entry.state.name: hit for hit in seen.hits.get(manifest.checkpoint_id, ())}
+    for entry in manifest.entries:
+        hit = hits.get(entry.state.name) if entry.state.uid == wanted.uid else None
+        if hit is None or not isinstance(entry, KeyedEntry):
+            writer.carry_entry(_without_log(entry, logs))
+        else:
+            checkpoint_id, _ = writer.planned
+            done, new = rewriter.without_key(hit, checkpoint_id)
+            writer.carry_written([_without_log(done, logs)], new)
+    writer.say_origin(_origin(seen, manifest, wanted))
+
+
+def _finish(
+    deriver: Deriver, made: Mapping[int, Manifest], twice: tuple[int, ...], now_ms: int
+) -> None:
+    """Let replacements take the place of what they replace."""
+    for number in twice:  # while the old one is there: that tells what it is
+        deriver.catalog.expire(number, tombstone(number, deriver.release, now_ms))
+    replace_checkpoints(deriver.catalog, made, deriver.release, now_ms)
 
 
 def _without_log(entry: E, logs: tuple[str, ...]) -> E:
@@ -338,29 +400,6 @@ def _origin(seen: _Seen, manifest: Manifest, wanted: PurgeRequest) -> dict[str, 
         "created_at_ms": manifest.created_at_ms,
     }
     return origin | ({"before": dict(manifest.origin)} if manifest.origin else {})
-
-
-def _replace(catalog: Catalog, old: int, new: Manifest, release: str, now_ms: int) -> None:
-    """Move the savepoints of a checkpoint to its replacement, and give it up; may be repeated.
-
-    A savepoint is a file that is put once, so it is deleted and put again; the replacement's origin
-    has its name, and what has not been finished is finished by the next run.
-    """
-    origin, there = new.origin or {}, {one.name: one for one in catalog.holds.savepoints()}
-    told = [Savepoint(each["name"], old, each["created_at_ms"]) for each in origin["savepoints"]]
-    for one in [*told, *there.values()]:
-        current = there.get(one.name, one)
-        if current.checkpoint_id != old:
-            continue
-        if one.name in there:
-            catalog.holds.delete_savepoint(one.name)
-        moved = replace(current, checkpoint_id=new.checkpoint_id)
-        catalog.holds.put_savepoint(moved, visible=lambda: catalog.check_visible(new.checkpoint_id))
-        there[one.name] = moved
-    if old in catalog.checkpoint_ids():
-        catalog.expire(old, tombstone(old, release, now_ms))
-    if origin["expired"]:  # it was kept by its savepoints alone, and still is
-        catalog.expire(new.checkpoint_id, tombstone(new.checkpoint_id, release, now_ms))
 
 
 def _report(seen: _Seen, old: int, new: Manifest | None) -> ReplacedCheckpoint:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from statestore.commands.derive import Deriver, refuse_older
+from statestore.commands.derive import Deriver
 from statestore.commands.edit import carry_others
 from statestore.commands.new_names import new_name
 from statestore.commands.rekey_plan import (
@@ -92,7 +92,7 @@ def rekey(
     ParallelismError, NullKeyError or DuplicateKeyError for what the new key makes of the rows,
     CorruptionError, CommitConflictError or StorageError. Nothing is visible of a run that fails.
     """
-    manifest = deriver.catalog.load(checkpoint)
+    manifest, seen = deriver.look(checkpoint)
     entries = chosen(manifest, wanted)
     states = [state_wanted(manifest, entry, wanted) for entry in entries]
     refuse_mixed(manifest, entries, states)
@@ -103,8 +103,7 @@ def rekey(
     if not dry_run:
         job = _job(manifest, wanted, entries)
         # The folder is held until the checkpoint is committed, or given up.
-        with working_folder(work, job) as folder, deriver.begin(like) as writer:
-            refuse_older(deriver.catalog, checkpoint, manifest)
+        with working_folder(work, job) as folder, deriver.begin(like, seen=seen) as writer:
             counter = _Counter(2 * sum(entry.rows for entry in entries), progress)
             for place, (entry, state) in enumerate(zip(entries, states, strict=True)):
                 own = folder.below(str(place))

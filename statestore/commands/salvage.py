@@ -83,6 +83,7 @@ def salvage(
     if type(keys) is not int or keys < 0:
         raise InvalidArgumentError(f"keys is how many lost keys to show, 0 or more, not {keys!r}")
     catalog = Catalog(storage, deriver.catalog.store_id)
+    seen = catalog.next_id() - 1  # first: what comes after it has not been looked at
     manifest = _load(catalog, checkpoint)
     damaged = damaged_files(storage, manifest, progress)
     older = OlderCheckpoints(catalog, storage, manifest.checkpoint_id)
@@ -90,7 +91,7 @@ def salvage(
     states = tuple(_state(storage, one, from_older) for one in damage)
     new = None
     if damaged and not dry_run:
-        with deriver.begin(manifest) as writer:
+        with deriver.begin(manifest, seen=seen) as writer:
             writer.say_origin(origin_of(manifest.checkpoint_id, states))
             _write(storage, deriver, writer, manifest, damage, from_older)
         new = writer.id

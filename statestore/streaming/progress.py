@@ -181,9 +181,15 @@ def starting_offsets(restored: RestoredCheckpoint, source: str = "source") -> st
     """Return where a query ended, as JSON that Spark's Kafka source takes as ``startingOffsets``.
 
     With it a new query, of another checkpoint location, reads on where the old one ended. Raises
-    StateNotFoundError when the checkpoint has no offsets.
+    StateNotFoundError when the checkpoint has no offsets, or has lost them.
     """
     (*_, elements) = ([], *filter(None, restored.operator(source, OFFSETS).per_old_subtask()))
+    if not elements:
+        raise StateNotFoundError(
+            f"state {OFFSETS!r} of operator {source!r} in checkpoint {restored.checkpoint_id} is "
+            "empty, as where a salvage has lost it: where the query ended is not known. Take the "
+            "offsets of a checkpoint that ends with the same micro-batch"
+        )
     return json.dumps(_by_topic(elements))
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from statestore import StateStore
+from statestore.catalog import Catalog
 from statestore.errors import (
     CheckpointNotFoundError,
     CommitConflictError,
@@ -22,6 +24,7 @@ from statestore.errors import (
     StateNotFoundError,
     StorageError,
 )
+from statestore.model.manifest import Manifest
 from statestore.model.paths import manifest_path
 from statestore.storage import LocalStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
@@ -96,13 +99,13 @@ def is_purged(store: StateStore) -> None:
 def test_every_kept_checkpoint_loses_the_key_and_order_stays(store: StateStore) -> None:
     before = store.manifest(2)
     done = store.purge("users", KEY)
-    assert store.checkpoints() == (1, 5, 6, 7)
+    assert store.checkpoints() == (1, 6, 7, 8)
     is_purged(store)
     told = [(one.old_id, one.new_id, one.savepoints) for one in done.replaced]
-    assert told == [(2, 5, ("two",)), (3, 6, ("three",)), (4, 7, ())]
+    assert told == [(2, 6, ("two",)), (3, 7, ("three",)), (4, 8, ())]
     states = {(one.old_id, s.name): s.rows for one in done.replaced for s in one.states}
     assert states == {(2, "totals"): 1, (2, "routes"): 2, (4, "totals"): 1, (4, "routes"): 2}
-    after = store.manifest(5)
+    after = store.manifest(6)
     for name in ("totals", "routes"):
         (group,) = {s.key_group for s in done.replaced[0].states if s.name == name}
         files = after.keyed_entry("users", name).handles
@@ -110,7 +113,7 @@ def test_every_kept_checkpoint_loses_the_key_and_order_stays(store: StateStore) 
         assert [file for file in files if group not in file.key_groups] == kept
     assert after.keyed_entry("other", "totals") == before.keyed_entry("other", "totals")
     take(store, 5, held=False)
-    assert store.checkpoints() == (1, 5, 6, 7, 8)
+    assert store.checkpoints() == (1, 6, 7, 8, 9)
 
 
 def test_after_a_collection_no_byte_of_it_is_left(store: StateStore) -> None:
@@ -131,7 +134,7 @@ def test_after_a_collection_no_byte_of_it_is_left(store: StateStore) -> None:
 
 def test_the_manifest_says_what_was_done_without_the_key(store: StateStore) -> None:
     store.purge("users", KEY)
-    origin = store.manifest(5).origin or {}
+    origin = store.manifest(6).origin or {}
     assert (origin["command"], origin["checkpoint"], origin["operator"]) == ("purge", 2, "users")
     rows = {state["state"]: state["rows"] for state in origin["states"]}
     assert rows == {"totals": 1, "routes": 2}
@@ -140,8 +143,8 @@ def test_the_manifest_says_what_was_done_without_the_key(store: StateStore) -> N
 
 def test_one_state_or_one_checkpoint_alone(store: StateStore) -> None:
     store.purge("users", KEY, "routes")
-    assert KEY in users_of(store, 7, "totals")
-    assert KEY not in users_of(store, 7, "routes")
+    assert KEY in users_of(store, 8, "totals")
+    assert KEY not in users_of(store, 8, "routes")
     store.purge("users", KEY, checkpoint="two")
     ids = store.checkpoints()
     assert [number_of(store, one) for one in ids] == [1, 2, 3, 4]
@@ -187,7 +190,7 @@ def test_an_expired_savepoint_is_purged_and_stays_expired(store: StateStore) -> 
     store.savepoint("two", 2)
     LocalStorage(store.url).put_if_absent("checkpoints/0000000002.expired", b"{}")
     store.purge("users", KEY)
-    assert store.checkpoints() == (6, 7)
+    assert store.checkpoints() == (7, 8)
     assert users_of(store, "two") == sorted(USERS)
     assert number_of(store, "two") == 2
     store.gc(minimum_age_s=0)
@@ -214,11 +217,56 @@ def test_a_broken_file_of_any_checkpoint_stops_it_before_anything_is_written(
     before = sorted(Path(store.url).rglob("*"))
     with pytest.raises(DamagedFileError, match="has 0 bytes") as raised:
         store.purge("users", KEY)
-    assert f"statestore --store {store.url} salvage 3" in raised.value.__notes__[0]
+    command = f"statestore --store {store.url}"
+    (note,) = raised.value.__notes__
+    assert note == (
+        "checkpoint 3, savepoint 'three', stops the purge, which looks into every kept one: "
+        f"{command} savepoint --delete three, then {command} expire --retain 1, which gives up all "
+        "older ones too"
+    )
     after = sorted(Path(store.url).rglob("*"))
     assert [path for path in after if "writers" not in path.parts] == [
         path for path in before if "writers" not in path.parts
     ]
+
+
+@pytest.mark.parametrize(
+    ("number", "ways"),
+    [
+        (2, ["savepoint --delete two", "expire --retain 2, which gives up all older ones too"]),
+        (4, ["salvage 4", "expire --retain 1, which gives up all older ones too"]),
+    ],
+)
+def test_rows_that_cannot_be_read_are_named_with_what_helps(
+    store: StateStore, number: int, ways: list[str]
+) -> None:
+    """Checkpoint, savepoint and file; and the commands do help, one after another."""
+    (table,) = {e.table.path for e in store.manifest(number).keyed if e.state.name == "routes"}
+    entry = store.manifest(number).keyed_entry("users", "routes")
+    for handle in entry.handles:
+        path = Path(store.url, table, handle.path)
+        raw = path.read_bytes()
+        path.write_bytes(raw[:4] + bytes(byte ^ 255 for byte in raw[4:60]) + raw[60:])
+    before = store.checkpoints()
+    with pytest.raises(DamagedFileError, match=table) as caught:
+        store.purge("users", KEY)
+    *_, note = caught.value.__notes__
+    assert store.checkpoints() == before
+    of_savepoint = ", savepoint 'two'," if number == 2 else ""
+    command = f"statestore --store {store.url} "
+    assert note == (
+        f"checkpoint {number}{of_savepoint} stops the purge, which looks into every kept one: "
+        + ", then ".join(command + way for way in ways)
+    )
+    if number == 2:
+        store.delete_savepoint("two")
+    else:
+        store.salvage(4)
+        store.delete_savepoint("two")
+        store.delete_savepoint("three")
+    store.expire(retain=2 if number == 2 else 1)
+    store.purge("users", KEY)
+    assert all(KEY not in users_of(store, one) for one in store.checkpoints())
 
 
 def test_what_cannot_be(store: StateStore) -> None:
@@ -241,7 +289,8 @@ def test_what_cannot_be(store: StateStore) -> None:
     (note,) = caught.value.__notes__
     assert note.startswith("checkpoint 1 stops the purge")
     newer = len(store.checkpoints()) - 1
-    assert note.endswith(f"statestore --store {store.url} expire --retain {newer}")
+    command = f"statestore --store {store.url} expire --retain {newer}"
+    assert note.endswith(f"{command}, which gives up all older ones too")
     assert store.expire(retain=newer).expired == (1,)
     store.purge("users", KEY)
 
@@ -263,6 +312,100 @@ def test_a_search_finds_what_no_manifest_names(store: StateStore, tmp_path: Path
         "notes.txt",
     }
     assert [Path(one).name for one in search.unreadable] == ["0000000099-00001-00.parquet"]
+
+
+def test_a_put_in_the_middle_of_a_purge_comes_too_late(
+    store: StateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I6: a job that stood still right before its put is told, whichever checkpoint the purge has
+    committed by then; it cannot be the newest any more.
+    """
+    job = store.snapshot(parallelism=2).__enter__()
+    job.carry_rest()
+    real, commits = Catalog.commit, 0
+    stalled: list[Manifest] = []
+
+    def commit(catalog: Catalog, manifest: Manifest) -> None:
+        nonlocal commits
+        if not stalled:
+            stalled.append(manifest)
+            opened(store.url).purge("users", KEY)
+        else:
+            with pytest.raises(CommitConflictError) if commits else nullcontext():
+                real(catalog, stalled[0] if commits else manifest)
+            if commits:
+                real(catalog, manifest)
+            commits += 1
+            return
+        real(catalog, manifest)
+
+    monkeypatch.setattr(Catalog, "commit", commit)
+    with pytest.raises(CommitConflictError):
+        job.__exit__(None, None, None)
+    assert commits == 4
+    is_purged(opened(store.url))
+
+
+class Beside(LocalStorage):
+    """A disk on which something happens right before the call of a number that changes a file."""
+
+    def __init__(self, root: str, at: int, happens: Callable[[], object]) -> None:
+        super().__init__(root)
+        self.left, self.happens = at, happens
+
+    def _count(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.happens()
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        self._count()
+        return super().put_if_absent(name, data)
+
+    def delete(self, name: str) -> None:
+        self._count()
+        super().delete(name)
+
+
+def test_an_expiry_at_any_moment_of_a_purge_loses_no_savepoint(tmp_path: Path) -> None:
+    """I9: what replaces is held before the old one is let go. Where the replacement was given up
+    before it could be held, the savepoint stays, and the purge is run again.
+    """
+    store = opened(tmp_path / "store")
+    for number, held in HELD.items():
+        take(store, number, held=held)
+    store.savepoint("two", 2)
+    store.savepoint("three", 3)
+    again, left = 0, 0
+    for at in range(1, 100):
+        copy = copy_of(tmp_path / "store", tmp_path / "copy")
+
+        def expire(copy: Path = copy) -> None:
+            opened(copy).expire(retain=1)
+
+        disk = Beside(str(copy), at, expire)
+        refused = ""
+        try:
+            StateStore.over(disk, table_format="parquet").purge("users", KEY)
+        except CommitConflictError as error:
+            refused = str(error)
+        if refused:
+            assert "the savepoints stay with the old one" in refused
+            again += 1
+            opened(copy).purge("users", KEY)
+        left = disk.left
+        for name, number in (("two", 2), ("three", 3)):
+            assert number_of(opened(copy), name) == number
+            assert users_of(opened(copy), name) == sorted(USERS)
+        assert number_of(opened(copy), "latest") == 4
+        assert opened(copy).pins() == ()
+        opened(copy).gc(minimum_age_s=0)
+        assert opened(copy).find_key("users", KEY).found == ()
+        assert [number_of(opened(copy), name) for name in ("two", "three")] == [2, 3]
+        if left > 0:
+            break
+    assert left > 0
+    assert 0 < again < at / 3
 
 
 def stages(folder: Path) -> Iterator[int]:

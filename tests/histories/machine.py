@@ -115,7 +115,7 @@ class Histories(RuleBasedStateMachine):
         manifest = self.world.store().manifest(number)
         now_ms, known = self.world.now_ms, reference.visible[number]
         try:
-            made = store._deriver().begin(manifest)
+            made = store._deriver().begin(manifest, seen=None)
         except CommitConflictError:
             self._lost(writer)
             return False

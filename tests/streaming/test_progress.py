@@ -6,10 +6,11 @@ import json
 import shutil
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from statestore import TimeToLive
-from statestore.errors import InvalidArgumentError, LeftOutStateError
+from statestore import StateStore, TimeToLive
+from statestore.errors import InvalidArgumentError, LeftOutStateError, StateNotFoundError
 from statestore.storage import Storage, open_storage
 from statestore.streaming import MicroBatch, Progress, starting_offsets
 from statestore.streaming.location import planned
@@ -25,6 +26,15 @@ def test_where_kafka_ended_is_kept_by_partition(world: World) -> None:
     elements = restored.operator("source", "offsets").subtask(1, where={"partition": [10]})
     assert elements == [{"topic": "orders", "partition": 10, "offset": 3}]
     assert json.loads(starting_offsets(restored)) == json.loads(kafka)
+
+
+def test_offsets_that_were_lost_are_not_those_of_a_new_query(tmp_path: Path) -> None:
+    store = StateStore.open(str(tmp_path), table_format="parquet")
+    with store.snapshot(parallelism=1) as checkpoint:
+        lost = pa.table({"topic": ["t"], "partition": [0], "offset": [7]}).slice(1)
+        checkpoint.union("source", "offsets", lost)
+    with pytest.raises(StateNotFoundError, match="where the query ended is not known"):
+        starting_offsets(store.restore())
 
 
 STATE = "state 'totals' of operator 'u'"

@@ -1,0 +1,126 @@
+"""Who makes a checkpoint of what it has looked at refuses when there is one that it has not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from statestore import StateStore
+from statestore.catalog import Catalog
+from statestore.commands.derive import Deriver
+from statestore.errors import CommitConflictError
+from statestore.fence import Fence
+from statestore.model.manifest import Manifest
+
+Command = Callable[[StateStore], Any]
+COMMANDS: dict[str, Command] = {
+    "edit": lambda store: store.edit("users", "totals", delete=["ann"]),
+    "edit an older one": lambda store: store.edit("users", "totals", delete=["ann"], checkpoint=1),
+    "compact": lambda store: store.compact(everything=True),
+    "rekey": lambda store: store.rekey("users", max_parallelism=4),
+    "salvage": lambda store: store.salvage("latest"),
+    "purge": lambda store: store.purge("users", "ann"),
+}
+
+
+def opened(path: Path) -> StateStore:
+    return StateStore.open(str(path), table_format="parquet")
+
+
+def written(store: StateStore, *users: str) -> Any:
+    """Return a checkpoint of which all but its commit is done."""
+    checkpoint = store.snapshot(parallelism=1).__enter__()
+    rows = pa.table({"user": users, "n": [1] * len(users)})
+    checkpoint.keyed("users", "totals", key="user").changes(rows)
+    return checkpoint
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two checkpoints, the second with changes, and a lost file."""
+    store = opened(tmp_path / "store")
+    with store.snapshot(parallelism=1) as checkpoint:
+        users = ["ann", *(f"user-{i}" for i in range(20))]
+        rows = pa.table({"user": users, "n": [1] * len(users)})
+        checkpoint.keyed("users", "totals", rows, key="user", max_parallelism=2, layout="ranged")
+        checkpoint.keyed("users", "broken", rows, key="user", max_parallelism=2, layout="ranged")
+    with store.snapshot(parallelism=1) as checkpoint:
+        rows = pa.table({"user": ["ann"], "n": [3]})
+        checkpoint.keyed("users", "totals", key="user").changes(rows)
+        checkpoint.carry_rest()
+    return tmp_path / "store"
+
+
+def damaged(folder: Path, name: str) -> None:
+    if name == "salvage":
+        (file,) = (folder / "operators/users/keyed/broken").rglob("*.parquet")
+        file.write_bytes(file.read_bytes()[:-20] + b"." * 20)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_job_at_work_is_neither_buried_nor_replaced(
+    folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It commits after the command has looked: that is refused before it claims the store."""
+    damaged(folder, name)
+    job, real = opened(folder), Deriver._begin
+
+    def begin(deriver: Deriver, *arguments: Any) -> Any:
+        if job.checkpoints() == (1, 2):
+            checkpoint = written(job, "eve")
+            checkpoint.carry_rest()
+            checkpoint.__exit__(None, None, None)
+        return real(deriver, *arguments)
+
+    monkeypatch.setattr(Deriver, "_begin", begin)
+    told = r"checkpoint 3 by now.*would be buried|taken over"
+    with pytest.raises(CommitConflictError, match=told):
+        COMMANDS[name](opened(folder))
+    assert opened(folder).checkpoints() == (1, 2, 3)
+    if name != "purge":  # which has claimed it before it looked the second time
+        written_again = written(job, "eve")
+        written_again.carry_rest()
+        written_again.__exit__(None, None, None)
+        assert job.checkpoints() == (1, 2, 3, 4)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_job_that_stood_still_before_its_put_is_not_buried(
+    folder: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its check was before the command's claim, its put is right after it."""
+    damaged(folder, name)
+    real, enter, begin = Catalog.commit, Fence.enter, Deriver.begin_in_order
+    stalled: list[tuple[Catalog, Manifest]] = []
+    checkpoint = written(opened(folder), "eve")
+    checkpoint.carry_rest()
+    monkeypatch.setattr(Catalog, "commit", lambda *put: stalled.append(put))
+    checkpoint.__exit__(None, None, None)
+    monkeypatch.setattr(Catalog, "commit", real)
+
+    def put_late() -> None:
+        if stalled:
+            real(*stalled.pop())
+
+    def entered(fence: Fence) -> Any:
+        claim = enter(fence)
+        put_late()
+        return claim
+
+    def begun(deriver: Deriver, *manifests: Any, **options: Any) -> Any:
+        put_late()
+        return begin(deriver, *manifests, **options)
+
+    if name == "purge":
+        monkeypatch.setattr(Deriver, "begin_in_order", begun)
+    else:
+        monkeypatch.setattr(Fence, "enter", entered)
+    with pytest.raises(CommitConflictError, match=r"checkpoint 3 by now.*would be buried"):
+        COMMANDS[name](opened(folder))
+    left = opened(folder)
+    assert left.checkpoints() == (1, 2, 3)
+    assert left.restore().keyed("users", "totals").get("eve") == [{"user": "eve", "n": 1}]
