@@ -19,6 +19,7 @@ successor committed, because no id above the successor's is ever in flight:
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
@@ -33,6 +34,8 @@ from statestore.storage import Storage, put_once
 
 __all__ = ["Fence"]
 
+_log = logging.getLogger(__name__)
+
 
 class Fence:
     """The claim of one writer to a store; made when it first writes."""
@@ -44,10 +47,12 @@ class Fence:
         self._process = 0
         self._lock = threading.Lock()
 
-    def enter(self) -> Claim:
+    def enter(self, *, aloud: bool = False) -> Claim:
         """Return this writer's claim: made on the first call, checked on every other.
 
         A process that was forked from the one that claimed is another writer, and claims anew.
+        Whoever does not go on to write says so ``aloud``, in a warning of the log: which writer is
+        replaced, before it is, unless that is this process, or one of this host that has ended.
         Raises CommitConflictError as :meth:`check` does, MalformedManifestError or
         FormatVersionError when the newest claim cannot be read, or StorageError.
         """
@@ -55,6 +60,12 @@ class Fence:
             claim = self._claim if self._process == os.getpid() else None
             while claim is None:
                 newest = self._newest()
+                if aloud and newest is not None and not _has_ended(newest):
+                    _log.warning(
+                        "%s is taken over from %s: a job that is still at work there commits no "
+                        "more, until it opens the store again",
+                        *(self._storage.url, newest),
+                    )
                 claim = self._put(newest.generation + 1 if newest else 1, newest)
         self.check()
         return claim
@@ -124,3 +135,17 @@ class Fence:
             "no more. If it should go on in place of the other, open the store again: "
             "StateStore.open(…)"
         )
+
+
+def _has_ended(claim: Claim) -> bool:
+    """Return whether a writer is this process, or one of this host that is not there any more."""
+    host, _, number = claim.name.rpartition(":")
+    if host != socket.gethostname() or not number.isdigit():
+        return False
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return int(number) == os.getpid()

@@ -168,7 +168,7 @@ def _claimed(
     seen: int | None,
 ) -> CommittedCheckpoint | tuple[Claim, int]:
     """Return the claim and the number of the checkpoint, or that number's if it is visible."""
-    claim = fence.enter()
+    claim = fence.enter(aloud=made_of is not None)
     free = max(catalog.next_id(), claim.announced_id)
     if made_of is not None:
         catalog.refuse_taken(free if checkpoint_id is None else checkpoint_id, seen)

@@ -123,7 +123,7 @@ def purge(
     finished: dict[int, Manifest] = {}
     if not dry_run and (seen.again or seen.pending):
         # First of all: from here on nobody else commits, and what did until now is seen.
-        deriver.fence.enter()
+        deriver.fence.enter(aloud=True)
         one = _resolved(catalog, wanted)
         seen = _look(catalog, wanted, one, finder)
         while seen.pending:

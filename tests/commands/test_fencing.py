@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -46,6 +50,44 @@ def test_a_store_object_claims_one_generation(url: str) -> None:
     assert {(writer.generation, writer.name) for writer in writers} == {(1, claim.name)}
     take(opened(url))
     assert store.manifest().writer.generation == 2
+
+
+@pytest.mark.parametrize("command", ["compact", "edit", "purge", "rekey"])
+@pytest.mark.parametrize("whose", ["far", "alive", "ended", "own"])
+def test_a_command_says_before_it_starts_whom_it_replaces(
+    url: str, command: str, whose: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I6: not where that is known to have ended; nor where nothing is to be done."""
+    with opened(url).snapshot(parallelism=1) as checkpoint:
+        rows = [{"k": f"k{i}", "v": i} for i in range(50)]
+        checkpoint.keyed("u", "n", rows, key="k", max_parallelism=2, layout="ranged")
+    with opened(url).snapshot(parallelism=1) as checkpoint:
+        checkpoint.keyed("u", "n", key="k").changes([{"k": "k1", "v": 7}])
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    here = socket.gethostname()
+    name = {
+        "far": "elsewhere:1",
+        "alive": f"{here}:{os.getppid()}",
+        "ended": f"{here}:{ended.pid}",
+        "own": f"{here}:{os.getpid()}",
+    }[whose]
+    claim = replace(claims(url)[-1], generation=3, name=name)
+    LocalStorage(url).put_if_absent(writer_path(3), claim_to_json(claim))
+    run: Callable[[StateStore, bool], Any] = {
+        "compact": lambda store, dry: store.compact(everything=True, dry_run=dry),
+        "edit": lambda store, dry: store.edit("u", "n", delete=["k2"], dry_run=dry),
+        "purge": lambda store, dry: store.purge("u", "k2", dry_run=dry),
+        "rekey": lambda store, dry: store.rekey("u", max_parallelism=4, dry_run=dry),
+    }[command]
+    run(opened(url), True)
+    assert caplog.messages == []
+    run(opened(url), False)
+    told = f"{url} is taken over from {claim}: a job that is still at work there commits no more"
+    assert [one.startswith(told) for one in caplog.messages] == [True] * (whose in "far alive")
+    with opened(url).snapshot(parallelism=1) as checkpoint:
+        checkpoint.carry_rest()
+    assert len(caplog.messages) == (whose in "far alive")
 
 
 def test_a_reader_claims_nothing(url: str) -> None:
