@@ -16,7 +16,7 @@ from statestore.model.handles import (
     KeyedStateHandle,
     OperatorStateHandle,
 )
-from statestore.model.keygroups import KeyGroupRange
+from statestore.model.keygroups import MAX_PARALLELISM, KeyGroupRange
 
 __all__ = ["files_json", "keyed_files_json", "keyed_handles", "operator_handles"]
 
@@ -51,8 +51,11 @@ def keyed_handles(
     first, last = files.at("first"), files.at("last")
     if not len(paths) == len(first.numbers()) == len(last.numbers()):
         raise first.fail("the arrays differ in length")
+    if max(last.numbers(), default=0) >= MAX_PARALLELISM:
+        raise last.fail(f"key groups are below {MAX_PARALLELISM}, found {max(last.numbers())}")
     ranges = map(KeyGroupRange, first.numbers(), last.numbers())
-    hosts, indexes = _hosts(files), _indexes(files, indexed, packed)
+    sizes = [8 * max(0, b + 1 - a) for a, b in zip(first.numbers(), last.numbers(), strict=True)]
+    hosts, indexes = _hosts(files), _indexes(files, indexed, packed, sizes)
     handles = tuple(map(KeyedStateHandle, paths, ranges, *rest, hosts, indexes, _footers(files)))
     _check_indexes(files, handles)
     return handles
@@ -165,26 +168,33 @@ def _hosts(files: Node) -> list[str]:
     return [names[number] for number in numbers]
 
 
-def _indexes(files: Node, indexed: bool, packed: bool) -> Sequence[GroupIndex | None]:
-    """Return the index of each file; only files of several key groups have one."""
+def _indexes(
+    files: Node, indexed: bool, packed: bool, sizes: Sequence[int]
+) -> Sequence[GroupIndex | None]:
+    """Return the index of each file; only files of several key groups have one. ``sizes`` is how
+    long it is.
+    """
     count = len(files.at("first").numbers())
     if not indexed or not count:
         return [None] * count
     rows, digests = files.at("group_rows"), files.at("group_digests")
     if not count == len(rows.texts()) == len(digests.texts()):
         raise rows.fail("the arrays differ in length")
-    unpack = _decompressed if packed else bytes
     return [
-        GroupIndex(
-            unpack(b64decode(of_rows, validate=True)), unpack(b64decode(of_digests, validate=True))
-        )
-        for of_rows, of_digests in zip(rows.texts(), digests.texts(), strict=True)
+        GroupIndex(_unpacked(of_rows, size, packed), _unpacked(of_digests, size, packed))
+        for of_rows, of_digests, size in zip(rows.texts(), digests.texts(), sizes, strict=True)
     ]
 
 
-def _decompressed(raw: bytes) -> bytes:
+def _unpacked(text: str, size: int, packed: bool) -> bytes:
+    """Return the bytes that a text holds, which are ``size`` or too many: the rest is not looked
+    for, since a text of a megabyte can stand for a gigabyte.
+    """
+    raw = b64decode(text, validate=True)
+    if not packed:
+        return raw
     try:
-        return zlib.decompress(raw)
+        return zlib.decompressobj().decompress(raw, size + 1)
     except zlib.error as error:
         raise ValueError(str(error)) from error
 

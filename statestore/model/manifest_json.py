@@ -68,6 +68,9 @@ FORMAT_VERSION = 2
 """The newest version that is read. A manifest says 1 unless it has what version 1 does not know:
 changes of a state, which a reader must not leave out, or a time to live, which it must heed."""
 
+# Of all operators together: a plan has what each of them reads.
+_MOST_SUBTASKS = 2**20
+
 V = TypeVar("V")
 
 
@@ -76,8 +79,8 @@ def manifest_to_json(manifest: Manifest) -> bytes:
 
     Raises InvalidArgumentError for states that no reader could tell apart.
     """
-    if twice := what_is_twice(_folders(manifest)):
-        raise InvalidArgumentError(f"checkpoint {manifest.checkpoint_id}: {twice}")
+    if wrong := _what_no_reader_takes(manifest):
+        raise InvalidArgumentError(f"checkpoint {manifest.checkpoint_id}: {wrong}")
     operators = [
         {
             "uid": uid,
@@ -141,16 +144,21 @@ def manifest_from_json(raw: bytes, *, name: str) -> Manifest:
         ranges=_ranges(ranges) if ranges else {},
         metrics=metrics_from_json(metrics) if metrics else None,
     )
-    if twice := what_is_twice(_folders(manifest)):
-        raise root.at("operators").fail(twice)
+    if wrong := _what_no_reader_takes(manifest):
+        raise root.at("operators").fail(wrong)
     for entry in manifest.operator:
         subtasks = manifest.operators.parallelism_of(entry.state.uid)
         _check_counts(root.at("operators"), entry, subtasks)
     return manifest
 
 
-def _folders(manifest: Manifest) -> Iterator[tuple[str, str, str]]:
-    return ((one.state.uid, one.state.name, one.table.path) for one in manifest.entries)
+def _what_no_reader_takes(manifest: Manifest) -> str | None:
+    """Return in words what is wrong with the operators together, None when nothing is."""
+    subtasks = sum(map(manifest.operators.parallelism_of, manifest.uids))
+    if subtasks > _MOST_SUBTASKS:
+        return f"its operators have {subtasks:,} subtasks, and {_MOST_SUBTASKS:,} at most"
+    folders = ((one.state.uid, one.state.name, one.table.path) for one in manifest.entries)
+    return what_is_twice(folders)
 
 
 def _ranges(node: Node) -> dict[str, RangeAssignment]:

@@ -36,6 +36,7 @@ PRIMITIVES = frozenset(
 )
 _DECIMAL = re.compile(r"decimal\(([0-9]+),\s*(-?[0-9]+)\)")
 MOST_DIGITS = 38
+MOST_LEVELS = 100
 
 DataType = str | Mapping[str, Any]
 
@@ -111,8 +112,8 @@ def schema_from_json(document: Mapping[str, Any]) -> Schema:
     return Schema(tuple(Field(field["name"], field["type"]) for field in document["fields"]))
 
 
-def check_type(data_type: DataType, column: str) -> None:
-    """Raise UnsupportedTypeError unless every part of the type can be stored."""
+def check_type(data_type: DataType, column: str, levels: int = MOST_LEVELS) -> None:
+    """Raise UnsupportedTypeError unless every part of the type can be stored, within ``levels``."""
     if isinstance(data_type, str):
         if data_type not in PRIMITIVES and not _is_decimal(data_type):
             raise UnsupportedTypeError(
@@ -121,6 +122,10 @@ def check_type(data_type: DataType, column: str) -> None:
                 "scale from 0 to their number), struct, array or map"
             )
         return
+    if levels == 1:
+        raise UnsupportedTypeError(
+            f"column {column!r} has a type of more than {MOST_LEVELS} levels, one in another"
+        )
     children = _children(data_type)
     if data_type["type"] == "struct":
         names = [field["name"].lower() for field in data_type["fields"]]
@@ -130,7 +135,7 @@ def check_type(data_type: DataType, column: str) -> None:
                 "struct has fields, and their names differ, not in case alone"
             )
     for child in children:
-        check_type(child, column)
+        check_type(child, column, levels - 1)
 
 
 def _is_decimal(data_type: str) -> bool:
