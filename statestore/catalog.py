@@ -212,7 +212,7 @@ class Catalog:
         return DEFAULT_TABLE_FORMAT
 
     def _not_found(self, checkpoint_id: int, ids: tuple[int, ...]) -> CheckpointNotFoundError:
-        of_it = [s.name for s in self.holds.savepoints() if s.checkpoint_id == checkpoint_id]
+        of_it = [s.name for s in self.holds.readable() if s.checkpoint_id == checkpoint_id]
         hint = f"; it has expired, and is kept as savepoint {of_it[0]!r}" if of_it else ""
         return CheckpointNotFoundError(
             f"no checkpoint {checkpoint_id} in {self.storage.url}{hint}; {_list(ids)}"

@@ -13,11 +13,13 @@ and the old one too late.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import TypeVar
 
 from statestore.errors import (
     CheckpointNotFoundError,
+    FormatVersionError,
     InvalidArgumentError,
     MalformedManifestError,
 )
@@ -61,6 +63,14 @@ class Holds:
         found = [self._read(name, savepoint_from_json) for name in names]
         return tuple(one for one in found if one is not None)
 
+    def readable(self) -> tuple[Savepoint, ...]:
+        """Return the savepoints that can be read: for words, where a damaged one is no matter."""
+        found = []
+        for name in filter(is_savepoint, self._storage.list(SAVEPOINTS)):
+            with suppress(MalformedManifestError, FormatVersionError):
+                found.append(self._read(name, savepoint_from_json))
+        return tuple(one for one in found if one is not None)
+
     def savepoint(self, name: str) -> Savepoint:
         """Return a savepoint; CheckpointNotFoundError names those that there are."""
         found = self._read(savepoint_path(name), savepoint_from_json)
@@ -87,7 +97,7 @@ class Holds:
                 f"savepoint {savepoint.name!r} is checkpoint {taken.checkpoint_id} already; give "
                 "another name, or delete that one first"
             )
-        self._seen(path, visible)
+        self._seen(path, savepoint_to_json(savepoint), visible)
 
     def delete_savepoint(self, name: str) -> Savepoint | None:
         """Let go of a savepoint and return it, None for one that is damaged, which goes as well.
@@ -117,7 +127,7 @@ class Holds:
         path = pin_path(pin.token)
         if not put_once(self._storage, path, pin_to_json(pin)):
             raise InvalidArgumentError(f"there is a pin {pin.token!r} already; take another token")
-        self._seen(path, visible)
+        self._seen(path, pin_to_json(pin), visible)
 
     def refuse_unknown_pin(self, token: str) -> None:
         """Raise CheckpointNotFoundError, naming those that there are, when there is no such pin."""
@@ -154,11 +164,14 @@ class Holds:
                 by.setdefault(savepoint.checkpoint_id, []).append(f"savepoint {savepoint.name!r}")
         return {number: ", ".join(sorted(words)) for number, words in sorted(by.items())}
 
-    def _seen(self, path: str, visible: Callable[[], object]) -> None:
+    def _seen(self, path: str, put: bytes, visible: Callable[[], object]) -> None:
+        """Take back what was ``put`` if it holds nothing, and is not another's by now."""
         try:
             visible()
         except CheckpointNotFoundError:
-            self._storage.delete(path)
+            with suppress(FileNotFoundError):
+                if self._storage.read(path) == put:
+                    self._storage.delete(path)
             raise
 
     def _read(self, path: str, parse: Callable[..., H]) -> H | None:
@@ -182,7 +195,7 @@ class Holds:
         return found
 
     def _not_found(self, name: str) -> CheckpointNotFoundError:
-        names = [one.name for one in self.savepoints()]
+        names = [one.name for one in self.readable()]
         near = get_close_matches(name, names, 1) or names
         listed = ", ".join(map(repr, near[:10])) if names else "none"
         return CheckpointNotFoundError(

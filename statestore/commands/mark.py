@@ -7,7 +7,9 @@ the minimum age ago are marked too: somebody may read it still, or make a new ch
 What the listing of the store lacks is taken seriously: whoever believed a listing that is not
 complete would take live files for dead ones, or their manifests for gone. So a name that any of
 several listings has counts, what a data file's name tells of is asked for, and when a live file or
-manifest does not show up where it must, everything is refused, with its name.
+manifest does not show up where it must, everything is refused, with its name. Where checkpoints
+have come or gone meanwhile, that may be all there is to it, and everything is looked at anew: who
+collects beside a busy job is not alarmed, and no look is believed that does not hold by itself.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from statestore.storage import Listed
 __all__ = ["Marks", "files_of", "is_old", "mark"]
 
 _NOTHING = "nothing was collected"
+_LOOKS = 5
 
 
 @dataclass(kw_only=True)
@@ -62,10 +65,28 @@ def mark(catalog: Catalog, *, minimum_age_ms: int, now_ms: int) -> Marks:
     Raises CorruptionError, FormatVersionError or StorageError when it cannot be known.
     """
     storage = catalog.storage
-    # Before the listing: the files of these must be in it.
-    before = _Checkpoints().add(storage.listed(CHECKPOINTS))
-    listing = storage.listed("")
-    found = _Checkpoints().add(listing).add(before.items).add(storage.listed(CHECKPOINTS))
+    for look in range(1, _LOOKS + 1):
+        # Before the listing: the files of these must be in it.
+        before = _Checkpoints().add(storage.listed(CHECKPOINTS))
+        listing = storage.listed("")
+        found = _Checkpoints().add(listing).add(before.items).add(storage.listed(CHECKPOINTS))
+        try:
+            return _marks(catalog, listing, before, found, minimum_age_ms, now_ms)
+        except (CorruptionError, FormatVersionError, StorageError):
+            if look == _LOOKS or not found.changed(storage.listed(CHECKPOINTS)):
+                raise
+    raise AssertionError("the last look returned or raised")
+
+
+def _marks(
+    catalog: Catalog,
+    listing: tuple[Listed, ...],
+    before: _Checkpoints,
+    found: _Checkpoints,
+    minimum_age_ms: int,
+    now_ms: int,
+) -> Marks:
+    """Return what is live, as three listings one after another have it."""
     _refuse_lost_manifests(catalog, listing, found)
     try:
         # After the tombstones: what is held and has none yet is visible, and so is kept anyway.
@@ -121,6 +142,11 @@ class _Checkpoints:
                 (self.tombstones if is_tombstone else self.manifest_ms)[number] = item.modified_ms
                 self.items.append(item)
         return self
+
+    def changed(self, items: Iterable[Listed]) -> bool:
+        """Return whether a listing shows other ones."""
+        now = _Checkpoints().add(items)
+        return (now.manifests, set(now.tombstones)) != (self.manifests, set(self.tombstones))
 
     @property
     def manifests(self) -> set[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -169,6 +170,67 @@ def test_a_listing_that_is_not_complete_is_refused(folder: Path, lacks: str) -> 
     with pytest.raises(StorageError, match=r"nothing was collected: .* does not show it"):
         store_in(folder, storage).gc(minimum_age_s=0)
     assert files_in(folder) == before
+
+
+class Busy(LocalStorage):
+    """A folder in which somebody acts after each of some listings."""
+
+    acts: list[Callable[[], object]]
+
+    def listed(self, folder: str) -> tuple[Listed, ...]:
+        found = super().listed(folder)
+        if self.acts:
+            self.acts.pop(0)()
+        return found
+
+
+def test_a_checkpoint_of_that_moment_is_no_alarm(folder: Path) -> None:
+    """I9: one that is committed right before the last listing, and one that is right behind it."""
+    under_way = over(LocalStorage(str(folder))).snapshot(parallelism=2)
+    checkpoint = under_way.__enter__()
+    checkpoint.keyed("u", "s", [{"k": "a", "v": 1}], key="k", max_parallelism=4)
+    checkpoint.carry_rest()
+    storage = Busy(str(folder))
+    storage.acts = [lambda: None, lambda: None, lambda: under_way.__exit__(None, None, None)]
+    assert store_in(folder, storage).gc(minimum_age_s=DAY).removed.files == 0
+    assert store_in(folder).verify().is_sound
+    assert not storage.acts
+
+
+def test_what_others_collect_meanwhile_is_no_alarm(folder: Path) -> None:
+    """I9: a checkpoint that was there is given up and gone, files and manifest."""
+
+    def give_up() -> None:
+        store_in(folder).expire(retain=1)
+        store_in(folder).gc(minimum_age_s=0)
+
+    storage = Busy(str(folder))
+    storage.acts = [lambda: None, lambda: None, give_up]
+    assert store_in(folder, storage).gc(minimum_age_s=0).manifests == ()
+    assert store_in(folder).checkpoints() == (3,)
+    assert store_in(folder).verify().is_sound
+
+
+def test_a_hold_that_is_refused_does_not_stay_beside_a_damaged_one(folder: Path) -> None:
+    """I9: a damaged one is no matter to who only tells of the others."""
+    store = store_in(folder)
+    store.savepoint("other", 1)
+    (folder / savepoint_path("other")).write_bytes(b"{}")
+
+    class Late(LocalStorage):
+        """The checkpoint expires right after the put of the savepoint."""
+
+        def put_if_absent(self, name: str, data: bytes) -> bool:
+            done = super().put_if_absent(name, data)
+            if name == savepoint_path("mine"):
+                (folder / tombstone_path(2)).write_bytes(b"")
+            return done
+
+    with pytest.raises(CheckpointNotFoundError, match="no checkpoint 2"):
+        store_in(folder, Late(str(folder))).savepoint("mine", 2)
+    assert not (folder / savepoint_path("mine")).exists()
+    with pytest.raises(CheckpointNotFoundError, match="no savepoint 'mine'"):
+        store.delete_savepoint("mine")
 
 
 @pytest.mark.parametrize(
