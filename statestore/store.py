@@ -189,8 +189,8 @@ class StateStore(StoreAsking):
         With ``checkpoint_id`` a retry writes nothing twice. If that checkpoint is visible, at
         whatever parallelism it was taken, the writer's calls return what is stored, its ``id`` is
         this one, and its ``already_committed`` is True. Otherwise it must be greater than every id
-        before, and may leave some out; else InvalidArgumentError. Spark runs a micro-batch again
-        when it does not know whether the batch was done::
+        before, at most 8,999,999,999, and may leave some out; else InvalidArgumentError. Spark
+        runs a micro-batch again when it does not know whether the batch was done::
 
             def keep(frame: DataFrame, batch_id: int) -> None:  # batches count from 0, ids from 1
                 with store.snapshot(parallelism=4, checkpoint_id=batch_id + 1) as checkpoint:

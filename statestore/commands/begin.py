@@ -28,7 +28,7 @@ from statestore.model.graph import JobGraph
 from statestore.model.graph_json import graph_to_json
 from statestore.model.manifest import Entry, Manifest, OperatorEntry, Writer
 from statestore.model.operators import Operators
-from statestore.model.paths import manifest_path
+from statestore.model.paths import GREATEST_GIVEN_ID, manifest_path
 from statestore.model.plan import owners_of
 from statestore.model.redistribution import RedistributionMode, check_parallelism
 from statestore.table.arrow import is_schema
@@ -129,9 +129,12 @@ def begin(
     if checkpoint_id is not None:
         # Before the claim: an id that cannot be had is no reason to replace a writer at work.
         _check_number(checkpoint_id)
-        stored = None if made_of else _stored(catalog, checkpoint_id, catalog.next_id())
-        if stored is not None:
-            return stored
+        if made_of is None:  # a job's own id
+            free = catalog.next_id()
+            stored = _stored(catalog, checkpoint_id, free)
+            if stored is not None:
+                return stored
+            _refuse_too_great(checkpoint_id, free)
     with measuring.telling(checkpoint_id):
         if seen is not None:  # before the claim too, and for the same reason
             catalog.refuse_taken(seen + 1, seen)
@@ -207,3 +210,13 @@ def _check_number(checkpoint_id: int) -> None:
     if isinstance(checkpoint_id, bool) or not isinstance(checkpoint_id, int):
         raise InvalidArgumentError(f"a checkpoint id is a number, not {checkpoint_id!r}")
     manifest_path(checkpoint_id)  # refuses what is out of bounds
+
+
+def _refuse_too_great(checkpoint_id: int, free: int) -> None:
+    """Ids only grow: whatever id a job asks for, many checkpoints can follow it."""
+    if checkpoint_id > max(free, GREATEST_GIVEN_ID):
+        raise InvalidArgumentError(
+            f"an id that is given to a checkpoint is {GREATEST_GIVEN_ID:,} at most, or the next "
+            f"one, {free:,}, and not {checkpoint_id:,}: those above are kept for the checkpoints "
+            "that follow. Count, or give seconds since 1970"
+        )

@@ -29,6 +29,7 @@ from statestore.errors import InvalidArgumentError
 
 __all__ = [
     "CHECKPOINTS",
+    "GREATEST_GIVEN_ID",
     "GREATEST_ID",
     "OPERATORS",
     "PINS",
@@ -90,6 +91,9 @@ _PUT_FOLDERS = "|".join((CHECKPOINTS, WRITERS, SAVEPOINTS, PINS))
 _UNDER_WAY = rf"(({_PUT_FOLDERS}|{OPERATORS}(/[^/]+)+)/)?\.[^/]+\.([0-9a-f]{{32}}|upload-[^/]+)"
 _LEFTOVER = re.compile(rf"({_UNDER_WAY}|\.probe-[0-9a-f]{{16}})")
 GREATEST_ID = 10**10 - 1
+# Ids above are given by the store alone, one after another: whatever id a job asks for, a thousand
+# million checkpoints can follow it.
+GREATEST_GIVEN_ID = 9 * 10**9 - 1
 
 
 def escape(name: str) -> str:

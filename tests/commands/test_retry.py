@@ -115,3 +115,20 @@ def test_an_id_that_expired_meanwhile_is_not_committed(url: str) -> None:
     assert stored_files(url) == set()
     assert not Path(url, manifest_path(1)).exists()
     assert take(store).id == 2
+
+
+def test_after_any_id_that_can_be_given_many_follow(url: str) -> None:
+    """I6: a great one is refused before anything is claimed, and the greatest leaves room."""
+    store = opened(url)
+    take(store, 1)
+    before = claims(url)
+    for number in (9_999_999_999, 9_000_000_000):
+        with pytest.raises(InvalidArgumentError, match="8,999,999,999 at most"):
+            take(store, number)
+    assert claims(url) == before
+    seconds_since_1970 = 1_800_000_000
+    for number in (seconds_since_1970, seconds_since_1970 + 60, 8_999_999_999):
+        assert take(store, number).id == number
+    assert take(store).id == 9_000_000_000
+    assert take(store, 9_000_000_001).id == 9_000_000_001
+    assert take(store, 9_000_000_001).already_committed

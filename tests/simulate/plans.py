@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from statestore.model.paths import GREATEST_GIVEN_ID
 from tests.simulate.actors import Actor
 from tests.simulate.simulation import Chance, Plan
 
@@ -64,7 +65,8 @@ def _busy(random: Random) -> list[Actor]:
 
 
 def _great_ids(random: Random) -> list[Actor]:
-    return [Actor("job", "job1", 0.0, 0, "a", (("count", 1), ("ids", 9_999_999_999)))]
+    ids = random.choice((9_999_999_999, 9_000_000_000, GREATEST_GIVEN_ID))
+    return [Actor("job", "job1", 0.0, 0, "a", (("count", 1), ("ids", ids)))]
 
 
 def _resumed(random: Random) -> list[Actor]:
