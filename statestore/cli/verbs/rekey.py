@@ -24,7 +24,8 @@ __all__ = ["rekey_operator"]
         "a value. Each row is read once and lies on a local disk meanwhile; little is in memory. "
         "With --work a run that was ended goes on where it was, and a second one beside it is "
         "refused; without, one that fails leaves nothing behind. The old checkpoint stays as it "
-        "is. A job that runs meanwhile commits no more. With --dry-run: what would be done, and no row is read."
+        "is. A job that runs meanwhile commits no more. With --dry-run: what "
+        "would be done, and no row is read."
     ),
     examples=(
         (
