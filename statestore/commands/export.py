@@ -13,22 +13,18 @@ states none: that is read once more, whole and against its SHA-256, and must hav
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from statestore.commands.export_folder import appearing
 from statestore.commands.plan import selected
 from statestore.commands.restore import RestoredCheckpoint
 from statestore.errors import (
     DamagedFileError,
     InvalidArgumentError,
     StateStoreError,
-    StorageError,
 )
 from statestore.model.manifest import Entry, KeyedEntry, OperatorEntry
 from statestore.model.paths import escape
@@ -46,8 +42,6 @@ __all__ = ["ExportedCheckpoint", "ExportedState", "Progress", "export"]
 
 Progress = Callable[[int, int], None]
 """Hears how many rows are written, and of how many."""
-
-INCOMPLETE = ".incomplete"
 
 Contents = Mapping[tuple[str, str], RowSet]
 
@@ -90,13 +84,14 @@ def export(
 ) -> ExportedCheckpoint:
     """Write the selected states to ``directory``, which is empty or does not exist.
 
-    Nothing is left in it after an error. Raises InvalidArgumentError for a directory that is not
-    empty or an unknown format, StateNotFoundError, CorruptionError, or StorageError.
+    Nothing of it is left there after an error, and what is somebody else's is never deleted. Raises
+    InvalidArgumentError for a directory that is not empty or an unknown format, StateNotFoundError,
+    CorruptionError, or StorageError.
     """
     if form not in EXPORT_FORMATS:
         raise InvalidArgumentError(f"no format {form!r}; there is {' and '.join(EXPORT_FORMATS)}")
     operators = selected(restored.plan, restored.manifest, uid, name)
-    with _appearing(directory, [operator.uid for operator in restored.plan.operators]) as folder:
+    with appearing(directory) as folder:
         keyed = {
             (operator.uid, entry.state.name): _contents(restored, operator.uid, entry)
             for operator in operators
@@ -197,48 +192,6 @@ class _Export:
     def _advance(self, rows: int) -> None:
         self._done += rows
         self._progress(self._done, self._total)
-
-
-@contextmanager
-def _appearing(directory: Path, uids: Iterable[str]) -> Iterator[Path]:
-    """Yield a folder inside ``directory`` whose content moves up when all of it is there.
-
-    As long as the folder is there, the content of the directory is not complete. What a run that
-    was killed has left of these operators is removed first (I10).
-    """
-    folder = directory / INCOMPLETE
-    with ExitStack() as held:
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            _lock(directory, held)
-            if folder.exists():
-                for path in (*(directory / escape(uid) for uid in uids), folder):
-                    shutil.rmtree(path, ignore_errors=True)
-            if next(directory.iterdir(), None) is not None:
-                raise InvalidArgumentError(
-                    f"{directory} is not empty; name a new or an empty directory"
-                )
-            folder.mkdir()
-        except OSError as error:
-            raise StorageError(f"cannot write {directory}: {error.strerror or error}") from error
-        try:
-            yield folder
-            for path in folder.iterdir():
-                path.rename(directory / path.name)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _lock(directory: Path, held: ExitStack) -> None:
-    """Hold the directory against another run; the system lets go of it when this process dies."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    held.callback(os.close, descriptor)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise InvalidArgumentError(
-            f"another process is writing {directory}; name another directory"
-        ) from None
 
 
 def _contents(restored: RestoredCheckpoint, uid: str, entry: KeyedEntry) -> RowSet:

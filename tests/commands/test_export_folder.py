@@ -1,0 +1,144 @@
+"""The folder that a restore writes to: what others keep there is never deleted."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statestore import StateStore
+from statestore.commands import export as command
+from statestore.commands.export_folder import appearing
+from statestore.errors import InvalidArgumentError, StorageError
+from statestore.table.export import write_rows
+
+
+class Ended(BaseException):
+    """What ends a process."""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> StateStore:
+    store = StateStore.open(str(tmp_path / "s"), table_format="parquet")
+    with store.snapshot(parallelism=1) as checkpoint:
+        for uid in ("u", "v"):
+            rows = [{"k": i, "n": i} for i in range(9)]
+            checkpoint.keyed(uid, "s", rows, key="k", max_parallelism=2)
+    return store
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+@pytest.fixture
+def killed(monkeypatch: pytest.MonkeyPatch) -> Callable[[StateStore, Path, int], None]:
+    """Let a restore die when it has moved some of its folders up."""
+
+    def run(store: StateStore, to: Path, moved: int) -> None:
+        real, seen = os.rename, [0]
+
+        def rename(*given: Any) -> None:
+            if seen[0] == moved:
+                raise Ended
+            seen[0] += 1
+            real(*given)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "rename", rename)
+            for name in ("unlink", "rmdir"):
+                patch.setattr(os, name, _dead)
+            with pytest.raises(Ended):
+                store.restore_to(to)
+
+    return run
+
+
+def _dead(*given: Any, **named: Any) -> None:
+    raise Ended
+
+
+@pytest.mark.parametrize("moved", [0, 1, 2])
+def test_what_a_killed_run_left_is_replaced(
+    store: StateStore, tmp_path: Path, killed: Any, moved: int
+) -> None:
+    store.restore_to(tmp_path / "right")
+    to = tmp_path / "to"
+    killed(store, to, min(moved, 1))
+    if moved == 2:  # it was killed while it cleared what the first had left
+        (to / "u" / "s" / "subtask=00000" / "part-0.parquet").unlink()
+    assert (to / ".incomplete").exists()
+    store.restore_to(to)
+    assert tree(to) == tree(tmp_path / "right")
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "u/mine.txt", "v/mine.txt", "u/s/x/y", "empty/"])
+def test_a_folder_with_anything_else_is_left_as_it_is(
+    store: StateStore, tmp_path: Path, killed: Any, name: str
+) -> None:
+    to = tmp_path / "to"
+    killed(store, to, 1)
+    (to / name).parent.mkdir(parents=True, exist_ok=True)
+    (to / name).mkdir() if name.endswith("/") else (to / name).write_text("mine")
+    before = tree(to)
+    with pytest.raises(InvalidArgumentError, match=r"is not empty: .* not of a restore that was"):
+        store.restore_to(to)
+    assert tree(to) == before
+    assert (to / name).exists()
+
+
+def test_a_file_that_was_changed_is_not_its_own_any_more(
+    store: StateStore, tmp_path: Path, killed: Any
+) -> None:
+    to = tmp_path / "to"
+    killed(store, to, 1)
+    path = to / "u" / "s" / "subtask=00000" / "part-0.parquet"
+    path.write_bytes(path.read_bytes() + b"?")
+    before = tree(to)
+    with pytest.raises(InvalidArgumentError, match="part-0"):
+        store.restore_to(to)
+    assert tree(to) == before
+
+
+@pytest.mark.parametrize("name", ["film.mp4", ".statestore", "u/s/part-0.parquet"])
+def test_a_folder_of_that_name_of_somebody_else_stays(
+    store: StateStore, tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / "to" / ".incomplete" / name
+    path.parent.mkdir(parents=True)
+    path.write_text("mine")
+    with pytest.raises(InvalidArgumentError, match="is not empty"):
+        store.restore_to(tmp_path / "to")
+    assert path.read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["u", "u/mine.txt", "v/mine.txt"])
+def test_what_somebody_puts_there_meanwhile_stays(
+    store: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A typed error, and nothing of the run is left."""
+    real, path = write_rows, tmp_path / "to" / name
+
+    def meanwhile(*given: Any, **named: Any) -> Any:
+        if not path.exists():
+            path.parent.mkdir(exist_ok=True)
+            path.write_text("mine")
+        return real(*given, **named)
+
+    monkeypatch.setattr(command, "write_rows", meanwhile)
+    with pytest.raises(StorageError, match="somebody has put something there"):
+        store.restore_to(tmp_path / "to")
+    assert tree(tmp_path / "to") == {name: b"mine"}
+
+
+def test_an_error_of_the_file_system_is_typed(tmp_path: Path) -> None:
+    with (
+        pytest.raises(StorageError, match=r"cannot write .*to: .*No such file"),
+        appearing(tmp_path / "to") as folder,
+    ):
+        (folder / "none").rename(folder / "other")
+    assert list((tmp_path / "to").iterdir()) == []
