@@ -37,29 +37,28 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def killed(monkeypatch: pytest.MonkeyPatch) -> Callable[[StateStore, Path, int], None]:
-    """Let a restore die when it has moved some of its folders up."""
+    """Let a restore die when it has moved some of its folders up; it does nothing after that."""
 
     def run(store: StateStore, to: Path, moved: int) -> None:
         real, seen = os.rename, [0]
 
+        def dead(*given: Any, **named: Any) -> None:
+            raise Ended
+
         def rename(*given: Any) -> None:
             if seen[0] == moved:
+                for name in ("unlink", "rmdir"):
+                    patch.setattr(os, name, dead)
                 raise Ended
             seen[0] += 1
             real(*given)
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "rename", rename)
-            for name in ("unlink", "rmdir"):
-                patch.setattr(os, name, _dead)
             with pytest.raises(Ended):
                 store.restore_to(to)
 
     return run
-
-
-def _dead(*given: Any, **named: Any) -> None:
-    raise Ended
 
 
 @pytest.mark.parametrize("moved", [0, 1, 2])
