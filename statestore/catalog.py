@@ -9,6 +9,7 @@ never removed, and a manifest only beside its tombstone. Who may commit at all i
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 
 from statestore.errors import (
     CheckpointNotFoundError,
@@ -277,7 +278,13 @@ def _create(storage: Storage, table_format: str) -> bytes:
     raw = document_bytes(document)
     # Of two creators one wins, and both must go on with the winner's store id and table format.
     if storage.is_empty():
-        refuse_unsafe(storage)
+        try:
+            refuse_unsafe(storage)
+        except StorageError:
+            # A collection of a store that was made there meanwhile takes an old probe.
+            with suppress(FileNotFoundError):
+                return storage.read(STORE_FILE)
+            raise
         if put_once(storage, STORE_FILE, raw):
             return raw
     try:

@@ -311,3 +311,34 @@ def test_a_store_can_be_copied_as_a_whole(catalog: Catalog, tmp_path: Path) -> N
     Path(catalog.storage.url).rename(tmp_path / "elsewhere")
     moved = Catalog.open(LocalStorage(str(tmp_path / "elsewhere")), create=False)
     assert moved.load(1) == replace(manifest(1))
+
+
+class Collected(LocalStorage):
+    """A folder in which somebody else makes a store, and collects, while the first is tried."""
+
+    def __init__(self, url: str, makes: bool) -> None:
+        super().__init__(url)
+        self.makes, self.meanwhile = makes, True
+
+    def read(self, name: str) -> bytes:
+        if name.startswith(".probe") and self.meanwhile:
+            self.meanwhile = False
+            self.delete(name)
+            if self.makes:
+                Catalog.open(LocalStorage(self.url), create=True)
+        return super().read(name)
+
+    def is_empty(self) -> bool:
+        return True
+
+
+def test_a_store_that_is_made_beside_a_collection_is_the_other_one(tmp_path: Path) -> None:
+    made = Catalog.open(Collected(str(tmp_path / "a"), True), create=True)
+    other = Catalog.open(LocalStorage(str(tmp_path / "a")), create=False)
+    assert made.store_id == other.store_id
+
+
+def test_a_probe_that_somebody_deletes_is_a_typed_error(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"was deleted by somebody else.*run it again"):
+        Catalog.open(Collected(str(tmp_path / "a"), False), create=True)
+    Catalog.open(LocalStorage(str(tmp_path / "a")), create=True)

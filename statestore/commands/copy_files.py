@@ -140,12 +140,14 @@ class FileCopy:
         """Share a file with the source; its length is looked at, and no byte is read."""
         name = _new(file, number)
         try:
-            if not link(self.source, file.name, self.target, name):
-                return None
+            shared = link(self.source, file.name, self.target, name)
         except FileNotFoundError as error:
             raise _missing(self.source, file.name) from error
-        if self.target.size(name) != file.handle.size_bytes:
-            return None  # the copy says what is wrong with it
+        try:
+            if not shared or self.target.size(name) != file.handle.size_bytes:
+                return None  # the copy says what is wrong with it
+        except FileNotFoundError:
+            return None  # a collection that spares no young file took it
         self._advance(file.handle.size_bytes)
         return name
 

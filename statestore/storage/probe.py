@@ -26,7 +26,13 @@ def refuse_unsafe(storage: Storage) -> None:
     name = f".probe-{uuid.uuid4().hex[:16]}"
     won_first = storage.put_if_absent(name, _FIRST)
     won_second = storage.put_if_absent(name, _SECOND)
-    kept = storage.read(name)
+    try:
+        kept = storage.read(name)
+    except FileNotFoundError:
+        raise StorageError(
+            f"{storage.url}/{name} was deleted by somebody else, while it was tried whether a "
+            "store can lie there; run it again"
+        ) from None
     storage.delete(name)
     if (won_first, won_second, kept) == (True, False, _FIRST):
         return

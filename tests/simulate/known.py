@@ -135,6 +135,22 @@ KNOWN = (
         mended=True,
     ),
     Known(
+        "a store that is made beside a collection ends in a traceback",
+        "crashed: FileNotFoundError",
+        "the file by which the file system was tried is old, and collected",
+        Plan(
+            "s3",
+            0,
+            (
+                _of("job", 1, count=1, empty=True),
+                _of("job", 2, 0.5, count=1, empty=True),
+                _of("gc", 1, 48.0),
+            ),
+            (Event("job1", 6, "wait", 49 * 60),),
+        ),
+        mended=True,
+    ),
+    Known(
         "a copy that failed shows a cut object",
         "cut",
         "an object is ended when its file is closed, also after an error",

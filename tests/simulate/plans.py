@@ -185,6 +185,15 @@ def _first(random: Random) -> list[Actor]:
     return [_job(random, number, empty=True) for number in range(1, random.randint(2, 3))]
 
 
+def _made(random: Random) -> list[Actor]:
+    """A store is made by two at once, and collected while one of them stands still."""
+    return [
+        Actor("job", "job1", 0.0, 0, "a", (("count", 1), ("empty", True))),
+        Actor("job", "job2", 0.5, 0, "a", (("count", 1), ("empty", True))),
+        Actor("gc", "gc1", random.choice((1.0, 26.0, 48.0))),
+    ]
+
+
 def _exports(random: Random) -> list[Actor]:
     return [
         Actor("export", "export1", 0.0),
@@ -240,6 +249,7 @@ MIXES = {
     "queries": Mix(_queries, (0,), events=(*KINDS, "power", "power")),
     "salvaged queries": Mix(_salvaged_queries, (0,), events=("kill",), often=2),
     "first": Mix(_first, (0,), ("local",), ("power",), 4),
+    "made": Mix(_made, (0,), events=("wait", "wait", "kill"), often=4),
     "power": Mix(_writers, (2,), ("local",), ("wait", "power"), 2),
     "exports": Mix(_exports, (1,), events=("kill", "kill", "wait"), often=4),
     "all": Mix(_all, (3,)),
