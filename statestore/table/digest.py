@@ -13,7 +13,14 @@ import pyarrow.compute as pc
 
 from statestore.model import digest as rule
 
-__all__ = ["double_bits", "hash_array", "int64_values", "row_hashes", "rows_digest"]
+__all__ = [
+    "decimal_words",
+    "double_bits",
+    "hash_array",
+    "int64_values",
+    "row_hashes",
+    "rows_digest",
+]
 
 U64Array = npt.NDArray[np.uint64]
 Int64Array = npt.NDArray[np.int64]
@@ -153,13 +160,9 @@ def _hash_sequences(words: U64Array, ends: npt.NDArray[np.int64], lengths: U64Ar
 
 
 def _hash_decimals(array: pa.Array, kind: pa.DataType) -> U64Array:
-    if not len(array):
-        return np.zeros(0, np.uint64)
-    wide = array.cast(pa.decimal128(38, kind.scale))
-    data = np.frombuffer(wide.buffers()[1], np.uint64)
-    words = data[2 * wide.offset : 2 * (wide.offset + len(wide))]
-    scales = np.full(len(wide), kind.scale, np.int64).view(np.uint64)
-    return _hash_sequences(words, np.arange(0, 2 * len(wide) + 1, 2), scales)
+    words = decimal_words(array.cast(pa.decimal128(38, kind.scale)))
+    scales = np.full(len(array), kind.scale, np.int64).view(np.uint64)
+    return _hash_sequences(words, np.arange(0, 2 * len(array) + 1, 2), scales)
 
 
 def _hash_maps(array: pa.Array, kind: pa.MapType) -> U64Array:
@@ -171,6 +174,13 @@ def _hash_maps(array: pa.Array, kind: pa.MapType) -> U64Array:
     sums = np.concatenate((np.zeros(1, np.uint64), np.cumsum(pairs, dtype=np.uint64)))
     total = sums[offsets[1:] - first] - sums[offsets[:-1] - first]
     return _mix(np.diff(offsets).view(np.uint64) * _STEP + total)
+
+
+def decimal_words(array: pa.Array) -> U64Array:
+    """Return the low and the high word of each 128-bit decimal, in turn; of null any."""
+    if not len(array):  # then it may have no buffers, or some of any length
+        return np.zeros(0, np.uint64)
+    return np.frombuffer(array.buffers()[1], np.uint64, 2 * len(array), 16 * array.offset)
 
 
 def double_bits(array: pa.Array) -> U64Array:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.table.digest import double_bits, int64_values
+from statestore.table.digest import decimal_words, double_bits, int64_values
 
 __all__ = ["as_bytes"]
 
@@ -85,8 +85,6 @@ def _words(column: pa.Array) -> npt.NDArray[np.uint64]:
         bits = double_bits(column)
         return np.where(bits & _SIGN, ~bits, bits | _SIGN).reshape(-1, 1)
     if pa.types.is_decimal(column.type):
-        wide = column.cast(pa.decimal128(38, column.type.scale))
-        data = np.frombuffer(wide.buffers()[1] or b"", np.uint64)
-        halves = data[2 * wide.offset : 2 * (wide.offset + len(wide))].reshape(-1, 2)
+        halves = decimal_words(column).reshape(-1, 2)
         return np.column_stack((halves[:, 1] ^ _SIGN, halves[:, 0]))
     return (int64_values(column).view(np.uint64) ^ _SIGN).reshape(-1, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pyarrow as pa
 from hypothesis import given
@@ -12,7 +13,8 @@ from statestore.model.digest import combine
 from statestore.table.arrow import as_table
 from statestore.table.digest import hash_array, rows_digest
 from statestore.table.hashing import key_groups
-from tests.strategies import Kind, value_kinds
+from statestore.table.list_order import as_bytes
+from tests.strategies import Kind, ordered_kinds, value_kinds
 
 cuts = st.lists(st.integers(0, 4), max_size=4).map(lambda found: sorted([0, *found, 4]))
 
@@ -35,3 +37,19 @@ def test_empty_batches_are_no_rows(kind: Kind, data: st.DataObject, cuts: list[i
 def test_an_empty_decimal_may_have_a_buffer_of_any_length() -> None:
     odd = pa.Array.from_buffers(pa.decimal128(38, 18), 0, [None, pa.py_buffer(b"\0")])
     assert len(hash_array(odd)) == 0
+    empty = pa.ListArray.from_arrays(pa.array([0, 0], pa.int32()), odd)
+    assert as_bytes(empty).to_pylist() == [b"\0"]
+
+
+@given(kind=ordered_kinds, data=st.data(), cut=st.integers(0, 3))
+def test_lists_in_order_are_the_same_in_a_stream(kind: Kind, data: st.DataObject, cut: int) -> None:
+    """However it was sliced, also where a chunk has lists without elements alone."""
+    lists: st.SearchStrategy[Any] = (
+        st.none() | st.just([]) | st.lists(kind.values, min_size=1, max_size=2)
+    )
+    values = data.draw(st.lists(lists, min_size=6, max_size=6))
+    whole = pa.table({"v": pa.array(values, pa.list_(kind.type))})
+    rows = as_table(pa.concat_tables([whole.slice(cut, 1), whole.slice(4, 0), whole]).to_reader())
+    found = [one for chunk in rows.column("v").chunks for one in as_bytes(chunk).to_pylist()]
+    alone = [as_bytes(pa.array([value], pa.list_(kind.type)))[0].as_py() for value in values]
+    assert found == [alone[cut], *alone]
