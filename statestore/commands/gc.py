@@ -18,6 +18,8 @@ any more and deleting begins.
   its commit. What one names again of an older checkpoint is marked while that is visible, held, or
   was given up less than the minimum age ago. Besides, a writer asks for the size of every file
   before it commits: what was deleted until then fails that snapshot, and breaks no checkpoint.
+* *A copy, a fork, a rekey*: what they find that was there before gets a name of its own, and is
+  young under that (``new_names.py``); the old name may go at any time.
 * *Another collection*: both delete the same; a file that is gone is no error.
 
 **The limit.** A snapshot, or a reader without a pin of a checkpoint that expires under it, that
