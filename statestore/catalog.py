@@ -1,9 +1,9 @@
 """Checkpoints by id: which exist, which is next, and the one step that makes one visible.
 
 A checkpoint is visible exactly when its manifest exists without a tombstone (I4). Its id is one
-more than the greatest id that ever had a manifest or a tombstone, or greater (I6): a tombstone is
-never removed, and a manifest only beside its tombstone. Who may commit at all is the business of
-``fence.py``.
+more than the greatest id that ever had a manifest or a tombstone, or greater (I6): a manifest is
+removed only beside its tombstone, a tombstone only long after its manifest, and what the greatest
+id has never. Who may commit at all is the business of ``fence.py``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Savepoints and pins of a store: what keeps checkpoints that nothing else keeps (I9).
 
 **Why a look after the put is enough.** Whoever holds a checkpoint puts the document first and then
-sees whether the checkpoint is visible still. A tombstone never goes away; so if there is none now,
-there was none before, and who collected garbage before the put found the checkpoint alive, while
-who collects after it finds the hold: a collector looks for tombstones first, and then for holds.
+sees whether the checkpoint is visible still. A tombstone outlives its manifest; so if there is none
+beside one now, there was none before, and who collected garbage before the put found the checkpoint
+alive, while who collects after it finds the hold: a collector looks for tombstones first, and then
+for holds.
 
 **Why only what is visible can be held.** A second hold on an expired checkpoint, put on the word of
 a savepoint that is being deleted, could be missed by a collector that lists the new one too early

@@ -83,6 +83,8 @@ def write_collected(done: CollectedGarbage, page: Page) -> None:
     page.line(f"  kept, too young  {_amount(done.young)}{why}")
     if done.manifests:
         page.line(f"  {verb} the manifests of {_numbers(done.manifests)}")
+    if done.tombstones:
+        page.line(f"  {verb} {counted(len(done.tombstones), 'tombstone')} of long ago")
     if done.pins:
         page.line(f"  {verb} {counted(len(done.pins), 'pin')} whose lease is over")
     if done.leftovers:

@@ -3,8 +3,8 @@
 ``mark.py`` says which files are live. Every other data file is dead, whether its checkpoint was
 given up, or a crashed writer left it; it is deleted when it is older than the minimum age. Then go
 manifests of checkpoints that were given up, and pins whose lease is over, and what broken-off
-writes left: hidden files, and in a bucket the parts of uploads. Tombstones, claims and the logs of
-Delta tables stay.
+writes left: hidden files, and in a bucket the parts of uploads; and tombstones of more than 30 days
+whose manifests are gone. Claims, the greatest id's tombstone, and the logs of Delta tables stay.
 
 **Why it is safe beside others.** Tombstones are seen first, then the holds, then nothing is asked
 any more and deleting begins.
@@ -30,8 +30,18 @@ file system's: the minimum age must be far above what they differ by.
 
 **Why a crash anywhere leaves every checkpoint that is kept readable.** Nothing that is deleted is
 named by one. A manifest goes after the last of its own files, so that files never lie there
-without a word of whose they were; its tombstone stays for ever, so its number is never used again,
-and a writer that puts a manifest of that number late still finds out.
+without a word of whose they were. Its number is never used again, since a greater one is there.
+
+**Why a tombstone may go, and a claim not.** Once its manifest is gone a tombstone has one reader
+left: a writer that was to put a manifest of this number, and was passed by another one. It began
+before the other's put, which is more than 30 days ago; till then it still finds out. The manifest
+goes at least one collection before, so that no listing shows it without its tombstone. A claim is
+looked for by the writer of the generation before it, each time that this one begins a checkpoint,
+and there is no day from which on a job that stood still will not go on.
+
+**Why the numbers of slow writers are not buried first.** A tombstone before the put of a manifest
+and one right behind the writer's look for it cannot be told apart by who puts the tombstone: the
+second would take away what was reported as committed. So the limit above is one.
 
 **For readers of Delta tables.** Table versions whose files were collected can no longer be
 travelled to, and if the newest version is of a snapshot that was never committed, or of a
@@ -56,7 +66,13 @@ from statestore.errors import (
     InvalidArgumentError,
 )
 from statestore.model.hold import Held
-from statestore.model.paths import is_data_file, is_leftover, manifest_path, pin_path
+from statestore.model.paths import (
+    is_data_file,
+    is_leftover,
+    manifest_path,
+    pin_path,
+    tombstone_path,
+)
 from statestore.storage import Listed, Storage
 
 __all__ = ["DEFAULT_MINIMUM_AGE_S", "Amount", "CollectedGarbage", "collect_garbage"]
@@ -79,9 +95,9 @@ class CollectedGarbage:
     """What was, or with ``dry_run`` would be, removed, and why the rest of the data files stays.
 
     ``live`` ones are of checkpoints that are kept; ``young`` ones are not, and were written, or
-    their checkpoint given up, less than the minimum age ago. ``manifests`` are ids of checkpoints,
-    ``pins`` tokens, ``leftovers`` the number of writes that were broken off, and ``held`` the
-    checkpoints that a savepoint or a pin holds.
+    their checkpoint given up, less than the minimum age ago. ``manifests`` and ``tombstones`` are
+    ids of checkpoints, ``pins`` tokens, ``leftovers`` the number of writes that were broken off,
+    and ``held`` the checkpoints that a savepoint or a pin holds.
     """
 
     store: str
@@ -91,6 +107,7 @@ class CollectedGarbage:
     live: Amount
     young: Amount
     manifests: tuple[int, ...]
+    tombstones: tuple[int, ...]
     pins: tuple[str, ...]
     leftovers: int
     held: tuple[Held, ...]
@@ -122,6 +139,7 @@ def collect_garbage(
     gone = {item.name for item in dead}
     young = [item for item in unused if item.name not in gone]
     manifests = _without_files(catalog, marks, {item.name for item in young})
+    tombstones = _without_manifest(catalog.storage, marks.bare)
     pins = tuple(pin.token for pin in catalog.holds.pins() if pin.until_ms <= now_ms)
     leftovers = [
         item
@@ -134,6 +152,7 @@ def collect_garbage(
             map(manifest_path, manifests),  # after their files
             map(pin_path, pins),
             (item.name for item in leftovers),
+            map(tombstone_path, tombstones),
         ):
             _delete(catalog.storage, list(names), lambda done, total: None)
     return CollectedGarbage(
@@ -144,6 +163,7 @@ def collect_garbage(
         live=_amount(live),
         young=_amount(young),
         manifests=manifests,
+        tombstones=tombstones,
         pins=pins,
         leftovers=len(leftovers),
         held=tuple(Held(number, by) for number, by in marks.holds.items()),
@@ -162,6 +182,20 @@ def _without_files(catalog: Catalog, marks: Marks, young: set[str]) -> tuple[int
         if not files & young:
             found.append(checkpoint_id)
     return tuple(found)
+
+
+def _without_manifest(storage: Storage, numbers: Sequence[int]) -> tuple[int, ...]:
+    """Return the checkpoints that have none; asked for, whatever a listing showed."""
+
+    def has_one(number: int) -> bool:
+        try:
+            return storage.size(manifest_path(number)) >= 0
+        except FileNotFoundError:
+            return False
+
+    with ThreadPoolExecutor(max_workers=_DELETERS) as pool:
+        asked = zip(numbers, pool.map(has_one, numbers), strict=True)
+        return tuple(number for number, is_there in asked if not is_there)
 
 
 def _delete(storage: Storage, names: Sequence[str], progress: Callable[[int, int], None]) -> None:

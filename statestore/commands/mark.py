@@ -41,6 +41,7 @@ __all__ = ["Marks", "files_of", "is_old", "mark"]
 
 _NOTHING = "nothing was collected"
 _LOOKS = 5
+_TOMBSTONE_AGE_MS = 30 * 24 * 3_600_000
 
 
 @dataclass(kw_only=True)
@@ -50,6 +51,7 @@ class Marks:
     ``listing`` are all its files, in order of name. ``live`` and ``lately`` are names of data
     files: of checkpoints that are kept, and of those that were given up lately. ``given_up`` are
     the ids of the other checkpoints that have a manifest, ``holds`` what keeps the held ones.
+    ``bare`` are ids of old tombstones whose manifests no listing shows.
     """
 
     listing: tuple[Listed, ...]
@@ -57,6 +59,7 @@ class Marks:
     live: set[str] = field(default_factory=set)
     lately: set[str] = field(default_factory=set)
     given_up: tuple[int, ...] = ()
+    bare: tuple[int, ...] = ()
 
 
 def mark(catalog: Catalog, *, minimum_age_ms: int, now_ms: int) -> Marks:
@@ -109,6 +112,12 @@ def _marks(
         one
         for one, manifest_ms, tombstone_ms in ages
         if is_old(max(manifest_ms, tombstone_ms), minimum_age_ms, now_ms) and one != found.newest
+    )
+    marks.bare = tuple(
+        one
+        for one, tombstone_ms in sorted(found.tombstones.items())
+        if one not in found.manifests | {found.newest}
+        and is_old(tombstone_ms, max(minimum_age_ms, _TOMBSTONE_AGE_MS), now_ms)
     )
     return marks
 

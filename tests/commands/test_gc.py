@@ -45,7 +45,7 @@ def files_in(folder: Path) -> set[str]:
 
 
 def test_what_expired_goes_and_the_rest_stays(folder: Path) -> None:
-    """I9: files, then the manifests; tombstones for ever."""
+    """I9: files, then the manifests; tombstones later, if at all."""
     store = store_in(folder)
     kept = store.manifest(3)
     gone = [store.manifest(number) for number in (1, 2)]
@@ -65,6 +65,38 @@ def test_what_expired_goes_and_the_rest_stays(folder: Path) -> None:
     assert store.verify("all", deep=True).is_sound
     take(store, 4)
     assert store.checkpoints() == (3, 4)
+
+
+def test_a_tombstone_goes_long_after_its_manifest(folder: Path) -> None:
+    """I6, I9: not with it, not before 30 days, and never that of the greatest id."""
+    store, month = store_in(folder), 30 * DAY
+    store.expire(retain=1)
+    (folder / tombstone_path(9)).write_bytes((folder / tombstone_path(1)).read_bytes())
+    with_them = store_in(folder, later_s=month + 60).gc(minimum_age_s=0)
+    assert (with_them.manifests, with_them.tombstones) == ((1, 2), ())
+    assert store_in(folder, later_s=month - 60).gc(minimum_age_s=0).tombstones == ()
+    assert store_in(folder, later_s=month + 60).gc(minimum_age_s=month + 90).tombstones == ()
+    before = files_in(folder)
+    assert store_in(folder, later_s=month + 60).gc(dry_run=True).tombstones == (1, 2)
+    assert files_in(folder) == before
+    assert store_in(folder, later_s=month + 60).gc().tombstones == (1, 2)
+    assert before - files_in(folder) == {tombstone_path(1), tombstone_path(2)}
+    assert store_in(folder, later_s=month + 60).gc().tombstones == ()
+    take(store, 10)
+    assert store.checkpoints() == (3, 10)
+
+
+def test_a_tombstone_stays_where_a_listing_lacks_its_manifest(folder: Path) -> None:
+    """I4: a checkpoint that was given up is never visible again."""
+    store_in(folder).expire(retain=1)
+    storage = Short(str(folder))
+    storage.lacks = manifest_path(1)
+    done = store_in(folder, storage, later_s=31 * DAY).gc(minimum_age_s=60 * DAY)
+    assert (done.manifests, done.tombstones) == ((), ())
+    done = store_in(folder, storage, later_s=31 * DAY).gc()
+    assert (done.manifests, done.tombstones) == ((2,), ())
+    assert (folder / manifest_path(1)).exists()
+    assert store_in(folder).checkpoints() == (3,)
 
 
 def test_what_is_young_or_was_given_up_lately_stays(folder: Path) -> None:

@@ -2,7 +2,8 @@
 
 A store is claims, manifests, tombstones, data files and holds. Actors are writers and copiers, who
 claim, look, write, check, put and look again; a holder, who looks, puts and looks again; a
-collector, who expires and then collects, and an expirer, who does the first alone. Each step is one
+collector, who expires and then collects, an expirer, who does the first alone, and a cleaner, who
+takes away manifests that were given up, and tombstones whose manifests are gone. Each step is one
 request; any actor may stand still for any time between two of them, or for ever. Time is that files
 grow old: from then on nobody commits what it began before, which is the limit of a collection
 beside writers.
@@ -29,6 +30,8 @@ FAULTS = {
     "holds are not marked": "a collector goes by what is visible alone",
     "young files go": "a collector takes what writers at work have written",
     "the newest expires": "an expiry keeps nothing",
+    "young tombstones go": "a tombstone goes while writers are at work that began before it",
+    "tombstones go first": "a tombstone goes before its manifest",
 }
 
 SHARING = {"old files are named again", "names are shared", "an error deletes a shared name"}
@@ -76,6 +79,8 @@ class State(NamedTuple):
     holds: Numbers = frozenset()
     reported: Numbers = frozenset()
     held: Numbers = frozenset()
+    aged: Numbers = frozenset()  # tombstones that are old
+    gone: Numbers = frozenset()  # manifests that were taken away
     ages: int = 1
 
     @property
@@ -103,11 +108,28 @@ Step = tuple[str, State]
 
 
 def begin(kinds: tuple[str, ...], *, rounds: int = 1, ages: int = 1) -> State:
-    """Return the first state: a checkpoint, and a file that a copy left which was killed."""
-    actors = tuple(Actor(kind, rounds=rounds if kind == "writer" else 1) for kind in kinds)
+    """Return the first state: a checkpoint, and a file that a copy left which was killed.
+
+    A ``latecomer`` is a writer that stands before its put of a number that another one has put
+    since, whose checkpoint was given up.
+    """
+    often = {"writer": rounds, "cleaner": 2}
+    actors = tuple(Actor(kind, rounds=often.get(kind, 1)) for kind in kinds)
     copies = "copier" in kinds
     old = frozenset({"first", "copied"}) if copies else frozenset({"first"})
-    return State(actors, old=old, ages=ages)
+    if "latecomer" not in kinds:
+        return State(actors, old=old, ages=ages)
+    late = Actor("writer", "put", 1, 0, 1, frozenset({"late"}), frozenset({1}), frozenset({"late"}))
+    actors = tuple(late if one.kind == "latecomer" else one for one in actors)
+    second = Made(2, -1, 1, frozenset({"second"}), frozenset({1, 2}))
+    return State(
+        actors,
+        made=(*State(()).made, second),
+        tombstones=frozenset({1}),
+        young=frozenset({"late"}),
+        old=old | {"second"},
+        ages=ages,
+    )
 
 
 def steps(state: State, faults: frozenset[str]) -> Iterator[Step]:
@@ -140,7 +162,11 @@ def _aged(state: State) -> State:
         one.ended() if one.at in ("write", "check", "put") else one for one in state.actors
     )
     return state._replace(
-        actors=actors, old=state.old | state.young, young=frozenset(), ages=state.ages - 1
+        actors=actors,
+        old=state.old | state.young,
+        young=frozenset(),
+        aged=state.tombstones,
+        ages=state.ages - 1,
     )
 
 
@@ -279,12 +305,36 @@ def _listed(state: State, me: Actor, faults: frozenset[str]) -> Act:
     yield "marks", state, Actor(me.kind, "delete", files=dead)
 
 
+def _clean(state: State, place: int, me: Actor, faults: frozenset[str]) -> Act:
+    """First manifests, beside their tombstones; then, in another round, tombstones without one."""
+    old = state.tombstones if "young tombstones go" in faults else state.aged
+    old -= {state.next_number - 1}  # the greatest number is always known
+    if me.at == "begin":
+        yield "lists tombstones", state, me._replace(at="holds", saw=old & state.numbers)
+        bare = old if "tombstones go first" in faults else old - state.numbers
+        yield "lists bare tombstones", state, me._replace(at="tombstones", saw=bare)
+    elif me.at == "holds":
+        yield "lists holds", state, me._replace(at="manifests", saw=me.saw - state.holds)
+    elif me.at == "manifests" and me.saw:
+        number = min(me.saw)
+        made = tuple(one for one in state.made if one.number != number)
+        changed = state._replace(made=made, gone=state.gone | {number})
+        yield f"takes manifest {number} away", changed, me._replace(saw=me.saw - {number})
+    elif me.at == "tombstones" and me.saw:
+        number = min(me.saw)
+        changed = state._replace(tombstones=state.tombstones - {number}, aged=state.aged - {number})
+        yield f"takes tombstone {number} away", changed, me._replace(saw=me.saw - {number})
+    elif me.at != "end":
+        yield "is done", state, me._replace(at="begin", rounds=1) if me.rounds > 1 else me.ended()
+
+
 ACTS: dict[str, Callable[[State, int, Actor, frozenset[str]], Act]] = {
     "writer": _write,
     "copier": _write,
     "holder": _hold,
     "collector": _collect,
     "expirer": _collect,
+    "cleaner": _clean,
 }
 
 
@@ -298,8 +348,15 @@ def wrong(before: State, after: State) -> str | None:
             return f"checkpoint {one.number} is held, and has lost {sorted(one.files - there)}"
     if max(before.visible, default=0) > max(after.visible, default=0):
         return "the newest checkpoint has gone back"
-    if not after.reported <= after.numbers:
+    again = (before.tombstones - after.tombstones) & after.numbers
+    if again:
+        return f"checkpoint {sorted(again)} was given up, and is visible again"
+    if not after.reported <= after.numbers | after.gone:
         return "what was reported is not there"
+    if after.held & after.gone:
+        return f"the manifests of {sorted(after.held & after.gone)} are gone, and held"
+    if after.numbers & after.gone:
+        return f"checkpoint {sorted(after.numbers & after.gone)} has come back"
     for below, above in zip(after.made, after.made[1:], strict=False):
         if below.generation > above.generation:
             return f"checkpoint {above.number} is of a writer that was replaced"
@@ -309,6 +366,7 @@ def wrong(before: State, after: State) -> str | None:
         if buried:
             return f"{sorted(buried)} were reported, and the newest was not made of them"
     for one in before.made:
-        if one.number in before.reported and after.of(one.number) != one:
+        now = after.of(one.number)
+        if one.number in before.reported and now != one and one.number not in after.gone:
             return f"checkpoint {one.number} was reported, and is another one's now"
     return None

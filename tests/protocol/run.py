@@ -22,6 +22,7 @@ WHOLE = (
     begin(("writer", "writer", "collector"), rounds=2),
     begin(("copier", "copier", "collector", "holder")),
     begin(("writer", "expirer", "collector", "holder")),
+    begin(("writer", "writer", "expirer", "cleaner", "holder"), ages=2),
 )
 SMALL = (
     begin(("writer", "writer", "collector")),
@@ -29,6 +30,8 @@ SMALL = (
     begin(("writer", "expirer", "collector", "holder"), ages=0),
     begin(("copier", "writer", "collector")),
     begin(("copier", "copier", "collector")),
+    begin(("latecomer", "expirer", "cleaner", "writer"), ages=2),
+    begin(("latecomer", "expirer", "cleaner", "holder"), ages=2),
 )
 
 
