@@ -24,7 +24,7 @@ from statestore.errors import (
 from statestore.holds import Holds
 from statestore.model.document import document_bytes, parse_document
 from statestore.model.hold import is_savepoint_name
-from statestore.model.manifest import Manifest
+from statestore.model.manifest import TABLE_FORMATS, Manifest
 from statestore.model.manifest_json import manifest_from_json, manifest_to_json
 from statestore.model.paths import (
     CHECKPOINTS,
@@ -35,7 +35,7 @@ from statestore.model.paths import (
 )
 from statestore.storage import Storage, put_once, refuse_unsafe
 
-__all__ = ["DEFAULT_TABLE_FORMAT", "Catalog"]
+__all__ = ["DEFAULT_TABLE_FORMAT", "Catalog", "store_document"]
 
 STORE_FORMAT = "statestore"
 STORE_FORMAT_VERSION = 1
@@ -67,7 +67,7 @@ class Catalog:
             if not create:
                 raise StoreNotFoundError(
                     f"no store at {storage.url} (no {STORE_FILE}); check the URL, or make one with "
-                    "StateStore.open(url)"
+                    "StateStore.open(url) (or, where one has lost that file, 'statestore repair')"
                 ) from None
             raw = _create(storage, table_format)
         except StorageError as error:
@@ -76,12 +76,25 @@ class Catalog:
             raise StoreNotFoundError(
                 f"{storage.url} is a file, or lies below one, and not a store; check the URL"
             ) from error
-        name = f"{storage.url}/{STORE_FILE}"
-        root = parse_document(raw, name=name, form=STORE_FORMAT, newest=STORE_FORMAT_VERSION)
-        remembered = root.maybe("table_format")
-        return cls(
-            storage, root.at("store_id").text(), None if remembered is None else remembered.text()
+        return cls.of(storage, raw)
+
+    @classmethod
+    def of(cls, storage: Storage, raw: bytes) -> Catalog:
+        """Return the catalog of a store whose ``statestore.json`` holds ``raw``.
+
+        Raises MalformedManifestError or FormatVersionError.
+        """
+        root = parse_document(
+            raw,
+            name=f"{storage.url}/{STORE_FILE}",
+            form=STORE_FORMAT,
+            newest=STORE_FORMAT_VERSION,
+            mend=f"'statestore --store {storage.url} repair' makes it again",
         )
+        remembered = root.maybe("table_format")
+        if remembered is not None and remembered.text() not in TABLE_FORMATS:
+            raise remembered.fail(f"there is no table format {remembered.text()!r}")
+        return cls(storage, root.at("store_id").text(), remembered.text() if remembered else None)
 
     def table_format(self, wanted: str | None) -> str:
         """Return the format of the tables that a snapshot writes: the one the store remembers.
@@ -268,14 +281,18 @@ class Catalog:
         return f"writer {writer.name} (statestore {writer.release}, generation {writer.generation})"
 
 
-def _create(storage: Storage, table_format: str) -> bytes:
+def store_document(store_id: str, table_format: str | None) -> bytes:
+    """Return what ``statestore.json`` holds; without a table format it remembers none."""
     document = {
         "format": STORE_FORMAT,
         "format_version": STORE_FORMAT_VERSION,
-        "store_id": str(uuid.uuid4()),
-        "table_format": table_format,
+        "store_id": store_id,
     }
-    raw = document_bytes(document)
+    return document_bytes(document | ({"table_format": table_format} if table_format else {}))
+
+
+def _create(storage: Storage, table_format: str) -> bytes:
+    raw = store_document(str(uuid.uuid4()), table_format)
     # Of two creators one wins, and both must go on with the winner's store id and table format.
     if storage.is_empty():
         try:
@@ -292,7 +309,8 @@ def _create(storage: Storage, table_format: str) -> bytes:
     except FileNotFoundError:
         raise InvalidArgumentError(
             f"{storage.url} holds other files and no {STORE_FILE}: it is not a store, and none is "
-            "made among them; give an empty or new folder (or bring the file back, if it was one)"
+            "made among them; give an empty or new folder (or, if it was one, 'statestore repair' "
+            "makes the file again)"
         ) from None
 
 

@@ -91,6 +91,21 @@ class Fence:
                 raise self._replaced(mine)
             return claim
 
+    def newest(self) -> tuple[int, bytes]:
+        """Return generation and document of the newest claim, 0 and nothing when there is none.
+
+        The document may be damaged. Raises StorageError.
+        """
+        generation = self._newest_generation()
+        return generation, self._storage.read(writer_path(generation)) if generation else b""
+
+    def follow(self, before: Claim) -> Claim | None:
+        """Claim the generation after one whose document cannot be read, but is known; None when it
+        is claimed.
+        """
+        with self._lock:
+            return self._put(before.generation + 1, before)
+
     def _put(self, generation: int, before: Claim | None) -> Claim | None:
         """Claim a generation, handing on what was announced; None when it is taken."""
         claim = Claim(
@@ -108,9 +123,12 @@ class Fence:
         return claim
 
     def _newest(self) -> Claim | None:
-        found = [generation_of(name) for name in self._storage.list(WRITERS)]
-        newest = max((generation for generation in found if generation), default=None)
+        newest = self._newest_generation()
         return self._read(newest) if newest else None
+
+    def _newest_generation(self) -> int:
+        found = [generation_of(name) for name in self._storage.list(WRITERS)]
+        return max((generation for generation in found if generation), default=0)
 
     def _read(self, generation: int) -> Claim:
         name = writer_path(generation)

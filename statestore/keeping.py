@@ -14,12 +14,14 @@ from statestore._version import __version__
 from statestore.catalog import Catalog
 from statestore.commands import expire as expire_command
 from statestore.commands import pin as pin_command
+from statestore.commands import repair as repair_command
 from statestore.commands.derive import Deriver
 from statestore.commands.expire import ExpiredCheckpoints
 from statestore.commands.export import Progress
 from statestore.commands.gc import DEFAULT_MINIMUM_AGE_S, CollectedGarbage, collect_garbage
 from statestore.commands.listening import CheckpointListener, Listeners
 from statestore.commands.pin import PinnedCheckpoint
+from statestore.commands.repair import RepairedStore
 from statestore.commands.savepoint import make_savepoint
 from statestore.errors import InvalidArgumentError
 from statestore.fence import Fence
@@ -166,6 +168,18 @@ class StoreKeeping:
             dry_run=dry_run,
             progress=on_progress or (lambda done, total: None),
         )
+
+    def repair(self, *, dry_run: bool = False) -> RepairedStore:
+        """Mend what blocks all writing though no checkpoint is damaged: ``statestore.json``, the
+        newest writer's claim, an entry that a Delta log lacks.
+
+        What is made again is proved first, by a document's SHA-256, by the checkpoints, or by
+        Delta's own checksums; ``left`` names what cannot be, and what to do. Where the newest claim
+        is damaged, this object takes the store over: a job at work there commits no more. With
+        ``dry_run`` only say what would be done. Raises StoreNotFoundError, FormatVersionError or
+        StorageError; then it can be run again.
+        """
+        return repair_command.repair(self._storage, self._fence, dry_run=dry_run)
 
     def _catalog(self) -> Catalog:
         return Catalog.open(self._data, create=False)

@@ -16,6 +16,7 @@ from statestore.cli.keeping_documents import (
     expired_document,
     holds_document,
     pinned_document,
+    repaired_document,
     saved_document,
     unpinned_document,
 )
@@ -289,6 +290,7 @@ def _(result: FoundRows) -> Document:
 
 
 document_of.register(expired_document)
+document_of.register(repaired_document)
 document_of.register(collected_document)
 document_of.register(saved_document)
 document_of.register(pinned_document)

@@ -10,6 +10,7 @@ from statestore.cli.units import counted, duration, size, when
 from statestore.cli.values import CheckpointList, Pinned, Saved, Unpinned
 from statestore.commands.expire import ExpiredCheckpoints
 from statestore.commands.gc import Amount, CollectedGarbage
+from statestore.commands.repair import RepairedStore
 from statestore.model.hold import Held
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "write_expired",
     "write_holds",
     "write_pinned",
+    "write_repaired",
     "write_saved",
     "write_unpinned",
 ]
@@ -72,6 +74,16 @@ def write_expired(done: ExpiredCheckpoints, page: Page) -> None:
     _write_held(page, done.held)
     if done.damaged:
         page.line(f"  the manifest cannot be read of {_numbers(done.damaged)}")
+
+
+def write_repaired(done: RepairedStore, page: Page) -> None:
+    """Write what was mended, then what cannot be."""
+    verb = "would repair" if done.dry_run else "repaired"
+    page.line(f"{verb} {counted(len(done.repaired), 'file')} of {done.store}", "bold")
+    for one in done.repaired:
+        page.line(f"  {one.file}: {one.what}")
+    for one in done.left:
+        page.line(f"  cannot be repaired: {one.file}: {one.what}")
 
 
 def write_collected(done: CollectedGarbage, page: Page) -> None:

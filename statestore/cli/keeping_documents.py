@@ -8,7 +8,15 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
-from statestore.cli.values import CheckpointList, Collected, Expired, Pinned, Saved, Unpinned
+from statestore.cli.values import (
+    CheckpointList,
+    Collected,
+    Expired,
+    Pinned,
+    Repaired,
+    Saved,
+    Unpinned,
+)
 from statestore.model.hold import Held, Pin
 
 __all__ = [
@@ -16,6 +24,7 @@ __all__ = [
     "expired_document",
     "holds_document",
     "pinned_document",
+    "repaired_document",
     "saved_document",
     "unpinned_document",
 ]
@@ -59,6 +68,11 @@ def unpinned_document(result: Unpinned) -> dict[str, Any]:
 def expired_document(result: Expired) -> dict[str, Any]:
     """Return what was given up."""
     return asdict(result.expired) | {"held": _held(result.expired.held)}
+
+
+def repaired_document(result: Repaired) -> dict[str, Any]:
+    """Return what was mended."""
+    return asdict(result.repaired)
 
 
 def collected_document(result: Collected) -> dict[str, Any]:

@@ -37,6 +37,7 @@ from statestore.cli.verbs.plan import plan_restore
 from statestore.cli.verbs.purge import purge_key
 from statestore.cli.verbs.query import query_states
 from statestore.cli.verbs.rekey import rekey_operator
+from statestore.cli.verbs.repair import repair_store
 from statestore.cli.verbs.restore import restore_checkpoint
 from statestore.cli.verbs.salvage import salvage_checkpoint
 from statestore.cli.verbs.savepoint import keep_savepoint
@@ -109,7 +110,7 @@ for title, verbs in {
         collect,
         compact_checkpoint,
     ),
-    "Check and repair": (verify_checkpoint, salvage_checkpoint),
+    "Check and repair": (verify_checkpoint, salvage_checkpoint, repair_store),
     "Change": (edit_state, rekey_operator, purge_key),
     "Move": (copy_checkpoint, fork_checkpoint),
     "This command": (print_settings, run_demo),

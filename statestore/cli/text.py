@@ -14,6 +14,7 @@ from statestore.cli.keeping import (
     write_expired,
     write_holds,
     write_pinned,
+    write_repaired,
     write_saved,
     write_unpinned,
 )
@@ -33,6 +34,7 @@ from statestore.cli.values import (
     Expired,
     FoundRows,
     PlannedRestore,
+    Repaired,
     Restored,
     Result,
     ShownCheckpoint,
@@ -241,6 +243,11 @@ def _(result: FoundRows, page: Page) -> None:
 def _value(value: Any) -> str:
     plain = json_value(value)
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+
+
+@write_text.register
+def _(result: Repaired, page: Page) -> None:
+    write_repaired(result.repaired, page)
 
 
 @write_text.register

@@ -9,6 +9,7 @@ from statestore.commands.decide import DecidedParallelism
 from statestore.commands.expire import ExpiredCheckpoints
 from statestore.commands.export import ExportedCheckpoint
 from statestore.commands.gc import CollectedGarbage
+from statestore.commands.repair import RepairedStore
 from statestore.commands.verify import VerifyReport
 from statestore.errors import StateStoreError
 from statestore.model.hold import Pin, Savepoint
@@ -28,6 +29,7 @@ __all__ = [
     "FoundRows",
     "Pinned",
     "PlannedRestore",
+    "Repaired",
     "Restored",
     "Result",
     "Saved",
@@ -122,6 +124,13 @@ class Configuration(Result):
     """The settings in effect."""
 
     settings: tuple[Setting, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repaired(Result):
+    """What was mended, and what cannot be."""
+
+    repaired: RepairedStore
 
 
 @dataclass(frozen=True, kw_only=True)

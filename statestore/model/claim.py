@@ -16,6 +16,7 @@ __all__ = ["Claim", "claim_from_json", "claim_to_json"]
 
 FORMAT = "statestore-writer"
 FORMAT_VERSION = 1
+MEND = "'statestore repair' claims the store anew"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +54,7 @@ def claim_from_json(raw: bytes, *, name: str, generation: int) -> Claim:
     Raises MalformedManifestError, also when it is not the claim of ``generation``, or
     FormatVersionError.
     """
-    root = parse_document(raw, name=name, form=FORMAT, newest=FORMAT_VERSION)
+    root = parse_document(raw, name=name, form=FORMAT, newest=FORMAT_VERSION, mend=MEND)
     claim = Claim(
         generation=root.at("generation").number(),
         name=root.at("name").text(),

@@ -14,12 +14,12 @@ from typing import Any
 
 from statestore.errors import FormatVersionError, MalformedManifestError
 
-__all__ = ["Node", "document_bytes", "parse_document", "sealed"]
+__all__ = ["SEAL_BYTES", "Node", "document_bytes", "parse_document", "sealed"]
 
 # The greatest number that fits into a column, and the last millisecond of the year 9999.
 _GREATEST, _LAST_MS = 2**63 - 1, 253_402_300_799_999
 _SEAL, _END = b',"sha256":"', b'"}\n'
-_SEAL_BYTES = len(_SEAL) + 64 + len(_END)
+SEAL_BYTES = len(_SEAL) + 64 + len(_END)
 
 
 class Node:
@@ -111,18 +111,19 @@ def _seal(body: bytes | memoryview) -> bytes:
     return _SEAL + hashlib.sha256(body).hexdigest().encode() + _END
 
 
-def parse_document(raw: bytes, *, name: str, form: str, newest: int) -> Node:
-    """Return the root of a document of the given form.
+def parse_document(
+    raw: bytes, *, name: str, form: str, newest: int, mend: str = "bring it back from a copy"
+) -> Node:
+    """Return the root of a document of the given form; ``mend`` is what to do about a damaged one.
 
     Raises MalformedManifestError when a byte differs from those that were written or the bytes are
     no such document, and FormatVersionError when its ``format_version`` is greater than ``newest``,
     the newest that this release reads.
     """
     # Not through sealed(): a manifest may have 100 MB, and each copy of it would count.
-    if raw[-_SEAL_BYTES:] != _seal(memoryview(raw)[:-_SEAL_BYTES]):
+    if raw[-SEAL_BYTES:] != _seal(memoryview(raw)[:-SEAL_BYTES]):
         raise MalformedManifestError(
-            f"{name} is damaged: its bytes are not those that were written (SHA-256); bring it "
-            "back from a copy"
+            f"{name} is damaged: its bytes are not those that were written (SHA-256); {mend}"
         )
     try:
         root = Node(json.loads(raw), "$", name)

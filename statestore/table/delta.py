@@ -28,15 +28,13 @@ from statestore.errors import (
     MissingDependencyError,
     StorageError,
 )
-from statestore.model.handles import Handle, KeyedStateHandle
-from statestore.model.manifest import Entry, KeyedEntry, OperatorEntry, TableRef
+from statestore.model.manifest import Entry, OperatorEntry, TableRef
 from statestore.model.paths import KEY_GROUP
-from statestore.model.schema import DataType, Field, Schema, same_columns, schema_from_json
-from statestore.model.state import POSITION, SUBTASK, Layout
+from statestore.model.schema import Field, Schema, same_columns, schema_from_json
+from statestore.model.state import POSITION, SUBTASK
 from statestore.storage import Storage
-from statestore.table.reading import open_data
+from statestore.table.delta_actions import add_action, is_partitioned, statistics_columns
 from statestore.table.spark_s3 import refuse_without_s3a
-from statestore.table.statistics import file_statistics
 
 __all__ = ["DeltaTable"]
 
@@ -128,35 +126,18 @@ class DeltaTable:
         yield {"txn": txn}
         for handle in entry.handles:
             if handle.path not in stay:
-                yield {"add": self._add(entry, handle, now_ms)}
-
-    def _add(self, entry: Entry, handle: Handle, now_ms: int) -> dict[str, Any]:
-        values = {}
-        if isinstance(handle, KeyedStateHandle) and _is_partitioned(entry):
-            values[KEY_GROUP] = str(handle.key_groups.first)
-        with open_data(self._storage, entry.table.path, handle) as file:
-            # Bounds of a footer without checksum are not believed: they could hide rows.
-            names = _statistics_columns(entry) if handle.footer is not None else ()
-            statistics = file_statistics(file.parquet.metadata, names)
-        return {
-            "path": handle.path,
-            "partitionValues": values,
-            "size": handle.size_bytes,
-            "modificationTime": now_ms,
-            "dataChange": True,
-            "stats": json.dumps(statistics),
-        }
+                yield {"add": add_action(self._storage, entry, handle, now_ms)}
 
 
 def _metadata(entry: Entry, table_id: str) -> dict[str, Any]:
     """Return the action that makes the table (Delta protocol, "Change Metadata")."""
-    names = ",".join(f"`{name.replace('`', '``')}`" for name in _statistics_columns(entry))
+    names = ",".join(f"`{name.replace('`', '``')}`" for name in statistics_columns(entry))
     metadata = {
         "id": table_id,
         "description": f"statestore: {entry.state}",
         "format": {"provider": "parquet", "options": {}},
         "schemaString": json.dumps(_table_schema(entry).to_json()),
-        "partitionColumns": [KEY_GROUP] if _is_partitioned(entry) else [],
+        "partitionColumns": [KEY_GROUP] if is_partitioned(entry) else [],
         "configuration": _PROPERTIES | _features(entry) | {"delta.dataSkippingStatsColumns": names},
         "createdTime": int(time.time() * 1000),
     }
@@ -177,34 +158,13 @@ def _table_schema(entry: Entry) -> Schema:
     return Schema((*added, *entry.state.schema.fields))
 
 
-def _statistics_columns(entry: Entry) -> tuple[str, ...]:
-    """Return the columns that tell rows apart, as far as Delta keeps bounds of their types."""
-    if not isinstance(entry, KeyedEntry):
-        return (SUBTASK, POSITION)
-    schema = entry.state.schema
-    bounded = tuple(name for name in entry.state.identity if _has_bounds(schema.type_of(name)))
-    return bounded if _is_partitioned(entry) else (KEY_GROUP, *bounded)
-
-
-def _has_bounds(data_type: DataType) -> bool:
-    """Return whether Delta takes the type in ``delta.dataSkippingStatsColumns``."""
-    if isinstance(data_type, str):
-        return data_type not in ("boolean", "binary")
-    inner = data_type["fields"] if data_type["type"] == "struct" else []
-    return bool(inner) and all(_has_bounds(field["type"]) for field in inner)
-
-
-def _is_partitioned(entry: Entry) -> bool:
-    return isinstance(entry, KeyedEntry) and entry.state.layout is Layout.PARTITIONED
-
-
 def _is_as_wanted(metadata: Any, entry: Entry) -> bool:
     """Return whether the table has the entry's columns and layout, and keeps its old files."""
     columns = schema_from_json(json.loads(metadata.schemaString()))
     kept = {name: metadata.configuration().get(name) for name in _KEEPING}
     return (
         same_columns(columns, _table_schema(entry))
-        and bool(metadata.partitionColumns().nonEmpty()) is _is_partitioned(entry)
+        and bool(metadata.partitionColumns().nonEmpty()) is is_partitioned(entry)
         and all(
             value.isDefined() and value.get() == _PROPERTIES[name] for name, value in kept.items()
         )
@@ -231,4 +191,7 @@ def _named(error: Py4JJavaError | PySparkException, entry: Entry) -> Exception:
             f"another writer changed the Delta table of {entry.state} while this checkpoint was "
             "being committed; nothing of this one is visible. Take the snapshot again"
         )
-    return StorageError(f"the Delta table of {entry.state} cannot be written: {first}")
+    return StorageError(
+        f"the Delta table of {entry.state} cannot be written: {first} (an entry that its log lacks "
+        "is put again by 'statestore repair')"
+    )

@@ -48,7 +48,7 @@ def every_error(kind: type[StateStoreError] = StateStoreError) -> Iterator[type[
 def test_the_verbs() -> None:
     wanted = (
         "as-of compact config copy decide demo diff edit expire fork gc get heavy history list pin "
-        "plan purge query rekey restore salvage savepoint show unpin verify watch"
+        "plan purge query rekey repair restore salvage savepoint show unpin verify watch"
     )
     assert wanted.split() == VERBS
 

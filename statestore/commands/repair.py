@@ -1,0 +1,206 @@
+"""Repair: what blocks all writing and is no checkpoint's is made again, from what proves it.
+
+* **The store's file.** One changed byte is put back, as the document's own SHA-256 proves; else it
+  is made again of what the visible checkpoints say: the id of the store, and how tables are kept.
+  It is deleted and put if absent; who is killed in between has left a store that anybody repairs.
+* **The newest claim.** It stays as it is, for claims are never changed, and the next generation is
+  claimed: by one of all repairs at once, and who was at work commits no more, as after any claim.
+  What was announced is handed on. Where nothing tells it, the next id is above all that can have
+  been announced.
+* **An entry of a Delta log**, of which the log's checksum file and a manifest say what it held
+  (``table/delta_log.py``).
+
+What cannot be proved is left, and said.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from statestore.catalog import Catalog, store_document
+from statestore.errors import (
+    CheckpointNotFoundError,
+    CorruptionError,
+    MalformedManifestError,
+    StoreNotFoundError,
+)
+from statestore.fence import Fence
+from statestore.model.claim import Claim, claim_from_json
+from statestore.model.healing import healed
+from statestore.model.manifest import TABLE_FORMATS, Entry, Manifest
+from statestore.model.paths import GREATEST_GIVEN_ID, GREATEST_ID, STORE_FILE, writer_path
+from statestore.storage import Storage, put_once
+from statestore.table.delta_log import DeltaLog, lost_entries
+
+__all__ = ["Finding", "RepairedStore", "repair"]
+
+# Ids in a row that one writer can have announced, as a purge of so many checkpoints does.
+_MOST_AT_ONCE = 10**6
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A file that is damaged or missing, and what was or would be done, or has to be."""
+
+    file: str
+    what: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepairedStore:
+    """What was, or with ``dry_run`` would be, repaired; ``left`` is what cannot be."""
+
+    store: str
+    dry_run: bool
+    repaired: tuple[Finding, ...]
+    left: tuple[Finding, ...]
+
+
+def repair(storage: Storage, fence: Fence, *, dry_run: bool) -> RepairedStore:
+    """Mend what blocks writers; return what was found.
+
+    Raises StoreNotFoundError, FormatVersionError or StorageError; then it can be run again.
+    """
+    work = _Repair(storage, fence, dry_run)
+    work.run()
+    return RepairedStore(
+        store=storage.url, dry_run=dry_run, repaired=tuple(work.repaired), left=tuple(work.left)
+    )
+
+
+class _Repair:
+    """One run, and what it has found so far."""
+
+    def __init__(self, storage: Storage, fence: Fence, dry_run: bool) -> None:
+        self._storage, self._fence, self._dry_run = storage, fence, dry_run
+        self.repaired: list[Finding] = []
+        self.left: list[Finding] = []
+
+    def run(self) -> None:
+        catalog = self._store_file()
+        if catalog is not None:
+            self._claim(catalog)
+            self._logs(_readable(catalog))
+
+    def _store_file(self) -> Catalog | None:
+        """Return the store, its file mended if need be; None when nothing says what it held."""
+        raw = _read(self._storage, STORE_FILE)
+        catalog = None if raw is None else _opened(self._storage, raw)
+        if catalog is not None:
+            return catalog
+        whole = healed(raw or b"")
+        what = "one changed byte is put back, as its SHA-256 proves"
+        if whole is None or _opened(self._storage, whole) is None:
+            manifests = _readable(Catalog(self._storage, ""))
+            ids = {manifest.store_id for manifest in manifests}
+            if raw is None and not manifests:
+                raise StoreNotFoundError(f"no store at {self._storage.url}; check the URL")
+            if len(ids) != 1:
+                said = f"checkpoints of {len(ids)} stores" if ids else "no checkpoint can be read"
+                why = f"{said}: nothing says which store this is; copy the file from a backup"
+                self.left.append(Finding(STORE_FILE, why))
+                return None
+            whole = store_document(ids.pop(), _format_of(raw or b"", manifests))
+            what = f"made again of what {len(manifests)} checkpoints say"
+        self.repaired.append(Finding(STORE_FILE, what))
+        if self._dry_run:
+            return _opened(self._storage, whole)
+        if raw is not None and _read(self._storage, STORE_FILE) == raw:
+            self._storage.delete(STORE_FILE)
+        # Where it is taken, another repair was first.
+        put_once(self._storage, STORE_FILE, whole)
+        return Catalog.of(self._storage, self._storage.read(STORE_FILE))
+
+    def _claim(self, catalog: Catalog) -> None:
+        generation, raw = self._fence.newest()
+        if not generation or _claim_of(raw, generation) is not None:
+            return
+        whole = healed(raw)
+        known = None if whole is None else _claim_of(whole, generation)
+        told = "what it announced is handed on, as its SHA-256 proves"
+        if known is None:
+            first = max(GREATEST_GIVEN_ID + 1, catalog.next_id() + _MOST_AT_ONCE)
+            known = Claim(
+                generation=generation,
+                name="",
+                token="",
+                release="",
+                claimed_at_ms=0,
+                announced_id=first,
+            )
+            told = f"nothing tells what it announced: the next checkpoint is {first:,}"
+        name = writer_path(generation)
+        if known.announced_id > GREATEST_ID:
+            why = "no id is left above all that it can have announced; copy to another store"
+            self.left.append(Finding(name, why))
+            return
+        if not self._dry_run:
+            self._fence.follow(known)  # where that is taken, another one was first
+        what = f"the next generation is claimed, so a job at work there commits no more; {told}"
+        self.repaired.append(Finding(name, what))
+
+    def _logs(self, manifests: list[Manifest]) -> None:
+        tables: dict[str, dict[int, Entry]] = {}
+        for manifest in manifests:
+            for entry in manifest.entries:
+                if entry.table.format == "delta":
+                    versions = tables.setdefault(entry.table.path, {})
+                    if entry.table.version is not None:
+                        versions[entry.table.version] = entry
+        for path, entries in sorted(tables.items()):
+            try:
+                self._log(DeltaLog(self._storage, path), entries)
+            except CorruptionError as error:
+                self.left.append(Finding(f"{path}/_delta_log", str(error)))
+
+    def _log(self, log: DeltaLog, entries: dict[int, Entry]) -> None:
+        for lost in lost_entries(log, entries):
+            if lost.data is None:
+                self.left.append(Finding(lost.file, lost.what))
+                return
+            if not self._dry_run:
+                log.put(lost.file, lost.data)
+            self.repaired.append(Finding(lost.file, lost.what))
+
+
+def _readable(catalog: Catalog) -> list[Manifest]:
+    """Return the manifests of the visible checkpoints that can be read, oldest first."""
+    found = []
+    for number in catalog.checkpoint_ids():
+        try:
+            found.append(catalog.manifest(number))
+        except (CheckpointNotFoundError, MalformedManifestError):
+            continue
+    return found
+
+
+def _format_of(raw: bytes, manifests: list[Manifest]) -> str | None:
+    """Return how the store keeps its tables: as what is left of its file says, else ``delta`` when
+    there is such a table; else None, then a writer goes by the tables.
+    """
+    told = [one for one in TABLE_FORMATS if f'"table_format":"{one}"'.encode() in raw]
+    if len(told) == 1:
+        return told[0]
+    found = {entry.table.format for manifest in manifests for entry in manifest.entries}
+    return "delta" if "delta" in found else None
+
+
+def _read(storage: Storage, name: str) -> bytes | None:
+    try:
+        return storage.read(name)
+    except FileNotFoundError:
+        return None
+
+
+def _opened(storage: Storage, raw: bytes) -> Catalog | None:
+    try:
+        return Catalog.of(storage, raw)
+    except MalformedManifestError:
+        return None
+
+
+def _claim_of(raw: bytes, generation: int) -> Claim | None:
+    try:
+        return claim_from_json(raw, name=writer_path(generation), generation=generation)
+    except MalformedManifestError:
+        return None

@@ -1,0 +1,33 @@
+"""A document of which one byte changed, as it was: its own SHA-256 proves it."""
+
+from __future__ import annotations
+
+import hashlib
+
+from statestore.model.document import SEAL_BYTES, sealed
+
+__all__ = ["healed"]
+
+# Each byte is tried at each place: a tenth of a second for documents of the usual 300 bytes.
+_MOST_BYTES = 1024
+
+
+def healed(raw: bytes) -> bytes | None:
+    """Return the sealed document from which ``raw`` differs in one byte, None when there is none
+    to be found: more is damaged, or it is too long to try.
+    """
+    body, seal = raw[:-SEAL_BYTES], raw[-SEAL_BYTES:]
+    if not body or len(raw) > _MOST_BYTES:
+        return None
+    whole = sealed(body)
+    if sum(a != b for a, b in zip(whole[-SEAL_BYTES:], seal, strict=True)) == 1:
+        return whole
+    for at in range(len(body)):
+        before, behind = hashlib.sha256(body[:at]), body[at + 1 :]
+        for byte in range(256):
+            tried = before.copy()
+            tried.update(bytes([byte]) + behind)
+            if tried.hexdigest().encode() in seal:
+                found = sealed(body[:at] + bytes([byte]) + behind)
+                return found if found[-SEAL_BYTES:] == seal else None
+    return None

@@ -1,0 +1,33 @@
+"""One changed byte of a small document is found by its own checksum; nothing else is taken."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from statestore.model.document import document_bytes
+from statestore.model.healing import healed
+
+RAW = document_bytes({"format": "x", "name": "zoë", "number": 7})
+
+
+@pytest.mark.parametrize("at", range(len(RAW)))
+def test_any_changed_byte_is_put_back(at: int) -> None:
+    for change in (1, 0x80, 0x55):
+        assert healed(RAW[:at] + bytes([RAW[at] ^ change]) + RAW[at + 1 :]) == RAW
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=20, deadline=None)
+def test_what_is_no_such_document_is_not_healed(raw: bytes) -> None:
+    assert healed(raw) is None
+
+
+def test_more_damage_than_a_byte_is_not_guessed() -> None:
+    twice = bytearray(RAW)
+    twice[3] ^= 1
+    twice[9] ^= 1
+    long = document_bytes({"a": "x" * 2000})
+    for raw in (bytes(twice), RAW[:-1], RAW[1:], RAW + b" ", b"", RAW[:40], b"?" + long[1:]):
+        assert healed(raw) is None
