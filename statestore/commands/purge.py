@@ -35,7 +35,7 @@ from statestore.catalog import Catalog
 from statestore.commands.derive import Deriver
 from statestore.commands.expire import tombstone
 from statestore.commands.purge_files import Hit, KeyFinder, KeyRewriter
-from statestore.commands.replace import is_unfinished, replace_checkpoints
+from statestore.commands.replace import replace_checkpoints, unfinished
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import (
     CorruptionError,
@@ -226,14 +226,14 @@ def _pending(
     that have a second.
     """
     found: dict[int, Manifest] = {}
-    twice = []
+    twice, moving = [], unfinished(catalog)
     for number, manifest in sorted(kept.items()):
         origin = manifest.origin or {}
         if origin.get("command") != "purge" or number not in visible:
             continue
         old = int(origin["checkpoint"])
         moved = all(one.checkpoint_id != old for one in savepoints)
-        if old in visible or not moved or origin.get("expired") or is_unfinished(catalog, manifest):
+        if old in visible or not moved or origin.get("expired") or number in moving:
             if old in found:
                 twice.append(found[old].checkpoint_id)
             found[old] = manifest

@@ -21,10 +21,11 @@ from statestore.errors import CheckpointNotFoundError, CommitConflictError
 from statestore.model.hold import Pin, Savepoint
 from statestore.model.manifest import Manifest
 
-__all__ = ["is_unfinished", "replace_checkpoints"]
+__all__ = ["replace_checkpoints", "unfinished"]
 
 _LEASE_MS = 30 * 24 * 3_600_000
 """A day's standstill, and time to run a command again."""
+_REPLACES = "replaces-"
 
 
 def replace_checkpoints(
@@ -50,15 +51,16 @@ def replace_checkpoints(
             catalog.holds.delete_pin(pin.token)
 
 
-def is_unfinished(catalog: Catalog, new: Manifest) -> bool:
-    """Return whether somebody began to let a checkpoint take another one's place, and did not end
-    it.
+def unfinished(catalog: Catalog) -> frozenset[int]:
+    """Return the checkpoints that somebody began to let take another one's place, and did not
+    end.
     """
-    return any(pin.token == _token(new) for pin in catalog.holds.pins())
+    pins = catalog.holds.pins()
+    return frozenset(pin.checkpoint_id for pin in pins if pin.token.startswith(_REPLACES))
 
 
 def _token(new: Manifest) -> str:
-    return f"replaces-{new.writer.token}"
+    return _REPLACES + new.writer.token
 
 
 def _hold(catalog: Catalog, old: int, new: Manifest, now_ms: int) -> Pin | None:
@@ -105,7 +107,7 @@ def _move(catalog: Catalog, old: int, new: Manifest, pin: Pin) -> None:
         try:
             catalog.check_visible(new.checkpoint_id)
         except CheckpointNotFoundError:
-            if not is_unfinished(catalog, new):
+            if new.checkpoint_id not in unfinished(catalog):
                 raise
 
     for moved in _savepoints(catalog, old, new):

@@ -10,6 +10,7 @@ shortest plan that shows it; the exit code is 1. ``--seed N --steps 1`` runs one
 from __future__ import annotations
 
 import argparse
+import logging
 import time
 from collections import Counter
 
@@ -74,4 +75,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    logging.disable(logging.WARNING)  # who takes over from whom is said thousands of times
     raise SystemExit(main())
