@@ -109,6 +109,19 @@ def _blotted(random: Random) -> list[Actor]:
     ]
 
 
+def _repaired(random: Random) -> list[Actor]:
+    """What keeps writers out is damaged while they are at work, and mended by two at once."""
+    file = random.choice(("store", "claim"))
+    return [
+        _job(random, 1, how="full"),
+        Actor("blot", "blot1", random.choice((0.0, 0.5)), 0, "a", (("file", file),)),
+        Actor("repair", "repair1", 0.5),
+        Actor("repair", "repair2", random.choice((0.5, 1.0))),
+        _job(random, 2, how="changes"),
+        *_some(random, [_actor(random, "expire", 1, retain=1), _actor(random, "gc", 1)], 0),
+    ]
+
+
 def _copies(random: Random) -> list[Actor]:
     others = [
         _job(random, 1, "b"),
@@ -236,6 +249,7 @@ MIXES = {
     "holders": Mix(_holders, (3,), events=("wait",), often=4),
     "stale": Mix(_keepers, (3,), ("s3",), ("wait", "stale", "stale"), 4),
     "blotted": Mix(_blotted, (3,), events=("wait",), often=4),
+    "repaired": Mix(_repaired, (2,), often=2),
     "copies": Mix(_copies, (2,), events=(*KINDS, "fail")),
     "rivals": Mix(_rivals, (1,), events=("wait", "wait", "fail", "kill"), often=4),
     "resumed": Mix(_resumed, (1,), events=("wait", "wait", "kill"), often=4),

@@ -125,6 +125,9 @@ def _drawn(chance: Chance, met: int, task: Task, operation: str, name: str) -> E
     return Event(task.name, task.calls, kind, minutes, draw)
 
 
+BLOCKS = ("a/statestore.json", "a/writers/")  # damaged, they keep writers out
+
+
 def _alone(run: Run, do: Callable[[], object], doing: str = "setup") -> None:
     """Do something while nobody else does anything."""
     scheduler = run.world.scheduler
@@ -178,8 +181,10 @@ def _once_more(run: Run, actor: Actor) -> None:
 
 
 def _goes_on(run: Run) -> None:
-    """A new writer commits."""
+    """A new writer commits, after a repair where a repair is what it needs."""
     try:
+        if any(one.startswith(BLOCKS) for one in run.world.checker.seen("a").lost):
+            run.world.store("a").repair()
         take(run, run.world.store("a"), "a", ("quiet",), rest=True)
     except StateStoreError as error:
         run.world.checker.wrong("stuck", f"no writer can commit any more: {error}")

@@ -14,7 +14,7 @@ from statestore.errors import (
     StateStoreError,
     StorageError,
 )
-from statestore.model.paths import pin_path, savepoint_path
+from statestore.model.paths import STORE_FILE, WRITERS, pin_path, savepoint_path
 from tests.simulate.actors import NAME, UID, Actor, Run, row, take
 from tests.simulate.documents import Rows
 from tests.simulate.live import query
@@ -202,12 +202,22 @@ def salvage(run: Run, actor: Actor) -> None:
 
 
 def blot(run: Run, actor: Actor) -> None:
-    """Change a byte of a savepoint's document."""
-    path = f"{actor.store}/{savepoint_path(actor.option('name', 'keep'))}"
+    """Change a byte of a savepoint's document, of the store's file, or of the newest claim."""
+    name = savepoint_path(actor.option("name", "keep"))
+    if actor.option("file", "savepoint") == "store":
+        name = STORE_FILE
+    elif actor.option("file", "savepoint") == "claim":
+        name = max(run.world.storage(actor.store).list(WRITERS), default=name)
+    path = f"{actor.store}/{name}"
     seen = run.world.checker.seen(actor.store)
     seen.held.pop(path.partition("/")[2], None)
     seen.lost.add(path)
     run.world.flip(path)
+
+
+def repair(run: Run, actor: Actor) -> None:
+    """Mend what keeps writers out."""
+    run.world.store(actor.store).repair()
 
 
 def person(run: Run, actor: Actor) -> None:
@@ -271,6 +281,6 @@ VERBS: dict[str, Callable[[Run, Actor], None]] = {
     verb.__name__: verb
     for verb in (
         *(job, gc, expire, savepoint, unsave, reader, compact, edit, purge, rekey, copy, fork),
-        *(clone, damage, salvage, blot, person, export, query),
+        *(clone, damage, salvage, blot, repair, person, export, query),
     )
 }
