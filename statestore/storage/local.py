@@ -196,7 +196,13 @@ class _LocalFile:
             return
         try:
             self._file.close()
-            if not _link(self._temporary, self._target):
+            try:
+                done = _link(self._temporary, self._target)
+            except StorageError:
+                # Where no store can be, files that a restore writes can: nobody else names them.
+                self._temporary.rename(self._target)
+                return
+            if not done:
                 raise self._taken()
         finally:
             self._temporary.unlink(missing_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 import pytest
 
 from statestore import StateStore
+from statestore.catalog import Catalog
 from statestore.commands import export as command
 from statestore.commands.export_folder import appearing
 from statestore.errors import InvalidArgumentError, StorageError
+from statestore.storage import LocalStorage
 from statestore.table.export import write_rows
 
 
@@ -141,3 +144,20 @@ def test_an_error_of_the_file_system_is_typed(tmp_path: Path) -> None:
     ):
         (folder / "none").rename(folder / "other")
     assert list((tmp_path / "to").iterdir()) == []
+
+
+@pytest.mark.parametrize("form", ["parquet", "jsonl"])
+def test_a_disk_without_hard_links_can_be_restored_to(
+    store: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """No store can lie there, and files that are only read can."""
+    store.restore_to(tmp_path / "right", form=form)
+
+    def refused(*given: Any, **named: Any) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refused)
+    store.restore_to(tmp_path / "to", form=form)
+    assert tree(tmp_path / "to") == tree(tmp_path / "right")
+    with pytest.raises(StorageError, match="has no hard links"):
+        Catalog.open(LocalStorage(str(tmp_path / "new")), create=True)
