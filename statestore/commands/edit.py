@@ -33,6 +33,7 @@ from statestore.table.keyed import KeyedTarget
 from statestore.table.lookup import table_of_key
 from statestore.table.rewrite import changes_of, rewrite
 from statestore.table.rewrite_sql import rewrite_by_sql
+from statestore.table.uuids import uuid_columns, with_uuids
 from statestore.table.values import table_of_dicts
 
 __all__ = ["Edit", "EditedState", "carry_others", "edit"]
@@ -190,7 +191,8 @@ def _write_rows(
     state = entry.state
     rows = reread(rows, str(state))
     if is_dicts(rows):
-        rows = table_of_dicts(rows, state.schema, subject=str(state))
+        dicts = with_uuids(rows, uuid_columns(state))
+        rows = table_of_dicts(dicts, state.schema, subject=str(state))
     engine, rows = engine_of(rows)
     found = engine.schema_of(rows)
     if not same_columns(found, state.schema):

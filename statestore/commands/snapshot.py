@@ -14,7 +14,7 @@ from typing import Any
 from statestore.commands.carry import CarryingCommit
 from statestore.commands.changes import ChangeWriter, KeyedChanges
 from statestore.commands.commit import USED
-from statestore.commands.states import KeyedRequest, KeyTypes, keyed_state
+from statestore.commands.states import KeyedRequest, KeyTypes, keyed_state, uuid_columns_of
 from statestore.commands.subtasks import Acknowledged, KeyedWriter
 from statestore.commands.ttl import kept_ttl, refuse_new_times, stamped
 from statestore.errors import InvalidArgumentError
@@ -27,6 +27,7 @@ from statestore.model.ttl import TimeToLive
 from statestore.table.arrow import is_schema
 from statestore.table.engines import Engine, engine_of, reread
 from statestore.table.given import is_dicts
+from statestore.table.uuids import with_uuids
 from statestore.table.values import table_like
 
 __all__ = ["CheckpointWriter"]
@@ -135,8 +136,11 @@ class CheckpointWriter(CarryingCommit):
 
     def _as_stored(self, rows: Any, request: KeyedRequest) -> Any:
         """Return dictionaries as a table of the stored types, as far as these hold the values."""
+        if not is_dicts(rows):
+            return rows
         stored = self._attempt.history.keyed(request.uid, request.name)
-        if stored is None or not is_dicts(rows):
+        rows = with_uuids(rows, uuid_columns_of(request, stored))
+        if stored is None:
             return rows
         return table_like(rows, stored.schema.renamed(request.renamed), subject=str(request))
 

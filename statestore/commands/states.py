@@ -36,11 +36,12 @@ from statestore.model.state import (
 )
 from statestore.table.elements import elements_in_place, elements_table, schema_of_elements
 from statestore.table.engines import is_frame, rows_on_driver
+from statestore.table.uuids import is_uuid, uuid_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["AUTO_LAYOUT", "KeyedRequest", "keyed_state", "operator_state"]
+__all__ = ["AUTO_LAYOUT", "KeyedRequest", "keyed_state", "operator_state", "uuid_columns_of"]
 
 DEFAULT_HASH_SCHEME = "java"
 AUTO_LAYOUT = "auto"
@@ -154,6 +155,15 @@ def _asked_types(request: KeyedRequest) -> list[str | None]:
             f"({', '.join(key)}) and {len(types)} key types; give one each, or a mapping of names"
         )
     return types
+
+
+def uuid_columns_of(request: KeyedRequest, stored: KeyedState | None) -> dict[str, bool]:
+    """Return the key columns that are hashed as UUIDs, and of each whether it holds text: those of
+    the stored state, and those that are asked for now, as bytes.
+    """
+    asked = zip(request.key, _asked_types(request), strict=True)
+    said = {name: False for name, kind in asked if is_uuid(kind)}
+    return said if stored is None else said | uuid_columns(stored)
 
 
 def _layout(request: KeyedRequest, max_parallelism: int, history: History) -> Layout:

@@ -32,6 +32,7 @@ from statestore.table.key_group_column import (
 from statestore.table.keyed import KeyedTarget, write_runs
 from statestore.table.runs import RUN_BYTES, null_key_error, null_keys
 from statestore.table.types import schema_of_arrow
+from statestore.table.uuids import uuid_columns, with_uuids
 from statestore.table.values import ROWS, table_of_dicts
 
 __all__ = [
@@ -182,7 +183,7 @@ def _of_schema(rows: Any, state: KeyedState) -> pa.Table:
     rows = settled(rows)
     if is_dicts(rows):
         schema = with_groups(state.schema, {name for row in rows for name in row})
-        return table_of_dicts(rows, schema, subject=str(state))
+        return table_of_dicts(with_uuids(rows, uuid_columns(state)), schema, subject=str(state))
     return as_table(rows, str(state))
 
 

@@ -20,6 +20,7 @@ from statestore.table.key_group_column import given_groups, with_groups
 from statestore.table.matching import found
 from statestore.table.runs import in_order
 from statestore.table.types import arrow_schema
+from statestore.table.uuids import uuid_columns, with_uuids
 from statestore.table.values import row_place, shown, table_of_dicts
 
 __all__ = [
@@ -65,7 +66,7 @@ def typed_rows(rows: Any, state: KeyedState) -> Any:
     is_known = used and used <= {*names, KEY_GROUP}
     schema = with_groups(state.schema.select(names) if is_known else state.schema, used)
     try:
-        return table_of_dicts(rows, schema, subject=str(state))
+        return table_of_dicts(with_uuids(rows, uuid_columns(state)), schema, subject=str(state))
     except (InvalidArgumentError, SchemaMismatchError) as error:
         raise SchemaMismatchError(
             f"{error}. Changes have the columns of what they change; take a full snapshot to "
@@ -101,8 +102,9 @@ def _deletes(
     what: str,
 ) -> pa.Table:
     wanted = with_groups(state.schema.select(names), {name for row in rows for name in row})
+    named = [{name: row.get(name) for name in wanted.names} for row in rows]
     return table_of_dicts(
-        [{name: row.get(name) for name in wanted.names} for row in rows],
+        with_uuids(named, uuid_columns(state)),
         wanted,
         subject=f"the {what} of {state}",
         place=lambda at: row_place(places[at]),

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -89,7 +90,10 @@ def _word(value: Any) -> str:
     for types, word, _ in _KINDS:
         if isinstance(value, types):
             return word
-    raise UnfitError(value, "one of the types of columns", f"{type(value).__name__} is none")
+    reason = f"{type(value).__name__} is none"
+    if isinstance(value, UUID):
+        reason += "; say key_types='UUID' where it is a key, else give its text or its 16 bytes"
+    raise UnfitError(value, "one of the types of columns", reason)
 
 
 def _go_together(one: str, other: str) -> bool:

@@ -30,6 +30,7 @@ from statestore.table.hashing import key_groups
 from statestore.table.matching import found
 from statestore.table.merge import live_rows_of, merged_rows
 from statestore.table.scan import read_slices, restored_schema
+from statestore.table.uuids import uuid_columns, with_uuids
 from statestore.table.values import table_of_dicts
 
 __all__ = ["Indexed", "RowCache", "WantedKeys", "rows_of_keys"]
@@ -262,7 +263,8 @@ def rows_of_keys(
 def _of_dicts(rows: Sequence[Mapping[str, Any]], state: KeyedState) -> pa.Table:
     """Return the key columns that dictionaries have; of none, all of them."""
     names = [name for name in state.key if any(name in row for row in rows) or not rows]
-    keys = [{name: row.get(name) for name in names} for row in rows]
+    keys: Sequence[Mapping[str, Any]] = [{name: row.get(name) for name in names} for row in rows]
+    keys = with_uuids(keys, uuid_columns(state))
     return table_of_dicts(keys, state.schema.select(names), subject=f"the keys of {state}")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from uuid import UUID
 
 import pyarrow as pa
 
@@ -18,12 +17,12 @@ from statestore.storage import Storage
 from statestore.table.digest import row_hashes
 from statestore.table.expiry import unexpired
 from statestore.table.hashing import key_groups
-from statestore.table.hashing_types import is_binary
 from statestore.table.merge import merged_rows
 from statestore.table.reading import open_data, row_groups_of
 from statestore.table.scan import placed, restored_schema
 from statestore.table.statistics import positions_of
 from statestore.table.types import arrow_schema
+from statestore.table.uuids import uuid_as_stored, uuid_columns
 from statestore.table.values import column_of, dictionaries
 
 __all__ = ["key_batch", "key_group_of", "rows_of_key", "table_of_key"]
@@ -112,8 +111,9 @@ def key_batch(state: KeyedState, key: Any) -> pa.RecordBatch:
     Raises InvalidArgumentError when the value does not fit the key's type.
     """
     schema = arrow_schema(state.schema.select(state.key))
+    columns = uuid_columns(state)
     values = [
-        _as_stored(value, field.type)
+        uuid_as_stored(value, columns[field.name]) if field.name in columns else value
         for value, field in zip(_key_values(state, key), schema, strict=True)
     ]
     try:
@@ -131,13 +131,6 @@ def key_batch(state: KeyedState, key: Any) -> pa.RecordBatch:
                 f"{key!r:.200} is no key of {state} ({_key_text(state)}): a key names every field"
             )
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _as_stored(value: Any, kind: pa.DataType) -> Any:
-    """Return a UUID as its column has it, bytes or text; other values as they are."""
-    if not isinstance(value, UUID):
-        return value
-    return value.bytes if is_binary(kind) else str(value)
 
 
 def _names_all(value: Any, kind: pa.DataType) -> bool:

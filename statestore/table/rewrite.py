@@ -36,6 +36,7 @@ from statestore.table.lookup import key_batch, key_group_of
 from statestore.table.merge import read_reads
 from statestore.table.runs import checked, null_key_error, null_keys, runs_of
 from statestore.table.scan import restored_schema
+from statestore.table.uuids import uuid_columns, with_uuids
 from statestore.table.values import shown, table_of_dicts
 
 __all__ = ["Changes", "Rewritten", "changes_of", "forget", "rewrite"]
@@ -92,6 +93,7 @@ def changes_of(
         deleted[group] = (*deleted.get(group, ()), batch)
     if not put:
         return Changes(deleted, {})
+    put = with_uuids(put, uuid_columns(state))
     rows = table_of_dicts(put, state.schema, subject=str(state)).combine_chunks()
     nulls = sum(null_keys(batch, state) for batch in rows.to_batches())
     if nulls:

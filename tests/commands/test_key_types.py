@@ -128,6 +128,61 @@ def test_a_uuid_is_a_key(tmp_path: Path, form: str) -> None:
     assert store.restore(parallelism=2).keyed("u", "n").subtask(0).read_all().num_rows == 0
 
 
+@pytest.mark.parametrize("form", ["bytes", "text"])
+def test_uuids_in_dictionaries_are_keys(tmp_path: Path, form: str) -> None:
+    """Where the key is said to be one, through every door, as the column has it."""
+    store = opened(tmp_path)
+
+    def held(numbers: Any) -> list[Any]:
+        return [IDS[at].bytes if form == "bytes" else str(IDS[at]) for at in numbers]
+
+    def check(wanted: dict[int, int]) -> None:
+        rows = store.restore(parallelism=1).keyed("u", "n").subtask(0).read_all().to_pylist()
+        found = {row["k"]: row["v"] for row in rows}
+        assert found == dict(zip(held(wanted), wanted.values(), strict=True))
+        groups_of(store, "UUID")
+
+    rows = [{"k": held([at])[0], "v": at} for at in range(4)]
+    with store.snapshot(parallelism=2) as checkpoint:
+        if form == "bytes":
+            rows[:3] = [{"k": IDS[at], "v": at} for at in range(3)]
+        checkpoint.keyed("u", "n", rows, key="k", key_types="uuid", max_parallelism=128)
+    check({0: 0, 1: 1, 2: 2, 3: 3})
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.keyed("u", "n", [{"k": IDS[at], "v": at} for at in range(6)], key="k")
+    with store.snapshot(parallelism=2) as checkpoint:
+        state = checkpoint.keyed("u", "n", key="k")
+        state.changes([{"k": IDS[5], "v": 50}], [{"k": IDS[0]}], cleared=[{"k": IDS[1]}])
+    check({2: 2, 3: 3, 4: 4, 5: 50})
+    state = store.restore(parallelism=1).keyed("u", "n")
+    assert state.keys([{"k": IDS[5]}, {"k": IDS[9]}]).column("v").to_pylist() == [50]
+    assert state.get(IDS[5]) == state.get({"k": IDS[5]}) == [{"k": held([5])[0], "v": 50}]
+    store.edit("u", "n", delete=[IDS[2]], put=[{"k": IDS[7], "v": 7}])
+    check({3: 3, 4: 4, 5: 50, 7: 7})
+    store.edit("u", "n", rows=[{"k": IDS[7], "v": 8}])
+    check({7: 8})
+
+
+def test_a_uuid_is_no_value_of_another_column(tmp_path: Path) -> None:
+    """It would come out as bytes, or as text."""
+    store = opened(tmp_path)
+    with (
+        pytest.raises(InvalidArgumentError, match="say key_types='UUID' where it is a key"),
+        store.snapshot(parallelism=1) as checkpoint,
+    ):
+        checkpoint.keyed("u", "n", [{"k": IDS[0]}], key="k")
+    rows = [{"k": IDS[0], "v": b"", "s": ""}]
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.keyed("u", "n", rows, key="k", key_types={"k": "java.util.UUID"})
+    for column in "vs":
+        row = {"k": IDS[1], "v": b"", "s": "", column: IDS[1]}
+        with (
+            pytest.raises(SchemaMismatchError, match="UUID is none of its values"),
+            store.snapshot(parallelism=1) as checkpoint,
+        ):
+            checkpoint.keyed("u", "n", key="k").changes([row])
+
+
 @pytest.mark.parametrize(
     ("key_type", "values", "scheme"),
     [
