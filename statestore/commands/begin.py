@@ -198,6 +198,8 @@ def _stored(catalog: Catalog, checkpoint_id: int, free: int) -> CommittedCheckpo
     if checkpoint_id >= free:
         return None
     if checkpoint_id in catalog.checkpoint_ids():
+        # Who put it may have died before its name was durable, and the job goes on behind it.
+        catalog.storage.sync([manifest_path(checkpoint_id)])
         return CommittedCheckpoint(catalog.load(checkpoint_id))
     raise InvalidArgumentError(
         f"checkpoint {checkpoint_id} of {catalog.storage.url} is not visible, and its number "

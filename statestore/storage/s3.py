@@ -275,8 +275,8 @@ class S3Storage:
                 folder, slash, file = item["Key"][len(root) :].rpartition("/")
                 name = f"{folder}{slash}.{file}.upload-{quote(item['UploadId'], safe='')}"
                 yield Listed(name, 0, _milliseconds(item["Initiated"]))
-            if not found.get("IsTruncated"):
-                return
+            if not found.get("IsTruncated") or "NextKeyMarker" not in found:
+                return  # some servers do not say how to go on: the rest is seen when these are gone
             wanted["KeyMarker"] = found["NextKeyMarker"]
             wanted["UploadIdMarker"] = found["NextUploadIdMarker"]
 

@@ -9,6 +9,7 @@ import pytest
 
 from statestore.errors import CommitConflictError, InvalidArgumentError, StateNotFoundError
 from statestore.model.paths import manifest_path, tombstone_path
+from statestore.storage import LocalStorage
 from tests.commands.writers import ROWS, claims, opened, stored_files, take
 
 
@@ -40,6 +41,17 @@ def test_a_retry_of_a_visible_id_writes_nothing(url: str) -> None:
     with pytest.raises(InvalidArgumentError, match="take another one"), again:
         raise AssertionError
     take(store, 2)
+
+
+def test_what_a_retry_finds_is_durable_before_it_is_told(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I5: the attempt before may have died between the put and its sync."""
+    take(opened(url), 1)
+    synced: list[str] = []
+    monkeypatch.setattr(LocalStorage, "sync", lambda self, names: synced.extend(names))
+    take(opened(url), 1)
+    assert synced == [manifest_path(1)]
 
 
 def test_an_error_in_a_retry_changes_nothing(url: str) -> None:

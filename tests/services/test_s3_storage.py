@@ -149,6 +149,54 @@ def test_a_file_that_is_dropped_does_not_appear(storage: S3Storage) -> None:
     assert storage.list("") == ()
 
 
+def test_uploads_that_nobody_may_list_are_not_seen(
+    storage: S3Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I9: all else is listed, and collected, as before; their pages are read to the end."""
+    storage.put_if_absent("a/1", b"x")
+    files = [storage.open_write(f"a/b c%2F-{number}") for number in range(3)]
+    for file in files:
+        file.write(bytes(9 * MIB))
+    call = storage._fs.call_s3
+
+    def paged(method: str, **arguments: Any) -> Any:
+        """Show them one by one, as a server that pages."""
+        if method != "list_multipart_uploads":
+            return call(method, **arguments)
+        after = arguments.pop("KeyMarker", ""), arguments.pop("UploadIdMarker", "")
+        found = call(method, **arguments)["Uploads"]
+        found.sort(key=lambda one: (one["Key"], one["UploadId"]))
+        rest = [one for one in found if (one["Key"], one["UploadId"]) > after]
+        markers = {"NextKeyMarker": rest[0]["Key"], "NextUploadIdMarker": rest[0]["UploadId"]}
+        return {"Uploads": rest[:1], "IsTruncated": len(rest) > 1, **markers}
+
+    def refused(method: str, **arguments: Any) -> Any:
+        if method == "list_multipart_uploads":
+            raise PermissionError("AccessDenied") from _answer("AccessDenied")
+        return call(method, **arguments)
+
+    monkeypatch.setattr(storage._fs, "call_s3", refused)
+    assert [item.name for item in storage.listed("a")] == ["a/1"]
+    monkeypatch.setattr(storage._fs, "call_s3", paged)
+    names = [item.name for item in storage.listed("a")]
+    assert [name.partition(".upload-")[0] for name in names] == [
+        *(f"a/.b c%2F-{number}" for number in range(3)),
+        "a/1",
+    ]
+    monkeypatch.setattr(storage._fs, "call_s3", call)
+    for name in names[:3]:
+        storage.delete(name)
+    assert [item.name for item in storage.listed("")] == ["a/1"]
+    with pytest.raises(StorageError, match=f"cannot write {storage.url}/a/b c"):
+        files[0].close()
+
+
+def _answer(code: str) -> Exception:
+    error = Exception(code)
+    error.response = {"Error": {"Code": code}}  # type: ignore[attr-defined]
+    return error
+
+
 def test_a_long_listing_is_read_to_its_end(
     storage: S3Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
