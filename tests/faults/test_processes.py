@@ -192,7 +192,10 @@ def test_a_collection_killed_at_any_call_is_run_again(base: Path, fast_path: Pat
 
 @pytest.mark.parametrize(
     ("system_call", "at", "appeared"),
-    [("fsync", 1, False), ("link", 1, False), ("unlink", 1, True), ("fsync", 2, True)],
+    [
+        *(("fsync", 1, False), ("fsync", 2, False), ("link", 1, False)),
+        *(("unlink", 1, True), ("fsync", 3, True)),
+    ],
 )
 def test_a_put_killed_between_its_system_calls_is_whole_or_not_there(
     fast_path: Path, system_call: str, at: int, appeared: bool
