@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from statestore.commands import gc
+from statestore.commands import gc, rekey
+from statestore.commands.copy_files import FileCopy
 from statestore.fence import Fence
 from statestore.holds import Holds
-from statestore.storage import LocalStorage, local
+from statestore.storage import LocalStorage, links, local
+from tests.simulate.bucket import SimulatedS3
 from tests.simulate.disk import Disk
 from tests.simulate.known import EXPECTED, KNOWN, Known, shown_by
 from tests.simulate.plans import MIXES, drawn
@@ -91,6 +93,26 @@ def broken_put(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(local, "_fsync", lambda path: None if path.is_dir() else real(path))
 
 
+def broken_youth(patch: pytest.MonkeyPatch) -> None:
+    """A shared file is as old in the new store as it is in the other one."""
+
+    def linked(old: Path, new: Path) -> bool:
+        new.parent.mkdir(parents=True, exist_ok=True)
+        os.link(old, new)
+        return True
+
+    patch.setattr(links, "young_link", linked)
+
+
+def broken_names(patch: pytest.MonkeyPatch) -> None:
+    """A copy, or a rekey, names what another one has left."""
+    for storage in (LocalStorage, SimulatedS3):
+        patch.setattr(storage, "renew", lambda self, old, new: True)
+    real = FileCopy._renewed
+    patch.setattr(FileCopy, "_renewed", lambda *given: real(*given) and given[1])
+    patch.setattr(rekey, "new_name", lambda handle, number: handle.path)
+
+
 @pytest.mark.parametrize(
     ("break_it", "mix", "seed"),
     [
@@ -113,6 +135,20 @@ def test_it_finds(
     assert found is not None
     monkeypatch.undo()
     assert _first(range(found, found + 1), mix) is None, "it is there without the fault too"
+
+
+@pytest.mark.parametrize(
+    ("break_it", "who"),
+    [(broken_youth, "a fork"), (broken_names, "a copy"), (broken_names, "a rekey")],
+)
+def test_a_plan_that_is_mended_still_meets_its_defect(
+    break_it: Callable[[pytest.MonkeyPatch], None], who: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mend moves the calls of a command: the plan has to be where it was."""
+    break_it(monkeypatch)
+    name = f"{who} reports a checkpoint whose files a collection took"
+    (known,) = (known for known in KNOWN if known.name == name)
+    assert shown_by(known) is not None
 
 
 def _first(seeds: range, mix: str) -> int | None:
