@@ -33,9 +33,9 @@ __all__ = ["restore_checkpoint"]
         "What was written: states, rows, bytes and files, and per state the rows and digest of "
         "each subtask, which sum to the stored ones. The rows of subtask 3 are in "
         "DIR/<operator>/<state>/subtask=00003/part-0.parquet. DIR must be empty or new, and "
-        "after an error it is empty. Needs no Spark. The rate is kept in the user's cache folder, "
-        "for plan --compare. With --dry-run: the plan, and nothing is"
-        " written."
+        "after an error it is empty; what a run that was killed has left there is replaced, and of "
+        "anything else nothing is deleted. Needs no Spark. The rate is kept in the user's cache "
+        "folder, for plan --compare. With --dry-run: the plan, and nothing is written."
     ),
     examples=(
         "statestore restore --parallelism 7 --to ./restored --store ./fraud",
