@@ -78,6 +78,17 @@ class Fence:
         if self._claim is not None and self._is_claimed(self._claim.generation + 1):
             raise self._replaced(self._claim)
 
+    def announced(self, *, above: int) -> tuple[int, ...]:
+        """Return the ids above one that were announced by this writer and those before it.
+
+        Raises MalformedManifestError or FormatVersionError for a claim that cannot be read.
+        """
+        claim, found = self._claim, []
+        while claim is not None and claim.announced_id > above:
+            found.append(claim.announced_id)
+            claim = self._read(claim.generation - 1) if claim.generation > 1 else None
+        return tuple(sorted(set(found)))
+
     def announce(self, checkpoint_id: int) -> Claim:
         """Claim the next generation, saying that a checkpoint id greater than the next one is used.
 

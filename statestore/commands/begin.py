@@ -177,7 +177,7 @@ def _claimed(
         catalog.refuse_taken(free if checkpoint_id is None else checkpoint_id, seen)
     if checkpoint_id is None:
         return claim, free
-    stored = _stored(catalog, checkpoint_id, free)
+    stored = None if made_of else _stored(catalog, checkpoint_id, free)
     if stored is not None:
         return stored
     if checkpoint_id > free:

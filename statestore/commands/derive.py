@@ -57,34 +57,43 @@ class Deriver:
 
     def begin_in_order(
         self, manifests: Sequence[Manifest], *, seen: int
-    ) -> tuple[CheckpointWriter, ...]:
-        """Return the writers of new checkpoints like those given, which get ids in their order; of
-        several, the first writer is one more of the last checkpoint.
+    ) -> tuple[tuple[CheckpointWriter, Manifest], ...]:
+        """Return writers of new checkpoints like those given, each with the one that it is like, in
+        the order in which they must be committed; their ids are in the order of those given.
 
-        They must be committed in this order: the first, which takes the next id, so that no writer
-        that stalled before its put can; and then from the last to the second. So whoever looks for
-        the newest checkpoint finds the last one, and never one made of an older. The ids in between
-        are no others' to take, because each is claimed. Only the last one's Delta tables get a new
-        version. Raises as :meth:`begin`.
+        The last of those given comes first, so that whoever looks for the newest checkpoint finds
+        it, and never one made of an older; each of the others is put below it, under an id that is
+        no others' to take, because it was claimed. Before them all come more of the last one, under
+        each id that a writer which stalled before its put could take: it would bury what it has.
+        Only the last one's Delta tables get a new version. Raises as :meth:`begin`.
         """
-        free = max(self.fence.enter().announced_id, self.catalog.next_id())
-        likes = [manifests[-1], *manifests] if len(manifests) > 1 else [*manifests]
-        last = len(likes) - 1
-        begun: list[CheckpointWriter] = []
+        self.fence.enter()
+        free = self.catalog.next_id()
+        taken = sorted({free, *self.fence.announced(above=free)})
+        top = taken.pop() if len(manifests) == 1 else taken[-1] + len(manifests)
+        above = [*taken, top]
+        below = range(top - 1, top - len(manifests), -1)
+        begun: dict[int, tuple[CheckpointWriter, Manifest]] = {}
         try:
-            for place, manifest in enumerate(likes):
-                is_above = place in (0, last)
-                catalog = self.catalog if is_above else _Below(self.catalog)
-                spark = self.spark if place == last else None
-                known = seen if place == 0 else free
-                begun.append(
-                    self._begin(manifest, catalog, spark, free + place, known if is_above else None)
+            # Claimed from the least to the greatest: an id is announced above all before it.
+            for number in sorted([*above, *below]):
+                is_above = number in above
+                place = above.index(number) if is_above else 0
+                known = above[place - 1] if place else seen
+                like = manifests[-1] if is_above else manifests[number - top - 1]
+                writer = self._begin(
+                    like,
+                    self.catalog if is_above else _Below(self.catalog),
+                    self.spark if number == top else None,
+                    number,
+                    known if is_above else None,
                 )
+                begun[number] = writer, like
         except BaseException:
-            for writer in begun:
+            for writer, _ in begun.values():
                 writer.give_up()
             raise
-        return tuple(begun)
+        return tuple(begun[number] for number in [*above, *below])
 
     def _begin(
         self,

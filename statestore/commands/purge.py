@@ -11,9 +11,9 @@ key itself is nowhere in it.
 
 **Interrupted anywhere**, it can be run again. All files are written before the first commit. The
 newest checkpoint is committed first, and then the older ones, in ids below it that this writer has
-claimed: whoever looks for the newest one finds the newest state at every moment. Of several the
-newest is committed twice: first under the next id, which a writer that stalled before its put would
-take, and bury what it has under the newest; when all are there, that one is given up. A run begins
+claimed: whoever looks for the newest one finds the newest state at every moment. Before them all
+the newest is committed under each id that a writer which stalled before its put could take: what
+that has would be buried, and may have the key; when all are there, these are given up. A run begins
 by finishing what an earlier one left: where a checkpoint and its replacement are both there,
 savepoints are moved, and the tombstone is put (``replace.py``).
 
@@ -322,25 +322,22 @@ def _refuse_broken(catalog: Catalog, seen: _Seen) -> None:
 def _make_again(
     deriver: Deriver, seen: _Seen, wanted: PurgeRequest, logs: tuple[str, ...]
 ) -> tuple[dict[int, Manifest], tuple[int, ...]]:
-    """Return the replacements by the ids of what they replace; all are committed. And the id of the
-    newest one's first, if there are several.
+    """Return the replacements by the ids of what they replace; all are committed. And the ids of
+    those of the newest that came before its last.
     """
     again = [seen.kept[number] for number in seen.again]
-    writers = deriver.begin_in_order(again, seen=seen.newest)
-    # In the order of their commits. The first one owns the files which others name as well: were
-    # they another's, its failure would take them from it.
-    first, *others = writers
-    in_order = [first, *reversed(others)]
-    olds = [again[-1], *reversed(again)] if others else again
+    begun = deriver.begin_in_order(again, seen=seen.newest)
     rewriter = KeyRewriter(deriver.catalog.storage, deriver.parquet)
     with ExitStack() as stack:
-        for writer in reversed(in_order):  # it leaves the last one first
+        for writer, _ in reversed(begun):  # it leaves the last one first
             stack.enter_context(writer)
-        for writer, manifest in zip(in_order, olds, strict=True):
+        # In the order of their commits. The first one owns the files which others name as well:
+        # were they another's, its failure would take them from it.
+        for writer, manifest in begun:
             with _advised(deriver.catalog, manifest.checkpoint_id, seen.visible, seen.savepoints):
                 _write_again(writer, manifest, rewriter, seen, wanted, logs)
-    made = {old.checkpoint_id: one.manifest for one, old in zip(in_order, olds, strict=True)}
-    return made, (first.id,) if others else ()
+    twice = tuple(writer.id for writer, _ in begun[: len(begun) - len(again)])
+    return {old.checkpoint_id: writer.manifest for writer, old in begun}, twice
 
 
 def _write_again(

@@ -106,8 +106,8 @@ def test_a_job_that_stood_still_before_its_put_is_not_buried(
         if stalled:
             real(*stalled.pop())
 
-    def entered(fence: Fence) -> Any:
-        claim = enter(fence)
+    def entered(fence: Fence, **options: Any) -> Any:
+        claim = enter(fence, **options)
         put_late()
         return claim
 

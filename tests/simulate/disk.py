@@ -174,7 +174,7 @@ class Disk:
         if self._inner:
             self._alive()
             return None
-        return self._scheduler.point(operation, str(path).removeprefix(f"{self.root}/"))
+        return self._scheduler.point(operation, str(path).removeprefix(str(self.root)).lstrip("/"))
 
 
 def _walk(root: Path) -> Iterable[Any]:

@@ -162,6 +162,22 @@ def _purges(random: Random) -> list[Actor]:
     return [_actor(random, "purge", 1), keeps, expires, *_some(random, others, 0)]
 
 
+def _late_purges(random: Random) -> list[Actor]:
+    """A job, or another purge, stands still beside a purge, and goes on in its middle."""
+    how = random.choice(("full", "changes", "against"))
+    others = [
+        Actor("purge", "purge2", random.choice((0.0, 0.5, 26.0))),
+        Actor("expire", "expire1", random.choice((0.0, 0.5, 26.0)), 0, "a", (("retain", 1),)),
+        Actor("edit", "edit1", 0.0),
+    ]
+    return [
+        Actor("job", "job1", 0.0, 0, "a", (("count", 3), ("how", how))),
+        Actor("savepoint", "savepoint1", 0.0, 0, "a", (("back", random.randint(0, 2)),)),
+        Actor("purge", "purge1", 0.0),
+        *_some(random, others, 0),
+    ]
+
+
 def _salvages(random: Random) -> list[Actor]:
     broken = Actor("damage", "damage1", 0.0)
     return [broken, _actor(random, "salvage", 1), _job(random, 1, how="full")]
@@ -257,6 +273,7 @@ MIXES = {
     "late forks": Mix(_late_forks, (1,), events=("wait", "wait", "kill"), often=4),
     "clones": Mix(_clones, (1,)),
     "purges": Mix(_purges, (3,)),
+    "late purges": Mix(_late_purges, (3,), events=("wait", "wait", "wait", "kill"), often=4),
     "salvages": Mix(_salvages, (2,)),
     "rekeys": Mix(_rekeys, (1, 2)),
     "late rekeys": Mix(_late_rekeys, (1,), events=("wait", "wait", "kill"), often=4),
