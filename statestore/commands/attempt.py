@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from statestore.catalog import Catalog
 from statestore.commands.history import History
@@ -62,6 +63,15 @@ class Attempt:
                 f"has, and {wanted} is asked for; name one of them only"
             )
         return of_graph if wanted is None else wanted
+
+    @cached_property
+    def stored_names(self) -> frozenset[tuple[str, str]]:
+        """The (operator uid, state) of what the checkpoint before has, in this store."""
+        before = self.made_of
+        if before is None or before.store_id != self.catalog.store_id:
+            before = self.history.before()
+        entries = () if before is None else before.entries
+        return frozenset((one.state.uid, one.state.name) for one in entries)
 
     @property
     def id(self) -> Attempted:

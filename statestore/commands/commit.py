@@ -21,6 +21,7 @@ from typing import Any, Self
 from statestore.commands.attempt import Attempt
 from statestore.commands.changes import ChangeWriter
 from statestore.commands.compaction import Compactions
+from statestore.commands.folders import refuse_folded
 from statestore.commands.subtasks import Acknowledged
 from statestore.errors import InvalidArgumentError, ParallelismError, StorageError
 from statestore.model.balanced_ranges import RangeAssignment
@@ -237,6 +238,8 @@ class Commit:
                 raise InvalidArgumentError(
                     f"{written.state} is in this checkpoint already; name it once"
                 )
+        names = ((one.state.uid, one.state.name) for one in self._entries())
+        refuse_folded((uid, name), names, self._attempt.stored_names)
 
     def _refuse_unused(self) -> None:
         for writer in self._changing:
