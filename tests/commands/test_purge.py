@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from statestore.errors import (
     StateNotFoundError,
     StorageError,
 )
+from statestore.fence import Fence
 from statestore.model.manifest import Manifest
 from statestore.model.paths import manifest_path
 from statestore.storage import LocalStorage
@@ -343,6 +345,33 @@ def test_a_put_in_the_middle_of_a_purge_comes_too_late(
     with pytest.raises(CommitConflictError):
         job.__exit__(None, None, None)
     assert commits == 4
+    is_purged(opened(store.url))
+
+
+def test_a_put_below_what_others_have_announced_comes_too_late(
+    store: StateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I6: another purge was killed when it had claimed ids; a job that stood still all the time
+    has a smaller one, which is free, and the key.
+    """
+    job = store.snapshot(parallelism=2).__enter__()
+    job.carry_rest()
+    real = Catalog.commit
+    stalled: list[Manifest] = []
+    monkeypatch.setattr(Catalog, "commit", lambda catalog, manifest: stalled.append(manifest))
+    job.__exit__(None, None, None)
+    monkeypatch.setattr(Catalog, "commit", real)
+    killed = Fence(LocalStorage(store.url), release="test")
+    killed.enter()
+    for number in (6, 8):
+        killed.announce(number)
+    done = opened(store.url).purge("users", KEY)
+    assert [one.new_id for one in done.replaced] == [9, 10, 11]
+    with pytest.raises(CommitConflictError):
+        real(opened(store.url)._catalog(), stalled[0])
+    for number in (6, 8):
+        with pytest.raises(CommitConflictError):
+            real(opened(store.url)._catalog(), replace(stalled[0], checkpoint_id=number))
     is_purged(opened(store.url))
 
 
