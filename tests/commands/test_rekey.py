@@ -221,7 +221,7 @@ def test_a_run_that_fails_leaves_nothing_behind(store: StateStore) -> None:
         ({"name": "s", "key": ()}, InvalidArgumentError, "name at least one key column"),
         ({"name": "s", "key": ("k", "k")}, InvalidArgumentError, "'k' has two roles"),
         ({"name": "m", "key": "n"}, InvalidArgumentError, "'n' has two roles"),
-        ({"name": "s", "key": "l"}, UnsupportedTypeError, "'l' has type array"),
+        ({"name": "s", "key": "l"}, UnsupportedTypeError, "'l' has type map"),
         ({"name": "s", "key": "b"}, UnsupportedTypeError, "binary"),
         ({"hash_scheme": "md5"}, InvalidArgumentError, "no hash scheme 'md5'; there is java"),
         ({"max_parallelism": 0}, InvalidArgumentError, "max parallelism 0"),
@@ -235,7 +235,8 @@ def test_a_run_that_fails_leaves_nothing_behind(store: StateStore) -> None:
 def test_what_cannot_be_is_refused(
     store: StateStore, wanted: Row, kind: type[StateStoreError], message: str
 ) -> None:
-    rows = pa.table({"k": ["a", "b"], "n": [1, 2], "v": [1, 2], "l": [[1], [2]], "b": [b"a", b"b"]})
+    maps = pa.array([{"a": 1}, {}], pa.map_(pa.string(), pa.int64()))
+    rows = pa.table({"k": ["a", "b"], "n": [1, 2], "v": [1, 2], "l": maps, "b": [b"a", b"b"]})
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.keyed("u", "s", rows, key="k", max_parallelism=8)
         checkpoint.map("u", "m", rows, key="k", map_key="n", max_parallelism=8)

@@ -24,6 +24,7 @@ from statestore.model.state import StateKind, TimeDomain
 from statestore.store import StateStore
 
 NAN = float("nan")
+MAP = pa.map_(pa.string(), pa.int64())
 ROWS = pa.table({"k": ["a", "b", "c"], "v": [1, 2, 3]})
 
 
@@ -115,8 +116,8 @@ def test_max_parallelism_never_changes(store: StateStore) -> None:
         ({"k": pa.array([1], pa.time64("us"))}, {}, UnsupportedTypeError, "time64"),
         ({"k": pa.array([1], pa.duration("s"))}, {}, UnsupportedTypeError, "duration"),
         ({"k": [b"x"]}, {}, UnsupportedTypeError, "binary cannot be a key in the hash scheme java"),
-        ({"k": [[1]]}, {}, UnsupportedTypeError, "'k' has type array"),
-        ({"k": [1], "w": [[1]]}, {"namespace": "w"}, UnsupportedTypeError, "'w' has type array"),
+        ({"k": pa.array([{"a": 1}], MAP)}, {}, UnsupportedTypeError, "'k' has type map"),
+        ({"k": [1], "w": pa.array([{}], MAP)}, {"namespace": "w"}, UnsupportedTypeError, "'w'"),
         ({"k": pa.array([1], pa.timestamp("ns"))}, {}, InvalidArgumentError, "lose data: 1"),
         ({"k": [1]}, {"kind": "nonsense"}, InvalidArgumentError, "kind of keyed state 'nonsense'"),
         ({"k": [1]}, {"kind": "map"}, InvalidArgumentError, "map state takes map_key column"),
