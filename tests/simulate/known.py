@@ -1,8 +1,7 @@
 """Defects that the simulator has found, each with the shortest plan that shows it.
 
-A mend moves the calls of a command, so a plan is tried with its events at calls nearby as well:
-what shows nothing there is mended. Those that are ``mended`` must not come back; of the others the
-tests see that they are there still, so that none is mended without being named so.
+All are mended, and must not come back. A change moves the calls of a command, so a plan is tried
+with its events at calls nearby as well.
 """
 
 from __future__ import annotations
@@ -16,10 +15,7 @@ from tests.simulate.actors import Actor
 from tests.simulate.scheduler import Event
 from tests.simulate.simulation import Outcome, Plan, simulate
 
-__all__ = ["EXPECTED", "KNOWN", "Known", "shown_by"]
-
-# What random schedules show of defects below that are not mended, by mix ("" is any) and kind.
-EXPECTED: frozenset[tuple[str, str]] = frozenset()
+__all__ = ["KNOWN", "Known", "shown_by"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +30,6 @@ class Known:
     why: str
     plan: Plan
     near: int = 6
-    mended: bool = False
 
 
 def shown_by(known: Known) -> Outcome | None:
@@ -74,14 +69,12 @@ KNOWN = (
             ),
             (Event("job1", 37, "wait"),),
         ),
-        mended=True,
     ),
     Known(
         "a rekey deletes files that another run has adopted",
         "missing",
         "two runs share a working folder",
         Plan("s3", 1, (_of("rekey", 1), _of("rekey", 2)), (Event("rekey1", 27, "wait"),)),
-        mended=True,
     ),
     Known(
         "a copy reports a checkpoint whose files a collection took",
@@ -94,21 +87,18 @@ KNOWN = (
             (Event("copy1", 41, "kill"), Event("copy2", 26, "wait", 60)),
         ),
         near=2,
-        mended=True,
     ),
     Known(
         "a copy that failed deletes the file of the next one",
         "missing",
         "both write under one name",
         Plan("local", 1, (_of("copy", 1), _of("copy", 2)), (Event("copy1", 35, "wait"),)),
-        mended=True,
     ),
     Known(
         "a fork that failed deletes the file of the next one",
         "missing",
         "both write under one name",
         Plan("local", 1, (_of("fork", 1), _of("fork", 2)), (Event("fork1", 35, "wait"),)),
-        mended=True,
     ),
     Known(
         "a fork reports a checkpoint whose files a collection took",
@@ -120,7 +110,6 @@ KNOWN = (
             (_of("fork", 1, 50.0), _of("gc", 1, 50.0, "b")),
             (Event("fork1", 52, "wait", 60),),
         ),
-        mended=True,
     ),
     Known(
         "a rekey reports a checkpoint whose files a collection took",
@@ -132,7 +121,6 @@ KNOWN = (
             (_of("rekey", 1), _of("rekey", 2, 50.0), _of("gc", 1, 50.0)),
             (Event("rekey1", 29, "kill"), Event("rekey2", 24, "wait", 60)),
         ),
-        mended=True,
     ),
     Known(
         "a store that is made beside a collection ends in a traceback",
@@ -148,14 +136,12 @@ KNOWN = (
             ),
             (Event("job1", 6, "wait", 49 * 60),),
         ),
-        mended=True,
     ),
     Known(
         "a copy that failed shows a cut object",
         "cut",
         "an object is ended when its file is closed, also after an error",
         Plan("s3", 1, (_of("copy", 1),), (Event("copy1", 28, "fail"),)),
-        mended=True,
     ),
     Known(
         "a purge beside an expiry loses a savepoint",
@@ -172,14 +158,12 @@ KNOWN = (
             ),
             (Event("purge2", 121, "wait", 49 * 60),),
         ),
-        mended=True,
     ),
     Known(
         "two purges at once end in a traceback",
         "crashed: AttributeError",
         "an id that the second wants is visible by then",
         Plan("s3", 3, (_of("purge", 1), _of("purge", 2)), (Event("purge1", 46, "wait"),)),
-        mended=True,
     ),
     Known(
         "a purge reports what another one has not finished",
@@ -197,7 +181,6 @@ KNOWN = (
             (Event("purge1", 8, "wait"), Event("purge2", 55, "lost")),
         ),
         near=2,
-        mended=True,
     ),
     Known(
         "a salvage buries what a job committed",
@@ -209,7 +192,6 @@ KNOWN = (
             (_of("damage"), _of("salvage"), _of("job", how="full", count=1)),
             (Event("salvage1", 14, "wait"),),
         ),
-        mended=True,
     ),
     Known(
         "a copy takes another checkpoint of that number for its own",
@@ -226,7 +208,6 @@ KNOWN = (
                 _of("copy", 2, 0.0, "c"),
             ),
         ),
-        mended=True,
     ),
     Known(
         "an export deletes what is not its own",
@@ -238,7 +219,6 @@ KNOWN = (
             (_of("export", 1), _of("person"), _of("export", 2)),
             (Event("export1", 4, "kill"),),
         ),
-        mended=True,
     ),
     Known(
         "a query passes over events when its checkpoint location is behind",
@@ -254,7 +234,6 @@ KNOWN = (
             ),
             (Event("query2", 78, "power"),),
         ),
-        mended=True,
     ),
     Known(
         "a query counts twice after a salvage that lost its progress",
@@ -271,21 +250,18 @@ KNOWN = (
             ),
             (Event("query1", 78, "kill"),),
         ),
-        mended=True,
     ),
     Known(
         "a store is gone after a loss of power",
         "gone",
         "the folders above new ones are not synced",
         Plan("local", 0, (_of("job", count=2, empty=True),), (Event("job1", 45, "power"),)),
-        mended=True,
     ),
     Known(
         "parts of a writer that was killed stay",
         "parts stay",
         "nobody ends uploads that were not finished",
         Plan("s3", 1, (_of("job", count=1),), (Event("job1", 15, "kill"),)),
-        mended=True,
     ),
     Known(
         "a hold that was refused stays, where another savepoint is damaged",
@@ -302,14 +278,12 @@ KNOWN = (
             ),
             (Event("savepoint2", 7, "wait", 60),),
         ),
-        mended=True,
     ),
     Known(
         "a greatest id leaves no number for the next checkpoint",
         "stuck",
         "ids only grow",
         Plan("local", 1, (_of("job", count=1, ids=9_999_999_999),)),
-        mended=True,
     ),
     Known(
         "a collection beside a busy job refuses with alarm",
@@ -322,6 +296,5 @@ KNOWN = (
             (Event("job1", 20, "wait"), Event("gc2", 5, "wait")),
         ),
         near=2,
-        mended=True,
     ),
 )

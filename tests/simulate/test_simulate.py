@@ -17,7 +17,7 @@ from statestore.holds import Holds
 from statestore.storage import LocalStorage, links, local
 from tests.simulate.bucket import SimulatedS3
 from tests.simulate.disk import Disk
-from tests.simulate.known import EXPECTED, KNOWN, Known, shown_by
+from tests.simulate.known import KNOWN, Known, shown_by
 from tests.simulate.plans import MIXES, drawn
 from tests.simulate.run import main, run_schedules
 from tests.simulate.scheduler import Scheduler
@@ -32,12 +32,7 @@ def test_a_share_of_the_schedules() -> None:
     counts, calls, wrong = run_schedules(range(SCHEDULES), tuple(MIXES), most_wrong=SCHEDULES)
     assert counts.total() == SCHEDULES
     assert calls > 50 * SCHEDULES
-    new = [(seed, mix, one.wrong) for seed, mix, one in wrong if _not_expected(mix, one.wrong)]
-    assert new == []
-
-
-def _not_expected(mix: str, wrong: tuple[str, str] | None) -> bool:
-    return wrong is not None and (mix, wrong[0]) not in EXPECTED and ("", wrong[0]) not in EXPECTED
+    assert [(seed, mix, one.wrong) for seed, mix, one in wrong] == []
 
 
 def test_a_seed_is_one_run() -> None:
@@ -50,13 +45,7 @@ def test_a_seed_is_one_run() -> None:
         assert (again.trace, again.wrong) == (runs[0].trace, runs[0].wrong)
 
 
-NOT_MENDED = pytest.mark.xfail(strict=True, reason="not mended yet")
-
-
-@pytest.mark.parametrize(
-    "known",
-    [pytest.param(one, id=one.name, marks=() if one.mended else NOT_MENDED) for one in KNOWN],
-)
+@pytest.mark.parametrize("known", KNOWN, ids=lambda one: one.name)
 def test_a_known_defect_is_not_there(known: Known) -> None:
     found = shown_by(known)
     assert found is None, f"{found.wrong}\n{found.plan}"
@@ -152,10 +141,9 @@ def test_a_plan_that_is_mended_still_meets_its_defect(
 
 
 def _first(seeds: range, mix: str) -> int | None:
-    """Return the first seed that shows something that is not known."""
+    """Return the first seed that shows something."""
     for seed in seeds:
-        wrong = simulate(*drawn(seed, (mix,))[1:]).wrong
-        if wrong is not None and _not_expected(mix, wrong):
+        if simulate(*drawn(seed, (mix,))[1:]).wrong is not None:
             return seed
     return None
 
