@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from statestore.catalog import Catalog
 from statestore.commands.history import History
@@ -64,9 +63,8 @@ class Attempt:
             )
         return of_graph if wanted is None else wanted
 
-    @cached_property
     def stored_names(self) -> frozenset[tuple[str, str]]:
-        """The (operator uid, state) of what the checkpoint before has, in this store."""
+        """Return the (operator uid, state) of what the checkpoint before has, in this store."""
         before = self.made_of
         if before is None or before.store_id != self.catalog.store_id:
             before = self.history.before()

@@ -64,6 +64,7 @@ class Commit:
         self._origin: Mapping[str, Any] | None = None
         self._committed: Manifest | None = None
         self._metrics: CheckpointMetrics | None = None
+        self._stored: frozenset[tuple[str, str]] | None = None
         self._entered = self._left = self._published = False
 
     @property
@@ -238,8 +239,10 @@ class Commit:
                 raise InvalidArgumentError(
                     f"{written.state} is in this checkpoint already; name it once"
                 )
+        if self._stored is None:
+            self._stored = self._attempt.stored_names()
         names = ((one.state.uid, one.state.name) for one in self._entries())
-        refuse_folded((uid, name), names, self._attempt.stored_names)
+        refuse_folded((uid, name), names, self._stored)
 
     def _refuse_unused(self) -> None:
         for writer in self._changing:

@@ -9,7 +9,7 @@ are copied. Nothing is deleted: what nobody names is left to ``gc``.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -162,15 +162,15 @@ class FileCopy:
     def _written(self, file: DataFile, number: int) -> str:
         """Stream a file to the target; DamagedFileError unless what was read is what it must be."""
         name, sha256, size = _new(file, number), hashlib.sha256(), 0
-        chunks = self._chunks(file.name)
-        chunk = next(chunks, b"")  # what the source lacks is found before a file is begun
-        with named("write", f"{self.target.url}/{name}"), self.target.open_write(name) as out:
-            while chunk:
-                out.write(chunk)
-                sha256.update(chunk)
-                size += len(chunk)
-                self._advance(len(chunk), copied=True)
-                chunk = next(chunks, b"")
+        with closing(self._chunks(file.name)) as chunks:
+            chunk = next(chunks, b"")  # what the source lacks is found before a file is begun
+            with named("write", f"{self.target.url}/{name}"), self.target.open_write(name) as out:
+                while chunk:
+                    out.write(chunk)
+                    sha256.update(chunk)
+                    size += len(chunk)
+                    self._advance(len(chunk), copied=True)
+                    chunk = next(chunks, b"")
         if (size, sha256.hexdigest()) != (file.handle.size_bytes, file.handle.sha256):
             raise DamagedFileError(
                 f"{self.source.url}/{file.name} holds other bytes than were written: {size} of "
@@ -181,7 +181,7 @@ class FileCopy:
             self.copied_files += 1
         return name
 
-    def _chunks(self, name: str) -> Iterator[bytes]:
+    def _chunks(self, name: str) -> Generator[bytes]:
         try:
             with (
                 named("read", f"{self.source.url}/{name}"),

@@ -100,7 +100,7 @@ def test_the_checker_finds(change: dict[str, object], found: str, tmp_path: Path
 def test_the_checker_finds_files_that_nobody_names(tmp_path: Path) -> None:
     tries = raced(str(tmp_path))
     (tmp_path / "operators/stray.parquet").touch()
-    assert "not those that its checkpoints name" in problems(RACE, tries, str(tmp_path), {})[0]
+    assert "files are left of [None]" in problems(RACE, tries, str(tmp_path), {})[0]
 
 
 def test_the_checker_finds_a_buried_checkpoint(tmp_path: Path) -> None:
