@@ -121,9 +121,11 @@ def register(spark: SparkSession, resolve: Callable[[Mapping[str, str]], Read]) 
             return FORMAT
 
         def schema(self) -> StructType:
+            settle()  # Spark plans in workers too
             return spark_schema(resolve(self.options).entry.state.schema)
 
         def reader(self, schema: StructType) -> DataSourceReader:
+            settle()
             return SubtaskReader(resolve(self.options))
 
     spark.dataSource.register(KeyedStateDataSource)
