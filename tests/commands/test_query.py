@@ -235,8 +235,12 @@ def test_a_query_can_verify(tmp_path: Path, layout: str, changed: bool) -> None:
         ask(store, sql, verify=True)
 
 
-def test_names_that_duckdb_takes_for_one_get_a_number(tmp_path: Path) -> None:
+def test_names_that_duckdb_takes_for_one_get_a_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names that differ in case alone are refused today: the stores that have them are older."""
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+    monkeypatch.setattr("statestore.commands.commit.refuse_folded", lambda *names: None)
     with store.snapshot(parallelism=1) as checkpoint:
         for number, uid in enumerate(["a", "A", "main", "temp", 'q"uote']):
             for name in ("s", "S"):
