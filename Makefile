@@ -24,8 +24,9 @@ demo: $(READY) $(DELTA) ## run the demo; DIR=path keeps what it writes there
 cluster-demo: $(READY) $(KAFKA) ## run the demo on a Spark cluster, Kafka and S3, all on this machine
 	@$(WITH_JAVA) $(PY) -m statestore.testing.cluster_demo
 
-test: $(READY) $(DELTA) $(S3) $(KAFKA) ## run all tests; ARGS="-k name" goes to pytest
-	@$(WITH_JAVA) $(PY) -m pytest $(ARGS)
+# Files go to the workers in their order, so that the long ones do not come last.
+test: $(READY) $(DELTA) $(S3) $(KAFKA) ## run all tests, two files at a time; ARGS="-k name" goes to pytest
+	@$(WITH_JAVA) $(PY) -m pytest --numprocesses $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 kills: $(READY) $(DELTA) ## kill a job COUNT times (200) and look what is left
 	@$(WITH_JAVA) $(PY) -m tests.faults.kills --count $(or $(COUNT),200)
