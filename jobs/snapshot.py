@@ -34,7 +34,7 @@ from jobs.places import TableFormat
 from jobs.settings import KeyedSettings, OperatorSettings, SnapshotSettings
 from statestore import CheckpointWriter, StateStore
 from statestore.cli.targets import graph_of
-from statestore.errors import CommitConflictError, LeftOutStateError
+from statestore.errors import CommitConflictError, LateCommitError, LeftOutStateError
 from statestore.model.manifest import Entry, KeyedEntry, Writer
 from statestore.model.state import TimeDomain
 
@@ -72,6 +72,9 @@ class Snapshot:
                         written = _put(checkpoint, state, rows)
                     progress(f"{state.uid}/{state.name}: {written.rows} rows")
                 bar.begin("committing")
+        except LateCommitError:
+            self._number = None  # what others committed since may be without it: take a new one
+            raise
         except CommitConflictError:
             self._was_second = True
             raise

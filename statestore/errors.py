@@ -13,6 +13,7 @@
     │   ├── CheckpointNotFoundError
     │   └── StateNotFoundError                        no such operator or state
     ├── CommitConflictError                       11  another writer was first, or took over: retry
+    │   └── LateCommitError                           visible, but what follows may be without it
     ├── IncompatibleStateError                    12  change the job, or the state
     │   ├── ParallelismError   (ValueError)           (max) parallelism does not fit
     │   ├── SchemaMismatchError                       types differ from the stored ones
@@ -42,6 +43,7 @@ __all__ = [
     "FormatVersionError",
     "IncompatibleStateError",
     "InvalidArgumentError",
+    "LateCommitError",
     "LeftOutStateError",
     "MalformedManifestError",
     "MissingDependencyError",
@@ -137,11 +139,19 @@ class StateNotFoundError(NotFoundError):
 
 class CommitConflictError(StateStoreError):
     """Another writer committed this id first, or has taken over the store; nothing of this one is
-    visible. Open the store again and retry.
+    visible, but for a :class:`LateCommitError`. Open the store again and retry.
     """
 
     kind = "commit-conflict"
     exit_code = 11
+
+
+class LateCommitError(CommitConflictError):
+    """The checkpoint is visible, but another writer had taken over the store before that was known,
+    and what it commits may be without it.
+    """
+
+    kind = "late-commit"
 
 
 class IncompatibleStateError(StateStoreError):

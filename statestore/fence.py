@@ -15,6 +15,9 @@ successor committed, because no id above the successor's is ever in flight:
   next. So each of its ids is at least the stalled writer's.
 * If they are equal, put-if-absent lets one of the two win, and the other is told. If the
   successor's is greater, the late checkpoint lies below it: the latest stays the successor's.
+
+Nor does the late writer report success: it looks for a successor after its put as well, since what
+that commits may have nothing of the late checkpoint. Whoever claims after that look finds it.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ import time
 import uuid
 from dataclasses import replace
 
-from statestore.errors import CommitConflictError, StateStoreError
+from statestore.errors import CommitConflictError, LateCommitError, StateStoreError
 from statestore.model.claim import Claim, claim_from_json, claim_to_json
 from statestore.model.paths import WRITERS, generation_of, writer_path
 from statestore.storage import Storage, put_once
@@ -75,8 +78,22 @@ class Fence:
 
         One request: generations have no gaps, so the one after this writer's tells.
         """
-        if self._claim is not None and self._is_claimed(self._claim.generation + 1):
-            raise self._replaced(self._claim)
+        mine = self._mine()
+        if mine is not None and self._is_claimed(mine.generation + 1):
+            raise self._replaced(mine)
+
+    def check_after_put(self, checkpoint_id: int) -> None:
+        """Raise LateCommitError when a newer generation had been claimed by the time that a
+        checkpoint was put: it is visible, but what the successor commits may be without it.
+        """
+        mine = self._mine()
+        if mine is not None and self._is_claimed(mine.generation + 1):
+            raise LateCommitError(
+                f"{self._successor()} has taken over {self._storage.url} from this writer "
+                f"(generation {mine.generation}) before checkpoint {checkpoint_id} was known to be "
+                "committed: it is there, but what comes after it may not have what is in it. See "
+                "'statestore list', and take the snapshot again, from a store that is opened again"
+            )
 
     def announced(self, *, above: int) -> tuple[int, ...]:
         """Return the ids above one that were announced by this writer and those before it.
@@ -117,6 +134,13 @@ class Fence:
         with self._lock:
             return self._put(before.generation + 1, before)
 
+    def _mine(self) -> Claim | None:
+        """Return the claim; another thread's announcement is waited for, or its own newer claim
+        would be taken for a successor's.
+        """
+        with self._lock:
+            return self._claim
+
     def _put(self, generation: int, before: Claim | None) -> Claim | None:
         """Claim a generation, handing on what was announced; None when it is taken."""
         claim = Claim(
@@ -154,16 +178,18 @@ class Fence:
         return True
 
     def _replaced(self, mine: Claim) -> CommitConflictError:
-        try:
-            newer = str(self._newest())
-        except (StateStoreError, FileNotFoundError):
-            newer = "a writer whose claim cannot be read"
         return CommitConflictError(
-            f"{newer} has taken over {self._storage.url} from this writer (generation "
+            f"{self._successor()} has taken over {self._storage.url} from this writer (generation "
             f"{mine.generation}); nothing of this checkpoint is visible, and this writer commits "
             "no more. If it should go on in place of the other, open the store again: "
             "StateStore.open(…)"
         )
+
+    def _successor(self) -> str:
+        try:
+            return str(self._newest())
+        except (StateStoreError, FileNotFoundError):
+            return "a writer whose claim cannot be read"
 
 
 def _has_ended(claim: Claim) -> bool:

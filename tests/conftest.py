@@ -1,4 +1,4 @@
-"""What all tests share: one Spark session for the whole run, and Hypothesis's profile.
+"""What all tests share: one Spark session for each worker, and Hypothesis's profile.
 
 ``CI=1`` makes Hypothesis try the same examples on every run, so that a red build is red again;
 everywhere else it looks for new ones. Spark starts only when a test asks for ``spark``.
@@ -24,10 +24,14 @@ settings.register_profile("dev", deadline=None, suppress_health_check=[HealthChe
 settings.register_profile("ci", settings.get_profile("dev"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
+# Of every JVM that starts Spark, here and in the processes that tests start: most live for seconds,
+# and the second compiler would take as much of the processors as what they are started for.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session of this run: 2 cores, Delta, a warehouse that is thrown away."""
+    """The session of this worker: 2 cores, Delta, a warehouse that is thrown away."""
     session = spark_session(
         app_name="statestore-tests",
         master="local[2]",

@@ -221,6 +221,7 @@ class Commit:
         try:
             with measuring.phase("put"):
                 self._attempt.catalog.commit(manifest)
+                self._attempt.fence.check_after_put(manifest.checkpoint_id)
         except BaseException as unknown:
             measuring.failed(self._attempt.checkpoint_id, unknown)
             raise

@@ -29,7 +29,7 @@ START_SECONDS = 60
 STARTS = 3
 LOG, PROPERTIES = "broker.log", "server.properties"
 CLUSTER_ID = "c3RhdGVzdG9yZS10ZXN0cw"
-_HEAP = "-Xmx512m"
+_JVM = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # it lives for a minute
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def kafka_broker(directory: Path) -> Iterator[KafkaBroker]:
     for _ in range(STARTS):
         port, controller = free_ports(2)
         (directory / PROPERTIES).write_text(_properties(directory, port, controller))
-        java = [str(java_home() / "bin" / "java"), _HEAP, "-cp", _classpath()]
+        java = [str(java_home() / "bin" / "java"), *_JVM, "-cp", _classpath()]
         _format(java, directory)
         command = [*java, "kafka.Kafka", PROPERTIES]
         with running(command, directory=directory, log=LOG) as process:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, Event, Timer
 from typing import Any
 
 import pytest
@@ -20,6 +20,7 @@ from statestore.errors import (
     CommitConflictError,
     FormatVersionError,
     InvalidArgumentError,
+    LateCommitError,
     MalformedManifestError,
 )
 from statestore.fence import Fence
@@ -135,6 +136,33 @@ def test_threads_of_one_object_share_its_claim(url: str) -> None:
     assert {checkpoint._attempt.writer.generation for checkpoint in begun} == {1}
     for checkpoint in begun:
         checkpoint.give_up()
+
+
+def test_a_thread_that_announces_is_not_taken_for_a_successor(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I6: its claim is in the store before this object knows of it."""
+    store = opened(url)
+    take(store)
+    begun = store.snapshot(parallelism=2)
+    put, is_put, goes_on = LocalStorage.put_if_absent, Event(), Event()
+
+    def slow(self: LocalStorage, name: str, data: bytes) -> bool:
+        done = put(self, name, data)
+        if name == writer_path(2):
+            is_put.set()
+            assert goes_on.wait(60)
+        return done
+
+    monkeypatch.setattr(LocalStorage, "put_if_absent", slow)
+    with ThreadPoolExecutor(1) as pool:
+        announced = pool.submit(lambda: store.snapshot(parallelism=2, checkpoint_id=50))
+        assert is_put.wait(60)
+        Timer(0.2, goes_on.set).start()
+        with begun:
+            begun.keyed("u", "n", ROWS, key="k")
+        announced.result().give_up()
+    assert store.checkpoints() == (1, 2)
 
 
 def test_a_forked_process_is_another_writer(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,7 +331,9 @@ def test_a_put_that_comes_late_buries_nothing(
     successor_ids: tuple[int | None, ...],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """I6: it stalls between the last check and the put, and its successor commits in between."""
+    """I6: it stalls between the last check and the put, and its successor commits in between. The
+    late one is told, even where its checkpoint is visible: the newest has nothing of it.
+    """
     store, successor = opened(url), opened(url)
     take(store)
     put = LocalStorage.put_if_absent
@@ -317,14 +347,13 @@ def test_a_put_that_comes_late_buries_nothing(
 
     checkpoint = store.snapshot(parallelism=2, checkpoint_id=late_id)
     monkeypatch.setattr(LocalStorage, "put_if_absent", late)
-    try:
-        with checkpoint:
-            checkpoint.keyed("u", "n", ROWS, key="k")
-        mine = [checkpoint.id]
-    except CommitConflictError:
-        mine = []
+    number, writer = checkpoint.planned
+    with pytest.raises(CommitConflictError, match=r"generation \d") as told, checkpoint:
+        checkpoint.keyed("u", "n", ROWS, key="k")
     ids = store.checkpoints()
-    assert ids == tuple(sorted([1, *mine, *theirs]))
+    is_there = number in ids and store.manifest(number).writer == writer
+    assert isinstance(told.value, LateCommitError) == is_there
+    assert ids == tuple(sorted({1, number, *theirs} if is_there else {1, *theirs}))
     assert ids[-1] == theirs[-1]
     generations = [store.manifest(checkpoint).writer.generation for checkpoint in ids]
     assert generations == sorted(generations)

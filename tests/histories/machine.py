@@ -27,6 +27,7 @@ from statestore.errors import (
     CheckpointNotFoundError,
     CommitConflictError,
     InvalidArgumentError,
+    LateCommitError,
     MissingFileError,
     StorageError,
 )
@@ -190,6 +191,9 @@ class Histories(RuleBasedStateMachine):
         try:
             begun.writer.__exit__(None, None, None)
             done = True
+        except LateCommitError:
+            assert self.owner != writer
+            self._lost(writer)
         except CommitConflictError:
             assert self.owner != writer
             may = May()

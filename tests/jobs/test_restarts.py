@@ -226,12 +226,13 @@ def own_errors(kind: type[StateStoreError] = StateStoreError) -> Iterator[type[S
             yield from own_errors(below)
 
 
-def test_of_our_own_errors_two_are_recoverable() -> None:
+def test_of_our_own_errors_three_are_recoverable() -> None:
     kinds = list(own_errors())
     assert {kind.__name__ for kind in kinds} == set(errors.__all__)
     assert {kind for kind in kinds if is_recoverable(kind("…"))} == {
         StorageError,
         CommitConflictError,
+        LateCommitError,
     }
 
 

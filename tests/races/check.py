@@ -1,9 +1,10 @@
 """What may be true after a race, whoever won it: I4 and I6, held against the store itself.
 
-A checkpoint is visible exactly when one writer was told that it committed it, it holds that
-writer's rows and no others, and it lies above all that were committed before its writer began. A
-loser was told by whom, and that one exists. No file is left that no checkpoint names, but for those
-of who lost at its put, where nobody deletes; and these go with the next collection.
+A checkpoint is visible exactly when one writer was told that it committed it, or was replaced
+before it could be told; it holds that writer's rows and no others, and it lies above all that were
+committed before its writer began. A loser was told by whom, and that one exists. No file is left
+that no checkpoint names, but for those of who lost at its put, where nobody deletes; and these go
+with the next collection.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from tests.races.worker import STATE, UID, rows_of
 __all__ = ["problems"]
 
 TAKEN = re.compile(r"checkpoint (\d+) of \S+ was committed by writer (\S+) .*generation (\d+)\)")
+PUT = ("committed", "late")
 REPLACED = re.compile(r"^writer (\S+) \(.*generation (\d+), since .* has taken over")
 
 
@@ -68,9 +70,9 @@ def _winners(
     """Visible is what was reported as committed, once each; somebody won, unless the last writer
     asked for an id below one that another had announced.
     """
-    committed = Counter(each.id for each in tries if each.outcome == "committed")
+    committed = Counter(each.id for each in tries if each.outcome in PUT)
     if set(committed) != set(manifests) or committed.total() != len(committed):
-        yield f"visible are {sorted(manifests)}, and reported as committed {sorted(committed)}"
+        yield f"visible are {sorted(manifests)}, and reported as put {sorted(committed)}"
     announced = max(claim.announced_id for claim in claims)
     below = any(e.outcome == "refused" and (e.asked_id or 0) < announced for e in tries)
     if not committed and not below:
@@ -87,7 +89,7 @@ def _contents(
 ) -> Iterator[str]:
     """Every visible checkpoint is whole, and exactly its writer's."""
     for each in tries:
-        if each.id not in manifests or each.outcome not in ("committed", "already"):
+        if each.id not in manifests or each.outcome not in (*PUT, "already"):
             continue
         if manifests[each.id].entries[0].digest != each.digest:
             yield f"checkpoint {each.id} is not what its writer was told: {each}"
@@ -125,7 +127,7 @@ def _refused(tries: Sequence[Try]) -> Iterator[str]:
     It may become visible later: a writer that stalled before its put commits below ids that were
     visible by then.
     """
-    done = {each.id: each.ended for each in tries if each.outcome == "committed"}
+    done = {each.id: each.ended for each in tries if each.outcome in PUT}
     for each in tries:
         if each.outcome != "refused":
             continue
@@ -135,7 +137,7 @@ def _refused(tries: Sequence[Try]) -> Iterator[str]:
 
 def _loser(each: Try, manifests: dict[int, Manifest], claims: Sequence[Claim]) -> Iterator[str]:
     """A loser names a real winner or a newer writer, and lost to it by right."""
-    if each.outcome != "conflict":
+    if each.outcome not in ("conflict", "late"):
         return
     taken, replaced = TAKEN.search(each.message), REPLACED.search(each.message)
     if taken:

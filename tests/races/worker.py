@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from statestore import StateStore
-from statestore.errors import CommitConflictError, InvalidArgumentError
+from statestore.errors import CommitConflictError, InvalidArgumentError, LateCommitError
 from statestore.model.paths import CHECKPOINTS
 from statestore.storage import Storage, open_storage
 from statestore.table.writing import ParquetOptions
@@ -90,7 +90,7 @@ def write(task: Task) -> list[Try]:
         tries.append(made)
         if made.outcome in ("committed", "already"):
             done += 1
-        elif retries and made.outcome == "conflict":
+        elif retries and made.outcome in ("conflict", "late"):
             retries -= 1
             if part.reopens:
                 store = _open(task)
@@ -104,6 +104,7 @@ def _attempt(store: StateStore, task: Task, number: int, asked_id: int | None) -
     began = time.monotonic()
     outcome = partial(Try, part.writer, number, began=began, pid=os.getpid(), asked_id=asked_id)
     checkpoint: Any = None
+    entry: Any = None
     try:
         _stall(part, "begin", first=first)
         checkpoint = store.snapshot(parallelism=2, checkpoint_id=asked_id)
@@ -112,6 +113,14 @@ def _attempt(store: StateStore, task: Task, number: int, asked_id: int | None) -
             rows = rows_of(task.race, part.writer, number)
             entry = checkpoint.keyed(UID, STATE, rows, key="k", max_parallelism=2)
             _stall(part, "commit", first=first)
+    except LateCommitError as error:
+        return outcome(
+            outcome="late",
+            ended=time.monotonic(),
+            message=str(error),
+            digest=entry.digest,
+            **_known(checkpoint),
+        )
     except CommitConflictError as error:
         return outcome(
             outcome="conflict", ended=time.monotonic(), message=str(error), **_known(checkpoint)

@@ -17,6 +17,7 @@ from statestore.errors import (
     CommitConflictError,
     CorruptionError,
     InvalidArgumentError,
+    LateCommitError,
     StateNotFoundError,
     StateStoreError,
     StorageError,
@@ -92,6 +93,8 @@ def take(
                     state.changes([row(key) for key in keys], base=newest.number)
             if rest and newest is not None:
                 checkpoint.carry_rest()
+    except LateCommitError:
+        raise  # it may be in the newest, and it may not
     except CommitConflictError:
         if token is not None:
             run.world.checker.refused(where, token)

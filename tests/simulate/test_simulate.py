@@ -54,6 +54,7 @@ def test_a_known_defect_is_not_there(known: Known) -> None:
 def broken_fence(patch: pytest.MonkeyPatch) -> None:
     """A writer that was replaced goes on."""
     patch.setattr(Fence, "check", lambda self: None)
+    patch.setattr(Fence, "check_after_put", lambda self, checkpoint_id: None)
 
 
 def broken_mark(patch: pytest.MonkeyPatch) -> None:
