@@ -17,6 +17,7 @@ from statestore import errors
 from statestore.errors import (
     CommitConflictError,
     DamagedFileError,
+    LateCommitError,
     MissingDependencyError,
     SettingsError,
     StateStoreError,
