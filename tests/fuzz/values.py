@@ -98,26 +98,25 @@ def draw_value(draw: Random, kind: Kind, nulls: float = 0.15) -> Any:
 
 
 def _pairs(draw: Random, kind: Kind, nulls: float) -> list[tuple[Any, Any]]:
-    pairs: dict[Any, tuple[Any, Any]] = {}
+    pairs: dict[str, tuple[Any, Any]] = {}
     for _ in range(draw.choice((0, 1, 2, 3))):
-        key = draw_value(draw, kind[1], 0)
-        # Engines that have maps as dictionaries take 0.0 and -0.0, and 1 and True, for one.
-        pairs[repr(canonical(key, kind[1])).replace("-0.0", "0.0")] = (
-            key,
-            draw_value(draw, kind[2], nulls),
-        )
-    return _without_zeros(list(pairs.values()), kind[1])
+        key, item = draw_value(draw, kind[1], 0), draw_value(draw, kind[2], nulls)
+        pairs[repr(canonical(_with_one_zero(key), kind[1]))] = key, item
+    return list(pairs.values())
 
 
-def _without_zeros(pairs: list[tuple[Any, Any]], kind: Kind) -> list[tuple[Any, Any]]:
-    """Return pairs of which at most one has a zero for its key: Spark's maps know one zero."""
-    seen: list[Any] = []
-    kept = []
-    for key, item in pairs:
-        if kind not in ("float", "double") or key not in seen:
-            seen.append(key)
-            kept.append((key, item))
-    return kept
+def _with_one_zero(value: Any) -> Any:
+    """Return a key of a map, 0.0 for each -0.0: engines that have maps as dictionaries, and Spark's
+    maps, know one zero.
+    """
+    match value:
+        case float():
+            return value + 0.0
+        case list() | tuple():
+            return type(value)(map(_with_one_zero, value))
+        case dict():
+            return {name: _with_one_zero(part) for name, part in value.items()}
+    return value
 
 
 def _scalar(draw: Random, kind: Kind) -> Any:
