@@ -24,23 +24,25 @@ settings.register_profile("dev", deadline=None, suppress_health_check=[HealthChe
 settings.register_profile("ci", settings.get_profile("dev"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
-# Of every JVM that starts Spark, here and in the processes that tests start: most live for seconds,
-# and the second compiler would take as much of the processors as what they are started for.
+# Of the JVMs that tests start, most live for seconds, and the second compiler would take as much of
+# the processors as what they are started for. Processes inherit it; the session below has both.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session of this worker: 2 cores, Delta, a warehouse that is thrown away."""
-    session = spark_session(
-        app_name="statestore-tests",
-        master="local[2]",
-        extra_conf={
-            "spark.sql.shuffle.partitions": "2",
-            # VACUUM lists folders with as many tasks, 10,000 by default.
-            "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
-            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-        },
-    )
+    with pytest.MonkeyPatch.context() as patched:
+        patched.delenv("SPARK_SUBMIT_OPTS")
+        session = spark_session(
+            app_name="statestore-tests",
+            master="local[2]",
+            extra_conf={
+                "spark.sql.shuffle.partitions": "2",
+                # VACUUM lists folders with as many tasks, 10,000 by default.
+                "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
+                "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+            },
+        )
     yield session
     session.stop()
