@@ -120,7 +120,10 @@ def test_what_is_broken_is_found(
     broken: Callable[[Patch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken(monkeypatch)
-    found = failures(Runner(), range(1, 200), lambda seed: draw_history(seed, writers=FRAMELESS))
+    first = 60 if broken is zeros_are_one else 1  # before, no history has zeros that meet
+    found = failures(
+        Runner(), range(first, 200), lambda seed: draw_history(seed, writers=FRAMELESS)
+    )
     ((what, _),) = found.items()
     assert what.startswith(("AssertionError", "DamagedFileError", "CorruptionError")), what
 

@@ -14,7 +14,7 @@ from statestore.errors import StateStoreError, StorageError
 from statestore.storage import S3Storage, Storage
 from statestore.testing.faults import Call, Fault, FaultKind, FaultyStorage, calls_of
 from tests.faults.cases import over, take, whole
-from tests.faults.test_processes import dies
+from tests.faults.test_processes import dies, that_differ
 from tests.faults.test_reading import COMMANDS, Command
 from tests.faults.test_snapshot import commit_in
 
@@ -73,7 +73,7 @@ def test_a_process_killed_at_any_call_leaves_whole_checkpoints(
     storage: S3Storage, s3: Any, calls: tuple[Call, ...]
 ) -> None:
     """I4, I5, I6, I10: SIGKILL."""
-    commit = commit_in(calls)
+    commit, calls = commit_in(calls), that_differ(calls)
     # Who dies after the commit has committed, so the next run finds one more.
     late = [call.number for call in calls if call.number > commit]
     newest = {number: 2 + index for index, number in enumerate(late)}

@@ -107,7 +107,19 @@ def table_of(path: Path) -> str:
     return f"{path}/operators/u/keyed/n"
 
 
-@pytest.mark.parametrize("hand", HANDS)
+ON_BOTH = ("vacuum", "optimize and vacuum", "overwrite", "delete")
+
+
+@pytest.mark.parametrize(
+    ("filled", "hand"),
+    [
+        (layout.value, hand)
+        for number, hand in enumerate(HANDS)
+        for at, layout in enumerate(Layout)
+        if hand in ON_BOTH or number % len(Layout) == at
+    ],
+    indirect=["filled"],
+)
 def test_with_default_settings_nothing_that_is_kept_breaks(
     spark: SparkSession, touched: tuple[Path, str], hand: str
 ) -> None:
