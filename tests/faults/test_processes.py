@@ -61,8 +61,21 @@ def fork_each() -> None:
 READING = ("read", "list", "listed", "size", "is_empty", "open_read", "read_range")
 
 
+def with_few_writes(calls: tuple[Call, ...]) -> tuple[Call, ...]:
+    """Return the calls, but of the writes of one file only the first and the last."""
+    around = zip((None, *calls), calls, (*calls[1:], None), strict=False)
+    return tuple(
+        call
+        for before, call, after in around
+        if {each and each.operation for each in (before, call, after)} != {"write"}
+    )
+
+
 def that_differ(calls: tuple[Call, ...]) -> tuple[Call, ...]:
-    """Return the calls at which a death leaves what no other does: of reads in a row, one."""
+    """Return the calls at which a death leaves what no other does: of reads in a row one, and of
+    the writes of one file the first and the last.
+    """
+    calls = with_few_writes(calls)
     pairs = zip((None, *calls), calls, strict=False)
     return tuple(
         call

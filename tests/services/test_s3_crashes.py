@@ -14,16 +14,18 @@ from statestore.errors import StateStoreError, StorageError
 from statestore.storage import S3Storage, Storage
 from statestore.testing.faults import Call, Fault, FaultKind, FaultyStorage, calls_of
 from tests.faults.cases import over, take, whole
-from tests.faults.test_processes import dies, that_differ
+from tests.faults.test_processes import dies, that_differ, with_few_writes
 from tests.faults.test_reading import COMMANDS, Command
 from tests.faults.test_snapshot import commit_in
 
 
 @pytest.fixture
 def calls(storage: S3Storage) -> tuple[Call, ...]:
-    """Every call that another checkpoint makes; the store has 1 and 2 then."""
+    """The calls that another checkpoint makes, of the writes of a file the first and the last: they
+    are one object. The store has 1 and 2 then.
+    """
     take(over(storage), 1)
-    return calls_of(storage, lambda counted: take(over(counted), 2))
+    return with_few_writes(calls_of(storage, lambda counted: take(over(counted), 2)))
 
 
 def check(storage: Storage, newest: int) -> None:
