@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from statestore.table.session import spark_session
+from statestore.testing.process import SHORT_LIVED_JVM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,9 +25,8 @@ settings.register_profile("dev", deadline=None, suppress_health_check=[HealthChe
 settings.register_profile("ci", settings.get_profile("dev"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
-# Of the JVMs that tests start, most live for seconds, and the second compiler would take as much of
-# the processors as what they are started for. Processes inherit it; the session below has both.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# For the processes that tests start; the session below lives for minutes, and has both compilers.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(SHORT_LIVED_JVM))
 
 
 @pytest.fixture(scope="session")

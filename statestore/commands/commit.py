@@ -21,7 +21,7 @@ from typing import Any, Self
 from statestore.commands.attempt import Attempt
 from statestore.commands.changes import ChangeWriter
 from statestore.commands.compaction import Compactions
-from statestore.commands.folders import refuse_folded
+from statestore.commands.folded_names import refuse_folded
 from statestore.commands.subtasks import Acknowledged
 from statestore.errors import InvalidArgumentError, ParallelismError, StorageError
 from statestore.model.balanced_ranges import RangeAssignment

@@ -23,7 +23,7 @@ from typing import Any
 
 from statestore.table.session import java_home
 from statestore.testing.jars import spark_home
-from statestore.testing.process import free_ports, log_tail, running, wait_for
+from statestore.testing.process import SHORT_LIVED_JVM, free_ports, log_tail, running, wait_for
 
 __all__ = ["SparkCluster", "spark_cluster"]
 
@@ -150,5 +150,5 @@ def _environment() -> dict[str, str]:
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_NO_DAEMONIZE": "1",
-        "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "SPARK_DAEMON_JAVA_OPTS": " ".join(SHORT_LIVED_JVM),
     }

@@ -21,7 +21,7 @@ from pathlib import Path
 from statestore.errors import MissingDependencyError
 from statestore.table.session import java_home
 from statestore.testing.jars import BROKER, jars_of, spark_home
-from statestore.testing.process import free_ports, log_tail, running, wait_for
+from statestore.testing.process import SHORT_LIVED_JVM, free_ports, log_tail, running, wait_for
 
 __all__ = ["KafkaBroker", "kafka_broker"]
 
@@ -29,7 +29,7 @@ START_SECONDS = 60
 STARTS = 3
 LOG, PROPERTIES = "broker.log", "server.properties"
 CLUSTER_ID = "c3RhdGVzdG9yZS10ZXN0cw"
-_JVM = ("-Xmx512m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # it lives for a minute
+_JVM = ("-Xmx512m", *SHORT_LIVED_JVM)
 
 
 @dataclass(frozen=True)

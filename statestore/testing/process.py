@@ -12,7 +12,11 @@ from pathlib import Path
 
 from statestore.errors import StorageError
 
-__all__ = ["free_ports", "log_tail", "running", "wait_for"]
+__all__ = ["SHORT_LIVED_JVM", "free_ports", "log_tail", "running", "wait_for"]
+
+# Of a JVM that lives for seconds: its second compiler would take as much of the processors as what
+# it is started for.
+SHORT_LIVED_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 
 # Runs its arguments after the first; when its stdin closes, as it does however this process ends,
 # it runs the first, and kills what it runs.

@@ -14,6 +14,7 @@ from typing import Any
 from statestore.errors import CheckpointNotFoundError, StoreNotFoundError
 from statestore.store import StateStore
 from statestore.table.session import spark_session
+from statestore.testing.process import SHORT_LIVED_JVM
 
 __all__ = ["READY", "offsets", "per_country", "totals"]
 
@@ -63,9 +64,8 @@ def run(url: str, scratch: str) -> None:
             "spark.sql.shuffle.partitions": "2",
             "spark.local.dir": scratch,
             "spark.sql.warehouse.dir": f"{scratch}/warehouse",
-            # The last: a JVM that lives for seconds has no use for its second compiler.
-            "spark.driver.extraJavaOptions": (
-                f"-Djava.io.tmpdir={scratch} -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+            "spark.driver.extraJavaOptions": " ".join(
+                (f"-Djava.io.tmpdir={scratch}", *SHORT_LIVED_JVM)
             ),
         },
     )
