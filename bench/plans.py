@@ -18,9 +18,9 @@ import numpy as np
 from bench.measure import Figure
 from statestore import StateStore
 from statestore.catalog import Catalog
+from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 from statestore.model.digest import combine
 from statestore.model.handles import GroupIndex, KeyedStateHandle
-from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
 from statestore.model.manifest import KeyedEntry, Manifest, TableRef, Writer
 from statestore.model.paths import keyed_table, ranged_file
 from statestore.model.schema import Field, Schema

@@ -6,26 +6,26 @@
 from statestore import errors
 from statestore._version import __version__
 from statestore.commands.decide import decide
-from statestore.commands.listening import (
-    CheckpointCommitted,
-    CheckpointFailed,
-    CheckpointListener,
-    CheckpointRestored,
-)
 from statestore.commands.partition import partition
 from statestore.commands.restore import RestoredCheckpoint
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.commands.subtasks import KeyedWriter, SubtaskWriter
 from statestore.commands.verify import VerifyReport
-from statestore.model.acknowledgement import Acknowledgement
-from statestore.model.graph import Edge, JobGraph, Node
-from statestore.model.keygroups import (
+from statestore.keys.groups import (
     KeyGroupAssignment,
     KeyGroupRange,
     default_max_parallelism,
     effective_max_parallelism,
 )
-from statestore.model.keyhash import key_group_of
+from statestore.keys.hashing import key_group_of
+from statestore.listeners import (
+    CheckpointCommitted,
+    CheckpointFailed,
+    CheckpointListener,
+    CheckpointRestored,
+)
+from statestore.model.acknowledgement import Acknowledgement
+from statestore.model.graph import Edge, JobGraph, Node
 from statestore.model.manifest import Manifest
 from statestore.model.metrics import CheckpointMetrics
 from statestore.model.operator_id import operator_id

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from statestore.arguments import checked_methods
 from statestore.care import StoreCare
 from statestore.commands import as_of as as_of_command
 from statestore.commands import compare as compare_command
@@ -17,7 +18,6 @@ from statestore.commands import query as query_command
 from statestore.commands.as_of import KeyAt
 from statestore.commands.heavy import HeavyReport
 from statestore.commands.key import KeyStates
-from statestore.model.arguments import checked_methods
 from statestore.model.comparison import Comparison, Prices
 from statestore.model.heavy import FACTOR
 from statestore.model.host_placement import LOCALITY

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from statestore.arguments import checked_methods
 from statestore.commands import compact as compact_command
 from statestore.commands import copy as copy_command
 from statestore.commands import diff as diff_command
@@ -31,10 +32,9 @@ from statestore.commands.rekey_plan import RekeyRequest
 from statestore.commands.salvage import DEFAULT_KEYS, SalvageReport
 from statestore.commands.verify import VerifyReport
 from statestore.keeping import StoreKeeping
-from statestore.model.arguments import checked_methods
+from statestore.keys.groups import KeyGroupRange
 from statestore.model.compaction import CompactionRule
 from statestore.model.diff import CheckpointDifference
-from statestore.model.keygroups import KeyGroupRange
 from statestore.model.state import KeyedState
 from statestore.storage import open_storage
 

@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 from statestore._version import __version__
+from statestore.arguments import checked_methods
 from statestore.catalog import Catalog
 from statestore.commands import expire as expire_command
 from statestore.commands import pin as pin_command
@@ -19,13 +20,12 @@ from statestore.commands.derive import Deriver
 from statestore.commands.expire import ExpiredCheckpoints
 from statestore.commands.export import Progress
 from statestore.commands.gc import DEFAULT_MINIMUM_AGE_S, CollectedGarbage, collect_garbage
-from statestore.commands.listening import CheckpointListener, Listeners
 from statestore.commands.pin import PinnedCheckpoint
 from statestore.commands.repair import RepairedStore
 from statestore.commands.savepoint import make_savepoint
 from statestore.errors import InvalidArgumentError
 from statestore.fence import Fence
-from statestore.model.arguments import checked_methods
+from statestore.listeners import CheckpointListener, Listeners
 from statestore.model.compaction import CompactionRule
 from statestore.model.hold import Pin, Savepoint
 from statestore.storage import Storage

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from statestore.commands.listening import (
+from statestore.errors import MissingDependencyError
+from statestore.listeners import (
     CheckpointCommitted,
     CheckpointFailed,
     CheckpointListener,
     CheckpointRestored,
 )
-from statestore.errors import MissingDependencyError
 from statestore.model.metrics import Amount
 
 try:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from statestore._version import __version__
+from statestore.arguments import checked_methods
 from statestore.asking import StoreAsking
 from statestore.catalog import DEFAULT_TABLE_FORMAT, Catalog
 from statestore.commands import begin as begin_command
@@ -16,13 +17,12 @@ from statestore.commands import export as export_command
 from statestore.commands import plan as plan_command
 from statestore.commands import restore as restore_command
 from statestore.commands.export import ExportedCheckpoint, Progress
-from statestore.commands.listening import CheckpointListener
 from statestore.commands.measuring import Measuring
 from statestore.commands.restore import RestoredCheckpoint
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import InvalidArgumentError, StoreNotFoundError
-from statestore.model.arguments import checked_methods
-from statestore.model.balanced_ranges import RangeAssignment
+from statestore.keys.ranges import RangeAssignment
+from statestore.listeners import CheckpointListener
 from statestore.model.compaction import CompactionRule
 from statestore.model.graph import JobGraph
 from statestore.model.host_placement import LOCALITY, OperatorPlacement, place_operators

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from statestore.model.keyhash import DEFAULT_HASH_SCHEME, HASH_SCHEMES
+from statestore.keys.hashing import DEFAULT_HASH_SCHEME, HASH_SCHEMES
 from statestore.model.state import StateKind, TimeDomain
 from statestore.testing.reference import canonical
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
+from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 
 __all__ = ["ASCII", "UNICODE", "Pen", "bar", "key_group_bars", "range_text", "spans"]
 

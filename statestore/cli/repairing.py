@@ -14,7 +14,7 @@ from statestore.cli.text import write_text
 from statestore.cli.units import count, counted
 from statestore.cli.values import Result
 from statestore.commands.salvage import SalvageReport
-from statestore.model.keygroups import KeyGroupRange
+from statestore.keys.groups import KeyGroupRange
 from statestore.model.salvage import LostPart, SalvagedState
 from statestore.table.export import json_value
 

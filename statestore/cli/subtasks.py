@@ -10,7 +10,7 @@ from statestore.cli.drawing import bar, key_group_bars, span_text, spans
 from statestore.cli.output import Page
 from statestore.cli.tables import cell, table_of
 from statestore.cli.units import count, counted, size
-from statestore.model.balanced_ranges import RangeAssignment
+from statestore.keys.ranges import RangeAssignment
 from statestore.model.host_placement import OperatorPlacement
 from statestore.model.plan import OperatorPlan, RestorePlan, SubtaskPlan
 

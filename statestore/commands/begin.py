@@ -19,8 +19,8 @@ from statestore.commands.snapshot import CheckpointWriter
 from statestore.commands.subtasks import KeyedWriter
 from statestore.errors import InvalidArgumentError
 from statestore.fence import Fence
+from statestore.keys.ranges import RangeAssignment
 from statestore.model.acknowledgement import Acknowledgement, Attempted
-from statestore.model.balanced_ranges import RangeAssignment
 from statestore.model.claim import Claim
 from statestore.model.compaction import CompactionRule
 from statestore.model.document import document_bytes

@@ -12,13 +12,13 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
+from statestore.arguments import checked_methods
 from statestore.commands.attempt import Attempt
 from statestore.commands.commit import Commit
 from statestore.commands.restore import RestoredOperatorState
 from statestore.commands.states import operator_state
 from statestore.errors import InvalidArgumentError, LeftOutStateError, StateNotFoundError
-from statestore.model.arguments import checked_methods
-from statestore.model.keygroups import effective_max_parallelism
+from statestore.keys.groups import effective_max_parallelism
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef
 from statestore.model.paths import operator_table
 from statestore.model.redistribution import RedistributionMode

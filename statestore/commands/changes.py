@@ -12,14 +12,14 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from statestore.arguments import checked_methods
 from statestore.commands.attempt import Attempt
 from statestore.commands.ttl import TtlAsked, changed_ttl, kept_ttl, refuse_new_times, stamped
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, SchemaMismatchError
-from statestore.model.arguments import checked_methods
-from statestore.model.balanced_ranges import Assignment
+from statestore.keys.groups import KeyGroupRange
+from statestore.keys.ranges import Assignment
 from statestore.model.changes import change_state
 from statestore.model.handles import KeyedStateHandle
-from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry, Layer, TableRef
 from statestore.model.paths import changes_table
 from statestore.model.schema import same_columns

@@ -24,7 +24,7 @@ from statestore.commands.compaction import Compactions
 from statestore.commands.folded_names import refuse_folded
 from statestore.commands.subtasks import Acknowledged
 from statestore.errors import InvalidArgumentError, ParallelismError, StorageError
-from statestore.model.balanced_ranges import RangeAssignment
+from statestore.keys.ranges import RangeAssignment
 from statestore.model.handles import Handle
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
 from statestore.model.metrics import CheckpointMetrics

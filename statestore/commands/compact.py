@@ -15,6 +15,7 @@ from statestore.commands.derive import Deriver
 from statestore.commands.edit import carry_others
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import InvalidArgumentError, StateNotFoundError
+from statestore.keys.groups import KeyGroupRange
 from statestore.model.changes import live_rows, live_without
 from statestore.model.compaction import (
     CompactionRule,
@@ -23,7 +24,6 @@ from statestore.model.compaction import (
     spans_of,
     spans_to_fold,
 )
-from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry, Layer, Manifest
 from statestore.table.compact import Compactor
 

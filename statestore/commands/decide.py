@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from statestore.arguments import checked
 from statestore.errors import InvalidArgumentError
 from statestore.model import parallelism as adaptive
-from statestore.model.arguments import checked
 from statestore.model.byte_ranges import check_bounds, check_positive
 from statestore.model.parallelism import (
     BYTES_PER_TASK,

@@ -14,10 +14,10 @@ from typing import Any
 
 from statestore.catalog import Catalog
 from statestore.commands.begin import begin
-from statestore.commands.listening import Listeners
 from statestore.commands.measuring import Measuring
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.fence import Fence
+from statestore.listeners import Listeners
 from statestore.model.manifest import Manifest
 from statestore.table.base import TablesAsStored
 from statestore.table.writing import ParquetOptions

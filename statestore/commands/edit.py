@@ -20,7 +20,7 @@ from typing import Any
 from statestore.commands.derive import Deriver
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
-from statestore.model.balanced_ranges import Assignment
+from statestore.keys.ranges import Assignment
 from statestore.model.handles import KeyedStateHandle
 from statestore.model.manifest import KeyedEntry, Manifest
 from statestore.model.plan import owners_of

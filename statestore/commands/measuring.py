@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
-from statestore.commands.listening import Listeners
+from statestore.listeners import Listeners
 from statestore.model.manifest import Entry, KeyedEntry, Manifest
 from statestore.model.metrics import (
     Amount,

@@ -6,7 +6,7 @@ from collections.abc import Container
 from dataclasses import replace
 
 from statestore.errors import InvalidArgumentError, StateNotFoundError
-from statestore.model.balanced_ranges import RangeAssignment
+from statestore.keys.ranges import RangeAssignment
 from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry
 from statestore.model.plan import OperatorPlan, RestorePlan, plan_restore, redistribution_of
 from statestore.model.target import RestoreTarget, plan_target

@@ -11,10 +11,10 @@ from statestore.errors import (
     StateNotFoundError,
     UnsupportedTypeError,
 )
+from statestore.keys.groups import effective_max_parallelism
+from statestore.keys.hashing import HASH_SCHEMES
 from statestore.model.chaining import job_vertices
 from statestore.model.graph import JobGraph
-from statestore.model.keygroups import effective_max_parallelism
-from statestore.model.keyhash import HASH_SCHEMES
 from statestore.model.manifest import KeyedEntry, Manifest
 from statestore.model.operator_id import operator_ids
 from statestore.model.operators import label_of

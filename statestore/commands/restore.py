@@ -12,14 +12,14 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from statestore.arguments import checked_methods
 from statestore.catalog import Catalog
-from statestore.commands.listening import CheckpointRestored, Listeners
 from statestore.errors import InvalidArgumentError, ParallelismError, StateStoreError
-from statestore.model.arguments import checked_methods
-from statestore.model.balanced_ranges import Assignment, RangeAssignment
+from statestore.keys.groups import KeyGroupRange
+from statestore.keys.ranges import Assignment, RangeAssignment
+from statestore.listeners import CheckpointRestored, Listeners
 from statestore.model.digest import combine
 from statestore.model.handles import KeyedStateHandle
-from statestore.model.keygroups import KeyGroupRange
 from statestore.model.locality import preferred_hosts
 from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry
 from statestore.model.matching import Matching

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from statestore.arguments import checked_methods
 from statestore.commands.carry import CarryingCommit
 from statestore.commands.changes import ChangeWriter, KeyedChanges
 from statestore.commands.commit import USED
@@ -19,7 +20,6 @@ from statestore.commands.subtasks import Acknowledged, KeyedWriter
 from statestore.commands.ttl import kept_ttl, refuse_new_times, stamped
 from statestore.errors import InvalidArgumentError
 from statestore.model.acknowledgement import Acknowledgement
-from statestore.model.arguments import checked_methods
 from statestore.model.manifest import OperatorEntry
 from statestore.model.redistribution import RedistributionMode
 from statestore.model.state import KeyedState, Layout, StateKind, TimeDomain

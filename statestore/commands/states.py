@@ -20,8 +20,8 @@ from statestore.errors import (
     SchemaMismatchError,
     UnsupportedTypeError,
 )
-from statestore.model.keygroups import default_max_parallelism, effective_max_parallelism
-from statestore.model.keyhash import HASH_SCHEMES
+from statestore.keys.groups import default_max_parallelism, effective_max_parallelism
+from statestore.keys.hashing import HASH_SCHEMES
 from statestore.model.manifest import KeyedEntry
 from statestore.model.redistribution import RedistributionMode
 from statestore.model.schema import Schema, names_with_nul, same_columns

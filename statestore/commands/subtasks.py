@@ -14,11 +14,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from statestore.arguments import checked_methods
 from statestore.errors import InvalidArgumentError
+from statestore.keys.groups import KeyGroupRange
+from statestore.keys.ranges import Assignment
 from statestore.model.acknowledgement import Acknowledgement, Attempted
-from statestore.model.arguments import checked_methods
-from statestore.model.balanced_ranges import Assignment
-from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry
 from statestore.model.paths import partition_file, ranged_file
 from statestore.model.state import Layout

@@ -26,9 +26,9 @@ from statestore.errors import (
     MissingFileError,
     StoreNotFoundError,
 )
+from statestore.keys.groups import KeyGroupRange
 from statestore.model.claim import claim_from_json
 from statestore.model.handles import KeyedStateHandle
-from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry, Manifest
 from statestore.model.manifest_json import manifest_from_json
 from statestore.model.paths import (

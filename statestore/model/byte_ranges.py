@@ -18,7 +18,7 @@ from itertools import accumulate, pairwise
 from typing import NamedTuple, Protocol
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.keygroups import (
+from statestore.keys.groups import (
     MAX_PARALLELISM,
     MIN_PARALLELISM,
     KeyGroupAssignment,

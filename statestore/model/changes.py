@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.keygroups import KeyGroupRange
+from statestore.keys.groups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry, Layer
 from statestore.model.schema import Field, Schema
 from statestore.model.state import KeyedState, Layout, StateKind

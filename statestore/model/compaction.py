@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from statestore.errors import InvalidArgumentError
+from statestore.keys.groups import KeyGroupRange
 from statestore.model.changes import live_rows, widened_spans
-from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry
 
 __all__ = ["CompactionRule", "Span", "layers_to_merge", "spans_of", "spans_to_fold"]

@@ -13,9 +13,9 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.balanced_ranges import Assignment
+from statestore.keys.groups import KeyGroupAssignment
+from statestore.keys.ranges import Assignment
 from statestore.model.host_placement import LOCALITY, place_operators
-from statestore.model.keygroups import KeyGroupAssignment
 from statestore.model.manifest import Manifest
 from statestore.model.plan import OperatorPlan, RestorePlan
 from statestore.model.weights import weights_of

@@ -7,6 +7,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from typing import Any
 
+from statestore.keys.groups import MAX_PARALLELISM, KeyGroupRange
 from statestore.model.digest import digest_text
 from statestore.model.document import Node
 from statestore.model.handles import (
@@ -16,7 +17,6 @@ from statestore.model.handles import (
     KeyedStateHandle,
     OperatorStateHandle,
 )
-from statestore.model.keygroups import MAX_PARALLELISM, KeyGroupRange
 
 __all__ = ["files_json", "keyed_files_json", "keyed_handles", "operator_handles"]
 

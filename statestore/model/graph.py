@@ -35,8 +35,8 @@ from graphlib import CycleError, TopologicalSorter
 from typing import Final, TypeVar
 
 from statestore.errors import InvalidArgumentError, ParallelismError, StateStoreError
+from statestore.keys.groups import MAX_PARALLELISM, KeyGroupAssignment
 from statestore.model.graph_toml import Table, close_match, graph_tables
-from statestore.model.keygroups import MAX_PARALLELISM, KeyGroupAssignment
 
 __all__ = ["ChainingStrategy", "Edge", "Exchange", "JobGraph", "Node", "Partitioner"]
 

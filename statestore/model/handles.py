@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
+from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 
 __all__ = [
     "Footer",

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from itertools import chain
 
-from statestore.model.keyhash import key_hash
+from statestore.keys.hashing import key_hash
 
 __all__ = ["grouping_order", "stored_order"]
 

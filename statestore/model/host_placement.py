@@ -17,10 +17,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.balanced_ranges import Assignment, RangeAssignment
+from statestore.keys.groups import KeyGroupRange
+from statestore.keys.ranges import Assignment, RangeAssignment
 from statestore.model.chaining import job_vertices
 from statestore.model.graph import JobGraph, Node
-from statestore.model.keygroups import KeyGroupRange
 from statestore.model.locality import Piece, pieces_of_hosts
 from statestore.model.manifest import Manifest
 from statestore.model.operator_id import operator_ids

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from statestore.keys.groups import KeyGroupRange
 from statestore.model.changes import change_state
 from statestore.model.digest import digest_text
 from statestore.model.document import Node
 from statestore.model.files_json import keyed_files_json, keyed_handles
-from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry, Layer, TableRef
 from statestore.model.names_json import refuse_foreign_folder, refuse_other_files
 from statestore.model.state import KeyedState

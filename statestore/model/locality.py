@@ -17,9 +17,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from statestore.model.balanced_ranges import Assignment
+from statestore.keys.groups import KeyGroupRange
+from statestore.keys.ranges import Assignment
 from statestore.model.handles import KeyedStateHandle
-from statestore.model.keygroups import KeyGroupRange
 from statestore.model.placement import PreviousAllocation, place_subtasks
 
 __all__ = ["HostSlots", "Piece", "pieces_of_hosts", "preferred_hosts", "previous_allocations"]

@@ -14,11 +14,11 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from statestore.errors import StateNotFoundError
-from statestore.model.balanced_ranges import RangeAssignment
+from statestore.keys.groups import KeyGroupRange
+from statestore.keys.ranges import RangeAssignment
 from statestore.model.digest import combine
 from statestore.model.graph import JobGraph
 from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
-from statestore.model.keygroups import KeyGroupRange
 from statestore.model.metrics import CheckpointMetrics
 from statestore.model.operators import Operators
 from statestore.model.state import KeyedState, OperatorState

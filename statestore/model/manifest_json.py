@@ -18,7 +18,8 @@ from statestore.errors import (
     ParallelismError,
     StateStoreError,
 )
-from statestore.model.balanced_ranges import RangeAssignment
+from statestore.keys.groups import MAX_PARALLELISM
+from statestore.keys.ranges import RangeAssignment
 from statestore.model.digest import digest_text
 from statestore.model.document import Node, document_bytes, parse_document
 from statestore.model.files_json import (
@@ -29,7 +30,6 @@ from statestore.model.files_json import (
 )
 from statestore.model.graph_json import graph_from_json, graph_to_json
 from statestore.model.handles import KeyedStateHandle
-from statestore.model.keygroups import MAX_PARALLELISM
 from statestore.model.layers_json import layers_json, layers_of
 from statestore.model.manifest import (
     TABLE_FORMATS,

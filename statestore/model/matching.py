@@ -23,9 +23,9 @@ from statestore.errors import (
     ParallelismError,
     UnclaimedStateError,
 )
+from statestore.keys.groups import effective_max_parallelism
 from statestore.model.chaining import job_vertices
 from statestore.model.graph import JobGraph, Node
-from statestore.model.keygroups import effective_max_parallelism
 from statestore.model.operator_id import operator_id, operator_ids
 
 __all__ = [
@@ -235,7 +235,7 @@ def match(
 def check_parallelism(matching: Matching, graph: JobGraph) -> dict[str, int]:
     """Return the max parallelism of every operator that takes state over, by its name.
 
-    The rules are those of :func:`~statestore.model.keygroups.effective_max_parallelism`; what an
+    The rules are those of :func:`~statestore.keys.groups.effective_max_parallelism`; what an
     operator names is what the head of its chain names. Raises ParallelismError, naming the
     operator, when its parallelism is above the stored max parallelism or another max parallelism is
     named than the stored one.

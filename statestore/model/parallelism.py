@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from statestore.errors import InvalidArgumentError
+from statestore.keys.groups import MAX_PARALLELISM
 from statestore.model.byte_ranges import (
     Span,
     check_bounds,
@@ -26,7 +27,6 @@ from statestore.model.byte_ranges import (
     share_of,
     spans_by_bytes,
 )
-from statestore.model.keygroups import MAX_PARALLELISM
 from statestore.model.skew import (
     Group,
     Slice,

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from statestore.errors import InvalidArgumentError
+from statestore.keys.groups import MAX_PARALLELISM, round_up_to_power_of_two
 from statestore.model.byte_ranges import check_bounds, check_bytes, check_positive
-from statestore.model.keygroups import MAX_PARALLELISM, round_up_to_power_of_two
 
 __all__ = ["BYTES_PER_TASK_2022", "Input2022", "decide_2022"]
 

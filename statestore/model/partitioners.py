@@ -17,13 +17,13 @@ from random import Random
 from typing import Any, ClassVar, Final
 
 from statestore.errors import InvalidArgumentError, ParallelismError
-from statestore.model.keygroups import (
+from statestore.keys.groups import (
     default_max_parallelism,
     is_int,
     key_group_of_hash,
     subtask_of_key_group,
 )
-from statestore.model.keyhash import DEFAULT_HASH_SCHEME, check_hash_scheme, key_hash
+from statestore.keys.hashing import DEFAULT_HASH_SCHEME, check_hash_scheme, key_hash
 from statestore.model.redistribution import check_parallelism
 from statestore.model.wiring import StateMapper, Wiring, check_edge, pointwise
 
@@ -67,7 +67,7 @@ class Partitioner:
         Either is looked at only where the rule needs it. InvalidArgumentError when ``channels``
         is not in 1..32768, for an index below 0, for ``Broadcast``, for a
         random start that was not drawn (:meth:`started`) and for a custom function that answers
-        with no channel, and what :func:`statestore.model.keyhash.key_hash` raises for a key.
+        with no channel, and what :func:`statestore.keys.hashing.key_hash` raises for a key.
         """
         check_parallelism(channels, "the number of channels")
         if not is_int(index) or index < 0:

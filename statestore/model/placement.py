@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.balanced_ranges import Assignment, RangeAssignment
-from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
+from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
+from statestore.keys.ranges import Assignment, RangeAssignment
 from statestore.model.slots import check_int, check_slots, too_few_slots
 
 __all__ = [

@@ -14,10 +14,10 @@ from itertools import chain
 from typing import NamedTuple
 
 from statestore.errors import StateNotFoundError
-from statestore.model.balanced_ranges import Assignment, RangeAssignment, balanced
+from statestore.keys.groups import KeyGroupRange
+from statestore.keys.ranges import Assignment, RangeAssignment, balanced
 from statestore.model.byte_ranges import KeyGroupDecision
 from statestore.model.handles import KeyedStateHandle
-from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
 from statestore.model.matching import Matching
 from statestore.model.operators import label_of

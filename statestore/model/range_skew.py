@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from statestore.model.balanced_ranges import Assignment, RangeAssignment, balanced
-from statestore.model.keygroups import KeyGroupAssignment
+from statestore.keys.groups import KeyGroupAssignment
+from statestore.keys.ranges import Assignment, RangeAssignment, balanced
 from statestore.model.manifest import Manifest
 from statestore.model.plan import RestorePlan
 from statestore.model.weights import Weight, weights_of

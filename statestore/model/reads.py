@@ -5,13 +5,13 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from statestore.model.ceiling import ceiling_of
-from statestore.model.handles import KeyedStateHandle, KeyedStateSlice, assign
-from statestore.model.keygroups import (
+from statestore.keys.groups import (
     KeyGroupAssignment,
     KeyGroupRange,
     effective_max_parallelism,
 )
+from statestore.keys.ranges import ceiling_of
+from statestore.model.handles import KeyedStateHandle, KeyedStateSlice, assign
 from statestore.model.manifest import KeyedEntry, Layer
 
 __all__ = [

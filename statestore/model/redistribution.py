@@ -30,8 +30,8 @@ from itertools import accumulate, chain
 from typing import NamedTuple, TypeVar
 
 from statestore.errors import InvalidArgumentError
+from statestore.keys.groups import MAX_PARALLELISM, MIN_PARALLELISM, is_int
 from statestore.model.hashmap import grouping_order, stored_order
-from statestore.model.keygroups import MAX_PARALLELISM, MIN_PARALLELISM, is_int
 
 __all__ = [
     "RedistributionMode",

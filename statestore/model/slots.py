@@ -24,7 +24,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from statestore.errors import InvalidArgumentError, ParallelismError
-from statestore.model.keygroups import is_int
+from statestore.keys.groups import is_int
 from statestore.model.redistribution import check_parallelism
 
 __all__ = [

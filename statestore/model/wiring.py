@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from statestore.errors import InvalidArgumentError, ParallelismError
-from statestore.model.keygroups import MAX_PARALLELISM, KeyGroupAssignment, is_int
+from statestore.keys.groups import MAX_PARALLELISM, KeyGroupAssignment, is_int
 from statestore.model.redistribution import check_parallelism
 
 __all__ = ["StateMapper", "Wiring", "check_edge", "old_subtasks", "pointwise"]

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.keyhash import key_hash
+from statestore.keys.hashing import key_hash
 from statestore.model.redistribution import (
     RedistributionMode,
     check_parallelism,

@@ -17,8 +17,8 @@ from itertools import groupby
 import numpy as np
 import pyarrow as pa
 
+from statestore.keys.groups import KeyGroupRange
 from statestore.model.changes import change_state
-from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry
 from statestore.model.paths import KEY_GROUP
 from statestore.model.reads import reads_of

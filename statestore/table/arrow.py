@@ -11,9 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
-from statestore.model.balanced_ranges import Assignment
+from statestore.keys.arrow import check_key_types, key_groups
+from statestore.keys.groups import KeyGroupRange
+from statestore.keys.ranges import Assignment
 from statestore.model.handles import KeyedStateHandle
-from statestore.model.keygroups import KeyGroupRange
 from statestore.model.paths import KEY_GROUP
 from statestore.model.schema import Schema, same_columns
 from statestore.model.state import KeyedState
@@ -21,7 +22,6 @@ from statestore.table.against import Against
 from statestore.table.expiry import time_column
 from statestore.table.fitting import fitted_table
 from statestore.table.given import is_dicts, read_stream, settled, without_empty_chunks
-from statestore.table.hashing import check_key_types, key_groups
 from statestore.table.key_group_column import (
     beside,
     check_groups,

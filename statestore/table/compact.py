@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from statestore.errors import StorageError
+from statestore.keys.groups import KeyGroupRange, joined
 from statestore.model.changes import live_without
 from statestore.model.compaction import CompactionRule, layers_to_merge, spans_to_fold
 from statestore.model.handles import KeyedStateHandle
-from statestore.model.keygroups import KeyGroupRange, joined
 from statestore.model.manifest import KeyedEntry, Layer
 from statestore.model.reads import reads_of
 from statestore.storage import Storage

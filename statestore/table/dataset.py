@@ -26,8 +26,8 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 
 from statestore.errors import StateStoreError
+from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 from statestore.model.handles import Handle, KeyedStateHandle
-from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
 from statestore.model.manifest import Entry, KeyedEntry
 from statestore.model.paths import KEY_GROUP
 from statestore.model.reads import reads_of

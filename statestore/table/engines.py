@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from statestore.errors import MissingDependencyError
-from statestore.model.balanced_ranges import Assignment
+from statestore.keys.ranges import Assignment
 from statestore.model.handles import KeyedStateHandle
 from statestore.model.schema import Schema
 from statestore.model.state import KeyedState

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from statestore.model.keygroups import KeyGroupRange
+from statestore.keys.groups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry
 from statestore.model.reads import reads_of
 from statestore.storage import Storage

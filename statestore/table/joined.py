@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.keygroups import KeyGroupRange
+from statestore.keys.groups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry
 from statestore.model.paths import KEY_GROUP
 from statestore.model.reads import reads_of

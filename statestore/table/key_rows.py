@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError
+from statestore.keys.arrow import key_groups
 from statestore.model.handles import KeyedStateSlice
 from statestore.model.manifest import KeyedEntry
 from statestore.model.reads import StateReads
@@ -26,7 +27,6 @@ from statestore.table.ceiling import kept_rows
 from statestore.table.digest import row_hashes
 from statestore.table.fitting import fitted_table
 from statestore.table.given import is_dicts, settled
-from statestore.table.hashing import key_groups
 from statestore.table.matching import found
 from statestore.table.merge import live_rows_of, merged_rows
 from statestore.table.scan import read_slices, restored_schema

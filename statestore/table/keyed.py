@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from statestore.keys.groups import KeyGroupRange
 from statestore.model.changes import MARK
 from statestore.model.handles import GroupIndex, KeyedStateHandle
-from statestore.model.keygroups import KeyGroupRange
 from statestore.model.paths import KEY_GROUP, partition_file, ranged_file
 from statestore.model.state import KeyedState, Layout
 from statestore.storage import CachedStorage, Storage

@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from statestore.arguments import checked_methods
 from statestore.errors import InvalidArgumentError
-from statestore.model.arguments import checked_methods
-from statestore.model.keygroups import KeyGroupRange
+from statestore.keys.groups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry
 from statestore.model.reads import reads_within
 from statestore.storage import Storage

@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.keygroups import KeyGroupRange
+from statestore.keys.arrow import key_groups
+from statestore.keys.groups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry
 from statestore.model.reads import Slices, reads_of
 from statestore.model.schema import type_text
@@ -16,7 +17,6 @@ from statestore.model.state import KeyedState
 from statestore.storage import Storage
 from statestore.table.digest import row_hashes
 from statestore.table.expiry import unexpired
-from statestore.table.hashing import key_groups
 from statestore.table.merge import merged_rows
 from statestore.table.reading import open_data, row_groups_of
 from statestore.table.scan import placed, restored_schema

@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing
 
 import pyarrow as pa
 
-from statestore.model.keygroups import KeyGroupRange
+from statestore.keys.groups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry
 from statestore.storage import Storage
 from statestore.table.groups import Rows, group_digests, read_groups

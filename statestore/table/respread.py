@@ -16,9 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.errors import DamagedFileError
+from statestore.keys.arrow import key_groups
+from statestore.keys.groups import KeyGroupRange
 from statestore.model.digest import combine
 from statestore.model.handles import KeyedStateHandle
-from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry
 from statestore.model.paths import KEY_GROUP
 from statestore.model.reads import reads_of
@@ -26,7 +27,6 @@ from statestore.model.state import KeyedState
 from statestore.storage import Storage
 from statestore.table.arrow import by_key_group
 from statestore.table.digest import rows_digest
-from statestore.table.hashing import key_groups
 from statestore.table.keyed import KeyedTarget, write_runs
 from statestore.table.merge import read_reads
 from statestore.table.runs import null_key_error, null_keys, runs_of

@@ -20,9 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.errors import StorageError
+from statestore.keys.arrow import key_groups
+from statestore.keys.groups import KeyGroupRange
 from statestore.model.changes import MARK, live_without, widened_spans
 from statestore.model.handles import KeyedStateHandle
-from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry
 from statestore.model.paths import KEY_GROUP
 from statestore.model.reads import reads_of
@@ -30,7 +31,6 @@ from statestore.model.state import KeyedState
 from statestore.storage import Storage
 from statestore.table.changes import stored_again
 from statestore.table.digest import row_hashes
-from statestore.table.hashing import key_groups
 from statestore.table.keyed import KeyedTarget, write_runs
 from statestore.table.lookup import key_batch, key_group_of
 from statestore.table.merge import read_reads

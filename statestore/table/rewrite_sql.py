@@ -15,8 +15,9 @@ from typing import Any
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
+from statestore.keys.arrow import key_groups
+from statestore.keys.groups import KeyGroupRange
 from statestore.model.handles import KeyedStateHandle
-from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry
 from statestore.model.paths import KEY_GROUP
 from statestore.model.reads import reads_of
@@ -25,7 +26,6 @@ from statestore.model.state import KeyedState
 from statestore.storage import Storage
 from statestore.table.duck import SETTINGS, duckdb, said, unsliced
 from statestore.table.fitting import fitted_table
-from statestore.table.hashing import key_groups
 from statestore.table.keyed import KeyedTarget, write_runs
 from statestore.table.merge import read_reads
 from statestore.table.runs import checked, null_key_error, null_keys, runs_of

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import DuplicateKeyError, InvalidArgumentError, NullKeyError
+from statestore.keys.values import fields_may_be_null
 from statestore.model.changes import MARK
-from statestore.model.keytypes import fields_may_be_null
 from statestore.model.paths import KEY_GROUP
 from statestore.model.state import KeyedState, StateKind
 from statestore.table.equality import compared_columns, equal_values, leaf_columns

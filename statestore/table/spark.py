@@ -33,7 +33,7 @@ from statestore.errors import (
     SchemaMismatchError,
     StateStoreError,
 )
-from statestore.model.balanced_ranges import Assignment
+from statestore.keys.ranges import Assignment
 from statestore.model.changes import MARK
 from statestore.model.handles import KeyedStateHandle
 from statestore.model.paths import KEY_GROUP

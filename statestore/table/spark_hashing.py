@@ -1,7 +1,7 @@
 """The key group and the subtask of a row as native Spark columns: no Python runs on the executors.
 
-The contract is that of :mod:`statestore.model.keyhash` (invariant I1),
-with the types of :mod:`statestore.table.hashing_types`: string, byte to long, float, double,
+The contract is that of :mod:`statestore.keys.hashing` (invariant I1),
+with the types of :mod:`statestore.keys.arrow_types`: string, byte to long, float, double,
 boolean, decimal, date (LocalDate), timestamp (Instant), timestamp_ntz (LocalDateTime), binary
 where the scheme has it, struct (a Tuple), and several columns.
 
@@ -24,10 +24,10 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
-from statestore.model.keygroups import key_group_of_hash
-from statestore.model.keyhash import DEFAULT_HASH_SCHEME, check_hash_scheme
-from statestore.model.keytypes import java_type
-from statestore.table.hashing_types import check_key_type, check_tuple
+from statestore.keys.arrow_types import check_key_type, check_tuple
+from statestore.keys.groups import key_group_of_hash
+from statestore.keys.hashing import DEFAULT_HASH_SCHEME, check_hash_scheme
+from statestore.keys.values import java_type
 from statestore.table.spark_arithmetic import divide, signed
 from statestore.table.spark_hashing_java import (
     deep_hash_column,

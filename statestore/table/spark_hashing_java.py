@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from statestore.model.javahash import string_hash
-from statestore.model.javascalars import signed as signed_int
-from statestore.model.keytypes import COMPOSITES, JavaType
+from statestore.keys.java import signed as signed_int
+from statestore.keys.java import string_hash
+from statestore.keys.values import COMPOSITES, JavaType
 from statestore.table.spark_arithmetic import (
     checked,
     exact_decimal,

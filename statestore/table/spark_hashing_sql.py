@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from statestore.model.sqlhash import SqlType, parse_sql_type
+from statestore.keys.sql import SqlType, parse_sql_type
 from statestore.table.spark_arithmetic import (
     checked,
     divide,

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import IntegralType, StructField, StructType
 
 from statestore.errors import InvalidArgumentError, NullKeyError, ParallelismError
-from statestore.model.keytypes import fields_may_be_null
+from statestore.keys.values import fields_may_be_null
 from statestore.model.partitioners import (
     Broadcast,
     Custom,

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import CorruptionError
+from statestore.keys.arrow import key_groups
 from statestore.model.changes import MARK
 from statestore.model.digest import digest_text
 from statestore.model.handles import GroupIndex, Handle, KeyedStateHandle
@@ -33,7 +34,6 @@ from statestore.model.state import KeyedState, Layout, StateKind
 from statestore.storage import Storage
 from statestore.table.digest import row_hashes, rows_digest
 from statestore.table.elements import misplaced, stored_schema
-from statestore.table.hashing import key_groups
 from statestore.table.keyed import file_schema, null_keys
 from statestore.table.order import RowOrder
 from statestore.table.reading import DataFile, open_data

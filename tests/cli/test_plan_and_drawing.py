@@ -14,7 +14,7 @@ from statestore import StateStore
 from statestore.cli.drawing import ASCII, UNICODE, Pen, bar, key_group_bars, spans
 from statestore.cli.output import Page
 from statestore.cli.subtasks import write_subtasks
-from statestore.model.keygroups import KeyGroupRange
+from statestore.keys.groups import KeyGroupRange
 from statestore.model.plan import OperatorPlan, SubtaskPlan
 
 Run = Callable[..., Result]

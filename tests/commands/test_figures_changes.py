@@ -9,9 +9,9 @@ import pytest
 
 from statestore.catalog import Catalog
 from statestore.commands.history import History
+from statestore.keys.groups import KeyGroupRange
 from statestore.model.changes import live_without
 from statestore.model.host_placement import place_operators
-from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry, Manifest
 from statestore.model.operators import Operators
 from statestore.model.plan import plan_restore

@@ -10,7 +10,7 @@ import pytest
 
 from statestore import key_group_of
 from statestore.errors import InvalidArgumentError, NullKeyError, ParallelismError
-from statestore.model.keygroups import KeyGroupRange
+from statestore.keys.groups import KeyGroupRange
 from tests.commands.layered import GROUPS, Layered, entries_of, users
 
 

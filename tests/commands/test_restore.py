@@ -22,7 +22,7 @@ from statestore.errors import (
     StateNotFoundError,
     StoreNotFoundError,
 )
-from statestore.model.keygroups import KeyGroupAssignment
+from statestore.keys.groups import KeyGroupAssignment
 from statestore.model.paths import KEY_GROUP
 from statestore.store import StateStore
 from statestore.table.digest import rows_digest

@@ -12,8 +12,8 @@ import pytest
 
 from statestore import StateStore, TimeToLive
 from statestore.errors import InvalidArgumentError, SchemaMismatchError, StateStoreError
+from statestore.keys.groups import KeyGroupRange
 from statestore.model.compaction import CompactionRule
-from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry
 from statestore.model.reads import slices_of
 from statestore.model.ttl import TtlVisibility

@@ -169,7 +169,7 @@ class World:
         options: dict[str, Any],
     ) -> None:
         """Each subtask writes the rows of its own key groups."""
-        from statestore.table.hashing import key_groups
+        from statestore.keys.arrow import key_groups
 
         table = plain_table(rows, columns)
         writer = checkpoint.keyed(UID, NAME, table.schema, **options)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import numpy as np
 import pytest
 
+from statestore.arguments import checked, checked_methods
 from statestore.errors import InvalidArgumentError
-from statestore.model.arguments import checked, checked_methods
-from statestore.model.keygroups import KeyGroupRange
+from statestore.keys.groups import KeyGroupRange
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, ParallelismError
-from statestore.model.balanced_ranges import RangeAssignment, balanced
-from statestore.model.keygroups import KeyGroupRange
+from statestore.keys.groups import KeyGroupRange
+from statestore.keys.ranges import RangeAssignment, balanced
 from statestore.model.range_skew import loads_of
 
 weights = st.lists(st.integers(0, 2**40), min_size=1, max_size=60)

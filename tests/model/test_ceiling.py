@@ -7,13 +7,13 @@ from itertools import product
 import pytest
 
 from statestore.errors import InvalidArgumentError, ParallelismError
-from statestore.model.ceiling import Ceiling, ceiling_of
-from statestore.model.keygroups import (
+from statestore.keys.groups import (
     MAX_PARALLELISM,
     KeyGroupAssignment,
     KeyGroupRange,
     key_group_of_hash,
 )
+from statestore.keys.ranges import Ceiling, ceiling_of
 
 SMALL = [(stored, k) for stored in range(1, 13) for k in range(2, 7)]
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
+from statestore.keys.groups import KeyGroupRange
 from statestore.model.changes import change_state, live_without
 from statestore.model.compaction import (
     CompactionRule,
@@ -18,7 +19,6 @@ from statestore.model.compaction import (
     spans_to_fold,
 )
 from statestore.model.handles import GroupIndex, KeyedStateHandle
-from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry, Layer, TableRef
 from statestore.model.schema import Field, Schema
 from statestore.model.state import KeyedState, Layout, StateKind

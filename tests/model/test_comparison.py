@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.balanced_ranges import RangeAssignment
+from statestore.keys.ranges import RangeAssignment
 from statestore.model.comparison import (
     ALIKE,
     NOISE_SECONDS,

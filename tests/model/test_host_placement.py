@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from statestore import StateStore
 from statestore.errors import InvalidArgumentError
-from statestore.model.balanced_ranges import RangeAssignment
+from statestore.keys.ranges import RangeAssignment
 from statestore.model.chaining import job_vertices
 from statestore.model.graph import ChainingStrategy, Edge, JobGraph, Node, Partitioner
 from statestore.model.host_placement import STRATEGIES, OperatorPlacement, place_operators

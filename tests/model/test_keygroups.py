@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, ParallelismError
-from statestore.model.keygroups import (
+from statestore.keys.groups import (
     MAX_PARALLELISM,
     MIN_PARALLELISM,
     KeyGroupAssignment,

@@ -15,9 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, NullKeyError, UnsupportedTypeError
-from statestore.model.javahash import string_hash
-from statestore.model.keygroups import key_group_of_hash
-from statestore.model.keyhash import (
+from statestore.keys.groups import key_group_of_hash
+from statestore.keys.hashing import (
     HASH_SCHEMES,
     RawBits,
     Row,
@@ -26,6 +25,7 @@ from statestore.model.keyhash import (
     key_hash,
     sql_key_bytes,
 )
+from statestore.keys.java import string_hash
 from tests.vectors import cases, key_cases, key_of, sql_value
 
 LONGS = st.integers(-(2**63), 2**63 - 1)

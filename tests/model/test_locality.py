@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
+from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 from statestore.model.handles import KeyedStateHandle
-from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
 from statestore.model.locality import preferred_hosts, previous_allocations
 from statestore.model.placement import PreviousAllocation, place_subtasks
 

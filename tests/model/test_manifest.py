@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 
 from statestore.errors import FormatVersionError, MalformedManifestError, StateNotFoundError
+from statestore.keys.groups import KeyGroupRange
 from statestore.model.digest import combine
 from statestore.model.document import document_bytes
 from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
-from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
 from statestore.model.manifest_json import manifest_from_json, manifest_to_json
 from statestore.model.metrics import Amount, CheckpointMetrics, PhaseTimes, StateMetrics

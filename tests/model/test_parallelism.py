@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
+from statestore.keys.groups import KeyGroupAssignment
 from statestore.model.byte_ranges import (
     KeyGroupDecision,
     SizeCutter,
@@ -18,7 +19,6 @@ from statestore.model.byte_ranges import (
     decide_for_key_groups,
     spans_by_bytes,
 )
-from statestore.model.keygroups import KeyGroupAssignment
 from statestore.model.parallelism import (
     ConsumedInput,
     Decision,

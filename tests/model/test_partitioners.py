@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, NullKeyError, ParallelismError
-from statestore.model.keygroups import KeyGroupAssignment, default_max_parallelism
-from statestore.model.keyhash import key_group_of, key_hash
+from statestore.keys.groups import KeyGroupAssignment, default_max_parallelism
+from statestore.keys.hashing import key_group_of, key_hash
 from statestore.model.partitioners import (
     Broadcast,
     Custom,

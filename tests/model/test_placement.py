@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, ParallelismError
-from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
+from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 from statestore.model.placement import (
     PreviousAllocation,
     VertexState,

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, ParallelismError
+from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
-from statestore.model.keygroups import KeyGroupAssignment, KeyGroupRange
 from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
 from statestore.model.plan import plan_restore, redistribution_of
 from statestore.model.reads import assignment_of, handles_of, slices_of

@@ -8,10 +8,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from statestore.keys.groups import KeyGroupRange
 from statestore.model.digest import combine
 from statestore.model.graph import JobGraph, Node
 from statestore.model.handles import Footer, GroupIndex, KeyedStateHandle, OperatorStateHandle
-from statestore.model.keygroups import KeyGroupRange
 from statestore.model.manifest import (
     TABLE_FORMATS,
     KeyedEntry,

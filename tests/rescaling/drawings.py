@@ -10,10 +10,10 @@ from typing import Any
 from statestore import JobGraph, StateStore, redistribute
 from statestore.cli.drawing import UNICODE, key_group_bars
 from statestore.errors import ParallelismError
+from statestore.keys.groups import mix_hash
+from statestore.keys.hashing import key_hash
 from statestore.model.chaining import job_vertices
 from statestore.model.graph import Edge, Node
-from statestore.model.keygroups import mix_hash
-from statestore.model.keyhash import key_hash
 from statestore.model.operator_id import operator_ids
 from statestore.model.partitioners import (
     Custom,

@@ -10,9 +10,9 @@ from jobs.places import JobSettings
 from statestore import JobGraph, StateStore
 from statestore.cli.units import duration, size
 from statestore.errors import StateStoreError
+from statestore.keys.groups import MAX_PARALLELISM, default_max_parallelism
 from statestore.model.byte_ranges import KeyGroupDecision, decide_for_key_groups
 from statestore.model.graph import Node
-from statestore.model.keygroups import MAX_PARALLELISM, default_max_parallelism
 from statestore.model.locality import preferred_hosts
 from statestore.model.matching import StoredOperator, match
 from statestore.model.operator_id import operator_id

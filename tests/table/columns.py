@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from statestore.table.hashing import check_key_type
+from statestore.keys.arrow import check_key_type
 from tests.vectors import cases, key_cases, scalar_of, sql_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from decimal import Decimal
 
-    from statestore.model.keyvalues import RawBits
+    from statestore.keys.values import RawBits
 
 _INTEGERS: Final = {
     "byte": pa.int8(),

@@ -9,10 +9,10 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from statestore.keys.arrow import key_groups
 from statestore.model.digest import combine
 from statestore.table.arrow import as_table
 from statestore.table.digest import hash_array, rows_digest
-from statestore.table.hashing import key_groups
 from statestore.table.list_order import as_bytes
 from tests.strategies import Kind, ordered_kinds, value_kinds
 

@@ -16,8 +16,8 @@ from statestore.errors import (
     NullKeyError,
     UnsupportedTypeError,
 )
-from statestore.model.keyhash import HASH_SCHEMES, Typed, key_group_of, key_hash
-from statestore.table.hashing import check_key_type, key_groups, key_hashes
+from statestore.keys.arrow import check_key_type, key_groups, key_hashes
+from statestore.keys.hashing import HASH_SCHEMES, Typed, key_group_of, key_hash
 from tests.table.columns import Vectors, java_vectors, refused, sql_vectors
 
 JAVA, SQL = java_vectors(), sql_vectors()

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
-from statestore.model.keyhash import key_hash
-from statestore.table.hashing import check_key_type, key_hashes
+from statestore.keys.arrow import check_key_type, key_hashes
+from statestore.keys.hashing import key_hash
 from statestore.table.spark_hashing import key_hash_column
 
 Random = random.Random

@@ -16,8 +16,8 @@ from statestore.errors import (
     NullKeyError,
     StorageError,
 )
+from statestore.keys.groups import KeyGroupRange
 from statestore.model.handles import GroupIndex
-from statestore.model.keygroups import KeyGroupRange
 from statestore.model.state import KeyedState, Layout, StateKind, TimeDomain
 from statestore.storage import LocalStorage
 from statestore.table.digest import rows_digest

@@ -10,7 +10,7 @@ import pytest
 from statestore import StateStore, key_group_of
 from statestore.commands.restore import RestoredKeyedState
 from statestore.errors import DamagedFileError, InvalidArgumentError
-from statestore.model.keygroups import KeyGroupRange
+from statestore.keys.groups import KeyGroupRange
 from statestore.model.ttl import TimeToLive
 from statestore.table.writing import ParquetOptions
 from statestore.testing.counting import CountingStorage

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from statestore import StateStore
-from statestore.model.keygroups import KeyGroupRange
+from statestore.keys.groups import KeyGroupRange
 from statestore.model.reads import reads_of
 from statestore.storage import LocalStorage
 from statestore.table import matching, runs

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from statestore.errors import NullKeyError
-from statestore.model.keygroups import KeyGroupAssignment
+from statestore.keys.arrow import key_groups
+from statestore.keys.groups import KeyGroupAssignment
 from statestore.model.paths import KEY_GROUP
 from statestore.model.schema import Field, Schema
 from statestore.model.state import KeyedState, StateKind
 from statestore.table import packing
-from statestore.table.hashing import key_groups
 from statestore.table.packing import PACKED, pack, unpack
 
 STATE = KeyedState(

@@ -16,9 +16,9 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
-from statestore.model.keygroups import KeyGroupAssignment
-from statestore.model.keyhash import HASH_SCHEMES
-from statestore.table.hashing import key_groups, key_hashes
+from statestore.keys.arrow import key_groups, key_hashes
+from statestore.keys.groups import KeyGroupAssignment
+from statestore.keys.hashing import HASH_SCHEMES
 from statestore.table.spark_hashing import (
     check_spark_key,
     key_group_column,

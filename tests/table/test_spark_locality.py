@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from statestore import StateStore
 from statestore.commands.restore import RestoredKeyedState
-from statestore.model.keygroups import KeyGroupAssignment
+from statestore.keys.groups import KeyGroupAssignment
 from statestore.model.locality import preferred_hosts, previous_allocations
 from statestore.model.placement import place_subtasks
 from statestore.table import spark_locality

@@ -15,8 +15,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from statestore.commands.partition import partition
 from statestore.errors import InvalidArgumentError, NullKeyError, ParallelismError
-from statestore.model.keygroups import KeyGroupAssignment
-from statestore.model.keyhash import key_group_of
+from statestore.keys.groups import KeyGroupAssignment
+from statestore.keys.hashing import key_group_of
 from statestore.model.partitioners import (
     Broadcast,
     Custom,

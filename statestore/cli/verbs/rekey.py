@@ -8,7 +8,7 @@ from statestore.cli.help import Verb
 from statestore.cli.invocation import Invocation, pass_invocation
 from statestore.cli.output import progress_bar
 from statestore.cli.remaking import Rekeyed
-from statestore.model.keyhash import HASH_SCHEMES
+from statestore.keys.hashing import HASH_SCHEMES
 
 __all__ = ["rekey_operator"]
 

@@ -15,10 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.sqlhash import SqlType, parse_sql_type
-from statestore.table.hashing_java import decimals_of, fixed_width, int64s, second_and_nano
-from statestore.table.hashing_murmur import Hashes, absorb, finish
-from statestore.table.hashing_texts import byte_spans
+from statestore.keys.arrow_java import decimals_of, fixed_width, int64s, second_and_nano
+from statestore.keys.arrow_types import Hashes, absorb, byte_spans, finish
+from statestore.keys.sql import SqlType, parse_sql_type
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

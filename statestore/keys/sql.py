@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
-from statestore.model.keyvalues import (
+from statestore.keys.values import (
     RawBits,
     checked_int,
     days_of,

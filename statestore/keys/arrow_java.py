@@ -14,12 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.javahash import string_hash
-from statestore.model.keytypes import JavaType
-from statestore.table.hashing_murmur import Hashes
-from statestore.table.hashing_texts import (
+from statestore.keys.arrow_types import (
+    Hashes,
     byte_arrays,
     byte_spans,
+    is_text,
     polynomials,
     powers,
     strings,
@@ -27,7 +26,8 @@ from statestore.table.hashing_texts import (
     uuid_bytes,
     whole_texts,
 )
-from statestore.table.hashing_types import is_text
+from statestore.keys.java import string_hash
+from statestore.keys.values import JavaType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,8 +1,8 @@
 """Key hashes and key groups of Arrow columns, whole columns at a time.
 
-The contract is that of :mod:`statestore.model.keyhash`, value by value (invariant I1): the same
+The contract is that of :mod:`statestore.keys.hashing`, value by value (invariant I1): the same
 schemes, the same 32-bit hashes as Flink 2.3. What a column of which
-type is hashed as is in :mod:`statestore.table.hashing_types`.
+type is hashed as is in :mod:`statestore.keys.arrow_types`.
 
 One key column is the bare key in java; several are a TupleN, in the order given. In pyflink the
 key is the only field of a Row, and several columns are what ``key_type=Types.TUPLE([...])`` makes
@@ -20,13 +20,19 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, NullKeyError
-from statestore.model.keygroups import key_group_of_hash
-from statestore.model.keyhash import DEFAULT_HASH_SCHEME, check_hash_scheme
-from statestore.model.keytypes import java_type
-from statestore.table.hashing_java import deep_hashes, java_hashes, tuple_hashes
-from statestore.table.hashing_murmur import Hashes, absorb, finish
-from statestore.table.hashing_sql import sql_hashes
-from statestore.table.hashing_types import check_key_type, check_key_types, check_tuple
+from statestore.keys.arrow_java import deep_hashes, java_hashes, tuple_hashes
+from statestore.keys.arrow_sql import sql_hashes
+from statestore.keys.arrow_types import (
+    Hashes,
+    absorb,
+    check_key_type,
+    check_key_types,
+    check_tuple,
+    finish,
+)
+from statestore.keys.groups import key_group_of_hash
+from statestore.keys.hashing import DEFAULT_HASH_SCHEME, check_hash_scheme
+from statestore.keys.values import java_type
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,10 +19,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from statestore.errors import InvalidArgumentError, NullKeyError
-from statestore.model.javahash import java_hash, row_hash
-from statestore.model.keygroups import key_group_of_hash
-from statestore.model.keyvalues import KeyType, RawBits, Row, Typed
-from statestore.model.sqlhash import binary_row, default_sql_type, sql_row_hash
+from statestore.keys.groups import key_group_of_hash
+from statestore.keys.java import java_hash, row_hash
+from statestore.keys.sql import binary_row, default_sql_type, sql_row_hash
+from statestore.keys.values import KeyType, RawBits, Row, Typed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

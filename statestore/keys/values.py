@@ -1,0 +1,288 @@
+"""What a key can be made of: values, and the Java types that they are hashed as."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, time, timedelta
+from functools import lru_cache
+from operator import index
+from typing import TYPE_CHECKING, Final, SupportsIndex, TypeAlias
+
+from statestore.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = [
+    "COMPOSITES",
+    "NANOSECOND_TYPES",
+    "NANOS_PER_DAY",
+    "NANOS_PER_SECOND",
+    "ROW_KINDS",
+    "JavaType",
+    "KeyType",
+    "RawBits",
+    "Row",
+    "Typed",
+    "checked_int",
+    "days_of",
+    "duration_nanos",
+    "epoch_nanos",
+    "fields_may_be_null",
+    "java_type",
+    "nanos_of_day",
+    "wrong_value",
+]
+
+
+# The values a key can be made of, and their exact integer forms.
+#
+# The contract is the value side of ``keyhash``. A plain Python value says which Java or SQL type it
+# stands for. Where it cannot, it is wrapped: :class:`Typed` names the type at any depth,
+# :class:`Row` is Flink's ``Row`` with its kind, :class:`RawBits` is a float by its bits. Python's
+# dates and times stop at microseconds and at the years 1..9999; an int in their place reaches all
+# that Java can: days or nanoseconds, as the functions say.
+
+
+KeyType: TypeAlias = "str | Sequence[KeyType] | None"
+"""A type name; None for "as the Python value says"; a sequence of these for a tuple."""
+
+NANOS_PER_SECOND: Final = 10**9
+NANOS_PER_DAY: Final = 86_400 * NANOS_PER_SECOND
+ROW_KINDS: Final = {"+I": 0, "-U": 1, "+U": 2, "-D": 3}
+
+_EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
+_EPOCH_LOCAL: Final = datetime(1970, 1, 1)
+_EPOCH_INSTANT: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """``value`` hashed as ``type``, wherever it stands: ``Typed("int", -1)`` in a tuple or row."""
+
+    type: KeyType
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Flink's ``Row``: a sequence of fields by position, or a mapping of fields by name, and its
+    kind.
+
+    Raises InvalidArgumentError when ``kind`` is none of +I -U +U -D.
+    """
+
+    fields: Sequence[object] | Mapping[str, object]
+    kind: str = "+I"
+
+    def __post_init__(self) -> None:
+        if self.kind not in ROW_KINDS:
+            raise InvalidArgumentError(
+                f"row kind {self.kind!r} does not exist: use one of {', '.join(ROW_KINDS)}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class RawBits:
+    """A float or double by its IEEE bits, for a NaN whose payload counts."""
+
+    bits: int
+
+
+def wrong_value(name: str, value: object) -> InvalidArgumentError:
+    """The error for a Python value that the type ``name`` cannot hold."""
+    return InvalidArgumentError(f"a key of type {name} cannot be {type(value).__name__} {value!r}")
+
+
+def checked_int(name: str, value: object, low: int, high: int) -> int:
+    """``value`` as an int in ``low`` .. ``high``; InvalidArgumentError otherwise."""
+    # SupportsIndex lets numpy's integers in; a bool is no number here.
+    if isinstance(value, bool) or not isinstance(value, int | SupportsIndex):
+        raise wrong_value(name, value)
+    number = index(value)
+    if not low <= number <= high:
+        raise InvalidArgumentError(f"{number} is out of range for type {name}: {low}..{high}")
+    return number
+
+
+def days_of(name: str, value: object) -> int:
+    """Days since 1970-01-01 of a date, or the int itself (LocalDate's range, years ±999999999)."""
+    if isinstance(value, date) and not isinstance(value, datetime):
+        return value.toordinal() - _EPOCH_DAY
+    return checked_int(name, value, -365_243_219_162, 365_241_780_471)
+
+
+def nanos_of_day(name: str, value: object) -> int:
+    """Nanoseconds since midnight of a time without zone, or the int itself."""
+    if isinstance(value, time):
+        if value.tzinfo is not None:
+            raise InvalidArgumentError(f"a key of type {name} has no time zone: {value!r} has one")
+        seconds = (value.hour * 60 + value.minute) * 60 + value.second
+        return seconds * NANOS_PER_SECOND + value.microsecond * 1000
+    return checked_int(name, value, 0, NANOS_PER_DAY - 1)
+
+
+def epoch_nanos(name: str, value: object, *, zoned: bool) -> int:
+    """Nanoseconds since 1970-01-01T00:00 of a datetime, or the int itself.
+
+    ``zoned`` asks for an instant and a datetime that has a time zone; otherwise for local time and
+    one that has none. The wrong kind is an InvalidArgumentError: guessing a zone would move keys.
+    """
+    if not isinstance(value, datetime):
+        limit = NANOS_PER_SECOND << 63
+        return checked_int(name, value, -limit, limit - 1)
+    if (value.utcoffset() is not None) != zoned:
+        have, need = ("no", "an aware") if zoned else ("a", "a naive")
+        raise InvalidArgumentError(
+            f"{value!r} has {have} time zone: a key of type {name} needs {need} datetime"
+        )
+    return duration_nanos(name, value - (_EPOCH_INSTANT if zoned else _EPOCH_LOCAL))
+
+
+def duration_nanos(name: str, value: object) -> int:
+    """Nanoseconds of a timedelta, or the int itself."""
+    if isinstance(value, timedelta):
+        seconds = value.days * 86_400 + value.seconds
+        # pandas' subclass of timedelta counts on below the microsecond.
+        below = int(getattr(value, "nanoseconds", 0))
+        return seconds * NANOS_PER_SECOND + value.microseconds * 1000 + below
+    limit = NANOS_PER_SECOND << 63
+    return checked_int(name, value, -limit, limit - 1)
+
+
+# The Java types that a key is hashed as, by name: as callers say them and as a state records them.
+#
+# A name is that of the Java class: ``Long``, ``UUID``, ``BigDecimal(10,2)``, ``List<Integer>``,
+# ``Tuple2<String, Long>``, ``Row<UUID, List<Long>>``, ``byte[]``. Case and the packages of the JDK
+# play no part, and the short names of Python's side (``int``, ``string``, ``sql_timestamp``) mean
+# the same. A composite without its parts (``Row``) takes them as column or value say.
+
+
+_SCALARS: Final = (
+    "String", "Boolean", "Byte", "Short", "Integer", "Long", "Float", "Double", "Character",
+    "BigDecimal", "BigInteger", "LocalDate", "LocalTime", "LocalDateTime", "Instant", "Duration",
+    "UUID", "java.sql.Timestamp", "java.sql.Date", "java.sql.Time",
+)  # fmt: skip
+COMPOSITES: Final = ("Tuple", "List", "Map", "Row", "NamedRow", "Array")
+NANOSECOND_TYPES: Final = ("LocalTime", "LocalDateTime", "Instant", "Duration")
+"""As whole numbers these are nanoseconds: of the day, since 1970, or in all."""
+
+_SHORT: Final = {
+    "int": "Integer", "char": "Character", "decimal": "BigDecimal", "date": "LocalDate",
+    "time": "LocalTime", "datetime": "LocalDateTime", "sql_timestamp": "java.sql.Timestamp",
+    "sql_date": "java.sql.Date", "sql_time": "java.sql.Time", "named_row": "NamedRow",
+    "bytes": "byte[]", "int_array": "int[]",
+}  # fmt: skip
+_NAMES: Final = {name.lower(): name for name in (*_SCALARS, *COMPOSITES)} | _SHORT
+_PRIMITIVES: Final = ("boolean", "byte", "short", "int", "long", "float", "double", "char")
+_JDK: Final = re.compile(r"java\.(lang|util|math|time)\.")
+_TOKEN: Final = re.compile(r"\s*([A-Za-z_][\w.]*|-?\d+|\[\]|[<>(),])")
+
+
+@dataclass(frozen=True, slots=True)
+class JavaType:
+    """A type: its name, the types in it (None: not said), and digits and scale of a decimal.
+
+    An array of objects is an ``Array`` of one part; one of primitives (``int[]``) has none.
+    """
+
+    name: str
+    parts: tuple[JavaType, ...] | None = None
+    digits: tuple[int, int] | None = None
+
+    def __str__(self) -> str:
+        """Return the name as states record it."""
+        if self.digits is not None:
+            return f"{self.name}({self.digits[0]},{self.digits[1]})"
+        if self.name == "Array":
+            return f"{self.parts[0] if self.parts else 'Object'}[]"
+        if self.parts is None:
+            return self.name
+        name = f"Tuple{len(self.parts)}" if self.name == "Tuple" else self.name
+        return f"{name}<{', '.join(map(str, self.parts))}>" if self.parts else name
+
+    @property
+    def primitive(self) -> JavaType | None:
+        """What an array of primitives holds, boxed; None for anything else."""
+        element = self.name.removesuffix("[]")
+        return JavaType(_NAMES[element]) if element != self.name else None
+
+
+@lru_cache(maxsize=256)
+def java_type(text: str) -> JavaType:
+    """Return the type of a name; InvalidArgumentError listing the names when there is none."""
+    tokens, at = [], 0
+    while match := _TOKEN.match(text, at):
+        tokens.append(match[1])
+        at = match.end()
+    tokens.reverse()
+    if text[at:].strip() or not tokens:
+        raise _unknown(text)
+    try:
+        found = _type(tokens)
+    except (IndexError, KeyError, ValueError) as error:
+        raise _unknown(text) from error
+    if tokens:
+        raise _unknown(text)
+    return found
+
+
+def fields_may_be_null(name: str) -> bool:
+    """Return whether null fields are part of a key of this recorded type, as they are in a Row."""
+    return java_type(name).name in ("Row", "NamedRow")
+
+
+def _unknown(text: str) -> InvalidArgumentError:
+    names = ", ".join((*_SCALARS, "byte[]", "TupleN<…>", "List<…>", "Map<…>", "Row<…>"))
+    return InvalidArgumentError(f"key type {text!r} does not exist: use one of {names}")
+
+
+def _type(tokens: list[str]) -> JavaType:
+    """Take a type from the end of reversed tokens."""
+    word = tokens.pop()
+    folded = _JDK.sub("", word.lower())
+    arity = None
+    if tuple_of := re.fullmatch(r"tuple(\d+)", folded):
+        folded, arity = "tuple", int(tuple_of[1])
+    is_array = bool(tokens) and tokens[-1] == "[]"
+    if is_array and word in _PRIMITIVES:
+        tokens.pop()
+        return JavaType(f"{word}[]")
+    found = JavaType(_NAMES[folded]) if folded != "object" or not is_array else JavaType("Array")
+    if folded == "object":
+        tokens.pop()
+        return found
+    if tokens and tokens[-1] == "(":
+        found = JavaType(found.name, digits=_digits(tokens))
+    if tokens and tokens[-1] == "<":
+        found = JavaType(found.name, parts=_parts(tokens))
+    elif arity == 0:
+        found = JavaType("Tuple", parts=())
+    if arity is not None and found.parts is not None and len(found.parts) != arity:
+        raise ValueError(word)
+    count = {"List": 1, "Map": 2, "Tuple": None, "Row": None, "NamedRow": None, "Array": 1}
+    if found.parts is not None and count[found.name] not in (None, len(found.parts)):
+        raise ValueError(word)
+    while tokens and tokens[-1] == "[]":
+        tokens.pop()
+        found = JavaType("Array", parts=(found,))
+    return found
+
+
+def _digits(tokens: list[str]) -> tuple[int, int]:
+    opened, precision, comma, scale, closed = (tokens.pop() for _ in range(5))
+    if (opened, comma, closed) != ("(", ",", ")"):
+        raise ValueError("digits")
+    return int(precision), int(scale)
+
+
+def _parts(tokens: list[str]) -> tuple[JavaType, ...]:
+    tokens.pop()
+    parts = [_type(tokens)]
+    while tokens[-1] == ",":
+        tokens.pop()
+        parts.append(_type(tokens))
+    if tokens.pop() != ">":
+        raise ValueError("parts")
+    return tuple(parts)
