@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.restart import NoRestart, RestartStrategy
+from statestore.flink.restart import NoRestart, RestartStrategy
 from statestore.settings import setting
 from statestore.storage import DEFAULT_STREAMS, refuse_credentials
 from statestore.storage.cached import DEFAULT_LIMIT_BYTES

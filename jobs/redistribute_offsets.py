@@ -33,7 +33,7 @@ from jobs.command import Job, Progress, Report, columns, run, write_file
 from jobs.kafka import check, summary, table
 from jobs.settings import OffsetsSettings
 from statestore import StateStore
-from statestore.model.redistribution import RedistributionMode
+from statestore.flink.redistribution import RedistributionMode
 from statestore.sources.offsets import (
     SourceOffset,
     offset_elements,

@@ -15,8 +15,8 @@ from typing import Any, Final, TypeVar
 
 from jobs.places import JobSettings
 from statestore.errors import SettingsError
-from statestore.model.graph_toml import close_match
-from statestore.model.restart_options import strategy_of
+from statestore.flink.graph import close_match
+from statestore.flink.restart import strategy_of
 from statestore.restarts import Clock, run_with_restarts
 
 __all__ = ["run_attempts", "with_strategy"]

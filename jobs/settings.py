@@ -20,8 +20,8 @@ from jobs.places import (
     in_bucket,
 )
 from statestore.errors import InvalidArgumentError
-from statestore.model.graph import JobGraph
-from statestore.model.restart import NoRestart
+from statestore.flink.graph import JobGraph
+from statestore.flink.restart import NoRestart
 from statestore.model.sizes import bytes_of
 from statestore.model.target import AUTO, RestoreTarget
 from statestore.settings import setting

@@ -11,6 +11,22 @@ from statestore.commands.restore import RestoredCheckpoint
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.commands.subtasks import KeyedWriter, SubtaskWriter
 from statestore.commands.verify import VerifyReport
+from statestore.flink.adaptive import ConsumedInput
+from statestore.flink.graph import Edge, JobGraph, Node
+from statestore.flink.operators import operator_id
+from statestore.flink.partitioners import (
+    Broadcast,
+    Custom,
+    Forward,
+    Global,
+    KeyGroup,
+    Rebalance,
+    Rescale,
+    Shuffle,
+)
+from statestore.flink.redistribution import RedistributionMode, redistribute
+from statestore.flink.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart
+from statestore.flink.restart import strategy_of as restart_strategy_of
 from statestore.keys.groups import (
     KeyGroupAssignment,
     KeyGroupRange,
@@ -25,25 +41,9 @@ from statestore.listeners import (
     CheckpointRestored,
 )
 from statestore.model.acknowledgement import Acknowledgement
-from statestore.model.graph import Edge, JobGraph, Node
 from statestore.model.manifest import Manifest
 from statestore.model.metrics import CheckpointMetrics
-from statestore.model.operator_id import operator_id
-from statestore.model.parallelism import ConsumedInput
-from statestore.model.partitioners import (
-    Broadcast,
-    Custom,
-    Forward,
-    Global,
-    KeyGroup,
-    Rebalance,
-    Rescale,
-    Shuffle,
-)
 from statestore.model.plan import RestorePlan
-from statestore.model.redistribution import RedistributionMode, redistribute
-from statestore.model.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart
-from statestore.model.restart_options import strategy_of as restart_strategy_of
 from statestore.model.state import StateKind
 from statestore.model.ttl import TimeToLive
 from statestore.restarts import run_with_restarts

@@ -1,7 +1,7 @@
 """Attempts: what failed runs again, as long as its restart strategy says so.
 
 Follows Flink's ``ExecutionFailureHandler``: an error that no restart can cure ends the run without
-the strategy being asked. The strategies are in :mod:`statestore.model.restart`.
+the strategy being asked. The strategies are in :mod:`statestore.flink.restart`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from statestore.errors import (
     StateStoreError,
     StorageError,
 )
-from statestore.model.restart import RestartStrategy
+from statestore.flink.restart import RestartStrategy
 
 __all__ = ["Clock", "is_recoverable", "run_with_restarts"]
 

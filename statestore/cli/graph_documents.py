@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from statestore.model.chaining import job_vertices
-from statestore.model.graph import JobGraph
+from statestore.flink.chaining import job_vertices
+from statestore.flink.graph import JobGraph
+from statestore.flink.matching import Matching, StoredOperator
+from statestore.flink.operators import label_of, operator_ids
 from statestore.model.manifest import Manifest
-from statestore.model.matching import Matching, StoredOperator
-from statestore.model.operator_id import operator_ids
-from statestore.model.operators import label_of
 from statestore.model.plan import ParallelismChoice
 
 __all__ = ["choices_document", "graph_document", "matching_document"]

@@ -15,12 +15,11 @@ from collections.abc import Iterator
 from statestore.cli.drawing import ASCII
 from statestore.cli.output import Page
 from statestore.cli.units import count, counted, size
-from statestore.model.chaining import JobVertex, job_vertices
-from statestore.model.graph import JobGraph
+from statestore.flink.chaining import JobVertex, job_vertices
+from statestore.flink.graph import JobGraph
+from statestore.flink.matching import Matching, StoredOperator
+from statestore.flink.operators import label_of, operator_ids
 from statestore.model.manifest import KeyedEntry, Manifest
-from statestore.model.matching import Matching, StoredOperator
-from statestore.model.operator_id import operator_ids
-from statestore.model.operators import label_of
 from statestore.model.plan import ParallelismChoice
 
 __all__ = ["write_choices", "write_graph", "write_matching"]

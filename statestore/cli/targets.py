@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 import click
 
 from statestore.errors import InvalidArgumentError, SettingsError
-from statestore.model.graph import JobGraph
+from statestore.flink.graph import JobGraph
 from statestore.model.sizes import bytes_of
 from statestore.model.target import AUTO
 from statestore.model.weights import Weight

@@ -10,12 +10,12 @@ from statestore.commands.history import History
 from statestore.commands.measuring import Measuring
 from statestore.errors import ParallelismError
 from statestore.fence import Fence
+from statestore.flink.operators import Operators
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.keys.ranges import Assignment, RangeAssignment
 from statestore.model.acknowledgement import Attempted
 from statestore.model.compaction import CompactionRule
 from statestore.model.manifest import KeyedEntry, Manifest, TableRef, Writer
-from statestore.model.operators import Operators
 from statestore.model.paths import keyed_table
 from statestore.model.state import KeyedState
 from statestore.table.base import StateTable

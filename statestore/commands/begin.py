@@ -19,18 +19,18 @@ from statestore.commands.snapshot import CheckpointWriter
 from statestore.commands.subtasks import KeyedWriter
 from statestore.errors import InvalidArgumentError
 from statestore.fence import Fence
+from statestore.flink.graph import JobGraph
+from statestore.flink.operators import Operators
+from statestore.flink.redistribution import RedistributionMode, check_parallelism
 from statestore.keys.ranges import RangeAssignment
 from statestore.model.acknowledgement import Acknowledgement, Attempted
 from statestore.model.claim import Claim
 from statestore.model.compaction import CompactionRule
 from statestore.model.document import document_bytes
-from statestore.model.graph import JobGraph
 from statestore.model.graph_json import graph_to_json
 from statestore.model.manifest import Entry, Manifest, OperatorEntry, Writer
-from statestore.model.operators import Operators
 from statestore.model.paths import GREATEST_GIVEN_ID, manifest_path
 from statestore.model.plan import owners_of
-from statestore.model.redistribution import RedistributionMode, check_parallelism
 from statestore.table.arrow import is_schema
 from statestore.table.base import StateTable
 from statestore.table.expiry import clock_ms

@@ -18,10 +18,10 @@ from statestore.commands.commit import Commit
 from statestore.commands.restore import RestoredOperatorState
 from statestore.commands.states import operator_state
 from statestore.errors import InvalidArgumentError, LeftOutStateError, StateNotFoundError
+from statestore.flink.redistribution import RedistributionMode
 from statestore.keys.groups import effective_max_parallelism
 from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef
 from statestore.model.paths import operator_table
-from statestore.model.redistribution import RedistributionMode
 from statestore.table.elements import write_elements
 
 __all__ = ["CarryingCommit"]

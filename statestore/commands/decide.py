@@ -1,6 +1,6 @@
 """Decide: the parallelism that Flink's adaptive batch scheduler would give a job for its inputs.
 
-By the whole rule of :mod:`statestore.model.parallelism`, not by its first guess. A file is a part
+By the whole rule of :mod:`statestore.flink.adaptive`, not by its first guess. A file is a part
 that no two tasks share, and keys are of no account: a folder is a pointwise input with a partition
 for each file. What is known more exactly is given as a :class:`ConsumedInput`, a table of bytes.
 """
@@ -13,9 +13,8 @@ from typing import Any, Literal
 
 from statestore.arguments import checked
 from statestore.errors import InvalidArgumentError
-from statestore.model import parallelism as adaptive
-from statestore.model.byte_ranges import check_bounds, check_positive
-from statestore.model.parallelism import (
+from statestore.flink import adaptive
+from statestore.flink.adaptive import (
     BYTES_PER_TASK,
     DEFAULT_MAX_PARALLELISM,
     ConsumedInput,
@@ -23,7 +22,13 @@ from statestore.model.parallelism import (
     Group,
     Options,
 )
-from statestore.model.parallelism_2022 import BYTES_PER_TASK_2022, Input2022, decide_2022
+from statestore.flink.parallelism import (
+    BYTES_PER_TASK_2022,
+    Input2022,
+    check_bounds,
+    check_positive,
+    decide_2022,
+)
 from statestore.table.inputs import input_bytes
 
 __all__ = ["BatchInput", "DecidedParallelism", "decide"]

@@ -23,11 +23,11 @@ from statestore.errors import (
     InvalidArgumentError,
     MalformedManifestError,
 )
+from statestore.flink.retention import Retention, Snapshot
 from statestore.model.document import document_bytes
 from statestore.model.hold import Held
 from statestore.model.manifest import Manifest
 from statestore.model.paths import CHECKPOINTS, manifest_path
-from statestore.model.retention import Retention, Snapshot
 
 __all__ = ["ExpiredCheckpoints", "expire", "tombstone"]
 

@@ -26,11 +26,11 @@ from statestore.errors import (
     InvalidArgumentError,
     StateStoreError,
 )
+from statestore.flink.redistribution import RedistributionMode
 from statestore.model.manifest import Entry, KeyedEntry, OperatorEntry
 from statestore.model.paths import escape
 from statestore.model.plan import OperatorPlan, redistribution_of
 from statestore.model.proof import RescaleProof, RowSet
-from statestore.model.redistribution import RedistributionMode
 from statestore.table.elements import element_digests
 from statestore.table.export import EXPORT_FORMATS, elements_reader, write_rows
 from statestore.table.writing import ParquetOptions

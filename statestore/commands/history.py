@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 from statestore.catalog import Catalog
 from statestore.errors import CheckpointNotFoundError, MalformedManifestError
+from statestore.flink.operators import Operators
 from statestore.model.manifest import Entry, KeyedEntry, Manifest
-from statestore.model.operators import Operators
 from statestore.model.paths import operator_folder
 from statestore.model.state import KeyedState, OperatorState
 

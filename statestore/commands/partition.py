@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from statestore.model.partitioners import Partitioner
+from statestore.flink.partitioners import Partitioner
 from statestore.table.engines import spark_module
 
 if TYPE_CHECKING:

@@ -11,13 +11,12 @@ from statestore.errors import (
     StateNotFoundError,
     UnsupportedTypeError,
 )
+from statestore.flink.chaining import job_vertices
+from statestore.flink.graph import JobGraph
+from statestore.flink.operators import label_of, operator_ids
 from statestore.keys.groups import effective_max_parallelism
 from statestore.keys.hashing import HASH_SCHEMES
-from statestore.model.chaining import job_vertices
-from statestore.model.graph import JobGraph
 from statestore.model.manifest import KeyedEntry, Manifest
-from statestore.model.operator_id import operator_ids
-from statestore.model.operators import label_of
 from statestore.model.state import KeyedState
 from statestore.table.arrow import key_types
 from statestore.table.types import arrow_schema

@@ -19,9 +19,9 @@ from statestore.commands.states import KeyedRequest, KeyTypes, keyed_state, uuid
 from statestore.commands.subtasks import Acknowledged, KeyedWriter
 from statestore.commands.ttl import kept_ttl, refuse_new_times, stamped
 from statestore.errors import InvalidArgumentError
+from statestore.flink.redistribution import RedistributionMode
 from statestore.model.acknowledgement import Acknowledgement
 from statestore.model.manifest import OperatorEntry
-from statestore.model.redistribution import RedistributionMode
 from statestore.model.state import KeyedState, Layout, StateKind, TimeDomain
 from statestore.model.ttl import TimeToLive
 from statestore.table.arrow import is_schema

@@ -20,10 +20,10 @@ from statestore.errors import (
     SchemaMismatchError,
     UnsupportedTypeError,
 )
+from statestore.flink.redistribution import RedistributionMode
 from statestore.keys.groups import default_max_parallelism, effective_max_parallelism
 from statestore.keys.hashing import HASH_SCHEMES
 from statestore.model.manifest import KeyedEntry
-from statestore.model.redistribution import RedistributionMode
 from statestore.model.schema import Schema, names_with_nul, same_columns
 from statestore.model.schema_change import changed_columns
 from statestore.model.state import (

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import fields
 
+from statestore.flink.graph import Edge, JobGraph, Node
 from statestore.model.diff import Other, others
-from statestore.model.graph import Edge, JobGraph, Node
 
 __all__ = ["graph_others"]
 

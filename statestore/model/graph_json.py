@@ -11,8 +11,8 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from statestore.errors import InvalidArgumentError, ParallelismError
+from statestore.flink.graph import ChainingStrategy, Edge, Exchange, JobGraph, Node, Partitioner
 from statestore.model.document import Node as Place
-from statestore.model.graph import ChainingStrategy, Edge, Exchange, JobGraph, Node, Partitioner
 
 __all__ = ["graph_from_json", "graph_to_json"]
 

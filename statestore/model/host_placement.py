@@ -1,8 +1,8 @@
 """On which of some hosts each subtask of a restore should run, so that it finds its state there.
 
 For who starts the consumers himself: hosts and their slots in, a host for each subtask out, by the
-rule of Flink's adaptive scheduler (:mod:`statestore.model.placement`) or one of the default
-scheduler's (:mod:`statestore.model.slots`). Where a Flink task manager stands, here is a host; the
+rule of Flink's adaptive scheduler (:mod:`statestore.flink.slots`) or one of the default
+scheduler's (:mod:`statestore.flink.slots`). Where a Flink task manager stands, here is a host; the
 last location of a subtask is the host that holds most of its bytes.
 
 What is placed are slots, not operators, as in Flink: subtask i of every operator of a slot sharing
@@ -17,25 +17,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from statestore.errors import InvalidArgumentError
-from statestore.keys.groups import KeyGroupRange
-from statestore.keys.ranges import Assignment, RangeAssignment
-from statestore.model.chaining import job_vertices
-from statestore.model.graph import JobGraph, Node
-from statestore.model.locality import Piece, pieces_of_hosts
-from statestore.model.manifest import Manifest
-from statestore.model.operator_id import operator_ids
-from statestore.model.operators import label_of
-from statestore.model.placement import PreviousAllocation, VertexState, assign_by_locality
-from statestore.model.plan import OperatorPlan
-from statestore.model.slots import (
+from statestore.flink.chaining import job_vertices
+from statestore.flink.graph import JobGraph, Node
+from statestore.flink.operators import label_of, operator_ids
+from statestore.flink.slots import (
     Location,
+    PreviousAllocation,
     Slot,
     SlotStrategy,
     VertexDemand,
+    VertexState,
+    assign_by_locality,
     preferred_locations,
     select_slot,
     slots_per_group,
 )
+from statestore.keys.groups import KeyGroupRange
+from statestore.keys.ranges import Assignment, RangeAssignment
+from statestore.model.locality import Piece, pieces_of_hosts
+from statestore.model.manifest import Manifest
+from statestore.model.plan import OperatorPlan
 
 __all__ = ["LOCALITY", "STRATEGIES", "OperatorPlacement", "PlacedSubtask", "place_operators"]
 

@@ -1,7 +1,7 @@
 """Which host each subtask is restored on best: where copies of its files lie.
 
 What hosts hold becomes previous allocations, and
-:func:`~statestore.model.placement.place_subtasks` chooses by them, as Flink's adaptive scheduler
+:func:`~statestore.flink.slots.place_subtasks` chooses by them, as Flink's adaptive scheduler
 does with the slots of the job before (``StateLocalitySlotAssigner``).
 
 Differs on purpose. Flink knows one slot per old subtask and its range; here a file names the host
@@ -17,10 +17,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from statestore.flink.slots import PreviousAllocation, place_subtasks
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment
 from statestore.model.handles import KeyedStateHandle
-from statestore.model.placement import PreviousAllocation, place_subtasks
 
 __all__ = ["HostSlots", "Piece", "pieces_of_hosts", "preferred_hosts", "previous_allocations"]
 

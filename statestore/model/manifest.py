@@ -14,13 +14,13 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from statestore.errors import StateNotFoundError
+from statestore.flink.graph import JobGraph
+from statestore.flink.operators import Operators
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import RangeAssignment
 from statestore.model.digest import combine
-from statestore.model.graph import JobGraph
 from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.model.metrics import CheckpointMetrics
-from statestore.model.operators import Operators
 from statestore.model.state import KeyedState, OperatorState
 
 __all__ = [

@@ -18,6 +18,7 @@ from statestore.errors import (
     ParallelismError,
     StateStoreError,
 )
+from statestore.flink.redistribution import RedistributionMode
 from statestore.keys.groups import MAX_PARALLELISM
 from statestore.keys.ranges import RangeAssignment
 from statestore.model.digest import digest_text
@@ -49,7 +50,6 @@ from statestore.model.names_json import (
 )
 from statestore.model.origin_json import origin_from_json
 from statestore.model.paths import GREATEST_ID
-from statestore.model.redistribution import RedistributionMode
 from statestore.model.schema import Schema, schema_from_json
 from statestore.model.state import KeyedState, Layout, OperatorState, StateKind, TimeDomain
 from statestore.model.ttl import TimeToLive, TtlUpdate, TtlVisibility

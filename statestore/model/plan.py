@@ -14,20 +14,20 @@ from itertools import chain
 from typing import NamedTuple
 
 from statestore.errors import StateNotFoundError
-from statestore.keys.groups import KeyGroupRange
-from statestore.keys.ranges import Assignment, RangeAssignment, balanced
-from statestore.model.byte_ranges import KeyGroupDecision
-from statestore.model.handles import KeyedStateHandle
-from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
-from statestore.model.matching import Matching
-from statestore.model.operators import label_of
-from statestore.model.reads import assignment_of, handles_of, reads_of, reads_within
-from statestore.model.redistribution import (
+from statestore.flink.matching import Matching
+from statestore.flink.operators import label_of
+from statestore.flink.parallelism import KeyGroupDecision
+from statestore.flink.redistribution import (
     RedistributionMode,
     RedistributionPlan,
     check_parallelism,
     plan_redistribution,
 )
+from statestore.keys.groups import KeyGroupRange
+from statestore.keys.ranges import Assignment, RangeAssignment, balanced
+from statestore.model.handles import KeyedStateHandle
+from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
+from statestore.model.reads import assignment_of, handles_of, reads_of, reads_within
 from statestore.model.weights import Weight, weights_of
 
 __all__ = [

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.flink.redistribution import RedistributionMode
 from statestore.model.choices import unknown_choice
 from statestore.model.paths import KEY_GROUP
-from statestore.model.redistribution import RedistributionMode
 from statestore.model.schema import Schema, is_ordered, type_text
 from statestore.model.ttl import TIME_TYPES, TimeToLive
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.byte_ranges import KeyGroupDecision, decide_for_key_groups
-from statestore.model.graph import JobGraph
+from statestore.flink.adaptive import BYTES_PER_TASK
+from statestore.flink.graph import JobGraph
+from statestore.flink.matching import Matching, StoredOperator, check_parallelism, match
+from statestore.flink.operators import label_of
+from statestore.flink.parallelism import KeyGroupDecision, decide_for_key_groups
 from statestore.model.manifest import KeyedEntry, Manifest
-from statestore.model.matching import Matching, StoredOperator, check_parallelism, match
-from statestore.model.operators import label_of
-from statestore.model.parallelism import BYTES_PER_TASK
 from statestore.model.plan import ParallelismChoice, RestorePlan, plan_restore
 from statestore.model.sizes import bytes_of
 from statestore.model.weights import Weight, weights_of

@@ -2,7 +2,7 @@
 
 Pure functions between operator state and a source's start positions. Two ways to store offsets:
 
-split   Each old subtask's list is dealt by :mod:`statestore.model.redistribution`.
+split   Each old subtask's list is dealt by :mod:`statestore.flink.redistribution`.
 union   Every subtask gets every offset and keeps the partitions that are assigned to it, as Flink's
         ``KafkaTopicPartitionAssigner`` does: a topic's partitions go round robin over the
         subtasks, from a start that the topic's hash picks.
@@ -22,12 +22,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from statestore.errors import InvalidArgumentError
-from statestore.keys.hashing import key_hash
-from statestore.model.redistribution import (
+from statestore.flink.redistribution import (
     RedistributionMode,
     check_parallelism,
     redistribute,
 )
+from statestore.keys.hashing import key_hash
 
 __all__ = [
     "SourceOffset",
@@ -154,7 +154,7 @@ def per_subtask_offsets(
 
     Raises :class:`InvalidArgumentError` for broadcast (each partition would be read by every
     subtask) and what :func:`source_offsets` does, and errors as
-    :func:`~statestore.model.redistribution.redistribute` does.
+    :func:`~statestore.flink.redistribution.redistribute` does.
     """
     mode = RedistributionMode(mode)
     if mode is RedistributionMode.BROADCAST:

@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import DamagedFileError, InvalidArgumentError
+from statestore.flink.redistribution import RedistributionMode, redistribute_counts
 from statestore.model.handles import OperatorStateHandle
 from statestore.model.manifest import OperatorEntry
 from statestore.model.paths import operator_file
-from statestore.model.redistribution import RedistributionMode, redistribute_counts
 from statestore.model.schema import Schema
 from statestore.model.state import POSITION, SUBTASK, OperatorState
 from statestore.storage import Storage

@@ -1,7 +1,7 @@
 """A partitioner applied to a Spark DataFrame: Spark partition i is what downstream subtask i gets.
 
 The channel of every row is a native Spark column, computed in the JVM by the rules of
-:mod:`statestore.model.partitioners`, and ``repartitionById`` puts the row there.
+:mod:`statestore.flink.partitioners`, and ``repartitionById`` puts the row there.
 
 The source subtasks are the Spark partitions that the DataFrame has, and a record's index is its
 place in its own. So the rows are taken as they lie. Left to the optimizer, Spark drops a sort below
@@ -22,8 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import IntegralType, StructField, StructType
 
 from statestore.errors import InvalidArgumentError, NullKeyError, ParallelismError
-from statestore.keys.values import fields_may_be_null
-from statestore.model.partitioners import (
+from statestore.flink.partitioners import (
     Broadcast,
     Custom,
     Forward,
@@ -36,7 +35,8 @@ from statestore.model.partitioners import (
     column_names,
     wiring,
 )
-from statestore.model.redistribution import check_parallelism
+from statestore.flink.redistribution import check_parallelism
+from statestore.keys.values import fields_may_be_null
 from statestore.table.spark_arithmetic import divide
 from statestore.table.spark_hashing import (
     check_spark_key,

@@ -13,12 +13,12 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal
 from typing import Any
 
+from statestore.flink.redistribution import redistribute
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.keys.hashing import key_group_of
 from statestore.keys.values import Typed
 from statestore.model.digest import MapEntries, UnscaledDecimal, combine, hash_row
 from statestore.model.paths import KEY_GROUP
-from statestore.model.redistribution import redistribute
 from statestore.model.schema import DataType, Schema, decimal_parts
 from statestore.model.state import KeyedState, OperatorState
 

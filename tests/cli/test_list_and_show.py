@@ -19,9 +19,9 @@ from statestore.cli.output import Page
 from statestore.cli.text import write_text
 from statestore.cli.values import CheckpointList, CheckpointRow
 from statestore.cli.values import Result as Value
+from statestore.flink.operators import operator_id
 from statestore.model.digest import digest_text
 from statestore.model.document import document_bytes
-from statestore.model.operator_id import operator_id
 
 Run = Callable[..., Result]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from statestore import StateStore
-from statestore.model.byte_ranges import decide_for_key_groups
+from statestore.flink.parallelism import decide_for_key_groups
 
 
 @pytest.fixture

@@ -19,8 +19,8 @@ from statestore.errors import (
     StateNotFoundError,
     StorageError,
 )
+from statestore.flink.graph import JobGraph
 from statestore.model.diff import CheckpointDifference, Other, StateDifference
-from statestore.model.graph import JobGraph
 from statestore.model.state import Layout
 from statestore.storage import LocalStorage
 from statestore.store import StateStore

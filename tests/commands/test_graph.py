@@ -16,8 +16,8 @@ from statestore.errors import (
     StateNotFoundError,
     UnclaimedStateError,
 )
-from statestore.model.graph import JobGraph, Node
-from statestore.model.operator_id import operator_id, operator_ids
+from statestore.flink.graph import JobGraph, Node
+from statestore.flink.operators import operator_id, operator_ids
 
 ROWS = [{"user": f"u{i}", "n": i} for i in range(50)]
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from statestore import StateStore
+from statestore.flink.graph import JobGraph, Node
 from statestore.model.document import document_bytes, sealed
-from statestore.model.graph import JobGraph, Node
 
 # Runs each case in its turn, in a process that may take this much more than it has.
 MEGABYTES = 512

@@ -20,7 +20,7 @@ from statestore.errors import (
     StateStoreError,
     UnsupportedTypeError,
 )
-from statestore.model.graph import JobGraph
+from statestore.flink.graph import JobGraph
 from statestore.model.state import StateKind
 from statestore.model.ttl import TimeToLive
 from statestore.table import respread

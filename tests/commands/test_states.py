@@ -19,7 +19,7 @@ from statestore.errors import (
     SchemaMismatchError,
     UnsupportedTypeError,
 )
-from statestore.model.graph import Node
+from statestore.flink.graph import Node
 from statestore.model.state import StateKind, TimeDomain
 from statestore.store import StateStore
 

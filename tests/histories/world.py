@@ -10,6 +10,7 @@ from typing import Any
 
 from statestore.catalog import Catalog
 from statestore.commands.mark import files_of
+from statestore.flink.redistribution import check_parallelism
 from statestore.model.compaction import CompactionRule
 from statestore.model.paths import (
     KEY_GROUP,
@@ -19,7 +20,6 @@ from statestore.model.paths import (
     savepoint_path,
     tombstone_path,
 )
-from statestore.model.redistribution import check_parallelism
 from statestore.storage import Listed, LocalStorage, Storage
 from statestore.storage.base import NewFile
 from statestore.store import StateStore

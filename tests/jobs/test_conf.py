@@ -16,8 +16,7 @@ from jobs.command import load_settings
 from jobs.places import JobSettings
 from jobs.settings import OffsetsSettings, RestoreSettings, SnapshotSettings
 from statestore import StateStore
-from statestore.model.restart import NoRestart
-from statestore.model.restart_options import OPTIONS, strategy_of
+from statestore.flink.restart import OPTIONS, NoRestart, strategy_of
 from tests.syntax import ROOT
 
 FILES: dict[str, type[JobSettings]] = {

@@ -24,7 +24,7 @@ from statestore.errors import (
     StorageError,
     StoreNotFoundError,
 )
-from statestore.model.restart import (
+from statestore.flink.restart import (
     ExponentialDelay,
     FailureRate,
     FixedDelay,

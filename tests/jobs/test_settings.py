@@ -11,7 +11,7 @@ import pytest
 from jobs.command import load_settings
 from jobs.settings import KeyedSettings, OffsetsSettings, RestoreSettings, SnapshotSettings
 from statestore.errors import SettingsError
-from statestore.model.graph import JobGraph, Node
+from statestore.flink.graph import JobGraph, Node
 from statestore.model.target import RestoreTarget
 from statestore.settings import from_table
 from statestore.table.writing import ParquetOptions

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.chaining import JobVertex, chainable_edges, is_chainable, job_vertices
-from statestore.model.graph import Edge, JobGraph, Node
-from statestore.model.operator_id import operator_ids
+from statestore.flink.chaining import JobVertex, chainable_edges, is_chainable, job_vertices
+from statestore.flink.graph import Edge, JobGraph, Node
+from statestore.flink.operators import operator_ids
 from tests.vectors import cases
 
 GRAPHS = [case for case in cases("operator_ids", "graph") if "out" in case]

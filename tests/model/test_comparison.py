@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
+from statestore.flink.redistribution import RedistributionMode
 from statestore.keys.ranges import RangeAssignment
 from statestore.model.comparison import (
     ALIKE,
@@ -24,7 +25,6 @@ from statestore.model.comparison import (
 )
 from statestore.model.manifest import Manifest
 from statestore.model.plan import RestorePlan, plan_restore
-from statestore.model.redistribution import RedistributionMode
 from tests.model.test_plan import handle, keyed, manifest, operator
 
 EVEN = tuple(handle(group) for group in range(8))  # 100 bytes each

@@ -12,7 +12,7 @@ from statestore.errors import (
     ParallelismError,
     SettingsError,
 )
-from statestore.model.graph import (
+from statestore.flink.graph import (
     ChainingStrategy,
     Edge,
     Exchange,

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
+from statestore.flink.slots import PreviousAllocation, place_subtasks
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 from statestore.model.handles import KeyedStateHandle
 from statestore.model.locality import preferred_hosts, previous_allocations
-from statestore.model.placement import PreviousAllocation, place_subtasks
 
 # Divides by every number of key groups here, so that no score is rounded.
 EXACT = lcm(*range(1, 61))

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 from statestore.errors import FormatVersionError, MalformedManifestError, StateNotFoundError
+from statestore.flink.redistribution import RedistributionMode
 from statestore.keys.groups import KeyGroupRange
 from statestore.model.digest import combine
 from statestore.model.document import document_bytes
@@ -19,7 +20,6 @@ from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry, Table
 from statestore.model.manifest_json import manifest_from_json, manifest_to_json
 from statestore.model.metrics import Amount, CheckpointMetrics, PhaseTimes, StateMetrics
 from statestore.model.paths import operator_file, partition_file
-from statestore.model.redistribution import RedistributionMode
 from statestore.model.schema import Field, Schema
 from statestore.model.state import KeyedState, OperatorState, StateKind
 from tests.model.values import manifests

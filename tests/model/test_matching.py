@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, ParallelismError, UnclaimedStateError
-from statestore.model.graph import ChainingStrategy, Edge, JobGraph, Node
-from statestore.model.matching import (
+from statestore.flink.graph import ChainingStrategy, Edge, JobGraph, Node
+from statestore.flink.matching import (
     FoundBy,
     HintReason,
     Matching,
@@ -22,7 +22,7 @@ from statestore.model.matching import (
     check_parallelism,
     match,
 )
-from statestore.model.operator_id import operator_id, operator_ids
+from statestore.flink.operators import operator_id, operator_ids
 
 HASH = "0123456789abcdef0123456789abcdef"
 

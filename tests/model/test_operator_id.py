@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.graph import Edge, JobGraph, Node
-from statestore.model.operator_id import operator_id, operator_ids
+from statestore.flink.graph import Edge, JobGraph, Node
+from statestore.flink.operators import operator_id, operator_ids
 from tests.model.test_chaining import GRAPHS, graph_of
 from tests.vectors import cases
 

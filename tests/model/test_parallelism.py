@@ -11,21 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
-from statestore.keys.groups import KeyGroupAssignment
-from statestore.model.byte_ranges import (
+from statestore.flink.adaptive import (
+    ConsumedInput,
+    Decision,
+    Options,
+    Slice,
+    cutter_of,
+    decide,
+    groups_by_number,
+)
+from statestore.flink.parallelism import (
     KeyGroupDecision,
     SizeCutter,
     Span,
     decide_for_key_groups,
     spans_by_bytes,
 )
-from statestore.model.parallelism import (
-    ConsumedInput,
-    Decision,
-    Options,
-    decide,
-)
-from statestore.model.skew import Slice, cutter_of, groups_by_number
+from statestore.keys.groups import KeyGroupAssignment
 from tests.vectors import cases
 
 CASES = cases("parallelism", "decide")

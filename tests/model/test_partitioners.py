@@ -13,9 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, NullKeyError, ParallelismError
-from statestore.keys.groups import KeyGroupAssignment, default_max_parallelism
-from statestore.keys.hashing import key_group_of, key_hash
-from statestore.model.partitioners import (
+from statestore.flink.partitioners import (
     Broadcast,
     Custom,
     Forward,
@@ -25,10 +23,14 @@ from statestore.model.partitioners import (
     Rebalance,
     Rescale,
     Shuffle,
+    StateMapper,
+    Wiring,
     key_group_channel,
+    pointwise,
     wiring,
 )
-from statestore.model.wiring import StateMapper, Wiring, pointwise
+from statestore.keys.groups import KeyGroupAssignment, default_max_parallelism
+from statestore.keys.hashing import key_group_of, key_hash
 from tests.vectors import cases, key_of
 
 CHANNELS = cases("partitioners", "channels")

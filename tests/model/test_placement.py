@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, ParallelismError
-from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
-from statestore.model.placement import (
+from statestore.flink.slots import (
     PreviousAllocation,
     VertexState,
     assign_by_locality,
     place_subtasks,
 )
+from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 from tests.vectors import cases
 
 ASSIGNMENTS = cases("slots", "locality_slots")

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, ParallelismError
+from statestore.flink.redistribution import RedistributionMode
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
 from statestore.model.plan import plan_restore, redistribution_of
 from statestore.model.reads import assignment_of, handles_of, slices_of
-from statestore.model.redistribution import RedistributionMode
 from statestore.model.schema import Field, Schema
 from statestore.model.state import KeyedState, Layout, OperatorState, StateKind
 from tests.model.values import keyed_handles

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.redistribution import (
+from statestore.flink.redistribution import (
     RedistributionMode,
     Run,
     plan_redistribution,

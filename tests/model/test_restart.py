@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.restart import (
+from statestore.flink.restart import (
     ExponentialDelay,
     FailureRate,
     FixedDelay,

@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 
 from statestore.errors import SettingsError
-from statestore.model.restart import (
+from statestore.flink.restart import (
     ExponentialDelay,
     FailureRate,
     FixedDelay,
     NoRestart,
     RestartStrategy,
+    duration_ms,
+    strategy_of,
 )
-from statestore.model.restart_options import duration_ms, strategy_of
 
 
 @pytest.mark.parametrize(

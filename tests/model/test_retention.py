@@ -10,16 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.retention import (
+from statestore.flink.retention import (
+    ClaimMode,
     ExternalizedRetention,
     JobEnd,
     Retention,
+    SharedFiles,
     Snapshot,
     SnapshotKind,
     deletes_at_end,
     restored_kind,
 )
-from statestore.model.shared_files import ClaimMode, SharedFiles
 from tests.vectors import cases
 
 CASES = cases("checkpoints", "retention")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, NotFoundError
-from statestore.model.shared_files import ClaimMode, SharedFile, SharedFiles
+from statestore.flink.retention import ClaimMode, SharedFile, SharedFiles
 from tests.vectors import cases
 
 CASES = cases("checkpoints", "registry")

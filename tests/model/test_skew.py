@@ -6,8 +6,16 @@ import json
 
 import pytest
 
-from statestore.model.parallelism import ConsumedInput, Options, decide
-from statestore.model.skew import Slice, aligned_slices, cutter_of, groups_of, joined_slices
+from statestore.flink.adaptive import (
+    ConsumedInput,
+    Options,
+    Slice,
+    aligned_slices,
+    cutter_of,
+    decide,
+    groups_of,
+    joined_slices,
+)
 
 Table = list[list[int]]
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, ParallelismError
-from statestore.model.slots import (
+from statestore.flink.slots import (
     Locality,
     Location,
     ProducerInput,

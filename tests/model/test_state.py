@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
-from statestore.model.redistribution import RedistributionMode
+from statestore.flink.redistribution import RedistributionMode
 from statestore.model.schema import Field, Schema
 from statestore.model.state import KeyedState, OperatorState, StateKind, TimeDomain
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from statestore.flink.graph import JobGraph, Node
+from statestore.flink.redistribution import RedistributionMode
 from statestore.keys.groups import KeyGroupRange
 from statestore.model.digest import combine
-from statestore.model.graph import JobGraph, Node
 from statestore.model.handles import Footer, GroupIndex, KeyedStateHandle, OperatorStateHandle
 from statestore.model.manifest import (
     TABLE_FORMATS,
@@ -29,7 +30,6 @@ from statestore.model.paths import (
     partition_file,
     ranged_file,
 )
-from statestore.model.redistribution import RedistributionMode
 from statestore.model.schema import PRIMITIVES, DataType, Field, Schema
 from statestore.model.state import KeyedState, Layout, OperatorState, StateKind, TimeDomain
 

@@ -10,12 +10,10 @@ from typing import Any
 from statestore import JobGraph, StateStore, redistribute
 from statestore.cli.drawing import UNICODE, key_group_bars
 from statestore.errors import ParallelismError
-from statestore.keys.groups import mix_hash
-from statestore.keys.hashing import key_hash
-from statestore.model.chaining import job_vertices
-from statestore.model.graph import Edge, Node
-from statestore.model.operator_id import operator_ids
-from statestore.model.partitioners import (
+from statestore.flink.chaining import job_vertices
+from statestore.flink.graph import Edge, Node
+from statestore.flink.operators import operator_ids
+from statestore.flink.partitioners import (
     Custom,
     Forward,
     Global,
@@ -23,11 +21,13 @@ from statestore.model.partitioners import (
     Partitioner,
     Rebalance,
     Rescale,
+    old_subtasks,
 )
-from statestore.model.partitioners import (
+from statestore.flink.partitioners import (
     wiring as wires,
 )
-from statestore.model.wiring import old_subtasks
+from statestore.keys.groups import mix_hash
+from statestore.keys.hashing import key_hash
 from statestore.sources.offsets import subtask_of_partition
 from tests.rescaling.job import NEW, OLD, STORE, Job
 from tests.rescaling.layout import cells, cut, table

@@ -10,17 +10,19 @@ from jobs.places import JobSettings
 from statestore import JobGraph, StateStore
 from statestore.cli.units import duration, size
 from statestore.errors import StateStoreError
+from statestore.flink.adaptive import BYTES_PER_TASK
+from statestore.flink.graph import Node
+from statestore.flink.matching import StoredOperator, match
+from statestore.flink.operators import operator_id
+from statestore.flink.parallelism import (
+    BYTES_PER_TASK_2022,
+    KeyGroupDecision,
+    decide_for_key_groups,
+)
+from statestore.flink.partitioners import Rebalance
+from statestore.flink.restart import ExponentialDelay, FailureRate, strategy_of
 from statestore.keys.groups import MAX_PARALLELISM, default_max_parallelism
-from statestore.model.byte_ranges import KeyGroupDecision, decide_for_key_groups
-from statestore.model.graph import Node
 from statestore.model.locality import preferred_hosts
-from statestore.model.matching import StoredOperator, match
-from statestore.model.operator_id import operator_id
-from statestore.model.parallelism import BYTES_PER_TASK
-from statestore.model.parallelism_2022 import BYTES_PER_TASK_2022
-from statestore.model.partitioners import Rebalance
-from statestore.model.restart import ExponentialDelay, FailureRate
-from statestore.model.restart_options import strategy_of
 from tests.rescaling.job import ELEMENT_BYTES, NEW, OLD, ROW_BYTES, STORE, Job
 
 PER_TASK = 8_000_000

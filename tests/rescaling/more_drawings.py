@@ -12,8 +12,8 @@ from jobs.restarts import with_strategy
 from statestore import KeyGroupRange
 from statestore.cli.drawing import UNICODE, bar, range_text
 from statestore.cli.units import size
-from statestore.model.placement import PreviousAllocation, place_subtasks
-from statestore.model.restart import RestartStrategy
+from statestore.flink.restart import RestartStrategy
+from statestore.flink.slots import PreviousAllocation, place_subtasks
 from tests.rescaling.facts import RATE, decision
 from tests.rescaling.job import HOSTS, NEW, OLD, ROW_BYTES, Job
 from tests.rescaling.layout import cells, cut, table

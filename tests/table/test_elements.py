@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
+from statestore.flink.redistribution import RedistributionMode
 from statestore.model.manifest import OperatorEntry, TableRef
-from statestore.model.redistribution import RedistributionMode
 from statestore.model.schema import Schema
 from statestore.model.state import SUBTASK, OperatorState
 from statestore.storage import LocalStorage

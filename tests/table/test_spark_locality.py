@@ -17,9 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from statestore import StateStore
 from statestore.commands.restore import RestoredKeyedState
+from statestore.flink.slots import place_subtasks
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.model.locality import preferred_hosts, previous_allocations
-from statestore.model.placement import place_subtasks
 from statestore.table import spark_locality
 from statestore.table.spark_locality import executor_hosts, names_for_spark, numbers
 

@@ -15,9 +15,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from statestore.commands.partition import partition
 from statestore.errors import InvalidArgumentError, NullKeyError, ParallelismError
-from statestore.keys.groups import KeyGroupAssignment
-from statestore.keys.hashing import key_group_of
-from statestore.model.partitioners import (
+from statestore.flink.partitioners import (
     Broadcast,
     Custom,
     Forward,
@@ -27,8 +25,10 @@ from statestore.model.partitioners import (
     Rebalance,
     Rescale,
     Shuffle,
+    pointwise,
 )
-from statestore.model.wiring import pointwise
+from statestore.keys.groups import KeyGroupAssignment
+from statestore.keys.hashing import key_group_of
 from statestore.table.spark_hashing import key_hash_column
 from tests.vectors import cases, key_of
 

@@ -1,7 +1,7 @@
 """Partitioners: which downstream subtask gets a record, and who is wired to whom.
 
 The channel rules are those of Flink 2.3's ``streaming.runtime.partitioner`` classes; how subtasks
-are wired on an edge, and what becomes of records in flight, is in :mod:`statestore.model.wiring`.
+are wired on an edge, and what becomes of records in flight, is in :mod:`statestore.flink.partitioners`.
 
 A sending subtask has one channel per downstream subtask, or, on a pointwise edge, per subtask that
 it feeds (:func:`wiring`). Flink keeps a counter or a generator in each subtask; here the channel is
@@ -13,19 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from random import Random
 from typing import Any, ClassVar, Final
 
 from statestore.errors import InvalidArgumentError, ParallelismError
+from statestore.flink.redistribution import check_parallelism
 from statestore.keys.groups import (
+    MAX_PARALLELISM,
+    KeyGroupAssignment,
     default_max_parallelism,
     is_int,
     key_group_of_hash,
     subtask_of_key_group,
 )
 from statestore.keys.hashing import DEFAULT_HASH_SCHEME, check_hash_scheme, key_hash
-from statestore.model.redistribution import check_parallelism
-from statestore.model.wiring import StateMapper, Wiring, check_edge, pointwise
 
 __all__ = [
     "Broadcast",
@@ -37,9 +39,114 @@ __all__ = [
     "Rebalance",
     "Rescale",
     "Shuffle",
+    "StateMapper",
+    "Wiring",
+    "check_edge",
     "key_group_channel",
+    "old_subtasks",
+    "pointwise",
     "wiring",
 ]
+
+
+# Wiring: which subtasks an edge connects, and who takes over its records in flight on a rescale.
+#
+# The wiring of pointwise edges is that of Flink 2.3's ``VertexInputInfoComputationUtils``, the
+# old-to-new mapping of channel state that of ``SubtaskStateMapper``. Which partitioner has which of
+# them, and the wiring of its edge, is in :mod:`statestore.flink.partitioners`.
+
+
+class StateMapper(StrEnum):
+    """Which old subtasks' in-flight records a new subtask takes over (``SubtaskStateMapper``).
+
+    With FULL and RANGE several new subtasks take over one old one, and each keeps its own records.
+    """
+
+    ROUND_ROBIN = "ROUND_ROBIN"
+    ARBITRARY = "ARBITRARY"
+    FIRST = "FIRST"
+    FULL = "FULL"
+    RANGE = "RANGE"
+    UNSUPPORTED = "UNSUPPORTED"
+
+    @classmethod
+    def _missing_(cls, value: object) -> StateMapper:
+        known = ", ".join(cls)
+        raise InvalidArgumentError(f"unknown state mapper {value!r}: use one of {known}")
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """Who feeds whom on one edge, as a value; from :func:`pointwise`, or from
+    :func:`statestore.flink.partitioners.wiring` for any edge.
+
+    ``consumes``: per downstream subtask the closed range (first, last) of upstream subtasks.
+    ``channels``: per upstream subtask the downstream subtask behind channel 0, 1, ….
+    """
+
+    consumes: tuple[tuple[int, int], ...]
+    channels: tuple[tuple[int, ...], ...]
+
+
+def pointwise(up: int, down: int) -> Wiring:
+    """The wiring of ``up`` and ``down`` subtasks on a pointwise edge.
+
+    Flink's ``computeVertexInputInfoForPointwise``. Where ``down`` is no multiple of ``up``, channel
+    0 is not always the lowest consumer: at 2 to 5, subtask 1 has 4 behind channel 0 and 3 behind 1.
+    Raises InvalidArgumentError when a number is not in 1..32768.
+    """
+    check_edge(up, down)
+    if up >= down:
+        starts = [subtask * up // down for subtask in range(down + 1)]
+        consumes = tuple((starts[d], starts[d + 1] - 1) for d in range(down))
+        fed = ((d,) for d in range(down) for _ in range(starts[d], starts[d + 1]))
+        return Wiring(consumes, tuple(fed))
+    stops = [-(-subtask * down // up) for subtask in range(up + 1)]
+    consumes = tuple((u, u) for u in range(up) for _ in range(stops[u], stops[u + 1]))
+    own = (range(stops[u], stops[u + 1]) for u in range(up))
+    return Wiring(consumes, tuple(_by_channel(each) for each in own))
+
+
+def old_subtasks(mapper: StateMapper | str, subtask: int, old: int, new: int) -> tuple[int, ...]:
+    """The old subtasks, ascending, whose in-flight records new ``subtask`` takes over.
+
+    RANGE counts in 32768 key groups, whatever max parallelism is. InvalidArgumentError when a
+    number is not in 1..32768, ParallelismError for UNSUPPORTED (forward, rescale, broadcast),
+    InvalidArgumentError for an unknown mapper or subtask.
+    """
+    mapper = StateMapper(mapper)
+    check_parallelism(old, "old parallelism")
+    check_parallelism(new, "new parallelism")
+    if not is_int(subtask) or not 0 <= subtask < new:
+        raise InvalidArgumentError(
+            f"there is no subtask {subtask!r}: at parallelism {new} subtasks are 0 to {new - 1}"
+        )
+    if mapper is StateMapper.UNSUPPORTED:
+        raise ParallelismError(
+            f"in-flight records of a forward, rescale or broadcast edge cannot go from parallelism "
+            f"{old} to {new}: restore from an aligned checkpoint or a savepoint"
+        )
+    if mapper in (StateMapper.FULL, StateMapper.FIRST):
+        return tuple(range(old)) if mapper is StateMapper.FULL or subtask == 0 else ()
+    if mapper is StateMapper.RANGE:
+        before, after = (
+            KeyGroupAssignment(max_parallelism=MAX_PARALLELISM, parallelism=p) for p in (old, new)
+        )
+        own = after.range_of(subtask)
+        return tuple(range(before.subtask_of(own.first), before.subtask_of(own.last) + 1))
+    return tuple(range(subtask, old, new))
+
+
+def check_edge(up: int, down: int) -> None:
+    """Raise InvalidArgumentError, naming the side, when a parallelism is not in 1..32768."""
+    check_parallelism(up, "upstream parallelism")
+    check_parallelism(down, "downstream parallelism")
+
+
+def _by_channel(consumers: range) -> tuple[int, ...]:
+    """Subtask d is behind channel d modulo the number of consumers."""
+    return tuple(sorted(consumers, key=lambda d: d % len(consumers)))
+
 
 _U64: Final = 2**64 - 1
 

@@ -1,12 +1,4 @@
-"""Cutting a row of sizes into contiguous ranges, so that the number of ranges is a parallelism.
-
-Follows ``VertexParallelismAndInputInfosDeciderUtils`` of Flink 2.3: fill each range up to a number
-of bytes, and when that makes too few or too many ranges, look by bisection for the number of bytes
-that makes as many as are allowed; when no number of bytes does, cut evenly by count.
-
-A probe of the bisection jumps from range to range over prefix sums, and stops as soon as the answer
-is known, where Flink adds up all sizes each time; the ranges are the same.
-"""
+"""How many subtasks some bytes need: ranges of sizes, and what Flink 1.15 and 1.16 chose."""
 
 from __future__ import annotations
 
@@ -15,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from statestore.errors import InvalidArgumentError
 from statestore.keys.groups import (
@@ -24,22 +16,36 @@ from statestore.keys.groups import (
     KeyGroupAssignment,
     KeyGroupRange,
     is_int,
+    round_up_to_power_of_two,
 )
 
 __all__ = [
+    "BYTES_PER_TASK_2022",
     "Cutter",
+    "Input2022",
     "KeyGroupDecision",
     "SizeCutter",
     "Span",
     "check_bounds",
     "check_bytes",
     "check_positive",
+    "decide_2022",
     "decide_for_key_groups",
     "even_spans",
     "first_guess",
     "share_of",
     "spans_by_bytes",
 ]
+
+
+# Cutting a row of sizes into contiguous ranges, so that the number of ranges is a parallelism.
+#
+# Follows ``VertexParallelismAndInputInfosDeciderUtils`` of Flink 2.3: fill each range up to a
+# number of bytes, and when that makes too few or too many ranges, look by bisection for the number
+# of bytes that makes as many as are allowed; when no number of bytes does, cut evenly by count.
+#
+# A probe of the bisection jumps from range to range over prefix sums, and stops as soon as the
+# answer is known, where Flink adds up all sizes each time; the ranges are the same.
 
 
 class Span(NamedTuple):
@@ -275,3 +281,82 @@ def check_bounds(
         raise InvalidArgumentError(
             f"{names[0]} {least} is above {names[1]} {most}: lower the one or raise the other"
         )
+
+
+# The parallelism that Flink 1.15 and 1.16 chose: from bytes alone, and a power of two.
+#
+# Follows ``DefaultVertexParallelismDecider`` of Flink 1.16. It looks at the total of all inputs
+# only, so nothing says which subtask reads what; ``parallelism.py`` has the algorithm of today.
+
+
+BYTES_PER_TASK_2022: Final = 1 << 30
+"""What one task was meant to read when nothing was configured: 1 GiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input2022:
+    """What one input consists of: bytes of each of its parts, and whether every subtask reads all.
+
+    Raises InvalidArgumentError for what is not a number of bytes.
+    """
+
+    sizes: tuple[int, ...]
+    broadcast: bool = False
+
+    def __post_init__(self) -> None:
+        for index, size in enumerate(self.sizes):
+            check_bytes(f"part {index} of an input", size)
+
+
+def decide_2022(
+    inputs: Sequence[Input2022],
+    *,
+    bytes_per_task: int = BYTES_PER_TASK_2022,
+    min_parallelism: int = 1,
+    max_parallelism: int = 128,
+    vertex_max_parallelism: int = MAX_PARALLELISM,
+    default_source_parallelism: int = 1,
+) -> int:
+    """The power of two nearest to what the inputs need, ties upwards, within the bounds.
+
+    The bounds are drawn in to powers of two first, and so is the vertex's own maximum, which is
+    stronger than both. Broadcast bytes take room from every task, half of it at most. Without
+    inputs it is a source: its default, up to the vertex's maximum, not rounded.
+    Raises InvalidArgumentError for bounds out of 1..32768, or with no power of two between them.
+
+    Above 2**30 needed tasks Flink rounds past the end of its 32 bits; here it is the maximum, as
+    for any other number that is too large.
+    """
+    check_positive("bytes_per_task", bytes_per_task)
+    check_bounds(min_parallelism, max_parallelism)
+    check_bounds(1, vertex_max_parallelism, ("1", "vertex_max_parallelism"))
+    check_bounds(1, default_source_parallelism, ("1", "default_source_parallelism"))
+    least, most = round_up_to_power_of_two(min_parallelism), _power_of_two_below(max_parallelism)
+    if least > most:
+        raise InvalidArgumentError(
+            f"no power of two lies in {min_parallelism}..{max_parallelism}, the minimum and "
+            "maximum parallelism: move one of them"
+        )
+    if not inputs:
+        return min(default_source_parallelism, vertex_max_parallelism)
+    cap = _power_of_two_below(vertex_max_parallelism)
+    return min(max(_nearest(_needed(inputs, bytes_per_task, cap)), min(least, cap)), min(most, cap))
+
+
+def _needed(inputs: Sequence[Input2022], bytes_per_task: int, without_room: int) -> int:
+    """How many tasks the bytes need, beside what is broadcast to each."""
+    broadcast = sum(sum(one.sizes) for one in inputs if one.broadcast)
+    total = sum(sum(one.sizes) for one in inputs if not one.broadcast)
+    room = bytes_per_task - min(broadcast, math.ceil(bytes_per_task * 0.5))
+    if not room:  # at one byte a task; a double divided by zero is endless, or NaN and then 0
+        return without_room if total else 0
+    return math.ceil(float(total) / float(room))
+
+
+def _nearest(number: int) -> int:
+    below, above = _power_of_two_below(number), round_up_to_power_of_two(number)
+    return below if number < (above + below) // 2 else above
+
+
+def _power_of_two_below(number: int) -> int:
+    return 1 << (number.bit_length() - 1) if number > 0 else 0

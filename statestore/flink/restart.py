@@ -1,33 +1,19 @@
-"""Whether a failed job restarts, and how long it waits first: four strategies, as values.
-
-Follows Flink 2.3's ``RestartBackoffTimeStrategy`` family: ``NoRestartBackoffTimeStrategy``,
-``FixedDelayRestartBackoffTimeStrategy``, ``FailureRateRestartBackoffTimeStrategy`` and
-``ExponentialDelayRestartBackoffTimeStrategy``. A strategy is a configuration and never changes;
-``strategy.begin()`` is the state of a job before any failure; each failure gives a new one::
-
-    state, is_new_attempt = state.notify(now_ms)
-    if state.can_restart(now_ms):
-        ...  # wait state.backoff_ms(now_ms), then restart
-
-Count a restart only where ``is_new_attempt`` holds. A failure that no restart can cure fails the
-job without asking. Times are ints in milliseconds, by any clock that does not run backwards.
-``restart_options.py`` reads a strategy from Flink's options.
-
-Differs on purpose: a backoff near 2**63 ms is capped, where Flink's arithmetic overflows; jitter is
-drawn by a function that the caller passes in, so that a test or a replay sees the same waits.
-"""
+"""Whether a failed job restarts, and how long it waits first: four strategies, as values."""
 
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Final, NamedTuple
 
-from statestore.errors import InvalidArgumentError
+from statestore.errors import InvalidArgumentError, SettingsError
 
 __all__ = [
+    "OPTIONS",
     "ExponentialDelay",
     "FailureRate",
     "FixedDelay",
@@ -35,7 +21,29 @@ __all__ = [
     "Notified",
     "RestartState",
     "RestartStrategy",
+    "duration_ms",
+    "strategy_of",
 ]
+
+
+# Whether a failed job restarts, and how long it waits first: four strategies, as values.
+#
+# Follows Flink 2.3's ``RestartBackoffTimeStrategy`` family: ``NoRestartBackoffTimeStrategy``,
+# ``FixedDelayRestartBackoffTimeStrategy``, ``FailureRateRestartBackoffTimeStrategy`` and
+# ``ExponentialDelayRestartBackoffTimeStrategy``. A strategy is a configuration and never changes;
+# ``strategy.begin()`` is the state of a job before any failure; each failure gives a new one::
+#
+#     state, is_new_attempt = state.notify(now_ms)
+#     if state.can_restart(now_ms):
+#         ...  # wait state.backoff_ms(now_ms), then restart
+#
+# Count a restart only where ``is_new_attempt`` holds. A failure that no restart can cure fails the
+# job without asking. Times are ints in milliseconds, by any clock that does not run backwards.
+# ``restart_options.py`` reads a strategy from Flink's options.
+#
+# Differs on purpose: a backoff near 2**63 ms is capped, where Flink's arithmetic overflows; jitter
+# is drawn by a function that the caller passes in, so that a test or a replay sees the same waits.
+
 
 Between = Callable[[int, int], int]
 
@@ -248,3 +256,154 @@ def _finite(name: str, value: object) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return value
     raise InvalidArgumentError(f"{name} must be a finite number, not {value!r}")
+
+
+# Flink's options of the restart strategies, read from settings into values.
+#
+# :func:`strategy_of` does what Flink's ``RestartBackoffTimeStrategyFactoryLoader`` does, and
+# :func:`duration_ms` what its ``TimeUtils`` does. Differs on purpose: an option that does not exist
+# is an error, where Flink ignores it.
+
+
+_PREFIX: Final = "restart-strategy"
+_TYPE_KEYS: Final = (f"{_PREFIX}.type", _PREFIX)  # the second is the name of older releases
+
+# Per strategy its names, Flink's own one first, and the field that each option sets.
+_STRATEGIES: Final[tuple[tuple[Callable[..., RestartStrategy], str, dict[str, str]], ...]] = (
+    (NoRestart, "disable none off", {}),
+    (FixedDelay, "fixed-delay fixeddelay", {"attempts": "attempts", "delay": "delay_ms"}),
+    (
+        FailureRate,
+        "failure-rate failurerate",
+        {
+            "max-failures-per-interval": "max_failures",
+            "failure-rate-interval": "interval_ms",
+            "delay": "delay_ms",
+        },
+    ),
+    (
+        ExponentialDelay,
+        "exponential-delay exponentialdelay",
+        {
+            "initial-backoff": "initial_backoff_ms",
+            "max-backoff": "max_backoff_ms",
+            "backoff-multiplier": "multiplier",
+            "reset-backoff-threshold": "reset_after_ms",
+            "jitter-factor": "jitter",
+            "attempts-before-reset-backoff": "attempts",
+        },
+    ),
+)
+_NAMED: Final = {name: row for row in _STRATEGIES for name in row[1].split()}
+OPTIONS: Final = (
+    *_TYPE_KEYS,
+    *(f"{_PREFIX}.{row[1].split()[0]}.{option}" for row in _STRATEGIES for option in row[2]),
+)
+"""The names of all options that are read."""
+
+
+def strategy_of(*layers: Mapping[str, str], checkpointing: bool = True) -> RestartStrategy:
+    """Return the strategy that Flink's options ask for: a job's settings, then its cluster's.
+
+    ``restart-strategy.type`` (or, if that is missing, the older ``restart-strategy``) names it, in
+    any case; its own options lie under ``restart-strategy.`` and have Flink's defaults. The first
+    mapping with a type decides alone. If none has one: exponential delay with its defaults if the
+    job takes checkpoints, else no restart. Other options of Flink may be present.
+
+    Raises SettingsError for an unknown strategy or option (the message names what is close), a
+    value that cannot be read, and one that the strategy refuses.
+    """
+    for layer in layers:
+        _check_keys(layer)
+    for layer in layers:
+        for key in _TYPE_KEYS:
+            if key in layer:
+                return _named(key, layer)
+    return ExponentialDelay() if checkpointing else NoRestart()
+
+
+def _check_keys(settings: Mapping[str, str]) -> None:
+    for key, value in settings.items():
+        # With one letter wrong in the prefix it would pass for an option of something else.
+        ours = key.startswith(_PREFIX) or get_close_matches(key, OPTIONS, n=1, cutoff=0.95)
+        if ours and key not in OPTIONS:
+            raise SettingsError(f"there is no option {key!r}: {_hint(key, OPTIONS)}")
+        if ours and not isinstance(value, str):
+            raise SettingsError(f"{key} must be a string, not {value!r}")
+
+
+def _named(type_key: str, settings: Mapping[str, str]) -> RestartStrategy:
+    name = settings[type_key].strip().lower()
+    if name not in _NAMED:
+        raise SettingsError(f"{type_key}: there is no strategy {name!r}: {_hint(name, _NAMED)}")
+    strategy, names, options = _NAMED[name]
+    prefix = f"{_PREFIX}.{names.split()[0]}"
+    values = {}
+    for option, field in options.items():
+        if (key := f"{prefix}.{option}") in settings:
+            try:
+                values[field] = _value(field, settings[key].strip())
+            except SettingsError as error:
+                raise SettingsError(f"{key}: {error}") from error
+    try:
+        return strategy(**values)
+    except InvalidArgumentError as error:
+        raise SettingsError(f"{prefix}: {error}") from error
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    close = get_close_matches(name, list(known), n=1)
+    return f"did you mean {close[0]!r}?" if close else f"there is {', '.join(known)}"
+
+
+def _value(field: str, text: str) -> float:
+    if field.endswith("_ms"):
+        return duration_ms(text)
+    try:
+        return float(text) if field in ("multiplier", "jitter") else int(text)
+    except ValueError:
+        raise SettingsError(f"{text!r} is not a number that fits") from None
+
+
+_UNITS: Final = {
+    "d day days": 86_400 * 10**9,
+    "h hour hours": 3_600 * 10**9,
+    "m min minute minutes": 60 * 10**9,
+    "s sec secs second seconds": 10**9,
+    "ms milli millis millisecond milliseconds": 10**6,
+    "µs micro micros microsecond microseconds": 10**3,
+    "ns nano nanos nanosecond nanoseconds": 1,
+}
+_NANOS: Final = {label: nanos for labels, nanos in _UNITS.items() for label in labels.split()}
+_LENGTH: Final = re.compile(r"([0-9]+)\s*(\D*)")
+_ISO: Final = re.compile(
+    r"P(?=.)(?:(\d+)D)?(?:T(?=.)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:[.,](\d{0,9}))?S)?)?",
+    re.ASCII | re.IGNORECASE,
+)
+
+
+def duration_ms(text: str) -> int:
+    """Return a duration as Flink's options write it, in milliseconds; parts of one are dropped.
+
+    Takes a number and a unit (``10 min``, ``500ms``, ``1 h``), a number alone, which is in
+    milliseconds, and ISO-8601 (``PT10S``, ``P1DT2H``, ``PT0.5S``), as Flink's ``TimeUtils`` does,
+    but no negative one: no option has a use for it.
+    Raises SettingsError for anything else, and above 2**63 - 1 ms.
+    """
+    trimmed = text.strip()
+    if length := _LENGTH.fullmatch(trimmed):
+        label = length[2].strip().lower()
+        if label and label not in _NANOS:
+            raise SettingsError(f"{text!r} has no known unit: {_hint(label, _NANOS)}")
+        nanos = int(length[1]) * _NANOS[label or "ms"]
+    elif iso := _ISO.fullmatch(trimmed):
+        days, hours, minutes, seconds = (int(part or 0) for part in iso.groups()[:4])
+        whole = days * 86_400 + hours * 3_600 + minutes * 60 + seconds
+        nanos = whole * 10**9 + int((iso[5] or "").ljust(9, "0"))
+    else:
+        raise SettingsError(
+            f"{text!r} is not a duration of 0 or more: write '10 s', '500 ms', '1 h' or 'PT10S'"
+        )
+    if nanos // 10**6 > _LONGEST:
+        raise SettingsError(f"{text!r} is longer than {_LONGEST} ms")
+    return nanos // 10**6

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.graph import ChainingStrategy, Edge, Exchange, JobGraph, Partitioner
+from statestore.flink.graph import ChainingStrategy, Edge, Exchange, JobGraph, Partitioner
 
 __all__ = ["JobVertex", "chainable_edges", "is_chainable", "job_vertices"]
 

@@ -23,10 +23,10 @@ from statestore.errors import (
     ParallelismError,
     UnclaimedStateError,
 )
+from statestore.flink.chaining import job_vertices
+from statestore.flink.graph import JobGraph, Node
+from statestore.flink.operators import operator_id, operator_ids
 from statestore.keys.groups import effective_max_parallelism
-from statestore.model.chaining import job_vertices
-from statestore.model.graph import JobGraph, Node
-from statestore.model.operator_id import operator_id, operator_ids
 
 __all__ = [
     "FoundBy",
