@@ -21,7 +21,7 @@ from bench.measure import Figure, Runs, counted, in_turn, times
 from bench.state import state_table
 from statestore import StateStore
 from statestore.commands.restore import RestoredKeyedState
-from statestore.model.manifest import KeyedEntry
+from statestore.format.manifest import KeyedEntry
 from statestore.testing.counting import CountingStorage
 
 __all__ = ["figures"]

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from bench.state import state_table
 from statestore import StateStore
-from statestore.model.manifest import KeyedEntry
+from statestore.format.manifest import KeyedEntry
 from statestore.table.writing import ParquetOptions
 
 __all__ = ["MAX_PARALLELISM", "NAME", "UID", "WRITTEN_AT", "store_rows", "stored"]

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from bench.measure import Figure, Runs, counted, in_turn, times
 from bench.state import state_rows, state_table
 from statestore import StateStore
-from statestore.model.manifest import KeyedEntry
+from statestore.format.manifest import KeyedEntry
 from statestore.table.session import spark_session
 
 __all__ = ["figures", "history"]

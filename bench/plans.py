@@ -18,13 +18,13 @@ import numpy as np
 from bench.measure import Figure
 from statestore import StateStore
 from statestore.catalog import Catalog
+from statestore.format.digest import combine
+from statestore.format.handles import GroupIndex, KeyedStateHandle
+from statestore.format.manifest import KeyedEntry, Manifest, TableRef, Writer
+from statestore.format.names import keyed_table, ranged_file
+from statestore.format.schema import Field, Schema
+from statestore.format.state import KeyedState, Layout, StateKind
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
-from statestore.model.digest import combine
-from statestore.model.handles import GroupIndex, KeyedStateHandle
-from statestore.model.manifest import KeyedEntry, Manifest, TableRef, Writer
-from statestore.model.paths import keyed_table, ranged_file
-from statestore.model.schema import Field, Schema
-from statestore.model.state import KeyedState, Layout, StateKind
 from statestore.storage import open_storage
 
 __all__ = ["figures", "made_up_manifest"]

@@ -21,8 +21,8 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from jobs.places import SinkSettings, SourceSettings, SparkSettings
 from statestore.errors import SettingsError
-from statestore.model.paths import KEY_GROUP
-from statestore.model.state import POSITION, SUBTASK
+from statestore.format.names import KEY_GROUP
+from statestore.format.state import POSITION, SUBTASK
 from statestore.table.session import spark_session
 
 __all__ = [

@@ -36,7 +36,7 @@ from jobs.places import SinkSettings
 from jobs.settings import RestoredStateSettings, RestoreSettings
 from statestore import RestoredCheckpoint, StateStore
 from statestore.cli.targets import graph_of
-from statestore.model.manifest import Entry, KeyedEntry
+from statestore.format.manifest import Entry, KeyedEntry
 
 __all__ = ["Restore", "main"]
 

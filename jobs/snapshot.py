@@ -35,8 +35,8 @@ from jobs.settings import KeyedSettings, OperatorSettings, SnapshotSettings
 from statestore import CheckpointWriter, StateStore
 from statestore.cli.targets import graph_of
 from statestore.errors import CommitConflictError, LateCommitError, LeftOutStateError
-from statestore.model.manifest import Entry, KeyedEntry, Writer
-from statestore.model.state import TimeDomain
+from statestore.format.manifest import Entry, KeyedEntry, Writer
+from statestore.format.state import TimeDomain
 
 __all__ = ["Snapshot", "main"]
 

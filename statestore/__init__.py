@@ -27,6 +27,9 @@ from statestore.flink.partitioners import (
 from statestore.flink.redistribution import RedistributionMode, redistribute
 from statestore.flink.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart
 from statestore.flink.restart import strategy_of as restart_strategy_of
+from statestore.format.manifest import Manifest
+from statestore.format.metrics import CheckpointMetrics
+from statestore.format.state import StateKind, TimeToLive
 from statestore.keys.groups import (
     KeyGroupAssignment,
     KeyGroupRange,
@@ -41,11 +44,7 @@ from statestore.listeners import (
     CheckpointRestored,
 )
 from statestore.model.acknowledgement import Acknowledgement
-from statestore.model.manifest import Manifest
-from statestore.model.metrics import CheckpointMetrics
 from statestore.model.plan import RestorePlan
-from statestore.model.state import StateKind
-from statestore.model.ttl import TimeToLive
 from statestore.restarts import run_with_restarts
 from statestore.store import StateStore
 

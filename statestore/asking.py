@@ -18,10 +18,10 @@ from statestore.commands import query as query_command
 from statestore.commands.as_of import KeyAt
 from statestore.commands.heavy import HeavyReport
 from statestore.commands.key import KeyStates
+from statestore.format.manifest import Manifest
 from statestore.model.comparison import Comparison, Prices
 from statestore.model.heavy import FACTOR
 from statestore.model.host_placement import LOCALITY
-from statestore.model.manifest import Manifest
 from statestore.model.range_skew import RangeSkew, skews_of
 from statestore.model.target import RestoreTarget, plan_target
 from statestore.model.weights import Weight

@@ -31,11 +31,11 @@ from statestore.commands.rekey import RekeyReport
 from statestore.commands.rekey_plan import RekeyRequest
 from statestore.commands.salvage import DEFAULT_KEYS, SalvageReport
 from statestore.commands.verify import VerifyReport
+from statestore.format.layers import CompactionRule
+from statestore.format.state import KeyedState
 from statestore.keeping import StoreKeeping
 from statestore.keys.groups import KeyGroupRange
-from statestore.model.compaction import CompactionRule
 from statestore.model.diff import CheckpointDifference
-from statestore.model.state import KeyedState
 from statestore.storage import open_storage
 
 __all__ = ["StoreCare"]

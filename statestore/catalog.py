@@ -21,18 +21,17 @@ from statestore.errors import (
     StorageError,
     StoreNotFoundError,
 )
-from statestore.holds import Holds
-from statestore.model.document import document_bytes, parse_document
-from statestore.model.hold import is_savepoint_name
-from statestore.model.manifest import TABLE_FORMATS, Manifest
-from statestore.model.manifest_json import manifest_from_json, manifest_to_json
-from statestore.model.paths import (
+from statestore.format.documents import document_bytes, is_savepoint_name, parse_document
+from statestore.format.manifest import TABLE_FORMATS, Manifest
+from statestore.format.manifest_json import manifest_from_json, manifest_to_json
+from statestore.format.names import (
     CHECKPOINTS,
     STORE_FILE,
     checkpoint_id_of,
     manifest_path,
     tombstone_path,
 )
+from statestore.holds import Holds
 from statestore.storage import Storage, put_once, refuse_unsafe
 
 __all__ = ["DEFAULT_TABLE_FORMAT", "Catalog", "store_document"]

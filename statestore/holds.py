@@ -24,7 +24,7 @@ from statestore.errors import (
     InvalidArgumentError,
     MalformedManifestError,
 )
-from statestore.model.hold import (
+from statestore.format.documents import (
     Pin,
     Savepoint,
     check_savepoint_name,
@@ -33,7 +33,7 @@ from statestore.model.hold import (
     savepoint_from_json,
     savepoint_to_json,
 )
-from statestore.model.paths import (
+from statestore.format.names import (
     PINS,
     SAVEPOINTS,
     is_inside,

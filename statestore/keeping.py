@@ -25,9 +25,9 @@ from statestore.commands.repair import RepairedStore
 from statestore.commands.savepoint import make_savepoint
 from statestore.errors import InvalidArgumentError
 from statestore.fence import Fence
+from statestore.format.documents import Pin, Savepoint
+from statestore.format.layers import CompactionRule
 from statestore.listeners import CheckpointListener, Listeners
-from statestore.model.compaction import CompactionRule
-from statestore.model.hold import Pin, Savepoint
 from statestore.storage import Storage
 from statestore.table.writing import ParquetOptions
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.manifest import Manifest
-from statestore.model.metrics import CheckpointMetrics
+from statestore.format.manifest import Manifest
+from statestore.format.metrics import CheckpointMetrics
 
 __all__ = [
     "CheckpointCommitted",

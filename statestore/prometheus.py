@@ -14,13 +14,13 @@ from __future__ import annotations
 from typing import Final
 
 from statestore.errors import MissingDependencyError
+from statestore.format.metrics import Amount
 from statestore.listeners import (
     CheckpointCommitted,
     CheckpointFailed,
     CheckpointListener,
     CheckpointRestored,
 )
-from statestore.model.metrics import Amount
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram

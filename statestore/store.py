@@ -22,9 +22,9 @@ from statestore.commands.restore import RestoredCheckpoint
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import InvalidArgumentError, StoreNotFoundError
 from statestore.flink.graph import JobGraph
+from statestore.format.layers import CompactionRule
 from statestore.keys.ranges import RangeAssignment
 from statestore.listeners import CheckpointListener
-from statestore.model.compaction import CompactionRule
 from statestore.model.host_placement import LOCALITY, OperatorPlacement, place_operators
 from statestore.model.plan import RestorePlan
 from statestore.model.target import RestoreTarget

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from statestore.model.state import StateKind
+from statestore.format.state import StateKind
 from statestore.store import StateStore
 
 USERS = [f"user-{i}" for i in range(12)]

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from statestore.format.state import StateKind, TimeDomain
 from statestore.keys.hashing import DEFAULT_HASH_SCHEME, HASH_SCHEMES
-from statestore.model.state import StateKind, TimeDomain
 from statestore.testing.reference import canonical
 
 if TYPE_CHECKING:
     from statestore.commands.snapshot import CheckpointWriter
-    from statestore.model.manifest import KeyedEntry
+    from statestore.format.manifest import KeyedEntry
 
 Values = st.SearchStrategy[Any]
 

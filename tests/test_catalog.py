@@ -19,9 +19,9 @@ from statestore.errors import (
     StorageError,
     StoreNotFoundError,
 )
-from statestore.model.document import document_bytes, sealed
-from statestore.model.manifest import Manifest, Writer
-from statestore.model.paths import manifest_path, tombstone_path
+from statestore.format.documents import document_bytes, sealed
+from statestore.format.manifest import Manifest, Writer
+from statestore.format.names import manifest_path, tombstone_path
 from statestore.storage import LocalStorage, Storage
 
 

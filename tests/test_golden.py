@@ -11,9 +11,9 @@ import pytest
 
 from statestore import StateStore
 from statestore.errors import FormatVersionError
-from statestore.model.document import document_bytes
-from statestore.model.paths import manifest_path, pin_path, savepoint_path
-from statestore.model.state import Layout
+from statestore.format.documents import document_bytes
+from statestore.format.names import manifest_path, pin_path, savepoint_path
+from statestore.format.state import Layout
 from statestore.table.digest import rows_digest
 from tests.golden.make_changes import STATES
 from tests.golden.make_kept import evolved

@@ -14,7 +14,7 @@ from jobs.settings import SnapshotSettings
 from jobs.snapshot import Snapshot
 from statestore.catalog import Catalog
 from statestore.errors import InvalidArgumentError, MalformedManifestError
-from statestore.model.document import document_bytes
+from statestore.format.documents import document_bytes
 from statestore.settings import from_table
 from statestore.storage import LocalStorage
 from statestore.store import StateStore

@@ -13,7 +13,7 @@ from statestore.cli.text import write_text
 from statestore.cli.units import count
 from statestore.cli.values import Result
 from statestore.commands.key import KeyStates
-from statestore.model.manifest import KeyedEntry
+from statestore.format.manifest import KeyedEntry
 from statestore.table.export import json_value
 from statestore.table.query import View
 

@@ -41,11 +41,10 @@ from statestore.cli.values import (
 )
 from statestore.commands.export import ExportedState
 from statestore.commands.verify import BrokenFile
-from statestore.model.digest import digest_text
-from statestore.model.manifest import Entry, KeyedEntry, Manifest
+from statestore.format.digest import RowSet, digest_text
+from statestore.format.manifest import Entry, KeyedEntry, Manifest
+from statestore.format.schema import type_text
 from statestore.model.plan import OperatorPlan, SubtaskPlan
-from statestore.model.proof import RowSet
-from statestore.model.schema import type_text
 from statestore.table.export import json_value
 
 __all__ = ["document_of", "max_parallelism_of"]

@@ -6,9 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from statestore.cli.units import count, counted, duration, size
-from statestore.model.manifest import Manifest
-from statestore.model.metrics import CheckpointMetrics
-from statestore.model.metrics_json import metrics_to_json
+from statestore.format.manifest import Manifest
+from statestore.format.metrics import CheckpointMetrics, metrics_to_json
 
 __all__ = ["metrics_document", "metrics_text", "share", "spent"]
 

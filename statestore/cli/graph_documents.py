@@ -8,7 +8,7 @@ from statestore.flink.chaining import job_vertices
 from statestore.flink.graph import JobGraph
 from statestore.flink.matching import Matching, StoredOperator
 from statestore.flink.operators import label_of, operator_ids
-from statestore.model.manifest import Manifest
+from statestore.format.manifest import Manifest
 from statestore.model.plan import ParallelismChoice
 
 __all__ = ["choices_document", "graph_document", "matching_document"]

@@ -19,7 +19,7 @@ from statestore.flink.chaining import JobVertex, job_vertices
 from statestore.flink.graph import JobGraph
 from statestore.flink.matching import Matching, StoredOperator
 from statestore.flink.operators import label_of, operator_ids
-from statestore.model.manifest import KeyedEntry, Manifest
+from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.model.plan import ParallelismChoice
 
 __all__ = ["write_choices", "write_graph", "write_matching"]

@@ -11,7 +11,7 @@ from statestore.cli.values import CheckpointList, Pinned, Saved, Unpinned
 from statestore.commands.expire import ExpiredCheckpoints
 from statestore.commands.gc import Amount, CollectedGarbage
 from statestore.commands.repair import RepairedStore
-from statestore.model.hold import Held
+from statestore.format.documents import Held
 
 __all__ = [
     "write_collected",

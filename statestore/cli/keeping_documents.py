@@ -17,7 +17,7 @@ from statestore.cli.values import (
     Saved,
     Unpinned,
 )
-from statestore.model.hold import Held, Pin
+from statestore.format.documents import Held, Pin
 
 __all__ = [
     "collected_document",

@@ -14,8 +14,8 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.schema import DataType, type_text
-from statestore.model.state import KeyedState
+from statestore.format.schema import DataType, type_text
+from statestore.format.state import KeyedState
 
 __all__ = ["parse_key", "parse_row"]
 

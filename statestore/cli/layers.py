@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from statestore.cli.units import count, counted, size
-from statestore.model.digest import digest_text
-from statestore.model.manifest import KeyedEntry, Manifest
+from statestore.format.digest import digest_text
+from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.model.plan import OperatorPlan, RestorePlan
 
 __all__ = [

@@ -13,7 +13,7 @@ from statestore.cli.units import count, counted, size
 from statestore.cli.values import Result
 from statestore.commands.copy import CopiedCheckpoint
 from statestore.commands.rekey import RekeyedState, RekeyReport
-from statestore.model.digest import digest_text
+from statestore.format.digest import digest_text
 
 __all__ = ["Forked", "Rekeyed"]
 

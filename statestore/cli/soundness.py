@@ -11,8 +11,8 @@ from statestore.cli.tables import cell, table_of
 from statestore.cli.units import count, counted, size
 from statestore.commands.export import ExportedState
 from statestore.commands.verify import BrokenFile, VerifyReport
-from statestore.model.digest import digest_text
-from statestore.model.paths import KEY_GROUP
+from statestore.format.digest import digest_text
+from statestore.format.names import KEY_GROUP
 
 __all__ = ["write_proof", "write_report"]
 

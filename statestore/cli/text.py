@@ -41,9 +41,9 @@ from statestore.cli.values import (
     ShownGraph,
     Verified,
 )
-from statestore.model.digest import digest_text
-from statestore.model.manifest import Entry, KeyedEntry, Manifest
-from statestore.model.schema import Schema
+from statestore.format.digest import digest_text
+from statestore.format.manifest import Entry, KeyedEntry, Manifest
+from statestore.format.schema import Schema
 from statestore.table.export import json_value
 
 __all__ = ["write_text"]

@@ -12,9 +12,9 @@ from statestore.commands.gc import CollectedGarbage
 from statestore.commands.repair import RepairedStore
 from statestore.commands.verify import VerifyReport
 from statestore.errors import StateStoreError
-from statestore.model.hold import Pin, Savepoint
+from statestore.format.documents import Pin, Savepoint
+from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.model.host_placement import OperatorPlacement
-from statestore.model.manifest import KeyedEntry, Manifest
 from statestore.model.plan import RestorePlan
 from statestore.model.range_skew import RangeSkew
 from statestore.settings import Setting

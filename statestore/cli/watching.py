@@ -32,7 +32,7 @@ from statestore.errors import (
     StorageError,
     StoreNotFoundError,
 )
-from statestore.model.manifest import Manifest
+from statestore.format.manifest import Manifest
 from statestore.store import StateStore
 
 __all__ = ["JsonLines", "LiveScreen", "TextLines", "Watched", "followed"]

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from statestore.catalog import Catalog
 from statestore.errors import CheckpointNotFoundError, StateNotFoundError
-from statestore.model.manifest import KeyedEntry, Manifest
-from statestore.model.schema import type_text
-from statestore.model.state import KeyedState
+from statestore.format.manifest import KeyedEntry, Manifest
+from statestore.format.schema import type_text
+from statestore.format.state import KeyedState
 from statestore.table.equality import same_rows
 from statestore.table.expiry import clock_ms
 from statestore.table.joined import joined

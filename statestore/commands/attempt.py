@@ -11,13 +11,13 @@ from statestore.commands.measuring import Measuring
 from statestore.errors import ParallelismError
 from statestore.fence import Fence
 from statestore.flink.operators import Operators
+from statestore.format.layers import CompactionRule
+from statestore.format.manifest import KeyedEntry, Manifest, TableRef, Writer
+from statestore.format.names import keyed_table
+from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.keys.ranges import Assignment, RangeAssignment
 from statestore.model.acknowledgement import Attempted
-from statestore.model.compaction import CompactionRule
-from statestore.model.manifest import KeyedEntry, Manifest, TableRef, Writer
-from statestore.model.paths import keyed_table
-from statestore.model.state import KeyedState
 from statestore.table.base import StateTable
 from statestore.table.keyed import KeyedTarget
 from statestore.table.writing import ParquetOptions

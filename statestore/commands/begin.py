@@ -22,14 +22,13 @@ from statestore.fence import Fence
 from statestore.flink.graph import JobGraph
 from statestore.flink.operators import Operators
 from statestore.flink.redistribution import RedistributionMode, check_parallelism
+from statestore.format.documents import Claim, document_bytes
+from statestore.format.graph_json import graph_to_json
+from statestore.format.layers import CompactionRule
+from statestore.format.manifest import Entry, Manifest, OperatorEntry, Writer
+from statestore.format.names import GREATEST_GIVEN_ID, manifest_path
 from statestore.keys.ranges import RangeAssignment
 from statestore.model.acknowledgement import Acknowledgement, Attempted
-from statestore.model.claim import Claim
-from statestore.model.compaction import CompactionRule
-from statestore.model.document import document_bytes
-from statestore.model.graph_json import graph_to_json
-from statestore.model.manifest import Entry, Manifest, OperatorEntry, Writer
-from statestore.model.paths import GREATEST_GIVEN_ID, manifest_path
 from statestore.model.plan import owners_of
 from statestore.table.arrow import is_schema
 from statestore.table.base import StateTable

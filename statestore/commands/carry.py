@@ -19,9 +19,9 @@ from statestore.commands.restore import RestoredOperatorState
 from statestore.commands.states import operator_state
 from statestore.errors import InvalidArgumentError, LeftOutStateError, StateNotFoundError
 from statestore.flink.redistribution import RedistributionMode
+from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef
+from statestore.format.names import operator_table
 from statestore.keys.groups import effective_max_parallelism
-from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef
-from statestore.model.paths import operator_table
 from statestore.table.elements import write_elements
 
 __all__ = ["CarryingCommit"]

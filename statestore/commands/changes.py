@@ -16,14 +16,14 @@ from statestore.arguments import checked_methods
 from statestore.commands.attempt import Attempt
 from statestore.commands.ttl import TtlAsked, changed_ttl, kept_ttl, refuse_new_times, stamped
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, SchemaMismatchError
+from statestore.format.handles import KeyedStateHandle
+from statestore.format.layers import change_state
+from statestore.format.manifest import KeyedEntry, Layer, TableRef
+from statestore.format.names import changes_table
+from statestore.format.schema import same_columns
+from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment
-from statestore.model.changes import change_state
-from statestore.model.handles import KeyedStateHandle
-from statestore.model.manifest import KeyedEntry, Layer, TableRef
-from statestore.model.paths import changes_table
-from statestore.model.schema import same_columns
-from statestore.model.state import KeyedState
 from statestore.table.against import Against
 from statestore.table.changes import change_table, typed_deletes, typed_rows, width_of
 from statestore.table.engines import Engine, engine_of, reread, spark_module

@@ -15,16 +15,17 @@ from statestore.commands.derive import Deriver
 from statestore.commands.edit import carry_others
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import InvalidArgumentError, StateNotFoundError
-from statestore.keys.groups import KeyGroupRange
-from statestore.model.changes import live_rows, live_without
-from statestore.model.compaction import (
+from statestore.format.layers import (
     CompactionRule,
     Span,
     layers_to_merge,
+    live_rows,
+    live_without,
     spans_of,
     spans_to_fold,
 )
-from statestore.model.manifest import KeyedEntry, Layer, Manifest
+from statestore.format.manifest import KeyedEntry, Layer, Manifest
+from statestore.keys.groups import KeyGroupRange
 from statestore.table.compact import Compactor
 
 __all__ = ["CompactReport", "CompactRequest", "CompactedState", "compact"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 
 from statestore.errors import InvalidArgumentError
+from statestore.format.manifest import Manifest
 from statestore.model.comparison import Comparison, Prices
 from statestore.model.comparison import compare as compared
-from statestore.model.manifest import Manifest
 from statestore.model.target import RestoreTarget, plan_target
 from statestore.model.weights import Weight
 

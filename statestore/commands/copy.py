@@ -32,8 +32,8 @@ from statestore.errors import (
     SchemaMismatchError,
     StoreNotFoundError,
 )
-from statestore.model.hold import Savepoint, check_savepoint_name, is_savepoint_name
-from statestore.model.manifest import Entry, KeyedEntry, Manifest, TableRef
+from statestore.format.documents import Savepoint, check_savepoint_name, is_savepoint_name
+from statestore.format.manifest import Entry, KeyedEntry, Manifest, TableRef
 from statestore.storage import Storage
 
 __all__ = ["CopiedCheckpoint", "copy"]

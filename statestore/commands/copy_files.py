@@ -23,8 +23,8 @@ from statestore.errors import (
     MalformedManifestError,
     MissingFileError,
 )
-from statestore.model.handles import Handle
-from statestore.model.manifest import Manifest
+from statestore.format.handles import Handle
+from statestore.format.manifest import Manifest
 from statestore.storage import Storage
 from statestore.storage.base import named
 from statestore.storage.links import can_link, link

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from statestore.commands.older import FoundElements, FoundGroups, OlderCheckpoints
 from statestore.commands.verify import BrokenFile
-from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
-from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
+from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
 from statestore.storage import Storage
 from statestore.table.groups import group_digests
 from statestore.table.salvage import are_elements_sound, readable_groups

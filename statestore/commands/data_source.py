@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from statestore.catalog import Catalog
 from statestore.errors import InvalidArgumentError
+from statestore.format.slices import reads_of
 from statestore.model.plan import owners_of
-from statestore.model.reads import reads_of
 from statestore.storage import open_storage
 from statestore.table.engines import spark_module
 from statestore.table.expiry import clock_ms

@@ -17,8 +17,8 @@ from statestore.commands.begin import begin
 from statestore.commands.measuring import Measuring
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.fence import Fence
+from statestore.format.manifest import Manifest
 from statestore.listeners import Listeners
-from statestore.model.manifest import Manifest
 from statestore.table.base import TablesAsStored
 from statestore.table.writing import ParquetOptions
 

@@ -14,10 +14,10 @@ from dataclasses import replace
 
 from statestore.catalog import Catalog
 from statestore.errors import InvalidArgumentError, StateNotFoundError
-from statestore.model.common_type import digests_compare
+from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
+from statestore.format.schema import digests_compare
 from statestore.model.diff import CheckpointDifference, Side, StateDifference, others, state_others
 from statestore.model.diff_graph import graph_others
-from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
 from statestore.storage import MeteredStorage, Storage
 from statestore.table.compare import (
     Compared,

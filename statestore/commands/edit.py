@@ -20,11 +20,11 @@ from typing import Any
 from statestore.commands.derive import Deriver
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
+from statestore.format.handles import KeyedStateHandle
+from statestore.format.manifest import KeyedEntry, Manifest
+from statestore.format.schema import same_columns
 from statestore.keys.ranges import Assignment
-from statestore.model.handles import KeyedStateHandle
-from statestore.model.manifest import KeyedEntry, Manifest
 from statestore.model.plan import owners_of
-from statestore.model.schema import same_columns
 from statestore.storage import Storage
 from statestore.table.engines import engine_of, reread
 from statestore.table.given import is_dicts

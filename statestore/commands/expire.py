@@ -24,10 +24,9 @@ from statestore.errors import (
     MalformedManifestError,
 )
 from statestore.flink.retention import Retention, Snapshot
-from statestore.model.document import document_bytes
-from statestore.model.hold import Held
-from statestore.model.manifest import Manifest
-from statestore.model.paths import CHECKPOINTS, manifest_path
+from statestore.format.documents import Held, document_bytes
+from statestore.format.manifest import Manifest
+from statestore.format.names import CHECKPOINTS, manifest_path
 
 __all__ = ["ExpiredCheckpoints", "expire", "tombstone"]
 

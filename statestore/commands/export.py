@@ -27,10 +27,10 @@ from statestore.errors import (
     StateStoreError,
 )
 from statestore.flink.redistribution import RedistributionMode
-from statestore.model.manifest import Entry, KeyedEntry, OperatorEntry
-from statestore.model.paths import escape
+from statestore.format.digest import RescaleProof, RowSet
+from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry
+from statestore.format.names import escape
 from statestore.model.plan import OperatorPlan, redistribution_of
-from statestore.model.proof import RescaleProof, RowSet
 from statestore.table.elements import element_digests
 from statestore.table.export import EXPORT_FORMATS, elements_reader, write_rows
 from statestore.table.writing import ParquetOptions

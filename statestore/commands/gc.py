@@ -65,8 +65,8 @@ from statestore.errors import (
     FormatVersionError,
     InvalidArgumentError,
 )
-from statestore.model.hold import Held
-from statestore.model.paths import (
+from statestore.format.documents import Held
+from statestore.format.names import (
     is_data_file,
     is_leftover,
     manifest_path,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statestore.catalog import Catalog
 from statestore.commands.plan import select
 from statestore.errors import InvalidArgumentError, StateNotFoundError
+from statestore.format.manifest import KeyedEntry
 from statestore.model.heavy import HeavyGroup, heaviest, heavy_groups
-from statestore.model.manifest import KeyedEntry
 from statestore.model.weights import Weight
 from statestore.storage import Storage
 from statestore.table.hot_keys import CountedKey, counted_keys

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from statestore.catalog import Catalog
 from statestore.errors import CheckpointNotFoundError, MalformedManifestError
 from statestore.flink.operators import Operators
-from statestore.model.manifest import Entry, KeyedEntry, Manifest
-from statestore.model.paths import operator_folder
-from statestore.model.state import KeyedState, OperatorState
+from statestore.format.manifest import Entry, KeyedEntry, Manifest
+from statestore.format.names import operator_folder
+from statestore.format.state import KeyedState, OperatorState
 
 __all__ = ["History"]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from statestore.catalog import Catalog
 from statestore.errors import InvalidArgumentError, StateNotFoundError, StateStoreError
-from statestore.model.manifest import KeyedEntry, Manifest
-from statestore.model.schema import Schema
-from statestore.model.state import KeyedState
+from statestore.format.manifest import KeyedEntry, Manifest
+from statestore.format.schema import Schema
+from statestore.format.state import KeyedState
 from statestore.table.expiry import clock_ms
 from statestore.table.lookup import rows_of_key
 

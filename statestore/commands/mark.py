@@ -27,8 +27,8 @@ from statestore.errors import (
     StateStoreError,
     StorageError,
 )
-from statestore.model.manifest import Manifest
-from statestore.model.paths import (
+from statestore.format.manifest import Manifest
+from statestore.format.names import (
     CHECKPOINTS,
     checkpoint_id_of,
     data_file_id,

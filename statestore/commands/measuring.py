@@ -13,15 +13,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
-from statestore.listeners import Listeners
-from statestore.model.manifest import Entry, KeyedEntry, Manifest
-from statestore.model.metrics import (
+from statestore.format.manifest import Entry, KeyedEntry, Manifest
+from statestore.format.metrics import (
     Amount,
     CheckpointMetrics,
     PhaseTimes,
     StateMetrics,
     amount_of,
 )
+from statestore.listeners import Listeners
 
 __all__ = ["Measuring"]
 
@@ -32,7 +32,7 @@ K = TypeVar("K", str, Name)
 class Measuring:
     """The stop-watch of one attempt; may be used from threads.
 
-    Phases have the names of :class:`~statestore.model.metrics.PhaseTimes`, without ``_ms``. The
+    Phases have the names of :class:`~statestore.format.metrics.PhaseTimes`, without ``_ms``. The
     attempt begins where this is made.
     """
 

@@ -14,9 +14,9 @@ import re
 import uuid
 from collections.abc import Iterable
 
-from statestore.model.handles import Handle, KeyedStateHandle
-from statestore.model.manifest import Manifest
-from statestore.model.paths import operator_file, partition_file, ranged_file
+from statestore.format.handles import Handle, KeyedStateHandle
+from statestore.format.manifest import Manifest
+from statestore.format.names import operator_file, partition_file, ranged_file
 from statestore.storage import Storage
 
 __all__ = ["Holding", "new_name"]

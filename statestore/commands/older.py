@@ -8,10 +8,10 @@ from typing import Any
 
 from statestore.catalog import Catalog
 from statestore.errors import CheckpointNotFoundError, CorruptionError, FormatVersionError
-from statestore.model.handles import KeyedStateHandle
-from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry
-from statestore.model.schema import same_type
-from statestore.model.state import KeyedState
+from statestore.format.handles import KeyedStateHandle
+from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry
+from statestore.format.schema import same_type
+from statestore.format.state import KeyedState
 from statestore.storage import Storage
 from statestore.table.salvage import is_whole, whole_groups
 

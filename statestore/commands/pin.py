@@ -14,8 +14,8 @@ from types import TracebackType
 from statestore.catalog import Catalog
 from statestore.commands.savepoint import holdable
 from statestore.errors import InvalidArgumentError, StorageError
+from statestore.format.documents import Pin
 from statestore.holds import Holds
-from statestore.model.hold import Pin
 
 __all__ = ["PinnedCheckpoint", "pin", "unpin"]
 

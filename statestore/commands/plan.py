@@ -6,8 +6,8 @@ from collections.abc import Container
 from dataclasses import replace
 
 from statestore.errors import InvalidArgumentError, StateNotFoundError
+from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry
 from statestore.keys.ranges import RangeAssignment
-from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry
 from statestore.model.plan import OperatorPlan, RestorePlan, plan_restore, redistribution_of
 from statestore.model.target import RestoreTarget, plan_target
 

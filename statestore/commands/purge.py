@@ -43,9 +43,9 @@ from statestore.errors import (
     MalformedManifestError,
     StateNotFoundError,
 )
-from statestore.model.hold import Savepoint
-from statestore.model.manifest import Entry, KeyedEntry, Manifest
-from statestore.model.state import KeyedState
+from statestore.format.documents import Savepoint
+from statestore.format.manifest import Entry, KeyedEntry, Manifest
+from statestore.format.state import KeyedState
 from statestore.storage import Storage
 from statestore.table.reading import check_sizes
 

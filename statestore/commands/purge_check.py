@@ -20,8 +20,8 @@ from statestore.errors import (
     StateNotFoundError,
     StateStoreError,
 )
-from statestore.model.handles import Handle
-from statestore.model.paths import (
+from statestore.format.handles import Handle
+from statestore.format.names import (
     CHECKPOINTS,
     changes_table,
     checkpoint_id_of,
@@ -30,7 +30,7 @@ from statestore.model.paths import (
     operator_folder,
     unescape,
 )
-from statestore.model.state import KeyedState
+from statestore.format.state import KeyedState
 from statestore.storage import Storage
 from statestore.table.key_search import KeyNeedles, in_bytes, in_delta_log, in_rows, needles_of
 from statestore.table.lookup import key_batch

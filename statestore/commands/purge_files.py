@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from statestore.errors import StorageError
-from statestore.model.handles import KeyedStateHandle
-from statestore.model.manifest import KeyedEntry
-from statestore.model.state import KeyedState
+from statestore.format.handles import KeyedStateHandle
+from statestore.format.manifest import KeyedEntry
+from statestore.format.state import KeyedState
 from statestore.storage import Storage
 from statestore.table.keyed import KeyedTarget
 from statestore.table.lookup import key_batch, key_group_of, table_of_key

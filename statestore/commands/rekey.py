@@ -26,10 +26,10 @@ from statestore.commands.rekey_plan import (
 from statestore.commands.rekey_work import WorkingFolder, working_folder
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import CorruptionError
-from statestore.model.document import Node
-from statestore.model.manifest import KeyedEntry, Manifest
-from statestore.model.manifest_json import keyed_from_json, keyed_to_json
-from statestore.model.state import KeyedState
+from statestore.format.documents import Node
+from statestore.format.manifest import KeyedEntry, Manifest
+from statestore.format.manifest_json import keyed_from_json, keyed_to_json
+from statestore.format.state import KeyedState
 from statestore.table.keyed import KeyedTarget
 from statestore.table.respread import Spread, spread, write_range
 

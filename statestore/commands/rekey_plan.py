@@ -14,10 +14,10 @@ from statestore.errors import (
 from statestore.flink.chaining import job_vertices
 from statestore.flink.graph import JobGraph
 from statestore.flink.operators import label_of, operator_ids
+from statestore.format.manifest import KeyedEntry, Manifest
+from statestore.format.state import KeyedState
 from statestore.keys.groups import effective_max_parallelism
 from statestore.keys.hashing import HASH_SCHEMES
-from statestore.model.manifest import KeyedEntry, Manifest
-from statestore.model.state import KeyedState
 from statestore.table.arrow import key_types
 from statestore.table.types import arrow_schema
 

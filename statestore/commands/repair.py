@@ -25,10 +25,9 @@ from statestore.errors import (
     StoreNotFoundError,
 )
 from statestore.fence import Fence
-from statestore.model.claim import Claim, claim_from_json
-from statestore.model.healing import healed
-from statestore.model.manifest import TABLE_FORMATS, Entry, Manifest
-from statestore.model.paths import GREATEST_GIVEN_ID, GREATEST_ID, STORE_FILE, writer_path
+from statestore.format.documents import Claim, claim_from_json, healed
+from statestore.format.manifest import TABLE_FORMATS, Entry, Manifest
+from statestore.format.names import GREATEST_GIVEN_ID, GREATEST_ID, STORE_FILE, writer_path
 from statestore.storage import Storage, put_once
 from statestore.table.delta_log import DeltaLog, lost_entries
 

@@ -18,8 +18,8 @@ from dataclasses import replace
 from statestore.catalog import Catalog
 from statestore.commands.expire import tombstone
 from statestore.errors import CheckpointNotFoundError, CommitConflictError
-from statestore.model.hold import Pin, Savepoint
-from statestore.model.manifest import Manifest
+from statestore.format.documents import Pin, Savepoint
+from statestore.format.manifest import Manifest
 
 __all__ = ["replace_checkpoints", "unfinished"]
 

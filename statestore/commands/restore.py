@@ -17,16 +17,15 @@ from statestore.catalog import Catalog
 from statestore.errors import InvalidArgumentError, ParallelismError, StateStoreError
 from statestore.flink.matching import Matching
 from statestore.flink.redistribution import Run
+from statestore.format.digest import RowSet, combine
+from statestore.format.handles import KeyedStateHandle
+from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry
+from statestore.format.slices import StateReads, reads_within
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment, RangeAssignment
 from statestore.listeners import CheckpointRestored, Listeners
-from statestore.model.digest import combine
-from statestore.model.handles import KeyedStateHandle
 from statestore.model.locality import preferred_hosts
-from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry
 from statestore.model.plan import RestorePlan, redistribution_of
-from statestore.model.proof import RowSet
-from statestore.model.reads import StateReads, reads_within
 from statestore.model.target import RestoreTarget, plan_target
 from statestore.storage import CachedStorage
 from statestore.table.digest import rows_digest

@@ -27,10 +27,10 @@ from statestore.commands.older import OlderCheckpoints, Source
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.commands.verify import BrokenFile
 from statestore.errors import InvalidArgumentError, MalformedManifestError
-from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
-from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef
+from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef
+from statestore.format.state import Layout
 from statestore.model.salvage import LostPart, SalvagedState, merged, origin_of
-from statestore.model.state import Layout
 from statestore.storage import Storage
 from statestore.table.groups import group_digests
 from statestore.table.keyed import KeyedTarget

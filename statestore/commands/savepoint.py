@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from statestore.catalog import Catalog
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError
-from statestore.model.hold import Savepoint, check_savepoint_name
+from statestore.format.documents import Savepoint, check_savepoint_name
 
 __all__ = ["holdable", "make_savepoint"]
 

@@ -20,10 +20,9 @@ from statestore.commands.subtasks import Acknowledged, KeyedWriter
 from statestore.commands.ttl import kept_ttl, refuse_new_times, stamped
 from statestore.errors import InvalidArgumentError
 from statestore.flink.redistribution import RedistributionMode
+from statestore.format.manifest import OperatorEntry
+from statestore.format.state import KeyedState, Layout, StateKind, TimeDomain, TimeToLive
 from statestore.model.acknowledgement import Acknowledgement
-from statestore.model.manifest import OperatorEntry
-from statestore.model.state import KeyedState, Layout, StateKind, TimeDomain
-from statestore.model.ttl import TimeToLive
 from statestore.table.arrow import is_schema
 from statestore.table.engines import Engine, engine_of, reread
 from statestore.table.given import is_dicts

@@ -1,7 +1,7 @@
 """From what a caller asks for to a checked state: columns, key types and max parallelism (I3).
 
 What was stored before decides: an operator's max parallelism and a state's key stay what they are,
-and its value columns change as ``model/schema_change.py`` allows. Any other difference is refused
+and its value columns change as ``format/schema.py`` allows. Any other difference is refused
 with both sides shown, before a byte is written.
 """
 
@@ -21,12 +21,9 @@ from statestore.errors import (
     UnsupportedTypeError,
 )
 from statestore.flink.redistribution import RedistributionMode
-from statestore.keys.groups import default_max_parallelism, effective_max_parallelism
-from statestore.keys.hashing import HASH_SCHEMES
-from statestore.model.manifest import KeyedEntry
-from statestore.model.schema import Schema, names_with_nul, same_columns
-from statestore.model.schema_change import changed_columns
-from statestore.model.state import (
+from statestore.format.manifest import KeyedEntry
+from statestore.format.schema import Schema, changed_columns, names_with_nul, same_columns
+from statestore.format.state import (
     SUBTASK,
     KeyedState,
     Layout,
@@ -34,6 +31,8 @@ from statestore.model.state import (
     StateKind,
     TimeDomain,
 )
+from statestore.keys.groups import default_max_parallelism, effective_max_parallelism
+from statestore.keys.hashing import HASH_SCHEMES
 from statestore.table.elements import elements_in_place, elements_table, schema_of_elements
 from statestore.table.engines import is_frame, rows_on_driver
 from statestore.table.uuids import is_uuid, uuid_columns

@@ -16,12 +16,12 @@ from typing import Any
 
 from statestore.arguments import checked_methods
 from statestore.errors import InvalidArgumentError
+from statestore.format.manifest import KeyedEntry
+from statestore.format.names import partition_file, ranged_file
+from statestore.format.state import Layout
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment
 from statestore.model.acknowledgement import Acknowledgement, Attempted
-from statestore.model.manifest import KeyedEntry
-from statestore.model.paths import partition_file, ranged_file
-from statestore.model.state import Layout
 from statestore.storage import Storage
 from statestore.table.arrow import write_subtask
 from statestore.table.keyed import KeyedTarget

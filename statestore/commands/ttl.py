@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
-from statestore.model.schema import type_text
-from statestore.model.state import KeyedState
-from statestore.model.ttl import TIME_TYPES, TimeToLive
+from statestore.format.schema import type_text
+from statestore.format.state import TIME_TYPES, KeyedState, TimeToLive
 from statestore.table.engines import engine_of
 from statestore.table.expiry import check_instant
 

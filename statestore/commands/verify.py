@@ -26,12 +26,11 @@ from statestore.errors import (
     MissingFileError,
     StoreNotFoundError,
 )
-from statestore.keys.groups import KeyGroupRange
-from statestore.model.claim import claim_from_json
-from statestore.model.handles import KeyedStateHandle
-from statestore.model.manifest import KeyedEntry, Manifest
-from statestore.model.manifest_json import manifest_from_json
-from statestore.model.paths import (
+from statestore.format.documents import claim_from_json
+from statestore.format.handles import KeyedStateHandle
+from statestore.format.manifest import KeyedEntry, Manifest
+from statestore.format.manifest_json import manifest_from_json
+from statestore.format.names import (
     CHECKPOINTS,
     STORE_FILE,
     WRITERS,
@@ -41,6 +40,7 @@ from statestore.model.paths import (
     manifest_path,
     writer_path,
 )
+from statestore.keys.groups import KeyGroupRange
 from statestore.storage import Storage
 from statestore.table.verify import FileCheck, Flaws, check_file
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from statestore.model.document import document_bytes, parse_document
-from statestore.model.manifest import KeyedEntry
-from statestore.model.manifest_json import keyed_from_json, keyed_to_json
+from statestore.format.documents import document_bytes, parse_document
+from statestore.format.manifest import KeyedEntry
+from statestore.format.manifest_json import keyed_from_json, keyed_to_json
 
 __all__ = ["Acknowledgement", "Attempted"]
 

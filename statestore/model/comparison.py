@@ -13,10 +13,10 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from statestore.errors import InvalidArgumentError
+from statestore.format.manifest import Manifest
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.keys.ranges import Assignment
 from statestore.model.host_placement import LOCALITY, place_operators
-from statestore.model.manifest import Manifest
 from statestore.model.plan import OperatorPlan, RestorePlan
 from statestore.model.weights import weights_of
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from statestore.model.manifest import Entry, KeyedEntry, OperatorEntry
+from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry
 
 __all__ = [
     "CheckpointDifference",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from heapq import nlargest
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.manifest import KeyedEntry
+from statestore.format.manifest import KeyedEntry
 from statestore.model.weights import Weight, weights_of
 
 __all__ = ["FACTOR", "HeavyGroup", "heaviest", "heavy_groups"]

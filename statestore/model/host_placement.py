@@ -32,10 +32,10 @@ from statestore.flink.slots import (
     select_slot,
     slots_per_group,
 )
+from statestore.format.manifest import Manifest
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment, RangeAssignment
 from statestore.model.locality import Piece, pieces_of_hosts
-from statestore.model.manifest import Manifest
 from statestore.model.plan import OperatorPlan
 
 __all__ = ["LOCALITY", "STRATEGIES", "OperatorPlacement", "PlacedSubtask", "place_operators"]

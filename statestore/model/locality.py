@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from statestore.flink.slots import PreviousAllocation, place_subtasks
+from statestore.format.handles import KeyedStateHandle
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment
-from statestore.model.handles import KeyedStateHandle
 
 __all__ = ["HostSlots", "Piece", "pieces_of_hosts", "preferred_hosts", "previous_allocations"]
 

@@ -23,11 +23,11 @@ from statestore.flink.redistribution import (
     check_parallelism,
     plan_redistribution,
 )
+from statestore.format.handles import KeyedStateHandle
+from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
+from statestore.format.slices import assignment_of, handles_of, reads_of, reads_within
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment, RangeAssignment, balanced
-from statestore.model.handles import KeyedStateHandle
-from statestore.model.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
-from statestore.model.reads import assignment_of, handles_of, reads_of, reads_within
 from statestore.model.weights import Weight, weights_of
 
 __all__ = [

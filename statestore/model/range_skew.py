@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
+from statestore.format.manifest import Manifest
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.keys.ranges import Assignment, RangeAssignment, balanced
-from statestore.model.manifest import Manifest
 from statestore.model.plan import RestorePlan
 from statestore.model.weights import Weight, weights_of
 

@@ -12,7 +12,7 @@ from statestore.flink.graph import JobGraph
 from statestore.flink.matching import Matching, StoredOperator, check_parallelism, match
 from statestore.flink.operators import label_of
 from statestore.flink.parallelism import KeyGroupDecision, decide_for_key_groups
-from statestore.model.manifest import KeyedEntry, Manifest
+from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.model.plan import ParallelismChoice, RestorePlan, plan_restore
 from statestore.model.sizes import bytes_of
 from statestore.model.weights import Weight, weights_of

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 
-from statestore.model.choices import unknown_choice
-from statestore.model.handles import KeyedStateHandle
-from statestore.model.manifest import KeyedEntry
+from statestore.format.handles import KeyedStateHandle
+from statestore.format.manifest import KeyedEntry
+from statestore.format.state import unknown_choice
 
 __all__ = ["Weight", "weights_of"]
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, BinaryIO, NamedTuple, Protocol, Self
 
 from statestore.errors import InvalidArgumentError, StorageError
-from statestore.model.paths import is_inside
+from statestore.format.names import is_inside
 
 __all__ = ["Listed", "NewFile", "Storage", "inside", "named"]
 

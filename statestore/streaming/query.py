@@ -20,7 +20,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from statestore.commands.restore import RestoredCheckpoint
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, NullKeyError
-from statestore.model.manifest import Manifest
+from statestore.format.manifest import Manifest
 from statestore.storage import open_storage
 from statestore.store import StateStore
 from statestore.streaming.changes import Changes

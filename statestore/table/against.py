@@ -17,12 +17,12 @@ from itertools import groupby
 import numpy as np
 import pyarrow as pa
 
+from statestore.format.layers import change_state
+from statestore.format.manifest import KeyedEntry
+from statestore.format.names import KEY_GROUP
+from statestore.format.slices import reads_of
+from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
-from statestore.model.changes import change_state
-from statestore.model.manifest import KeyedEntry
-from statestore.model.paths import KEY_GROUP
-from statestore.model.reads import reads_of
-from statestore.model.state import KeyedState
 from statestore.storage import Storage
 from statestore.table.changes import change_table
 from statestore.table.digest import row_hashes

@@ -11,13 +11,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
+from statestore.format.handles import KeyedStateHandle
+from statestore.format.names import KEY_GROUP
+from statestore.format.schema import Schema, same_columns
+from statestore.format.state import KeyedState
 from statestore.keys.arrow import check_key_types, key_groups
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment
-from statestore.model.handles import KeyedStateHandle
-from statestore.model.paths import KEY_GROUP
-from statestore.model.schema import Schema, same_columns
-from statestore.model.state import KeyedState
 from statestore.table.against import Against
 from statestore.table.expiry import time_column
 from statestore.table.fitting import fitted_table

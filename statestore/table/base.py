@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.manifest import TABLE_FORMATS, Entry, TableRef
+from statestore.format.manifest import TABLE_FORMATS, Entry, TableRef
 from statestore.storage import Storage
 from statestore.table.engines import spark_module
 

@@ -7,10 +7,10 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
+from statestore.format.names import KEY_GROUP
+from statestore.format.slices import KeptGroups
+from statestore.format.state import KeyedState
 from statestore.keys.arrow import key_groups
-from statestore.model.paths import KEY_GROUP
-from statestore.model.reads import KeptGroups
-from statestore.model.state import KeyedState
 
 __all__ = ["group_of_key", "kept_rows"]
 

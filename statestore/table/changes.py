@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import DuplicateKeyError, InvalidArgumentError, SchemaMismatchError
-from statestore.model.changes import MARK, delete_widths
-from statestore.model.paths import KEY_GROUP
-from statestore.model.state import KeyedState
+from statestore.format.layers import MARK, delete_widths
+from statestore.format.names import KEY_GROUP
+from statestore.format.state import KeyedState
 from statestore.table.equality import equal_rows
 from statestore.table.fitting import fitted
 from statestore.table.given import is_dicts

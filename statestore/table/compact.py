@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from statestore.errors import StorageError
+from statestore.format.handles import KeyedStateHandle
+from statestore.format.layers import CompactionRule, layers_to_merge, live_without, spans_to_fold
+from statestore.format.manifest import KeyedEntry, Layer
+from statestore.format.slices import reads_of
 from statestore.keys.groups import KeyGroupRange, joined
-from statestore.model.changes import live_without
-from statestore.model.compaction import CompactionRule, layers_to_merge, spans_to_fold
-from statestore.model.handles import KeyedStateHandle
-from statestore.model.manifest import KeyedEntry, Layer
-from statestore.model.reads import reads_of
 from statestore.storage import Storage
 from statestore.table.expiry import marked_expired, not_cleaned_up
 from statestore.table.keyed import KeyedTarget, write_runs
@@ -56,7 +55,7 @@ class Compactor:
         """Return the state with the changes of some key groups in its base.
 
         The spans are whole files of the base, and key groups without one
-        (:func:`statestore.model.changes.widened_spans`). Errors as those of :meth:`by_rule`.
+        (:func:`statestore.format.layers.widened_spans`). Errors as those of :meth:`by_rule`.
         """
         if not spans or (not entry.layers and entry.state.ttl is None):
             return entry

@@ -21,10 +21,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statestore.model.common_type import digests_compare
+from statestore.format.manifest import KeyedEntry
+from statestore.format.schema import Schema, digests_compare
 from statestore.model.diff import Example, GroupDifference
-from statestore.model.manifest import KeyedEntry
-from statestore.model.schema import Schema
 from statestore.storage import Storage
 from statestore.table.equality import common_schema, hashes_of
 from statestore.table.groups import Rows

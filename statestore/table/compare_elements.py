@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from statestore.format.manifest import OperatorEntry
 from statestore.model.diff import Example
-from statestore.model.manifest import OperatorEntry
 from statestore.storage import Storage
 from statestore.table.elements import stored_schema
 from statestore.table.equality import common_schema, hashes_of

@@ -26,12 +26,12 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 
 from statestore.errors import StateStoreError
+from statestore.format.handles import Handle, KeyedStateHandle
+from statestore.format.manifest import Entry, KeyedEntry
+from statestore.format.names import KEY_GROUP
+from statestore.format.slices import reads_of
+from statestore.format.state import Layout
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
-from statestore.model.handles import Handle, KeyedStateHandle
-from statestore.model.manifest import Entry, KeyedEntry
-from statestore.model.paths import KEY_GROUP
-from statestore.model.reads import reads_of
-from statestore.model.state import Layout
 from statestore.storage import Storage
 from statestore.table.duck import unsliced
 from statestore.table.expiry import hides

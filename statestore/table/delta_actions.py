@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from statestore.model.handles import Handle, KeyedStateHandle
-from statestore.model.manifest import Entry, KeyedEntry
-from statestore.model.paths import KEY_GROUP
-from statestore.model.schema import DataType
-from statestore.model.state import POSITION, SUBTASK, Layout
+from statestore.format.handles import Handle, KeyedStateHandle
+from statestore.format.manifest import Entry, KeyedEntry
+from statestore.format.names import KEY_GROUP
+from statestore.format.schema import DataType
+from statestore.format.state import POSITION, SUBTASK, Layout
 from statestore.storage import Storage
 from statestore.table.reading import open_data
 from statestore.table.statistics import file_statistics

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from statestore.errors import CorruptionError
-from statestore.model.manifest import Entry
+from statestore.format.manifest import Entry
 from statestore.storage import Storage, put_once
 from statestore.table.delta_actions import add_action
 

@@ -1,4 +1,4 @@
-"""The digest of ``model/digest.py`` on Arrow columns: the same numbers, a column at a time in
+"""The digest of ``format/digest.py`` on Arrow columns: the same numbers, a column at a time in
 numpy.
 """
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.model import digest as rule
+from statestore.format import digest as rule
 
 __all__ = [
     "decimal_words",

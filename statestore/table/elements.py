@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 
 from statestore.errors import DamagedFileError, InvalidArgumentError
 from statestore.flink.redistribution import RedistributionMode, redistribute_counts
-from statestore.model.handles import OperatorStateHandle
-from statestore.model.manifest import OperatorEntry
-from statestore.model.paths import operator_file
-from statestore.model.schema import Schema
-from statestore.model.state import POSITION, SUBTASK, OperatorState
+from statestore.format.handles import OperatorStateHandle
+from statestore.format.manifest import OperatorEntry
+from statestore.format.names import operator_file
+from statestore.format.schema import Schema
+from statestore.format.state import POSITION, SUBTASK, OperatorState
 from statestore.storage import Storage
 from statestore.table.digest import rows_digest
 from statestore.table.fitting import fitted, fitted_table

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from statestore.errors import MissingDependencyError
+from statestore.format.handles import KeyedStateHandle
+from statestore.format.schema import Schema
+from statestore.format.state import KeyedState
 from statestore.keys.ranges import Assignment
-from statestore.model.handles import KeyedStateHandle
-from statestore.model.schema import Schema
-from statestore.model.state import KeyedState
 from statestore.table import arrow
 from statestore.table.against import Against
 from statestore.table.given import is_dicts, is_lazy, settled

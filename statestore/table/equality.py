@@ -20,8 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.model.common_type import common_columns
-from statestore.model.schema import Schema
+from statestore.format.schema import Schema, common_columns
 from statestore.table.digest import row_hashes
 from statestore.table.list_order import as_bytes
 from statestore.table.types import arrow_schema

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
-from statestore.model.schema import type_text
+from statestore.format.schema import type_text
 from statestore.table.types import schema_of_arrow
 
 __all__ = ["UnfitError", "bare", "exactly", "is_list", "is_missing", "kind_text"]

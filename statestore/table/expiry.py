@@ -11,9 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.changes import MARK
-from statestore.model.state import KeyedState
-from statestore.model.ttl import check_time
+from statestore.format.layers import MARK
+from statestore.format.state import KeyedState, check_time
 
 __all__ = [
     "check_instant",
@@ -81,7 +80,7 @@ def marked_expired(changes: pa.Table, state: KeyedState, now_ms: int | None) -> 
 
 
 def expired_rows(rows: pa.RecordBatch | pa.Table, state: KeyedState, now_ms: int) -> Flags:
-    """Return which rows have expired, by the rule of :func:`statestore.model.ttl.expired`.
+    """Return which rows have expired, by the rule of :func:`statestore.format.state.expired`.
 
     A row without a time, which only foreign hands can have written, has not.
     """

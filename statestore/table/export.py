@@ -19,8 +19,8 @@ from typing import Any
 import pyarrow as pa
 
 from statestore.errors import StorageError
-from statestore.model.paths import KEY_GROUP
-from statestore.model.schema import Schema
+from statestore.format.names import KEY_GROUP
+from statestore.format.schema import Schema
 from statestore.storage import LocalStorage
 from statestore.table.digest import rows_digest
 from statestore.table.types import arrow_schema

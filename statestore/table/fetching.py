@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from statestore.errors import DamagedFileError
-from statestore.model.handles import Handle
+from statestore.format.handles import Handle
 from statestore.storage import CachedStorage, Storage
 from statestore.table.footers import END_BYTES, MAGIC, footer_bytes
 from statestore.table.ranges import PIECE_BYTES, Fetch, Piece, RangedFile, streams_of

@@ -13,8 +13,8 @@ from enum import IntEnum
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError
+from statestore.format.schema import DataType, Schema
 from statestore.keys.arrow_types import is_binary, is_text
-from statestore.model.schema import DataType, Schema
 from statestore.table.exact import kind_text
 from statestore.table.types import arrow_schema, arrow_type
 from statestore.table.values import ROWS, column_of

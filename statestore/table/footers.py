@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from statestore.errors import DamagedFileError
-from statestore.model.handles import Footer, Handle
+from statestore.format.handles import Footer, Handle
 
 __all__ = [
     "END_BYTES",

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from statestore.errors import DamagedFileError
-from statestore.model.handles import Handle, KeyedStateHandle
-from statestore.model.manifest import Entry, KeyedEntry, OperatorEntry
+from statestore.format.handles import Handle, KeyedStateHandle
+from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry
 from statestore.storage import Storage
 from statestore.storage.base import named
 from statestore.table.digest import row_hashes

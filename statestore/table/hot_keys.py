@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from statestore.format.manifest import KeyedEntry
+from statestore.format.slices import reads_of
 from statestore.keys.groups import KeyGroupRange
-from statestore.model.manifest import KeyedEntry
-from statestore.model.reads import reads_of
 from statestore.storage import Storage
 from statestore.table.digest import row_hashes
 from statestore.table.merge import read_reads

@@ -13,11 +13,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError
+from statestore.format.manifest import KeyedEntry
+from statestore.format.names import KEY_GROUP
+from statestore.format.schema import same_type, type_text
+from statestore.format.slices import reads_of
 from statestore.keys.groups import KeyGroupRange
-from statestore.model.manifest import KeyedEntry
-from statestore.model.paths import KEY_GROUP
-from statestore.model.reads import reads_of
-from statestore.model.schema import same_type, type_text
 from statestore.storage import Storage
 from statestore.table.equality import common_schema, hashes_of
 from statestore.table.matching import found

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.paths import KEY_GROUP
-from statestore.model.schema import Field, Schema
-from statestore.model.state import KeyedState
+from statestore.format.names import KEY_GROUP
+from statestore.format.schema import Field, Schema
+from statestore.format.state import KeyedState
 
 __all__ = ["beside", "check_groups", "given_groups", "with_groups", "without_groups"]
 

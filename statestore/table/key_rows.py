@@ -16,11 +16,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError
+from statestore.format.handles import KeyedStateSlice
+from statestore.format.manifest import KeyedEntry
+from statestore.format.slices import StateReads
+from statestore.format.state import KeyedState
 from statestore.keys.arrow import key_groups
-from statestore.model.handles import KeyedStateSlice
-from statestore.model.manifest import KeyedEntry
-from statestore.model.reads import StateReads
-from statestore.model.state import KeyedState
 from statestore.storage import Storage
 from statestore.table.arrow import as_table
 from statestore.table.ceiling import kept_rows

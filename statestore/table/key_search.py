@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from statestore.errors import DamagedFileError, MissingFileError
-from statestore.model.handles import Handle
-from statestore.model.state import KeyedState
+from statestore.format.handles import Handle
+from statestore.format.state import KeyedState
 from statestore.storage import Storage
 from statestore.storage.base import named
 from statestore.table.digest import row_hashes

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from statestore.format.handles import GroupIndex, KeyedStateHandle
+from statestore.format.layers import MARK
+from statestore.format.names import KEY_GROUP, partition_file, ranged_file
+from statestore.format.state import KeyedState, Layout
 from statestore.keys.groups import KeyGroupRange
-from statestore.model.changes import MARK
-from statestore.model.handles import GroupIndex, KeyedStateHandle
-from statestore.model.paths import KEY_GROUP, partition_file, ranged_file
-from statestore.model.state import KeyedState, Layout
 from statestore.storage import CachedStorage, Storage
 from statestore.table.changes import consistent
 from statestore.table.digest import row_hashes

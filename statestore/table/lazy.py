@@ -12,9 +12,9 @@ import pyarrow as pa
 
 from statestore.arguments import checked_methods
 from statestore.errors import InvalidArgumentError
+from statestore.format.manifest import KeyedEntry
+from statestore.format.slices import reads_within
 from statestore.keys.groups import KeyGroupRange
-from statestore.model.manifest import KeyedEntry
-from statestore.model.reads import reads_within
 from statestore.storage import Storage
 from statestore.table.ceiling import group_of_key
 from statestore.table.key_rows import Indexed, WantedKeys

@@ -8,12 +8,12 @@ from typing import Any
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError
+from statestore.format.manifest import KeyedEntry
+from statestore.format.schema import type_text
+from statestore.format.slices import Slices, reads_of
+from statestore.format.state import KeyedState
 from statestore.keys.arrow import key_groups
 from statestore.keys.groups import KeyGroupRange
-from statestore.model.manifest import KeyedEntry
-from statestore.model.reads import Slices, reads_of
-from statestore.model.schema import type_text
-from statestore.model.state import KeyedState
 from statestore.storage import Storage
 from statestore.table.digest import row_hashes
 from statestore.table.expiry import unexpired

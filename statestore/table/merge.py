@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from statestore.format.layers import MARK
+from statestore.format.manifest import KeyedEntry
+from statestore.format.names import KEY_GROUP
+from statestore.format.slices import LayerReads, StateReads
+from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
-from statestore.model.changes import MARK
-from statestore.model.manifest import KeyedEntry
-from statestore.model.paths import KEY_GROUP
-from statestore.model.reads import LayerReads, StateReads
-from statestore.model.state import KeyedState
 from statestore.storage import Storage
 from statestore.table.ceiling import kept_rows
 from statestore.table.changes import stored_again

@@ -12,8 +12,8 @@ from contextlib import ExitStack, closing
 
 import pyarrow as pa
 
+from statestore.format.manifest import KeyedEntry
 from statestore.keys.groups import KeyGroupRange
-from statestore.model.manifest import KeyedEntry
 from statestore.storage import Storage
 from statestore.table.groups import Rows, group_digests, read_groups
 from statestore.table.merge import merged_rows

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from statestore.format.names import KEY_GROUP
+from statestore.format.state import KeyedState
 from statestore.keys.arrow import key_groups
 from statestore.keys.ranges import Assignment
-from statestore.model.paths import KEY_GROUP
-from statestore.model.state import KeyedState
 from statestore.table.key_group_column import check_groups
 from statestore.table.runs import null_key_error, null_keys
 from statestore.table.types import arrow_schema

@@ -23,8 +23,8 @@ from typing import Any
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, StateStoreError
-from statestore.model.manifest import Entry, KeyedEntry, Manifest
-from statestore.model.schema import names_with_nul
+from statestore.format.manifest import Entry, KeyedEntry, Manifest
+from statestore.format.schema import names_with_nul
 from statestore.storage import Storage
 from statestore.table.duck import SETTINGS, duckdb, said
 from statestore.table.elements import stored_schema

@@ -24,8 +24,8 @@ from statestore.errors import (
     StateStoreError,
     StorageError,
 )
-from statestore.model.handles import Handle
-from statestore.model.manifest import Entry
+from statestore.format.handles import Handle
+from statestore.format.manifest import Entry
 from statestore.storage import Storage
 from statestore.table.encodings import leaf_paths
 from statestore.table.fetching import Source, check_length, source_of

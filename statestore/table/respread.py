@@ -16,14 +16,14 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.errors import DamagedFileError
+from statestore.format.digest import combine
+from statestore.format.handles import KeyedStateHandle
+from statestore.format.manifest import KeyedEntry
+from statestore.format.names import KEY_GROUP
+from statestore.format.slices import reads_of
+from statestore.format.state import KeyedState
 from statestore.keys.arrow import key_groups
 from statestore.keys.groups import KeyGroupRange
-from statestore.model.digest import combine
-from statestore.model.handles import KeyedStateHandle
-from statestore.model.manifest import KeyedEntry
-from statestore.model.paths import KEY_GROUP
-from statestore.model.reads import reads_of
-from statestore.model.state import KeyedState
 from statestore.storage import Storage
 from statestore.table.arrow import by_key_group
 from statestore.table.digest import rows_digest

@@ -20,14 +20,14 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.errors import StorageError
+from statestore.format.handles import KeyedStateHandle
+from statestore.format.layers import MARK, live_without, widened_spans
+from statestore.format.manifest import KeyedEntry
+from statestore.format.names import KEY_GROUP
+from statestore.format.slices import reads_of
+from statestore.format.state import KeyedState
 from statestore.keys.arrow import key_groups
 from statestore.keys.groups import KeyGroupRange
-from statestore.model.changes import MARK, live_without, widened_spans
-from statestore.model.handles import KeyedStateHandle
-from statestore.model.manifest import KeyedEntry
-from statestore.model.paths import KEY_GROUP
-from statestore.model.reads import reads_of
-from statestore.model.state import KeyedState
 from statestore.storage import Storage
 from statestore.table.changes import stored_again
 from statestore.table.digest import row_hashes

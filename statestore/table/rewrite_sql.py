@@ -15,14 +15,14 @@ from typing import Any
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
+from statestore.format.handles import KeyedStateHandle
+from statestore.format.manifest import KeyedEntry
+from statestore.format.names import KEY_GROUP
+from statestore.format.schema import names_with_nul
+from statestore.format.slices import reads_of
+from statestore.format.state import KeyedState
 from statestore.keys.arrow import key_groups
 from statestore.keys.groups import KeyGroupRange
-from statestore.model.handles import KeyedStateHandle
-from statestore.model.manifest import KeyedEntry
-from statestore.model.paths import KEY_GROUP
-from statestore.model.reads import reads_of
-from statestore.model.schema import names_with_nul
-from statestore.model.state import KeyedState
 from statestore.storage import Storage
 from statestore.table.duck import SETTINGS, duckdb, said, unsliced
 from statestore.table.fitting import fitted_table

@@ -13,10 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import DuplicateKeyError, InvalidArgumentError, NullKeyError
+from statestore.format.layers import MARK
+from statestore.format.names import KEY_GROUP
+from statestore.format.state import KeyedState, StateKind
 from statestore.keys.values import fields_may_be_null
-from statestore.model.changes import MARK
-from statestore.model.paths import KEY_GROUP
-from statestore.model.state import KeyedState, StateKind
 from statestore.table.equality import compared_columns, equal_values, leaf_columns
 from statestore.table.types import arrow_schema
 from statestore.table.values import shown

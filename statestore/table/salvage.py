@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.errors import DamagedFileError
-from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
-from statestore.model.manifest import KeyedEntry, OperatorEntry
+from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.format.manifest import KeyedEntry, OperatorEntry
 from statestore.storage import Storage
 from statestore.table.digest import row_hashes
 from statestore.table.elements import write_elements

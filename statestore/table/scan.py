@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.errors import StateStoreError
-from statestore.model.handles import KeyedStateSlice
-from statestore.model.manifest import KeyedEntry
-from statestore.model.paths import KEY_GROUP
-from statestore.model.schema import Schema
-from statestore.model.state import Layout
+from statestore.format.handles import KeyedStateSlice
+from statestore.format.manifest import KeyedEntry
+from statestore.format.names import KEY_GROUP
+from statestore.format.schema import Schema
+from statestore.format.state import Layout
 from statestore.storage import Storage
 from statestore.table.fetching import Begun
 from statestore.table.reading import read_batches

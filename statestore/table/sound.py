@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Generator, Iterator
 
 from statestore.errors import DamagedFileError
-from statestore.model.manifest import KeyedEntry
+from statestore.format.manifest import KeyedEntry
 from statestore.storage import Storage
 from statestore.table.groups import Rows, group_digests, sound_groups
 from statestore.table.merged_groups import group_parts, read_merged_groups

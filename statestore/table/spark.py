@@ -33,12 +33,12 @@ from statestore.errors import (
     SchemaMismatchError,
     StateStoreError,
 )
+from statestore.format.handles import KeyedStateHandle
+from statestore.format.layers import MARK
+from statestore.format.names import KEY_GROUP
+from statestore.format.schema import Schema, schema_from_json, type_text
+from statestore.format.state import KeyedState
 from statestore.keys.ranges import Assignment
-from statestore.model.changes import MARK
-from statestore.model.handles import KeyedStateHandle
-from statestore.model.paths import KEY_GROUP
-from statestore.model.schema import Schema, schema_from_json, type_text
-from statestore.model.state import KeyedState
 from statestore.table.against import Against
 from statestore.table.fitting import fits_by_type
 from statestore.table.key_group_column import beside, without_groups

@@ -16,8 +16,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from statestore.model.manifest import KeyedEntry
-from statestore.model.reads import StateReads
+from statestore.format.manifest import KeyedEntry
+from statestore.format.slices import StateReads
 from statestore.storage import Storage
 from statestore.table.expiry import unexpired
 from statestore.table.key_rows import RowCache, WantedKeys, rows_of_keys

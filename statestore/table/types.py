@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from statestore.errors import UnsupportedTypeError
-from statestore.model.schema import DataType, Field, Schema, decimal_parts
+from statestore.format.schema import DataType, Field, Schema, decimal_parts
 
 __all__ = ["arrow_schema", "arrow_type", "schema_of_arrow"]
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from statestore.model.state import KeyedState
+from statestore.format.state import KeyedState
 
 __all__ = ["is_uuid", "uuid_as_stored", "uuid_columns", "with_uuids"]
 

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
-from statestore.model.schema import Schema
+from statestore.format.schema import Schema
 from statestore.table.exact import UnfitError, exactly
 from statestore.table.guessing import guessed_kind
 from statestore.table.types import arrow_schema

@@ -24,13 +24,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import CorruptionError
+from statestore.format.digest import digest_text
+from statestore.format.handles import GroupIndex, Handle, KeyedStateHandle
+from statestore.format.layers import MARK
+from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry
+from statestore.format.names import KEY_GROUP
+from statestore.format.state import KeyedState, Layout, StateKind
 from statestore.keys.arrow import key_groups
-from statestore.model.changes import MARK
-from statestore.model.digest import digest_text
-from statestore.model.handles import GroupIndex, Handle, KeyedStateHandle
-from statestore.model.manifest import Entry, KeyedEntry, OperatorEntry
-from statestore.model.paths import KEY_GROUP
-from statestore.model.state import KeyedState, Layout, StateKind
 from statestore.storage import Storage
 from statestore.table.digest import row_hashes, rows_digest
 from statestore.table.elements import misplaced, stored_schema

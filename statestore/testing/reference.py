@@ -14,13 +14,13 @@ from decimal import Context, Decimal
 from typing import Any
 
 from statestore.flink.redistribution import redistribute
+from statestore.format.digest import MapEntries, UnscaledDecimal, combine, hash_row
+from statestore.format.names import KEY_GROUP
+from statestore.format.schema import DataType, Schema, decimal_parts
+from statestore.format.state import KeyedState, OperatorState
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.keys.hashing import key_group_of
 from statestore.keys.values import Typed
-from statestore.model.digest import MapEntries, UnscaledDecimal, combine, hash_row
-from statestore.model.paths import KEY_GROUP
-from statestore.model.schema import DataType, Schema, decimal_parts
-from statestore.model.state import KeyedState, OperatorState
 
 __all__ = [
     "ReferenceCheckpoint",
@@ -80,7 +80,7 @@ class ReferenceKeyed:
 
     @property
     def digest(self) -> int:
-        """The digest of all rows, by the definition in ``model/digest.py`` (I7)."""
+        """The digest of all rows, by the definition in ``format/digest.py`` (I7)."""
         return rows_digest(self.rows, self.state.schema)
 
 

@@ -25,8 +25,8 @@ from statestore.cli import watching
 from statestore.cli.help import INTERRUPTED, Root, Verb, exit_statuses
 from statestore.cli.main import Command, cli, main
 from statestore.errors import StateStoreError
-from statestore.model.hold import Pin, pin_to_json
-from statestore.model.paths import pin_path
+from statestore.format.documents import Pin, pin_to_json
+from statestore.format.names import pin_path
 from tests.cli.conftest import JOB
 
 Run = Callable[..., Result]

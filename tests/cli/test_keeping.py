@@ -11,7 +11,7 @@ from click.testing import Result
 
 from statestore import StateStore
 from statestore.cli.spans import span_seconds
-from statestore.model.paths import pin_path, savepoint_path
+from statestore.format.names import pin_path, savepoint_path
 
 Run = Callable[..., Result]
 

@@ -20,8 +20,8 @@ from statestore.cli.text import write_text
 from statestore.cli.values import CheckpointList, CheckpointRow
 from statestore.cli.values import Result as Value
 from statestore.flink.operators import operator_id
-from statestore.model.digest import digest_text
-from statestore.model.document import document_bytes
+from statestore.format.digest import digest_text
+from statestore.format.documents import document_bytes
 
 Run = Callable[..., Result]
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import Result
 
 from statestore import StateStore
-from statestore.model.document import document_bytes
+from statestore.format.documents import document_bytes
 
 Run = Callable[..., Result]
 

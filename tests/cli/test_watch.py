@@ -21,7 +21,7 @@ from click.testing import Result
 from statestore import StateStore
 from statestore.cli.watching import followed
 from statestore.errors import StorageError
-from statestore.model.manifest import Manifest
+from statestore.format.manifest import Manifest
 from statestore.storage import LocalStorage
 
 Run = Callable[..., Result]

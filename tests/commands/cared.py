@@ -9,8 +9,8 @@ import weakref
 from functools import cache
 from pathlib import Path
 
-from statestore.model.compaction import CompactionRule
-from statestore.model.manifest import KeyedEntry
+from statestore.format.layers import CompactionRule
+from statestore.format.manifest import KeyedEntry
 from statestore.store import StateStore
 from statestore.table.writing import ParquetOptions
 from tests.commands.layered import Entries, Layered, entries_of, users

@@ -17,7 +17,7 @@ from statestore.errors import (
     MissingFileError,
     StateNotFoundError,
 )
-from statestore.model.ttl import TimeToLive
+from statestore.format.state import TimeToLive
 from statestore.testing.counting import CountingStorage
 from tests.commands.layered import Layered, users
 

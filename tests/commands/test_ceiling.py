@@ -11,8 +11,8 @@ import pytest
 
 from statestore import StateStore, TimeToLive, key_group_of
 from statestore.errors import InvalidArgumentError, ParallelismError, SchemaMismatchError
+from statestore.format.slices import KeptGroups
 from statestore.keys.groups import KeyGroupAssignment
-from statestore.model.reads import KeptGroups
 from statestore.table.ceiling import kept_rows
 from statestore.table.writing import ParquetOptions
 from statestore.testing.counting import CountingStorage

@@ -23,15 +23,15 @@ from statestore.errors import (
     StateNotFoundError,
     StorageError,
 )
-from statestore.model.compaction import CompactionRule
-from statestore.model.paths import manifest_path
+from statestore.format.layers import CompactionRule
+from statestore.format.names import manifest_path
 from statestore.table.compact import Compactor
 from statestore.table.digest import rows_digest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from statestore.model.manifest import KeyedEntry
+    from statestore.format.manifest import KeyedEntry
 
 ROWS = {f"u{i}": i for i in range(40)}
 FOLD_ALL = CompactionRule(share=0, most_share=0)

@@ -18,8 +18,8 @@ from statestore.errors import (
     NullKeyError,
     SchemaMismatchError,
 )
-from statestore.model.compaction import CompactionRule
-from statestore.model.manifest import KeyedEntry
+from statestore.format.layers import CompactionRule
+from statestore.format.manifest import KeyedEntry
 from statestore.table import runs
 from tests.commands.test_changes import ROWS, change, content, files, full, opened, table
 

@@ -16,9 +16,8 @@ from statestore.errors import (
     InvalidArgumentError,
     StateNotFoundError,
 )
+from statestore.format.layers import CompactionRule, live_rows
 from statestore.keys.groups import KeyGroupRange
-from statestore.model.changes import live_rows
-from statestore.model.compaction import CompactionRule
 from tests.commands.test_changes import ROWS, change, content, files, full, opened, table
 
 LAST = {"u1": 3, "extra": 0} | {k: v for k, v in ROWS.items() if k not in ("u1", "u2")}

@@ -23,8 +23,8 @@ from statestore.errors import (
     SchemaMismatchError,
     StorageError,
 )
-from statestore.model.manifest import Manifest
-from statestore.model.paths import tombstone_path
+from statestore.format.manifest import Manifest
+from statestore.format.names import tombstone_path
 from statestore.storage import LocalStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.damage import change_unread_byte, files_of, fill

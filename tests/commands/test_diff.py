@@ -20,8 +20,8 @@ from statestore.errors import (
     StorageError,
 )
 from statestore.flink.graph import JobGraph
+from statestore.format.state import Layout
 from statestore.model.diff import CheckpointDifference, Other, StateDifference
-from statestore.model.state import Layout
 from statestore.storage import LocalStorage
 from statestore.store import StateStore
 from statestore.table import compare

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from statestore.model.compaction import CompactionRule
+from statestore.format.layers import CompactionRule
 from statestore.model.diff import StateDifference
 from statestore.store import StateStore
 from statestore.table import compare

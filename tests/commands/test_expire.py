@@ -14,7 +14,7 @@ from statestore.errors import (
     StorageError,
     StoreNotFoundError,
 )
-from statestore.model.paths import manifest_path, tombstone_path
+from statestore.format.names import manifest_path, tombstone_path
 from statestore.storage import LocalStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.faults.cases import copy_of, over, take, whole

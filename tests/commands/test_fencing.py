@@ -24,9 +24,8 @@ from statestore.errors import (
     MalformedManifestError,
 )
 from statestore.fence import Fence
-from statestore.model.claim import Claim, claim_from_json, claim_to_json
-from statestore.model.document import document_bytes
-from statestore.model.paths import generation_of, writer_path
+from statestore.format.documents import Claim, claim_from_json, claim_to_json, document_bytes
+from statestore.format.names import generation_of, writer_path
 from statestore.storage import LocalStorage
 from statestore.table.base import ParquetTable
 from tests.commands.writers import ROWS, claims, opened, stored_files, take

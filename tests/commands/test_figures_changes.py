@@ -10,10 +10,10 @@ import pytest
 from statestore.catalog import Catalog
 from statestore.commands.history import History
 from statestore.flink.operators import Operators
+from statestore.format.layers import live_without
+from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.keys.groups import KeyGroupRange
-from statestore.model.changes import live_without
 from statestore.model.host_placement import place_operators
-from statestore.model.manifest import KeyedEntry, Manifest
 from statestore.model.plan import plan_restore
 from statestore.model.target import RestoreTarget, plan_target
 from tests.commands.layered import GROUPS, Layered, users

@@ -16,7 +16,7 @@ from statestore.errors import (
     StateStoreError,
     StorageError,
 )
-from statestore.model.paths import manifest_path, savepoint_path, tombstone_path
+from statestore.format.names import manifest_path, savepoint_path, tombstone_path
 from statestore.storage import Listed, LocalStorage, Storage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.faults.cases import copy_of, make_store, over, take, whole

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from statestore.model.compaction import CompactionRule
+from statestore.format.layers import CompactionRule
 from tests.commands.cared import change, data_in, digest_of, history, names_of, rows_of, state_of
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from statestore import KeyGroupAssignment, StateStore, key_group_of
 from statestore.errors import InvalidArgumentError, StateStoreError
-from statestore.model.state import KeyedState
+from statestore.format.state import KeyedState
 
 GROUPS = 16
 CALLS = ("keyed", "changes", "deletes", "against", "subtasks")

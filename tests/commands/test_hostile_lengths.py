@@ -16,7 +16,7 @@ import pytest
 
 from statestore import StateStore
 from statestore.flink.graph import JobGraph, Node
-from statestore.model.document import document_bytes, sealed
+from statestore.format.documents import document_bytes, sealed
 
 # Runs each case in its turn, in a process that may take this much more than it has.
 MEGABYTES = 512

@@ -9,7 +9,7 @@ import pytest
 
 from statestore import StateStore
 from statestore.errors import InvalidArgumentError, MissingFileError, StateNotFoundError
-from statestore.model.state import Layout
+from statestore.format.state import Layout
 from statestore.testing.counting import CountingStorage
 
 

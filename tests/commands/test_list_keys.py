@@ -17,7 +17,7 @@ from statestore.errors import (
     NullKeyError,
     UnsupportedTypeError,
 )
-from statestore.model.compaction import CompactionRule
+from statestore.format.layers import CompactionRule
 from statestore.table.writing import ParquetOptions
 from statestore.testing.reference import canonical
 

@@ -20,8 +20,8 @@ from statestore import (
     key_group_of,
 )
 from statestore.errors import CommitConflictError, InvalidArgumentError, StorageError
-from statestore.model.compaction import CompactionRule
-from statestore.model.metrics import Amount, StateMetrics
+from statestore.format.layers import CompactionRule
+from statestore.format.metrics import Amount, StateMetrics
 from statestore.storage import LocalStorage
 from statestore.testing.slow import SlowStorage
 from tests.commands.layered import Layered, users

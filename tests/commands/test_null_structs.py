@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from statestore import StateStore
 from statestore.errors import DuplicateKeyError
-from statestore.model.compaction import CompactionRule
+from statestore.format.layers import CompactionRule
 from statestore.testing.reference import canonical
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ from statestore.errors import (
     StorageError,
 )
 from statestore.fence import Fence
-from statestore.model.manifest import Manifest
-from statestore.model.paths import manifest_path
+from statestore.format.manifest import Manifest
+from statestore.format.names import manifest_path
 from statestore.storage import LocalStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.faults.cases import copy_of

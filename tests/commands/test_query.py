@@ -22,7 +22,7 @@ from statestore.errors import (
     MissingDependencyError,
     MissingFileError,
 )
-from statestore.model.state import Layout
+from statestore.format.state import Layout
 from statestore.table.digest import rows_digest
 from statestore.testing.counting import CountingStorage
 from tests.damage import change_unread_byte

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from statestore.errors import DamagedFileError, MissingFileError
-from statestore.model.paths import manifest_path
+from statestore.format.names import manifest_path
 from statestore.store import StateStore
 from tests.commands.layered import Layered, entries_of, users
 

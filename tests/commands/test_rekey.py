@@ -21,8 +21,7 @@ from statestore.errors import (
     UnsupportedTypeError,
 )
 from statestore.flink.graph import JobGraph
-from statestore.model.state import StateKind
-from statestore.model.ttl import TimeToLive
+from statestore.format.state import StateKind, TimeToLive
 from statestore.table import respread
 from tests.damage import fill
 from tests.vectors import cases

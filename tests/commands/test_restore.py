@@ -22,8 +22,8 @@ from statestore.errors import (
     StateNotFoundError,
     StoreNotFoundError,
 )
+from statestore.format.names import KEY_GROUP
 from statestore.keys.groups import KeyGroupAssignment
-from statestore.model.paths import KEY_GROUP
 from statestore.store import StateStore
 from statestore.table.digest import rows_digest
 from statestore.testing.counting import CountingStorage

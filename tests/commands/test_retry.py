@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from statestore.errors import CommitConflictError, InvalidArgumentError, StateNotFoundError
-from statestore.model.paths import manifest_path, tombstone_path
+from statestore.format.names import manifest_path, tombstone_path
 from statestore.storage import LocalStorage
 from tests.commands.writers import ROWS, claims, opened, stored_files, take
 

@@ -16,10 +16,10 @@ from statestore.errors import (
     InvalidArgumentError,
     MalformedManifestError,
 )
-from statestore.model.hold import Savepoint
-from statestore.model.paths import manifest_path
+from statestore.format.documents import Savepoint
+from statestore.format.names import manifest_path
+from statestore.format.state import Layout
 from statestore.model.salvage import LostPart, merged
-from statestore.model.state import Layout
 from statestore.store import StateStore
 from statestore.table.groups import group_digests
 from statestore.table.writing import ParquetOptions

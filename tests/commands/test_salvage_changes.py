@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from statestore.model.compaction import CompactionRule
-from statestore.model.manifest import KeyedEntry
+from statestore.format.layers import CompactionRule
+from statestore.format.manifest import KeyedEntry
 from statestore.model.salvage import LostPart, SalvagedState
 from statestore.store import StateStore
 from statestore.table.groups import group_digests

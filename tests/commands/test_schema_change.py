@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
-from statestore.model.state import Layout
+from statestore.format.state import Layout
 from statestore.store import StateStore
 
 LAYOUTS = [layout.value for layout in Layout]

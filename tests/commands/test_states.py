@@ -20,7 +20,7 @@ from statestore.errors import (
     UnsupportedTypeError,
 )
 from statestore.flink.graph import Node
-from statestore.model.state import StateKind, TimeDomain
+from statestore.format.state import StateKind, TimeDomain
 from statestore.store import StateStore
 
 NAN = float("nan")

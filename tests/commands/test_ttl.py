@@ -12,11 +12,11 @@ import pytest
 
 from statestore import StateStore, TimeToLive
 from statestore.errors import InvalidArgumentError, SchemaMismatchError, StateStoreError
+from statestore.format.layers import CompactionRule
+from statestore.format.manifest import KeyedEntry
+from statestore.format.slices import slices_of
+from statestore.format.state import TtlVisibility
 from statestore.keys.groups import KeyGroupRange
-from statestore.model.compaction import CompactionRule
-from statestore.model.manifest import KeyedEntry
-from statestore.model.reads import slices_of
-from statestore.model.ttl import TtlVisibility
 from statestore.table.compact import Compactor
 from statestore.table.digest import rows_digest
 from statestore.table.scan import read_slices

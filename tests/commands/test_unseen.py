@@ -14,7 +14,7 @@ from statestore.catalog import Catalog
 from statestore.commands.derive import Deriver
 from statestore.errors import CommitConflictError
 from statestore.fence import Fence
-from statestore.model.manifest import Manifest
+from statestore.format.manifest import Manifest
 
 Command = Callable[[StateStore], Any]
 COMMANDS: dict[str, Command] = {

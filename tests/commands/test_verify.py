@@ -30,8 +30,8 @@ from statestore.errors import (
     StorageError,
     StoreNotFoundError,
 )
-from statestore.model.document import document_bytes
-from statestore.model.paths import manifest_path, writer_path
+from statestore.format.documents import document_bytes
+from statestore.format.names import manifest_path, writer_path
 from statestore.store import StateStore
 from tests.damage import SORTS, change_unread_byte, copy_of, files_of, fill
 from tests.strategies import KeyedCase, element_lists, keyed_cases, parallelisms

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from statestore.commands import verify
-from statestore.model.compaction import CompactionRule
+from statestore.format.layers import CompactionRule
 from statestore.store import StateStore
 from statestore.table.verify import FileCheck, Flaws, check_file
 from tests.commands.cared import break_file, history, layer_file, names_of, state_of

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from statestore.model.paths import KEY_GROUP
+from statestore.format.names import KEY_GROUP
 from statestore.storage import LocalStorage, Storage
 from statestore.store import StateStore
 from statestore.table.digest import rows_digest

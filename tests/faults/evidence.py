@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from deltalake import DeltaTable
 
 from statestore.errors import StateStoreError, StoreNotFoundError
-from statestore.model.paths import KEY_GROUP
+from statestore.format.names import KEY_GROUP
 from statestore.store import StateStore
 from statestore.table.digest import rows_digest
 from tests.faults.job import offsets, per_country, totals
@@ -19,7 +19,7 @@ from tests.faults.job import offsets, per_country, totals
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from statestore.model.manifest import Entry
+    from statestore.format.manifest import Entry
 
 __all__ = ["Evidence"]
 

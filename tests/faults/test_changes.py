@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from statestore.errors import CorruptionError, StorageError
-from statestore.model.compaction import CompactionRule
-from statestore.model.paths import manifest_path
+from statestore.format.layers import CompactionRule
+from statestore.format.names import manifest_path
 from statestore.storage import LocalStorage, Storage
 from statestore.store import StateStore
 from statestore.testing.faults import Call, Fault, FaultKind, FaultyStorage, calls_of

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from statestore.errors import StateStoreError
-from statestore.model.state import Layout
+from statestore.format.state import Layout
 from statestore.storage import LocalStorage
 from statestore.store import StateStore
 from statestore.table.writing import ParquetOptions

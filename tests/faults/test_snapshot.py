@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from statestore.errors import CorruptionError, StateStoreError, StorageError
-from statestore.model.paths import manifest_path
+from statestore.format.names import manifest_path
 from statestore.storage import LocalStorage
 from statestore.testing.faults import Call, Fault, FaultKind, FaultyStorage, calls_of
 from tests.faults.cases import copy_of, data_files, over, settle, take, whole

@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 
 from statestore import StateStore
-from statestore.model.document import document_bytes
-from statestore.model.paths import manifest_path
-from statestore.model.state import Layout
+from statestore.format.documents import document_bytes
+from statestore.format.names import manifest_path
+from statestore.format.state import Layout
 from statestore.streaming.progress import PROGRESS
 from statestore.table.writing import ParquetOptions
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from statestore import StateStore
 from statestore.errors import CorruptionError
-from statestore.model.state import Layout
+from statestore.format.state import Layout
 from statestore.table.digest import rows_digest
 from tests.flips.stores import fill
 from tests.flips.worker import damage, data_files

@@ -11,7 +11,7 @@ from typing import Any
 
 from statestore import StateStore
 from statestore.errors import CorruptionError
-from statestore.model.state import Layout
+from statestore.format.state import Layout
 from tests.flips.readers import READERS
 from tests.flips.stores import fill, unseal
 

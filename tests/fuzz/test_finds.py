@@ -12,7 +12,7 @@ import pytest
 from statestore.asking import StoreAsking
 from statestore.commands import changes
 from statestore.commands.restore import RestoredKeyedState, RestoredOperatorState
-from statestore.model.changes import MARK
+from statestore.format.layers import MARK
 from statestore.table import changes as tables
 from statestore.table import lookup, matching, merge
 from statestore.table.reading import DataFile

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from statestore import KeyGroupAssignment, StateStore
-from statestore.model.compaction import CompactionRule
+from statestore.format.layers import CompactionRule
 from statestore.table.writing import ParquetOptions
 from tests.fuzz.givers import arrow_kind, arrow_table, give, plain_table
 from tests.fuzz.history import (

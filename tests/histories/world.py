@@ -11,8 +11,8 @@ from typing import Any
 from statestore.catalog import Catalog
 from statestore.commands.mark import files_of
 from statestore.flink.redistribution import check_parallelism
-from statestore.model.compaction import CompactionRule
-from statestore.model.paths import (
+from statestore.format.layers import CompactionRule
+from statestore.format.names import (
     KEY_GROUP,
     STORE_FILE,
     manifest_path,

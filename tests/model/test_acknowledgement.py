@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import FormatVersionError, MalformedManifestError
+from statestore.format.documents import document_bytes
 from statestore.model.acknowledgement import Acknowledgement, Attempted
-from statestore.model.document import document_bytes
 from tests.model.values import manifests
 
 ATTEMPT = Attempted("store", 7, "token")

@@ -10,18 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
-from statestore.keys.groups import KeyGroupRange
-from statestore.model.changes import change_state, live_without
-from statestore.model.compaction import (
+from statestore.format.handles import GroupIndex, KeyedStateHandle
+from statestore.format.layers import (
     CompactionRule,
+    change_state,
     layers_to_merge,
+    live_without,
     spans_of,
     spans_to_fold,
 )
-from statestore.model.handles import GroupIndex, KeyedStateHandle
-from statestore.model.manifest import KeyedEntry, Layer, TableRef
-from statestore.model.schema import Field, Schema
-from statestore.model.state import KeyedState, Layout, StateKind
+from statestore.format.manifest import KeyedEntry, Layer, TableRef
+from statestore.format.schema import Field, Schema
+from statestore.format.state import KeyedState, Layout, StateKind
+from statestore.keys.groups import KeyGroupRange
 
 GROUPS = 8
 STATE = KeyedState(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
 from statestore.flink.redistribution import RedistributionMode
+from statestore.format.manifest import Manifest
 from statestore.keys.ranges import RangeAssignment
 from statestore.model.comparison import (
     ALIKE,
@@ -23,7 +24,6 @@ from statestore.model.comparison import (
     moved_between_hosts,
     moved_between_subtasks,
 )
-from statestore.model.manifest import Manifest
 from statestore.model.plan import RestorePlan, plan_restore
 from tests.model.test_plan import handle, keyed, manifest, operator
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statestore.model.digest import (
+from statestore.format.digest import (
     MapEntries,
     UnscaledDecimal,
     combine,

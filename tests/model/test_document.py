@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from statestore.errors import FormatVersionError, MalformedManifestError
-from statestore.model.document import Node, document_bytes, parse_document, sealed
+from statestore.format.documents import Node, document_bytes, parse_document, sealed
 
 
 def parse(document: Any) -> Node:

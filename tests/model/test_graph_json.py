@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, MalformedManifestError
 from statestore.flink.graph import ChainingStrategy, Edge, Exchange, JobGraph, Node, Partitioner
-from statestore.model.document import Node as Place
-from statestore.model.graph_json import graph_from_json, graph_to_json
+from statestore.format.documents import Node as Place
+from statestore.format.graph_json import graph_from_json, graph_to_json
 from tests.model.test_chaining import GRAPHS, graph_of
 
 GRAPH = JobGraph(

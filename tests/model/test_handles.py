@@ -10,9 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, ParallelismError
+from statestore.format.digest import combine
+from statestore.format.handles import (
+    GroupIndex,
+    KeyedStateHandle,
+    KeyedStateSlice,
+    assign,
+    reassign,
+)
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
-from statestore.model.digest import combine
-from statestore.model.handles import GroupIndex, KeyedStateHandle, KeyedStateSlice, assign, reassign
 from tests.vectors import cases
 
 

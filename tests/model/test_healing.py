@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statestore.model.document import document_bytes
-from statestore.model.healing import healed
+from statestore.format.documents import document_bytes, healed
 
 RAW = document_bytes({"format": "x", "name": "zoë", "number": 7})
 

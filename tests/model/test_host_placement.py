@@ -16,9 +16,9 @@ from statestore.errors import InvalidArgumentError
 from statestore.flink.chaining import job_vertices
 from statestore.flink.graph import ChainingStrategy, Edge, JobGraph, Node, Partitioner
 from statestore.flink.operators import operator_ids
+from statestore.format.manifest import Manifest
 from statestore.keys.ranges import RangeAssignment
 from statestore.model.host_placement import STRATEGIES, OperatorPlacement, place_operators
-from statestore.model.manifest import Manifest
 from statestore.model.plan import plan_restore
 from statestore.model.target import RestoreTarget, plan_target
 from tests.model.test_plan import handle, keyed

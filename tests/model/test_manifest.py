@@ -12,16 +12,16 @@ from hypothesis import given, settings
 
 from statestore.errors import FormatVersionError, MalformedManifestError, StateNotFoundError
 from statestore.flink.redistribution import RedistributionMode
+from statestore.format.digest import combine
+from statestore.format.documents import document_bytes
+from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
+from statestore.format.manifest_json import manifest_from_json, manifest_to_json
+from statestore.format.metrics import Amount, CheckpointMetrics, PhaseTimes, StateMetrics
+from statestore.format.names import operator_file, partition_file
+from statestore.format.schema import Field, Schema
+from statestore.format.state import KeyedState, OperatorState, StateKind
 from statestore.keys.groups import KeyGroupRange
-from statestore.model.digest import combine
-from statestore.model.document import document_bytes
-from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
-from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
-from statestore.model.manifest_json import manifest_from_json, manifest_to_json
-from statestore.model.metrics import Amount, CheckpointMetrics, PhaseTimes, StateMetrics
-from statestore.model.paths import operator_file, partition_file
-from statestore.model.schema import Field, Schema
-from statestore.model.state import KeyedState, OperatorState, StateKind
 from tests.model.values import manifests
 
 # Members that a reader does without: told from the uid, or null where there is none.

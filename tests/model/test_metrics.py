@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from statestore.model.document import Node
-from statestore.model.metrics import (
+from statestore.format.documents import Node
+from statestore.format.metrics import (
     Amount,
     CheckpointMetrics,
     PhaseTimes,
     StateMetrics,
     amount_of,
+    metrics_from_json,
+    metrics_to_json,
     share_of,
 )
-from statestore.model.metrics_json import metrics_from_json, metrics_to_json
 from tests.model.values import metrics
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.paths import (
+from statestore.format.names import (
     checkpoint_id_of,
     escape,
     keyed_table,

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, ParallelismError
 from statestore.flink.redistribution import RedistributionMode
+from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
+from statestore.format.schema import Field, Schema
+from statestore.format.slices import assignment_of, handles_of, slices_of
+from statestore.format.state import KeyedState, Layout, OperatorState, StateKind
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
-from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
-from statestore.model.manifest import KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
 from statestore.model.plan import plan_restore, redistribution_of
-from statestore.model.reads import assignment_of, handles_of, slices_of
-from statestore.model.schema import Field, Schema
-from statestore.model.state import KeyedState, Layout, OperatorState, StateKind
 from tests.model.values import keyed_handles
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from statestore.model.proof import RescaleProof, RowSet
+from statestore.format.digest import RescaleProof, RowSet
 
 STORED = RowSet(3, 5)
 

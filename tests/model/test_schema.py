@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from statestore.errors import InvalidArgumentError, StateStoreError, UnsupportedTypeError
-from statestore.model.schema import (
+from statestore.format.schema import (
     DataType,
     Field,
     Schema,

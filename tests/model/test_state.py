@@ -8,8 +8,8 @@ import pytest
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.flink.redistribution import RedistributionMode
-from statestore.model.schema import Field, Schema
-from statestore.model.state import KeyedState, OperatorState, StateKind, TimeDomain
+from statestore.format.schema import Field, Schema
+from statestore.format.state import KeyedState, OperatorState, StateKind, TimeDomain
 
 ARRAY = {"type": "array", "elementType": "long", "containsNull": True}
 COLUMNS: dict[str, Any] = {

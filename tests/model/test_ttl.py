@@ -10,19 +10,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, MalformedManifestError, UnsupportedTypeError
-from statestore.model.changes import change_state
-from statestore.model.document import Node
-from statestore.model.manifest import KeyedEntry, Manifest, TableRef, Writer
-from statestore.model.manifest_json import (
+from statestore.format.documents import Node
+from statestore.format.layers import change_state
+from statestore.format.manifest import KeyedEntry, Manifest, TableRef, Writer
+from statestore.format.manifest_json import (
     keyed_from_json,
     keyed_to_json,
     manifest_from_json,
     manifest_to_json,
 )
-from statestore.model.paths import keyed_table
-from statestore.model.schema import Field, Schema
-from statestore.model.state import KeyedState, StateKind
-from statestore.model.ttl import TimeToLive, TtlUpdate, TtlVisibility, check_time, expired
+from statestore.format.names import keyed_table
+from statestore.format.schema import Field, Schema
+from statestore.format.state import (
+    KeyedState,
+    StateKind,
+    TimeToLive,
+    TtlUpdate,
+    TtlVisibility,
+    check_time,
+    expired,
+)
 from tests.vectors import cases
 
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1

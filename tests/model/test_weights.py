@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from statestore.errors import InvalidArgumentError
+from statestore.format.handles import GroupIndex, KeyedStateHandle
+from statestore.format.manifest import Layer
 from statestore.keys.groups import KeyGroupRange
-from statestore.model.handles import GroupIndex, KeyedStateHandle
 from statestore.model.heavy import HeavyGroup, heaviest, heavy_groups
-from statestore.model.manifest import Layer
 from statestore.model.weights import Weight, weights_of
 from tests.model.test_plan import handle, keyed
 

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from statestore.flink.graph import JobGraph, Node
 from statestore.flink.redistribution import RedistributionMode
-from statestore.keys.groups import KeyGroupRange
-from statestore.model.digest import combine
-from statestore.model.handles import Footer, GroupIndex, KeyedStateHandle, OperatorStateHandle
-from statestore.model.manifest import (
+from statestore.format.digest import combine
+from statestore.format.handles import Footer, GroupIndex, KeyedStateHandle, OperatorStateHandle
+from statestore.format.manifest import (
     TABLE_FORMATS,
     KeyedEntry,
     Manifest,
@@ -21,8 +20,8 @@ from statestore.model.manifest import (
     TableRef,
     Writer,
 )
-from statestore.model.metrics import Amount, CheckpointMetrics, PhaseTimes, StateMetrics
-from statestore.model.paths import (
+from statestore.format.metrics import Amount, CheckpointMetrics, PhaseTimes, StateMetrics
+from statestore.format.names import (
     GREATEST_ID,
     keyed_table,
     operator_file,
@@ -30,8 +29,9 @@ from statestore.model.paths import (
     partition_file,
     ranged_file,
 )
-from statestore.model.schema import PRIMITIVES, DataType, Field, Schema
-from statestore.model.state import KeyedState, Layout, OperatorState, StateKind, TimeDomain
+from statestore.format.schema import PRIMITIVES, DataType, Field, Schema
+from statestore.format.state import KeyedState, Layout, OperatorState, StateKind, TimeDomain
+from statestore.keys.groups import KeyGroupRange
 
 texts = st.text(st.characters(codec="utf-8"), max_size=8)
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=8)

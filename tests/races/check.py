@@ -18,8 +18,8 @@ from typing import Any
 import pyarrow as pa
 
 from statestore import Manifest, StateStore
-from statestore.model.claim import Claim, claim_from_json
-from statestore.model.paths import WRITERS, data_file_id
+from statestore.format.documents import Claim, claim_from_json
+from statestore.format.names import WRITERS, data_file_id
 from statestore.storage import open_storage
 from statestore.table.digest import rows_digest
 from tests.races.plan import Race, Try

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from statestore import StateStore
 from statestore.errors import CommitConflictError, InvalidArgumentError, LateCommitError
-from statestore.model.paths import CHECKPOINTS
+from statestore.format.names import CHECKPOINTS
 from statestore.storage import Storage, open_storage
 from statestore.table.writing import ParquetOptions
 from tests.races.plan import Part, Try

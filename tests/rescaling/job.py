@@ -10,7 +10,7 @@ from pathlib import Path
 from unittest import mock
 
 from statestore import JobGraph, KeyGroupAssignment, Manifest, StateStore, key_group_of
-from statestore.model.manifest import KeyedEntry, OperatorEntry
+from statestore.format.manifest import KeyedEntry, OperatorEntry
 
 OLD, NEW = 3, 4
 STORE = "jobstate"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from statestore.model.paths import GREATEST_GIVEN_ID
+from statestore.format.names import GREATEST_GIVEN_ID
 from tests.simulate.actors import Actor
 from tests.simulate.simulation import Chance, Plan
 

@@ -14,7 +14,7 @@ from statestore.errors import (
     StateStoreError,
     StorageError,
 )
-from statestore.model.paths import STORE_FILE, WRITERS, pin_path, savepoint_path
+from statestore.format.names import STORE_FILE, WRITERS, pin_path, savepoint_path
 from tests.simulate.actors import NAME, UID, Actor, Run, row, take
 from tests.simulate.documents import Rows
 from tests.simulate.live import query

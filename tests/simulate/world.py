@@ -25,7 +25,7 @@ from typing import Any
 from unittest.mock import patch
 
 from statestore.commands import copy_files
-from statestore.model.compaction import CompactionRule
+from statestore.format.layers import CompactionRule
 from statestore.storage import Storage
 from statestore.store import StateStore
 from tests.simulate.bucket import Bucket, SimulatedS3, Stored

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from statestore.errors import CommitConflictError, InvalidArgumentError, NullKeyError
-from statestore.model.manifest import Manifest
+from statestore.format.manifest import Manifest
 from statestore.streaming import (
     Changes,
     MicroBatch,

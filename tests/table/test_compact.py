@@ -8,9 +8,9 @@ import pytest
 
 from statestore import StateStore
 from statestore.errors import CorruptionError
-from statestore.model.changes import widened_spans
-from statestore.model.manifest import KeyedEntry
-from statestore.model.reads import reads_of
+from statestore.format.layers import widened_spans
+from statestore.format.manifest import KeyedEntry
+from statestore.format.slices import reads_of
 from statestore.storage import LocalStorage
 from statestore.table.compact import Compactor
 from statestore.table.merge import read_reads

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from statestore import StateStore
-from statestore.model.state import Layout
+from statestore.format.state import Layout
 
 TYPES = {
     "boolean": pa.array([True, False]),

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from statestore import StateStore
 from statestore.errors import SchemaMismatchError
-from statestore.model.state import Layout
+from statestore.format.state import Layout
 
 STEPS: list[tuple[str, str, dict[str, Any]]] = [
     ("k string, v int", "('a', 1), ('b', null)", {}),

@@ -1,4 +1,4 @@
-"""The digest of Arrow columns is the one that ``model/digest.py`` defines."""
+"""The digest of Arrow columns is the one that ``format/digest.py`` defines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statestore.model.digest import combine
+from statestore.format.digest import combine
 from statestore.table import digest
 from statestore.table.digest import hash_array, row_hashes, rows_digest
 from statestore.table.types import schema_of_arrow

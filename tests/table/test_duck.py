@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statestore import StateStore
-from statestore.model.state import Layout
+from statestore.format.state import Layout
 from statestore.table.digest import row_hashes, rows_digest
 from statestore.table.duck import unsliced
 from tests.strategies import Kind, structs, value_kinds

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
 from statestore.flink.redistribution import RedistributionMode
-from statestore.model.manifest import OperatorEntry, TableRef
-from statestore.model.schema import Schema
-from statestore.model.state import SUBTASK, OperatorState
+from statestore.format.manifest import OperatorEntry, TableRef
+from statestore.format.schema import Schema
+from statestore.format.state import SUBTASK, OperatorState
 from statestore.storage import LocalStorage
 from statestore.table.elements import (
     elements_table,

@@ -9,8 +9,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from statestore.format.digest import combine
 from statestore.keys.arrow import key_groups
-from statestore.model.digest import combine
 from statestore.table.arrow import as_table
 from statestore.table.digest import hash_array, rows_digest
 from statestore.table.list_order import as_bytes

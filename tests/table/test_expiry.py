@@ -13,10 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.changes import MARK
-from statestore.model.schema import Field, Schema
-from statestore.model.state import KeyedState, StateKind
-from statestore.model.ttl import TimeToLive, TtlVisibility, expired
+from statestore.format.layers import MARK
+from statestore.format.schema import Field, Schema
+from statestore.format.state import KeyedState, StateKind, TimeToLive, TtlVisibility, expired
 from statestore.table.expiry import (
     check_instant,
     clock_ms,

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 
 from statestore.errors import InvalidArgumentError
-from statestore.model.schema import Schema
-from statestore.model.schema_change import widens
+from statestore.format.schema import Schema, widens
 from statestore.table.fitting import fits_by_type, fitted, fitted_table
 from statestore.table.types import arrow_schema, schema_of_arrow
 from tests.model.values import scalar_types, schemas

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from statestore import StateStore
 from statestore.errors import MissingFileError
-from statestore.model.state import Layout
+from statestore.format.state import Layout
 
 Hand = Callable[[SparkSession, str], Any]
 COUNT = 3

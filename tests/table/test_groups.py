@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from statestore.errors import DamagedFileError
-from statestore.model.manifest import KeyedEntry
-from statestore.model.state import Layout
+from statestore.format.manifest import KeyedEntry
+from statestore.format.state import Layout
 from statestore.storage import LocalStorage
 from statestore.store import StateStore
 from statestore.table.groups import group_digests, read_groups, rows_and_digest, sound_groups

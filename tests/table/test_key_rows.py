@@ -17,8 +17,8 @@ from statestore.errors import (
     MissingFileError,
     NullKeyError,
 )
-from statestore.model.manifest import KeyedEntry
-from statestore.model.reads import assignment_of, reads_of
+from statestore.format.manifest import KeyedEntry
+from statestore.format.slices import assignment_of, reads_of
 from statestore.storage import LocalStorage
 from statestore.table import key_rows, matching
 from statestore.table.key_rows import RowCache, WantedKeys, rows_of_keys

@@ -16,9 +16,9 @@ from statestore.errors import (
     NullKeyError,
     StorageError,
 )
+from statestore.format.handles import GroupIndex
+from statestore.format.state import KeyedState, Layout, StateKind, TimeDomain
 from statestore.keys.groups import KeyGroupRange
-from statestore.model.handles import GroupIndex
-from statestore.model.state import KeyedState, Layout, StateKind, TimeDomain
 from statestore.storage import LocalStorage
 from statestore.table.digest import rows_digest
 from statestore.table.keyed import KeyedTarget, write_grouped

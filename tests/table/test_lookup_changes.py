@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from statestore.errors import DamagedFileError
-from statestore.model.compaction import CompactionRule
+from statestore.format.layers import CompactionRule
 from statestore.store import StateStore
 from tests.commands.layered import Layered, entries_of, users
 

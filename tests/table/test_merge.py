@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from statestore import StateStore
+from statestore.format.slices import reads_of
 from statestore.keys.groups import KeyGroupRange
-from statestore.model.reads import reads_of
 from statestore.storage import LocalStorage
 from statestore.table import matching, runs
 from statestore.table.digest import rows_digest

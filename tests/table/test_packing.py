@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 
 from statestore.errors import NullKeyError
+from statestore.format.names import KEY_GROUP
+from statestore.format.schema import Field, Schema
+from statestore.format.state import KeyedState, StateKind
 from statestore.keys.arrow import key_groups
 from statestore.keys.groups import KeyGroupAssignment
-from statestore.model.paths import KEY_GROUP
-from statestore.model.schema import Field, Schema
-from statestore.model.state import KeyedState, StateKind
 from statestore.table import packing
 from statestore.table.packing import PACKED, pack, unpack
 

@@ -16,8 +16,8 @@ import pytest
 
 from statestore import KeyGroupAssignment, StateStore
 from statestore.errors import DuplicateKeyError, InvalidArgumentError, MalformedManifestError
-from statestore.model.document import document_bytes
-from statestore.model.manifest import KeyedEntry
+from statestore.format.documents import document_bytes
+from statestore.format.manifest import KeyedEntry
 from statestore.table.writing import ParquetOptions
 from statestore.testing.counting import CountingStorage
 

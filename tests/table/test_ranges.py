@@ -16,7 +16,7 @@ import pytest
 
 from statestore import StateStore
 from statestore.errors import DamagedFileError, MissingFileError, StorageError
-from statestore.model.manifest import KeyedEntry
+from statestore.format.manifest import KeyedEntry
 from statestore.storage import Storage
 from statestore.table.ranges import Piece, RangedFile, Streams
 from statestore.table.writing import ParquetOptions

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from statestore.errors import DamagedFileError, MissingFileError, StorageError
-from statestore.model.handles import Footer, OperatorStateHandle
+from statestore.format.handles import Footer, OperatorStateHandle
 from statestore.storage import LocalStorage
 from statestore.table.digest import rows_digest
 from statestore.table.reading import open_data, read_batches

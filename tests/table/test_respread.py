@@ -10,9 +10,9 @@ import pytest
 
 from statestore import StateStore, key_group_of
 from statestore.errors import CorruptionError, NullKeyError
-from statestore.model.digest import combine
-from statestore.model.manifest import KeyedEntry
-from statestore.model.state import KeyedState
+from statestore.format.digest import combine
+from statestore.format.manifest import KeyedEntry
+from statestore.format.state import KeyedState
 from statestore.storage import LocalStorage
 from statestore.table import respread
 from statestore.table.keyed import KeyedTarget

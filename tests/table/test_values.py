@@ -16,7 +16,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
-from statestore.model.schema import Field, Schema
+from statestore.format.schema import Field, Schema
 from statestore.table.fitting import fitted
 from statestore.table.types import arrow_schema
 from statestore.table.values import column_of, dictionaries, guessed_column, table_of_dicts

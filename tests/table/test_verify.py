@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
-from statestore.model.manifest import KeyedEntry, OperatorEntry
+from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.format.manifest import KeyedEntry, OperatorEntry
 from statestore.storage import LocalStorage
 from statestore.store import StateStore
 from statestore.table.elements import stored_schema

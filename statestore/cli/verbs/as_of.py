@@ -12,7 +12,7 @@ from statestore.cli.histories import Joined, KeyHistory
 from statestore.cli.invocation import Invocation, pass_invocation
 from statestore.cli.keys import parse_key
 from statestore.cli.verbs.get import GetVerb
-from statestore.model.state import KeyedState
+from statestore.format.state import KeyedState
 from statestore.table.joined import CHANGE, CHANGES
 from statestore.table.values import shown
 

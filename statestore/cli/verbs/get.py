@@ -12,7 +12,7 @@ from statestore.cli.help import Verb
 from statestore.cli.invocation import Invocation, checkpoint_argument, pass_invocation
 from statestore.cli.keys import parse_key
 from statestore.cli.values import FoundRows
-from statestore.model.state import KeyedState
+from statestore.format.state import KeyedState
 
 __all__ = ["get_rows"]
 

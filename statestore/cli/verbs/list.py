@@ -15,7 +15,7 @@ from statestore.errors import (
     FormatVersionError,
     StateStoreError,
 )
-from statestore.model.hold import Pin, Savepoint
+from statestore.format.documents import Pin, Savepoint
 from statestore.store import StateStore
 
 __all__ = ["list_checkpoints"]

@@ -8,7 +8,7 @@ from statestore.cli.help import Verb
 from statestore.cli.invocation import Invocation, pass_invocation
 from statestore.cli.spans import SPAN
 from statestore.cli.values import Pinned, Unpinned
-from statestore.model.hold import Pin
+from statestore.format.documents import Pin
 
 __all__ = ["pin_checkpoint", "unpin_checkpoint"]
 

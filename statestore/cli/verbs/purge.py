@@ -11,7 +11,7 @@ from statestore.cli.invocation import Invocation, pass_invocation
 from statestore.cli.keys import parse_key
 from statestore.cli.moving import Purged, Searched
 from statestore.cli.output import progress_bar
-from statestore.model.state import KeyedState
+from statestore.format.state import KeyedState
 
 __all__ = ["purge_key"]
 

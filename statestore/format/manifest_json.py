@@ -19,20 +19,23 @@ from statestore.errors import (
     StateStoreError,
 )
 from statestore.flink.redistribution import RedistributionMode
-from statestore.keys.groups import MAX_PARALLELISM
-from statestore.keys.ranges import RangeAssignment
-from statestore.model.digest import digest_text
-from statestore.model.document import Node, document_bytes, parse_document
-from statestore.model.files_json import (
+from statestore.format.digest import digest_text
+from statestore.format.documents import Node, document_bytes, is_savepoint_name, parse_document
+from statestore.format.files_json import (
     files_json,
     keyed_files_json,
     keyed_handles,
+    layers_json,
+    layers_of,
     operator_handles,
+    refuse_foreign_folder,
+    refuse_misplaced_files,
+    refuse_other_files,
+    what_is_twice,
 )
-from statestore.model.graph_json import graph_from_json, graph_to_json
-from statestore.model.handles import KeyedStateHandle
-from statestore.model.layers_json import layers_json, layers_of
-from statestore.model.manifest import (
+from statestore.format.graph_json import graph_from_json, graph_to_json
+from statestore.format.handles import KeyedStateHandle
+from statestore.format.manifest import (
     TABLE_FORMATS,
     Entry,
     KeyedEntry,
@@ -41,18 +44,21 @@ from statestore.model.manifest import (
     TableRef,
     Writer,
 )
-from statestore.model.metrics_json import metrics_from_json, metrics_to_json
-from statestore.model.names_json import (
-    refuse_foreign_folder,
-    refuse_misplaced_files,
-    refuse_other_files,
-    what_is_twice,
+from statestore.format.metrics import metrics_from_json, metrics_to_json
+from statestore.format.names import GREATEST_ID
+from statestore.format.schema import Schema, schema_from_json
+from statestore.format.state import (
+    KeyedState,
+    Layout,
+    OperatorState,
+    StateKind,
+    TimeDomain,
+    TimeToLive,
+    TtlUpdate,
+    TtlVisibility,
 )
-from statestore.model.origin_json import origin_from_json
-from statestore.model.paths import GREATEST_ID
-from statestore.model.schema import Schema, schema_from_json
-from statestore.model.state import KeyedState, Layout, OperatorState, StateKind, TimeDomain
-from statestore.model.ttl import TimeToLive, TtlUpdate, TtlVisibility
+from statestore.keys.groups import MAX_PARALLELISM
+from statestore.keys.ranges import RangeAssignment
 
 __all__ = [
     "FORMAT",
@@ -61,7 +67,35 @@ __all__ = [
     "keyed_to_json",
     "manifest_from_json",
     "manifest_to_json",
+    "origin_from_json",
 ]
+
+
+# What a manifest says of the command that made its checkpoint, held to what commands say.
+#
+# ``purge`` finishes by it what an earlier run left: it moves savepoints, and gives a checkpoint up.
+
+
+_FROM_ELSEWHERE = ("copy", "fork")
+
+
+def origin_from_json(node: Node, checkpoint_id: int) -> dict[str, Any]:
+    """Return the origin of checkpoint ``checkpoint_id``; MalformedManifestError with the place for
+    one that no command says. Members that nobody acts upon are not looked at.
+    """
+    command, old = node.at("command").text(), node.at("checkpoint")
+    if command not in _FROM_ELSEWHERE and not 0 < old.number() < checkpoint_id:
+        raise old.fail(f"checkpoint {checkpoint_id} cannot have been made of {old.number()}")
+    savepoints = node.maybe("savepoints")
+    for one in savepoints.items() if savepoints else ():
+        one.at("created_at_ms").time()
+        if not is_savepoint_name(one.at("name").text()):
+            raise one.at("name").fail(f"no savepoint is called {one.at('name').text()!r}")
+    expired = node.maybe("expired")
+    if expired is not None and not isinstance(expired.value, bool):
+        raise expired.fail(f"it is true or false, not {expired.value!r}")
+    return node.object()
+
 
 FORMAT = "statestore-checkpoint"
 FORMAT_VERSION = 2
@@ -237,7 +271,7 @@ def _stored_json(entry: Entry) -> dict[str, Any]:
 def keyed_from_json(node: Node, uid: str, *, relabelled: bool = False) -> KeyedEntry:
     """Return what :func:`keyed_to_json` wrote; MalformedManifestError with the place.
 
-    ``relabelled`` as of :func:`statestore.model.names_json.refuse_foreign_folder`.
+    ``relabelled`` as of :func:`statestore.format.files_json.refuse_foreign_folder`.
     """
     return _built(partial(_keyed_entry, relabelled=relabelled), node, uid)
 

@@ -4,21 +4,36 @@ from __future__ import annotations
 
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
 
-from statestore.keys.groups import MAX_PARALLELISM, KeyGroupRange
-from statestore.model.digest import digest_text
-from statestore.model.document import Node
-from statestore.model.handles import (
+from statestore.format.digest import digest_text
+from statestore.format.documents import Node
+from statestore.format.handles import (
     Footer,
     GroupIndex,
     Handle,
     KeyedStateHandle,
     OperatorStateHandle,
 )
+from statestore.format.layers import change_state
+from statestore.format.manifest import KeyedEntry, Layer, TableRef
+from statestore.format.names import is_operator_file, is_ranged_file, key_group_of_file, table_of
+from statestore.format.state import KeyedState
+from statestore.keys.groups import MAX_PARALLELISM, KeyGroupRange
 
-__all__ = ["files_json", "keyed_files_json", "keyed_handles", "operator_handles"]
+__all__ = [
+    "files_json",
+    "keyed_files_json",
+    "keyed_handles",
+    "layers_json",
+    "layers_of",
+    "operator_handles",
+    "refuse_foreign_folder",
+    "refuse_misplaced_files",
+    "refuse_other_files",
+    "what_is_twice",
+]
 
 _UNKNOWN = Footer(0, "")
 _SHOWN = 80
@@ -213,3 +228,130 @@ def _check_indexes(files: Node, handles: Sequence[KeyedStateHandle]) -> None:
             raise files.at("group_digests").fail(
                 f"the key groups of {path} do not add up to its digest"
             )
+
+
+# Names that a document may have: those that its writer would have given, and no others.
+#
+# A document is read by whoever can, and written by whoever could. So a name in it is not believed:
+# a state's table lies in its operator's folder, and a file of it has the name of such a file. What
+# is held to that cannot lead out of the store, or into another state's table.
+
+
+Sort = Literal["keyed", "changes", "operator"]
+
+
+def refuse_foreign_folder(
+    path: Node, sort: Sort, uid: str, state: str, *, relabelled: bool
+) -> None:
+    """Raise MalformedManifestError unless the path is that of the table of this state.
+
+    ``relabelled`` says that the operator may have had another label when the table was made, as
+    one can that has no uid but a place in a job graph.
+    """
+    found = table_of(path.text())
+    if found is None or found[1:] != (sort, state) or (found[0] != uid and not relabelled):
+        raise path.fail(
+            f"{path.text()!r} is not the folder of the {sort} table of state {state!r} of operator "
+            f"{uid!r}"
+        )
+
+
+def what_is_twice(folders: Iterable[tuple[str, str, str]]) -> str | None:
+    """Return in words which two states have one name, or one table; None when none have.
+
+    ``folders`` are (operator uid, state, path) of each state.
+    """
+    states: set[tuple[str, str]] = set()
+    owners: dict[str, tuple[str, str]] = {}
+    for uid, state, path in folders:
+        if (uid, state) in states:
+            return f"state {state!r} of operator {uid!r} is there twice"
+        if path in owners:
+            return f"states {owners[path]} and {(uid, state)} have one table, {path!r}"
+        states.add((uid, state))
+        owners[path] = uid, state
+    return None
+
+
+def refuse_misplaced_files(files: Node) -> None:
+    """Raise MalformedManifestError unless each file lies in the folder of its key group."""
+    names, groups = files.at("path"), files.at("first").numbers()
+    for name, group in zip(names.texts(), groups, strict=True):
+        if key_group_of_file(name) != group:
+            raise names.fail(f"{name!r} is not the name of a data file of key group {group}")
+
+
+def refuse_other_files(files: Node, sort: Literal["ranged", "operator"]) -> None:
+    """Raise MalformedManifestError unless each file has the name of such a data file."""
+    is_own: Callable[[str], bool] = is_ranged_file if sort == "ranged" else is_operator_file
+    names = files.at("path")
+    for name in names.texts():
+        if not is_own(name):
+            raise names.fail(f"{name!r} is not the name of a data file of {sort} state")
+
+
+# The layers of changes of a keyed state as a manifest has them, and back.
+
+
+def layers_json(entry: KeyedEntry) -> dict[str, Any]:
+    """Return the member ``changes`` of a state, nothing of one without layers."""
+    if not entry.layers:
+        return {}
+    return {
+        "changes": [
+            {
+                "checkpoint": layer.checkpoint_id,
+                "depth": layer.depth,
+                "live": [[one.first, one.last] for one in layer.live],
+                "path": layer.entry.table.path,
+                "rows": layer.entry.rows,
+                "digest": digest_text(layer.entry.digest),
+                "files": keyed_files_json(layer.entry.handles, packed=True),
+            }
+            for layer in entry.layers
+        ]
+    }
+
+
+def layers_of(node: Node, state: KeyedState, *, relabelled: bool) -> tuple[Layer, ...]:
+    """Return the layers of a state; MalformedManifestError, or another error for the caller to
+    place. ``relabelled`` as of :func:`statestore.format.files_json.refuse_foreign_folder`.
+    """
+    changes = node.maybe("changes")
+    if changes is None:
+        return ()
+    stored = change_state(state)
+    layers = []
+    for item in changes.items():
+        path = item.at("path")
+        refuse_foreign_folder(path, "changes", state.uid, state.name, relabelled=relabelled)
+        layers.append(_layer(item, stored))
+    return tuple(layers)
+
+
+def _layer(node: Node, stored: KeyedState) -> Layer:
+    handles = keyed_handles(node.at("files"), indexed=True, packed=True)
+    refuse_other_files(node.at("files"), "ranged")
+    entry = KeyedEntry(stored, TableRef("parquet", node.at("path").text()), handles)
+    if node.at("rows").number() != entry.rows:
+        raise node.at("rows").fail(f"its files add up to {entry.rows}")
+    if node.at("digest").text() != digest_text(entry.digest):
+        raise node.at("digest").fail(f"its files add up to {digest_text(entry.digest)}")
+    live = tuple(KeyGroupRange(*item.numbers()) for item in node.at("live").items())
+    _refuse_disorder(node.at("live"), live, stored.max_parallelism)
+    files = tuple(handle.key_groups for handle in handles)
+    _refuse_disorder(node.at("files"), files, stored.max_parallelism)
+    checkpoint_id, depth = node.at("checkpoint").number(), node.at("depth").number()
+    return Layer(entry, checkpoint_id, depth, live)
+
+
+def _refuse_disorder(node: Node, ranges: tuple[KeyGroupRange, ...], max_parallelism: int) -> None:
+    """Refuse key groups that come twice, out of order, or are none of the state."""
+    next_free = 0
+    for one in ranges:
+        if not next_free <= one.first <= one.last < max_parallelism:
+            raise node.fail(
+                f"the key groups {one} come twice, out of order, or are not below max parallelism "
+                f"{max_parallelism}"
+            )
+        next_free = one.last + 1

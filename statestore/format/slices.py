@@ -5,14 +5,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 
+from statestore.format.handles import KeyedStateHandle, KeyedStateSlice, assign
+from statestore.format.manifest import KeyedEntry, Layer
 from statestore.keys.groups import (
     KeyGroupAssignment,
     KeyGroupRange,
     effective_max_parallelism,
 )
 from statestore.keys.ranges import ceiling_of
-from statestore.model.handles import KeyedStateHandle, KeyedStateSlice, assign
-from statestore.model.manifest import KeyedEntry, Layer
 
 __all__ = [
     "KeptGroups",

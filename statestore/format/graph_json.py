@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from statestore.errors import InvalidArgumentError, ParallelismError
 from statestore.flink.graph import ChainingStrategy, Edge, Exchange, JobGraph, Node, Partitioner
-from statestore.model.document import Node as Place
+from statestore.format.documents import Node as Place
 
 __all__ = ["graph_from_json", "graph_to_json"]
 

@@ -11,9 +11,17 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["combine", "digest_text", "hash_row", "hash_value"]
+__all__ = [
+    "RescaleProof",
+    "RowSet",
+    "combine",
+    "digest_text",
+    "hash_row",
+    "hash_value",
+]
 
 U64 = (1 << 64) - 1
 STEP = 0x9E3779B97F4A7C15  # 2^64 / golden ratio, as in SplitMix64
@@ -109,3 +117,42 @@ def _hash_bytes(raw: bytes) -> int:
     padded = raw.ljust((len(raw) + 7) // 8 * 8, b"\0")
     words = [int.from_bytes(padded[at : at + 8], "little") for at in range(0, len(padded), 8)]
     return hash_sequence(words, len(raw))
+
+
+# The proof that a rescale changed nothing: each subtask's rows, against those that are stored.
+#
+# A digest of a set of rows does not depend on their order, and those of disjoint sets add up. So if
+# the subtasks' rows and digests sum to the stored ones, every stored row went to one subtask, and
+# no other did (I7). Of union and broadcast state each subtask gets a copy, equal to what is stored.
+
+
+@dataclass(frozen=True)
+class RowSet:
+    """A multiset of rows, by their number and their order-free digest."""
+
+    rows: int
+    digest: int
+
+
+@dataclass(frozen=True)
+class RescaleProof:
+    """What is stored, and what each subtask got of it; with ``copies`` each should get all."""
+
+    stored: RowSet
+    subtasks: tuple[RowSet, ...]
+    copies: bool = False
+
+    @property
+    def together(self) -> RowSet:
+        """All subtasks' rows; of copies, one that is not what is stored, if there is such a one."""
+        if self.copies:
+            return next((found for found in self.subtasks if found != self.stored), self.stored)
+        return RowSet(
+            sum(found.rows for found in self.subtasks),
+            combine(found.digest for found in self.subtasks),
+        )
+
+    @property
+    def holds(self) -> bool:
+        """Whether the rows are the stored ones: none lost, none twice, none changed."""
+        return self.together == self.stored

@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 from statestore.errors import StateNotFoundError
 from statestore.flink.graph import JobGraph
 from statestore.flink.operators import Operators
+from statestore.format.digest import combine
+from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.format.metrics import CheckpointMetrics
+from statestore.format.state import KeyedState, OperatorState
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import RangeAssignment
-from statestore.model.digest import combine
-from statestore.model.handles import KeyedStateHandle, OperatorStateHandle
-from statestore.model.metrics import CheckpointMetrics
-from statestore.model.state import KeyedState, OperatorState
 
 __all__ = [
     "TABLE_FORMATS",

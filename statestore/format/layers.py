@@ -1,0 +1,213 @@
+"""Changes of a keyed state: what an incremental checkpoint stores instead of all rows.
+
+A change is a row that comes (an *upsert*: it takes the place of the one with its identity) or a
+mark that rows go. A mark names the first columns of the identity: the key alone deletes all rows of
+the key, a map key with it one entry. Within a layer deletes come first, so that a key can be
+cleared and written anew in one checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from statestore.errors import InvalidArgumentError
+from statestore.format.manifest import KeyedEntry, Layer
+from statestore.format.schema import Field, Schema
+from statestore.format.state import KeyedState, Layout, StateKind
+from statestore.keys.groups import KeyGroupRange
+
+__all__ = [
+    "MARK",
+    "CompactionRule",
+    "Span",
+    "change_state",
+    "delete_widths",
+    "layers_to_merge",
+    "live_rows",
+    "live_without",
+    "spans_of",
+    "spans_to_fold",
+    "widened_spans",
+]
+
+MARK = "__deleted__"
+"""The column of changes that says what a row is: 0 for one that comes, else how many columns of the
+identity, from the first on, the rows that go have in common with it."""
+
+
+def change_state(state: KeyedState) -> KeyedState:
+    """Return the state that the changes of a state are stored as.
+
+    It has the mark behind the columns of the identity, as part of it: one key may have a delete and
+    a row that comes. A time to live is the state's own: the rows of a layer never expire alone,
+    because one that has may stand in front of an older row. InvalidArgumentError when a column has
+    the mark's name.
+    """
+    if MARK in (name.lower() for name in state.schema.names):
+        raise InvalidArgumentError(
+            f"{state} has a column named like the store's own {MARK!r}; rename it to take "
+            "incremental checkpoints"
+        )
+    identity = [Field(name, state.schema.type_of(name)) for name in state.identity]
+    values = [Field(name, state.schema.type_of(name)) for name in state.values]
+    return replace(
+        state,
+        kind=state.kind if state.entry else StateKind.MAP,
+        schema=Schema((*identity, Field(MARK, "long"), *values)),
+        entry=(*state.entry, MARK),
+        layout=Layout.RANGED,
+        ttl=None,
+    )
+
+
+def delete_widths(state: KeyedState) -> tuple[int, ...]:
+    """Return how many columns of the identity a delete may name: the key, with its namespace, or
+    all of them.
+    """
+    key, namespace = len(state.key), len(state.key) + len(state.namespace)
+    return tuple(sorted({key, namespace, len(state.identity)}))
+
+
+def widened_spans(entry: KeyedEntry) -> tuple[KeyGroupRange, ...]:
+    """Return the key groups of each base file, with those that have no file put to the one before
+    them: all key groups, in order, each once.
+    """
+    starts = [handle.key_groups.first for handle in entry.handles]
+    starts[:1] = [0]
+    stops = [*starts[1:], entry.state.max_parallelism]
+    return tuple(KeyGroupRange(first, stop - 1) for first, stop in zip(starts, stops, strict=True))
+
+
+def live_without(layer: Layer, folded: Iterable[KeyGroupRange]) -> Layer | None:
+    """Return the layer without the key groups whose changes are in the base now, None when nothing
+    of it is left.
+    """
+    live: list[KeyGroupRange] = list(layer.live)
+    for gone in folded:
+        live = [piece for one in live for piece in _without(one, gone)]
+    kept = replace(layer, live=tuple(live))
+    return (
+        kept if live_rows(kept, KeyGroupRange(0, layer.entry.state.max_parallelism - 1)) else None
+    )
+
+
+def live_rows(layer: Layer, key_groups: KeyGroupRange) -> int:
+    """Return how many of a layer's rows in these key groups still count."""
+    common = (one.intersect(key_groups) for one in layer.live)
+    return sum(
+        handle.rows_of(groups)
+        for groups in common
+        if groups is not None
+        for handle in layer.entry.handles
+        if handle.key_groups.intersect(groups) is not None
+    )
+
+
+def _without(one: KeyGroupRange, gone: KeyGroupRange) -> list[KeyGroupRange]:
+    common = one.intersect(gone)
+    if common is None:
+        return [one]
+    before = [KeyGroupRange(one.first, common.first - 1)] if one.first < common.first else []
+    after = [KeyGroupRange(common.last + 1, one.last)] if common.last < one.last else []
+    return before + after
+
+
+# When layers of changes are merged, and when they are folded into the base: the stated rule.
+#
+# Layers are merged as in a counter of base ``merge_layers``: as many neighbours of one depth become
+# one layer of the next. After n checkpoints there are at most ``(merge_layers - 1)`` layers of each
+# depth, of which there are about ``log(n) / log(merge_layers)``, and a change was written as often.
+#
+# A *span* (the key groups of one base file) is folded when its changes are more than ``share`` of
+# its base rows: those with the greatest share first, about ``bytes_per_checkpoint`` of base files
+# at a time, so that no checkpoint pays for all; and at once when they are more than ``most_share``.
+# So a restore never reads more than ``1 + most_share`` times the rows of the bases, and one
+# checkpoint's changes.
+
+
+@dataclass(frozen=True)
+class CompactionRule:
+    """How changes are compacted; shares are change rows to base rows of a span."""
+
+    merge_layers: int = 4
+    share: float = 0.25
+    most_share: float = 0.5
+    bytes_per_checkpoint: int = 64 * 2**20
+
+    def __post_init__(self) -> None:
+        """Raise InvalidArgumentError for what is out of bounds."""
+        if type(self.merge_layers) is not int or self.merge_layers < 2:
+            raise InvalidArgumentError(
+                f"merge_layers is a number from 2 on, not {self.merge_layers!r}"
+            )
+        if not 0 <= self.share <= self.most_share:
+            raise InvalidArgumentError(
+                f"share lies between 0 and most_share ({self.most_share}), not {self.share!r}"
+            )
+        if type(self.bytes_per_checkpoint) is not int or self.bytes_per_checkpoint < 0:
+            raise InvalidArgumentError(
+                f"bytes_per_checkpoint is 0 or more, not {self.bytes_per_checkpoint!r}"
+            )
+
+
+class Span(NamedTuple):
+    """Some key groups, the rows and bytes of their base file, and the rows of their changes."""
+
+    key_groups: KeyGroupRange
+    rows: int
+    size_bytes: int
+    changed_rows: int
+
+    @property
+    def share(self) -> float:
+        """Rows of changes for each row of the base."""
+        return self.changed_rows / max(self.rows, 1)
+
+
+def layers_to_merge(entry: KeyedEntry, rule: CompactionRule) -> int:
+    """Return how many of the newest layers become one, 0 for none.
+
+    Newest first, ``merge_layers`` of one depth are merged, then as many of the next with what
+    comes of them.
+    """
+    depths = [layer.depth for layer in entry.layers]
+    merged = 0
+    while len(depths) >= rule.merge_layers:
+        tail = depths[-rule.merge_layers :]
+        if len(set(tail)) > 1:
+            break
+        merged = max(merged, 1) + rule.merge_layers - 1
+        depths[-rule.merge_layers :] = [tail[0] + 1]
+    return merged
+
+
+def spans_of(entry: KeyedEntry) -> tuple[Span, ...]:
+    """Return the spans of a state: all key groups in order, each once."""
+    if not entry.handles:
+        everything = KeyGroupRange(0, entry.state.max_parallelism - 1)
+        changed = sum(live_rows(layer, everything) for layer in entry.layers)
+        return (Span(everything, 0, 0, changed),)
+    return tuple(
+        Span(
+            key_groups,
+            handle.rows,
+            handle.size_bytes,
+            sum(live_rows(layer, key_groups) for layer in entry.layers),
+        )
+        for key_groups, handle in zip(widened_spans(entry), entry.handles, strict=True)
+    )
+
+
+def spans_to_fold(entry: KeyedEntry, rule: CompactionRule) -> tuple[KeyGroupRange, ...]:
+    """Return the key groups whose changes are folded into the base now, in order."""
+    wanted, left = [], rule.bytes_per_checkpoint
+    for span in sorted(spans_of(entry), key=lambda span: (-span.share, span.key_groups.first)):
+        if not span.changed_rows or span.share <= rule.share:
+            break
+        if span.share <= rule.most_share and left <= 0:
+            break
+        wanted.append(span.key_groups)
+        left -= span.size_bytes
+    return tuple(sorted(wanted, key=lambda key_groups: key_groups.first))

@@ -1,0 +1,499 @@
+"""Column names and types, as values, and how they may change from one checkpoint to the next."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from statestore.errors import InvalidArgumentError, SchemaMismatchError, UnsupportedTypeError
+
+__all__ = [
+    "Field",
+    "Schema",
+    "changed_columns",
+    "common_columns",
+    "common_type",
+    "digests_compare",
+    "names_with_nul",
+    "same_columns",
+    "schema_from_json",
+    "type_text",
+    "widens",
+]
+
+
+# Column names and types, as values: what a table's columns are called and hold.
+#
+# A type is written as in Delta's schema serialization format (Delta protocol, "Schema Serialization
+# Format"): a name such as ``"long"``, ``"string"``, ``"decimal(10,2)"``, or a dictionary for
+# ``struct``, ``array`` and ``map``. So a manifest's schema is what Delta, Spark and delta-rs read
+# too.
+
+
+PRIMITIVES = frozenset(
+    [
+        "string",
+        "long",
+        "integer",
+        "short",
+        "byte",
+        "float",
+        "double",
+        "boolean",
+        "binary",
+        "date",
+        "timestamp",
+        "timestamp_ntz",
+    ]
+)
+_DECIMAL = re.compile(r"decimal\(([0-9]+),\s*(-?[0-9]+)\)")
+MOST_DIGITS = 38
+MOST_LEVELS = 100
+
+DataType = str | Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One column: its name, and its type in Delta's notation."""
+
+    name: str
+    type: DataType
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the field as Delta writes it; every column of ours may hold null."""
+        return {"name": self.name, "type": self.type, "nullable": True, "metadata": {}}
+
+
+@dataclass(frozen=True)
+class Schema:
+    """The columns of a table, in order."""
+
+    fields: tuple[Field, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse duplicate names (Spark does not tell case apart) and unknown types."""
+        seen: dict[str, str] = {}
+        for field in self.fields:
+            folded = field.name.lower()
+            if folded in seen:
+                raise InvalidArgumentError(
+                    f"two columns are named {seen[folded]!r} and {field.name!r}; Spark does not "
+                    "tell upper from lower case, so rename one"
+                )
+            if not field.name:
+                raise InvalidArgumentError("a column has an empty name; give it one")
+            seen[folded] = field.name
+            check_type(field.type, field.name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The column names in order."""
+        return tuple(field.name for field in self.fields)
+
+    def type_of(self, name: str) -> DataType:
+        """Return the type of a column; InvalidArgumentError naming the columns when there is
+        none.
+        """
+        for field in self.fields:
+            if field.name == name:
+                return field.type
+        raise InvalidArgumentError(f"no column {name!r}; the columns are {', '.join(self.names)}")
+
+    def select(self, names: Iterable[str]) -> Schema:
+        """Return the schema of these columns, in this order."""
+        return Schema(tuple(Field(name, self.type_of(name)) for name in names))
+
+    def renamed(self, names: Mapping[str, str]) -> Schema:
+        """Return the schema with other names for some columns, by old name."""
+        return Schema(tuple(Field(names.get(f.name, f.name), f.type) for f in self.fields))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the schema as Delta's ``schemaString`` holds it."""
+        return {"type": "struct", "fields": [field.to_json() for field in self.fields]}
+
+    def __str__(self) -> str:
+        """Return ``name type, name type, …``."""
+        return ", ".join(f"{field.name} {type_text(field.type)}" for field in self.fields)
+
+
+def schema_from_json(document: Mapping[str, Any]) -> Schema:
+    """Return the schema that :meth:`Schema.to_json` wrote; KeyError or TypeError when it is not
+    one.
+    """
+    return Schema(tuple(Field(field["name"], field["type"]) for field in document["fields"]))
+
+
+def check_type(data_type: DataType, column: str, levels: int = MOST_LEVELS) -> None:
+    """Raise UnsupportedTypeError unless every part of the type can be stored, within ``levels``."""
+    if isinstance(data_type, str):
+        if data_type not in PRIMITIVES and not _is_decimal(data_type):
+            raise UnsupportedTypeError(
+                f"column {column!r} has type {data_type}, which cannot be stored; cast it to one "
+                f"of {', '.join(sorted(PRIMITIVES))}, decimal (at most {MOST_DIGITS} digits, a "
+                "scale from 0 to their number), struct, array or map"
+            )
+        return
+    if levels == 1:
+        raise UnsupportedTypeError(
+            f"column {column!r} has a type of more than {MOST_LEVELS} levels, one in another"
+        )
+    children = _children(data_type)
+    if data_type["type"] == "struct":
+        names = [field["name"].lower() for field in data_type["fields"]]
+        if not names or len(set(names)) < len(names) or not all(names):
+            raise UnsupportedTypeError(
+                f"column {column!r} has type {type_text(data_type)}, which cannot be stored: a "
+                "struct has fields, and their names differ, not in case alone"
+            )
+    for child in children:
+        check_type(child, column, levels - 1)
+
+
+def _is_decimal(data_type: str) -> bool:
+    parts = decimal_parts(data_type)
+    return parts is not None and 0 <= parts[1] <= parts[0] <= MOST_DIGITS and parts[0] > 0
+
+
+def decimal_parts(data_type: str) -> tuple[int, int] | None:
+    """Return (precision, scale) of ``decimal(p,s)``, None for any other type."""
+    match = _DECIMAL.fullmatch(data_type)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def names_with_nul(schema: Schema) -> tuple[str, ...]:
+    """Return the names of columns, and of fields in them, that have a NUL character.
+
+    A name ends there for whoever takes Arrow's columns in C, as DuckDB and Polars do, and is then
+    another column's.
+    """
+    found = [name for field in schema.fields for name in (field.name, *_field_names(field.type))]
+    return tuple(name for name in found if "\0" in name)
+
+
+def _field_names(data_type: DataType) -> list[str]:
+    if isinstance(data_type, str):
+        return []
+    names = [field["name"] for field in data_type.get("fields", ())]
+    return names + [name for child in _children(data_type) for name in _field_names(child)]
+
+
+def type_text(data_type: DataType) -> str:
+    """Return a type as SQL writes it: ``struct<a: long>``, ``array<string>``."""
+    if isinstance(data_type, str):
+        return data_type
+    if data_type["type"] == "struct":
+        inner = ", ".join(f"{f['name']}: {type_text(f['type'])}" for f in data_type["fields"])
+        return f"struct<{inner}>"
+    return f"{data_type['type']}<{', '.join(type_text(child) for child in _children(data_type))}>"
+
+
+def is_ordered(data_type: DataType) -> bool:
+    """Return whether values of the type can be sorted and compared: no map in it."""
+    if isinstance(data_type, str):
+        return True
+    return data_type["type"] != "map" and all(map(is_ordered, _children(data_type)))
+
+
+def same_type(left: DataType, right: DataType) -> bool:
+    """Return whether two types are equal, nullability and metadata aside."""
+    return json.dumps(_bare(left)) == json.dumps(_bare(right))
+
+
+def same_columns(left: Schema, right: Schema) -> bool:
+    """Return whether two schemas have columns of the same names and types, in any order."""
+    return set(left.names) == set(right.names) and all(
+        same_type(field.type, right.type_of(field.name)) for field in left.fields
+    )
+
+
+def _children(data_type: Mapping[str, Any]) -> list[DataType]:
+    match data_type.get("type"):
+        case "struct":
+            return [field["type"] for field in data_type["fields"]]
+        case "array":
+            return [data_type["elementType"]]
+        case "map":
+            return [data_type["keyType"], data_type["valueType"]]
+        case other:
+            raise UnsupportedTypeError(f"a column has type {other}, which cannot be stored")
+
+
+def _bare(data_type: DataType) -> Any:
+    if isinstance(data_type, str):
+        return data_type.replace(" ", "")
+    names = [field["name"] for field in data_type.get("fields", ())]
+    return [data_type["type"], names, [_bare(child) for child in _children(data_type)]]
+
+
+# How the columns of a state may change from one checkpoint to the next.
+#
+# Every checkpoint is full, so no stored row is ever converted: what matters is that a job which
+# goes on with the new columns loses nothing by accident.
+#
+# ==========================  ======================================================================
+# a change of value columns   what becomes of it
+# ==========================  ======================================================================
+# a new one                   taken; it may hold null
+# one less                    taken: it was left out, or is named in ``dropped``
+# a wider type                taken, by the list of :func:`widens`; inside structs, arrays and maps
+#                             too, and a struct may get more fields
+# another name                taken when ``renamed`` says so
+# one less and a new one      refused where the new one may be the old one under another name, until
+#                             ``renamed`` or ``dropped`` says which
+# any other type              refused
+# ==========================  ======================================================================
+#
+# The columns that tell rows apart (key, namespace, entry) never change (I3), as in Flink, where
+# key, namespace and map key take no migration. Flink's POJOs gain and lose fields alike; a wider
+# type is Delta's rule, not Flink's, whose fields keep their declared types.
+
+
+_INTEGERS = ("byte", "short", "integer", "long")
+_WIDER = {
+    **{old: set(_INTEGERS[at:]) for at, old in enumerate(_INTEGERS, 1)},
+    "float": {"double"},
+    "date": {"timestamp_ntz"},
+}
+for _name in _INTEGERS[:-1]:
+    _WIDER[_name] = _WIDER[_name] | {"double"}
+# Digits that every value of the type needs, so that a decimal holds it.
+_DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
+
+
+def widens(old: DataType, new: DataType) -> bool:
+    """Return whether every value of ``old`` is one of ``new``, unchanged: the same type or a wider
+    one.
+
+    The list is Delta's (protocol, "Type Widening"): byte, short, integer, long in this order; byte,
+    short and integer to double; float to double; date to timestamp_ntz; decimal(p, s) to one with
+    as many digits or more on either side of the point; byte, short and integer to decimal(10 + k,
+    k) and long to decimal(20 + k, k) or wider. A struct keeps its fields, in any order, and may get
+    more; they may widen, and so may the elements of an array and the values of a map, not its keys.
+    """
+    if same_type(old, new):
+        return True
+    if isinstance(old, str) and isinstance(new, str):
+        return new in _WIDER.get(old, ()) or _is_wider_decimal(old, new)
+    if isinstance(old, str) or isinstance(new, str) or old["type"] != new["type"]:
+        return False
+    if old["type"] == "array":
+        return widens(old["elementType"], new["elementType"])
+    if old["type"] == "map":
+        same_keys = same_type(old["keyType"], new["keyType"])
+        return same_keys and widens(old["valueType"], new["valueType"])
+    fields = _types_of(new)
+    return all(
+        name in fields and widens(kind, fields[name]) for name, kind in _types_of(old).items()
+    )
+
+
+def _is_wider_decimal(old: str, new: str) -> bool:
+    wider, narrower = decimal_parts(new), decimal_parts(old)
+    if wider is None:
+        return False
+    before_point = wider[0] - wider[1]
+    if narrower is None:
+        return old in _DIGITS and before_point >= _DIGITS[old]
+    return wider[1] >= narrower[1] and before_point >= narrower[0] - narrower[1]
+
+
+def changed_columns(
+    stored: Schema,
+    now: Schema,
+    *,
+    subject: str,
+    fixed: Collection[str],
+    renamed: Mapping[str, str],
+    dropped: Collection[str],
+) -> Schema:
+    """Return the columns to store from now on: those that stay where they were, new ones behind.
+
+    ``subject`` names the state in messages, ``fixed`` its columns that never change, ``renamed``
+    the new name of each old one. A name in ``renamed`` or ``dropped`` whose change was stored
+    before says nothing any more, so a job may leave it in place. Raises SchemaMismatchError with
+    both schemas for a change that the module refuses, and InvalidArgumentError for a mapping that
+    fits neither.
+    """
+    change = _Change(stored, now, subject)
+    names = change.names(renamed, dropped, fixed)
+    fields = []
+    for field in stored.fields:
+        name = names.get(field.name, field.name)
+        if name not in now.names:
+            if field.name in fixed:
+                raise change.refused(f"{field.name!r} is one of the columns that tell rows apart")
+            continue
+        kind = now.type_of(name)
+        if field.name in fixed and not same_type(field.type, kind):
+            raise change.refused(f"{field.name!r}, which tells rows apart, keeps its type")
+        if not widens(field.type, kind):
+            raise change.refused(
+                f"{name!r} was {type_text(field.type)}, which is not widened to {type_text(kind)}"
+            )
+        fields.append(Field(name, kind))
+    kept = [field.name for field in fields]
+    added = tuple(field for field in now.fields if field.name not in kept)
+    gone = [field for field in stored.fields if names.get(field.name, field.name) not in kept]
+    change.refuse_guess([field for field in gone if field.name not in dropped], added)
+    return Schema((*fields, *added))
+
+
+class _Change:
+    """The two schemas of a change, for what is wrong with it."""
+
+    def __init__(self, stored: Schema, now: Schema, subject: str) -> None:
+        self._stored, self._now, self._subject = stored, now, subject
+
+    def names(
+        self, renamed: Mapping[str, str], dropped: Collection[str], fixed: Collection[str]
+    ) -> dict[str, str]:
+        """Return the new names of those stored columns that do not have them yet."""
+        stored, now = self._stored.names, self._now.names
+        for name in dropped:
+            if name in now:
+                raise self._wrong(f"dropped names {name!r}, which the rows have")
+        for old, new in renamed.items():
+            if old in fixed or new in fixed:
+                problem = "the columns that tell rows apart keep their names"
+            elif new not in now:
+                problem = f"the rows have no column {new!r}"
+            elif old not in stored and new not in stored:
+                problem = f"no column {old!r} was stored"
+            elif old in stored and old in dropped:
+                problem = f"dropped names {old!r} too"
+            elif old in stored and old in now and new not in stored:
+                problem = f"the rows have the column {old!r} still"
+            elif old in stored and old not in now and new in stored:
+                problem = f"a column {new!r} was stored beside it"
+            elif list(renamed.values()).count(new) > 1:
+                problem = f"two columns become {new!r}"
+            else:
+                continue
+            raise self._wrong(f"renamed={{{old!r}: {new!r}}} does not fit, {problem}")
+        return {old: new for old, new in renamed.items() if old in stored and new not in stored}
+
+    def refuse_guess(self, gone: list[Field], added: tuple[Field, ...]) -> None:
+        """Raise SchemaMismatchError where a column that is gone may be one that is new."""
+        for old in gone:
+            for new in added:
+                if widens(old.type, new.type):
+                    raise self.refused(
+                        f"{old.name!r} is gone and {new.name!r} is new. Say renamed="
+                        f"{{{old.name!r}: {new.name!r}}} if it is the same column, or "
+                        f"dropped=[{old.name!r}] if it is not",
+                        advice="",
+                    )
+
+    def refused(
+        self, reason: str, advice: str = "; keep it, or use a new state name"
+    ) -> SchemaMismatchError:
+        return SchemaMismatchError(f"{self._both()}: {reason}{advice}")
+
+    def _wrong(self, reason: str) -> InvalidArgumentError:
+        return InvalidArgumentError(f"{reason}: {self._both()}")
+
+    def _both(self) -> str:
+        return (
+            f"{self._subject} was stored with the columns ({self._stored}), and now has "
+            f"({self._now})"
+        )
+
+
+# The type under which the values of two types are compared, when a state's columns have changed.
+#
+# A wider type is no difference: 1 as an integer is 1 as a double, and a struct that has got a field
+# is the same as long as that field is null.
+
+
+_HASHED_ALIKE = ({"byte", "short", "integer", "long"}, {"float", "double"})
+
+
+def common_columns(own: Schema, other: Schema) -> Schema:
+    """Return those of a schema's own columns that another has too, each of the type that holds the
+    values of both, or where there is none of its own type.
+    """
+    fields = []
+    for field in own.fields:
+        if field.name in other.names:
+            common = common_type(field.type, other.type_of(field.name))
+            fields.append(field if common is None else Field(field.name, common))
+    return Schema(tuple(fields))
+
+
+def common_type(left: DataType, right: DataType) -> DataType | None:
+    """Return the narrowest type that holds every value of two, None when there is none.
+
+    What is wider is said by :func:`~statestore.format.schema.widens`.
+    """
+    for narrower, wider in ((left, right), (right, left)):
+        if widens(narrower, wider):
+            return wider
+    if isinstance(left, str) or isinstance(right, str):
+        return _common_decimal(left, right)
+    if left["type"] != right["type"]:
+        return None
+    if left["type"] == "struct":
+        return _common_struct(left, right)
+    inner = "elementType" if left["type"] == "array" else "valueType"
+    if inner == "valueType" and not same_type(left["keyType"], right["keyType"]):
+        return None
+    common = common_type(left[inner], right[inner])
+    return None if common is None else {**left, inner: common}
+
+
+def _common_decimal(left: DataType, right: DataType) -> DataType | None:
+    parts = [decimal_parts(one) if isinstance(one, str) else None for one in (left, right)]
+    known = [one for one in parts if one is not None]
+    if len(known) < 2:
+        return None
+    scale = max(scale for _, scale in known)
+    digits = max(precision - scale for precision, scale in known) + scale
+    return f"decimal({digits},{scale})" if digits <= MOST_DIGITS else None
+
+
+def _common_struct(left: Mapping[str, Any], right: Mapping[str, Any]) -> DataType | None:
+    own, others = _types_of(left), _types_of(right)
+    types = own | others
+    for name in own.keys() & others.keys():
+        common = common_type(own[name], others[name])
+        if common is None:
+            return None
+        types[name] = common
+    if len({name.lower() for name in types}) < len(types):  # no struct has such fields
+        return None
+    fields = [Field(name, kind).to_json() for name, kind in types.items()]
+    return {"type": "struct", "fields": fields}
+
+
+def digests_compare(left: Schema, right: Schema) -> bool:
+    """Return whether digests of rows tell which are equal: the columns are the same, and equal
+    values of their types have one hash, others another.
+    """
+    return set(left.names) == set(right.names) and all(
+        _hashed_alike(field.type, right.type_of(field.name)) for field in left.fields
+    )
+
+
+def _hashed_alike(left: DataType, right: DataType) -> bool:
+    if isinstance(left, str) and isinstance(right, str):
+        one, other = decimal_parts(left), decimal_parts(right)
+        if one is not None and other is not None:
+            return one[1] == other[1]
+        return left == right or any({left, right} <= kinds for kinds in _HASHED_ALIKE)
+    if isinstance(left, str) or isinstance(right, str) or left["type"] != right["type"]:
+        return False
+    if left["type"] == "struct":
+        own, others = _types_of(left), _types_of(right)
+        return own.keys() == others.keys() and all(
+            _hashed_alike(own[name], others[name]) for name in own
+        )
+    inner = ("elementType",) if left["type"] == "array" else ("keyType", "valueType")
+    return all(_hashed_alike(left[part], right[part]) for part in inner)
+
+
+def _types_of(struct: Mapping[str, Any]) -> dict[str, DataType]:
+    return {field["name"]: field["type"] for field in struct["fields"]}
