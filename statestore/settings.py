@@ -22,7 +22,7 @@ from types import NoneType, UnionType
 from typing import Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from statestore.errors import InvalidArgumentError, SettingsError
-from statestore.storage.credentials import refuse_credentials
+from statestore.storage.base import refuse_credentials
 
 __all__ = [
     "ENVIRONMENT",

@@ -27,7 +27,7 @@ from statestore.format.handles import Handle
 from statestore.format.manifest import Manifest
 from statestore.storage import Storage
 from statestore.storage.base import named
-from statestore.storage.links import can_link, link
+from statestore.storage.local import can_link, link
 
 __all__ = ["DataFile", "FileCopy", "Progress", "data_files"]
 

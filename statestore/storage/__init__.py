@@ -21,13 +21,10 @@ from typing import Any
 from fsspec.utils import get_protocol
 
 from statestore.errors import InvalidArgumentError
-from statestore.storage.base import Listed, Storage
+from statestore.storage.base import Listed, Storage, put_once, refuse_credentials, refuse_unsafe
 from statestore.storage.cached import CachedStorage
-from statestore.storage.credentials import refuse_credentials
 from statestore.storage.local import LocalStorage
 from statestore.storage.metered import MeteredStorage
-from statestore.storage.probe import refuse_unsafe
-from statestore.storage.put import put_once
 from statestore.storage.s3 import DEFAULT_STREAMS, S3Storage
 
 __all__ = [

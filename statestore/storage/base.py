@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import re
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, NamedTuple, Protocol, Self
@@ -10,7 +12,17 @@ from typing import Any, BinaryIO, NamedTuple, Protocol, Self
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.format.names import is_inside
 
-__all__ = ["Listed", "NewFile", "Storage", "inside", "named"]
+__all__ = [
+    "Listed",
+    "NewFile",
+    "Storage",
+    "inside",
+    "named",
+    "put_once",
+    "refuse_credentials",
+    "refuse_unsafe",
+    "without_credentials",
+]
 
 
 class Listed(NamedTuple):
@@ -144,3 +156,94 @@ def named(action: str, where: object) -> Iterator[None]:
         if error.errno == errno.ENOSPC:
             raise StorageError(f"cannot {action} {where}: the disk is full") from error
         raise StorageError(f"cannot {action} {where}: {error}") from error
+
+
+# The put that a commit is: done only when the bytes are seen there.
+
+
+def put_once(storage: Storage, name: str, data: bytes) -> bool:
+    """Put a file if its name is free; return whether it holds ``data`` now, which was looked at.
+
+    The answer of the put alone is not enough, either way: the client of an object store that lost
+    the answer puts again, and then meets its own object; and a server, or a cache before it, may
+    answer that it is done when it is not, which would make a checkpoint that nobody can see.
+    Raises StorageError for that.
+    """
+    done = storage.put_if_absent(name, data)
+    try:
+        return storage.read(name) == data
+    except FileNotFoundError:
+        answer = "it was written" if done else "it exists"
+        raise StorageError(
+            f"cannot write {storage.url}/{name}: the file system answered that {answer}, and it is "
+            "not there; nothing is visible of what would have been committed. Try again, and if it "
+            "stays so, use another place for the store"
+        ) from None
+
+
+# One question to a file system before the first store on it: does put-if-absent hold?
+#
+# Every commit rests on it (I4). Servers that speak S3 but know no conditional put ignore its header
+# and overwrite; some mounted file systems have no hard links. Both would lose a checkpoint of one
+# of two writers, in silence; so a store is not made there.
+
+
+_FIRST, _SECOND = b"first\n", b"second\n"
+
+
+def refuse_unsafe(storage: Storage) -> None:
+    """Put a hidden file twice, see the second put lose, and remove the file.
+
+    Raises StorageError naming what the file system lacks, or that of a call that fails. Costs six
+    requests on S3. A file that a crash leaves is hidden, and in nobody's way.
+    """
+    name = f".probe-{uuid.uuid4().hex[:16]}"
+    won_first = storage.put_if_absent(name, _FIRST)
+    won_second = storage.put_if_absent(name, _SECOND)
+    try:
+        kept = storage.read(name)
+    except FileNotFoundError:
+        raise StorageError(
+            f"{storage.url}/{name} was deleted by somebody else, while it was tried whether a "
+            "store can lie there; run it again"
+        ) from None
+    storage.delete(name)
+    if (won_first, won_second, kept) == (True, False, _FIRST):
+        return
+    lacks = (
+        "its server does not hold to a conditional put (If-None-Match: *)"
+        if storage.native_path(name) is None
+        else "a hard link replaces a file that exists, on this file system"
+    )
+    raise StorageError(
+        f"{storage.url} cannot hold a store: {lacks}, so that of two writers both would seem to "
+        "commit one checkpoint, and one of them would lose it; use another place for the store"
+    )
+
+
+# A URL is shown in messages, logs and documents, so it holds no credentials.
+
+
+# As people write them and no parser reads them: a secret may hold any character, a slash too. A
+# folder's name may have all of these, and has no scheme before it.
+_FOLDER = re.compile(r"(file|local):///|[/.~]")
+_CREDENTIALS = re.compile(r":/{1,2}.*:.*@|://[^/@]*@", re.DOTALL)
+_AUTHORITY = re.compile(r"://[^\s\"']*@")
+
+
+def refuse_credentials(url: str, *, is_endpoint: bool = False) -> None:
+    """Raise InvalidArgumentError for a URL that may hold a user's name or secret before an ``@``;
+    the message has no part of it. An endpoint has no ``@`` at all.
+    """
+    found = "@" in url if is_endpoint else not _FOLDER.match(url) and _CREDENTIALS.search(url)
+    if found:
+        raise InvalidArgumentError(
+            "credentials do not belong in a URL, which is shown in messages and logs; give them as "
+            "the storage options key and secret, or as AWS_… variables (a URL of a store has no "
+            "'@' with a ':' before it)"
+        )
+
+
+def without_credentials(text: str) -> str:
+    """Return what a library says, without what may be credentials in URLs that it quotes."""
+    return _AUTHORITY.sub("://…@", text)

@@ -12,18 +12,72 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any, BinaryIO, cast
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
 import fsspec
 
 from statestore.errors import InvalidArgumentError, MissingDependencyError
-from statestore.storage.base import Listed, NewFile, inside
-from statestore.storage.credentials import refuse_credentials
-from statestore.storage.s3a import s3a_settings
-from statestore.storage.s3io import S3Reader, S3Writer, s3_code, s3_errors
-from statestore.storage.s3retry import attempts_of, patient, whole
+from statestore.storage.base import Listed, NewFile, inside, refuse_credentials
+from statestore.storage.s3_requests import (
+    S3Reader,
+    S3Writer,
+    attempts_of,
+    patient,
+    s3_code,
+    s3_errors,
+    whole,
+)
 
-__all__ = ["DEFAULT_STREAMS", "S3Storage"]
+__all__ = [
+    "DEFAULT_STREAMS",
+    "S3Storage",
+    "s3a_settings",
+]
+
+
+# What s3fs was told about a bucket, in the words of Hadoop's ``s3a``, for Spark's own access.
+#
+# The settings hold secrets. They go into the Hadoop configuration of a running Spark, for this
+# bucket alone; never into Spark's own, which is shown, logged and listed.
+
+
+_HADOOP = "org.apache.hadoop.fs.s3a"
+
+
+def s3a_settings(bucket: str, options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings of ``s3a`` for a bucket; none for what the options leave open."""
+    client = options.get("client_kwargs") or {}
+    settings = _credentials(options)
+    endpoint = options.get("endpoint_url") or client.get("endpoint_url")
+    if endpoint:
+        settings["endpoint"] = str(endpoint)
+        settings["connection.ssl.enabled"] = str(urlsplit(endpoint).scheme != "http").lower()
+        # Servers other than Amazon's mostly know buckets by path alone.
+        settings["path.style.access"] = "true"
+    region = client.get("region_name")
+    if region or endpoint:
+        settings["endpoint.region"] = str(region or "us-east-1")
+    return {f"fs.s3a.bucket.{bucket}.{name}": value for name, value in settings.items()}
+
+
+def _credentials(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return who asks; the provider too, or keys of the environment would mix with these."""
+    if options.get("anon"):
+        return {"aws.credentials.provider": f"{_HADOOP}.AnonymousAWSCredentialsProvider"}
+    key = options.get("key") or options.get("username")
+    secret = options.get("secret") or options.get("password")
+    if not (key and secret):
+        provider = f"{_HADOOP}.auth.ProfileAWSCredentialsProvider"
+        name = options.get("profile")
+        return {"aws.credentials.provider": provider, "auth.profile.name": name} if name else {}
+    settings = {"access.key": str(key), "secret.key": str(secret)}
+    if options.get("token"):
+        settings["session.token"] = str(options["token"])
+        settings["aws.credentials.provider"] = f"{_HADOOP}.TemporaryAWSCredentialsProvider"
+    else:
+        settings["aws.credentials.provider"] = f"{_HADOOP}.SimpleAWSCredentialsProvider"
+    return settings
+
 
 _PUT = "statestore-put"
 _PUTS = 5

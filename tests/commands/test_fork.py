@@ -19,7 +19,7 @@ from statestore.errors import (
     MissingFileError,
 )
 from statestore.storage import LocalStorage, MeteredStorage
-from statestore.storage.links import can_link, link
+from statestore.storage.local import can_link, link
 from tests.damage import fill
 
 Rows = dict[str, int]

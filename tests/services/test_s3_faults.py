@@ -16,7 +16,7 @@ from botocore.credentials import Credentials
 from statestore import StateStore
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.storage import S3Storage
-from statestore.storage.s3retry import ATTEMPTS, attempts_of, patient
+from statestore.storage.s3_requests import ATTEMPTS, attempts_of, patient
 from statestore.testing.flaky_proxy import Fault, FlakyProxy, Headers, flaky_proxy
 from statestore.testing.s3 import S3Server
 from tests.services.secrecy import failure

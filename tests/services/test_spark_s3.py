@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from statestore import StateStore
 from statestore.errors import MissingDependencyError
 from statestore.storage import LocalStorage, S3Storage
-from statestore.storage.s3a import s3a_settings
+from statestore.storage.s3 import s3a_settings
 from statestore.table.session import spark_session
 from statestore.testing.s3 import S3Server
 from tests.syntax import ROOT

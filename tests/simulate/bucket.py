@@ -14,7 +14,7 @@ from typing import Any, BinaryIO, cast
 
 from statestore.storage import S3Storage
 from statestore.storage.base import NewFile
-from statestore.storage.s3io import S3Writer
+from statestore.storage.s3_requests import S3Writer
 from tests.simulate.scheduler import Event, Scheduler
 
 __all__ = ["Bucket", "SimulatedS3"]

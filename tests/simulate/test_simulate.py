@@ -14,7 +14,8 @@ from statestore.commands import gc, rekey
 from statestore.commands.copy_files import FileCopy
 from statestore.fence import Fence
 from statestore.holds import Holds
-from statestore.storage import LocalStorage, links, local
+from statestore.storage import LocalStorage, local
+from statestore.storage import local as links
 from tests.simulate.bucket import SimulatedS3
 from tests.simulate.disk import Disk
 from tests.simulate.known import KNOWN, Known, shown_by
