@@ -17,7 +17,7 @@ import numpy as np
 
 from bench.measure import Figure
 from statestore import StateStore
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
 from statestore.format.digest import combine
 from statestore.format.handles import GroupIndex, KeyedStateHandle
 from statestore.format.manifest import KeyedEntry, Manifest, TableRef, Writer

@@ -12,7 +12,8 @@ from typing import Any
 
 from statestore._version import __version__
 from statestore.arguments import checked_methods
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
+from statestore.catalog.fence import Fence
 from statestore.commands import expire as expire_command
 from statestore.commands import pin as pin_command
 from statestore.commands import repair as repair_command
@@ -24,7 +25,6 @@ from statestore.commands.pin import PinnedCheckpoint
 from statestore.commands.repair import RepairedStore
 from statestore.commands.savepoint import make_savepoint
 from statestore.errors import InvalidArgumentError
-from statestore.fence import Fence
 from statestore.format.documents import Pin, Savepoint
 from statestore.format.layers import CompactionRule
 from statestore.listeners import CheckpointListener, Listeners

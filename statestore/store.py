@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from statestore._version import __version__
 from statestore.arguments import checked_methods
 from statestore.asking import StoreAsking
-from statestore.catalog import DEFAULT_TABLE_FORMAT, Catalog
+from statestore.catalog.catalog import DEFAULT_TABLE_FORMAT, Catalog
 from statestore.commands import begin as begin_command
 from statestore.commands import data_source
 from statestore.commands import export as export_command

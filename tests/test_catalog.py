@@ -9,7 +9,7 @@ from threading import Barrier
 
 import pytest
 
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
 from statestore.errors import (
     CheckpointNotFoundError,
     CommitConflictError,

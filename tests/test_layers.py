@@ -25,8 +25,13 @@ LAYERS = (
     ("statestore.care",),  # the half of the store that needs no job
     ("statestore.keeping",),  # of it, what reads no rows
     ("statestore.commands",),
-    ("statestore.catalog", "statestore.fence", "statestore.table", "statestore.sources"),
-    ("statestore.holds", "statestore.restarts"),
+    (
+        "statestore.catalog.catalog",
+        "statestore.catalog.fence",
+        "statestore.table",
+        "statestore.sources",
+    ),
+    ("statestore.catalog.holds", "statestore.restarts"),
     ("statestore.storage",),
     ("statestore.model",),
     ("statestore.errors", "statestore.java", "statestore._version"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.storage import LocalStorage, Storage, open_storage
 from statestore.testing.suites import StorageSuite

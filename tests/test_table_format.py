@@ -12,7 +12,7 @@ import pytest
 
 from jobs.settings import SnapshotSettings
 from jobs.snapshot import Snapshot
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError, MalformedManifestError
 from statestore.format.documents import document_bytes
 from statestore.settings import from_table

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
 from statestore.errors import CheckpointNotFoundError, StateNotFoundError
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.schema import type_text

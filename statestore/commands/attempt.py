@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
+from statestore.catalog.fence import Fence
 from statestore.commands.history import History
 from statestore.commands.measuring import Measuring
 from statestore.errors import ParallelismError
-from statestore.fence import Fence
 from statestore.flink.operators import Operators
 from statestore.format.layers import CompactionRule
 from statestore.format.manifest import KeyedEntry, Manifest, TableRef, Writer

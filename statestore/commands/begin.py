@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
+from statestore.catalog.fence import Fence
 from statestore.commands.attempt import Attempt
 from statestore.commands.changes import StoredChanges
 from statestore.commands.history import History
@@ -18,7 +19,6 @@ from statestore.commands.measuring import Measuring
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.commands.subtasks import KeyedWriter
 from statestore.errors import InvalidArgumentError
-from statestore.fence import Fence
 from statestore.flink.graph import JobGraph
 from statestore.flink.operators import Operators
 from statestore.flink.redistribution import RedistributionMode, check_parallelism

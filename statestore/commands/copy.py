@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
 from statestore.commands.copy_files import FileCopy, Progress, data_files
 from statestore.commands.derive import Deriver
 from statestore.commands.history import History

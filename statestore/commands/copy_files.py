@@ -15,7 +15,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from threading import Lock
 
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
 from statestore.commands.new_names import Holding, new_name
 from statestore.errors import (
     CheckpointNotFoundError,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, TypeVar
 
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError
 from statestore.format.slices import reads_of
 from statestore.model.plan import owners_of

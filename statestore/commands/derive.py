@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
+from statestore.catalog.fence import Fence
 from statestore.commands.begin import begin
 from statestore.commands.measuring import Measuring
 from statestore.commands.snapshot import CheckpointWriter
-from statestore.fence import Fence
 from statestore.format.manifest import Manifest
 from statestore.listeners import Listeners
 from statestore.table.base import TablesAsStored

@@ -16,7 +16,7 @@ import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
 from statestore.errors import (
     CheckpointNotFoundError,
     FormatVersionError,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
 from statestore.commands.copy import CopiedCheckpoint, copy
 from statestore.commands.copy_files import Progress
 from statestore.commands.derive import Deriver

@@ -57,7 +57,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
 from statestore.commands.mark import Marks, files_of, is_old, mark
 from statestore.errors import (
     CheckpointNotFoundError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
 from statestore.commands.plan import select
 from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.format.manifest import KeyedEntry

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
 from statestore.errors import CheckpointNotFoundError, MalformedManifestError
 from statestore.flink.operators import Operators
 from statestore.format.manifest import Entry, KeyedEntry, Manifest

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError, StateNotFoundError, StateStoreError
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.schema import Schema

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
 from statestore.errors import (
     CheckpointNotFoundError,
     CorruptionError,

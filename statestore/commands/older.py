@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
 from statestore.errors import CheckpointNotFoundError, CorruptionError, FormatVersionError
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry

@@ -11,11 +11,11 @@ import socket
 import uuid
 from types import TracebackType
 
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
+from statestore.catalog.holds import Holds
 from statestore.commands.savepoint import holdable
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.format.documents import Pin
-from statestore.holds import Holds
 
 __all__ = ["PinnedCheckpoint", "pin", "unpin"]
 

@@ -31,7 +31,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
 from statestore.commands.derive import Deriver
 from statestore.commands.expire import tombstone
 from statestore.commands.purge_files import Hit, KeyFinder, KeyRewriter

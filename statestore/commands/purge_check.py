@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
 from statestore.errors import (
     CheckpointNotFoundError,
     FormatVersionError,

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from statestore.catalog import Catalog, store_document
+from statestore.catalog.catalog import Catalog, store_document
+from statestore.catalog.fence import Fence
 from statestore.errors import (
     CheckpointNotFoundError,
     CorruptionError,
     MalformedManifestError,
     StoreNotFoundError,
 )
-from statestore.fence import Fence
 from statestore.format.documents import Claim, claim_from_json, healed
 from statestore.format.manifest import TABLE_FORMATS, Entry, Manifest
 from statestore.format.names import GREATEST_GIVEN_ID, GREATEST_ID, STORE_FILE, writer_path

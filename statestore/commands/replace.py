@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
 from statestore.commands.expire import tombstone
 from statestore.errors import CheckpointNotFoundError, CommitConflictError
 from statestore.format.documents import Pin, Savepoint

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from statestore.arguments import checked_methods
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError, ParallelismError, StateStoreError
 from statestore.flink.matching import Matching
 from statestore.flink.redistribution import Run

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
 from statestore.commands.damage import (
     Damage,
     DamagedElements,

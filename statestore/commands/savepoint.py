@@ -6,7 +6,7 @@ collected; and if it expired at the same moment, it is still there under its nam
 
 from __future__ import annotations
 
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError
 from statestore.format.documents import Savepoint, check_savepoint_name
 

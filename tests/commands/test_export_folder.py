@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from statestore import StateStore
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
 from statestore.commands import export as command
 from statestore.commands.export_folder import appearing
 from statestore.errors import InvalidArgumentError, StorageError

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from statestore import StateStore
+from statestore.catalog.fence import Fence
 from statestore.errors import (
     CommitConflictError,
     FormatVersionError,
@@ -23,7 +24,6 @@ from statestore.errors import (
     LateCommitError,
     MalformedManifestError,
 )
-from statestore.fence import Fence
 from statestore.format.documents import Claim, claim_from_json, claim_to_json, document_bytes
 from statestore.format.names import generation_of, writer_path
 from statestore.storage import LocalStorage

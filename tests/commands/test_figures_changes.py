@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
 from statestore.commands.history import History
 from statestore.flink.operators import Operators
 from statestore.format.layers import live_without

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pytest
 
 from statestore import StateStore
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
+from statestore.catalog.fence import Fence
 from statestore.errors import (
     CheckpointNotFoundError,
     CommitConflictError,
@@ -25,7 +26,6 @@ from statestore.errors import (
     StateNotFoundError,
     StorageError,
 )
-from statestore.fence import Fence
 from statestore.format.manifest import Manifest
 from statestore.format.names import manifest_path
 from statestore.storage import LocalStorage

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from statestore import StateStore
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
+from statestore.catalog.fence import Fence
 from statestore.commands.derive import Deriver
 from statestore.errors import CommitConflictError
-from statestore.fence import Fence
 from statestore.format.manifest import Manifest
 
 Command = Callable[[StateStore], Any]

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from hypothesis import Phase
 
+from statestore.catalog.holds import Holds
 from statestore.commands import gc
-from statestore.holds import Holds
 from tests.histories import run
 from tests.histories.run import main, run_histories
 

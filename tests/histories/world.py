@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
 from statestore.commands.mark import files_of
 from statestore.flink.redistribution import check_parallelism
 from statestore.format.layers import CompactionRule

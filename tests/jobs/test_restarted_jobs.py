@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 import jobs.command
 from jobs import redistribute_offsets, restore, snapshot
 from statestore import StateStore
-from statestore.catalog import Catalog
+from statestore.catalog.catalog import Catalog
 from statestore.errors import StorageError
 from statestore.restarts import Clock
 from tests.jobs.conftest import RunJob

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from statestore.catalog.fence import Fence
+from statestore.catalog.holds import Holds
 from statestore.commands import gc, rekey
 from statestore.commands.copy_files import FileCopy
-from statestore.fence import Fence
-from statestore.holds import Holds
 from statestore.storage import LocalStorage, local
 from statestore.storage import local as links
 from tests.simulate.bucket import SimulatedS3

@@ -11,6 +11,7 @@ from __future__ import annotations
 import uuid
 from contextlib import suppress
 
+from statestore.catalog.holds import Holds
 from statestore.errors import (
     CheckpointNotFoundError,
     CommitConflictError,
@@ -31,7 +32,6 @@ from statestore.format.names import (
     manifest_path,
     tombstone_path,
 )
-from statestore.holds import Holds
 from statestore.storage import Storage, put_once, refuse_unsafe
 
 __all__ = ["DEFAULT_TABLE_FORMAT", "Catalog", "store_document"]
