@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from statestore.errors import InvalidArgumentError
+from statestore.files.writer import ParquetOptions
 from statestore.flink.restart import NoRestart, RestartStrategy
 from statestore.settings import setting
 from statestore.storage import DEFAULT_STREAMS, refuse_credentials
 from statestore.storage.cached import DEFAULT_LIMIT_BYTES
-from statestore.table.writing import ParquetOptions
 
 __all__ = [
     "JobSettings",

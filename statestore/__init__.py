@@ -6,11 +6,11 @@
 from statestore import errors
 from statestore._version import __version__
 from statestore.commands.decide import decide
-from statestore.commands.partition import partition
 from statestore.commands.restore import RestoredCheckpoint
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.commands.subtasks import KeyedWriter, SubtaskWriter
 from statestore.commands.verify import VerifyReport
+from statestore.files.engines import partition
 from statestore.flink.adaptive import ConsumedInput
 from statestore.flink.graph import Edge, JobGraph, Node
 from statestore.flink.operators import operator_id

@@ -25,11 +25,11 @@ from statestore.commands.pin import PinnedCheckpoint
 from statestore.commands.repair import RepairedStore
 from statestore.commands.savepoint import make_savepoint
 from statestore.errors import InvalidArgumentError
+from statestore.files.writer import ParquetOptions
 from statestore.format.documents import Pin, Savepoint
 from statestore.format.layers import CompactionRule
 from statestore.listeners import CheckpointListener, Listeners
 from statestore.storage import Storage
-from statestore.table.writing import ParquetOptions
 
 __all__ = ["StoreKeeping"]
 

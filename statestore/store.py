@@ -21,6 +21,9 @@ from statestore.commands.measuring import Measuring
 from statestore.commands.restore import RestoredCheckpoint
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import InvalidArgumentError, StoreNotFoundError
+from statestore.files.engines import spark_module
+from statestore.files.table import TABLE_FORMATS, StateTable, open_table
+from statestore.files.writer import ParquetOptions
 from statestore.flink.graph import JobGraph
 from statestore.format.layers import CompactionRule
 from statestore.keys.ranges import RangeAssignment
@@ -31,9 +34,6 @@ from statestore.model.target import RestoreTarget
 from statestore.model.weights import Weight
 from statestore.storage import DEFAULT_STREAMS, CachedStorage, Storage, open_storage
 from statestore.storage.cached import DEFAULT_LIMIT_BYTES
-from statestore.table.base import TABLE_FORMATS, StateTable, open_table
-from statestore.table.engines import spark_module
-from statestore.table.writing import ParquetOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

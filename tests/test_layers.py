@@ -67,7 +67,7 @@ PURE = ("statestore.model", "statestore.errors", "statestore.java", "statestore.
 
 # Imports of our own modules inside a function: (importing module, imported module).
 LAZY = {
-    ("statestore.table.engines", "statestore.table"),  # Spark's half, loaded on first use
+    ("statestore.files.engines", "statestore.table"),  # Spark's half, loaded on first use
     ("statestore.table.query", "statestore.table.dataset"),  # Arrow's datasets load pandas
     ("statestore.cli.verbs.demo", "statestore.demo"),  # the one verb that needs Spark
 }

@@ -10,6 +10,8 @@ from typing import Any, Literal
 import pytest
 
 from statestore.errors import InvalidArgumentError, SettingsError
+from statestore.files.table import TABLE_FORMATS
+from statestore.files.writer import ParquetOptions
 from statestore.settings import (
     ENVIRONMENT,
     Settings,
@@ -19,8 +21,6 @@ from statestore.settings import (
     setting,
 )
 from statestore.storage.cached import DEFAULT_LIMIT_BYTES
-from statestore.table.base import TABLE_FORMATS
-from statestore.table.writing import ParquetOptions
 from tests.syntax import ROOT
 
 DOCUMENTED = ROOT / "conf" / "statestore.toml"

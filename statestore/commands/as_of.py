@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 from statestore.catalog.catalog import Catalog
 from statestore.errors import CheckpointNotFoundError, StateNotFoundError
+from statestore.files.equality import same_rows
+from statestore.files.lookup import table_of_key
+from statestore.files.merge import clock_ms
+from statestore.files.types import arrow_schema
+from statestore.files.values import dictionaries
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.schema import type_text
 from statestore.format.state import KeyedState
-from statestore.table.equality import same_rows
-from statestore.table.expiry import clock_ms
 from statestore.table.joined import joined
-from statestore.table.lookup import table_of_key
-from statestore.table.types import arrow_schema
-from statestore.table.values import dictionaries
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -10,6 +10,9 @@ from statestore.catalog.fence import Fence
 from statestore.commands.history import History
 from statestore.commands.measuring import Measuring
 from statestore.errors import ParallelismError
+from statestore.files.keyed import KeyedTarget
+from statestore.files.table import StateTable
+from statestore.files.writer import ParquetOptions
 from statestore.flink.operators import Operators
 from statestore.format.layers import CompactionRule
 from statestore.format.manifest import KeyedEntry, Manifest, TableRef, Writer
@@ -18,9 +21,6 @@ from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.keys.ranges import Assignment, RangeAssignment
 from statestore.model.acknowledgement import Attempted
-from statestore.table.base import StateTable
-from statestore.table.keyed import KeyedTarget
-from statestore.table.writing import ParquetOptions
 
 __all__ = ["Attempt"]
 

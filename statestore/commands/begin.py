@@ -19,6 +19,10 @@ from statestore.commands.measuring import Measuring
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.commands.subtasks import KeyedWriter
 from statestore.errors import InvalidArgumentError
+from statestore.files.arrow import is_schema
+from statestore.files.merge import clock_ms
+from statestore.files.table import StateTable
+from statestore.files.writer import ParquetOptions
 from statestore.flink.graph import JobGraph
 from statestore.flink.operators import Operators
 from statestore.flink.redistribution import RedistributionMode, check_parallelism
@@ -30,10 +34,6 @@ from statestore.format.names import GREATEST_GIVEN_ID, manifest_path
 from statestore.keys.ranges import RangeAssignment
 from statestore.model.acknowledgement import Acknowledgement, Attempted
 from statestore.model.plan import owners_of
-from statestore.table.arrow import is_schema
-from statestore.table.base import StateTable
-from statestore.table.expiry import clock_ms
-from statestore.table.writing import ParquetOptions
 
 __all__ = ["CommittedCheckpoint", "begin"]
 

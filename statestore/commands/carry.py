@@ -18,11 +18,11 @@ from statestore.commands.commit import Commit
 from statestore.commands.restore import RestoredOperatorState
 from statestore.commands.states import operator_state
 from statestore.errors import InvalidArgumentError, LeftOutStateError, StateNotFoundError
+from statestore.files.elements import write_elements
 from statestore.flink.redistribution import RedistributionMode
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef
 from statestore.format.names import operator_table
 from statestore.keys.groups import effective_max_parallelism
-from statestore.table.elements import write_elements
 
 __all__ = ["CarryingCommit"]
 

@@ -16,6 +16,11 @@ from statestore.arguments import checked_methods
 from statestore.commands.attempt import Attempt
 from statestore.commands.ttl import TtlAsked, changed_ttl, kept_ttl, refuse_new_times, stamped
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, SchemaMismatchError
+from statestore.files.against import Against
+from statestore.files.changes import change_table, typed_deletes, typed_rows, width_of
+from statestore.files.engines import Engine, engine_of, reread, spark_module
+from statestore.files.keyed import KeyedTarget
+from statestore.files.types import arrow_schema
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.layers import change_state
 from statestore.format.manifest import KeyedEntry, Layer, TableRef
@@ -24,11 +29,6 @@ from statestore.format.schema import same_columns
 from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment
-from statestore.table.against import Against
-from statestore.table.changes import change_table, typed_deletes, typed_rows, width_of
-from statestore.table.engines import Engine, engine_of, reread, spark_module
-from statestore.table.keyed import KeyedTarget
-from statestore.table.types import arrow_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,12 +24,12 @@ from statestore.commands.compaction import Compactions
 from statestore.commands.folded_names import refuse_folded
 from statestore.commands.subtasks import Acknowledged
 from statestore.errors import InvalidArgumentError, ParallelismError, StorageError
+from statestore.files.reader import check_sizes
 from statestore.format.handles import Handle
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
 from statestore.format.metrics import CheckpointMetrics
 from statestore.format.state import KeyedState
 from statestore.keys.ranges import RangeAssignment
-from statestore.table.reading import check_sizes
 
 __all__ = ["USED", "Commit"]
 

@@ -8,12 +8,11 @@ from dataclasses import dataclass, field
 
 from statestore.commands.older import FoundElements, FoundGroups, OlderCheckpoints
 from statestore.commands.verify import BrokenFile
+from statestore.files.key_groups import group_digests, group_rows, live_parts
 from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
 from statestore.storage import Storage
-from statestore.table.groups import group_digests
 from statestore.table.salvage import are_elements_sound, readable_groups
-from statestore.table.sound import group_rows, live_parts
 from statestore.table.verify import FileCheck, check_file
 
 __all__ = ["Damage", "DamagedElements", "DamagedFile", "DamagedKeyed", "damaged_files", "look"]

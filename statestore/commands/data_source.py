@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError
+from statestore.files.engines import spark_module
+from statestore.files.merge import clock_ms
 from statestore.format.slices import reads_of
 from statestore.model.plan import owners_of
 from statestore.storage import open_storage
-from statestore.table.engines import spark_module
-from statestore.table.expiry import clock_ms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from statestore.arguments import checked
 from statestore.errors import InvalidArgumentError
+from statestore.files.delta_log import input_bytes
 from statestore.flink import adaptive
 from statestore.flink.adaptive import (
     BYTES_PER_TASK,
@@ -29,7 +30,6 @@ from statestore.flink.parallelism import (
     check_positive,
     decide_2022,
 )
-from statestore.table.inputs import input_bytes
 
 __all__ = ["BatchInput", "DecidedParallelism", "decide"]
 
@@ -90,7 +90,7 @@ def decide(
     order, the i-th share of each input to one task, and how many shares there are is the
     parallelism), or of 1.16 (1 GiB, powers of two, broadcast inputs take room from every task).
     ``skewed_…`` are of 2.3, for subpartitions that may be split. Raises what
-    :func:`~statestore.table.inputs.input_bytes` raises, and InvalidArgumentError for bounds, or for
+    :func:`~statestore.files.delta_log.input_bytes` raises, and InvalidArgumentError for bounds, or for
     an input with fewer files than the least parallelism.
     """
     if not inputs:

@@ -17,10 +17,10 @@ from statestore.catalog.fence import Fence
 from statestore.commands.begin import begin
 from statestore.commands.measuring import Measuring
 from statestore.commands.snapshot import CheckpointWriter
+from statestore.files.table import TablesAsStored
+from statestore.files.writer import ParquetOptions
 from statestore.format.manifest import Manifest
 from statestore.listeners import Listeners
-from statestore.table.base import TablesAsStored
-from statestore.table.writing import ParquetOptions
 
 __all__ = ["Deriver"]
 

@@ -20,21 +20,21 @@ from typing import Any
 from statestore.commands.derive import Deriver
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
+from statestore.files.engines import engine_of, reread
+from statestore.files.given import is_dicts
+from statestore.files.key_groups import group_digests
+from statestore.files.keyed import KeyedTarget
+from statestore.files.lookup import table_of_key
+from statestore.files.types import uuid_columns, with_uuids
+from statestore.files.values import table_of_dicts
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.schema import same_columns
 from statestore.keys.ranges import Assignment
 from statestore.model.plan import owners_of
 from statestore.storage import Storage
-from statestore.table.engines import engine_of, reread
-from statestore.table.given import is_dicts
-from statestore.table.groups import group_digests
-from statestore.table.keyed import KeyedTarget
-from statestore.table.lookup import table_of_key
 from statestore.table.rewrite import changes_of, rewrite
 from statestore.table.rewrite_sql import rewrite_by_sql
-from statestore.table.uuids import uuid_columns, with_uuids
-from statestore.table.values import table_of_dicts
 
 __all__ = ["Edit", "EditedState", "carry_others", "edit"]
 

@@ -26,14 +26,14 @@ from statestore.errors import (
     InvalidArgumentError,
     StateStoreError,
 )
+from statestore.files.elements import element_digests
+from statestore.files.writer import ParquetOptions
 from statestore.flink.redistribution import RedistributionMode
 from statestore.format.digest import RescaleProof, RowSet
 from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry
 from statestore.format.names import escape
 from statestore.model.plan import OperatorPlan, redistribution_of
-from statestore.table.elements import element_digests
 from statestore.table.export import EXPORT_FORMATS, elements_reader, write_rows
-from statestore.table.writing import ParquetOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,11 +8,11 @@ from typing import Any
 
 from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError, StateNotFoundError, StateStoreError
+from statestore.files.lookup import rows_of_key
+from statestore.files.merge import clock_ms
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.schema import Schema
 from statestore.format.state import KeyedState
-from statestore.table.expiry import clock_ms
-from statestore.table.lookup import rows_of_key
 
 __all__ = ["KeyStates", "KeyedRows", "SkippedState", "key_states"]
 

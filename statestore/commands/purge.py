@@ -43,11 +43,11 @@ from statestore.errors import (
     MalformedManifestError,
     StateNotFoundError,
 )
+from statestore.files.reader import check_sizes
 from statestore.format.documents import Savepoint
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.state import KeyedState
 from statestore.storage import Storage
-from statestore.table.reading import check_sizes
 
 __all__ = ["PurgeRequest", "PurgedKey", "PurgedState", "ReplacedCheckpoint", "purge"]
 

@@ -20,6 +20,7 @@ from statestore.errors import (
     StateNotFoundError,
     StateStoreError,
 )
+from statestore.files.lookup import key_batch
 from statestore.format.handles import Handle
 from statestore.format.names import (
     CHECKPOINTS,
@@ -33,7 +34,6 @@ from statestore.format.names import (
 from statestore.format.state import KeyedState
 from statestore.storage import Storage
 from statestore.table.key_search import KeyNeedles, in_bytes, in_delta_log, in_rows, needles_of
-from statestore.table.lookup import key_batch
 
 __all__ = ["KeySearch", "WhereKeyIs", "check_purged"]
 

@@ -12,14 +12,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from statestore.errors import StorageError
+from statestore.files.keyed import KeyedTarget
+from statestore.files.lookup import key_batch, key_group_of, table_of_key
+from statestore.files.writer import ParquetOptions
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.manifest import KeyedEntry
 from statestore.format.state import KeyedState
 from statestore.storage import Storage
-from statestore.table.keyed import KeyedTarget
-from statestore.table.lookup import key_batch, key_group_of, table_of_key
 from statestore.table.rewrite import changes_of, rewrite
-from statestore.table.writing import ParquetOptions
 
 __all__ = ["Hit", "KeyFinder", "KeyRewriter"]
 

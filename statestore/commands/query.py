@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from statestore.catalog.catalog import Catalog
-from statestore.table.expiry import clock_ms
+from statestore.files.merge import clock_ms
 from statestore.table.query import View, run_query, views_of
 
 if TYPE_CHECKING:

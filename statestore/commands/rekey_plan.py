@@ -11,6 +11,8 @@ from statestore.errors import (
     StateNotFoundError,
     UnsupportedTypeError,
 )
+from statestore.files.arrow import key_types
+from statestore.files.types import arrow_schema
 from statestore.flink.chaining import job_vertices
 from statestore.flink.graph import JobGraph
 from statestore.flink.operators import label_of, operator_ids
@@ -18,8 +20,6 @@ from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.state import KeyedState
 from statestore.keys.groups import effective_max_parallelism
 from statestore.keys.hashing import HASH_SCHEMES
-from statestore.table.arrow import key_types
-from statestore.table.types import arrow_schema
 
 __all__ = ["RekeyRequest", "chosen", "graph_wanted", "refuse_mixed", "state_wanted"]
 

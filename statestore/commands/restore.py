@@ -15,6 +15,11 @@ from typing import TYPE_CHECKING, Any
 from statestore.arguments import checked_methods
 from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError, ParallelismError, StateStoreError
+from statestore.files.digest import rows_digest
+from statestore.files.elements import read_elements
+from statestore.files.engines import spark_module
+from statestore.files.lookup import LazySubtask, WantedKeys, rows_of_key, rows_of_keys
+from statestore.files.merge import clock_ms, hides, record_batch_reader, unexpired
 from statestore.flink.matching import Matching
 from statestore.flink.redistribution import Run
 from statestore.format.digest import RowSet, combine
@@ -28,14 +33,6 @@ from statestore.model.locality import preferred_hosts
 from statestore.model.plan import RestorePlan, redistribution_of
 from statestore.model.target import RestoreTarget, plan_target
 from statestore.storage import CachedStorage
-from statestore.table.digest import rows_digest
-from statestore.table.elements import read_elements
-from statestore.table.engines import spark_module
-from statestore.table.expiry import clock_ms, hides, unexpired
-from statestore.table.key_rows import WantedKeys, rows_of_keys
-from statestore.table.lazy import LazySubtask
-from statestore.table.lookup import rows_of_key
-from statestore.table.merge import record_batch_reader
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -27,16 +27,15 @@ from statestore.commands.older import OlderCheckpoints, Source
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.commands.verify import BrokenFile
 from statestore.errors import InvalidArgumentError, MalformedManifestError
+from statestore.files.key_groups import exact_groups, group_digests
+from statestore.files.keyed import KeyedTarget
 from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef
 from statestore.format.state import Layout
 from statestore.model.salvage import LostPart, SalvagedState, merged, origin_of
 from statestore.storage import Storage
-from statestore.table.groups import group_digests
-from statestore.table.keyed import KeyedTarget
 from statestore.table.rewrite import forget
 from statestore.table.salvage import is_whole, rewrite_elements, rewrite_groups
-from statestore.table.sound import exact_groups
 
 __all__ = ["DEFAULT_KEYS", "SalvageReport", "salvage"]
 

@@ -19,15 +19,15 @@ from statestore.commands.states import KeyedRequest, KeyTypes, keyed_state, uuid
 from statestore.commands.subtasks import Acknowledged, KeyedWriter
 from statestore.commands.ttl import kept_ttl, refuse_new_times, stamped
 from statestore.errors import InvalidArgumentError
+from statestore.files.arrow import is_schema
+from statestore.files.engines import Engine, engine_of, reread
+from statestore.files.given import is_dicts
+from statestore.files.types import with_uuids
+from statestore.files.values import table_like
 from statestore.flink.redistribution import RedistributionMode
 from statestore.format.manifest import OperatorEntry
 from statestore.format.state import KeyedState, Layout, StateKind, TimeDomain, TimeToLive
 from statestore.model.acknowledgement import Acknowledgement
-from statestore.table.arrow import is_schema
-from statestore.table.engines import Engine, engine_of, reread
-from statestore.table.given import is_dicts
-from statestore.table.uuids import with_uuids
-from statestore.table.values import table_like
 
 __all__ = ["CheckpointWriter"]
 

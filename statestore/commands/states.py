@@ -20,6 +20,9 @@ from statestore.errors import (
     SchemaMismatchError,
     UnsupportedTypeError,
 )
+from statestore.files.elements import elements_in_place, elements_table, schema_of_elements
+from statestore.files.engines import is_frame, rows_on_driver
+from statestore.files.types import is_uuid, uuid_columns
 from statestore.flink.redistribution import RedistributionMode
 from statestore.format.manifest import KeyedEntry
 from statestore.format.schema import Schema, changed_columns, names_with_nul, same_columns
@@ -33,9 +36,6 @@ from statestore.format.state import (
 )
 from statestore.keys.groups import default_max_parallelism, effective_max_parallelism
 from statestore.keys.hashing import HASH_SCHEMES
-from statestore.table.elements import elements_in_place, elements_table, schema_of_elements
-from statestore.table.engines import is_frame, rows_on_driver
-from statestore.table.uuids import is_uuid, uuid_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa

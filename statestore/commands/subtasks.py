@@ -16,6 +16,8 @@ from typing import Any
 
 from statestore.arguments import checked_methods
 from statestore.errors import InvalidArgumentError
+from statestore.files.arrow import write_subtask
+from statestore.files.keyed import KeyedTarget
 from statestore.format.manifest import KeyedEntry
 from statestore.format.names import partition_file, ranged_file
 from statestore.format.state import Layout
@@ -23,8 +25,6 @@ from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment
 from statestore.model.acknowledgement import Acknowledgement, Attempted
 from statestore.storage import Storage
-from statestore.table.arrow import write_subtask
-from statestore.table.keyed import KeyedTarget
 
 __all__ = ["Acknowledged", "KeyedWriter", "SubtaskWriter"]
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
+from statestore.files.engines import engine_of
+from statestore.files.merge import check_instant
 from statestore.format.schema import type_text
 from statestore.format.state import TIME_TYPES, KeyedState, TimeToLive
-from statestore.table.engines import engine_of
-from statestore.table.expiry import check_instant
 
 __all__ = ["OFF", "TtlAsked", "changed_ttl", "kept_ttl", "refuse_new_times", "stamped"]
 

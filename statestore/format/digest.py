@@ -2,7 +2,7 @@
 
 The digest of a set of rows is the sum, modulo 2^64, of a 64-bit hash of each row; so the digest of
 a key group, a subtask, or a whole state is the sum of its parts' (I7). This module is the
-definition in plain Python; ``table/digest.py`` computes the same on Arrow columns. docs/FORMAT.md
+definition in plain Python; ``files/digest.py`` computes the same on Arrow columns. docs/FORMAT.md
 states the rule in words. It finds accidents; it is not a defence against somebody who forges rows.
 """
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BooleanType, StructField, StructType
 
+from statestore.files.exact import is_list
 from statestore.streaming.changes import Changes
-from statestore.table.exact import is_list
 from statestore.table.spark_arrow import numbered
 from statestore.table.spark_hashing import column_of
 from statestore.table.spark_worker import settle

@@ -11,17 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from statestore.errors import StorageError
+from statestore.files.keyed import KeyedTarget, write_runs
+from statestore.files.merge import marked_expired, merged_changes, not_cleaned_up, read_reads
+from statestore.files.runs import runs_of
+from statestore.files.writer import ParquetOptions
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.layers import CompactionRule, layers_to_merge, live_without, spans_to_fold
 from statestore.format.manifest import KeyedEntry, Layer
 from statestore.format.slices import reads_of
 from statestore.keys.groups import KeyGroupRange, joined
 from statestore.storage import Storage
-from statestore.table.expiry import marked_expired, not_cleaned_up
-from statestore.table.keyed import KeyedTarget, write_runs
-from statestore.table.merge import merged_changes, read_reads
-from statestore.table.runs import runs_of
-from statestore.table.writing import ParquetOptions
 
 __all__ = ["Compactor"]
 

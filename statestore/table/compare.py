@@ -4,7 +4,7 @@ The digests that the manifests have decide which key groups are read at all; the
 sides may have other layouts. A key group with changes is the same when both sides have the same
 base and the same changes of it; else it is read, and merged. Where a column has another type on the
 two sides, digests may say nothing, and rows decide. Rows are known by the 64-bit hash of their
-identity columns and compared by that of all columns, as :mod:`statestore.table.equality` says. Of
+identity columns and compared by that of all columns, as :mod:`statestore.files.equality` says. Of
 key groups with a million keys, one in about thirty million has two keys of one hash, which are then
 counted wrong.
 """
@@ -21,15 +21,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from statestore.files.equality import common_schema, hashes_of
+from statestore.files.key_groups import Parts, Rows, group_parts, read_merged_groups
+from statestore.files.types import arrow_schema
+from statestore.files.values import shown
 from statestore.format.manifest import KeyedEntry
 from statestore.format.schema import Schema, digests_compare
 from statestore.model.diff import Example, GroupDifference
 from statestore.storage import Storage
-from statestore.table.equality import common_schema, hashes_of
-from statestore.table.groups import Rows
-from statestore.table.merged_groups import Parts, group_parts, read_merged_groups
-from statestore.table.types import arrow_schema
-from statestore.table.values import shown
 
 __all__ = ["Compared", "ComparedSide", "compare_groups", "compare_whole", "unlike_groups"]
 

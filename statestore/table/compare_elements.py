@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from statestore.files.elements import stored_schema
+from statestore.files.equality import common_schema, hashes_of
+from statestore.files.reader import read_batches
+from statestore.files.values import shown
 from statestore.format.manifest import OperatorEntry
 from statestore.model.diff import Example
 from statestore.storage import Storage
-from statestore.table.elements import stored_schema
-from statestore.table.equality import common_schema, hashes_of
-from statestore.table.reading import read_batches
-from statestore.table.values import shown
 
 __all__ = ["ComparedElements", "compare_elements"]
 

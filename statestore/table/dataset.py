@@ -26,6 +26,9 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 
 from statestore.errors import StateStoreError
+from statestore.files.fetch import Begun
+from statestore.files.merge import hides, read_reads
+from statestore.files.reader import DataFile, open_data, placed
 from statestore.format.handles import Handle, KeyedStateHandle
 from statestore.format.manifest import Entry, KeyedEntry
 from statestore.format.names import KEY_GROUP
@@ -34,11 +37,6 @@ from statestore.format.state import Layout
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 from statestore.storage import Storage
 from statestore.table.duck import unsliced
-from statestore.table.expiry import hides
-from statestore.table.fetching import Begun
-from statestore.table.merge import read_reads
-from statestore.table.reading import DataFile, open_data
-from statestore.table.scan import placed
 
 __all__ = ["StateRows", "dataset_of"]
 

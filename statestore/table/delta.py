@@ -28,12 +28,12 @@ from statestore.errors import (
     MissingDependencyError,
     StorageError,
 )
+from statestore.files.delta_log import add_action, is_partitioned, statistics_columns
 from statestore.format.manifest import Entry, OperatorEntry, TableRef
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Field, Schema, same_columns, schema_from_json
 from statestore.format.state import POSITION, SUBTASK
 from statestore.storage import Storage
-from statestore.table.delta_actions import add_action, is_partitioned, statistics_columns
 from statestore.table.spark_s3 import refuse_without_s3a
 
 __all__ = ["DeltaTable"]

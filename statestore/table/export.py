@@ -19,13 +19,13 @@ from typing import Any
 import pyarrow as pa
 
 from statestore.errors import StorageError
+from statestore.files.digest import rows_digest
+from statestore.files.types import arrow_schema
+from statestore.files.values import shown
+from statestore.files.writer import FileWriter, ParquetOptions
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Schema
 from statestore.storage import LocalStorage
-from statestore.table.digest import rows_digest
-from statestore.table.types import arrow_schema
-from statestore.table.values import shown
-from statestore.table.writing import FileWriter, ParquetOptions
 
 __all__ = ["EXPORT_FORMATS", "ExportedFile", "elements_reader", "json_value", "write_rows"]
 

@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from statestore.files.digest import row_hashes
+from statestore.files.merge import read_reads
+from statestore.files.reader import open_data, row_groups_of
+from statestore.files.types import arrow_schema
+from statestore.files.values import shown
 from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import reads_of
 from statestore.keys.groups import KeyGroupRange
 from statestore.storage import Storage
-from statestore.table.digest import row_hashes
-from statestore.table.merge import read_reads
-from statestore.table.reading import open_data, row_groups_of
-from statestore.table.types import arrow_schema
-from statestore.table.values import shown
 
 __all__ = ["CountedKey", "counted_keys"]
 

@@ -13,17 +13,16 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError
+from statestore.files.equality import common_schema, found, hashes_of
+from statestore.files.merge import read_reads, side_by_side
+from statestore.files.runs import runs_of
+from statestore.files.types import arrow_schema
 from statestore.format.manifest import KeyedEntry
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import same_type, type_text
 from statestore.format.slices import reads_of
 from statestore.keys.groups import KeyGroupRange
 from statestore.storage import Storage
-from statestore.table.equality import common_schema, hashes_of
-from statestore.table.matching import found
-from statestore.table.merge import read_reads, side_by_side
-from statestore.table.runs import runs_of
-from statestore.table.types import arrow_schema
 
 __all__ = ["CHANGE", "CHANGES", "joined"]
 

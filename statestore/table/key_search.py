@@ -21,15 +21,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from statestore.errors import DamagedFileError, MissingFileError
+from statestore.files.digest import row_hashes
+from statestore.files.reader import open_data
+from statestore.files.types import arrow_schema
+from statestore.files.writer import LONGEST_TEXT
 from statestore.format.handles import Handle
 from statestore.format.state import KeyedState
 from statestore.storage import Storage
 from statestore.storage.base import named
-from statestore.table.digest import row_hashes
 from statestore.table.export import json_value
-from statestore.table.reading import open_data
-from statestore.table.statistics import LONGEST_TEXT
-from statestore.table.types import arrow_schema
 
 __all__ = ["SHORTEST_TEXT", "KeyNeedles", "in_bytes", "in_delta_log", "in_rows", "needles_of"]
 

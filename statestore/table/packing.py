@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from statestore.files.given import check_groups
+from statestore.files.runs import null_key_error, null_keys
+from statestore.files.types import arrow_schema
 from statestore.format.names import KEY_GROUP
 from statestore.format.state import KeyedState
 from statestore.keys.arrow import key_groups
 from statestore.keys.ranges import Assignment
-from statestore.table.key_group_column import check_groups
-from statestore.table.runs import null_key_error, null_keys
-from statestore.table.types import arrow_schema
 
 __all__ = ["PACKED", "keyed_batches", "pack", "unpack"]
 

@@ -23,12 +23,12 @@ from typing import Any
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, StateStoreError
+from statestore.files.elements import stored_schema
+from statestore.files.reader import restored_schema
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.schema import names_with_nul
 from statestore.storage import Storage
 from statestore.table.duck import SETTINGS, duckdb, said
-from statestore.table.elements import stored_schema
-from statestore.table.scan import restored_schema
 
 __all__ = ["View", "run_query", "views_of"]
 

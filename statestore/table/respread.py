@@ -16,6 +16,12 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.errors import DamagedFileError
+from statestore.files.arrow import by_key_group
+from statestore.files.digest import rows_digest
+from statestore.files.keyed import KeyedTarget, write_runs
+from statestore.files.merge import read_reads
+from statestore.files.runs import null_key_error, null_keys, runs_of
+from statestore.files.types import arrow_schema
 from statestore.format.digest import combine
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.manifest import KeyedEntry
@@ -25,12 +31,6 @@ from statestore.format.state import KeyedState
 from statestore.keys.arrow import key_groups
 from statestore.keys.groups import KeyGroupRange
 from statestore.storage import Storage
-from statestore.table.arrow import by_key_group
-from statestore.table.digest import rows_digest
-from statestore.table.keyed import KeyedTarget, write_runs
-from statestore.table.merge import read_reads
-from statestore.table.runs import null_key_error, null_keys, runs_of
-from statestore.table.types import arrow_schema
 
 __all__ = ["Spread", "spread", "write_range"]
 

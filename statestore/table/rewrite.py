@@ -20,6 +20,15 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.errors import StorageError
+from statestore.files.changes import stored_again
+from statestore.files.digest import row_hashes
+from statestore.files.keyed import KeyedTarget, write_runs
+from statestore.files.lookup import key_batch, key_group_of
+from statestore.files.merge import read_reads
+from statestore.files.reader import restored_schema
+from statestore.files.runs import checked, null_key_error, null_keys, runs_of
+from statestore.files.types import uuid_columns, with_uuids
+from statestore.files.values import shown, table_of_dicts
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.layers import MARK, live_without, widened_spans
 from statestore.format.manifest import KeyedEntry
@@ -29,15 +38,6 @@ from statestore.format.state import KeyedState
 from statestore.keys.arrow import key_groups
 from statestore.keys.groups import KeyGroupRange
 from statestore.storage import Storage
-from statestore.table.changes import stored_again
-from statestore.table.digest import row_hashes
-from statestore.table.keyed import KeyedTarget, write_runs
-from statestore.table.lookup import key_batch, key_group_of
-from statestore.table.merge import read_reads
-from statestore.table.runs import checked, null_key_error, null_keys, runs_of
-from statestore.table.scan import restored_schema
-from statestore.table.uuids import uuid_columns, with_uuids
-from statestore.table.values import shown, table_of_dicts
 
 __all__ = ["Changes", "Rewritten", "changes_of", "forget", "rewrite"]
 

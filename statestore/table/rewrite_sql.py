@@ -15,6 +15,12 @@ from typing import Any
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
+from statestore.files.keyed import KeyedTarget, write_runs
+from statestore.files.merge import read_reads
+from statestore.files.reader import restored_schema
+from statestore.files.runs import checked, null_key_error, null_keys, runs_of
+from statestore.files.types import arrow_schema
+from statestore.files.values import fitted_table
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.manifest import KeyedEntry
 from statestore.format.names import KEY_GROUP
@@ -25,12 +31,6 @@ from statestore.keys.arrow import key_groups
 from statestore.keys.groups import KeyGroupRange
 from statestore.storage import Storage
 from statestore.table.duck import SETTINGS, duckdb, said, unsliced
-from statestore.table.fitting import fitted_table
-from statestore.table.keyed import KeyedTarget, write_runs
-from statestore.table.merge import read_reads
-from statestore.table.runs import checked, null_key_error, null_keys, runs_of
-from statestore.table.scan import restored_schema
-from statestore.table.types import arrow_schema
 
 __all__ = ["VIEW", "rewrite_by_sql"]
 

@@ -13,16 +13,22 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.errors import DamagedFileError
+from statestore.files.digest import row_hashes
+from statestore.files.elements import write_elements
+from statestore.files.key_groups import (
+    Rows,
+    exact_groups,
+    group_digests,
+    sound_elements,
+    sound_groups,
+    whole_in_all,
+)
+from statestore.files.keyed import KeyedTarget, write_grouped
+from statestore.files.reader import placed, restored_schema
+from statestore.files.values import shown
 from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.format.manifest import KeyedEntry, OperatorEntry
 from statestore.storage import Storage
-from statestore.table.digest import row_hashes
-from statestore.table.elements import write_elements
-from statestore.table.groups import Rows, group_digests, sound_elements, sound_groups
-from statestore.table.keyed import KeyedTarget, write_grouped
-from statestore.table.scan import placed, restored_schema
-from statestore.table.sound import exact_groups, whole_in_all
-from statestore.table.values import shown
 from statestore.table.verify import FileCheck, check_file
 
 __all__ = [

@@ -33,18 +33,18 @@ from statestore.errors import (
     SchemaMismatchError,
     StateStoreError,
 )
+from statestore.files.against import Against
+from statestore.files.given import beside, without_groups
+from statestore.files.keyed import KeyedTarget, write_grouped, write_runs
+from statestore.files.runs import null_key_error, runs_of
+from statestore.files.values import fits_by_type
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.layers import MARK
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Schema, schema_from_json, type_text
 from statestore.format.state import KeyedState
 from statestore.keys.ranges import Assignment
-from statestore.table.against import Against
-from statestore.table.fitting import fits_by_type
-from statestore.table.key_group_column import beside, without_groups
-from statestore.table.keyed import KeyedTarget, write_grouped, write_runs
 from statestore.table.packing import PACKED, keyed_batches, pack, unpack
-from statestore.table.runs import null_key_error, runs_of
 from statestore.table.spark_arrow import Task, map_in_arrow
 from statestore.table.spark_hashing import check_spark_key, column_of
 from statestore.table.spark_worker import settle

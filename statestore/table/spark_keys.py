@@ -16,11 +16,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from statestore.files.lookup import RowCache, WantedKeys, rows_of_keys
+from statestore.files.merge import unexpired
 from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import StateReads
 from statestore.storage import Storage
-from statestore.table.expiry import unexpired
-from statestore.table.key_rows import RowCache, WantedKeys, rows_of_keys
 from statestore.table.spark import spark_schema
 from statestore.table.spark_arrow import map_in_arrow
 from statestore.table.spark_hashing import column_of

@@ -18,10 +18,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from statestore.files.merge import read_reads
 from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import StateReads
 from statestore.storage import Storage
-from statestore.table.merge import read_reads
 from statestore.table.spark import spark_schema
 from statestore.table.spark_locality import numbers
 from statestore.table.spark_worker import settle

@@ -24,6 +24,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import CorruptionError
+from statestore.files.digest import row_hashes, rows_digest
+from statestore.files.elements import misplaced, stored_schema
+from statestore.files.keyed import file_schema, null_keys
+from statestore.files.reader import DataFile, open_data
+from statestore.files.runs import RowOrder
 from statestore.format.digest import digest_text
 from statestore.format.handles import GroupIndex, Handle, KeyedStateHandle
 from statestore.format.layers import MARK
@@ -32,11 +37,6 @@ from statestore.format.names import KEY_GROUP
 from statestore.format.state import KeyedState, Layout, StateKind
 from statestore.keys.arrow import key_groups
 from statestore.storage import Storage
-from statestore.table.digest import row_hashes, rows_digest
-from statestore.table.elements import misplaced, stored_schema
-from statestore.table.keyed import file_schema, null_keys
-from statestore.table.order import RowOrder
-from statestore.table.reading import DataFile, open_data
 
 __all__ = ["FileCheck", "Flaws", "check_file"]
 

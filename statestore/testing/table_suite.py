@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from statestore import KeyGroupAssignment, StateStore, errors, key_group_of
-from statestore.table.base import open_table
+from statestore.files.table import open_table
 
 __all__ = ["StateTableSuite"]
 

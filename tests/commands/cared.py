@@ -9,10 +9,10 @@ import weakref
 from functools import cache
 from pathlib import Path
 
+from statestore.files.writer import ParquetOptions
 from statestore.format.layers import CompactionRule
 from statestore.format.manifest import KeyedEntry
 from statestore.store import StateStore
-from statestore.table.writing import ParquetOptions
 from tests.commands.layered import Entries, Layered, entries_of, users
 
 KEY = "somebody@example.org"

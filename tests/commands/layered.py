@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from statestore.files.writer import ParquetOptions
 from statestore.store import StateStore
-from statestore.table.writing import ParquetOptions
 from statestore.testing.counting import CountingStorage
 
 GROUPS = 16

@@ -23,10 +23,10 @@ from statestore.errors import (
     StateNotFoundError,
     StorageError,
 )
+from statestore.files.digest import rows_digest
 from statestore.format.layers import CompactionRule
 from statestore.format.names import manifest_path
 from statestore.table.compact import Compactor
-from statestore.table.digest import rows_digest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

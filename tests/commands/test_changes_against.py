@@ -18,9 +18,9 @@ from statestore.errors import (
     NullKeyError,
     SchemaMismatchError,
 )
+from statestore.files import runs
 from statestore.format.layers import CompactionRule
 from statestore.format.manifest import KeyedEntry
-from statestore.table import runs
 from tests.commands.test_changes import ROWS, change, content, files, full, opened, table
 
 

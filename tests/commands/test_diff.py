@@ -19,14 +19,14 @@ from statestore.errors import (
     StateNotFoundError,
     StorageError,
 )
+from statestore.files.key_groups import group_digests
+from statestore.files.writer import ParquetOptions
 from statestore.flink.graph import JobGraph
 from statestore.format.state import Layout
 from statestore.model.diff import CheckpointDifference, Other, StateDifference
 from statestore.storage import LocalStorage
 from statestore.store import StateStore
 from statestore.table import compare
-from statestore.table.groups import group_digests
-from statestore.table.writing import ParquetOptions
 from statestore.testing.counting import CountingStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 

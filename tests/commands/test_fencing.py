@@ -24,10 +24,10 @@ from statestore.errors import (
     LateCommitError,
     MalformedManifestError,
 )
+from statestore.files.table import ParquetTable
 from statestore.format.documents import Claim, claim_from_json, claim_to_json, document_bytes
 from statestore.format.names import generation_of, writer_path
 from statestore.storage import LocalStorage
-from statestore.table.base import ParquetTable
 from tests.commands.writers import ROWS, claims, opened, stored_files, take
 
 

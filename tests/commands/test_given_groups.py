@@ -138,7 +138,7 @@ def test_a_column_of_ones_own_under_that_name_is_refused(tmp_path: Path, column:
 
 @pytest.mark.parametrize("name", ["Key_Group", "KEY_GROUP"])
 def test_no_message_advises_to_rename_it(name: str) -> None:
-    from statestore.table.types import schema_of_arrow
+    from statestore.files.types import schema_of_arrow
 
     with pytest.raises(StateStoreError, match="leave it out") as caught:
         KeyedState(

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from statestore import StateStore
 from statestore.errors import InvalidArgumentError, SchemaMismatchError, StateStoreError
-from statestore.table.types import arrow_schema
+from statestore.files.types import arrow_schema
 from tests.strategies import KEY_KINDS
 
 FAR = 2**58

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from statestore.errors import DamagedFileError, StorageError
+from statestore.files.lookup import rows_of_key
 from statestore.storage import LocalStorage
 from statestore.store import StateStore
-from statestore.table.lookup import rows_of_key
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.commands.cared import (
     KEY,

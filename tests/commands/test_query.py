@@ -22,8 +22,8 @@ from statestore.errors import (
     MissingDependencyError,
     MissingFileError,
 )
+from statestore.files.digest import rows_digest
 from statestore.format.state import Layout
-from statestore.table.digest import rows_digest
 from statestore.testing.counting import CountingStorage
 from tests.damage import change_unread_byte
 

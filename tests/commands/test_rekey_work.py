@@ -28,8 +28,8 @@ from statestore.errors import (
     InvalidArgumentError,
     StorageError,
 )
+from statestore.files.arrow import by_key_group
 from statestore.table import respread
-from statestore.table.arrow import by_key_group
 
 Rows = list[dict[str, Any]]
 

@@ -16,13 +16,13 @@ from statestore.errors import (
     InvalidArgumentError,
     MalformedManifestError,
 )
+from statestore.files.key_groups import group_digests
+from statestore.files.writer import ParquetOptions
 from statestore.format.documents import Savepoint
 from statestore.format.names import manifest_path
 from statestore.format.state import Layout
 from statestore.model.salvage import LostPart, merged
 from statestore.store import StateStore
-from statestore.table.groups import group_digests
-from statestore.table.writing import ParquetOptions
 from tests.damage import change_unread_byte
 from tests.faults.cases import data_files
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from statestore.files.key_groups import group_digests
 from statestore.format.layers import CompactionRule
 from statestore.format.manifest import KeyedEntry
 from statestore.model.salvage import LostPart, SalvagedState
 from statestore.store import StateStore
-from statestore.table.groups import group_digests
 from tests.commands.cared import (
     break_file,
     change,

@@ -27,7 +27,7 @@ from statestore.errors import (
     NullKeyError,
     SchemaMismatchError,
 )
-from statestore.table.writing import ParquetOptions
+from statestore.files.writer import ParquetOptions
 from tests.commands.writers import opened, stored_files
 
 MAX_PARALLELISM = 16
@@ -187,8 +187,8 @@ def test_any_size_of_state_is_written_alike(
     store: StateStore, monkeypatch: pytest.MonkeyPatch, block_bytes: int, run_bytes: int
 ) -> None:
     """I7: whatever part of the rows is brought into order at a time."""
-    monkeypatch.setattr("statestore.table.arrow._BLOCK_BYTES", block_bytes)
-    monkeypatch.setattr("statestore.table.arrow.RUN_BYTES", run_bytes)
+    monkeypatch.setattr("statestore.files.arrow._BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr("statestore.files.arrow.RUN_BYTES", run_bytes)
     with store.snapshot(parallelism=PARALLELISM) as checkpoint:
         writer = declare(checkpoint)
         for subtask in range(PARALLELISM):

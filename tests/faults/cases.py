@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from statestore.files.digest import rows_digest
 from statestore.format.names import KEY_GROUP
 from statestore.storage import LocalStorage, Storage
 from statestore.store import StateStore
-from statestore.table.digest import rows_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

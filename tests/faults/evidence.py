@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from deltalake import DeltaTable
 
 from statestore.errors import StateStoreError, StoreNotFoundError
+from statestore.files.digest import rows_digest
 from statestore.format.names import KEY_GROUP
 from statestore.store import StateStore
-from statestore.table.digest import rows_digest
 from tests.faults.job import offsets, per_country, totals
 
 if TYPE_CHECKING:

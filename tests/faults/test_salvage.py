@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from statestore.errors import StateStoreError
+from statestore.files.writer import ParquetOptions
 from statestore.format.state import Layout
 from statestore.storage import LocalStorage
 from statestore.store import StateStore
-from statestore.table.writing import ParquetOptions
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.faults.cases import copy_of, data_files, rows_of
 

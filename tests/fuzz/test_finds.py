@@ -12,10 +12,11 @@ import pytest
 from statestore.asking import StoreAsking
 from statestore.commands import changes
 from statestore.commands.restore import RestoredKeyedState, RestoredOperatorState
+from statestore.files import changes as tables
+from statestore.files import equality as matching
+from statestore.files import lookup, merge
+from statestore.files.reader import DataFile
 from statestore.format.layers import MARK
-from statestore.table import changes as tables
-from statestore.table import lookup, matching, merge
-from statestore.table.reading import DataFile
 from tests.fuzz.draws import draw_history
 from tests.fuzz.run import Runner, failures, shortest
 

@@ -11,10 +11,10 @@ import pytest
 from jobs.command import load_settings
 from jobs.settings import KeyedSettings, OffsetsSettings, RestoreSettings, SnapshotSettings
 from statestore.errors import SettingsError
+from statestore.files.writer import ParquetOptions
 from statestore.flink.graph import JobGraph, Node
 from statestore.model.target import RestoreTarget
 from statestore.settings import from_table
-from statestore.table.writing import ParquetOptions
 
 SNAPSHOT = """
 parallelism = 4

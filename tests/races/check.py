@@ -18,10 +18,10 @@ from typing import Any
 import pyarrow as pa
 
 from statestore import Manifest, StateStore
+from statestore.files.digest import rows_digest
 from statestore.format.documents import Claim, claim_from_json
 from statestore.format.names import WRITERS, data_file_id
 from statestore.storage import open_storage
-from statestore.table.digest import rows_digest
 from tests.races.plan import Race, Try
 from tests.races.worker import STATE, UID, rows_of
 

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from statestore import StateStore
 from statestore.errors import CommitConflictError, InvalidArgumentError, LateCommitError
+from statestore.files.writer import ParquetOptions
 from statestore.format.names import CHECKPOINTS
 from statestore.storage import Storage, open_storage
-from statestore.table.writing import ParquetOptions
 from tests.races.plan import Part, Try
 
 __all__ = ["Task", "rows_of", "run_worker", "write"]

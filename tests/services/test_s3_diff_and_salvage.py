@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from statestore import StateStore
+from statestore.files.writer import ParquetOptions
 from statestore.storage import S3Storage
-from statestore.table.writing import ParquetOptions
 from statestore.testing.s3 import S3Server
 
 

@@ -8,13 +8,13 @@ import pytest
 
 from statestore import StateStore
 from statestore.errors import CorruptionError
+from statestore.files.merge import read_reads
+from statestore.files.writer import ParquetOptions
 from statestore.format.layers import widened_spans
 from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import reads_of
 from statestore.storage import LocalStorage
 from statestore.table.compact import Compactor
-from statestore.table.merge import read_reads
-from statestore.table.writing import ParquetOptions
 from tests.table.test_merge import EVERYTHING, GROUPS, store_of
 
 

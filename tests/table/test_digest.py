@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from statestore.files import digest
+from statestore.files.digest import hash_array, row_hashes, rows_digest
+from statestore.files.types import schema_of_arrow
 from statestore.format.digest import combine
-from statestore.table import digest
-from statestore.table.digest import hash_array, row_hashes, rows_digest
-from statestore.table.types import schema_of_arrow
 from statestore.testing import reference
 from tests.strategies import KEY_KINDS, Kind, nullable, table, value_kinds
 

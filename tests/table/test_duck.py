@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statestore import StateStore
+from statestore.files.digest import row_hashes, rows_digest
 from statestore.format.state import Layout
-from statestore.table.digest import row_hashes, rows_digest
 from statestore.table.duck import unsliced
 from tests.strategies import Kind, structs, value_kinds
 

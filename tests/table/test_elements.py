@@ -13,17 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
-from statestore.flink.redistribution import RedistributionMode
-from statestore.format.manifest import OperatorEntry, TableRef
-from statestore.format.schema import Schema
-from statestore.format.state import SUBTASK, OperatorState
-from statestore.storage import LocalStorage
-from statestore.table.elements import (
+from statestore.files.elements import (
     elements_table,
     read_elements,
     schema_of_elements,
     write_elements,
 )
+from statestore.flink.redistribution import RedistributionMode
+from statestore.format.manifest import OperatorEntry, TableRef
+from statestore.format.schema import Schema
+from statestore.format.state import SUBTASK, OperatorState
+from statestore.storage import LocalStorage
 from statestore.testing.reference import canonical
 from tests.strategies import element_lists, nullable, table, value_kinds
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
+from statestore.files.arrow import as_table
+from statestore.files.digest import hash_array, rows_digest
+from statestore.files.equality import as_bytes
 from statestore.format.digest import combine
 from statestore.keys.arrow import key_groups
-from statestore.table.arrow import as_table
-from statestore.table.digest import hash_array, rows_digest
-from statestore.table.list_order import as_bytes
 from tests.strategies import Kind, ordered_kinds, value_kinds
 
 cuts = st.lists(st.integers(0, 4), max_size=4).map(lambda found: sorted([0, *found, 4]))

@@ -10,9 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from statestore.files.writer import Encodings, FileWriter, ParquetOptions, encodings, leaf_paths
 from statestore.storage import LocalStorage
-from statestore.table.encodings import Encodings, encodings, leaf_paths
-from statestore.table.writing import FileWriter, ParquetOptions
 
 ROWS = 5_000
 _SHUFFLED = random.Random(7).sample(range(10**12), ROWS)

@@ -13,10 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError
-from statestore.format.layers import MARK
-from statestore.format.schema import Field, Schema
-from statestore.format.state import KeyedState, StateKind, TimeToLive, TtlVisibility, expired
-from statestore.table.expiry import (
+from statestore.files.merge import (
     check_instant,
     clock_ms,
     hides,
@@ -25,6 +22,9 @@ from statestore.table.expiry import (
     time_column,
     unexpired,
 )
+from statestore.format.layers import MARK
+from statestore.format.schema import Field, Schema
+from statestore.format.state import KeyedState, StateKind, TimeToLive, TtlVisibility, expired
 
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 LONGS = st.integers(LONG_MIN, LONG_MAX) | st.sampled_from([LONG_MIN, -1, 0, 1, LONG_MAX])

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 
 from statestore.errors import InvalidArgumentError
+from statestore.files.types import arrow_schema, schema_of_arrow
+from statestore.files.values import fits_by_type, fitted, fitted_table
 from statestore.format.schema import Schema, widens
-from statestore.table.fitting import fits_by_type, fitted, fitted_table
-from statestore.table.types import arrow_schema, schema_of_arrow
 from tests.model.values import scalar_types, schemas
 
 

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 
 from statestore.errors import DamagedFileError
+from statestore.files.key_groups import group_digests, read_groups, rows_and_digest, sound_groups
+from statestore.files.writer import ParquetOptions
 from statestore.format.manifest import KeyedEntry
 from statestore.format.state import Layout
 from statestore.storage import LocalStorage
 from statestore.store import StateStore
-from statestore.table.groups import group_digests, read_groups, rows_and_digest, sound_groups
-from statestore.table.writing import ParquetOptions
 from statestore.testing.counting import CountingStorage
 
 GROUPS = 16

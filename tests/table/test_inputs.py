@@ -13,9 +13,9 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from statestore.errors import CorruptionError, InvalidArgumentError, NotFoundError, StorageError
+from statestore.files import delta_log as inputs
+from statestore.files.delta_log import input_bytes
 from statestore.storage import LocalStorage
-from statestore.table import inputs
-from statestore.table.inputs import input_bytes
 
 
 def parquet(path: Path, rows: int = 10) -> int:

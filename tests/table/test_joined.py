@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from statestore import StateStore, key_group_of
+from statestore.files import runs
 from statestore.storage import LocalStorage
 from statestore.table import joined as module
-from statestore.table import runs
 from statestore.table.joined import CHANGE, CHANGES, joined
 
 MOST = 16

@@ -17,11 +17,12 @@ from statestore.errors import (
     MissingFileError,
     NullKeyError,
 )
+from statestore.files import equality as matching
+from statestore.files import lookup as key_rows
+from statestore.files.lookup import RowCache, WantedKeys, rows_of_keys
 from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import assignment_of, reads_of
 from statestore.storage import LocalStorage
-from statestore.table import key_rows, matching
-from statestore.table.key_rows import RowCache, WantedKeys, rows_of_keys
 
 GROUPS = 16
 CACHES = {"none": None, "tiny": 20_000, "large": 2**24}

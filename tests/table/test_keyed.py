@@ -16,14 +16,14 @@ from statestore.errors import (
     NullKeyError,
     StorageError,
 )
+from statestore.files.digest import rows_digest
+from statestore.files.keyed import KeyedTarget, write_grouped
+from statestore.files.types import schema_of_arrow
+from statestore.files.writer import ParquetOptions
 from statestore.format.handles import GroupIndex
 from statestore.format.state import KeyedState, Layout, StateKind, TimeDomain
 from statestore.keys.groups import KeyGroupRange
 from statestore.storage import LocalStorage
-from statestore.table.digest import rows_digest
-from statestore.table.keyed import KeyedTarget, write_grouped
-from statestore.table.types import schema_of_arrow
-from statestore.table.writing import ParquetOptions
 
 NAN = float("nan")
 
@@ -219,7 +219,7 @@ def test_files_do_not_depend_on_how_rows_come(
     batch_rows: int,
 ) -> None:
     """I7: sorted and digested key group by key group, or many at once."""
-    monkeypatch.setattr("statestore.table.runs.RUN_BYTES", run_bytes)
+    monkeypatch.setattr("statestore.files.runs.RUN_BYTES", run_bytes)
     groups = [1, 1, 1, 2, 5, 5, 6, 7, 7, 7, 7, 7, 9]
     keys = [3, 1, 2, 9, 8, 4, 0, 10, 14, 12, 11, 13, -1]
     table = rows(groups, k=keys, v=[str(key) for key in keys])

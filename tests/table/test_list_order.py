@@ -13,9 +13,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from statestore.table.equality import equal_rows
-from statestore.table.list_order import as_bytes
-from statestore.table.order import RowOrder
+from statestore.files.equality import as_bytes, equal_rows
+from statestore.files.runs import RowOrder
 from tests.fuzz.givers import plain_table
 from tests.fuzz.history import Column
 from tests.fuzz.kinds import Kind, name_of

@@ -179,9 +179,9 @@ def test_bounds_that_nothing_vouches_for_hide_no_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I7: a manifest of an older release has no checksum of the footer that says them."""
-    monkeypatch.setattr("statestore.table.writing.footer_of", lambda _: None)
+    monkeypatch.setattr("statestore.files.writer.footer_of", lambda _: None)
     restored = state(tmp_path, pa.array(range(200_000)), max_parallelism=1)
-    monkeypatch.setattr("statestore.table.lookup._admits", lambda *_: False)
+    monkeypatch.setattr("statestore.files.lookup._admits", lambda *_: False)
     assert found(restored, 150_000) == [150_000]
 
 

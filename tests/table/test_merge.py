@@ -10,15 +10,15 @@ import pyarrow as pa
 import pytest
 
 from statestore import StateStore
+from statestore.files import equality as matching
+from statestore.files import runs
+from statestore.files.digest import rows_digest
+from statestore.files.equality import equal_rows, found
+from statestore.files.merge import read_reads
+from statestore.files.writer import ParquetOptions
 from statestore.format.slices import reads_of
 from statestore.keys.groups import KeyGroupRange
 from statestore.storage import LocalStorage
-from statestore.table import matching, runs
-from statestore.table.digest import rows_digest
-from statestore.table.equality import equal_rows
-from statestore.table.matching import found
-from statestore.table.merge import read_reads
-from statestore.table.writing import ParquetOptions
 
 GROUPS = 8
 EVERYTHING = KeyGroupRange(0, GROUPS - 1)

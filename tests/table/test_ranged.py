@@ -16,9 +16,9 @@ import pytest
 
 from statestore import KeyGroupAssignment, StateStore
 from statestore.errors import DuplicateKeyError, InvalidArgumentError, MalformedManifestError
+from statestore.files.writer import ParquetOptions
 from statestore.format.documents import document_bytes
 from statestore.format.manifest import KeyedEntry
-from statestore.table.writing import ParquetOptions
 from statestore.testing.counting import CountingStorage
 
 ROWS = [{"user": f"user-{i:05}", "n": i, "text": f"{i:x}" * 5} for i in range(6000)]

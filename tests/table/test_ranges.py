@@ -16,10 +16,10 @@ import pytest
 
 from statestore import StateStore
 from statestore.errors import DamagedFileError, MissingFileError, StorageError
+from statestore.files.fetch import Piece, RangedFile, Streams
+from statestore.files.writer import ParquetOptions
 from statestore.format.manifest import KeyedEntry
 from statestore.storage import Storage
-from statestore.table.ranges import Piece, RangedFile, Streams
-from statestore.table.writing import ParquetOptions
 from statestore.testing.counting import CountingStorage
 from statestore.testing.slow import SlowStorage
 

@@ -13,11 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from statestore.errors import DamagedFileError, MissingFileError, StorageError
+from statestore.files.digest import rows_digest
+from statestore.files.reader import open_data, read_batches
+from statestore.files.writer import FileWriter, ParquetOptions
 from statestore.format.handles import Footer, OperatorStateHandle
 from statestore.storage import LocalStorage
-from statestore.table.digest import rows_digest
-from statestore.table.reading import open_data, read_batches
-from statestore.table.writing import FileWriter, ParquetOptions
 from statestore.testing.counting import CountingStorage
 
 ROWS = pa.table(

@@ -10,14 +10,14 @@ import pytest
 
 from statestore import StateStore, key_group_of
 from statestore.errors import CorruptionError, NullKeyError
+from statestore.files.keyed import KeyedTarget
+from statestore.files.writer import ParquetOptions
 from statestore.format.digest import combine
 from statestore.format.manifest import KeyedEntry
 from statestore.format.state import KeyedState
 from statestore.storage import LocalStorage
 from statestore.table import respread
-from statestore.table.keyed import KeyedTarget
 from statestore.table.respread import spread, write_range
-from statestore.table.writing import ParquetOptions
 
 ROWS = [{"k": f"k{i}", "v": i} for i in range(400)]
 

@@ -13,8 +13,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from statestore.commands.partition import partition
 from statestore.errors import InvalidArgumentError, NullKeyError, ParallelismError
+from statestore.files.engines import partition
 from statestore.flink.partitioners import (
     Broadcast,
     Custom,

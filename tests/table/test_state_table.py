@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from statestore import StateStore, errors
-from statestore.table.writing import ParquetOptions
+from statestore.files.writer import ParquetOptions
 from statestore.testing.table_suite import (
     StateTableSuite,
     publish,

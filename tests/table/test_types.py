@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 
 from statestore.errors import UnsupportedTypeError
+from statestore.files.types import arrow_schema, arrow_type, schema_of_arrow
 from statestore.format.schema import Schema, type_text
-from statestore.table.types import arrow_schema, arrow_type, schema_of_arrow
 from tests.model.values import schemas
 
 

@@ -16,10 +16,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
+from statestore.files.types import arrow_schema
+from statestore.files.values import column_of, dictionaries, fitted, guessed_column, table_of_dicts
 from statestore.format.schema import Field, Schema
-from statestore.table.fitting import fitted
-from statestore.table.types import arrow_schema
-from statestore.table.values import column_of, dictionaries, guessed_column, table_of_dicts
 from tests.strategies import Kind, nullable, value_kinds
 
 BERLIN = timezone(timedelta(hours=1))

@@ -10,15 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from statestore.files.elements import stored_schema
+from statestore.files.runs import RowOrder
+from statestore.files.types import arrow_schema
+from statestore.files.writer import FileWriter, ParquetOptions
 from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.format.manifest import KeyedEntry, OperatorEntry
 from statestore.storage import LocalStorage
 from statestore.store import StateStore
-from statestore.table.elements import stored_schema
-from statestore.table.order import RowOrder
-from statestore.table.types import arrow_schema
 from statestore.table.verify import FileCheck, check_file
-from statestore.table.writing import FileWriter, ParquetOptions
 
 INFINITY, NAN = float("inf"), float("nan")
 Rows = Sequence[tuple[Any, ...]]
@@ -141,7 +141,7 @@ def test_bytes_are_checked_in_files_of_any_length(
     storage: LocalStorage, keyed: KeyedEntry, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """I5: a long file is hashed as it streams by, a short one is read once."""
-    monkeypatch.setattr("statestore.table.fetching._AT_ONCE_BYTES", at_once)
+    monkeypatch.setattr("statestore.files.fetch._AT_ONCE_BYTES", at_once)
     handle = keyed.handles[0]
     assert check_file(FileCheck(storage, keyed, handle, 0, deep=True)) is None
     other = replace(handle, sha256="0" * 64)

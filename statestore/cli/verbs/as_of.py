@@ -12,9 +12,9 @@ from statestore.cli.histories import Joined, KeyHistory
 from statestore.cli.invocation import Invocation, pass_invocation
 from statestore.cli.keys import parse_key
 from statestore.cli.verbs.get import GetVerb
+from statestore.files.values import shown
 from statestore.format.state import KeyedState
 from statestore.table.joined import CHANGE, CHANGES
-from statestore.table.values import shown
 
 __all__ = ["join_checkpoints", "show_history"]
 

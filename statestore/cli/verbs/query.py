@@ -9,7 +9,7 @@ import click
 from statestore.cli.asking import Answered, ListedViews
 from statestore.cli.help import Verb
 from statestore.cli.invocation import Invocation, pass_invocation
-from statestore.table.values import shown_values
+from statestore.files.values import shown_values
 
 __all__ = ["query_states"]
 

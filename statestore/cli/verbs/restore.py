@@ -20,8 +20,8 @@ from statestore.cli.output import progress_bar
 from statestore.cli.rates import Rate, keep_rate
 from statestore.cli.targets import graph_of, target_options
 from statestore.cli.values import PlannedRestore, Restored
+from statestore.files.writer import ParquetOptions
 from statestore.table.export import EXPORT_FORMATS
-from statestore.table.writing import ParquetOptions
 
 __all__ = ["restore_checkpoint"]
 

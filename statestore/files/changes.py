@@ -10,18 +10,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import DuplicateKeyError, InvalidArgumentError, SchemaMismatchError
+from statestore.files.equality import equal_rows, found
+from statestore.files.given import given_groups, is_dicts, with_groups
+from statestore.files.runs import in_order
+from statestore.files.types import arrow_schema, uuid_columns, with_uuids
+from statestore.files.values import fitted, row_place, shown, table_of_dicts
 from statestore.format.layers import MARK, delete_widths
 from statestore.format.names import KEY_GROUP
 from statestore.format.state import KeyedState
-from statestore.table.equality import equal_rows
-from statestore.table.fitting import fitted
-from statestore.table.given import is_dicts
-from statestore.table.key_group_column import given_groups, with_groups
-from statestore.table.matching import found
-from statestore.table.runs import in_order
-from statestore.table.types import arrow_schema
-from statestore.table.uuids import uuid_columns, with_uuids
-from statestore.table.values import row_place, shown, table_of_dicts
 
 __all__ = [
     "change_table",

@@ -5,21 +5,118 @@ Rows are flushed a row group at a time; what the file's handle needs is known wh
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from statestore.errors import InvalidArgumentError
+from statestore.files.digest import rows_digest
+from statestore.files.fetch import footer_of
 from statestore.storage import Storage
 from statestore.storage.base import NewFile, named
-from statestore.table.digest import rows_digest
-from statestore.table.encodings import Encodings, leaf_paths
-from statestore.table.footers import footer_of
 
-__all__ = ["FileWriter", "ParquetOptions"]
+__all__ = [
+    "LONGEST_TEXT",
+    "Encodings",
+    "FileWriter",
+    "ParquetOptions",
+    "encodings",
+    "file_statistics",
+    "leaf_paths",
+    "positions_of",
+]
+
+
+# How the columns of a data file are encoded: by a look at its first rows.
+#
+# Parquet's usual dictionary costs time and bytes where nearly every value is another one, as keys
+# are. Such columns are written without one, numbers and text as differences (Parquet format, "Delta
+# Encoding"), which Spark, DuckDB, Polars and Arrow read.
+
+
+_SAMPLE_ROWS, _ENOUGH_ROWS = 4096, 1024
+
+
+class Encodings:
+    """How the files of one state are encoded: chosen again only while there were few rows to go
+    by.
+    """
+
+    def __init__(self) -> None:
+        """Choose nothing yet."""
+        self._chosen: dict[str, str] | None = None
+
+    def of(self, first: pa.Table) -> dict[str, str]:
+        """Return :func:`encodings` of a file's first rows, or what was chosen before."""
+        if self._chosen is not None:
+            return self._chosen
+        chosen = encodings(first)
+        if first.num_rows >= _ENOUGH_ROWS:
+            self._chosen = chosen
+        return chosen
+
+
+def encodings(first: pa.Table) -> dict[str, str]:
+    """Return the encoding of each column that is better off without a dictionary.
+
+    That is one of plain values most of which differ, in a sample of the rows: text in order as
+    differences of neighbours, other text and bytes with their lengths apart, whole numbers, dates
+    and times as differences, floating-point numbers as they are. Nested columns, decimals and
+    booleans keep what Arrow does by default.
+    """
+    sample = first.slice(0, _SAMPLE_ROWS)
+    # A dot would make the name of a column that of a nested one.
+    plain = [name for name in sample.column_names if "." not in name]
+    found = {name: _encoding(sample.column(name)) for name in plain}
+    return {name: encoding for name, encoding in found.items() if encoding is not None}
+
+
+def leaf_paths(schema: pa.Schema) -> list[str]:
+    """Return the columns as Parquet names them: nested ones by their path, ``a.list.element``."""
+    return [path for field in schema for path in _paths(field)]
+
+
+def _encoding(column: pa.ChunkedArray) -> str | None:
+    kind = column.type
+    text = pa.types.is_string(kind) or pa.types.is_binary(kind)
+    whole = (
+        pa.types.is_signed_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date32(kind)
+    )
+    if not (text or whole or pa.types.is_floating(kind)):
+        return None
+    if 2 * pc.count_distinct(column, mode="all").as_py() <= len(column):
+        return None
+    if text:
+        return "DELTA_BYTE_ARRAY" if _in_order(column) else "DELTA_LENGTH_BYTE_ARRAY"
+    return "DELTA_BINARY_PACKED" if whole else "PLAIN"
+
+
+def _in_order(column: pa.ChunkedArray) -> bool:
+    values = column.combine_chunks()
+    ascending = pc.less_equal(values.slice(0, len(values) - 1), values.slice(1))
+    return pc.all(ascending, skip_nulls=True, min_count=0).as_py() is True
+
+
+def _paths(field: pa.Field) -> Iterator[str]:
+    kind = field.type
+    if pa.types.is_struct(kind):
+        inner = [kind.field(at) for at in range(kind.num_fields)]
+        yield from (f"{field.name}.{path}" for part in inner for path in _paths(part))
+    elif pa.types.is_map(kind):
+        for part in (kind.key_field, kind.item_field):
+            yield from (f"{field.name}.key_value.{path}" for path in _paths(part))
+    elif pa.types.is_list(kind):
+        part = kind.value_field.with_name("element")
+        yield from (f"{field.name}.list.{path}" for path in _paths(part))
+    else:
+        yield field.name
+
 
 # A row group ends with a key group once it has this part of the rows that it may have: more of
 # them cost footer, fewer make subtasks that share one read it twice.
@@ -201,3 +298,62 @@ class _Sink:
     def close(self) -> None:
         with named("write", self._where):
             self._raw.close()
+
+
+# A data file's statistics as Delta keeps them, from the Parquet footer (Delta protocol, "Per-file
+# Statistics").
+#
+# Key columns only, and only types whose bounds are exact in JSON; a missing bound is allowed, a
+# wrong one would hide rows from every Delta reader.
+
+
+LONGEST_TEXT = 32
+"""A longer text is cut, or left out."""
+
+
+def file_statistics(metadata: pq.FileMetaData, columns: tuple[str, ...]) -> dict[str, Any]:
+    """Return ``numRecords`` and, for the columns that have them, bounds and null counts."""
+    bounds: dict[str, dict[str, Any]] = {"minValues": {}, "maxValues": {}, "nullCount": {}}
+    positions = positions_of(metadata)
+    for name in columns:
+        if name in positions:
+            _add_bounds(bounds, name, metadata, positions[name])
+    return {"numRecords": metadata.num_rows, **bounds}
+
+
+def positions_of(metadata: pq.FileMetaData) -> dict[str, int]:
+    """Return where in the footer each column stands.
+
+    A path that two have is left out: the column ``a.b`` and the field ``b`` of the struct ``a``
+    look the same.
+    """
+    paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
+    return {path: i for i, path in enumerate(paths) if paths.count(path) == 1}
+
+
+def _add_bounds(
+    bounds: dict[str, dict[str, Any]], name: str, metadata: pq.FileMetaData, position: int
+) -> None:
+    groups = range(metadata.num_row_groups)
+    found = [metadata.row_group(group).column(position).statistics for group in groups]
+    if any(one is None for one in found):
+        return
+    if all(one.has_null_count for one in found):
+        bounds["nullCount"][name] = sum(one.null_count for one in found)
+    if not found or not all(one.has_min_max for one in found):
+        return
+    lowest, highest = min(one.min for one in found), max(one.max for one in found)
+    if isinstance(lowest, bool) or not isinstance(lowest, int | str | dt.date):
+        return
+    if isinstance(lowest, dt.datetime):
+        return
+    if isinstance(lowest, str):
+        # A cut lower bound is still one; an upper bound would have to be raised, so a long one is
+        # left out.
+        bounds["minValues"][name] = lowest[:LONGEST_TEXT]
+        if len(highest) <= LONGEST_TEXT:
+            bounds["maxValues"][name] = highest
+        return
+    dates = isinstance(lowest, dt.date)
+    bounds["minValues"][name] = str(lowest) if dates else lowest
+    bounds["maxValues"][name] = str(highest) if dates else highest

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from statestore.errors import InvalidArgumentError
+from statestore.files.engines import spark_module
 from statestore.format.manifest import TABLE_FORMATS, Entry, TableRef
 from statestore.storage import Storage
-from statestore.table.engines import spark_module
 
 __all__ = ["TABLE_FORMATS", "ParquetTable", "StateTable", "TablesAsStored", "open_table"]
 

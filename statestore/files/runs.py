@@ -6,23 +6,26 @@ would cost more than its rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import DuplicateKeyError, InvalidArgumentError, NullKeyError
+from statestore.files.equality import compared_columns, equal_values, leaf_columns
+from statestore.files.types import arrow_schema
+from statestore.files.values import shown
 from statestore.format.layers import MARK
 from statestore.format.names import KEY_GROUP
 from statestore.format.state import KeyedState, StateKind
 from statestore.keys.values import fields_may_be_null
-from statestore.table.equality import compared_columns, equal_values, leaf_columns
-from statestore.table.types import arrow_schema
-from statestore.table.values import shown
 
 __all__ = [
     "RUN_BYTES",
+    "RowOrder",
     "checked",
     "in_order",
     "null_key_error",
@@ -204,3 +207,85 @@ def _refuse_duplicates(batch: pa.RecordBatch, state: KeyedState) -> None:
         f"two rows of {state} claim the same entry {entry}; aggregate them to one, or name the "
         "columns that tell them apart (namespace, map_key or position)"
     )
+
+
+# Whether rows are sorted as docs/FORMAT.md says, seen batch after batch; one batch is in memory.
+#
+# Sorted means: by some total order of distinct values, nulls first, column after column. Of floats
+# the format leaves two things to the writer, on which side of ``0.0`` lies ``-0.0``, and on which
+# side of all numbers lies NaN; a file has to keep to one choice. In any such order equal rows lie
+# side by side, so that neighbours show all duplicates.
+
+
+Flags = npt.NDArray[np.bool_]
+_ANY = (False, False)
+_LARGEST, _SMALLEST = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+
+
+class RowOrder:
+    """Looks at the rows of one file in turn; ``is_sorted`` and ``duplicates`` say what it saw."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        """Compare rows by these columns, the first one first."""
+        self._columns = tuple(columns)
+        self._last: pa.RecordBatch | None = None
+        # Which of the choices fit all rows so far: (is -0.0 after 0.0?, is NaN first?).
+        self._choices = {*product((False, True), (False, True))}
+        self.duplicates = 0
+
+    @property
+    def is_sorted(self) -> bool:
+        """Whether every row so far is at its place."""
+        return bool(self._choices)
+
+    def see(self, batch: pa.RecordBatch) -> None:
+        """Compare each row with the one before it, also with the last one of the batch before."""
+        if batch.num_rows == 0:
+            return
+        rows = batch.select(self._columns)
+        seam = rows if self._last is None else pa.concat_batches([self._last, rows])
+        self._last = rows.slice(rows.num_rows - 1)
+        leaves = list(compared_columns(seam.columns))
+        if not any(pa.types.is_floating(leaf.type) for leaf in leaves):
+            self._choices &= {_ANY}
+        fitting = set()
+        for choice in self._choices or {_ANY}:
+            descends, same = _compare_rows(leaves, choice)
+            if not descends:
+                fitting.add(choice)
+        self._choices &= fitting
+        self.duplicates += int(same.sum())
+
+
+def _compare_rows(leaves: list[pa.Array], choice: tuple[bool, bool]) -> tuple[bool, Flags]:
+    """Return whether a row is greater than the next one, and which rows equal the next one."""
+    undecided = np.ones(len(leaves[0]) - 1, np.bool_)
+    descends = False
+    for leaf in leaves:
+        greater, equal = _compare(leaf, choice)
+        descends = descends or bool((undecided & greater).any())
+        undecided &= equal
+    return descends, undecided
+
+
+def _compare(leaf: pa.Array, choice: tuple[bool, bool]) -> tuple[Flags, Flags]:
+    if pa.types.is_floating(leaf.type):
+        leaf = _ranks(leaf, choice)
+    left, right = leaf.slice(0, len(leaf) - 1), leaf.slice(1)
+    left_null, right_null = np.asarray(left.is_null()), np.asarray(right.is_null())
+    greater = np.asarray(pc.fill_null(pc.greater(left, right), False))
+    equal = np.asarray(pc.fill_null(pc.equal(left, right), False))
+    return greater | (right_null & ~left_null), equal | (left_null & right_null)
+
+
+def _ranks(leaf: pa.Array, choice: tuple[bool, bool]) -> pa.Array:
+    """Return numbers that stand to each other as the floats do, 0.0 and -0.0 apart, NaN as one."""
+    minus_zero_after, nan_first = choice
+    values = np.array(pc.fill_null(leaf.cast(pa.float64()), 0.0))
+    bits = values.view(np.int64)
+    ranks = np.where(bits < 0, bits ^ _LARGEST, bits)
+    if minus_zero_after:
+        zeros = values == 0.0
+        ranks[zeros] = -1 - ranks[zeros]
+    ranks[np.isnan(values)] = _SMALLEST if nan_first else _LARGEST
+    return pa.array(ranks, mask=np.asarray(leaf.is_null()))

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 
 from statestore.errors import UnsupportedTypeError
 from statestore.format.schema import DataType, Field, Schema, decimal_parts
+from statestore.format.state import KeyedState
 
-__all__ = ["arrow_schema", "arrow_type", "schema_of_arrow"]
+__all__ = [
+    "arrow_schema",
+    "arrow_type",
+    "is_uuid",
+    "schema_of_arrow",
+    "uuid_as_stored",
+    "uuid_columns",
+    "with_uuids",
+]
 
 _ARROW = {
     "string": pa.string(),
@@ -111,3 +122,45 @@ def _advice(kind: pa.DataType) -> str:
         (pa.types.is_null, "give the column a type"),
     ]
     return next((text for test, text in advice if test(kind)), "cast it to a type that Delta has")
+
+
+# UUIDs as Python has them, in keys that are hashed as UUIDs: there they are the 16 bytes, or the
+# text, that the column holds. Of any other column they are no values.
+
+
+_NAME = "UUID"
+Rows = Sequence[Mapping[str, Any]]
+
+
+def is_uuid(key_type: str | None) -> bool:
+    """Return whether a name, as callers say or as states record it, is that of Java's UUID."""
+    return (key_type or "").lower().removeprefix("java.util.") == _NAME.lower()
+
+
+def uuid_columns(state: KeyedState) -> dict[str, bool]:
+    """Return the key columns that are hashed as UUIDs, and of each whether it holds text."""
+    return {
+        name: state.schema.type_of(name) == "string"
+        for name, kind in zip(state.key, state.key_types, strict=True)
+        if kind == _NAME
+    }
+
+
+def with_uuids(rows: Rows, columns: Mapping[str, bool]) -> Rows:
+    """Return dictionaries with the UUIDs of these columns as they are stored."""
+    if not columns:
+        return rows
+    return [
+        {
+            name: uuid_as_stored(value, columns[name]) if name in columns else value
+            for name, value in row.items()
+        }
+        for row in rows
+    ]
+
+
+def uuid_as_stored(value: Any, is_text: bool) -> Any:
+    """Return a UUID as its text or bytes; any other value as it is."""
+    if not isinstance(value, UUID):
+        return value
+    return str(value) if is_text else value.bytes

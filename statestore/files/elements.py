@@ -18,6 +18,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import DamagedFileError, InvalidArgumentError
+from statestore.files.digest import rows_digest
+from statestore.files.reader import read_batches
+from statestore.files.types import arrow_schema, schema_of_arrow
+from statestore.files.values import (
+    ROWS,
+    column_of,
+    dictionaries,
+    fitted,
+    fitted_table,
+    table_of_dicts,
+)
+from statestore.files.writer import FileWriter, ParquetOptions
 from statestore.flink.redistribution import RedistributionMode, redistribute_counts
 from statestore.format.handles import OperatorStateHandle
 from statestore.format.manifest import OperatorEntry
@@ -25,12 +37,6 @@ from statestore.format.names import operator_file
 from statestore.format.schema import Schema
 from statestore.format.state import POSITION, SUBTASK, OperatorState
 from statestore.storage import Storage
-from statestore.table.digest import rows_digest
-from statestore.table.fitting import fitted, fitted_table
-from statestore.table.reading import read_batches
-from statestore.table.types import arrow_schema, schema_of_arrow
-from statestore.table.values import ROWS, column_of, dictionaries, table_of_dicts
-from statestore.table.writing import FileWriter, ParquetOptions
 
 __all__ = [
     "element_digests",

@@ -12,24 +12,34 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from statestore.errors import MissingDependencyError
+from statestore.files import arrow
+from statestore.files.against import Against
+from statestore.files.given import is_dicts, is_lazy, settled
+from statestore.files.keyed import KeyedTarget
+from statestore.files.values import ROWS
+from statestore.flink.partitioners import Partitioner
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.schema import Schema
 from statestore.format.state import KeyedState
 from statestore.keys.ranges import Assignment
-from statestore.table import arrow
-from statestore.table.against import Against
-from statestore.table.given import is_dicts, is_lazy, settled
-from statestore.table.keyed import KeyedTarget
-from statestore.table.values import ROWS
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import DataFrame
 
-__all__ = ["Engine", "engine_of", "is_frame", "reread", "rows_on_driver", "spark_module"]
+__all__ = [
+    "Engine",
+    "engine_of",
+    "is_frame",
+    "partition",
+    "reread",
+    "rows_on_driver",
+    "spark_module",
+]
 
 
 class Engine(Protocol):
-    """What ``table/arrow.py`` and ``table/spark.py`` both offer."""
+    """What ``files/arrow.py`` and ``table/spark.py`` both offer."""
 
     def schema_of(self, rows: Any) -> Schema:
         """Return the stored columns of the rows."""
@@ -121,3 +131,21 @@ def spark_module(name: str) -> Any:
 
 def _is_spark(rows: Any) -> bool:
     return type(rows).__module__.startswith("pyspark.")
+
+
+# A partitioner applied to a DataFrame; Spark is loaded when it is called, not before.
+
+
+def partition(df: DataFrame, partitioner: Partitioner, *, parallelism: int) -> DataFrame:
+    """Return ``df`` in exactly ``parallelism`` Spark partitions: the i-th holds the rows that
+    downstream subtask i gets from ``partitioner``, natively computed.
+
+    Columns and schema stay as they are; rows of one source partition keep their order. Raises
+    ParallelismError, NullKeyError, UnsupportedTypeError or InvalidArgumentError, and
+    MissingDependencyError without pyspark; all of it is said in
+    :func:`statestore.table.spark_partition.partition`.
+    """
+    parts: DataFrame = spark_module("spark_partition").partition(
+        df, partitioner, parallelism=parallelism
+    )
+    return parts

@@ -1,15 +1,10 @@
-"""Keyed state out of files by key group: those that are wanted, whole, each file opened once.
-
-Whoever compares or repairs wants some key groups of a file and not their neighbours. Only row
-groups that hold rows of a wanted key group are read, front to back; one key group is in memory, and
-the batch at hand.
-"""
+"""Keyed state by key group: those that are wanted, whole, and as far as they are intact."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Container, Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Collection, Container, Generator, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import BinaryIO
@@ -18,24 +13,41 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from statestore.errors import DamagedFileError
+from statestore.files.digest import row_hashes
+from statestore.files.elements import stored_schema
+from statestore.files.fetch import read_footer
+from statestore.files.merge import merged_rows
+from statestore.files.reader import DataFile, open_data, placed, restored_schema
+from statestore.files.types import arrow_schema
 from statestore.format.handles import Handle, KeyedStateHandle
 from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry
+from statestore.keys.groups import KeyGroupRange
 from statestore.storage import Storage
 from statestore.storage.base import named
-from statestore.table.digest import row_hashes
-from statestore.table.elements import stored_schema
-from statestore.table.footers import read_footer
-from statestore.table.reading import DataFile, open_data
-from statestore.table.types import arrow_schema
 
 __all__ = [
+    "Parts",
     "Rows",
+    "exact_groups",
     "group_digests",
+    "group_parts",
+    "group_rows",
+    "live_parts",
     "read_groups",
+    "read_merged_groups",
     "rows_and_digest",
     "sound_elements",
     "sound_groups",
+    "whole_in_all",
 ]
+
+
+# Keyed state out of files by key group: those that are wanted, whole, each file opened once.
+#
+# Whoever compares or repairs wants some key groups of a file and not their neighbours. Only row
+# groups that hold rows of a wanted key group are read, front to back; one key group is in memory,
+# and the batch at hand.
+
 
 Rows = list[pa.RecordBatch]
 
@@ -246,3 +258,176 @@ def _readable(
             return
         yield begin, batch
         begin += batch.num_rows
+
+
+# Keyed state by key group, with its changes: what is known of a group, and its rows.
+#
+# Without changes the manifest has the digest of a key group. With them it has those of the parts
+# that the group consists of: the same parts in the same order are the same rows, and other parts
+# say nothing before they are merged.
+
+
+Parts = tuple[tuple[int, int], ...]
+"""Rows and digest of a key group in the base, then in each layer that changes it, oldest first.
+
+One item: the group has no changes, and these are its rows and its digest.
+"""
+Reader = Callable[[Storage, KeyedEntry, Container[int]], Generator[tuple[int, Rows]]]
+
+
+def group_parts(entry: KeyedEntry) -> dict[int, Parts]:
+    """Return the parts of each key group that has rows or changes; nothing is read."""
+    found: dict[int, Parts] = {
+        group: ((rows, digest),)
+        for handle in entry.handles
+        for group, rows, digest in group_digests(handle)
+    }
+    for layer in entry.layers:
+        live = _Live(layer.live)
+        for handle in layer.entry.handles:
+            for group, rows, digest in group_digests(handle):
+                if group in live:
+                    found[group] = (*found.get(group, ((0, 0),)), (rows, digest))
+    return found
+
+
+def read_merged_groups(
+    storage: Storage, entry: KeyedEntry, wanted: Container[int], read: Reader = read_groups
+) -> Generator[tuple[int, Rows]]:
+    """Yield the rows of each wanted key group that has some, in ascending order, as stored columns.
+
+    Of base and layers files without a wanted key group are not opened, and one key group of each is
+    in memory. ``read`` reads those of one part. Raises MissingFileError or DamagedFileError.
+    """
+    if not entry.layers:
+        yield from read(storage, entry, wanted)
+        return
+    schema = restored_schema(entry.state.schema)
+    names = entry.state.schema.names
+    with ExitStack() as stack:
+        base = _Groups(stack, read(storage, entry, wanted), entry)
+        layers = [
+            _Groups(
+                stack, read(storage, layer.entry, _Both(wanted, _Live(layer.live))), layer.entry
+            )
+            for layer in entry.layers
+        ]
+        while heads := [one.head for one in (base, *layers) if one.head is not None]:
+            group = min(heads)
+            rows = base.take(group)
+            parts = [part for part in (layer.take(group) for layer in layers) if part is not None]
+            merged = merged_rows(schema.empty_table() if rows is None else rows, parts, entry.state)
+            if merged.num_rows:
+                yield group, merged.select(names).to_batches()
+
+
+class _Groups:
+    """The key groups of a part, one at hand."""
+
+    def __init__(
+        self, stack: ExitStack, groups: Generator[tuple[int, Rows]], entry: KeyedEntry
+    ) -> None:
+        self._groups: Iterator[tuple[int, Rows]] = stack.enter_context(closing(groups))
+        self._schema = restored_schema(entry.state.schema)
+        self.head: int | None = None
+        self._rows: Rows = []
+        self._advance()
+
+    def _advance(self) -> None:
+        self.head, self._rows = next(self._groups, (None, []))
+
+    def take(self, group: int) -> pa.Table | None:
+        """Return the rows of a key group, ``key_group`` first, None unless it comes next."""
+        if self.head != group:
+            return None
+        rows = [placed(batch, group, self._schema) for batch in self._rows]
+        self._advance()
+        return pa.Table.from_batches(rows, self._schema)
+
+
+class _Live:
+    """Key groups in some ranges."""
+
+    def __init__(self, ranges: tuple[KeyGroupRange, ...]) -> None:
+        self._ranges = ranges
+
+    def __contains__(self, group: object) -> bool:
+        return any(group in one for one in self._ranges)
+
+
+class _Both:
+    """What is in both of two."""
+
+    def __init__(self, one: Container[int], other: Container[int]) -> None:
+        self._one, self._other = one, other
+
+    def __contains__(self, group: object) -> bool:
+        return group in self._one and group in self._other
+
+
+# Key groups of a state, with its changes, as far as they are what was written.
+#
+# A key group of a state with layers of changes lies in several files. Only when all of them have
+# what was written is the key group whole: without a layer it would be an older state than it says,
+# and nobody would notice.
+
+
+def live_parts(entry: KeyedEntry) -> Iterator[tuple[KeyedEntry, Container[int]]]:
+    """Yield the base and each layer of a state, with those key groups whose rows in it count."""
+    base, *_ = entry.parts
+    yield base, range(entry.state.max_parallelism)
+    for layer in entry.layers:
+        yield layer.entry, frozenset(group for one in layer.live for group in one)
+
+
+def group_rows(entry: KeyedEntry) -> dict[int, int]:
+    """Return how many rows that count the files of a state have per key group, base and changes
+    together; those of the state may be less.
+    """
+    return {group: sum(rows for rows, _ in found) for group, found in group_parts(entry).items()}
+
+
+def whole_in_all(
+    storage: Storage, entry: KeyedEntry, wanted: Collection[int], unread: Collection[str]
+) -> frozenset[int]:
+    """Return those of the wanted key groups of which base and changes are what was written.
+
+    Files named in ``unread`` are taken for damaged. Raises StorageError when one could not be read.
+    """
+    left = set(wanted)
+    for part, live in live_parts(entry):
+        for handle in part.handles:
+            held = {group for group, _, _ in group_digests(handle) if group in live} & left
+            if held and f"{part.table.path}/{handle.path}" not in unread:
+                held -= {group for group, _ in sound_groups(storage, part, handle, held)}
+            left -= held
+    return frozenset(left)
+
+
+def exact_groups(
+    storage: Storage, entry: KeyedEntry, wanted: Container[int]
+) -> Generator[tuple[int, Rows]]:
+    """Yield the rows of each wanted key group that has some, in ascending order, as stored columns,
+    with the changes put over them; every page and digest is checked.
+
+    Raises DamagedFileError for rows that are not what was written, or StorageError.
+    """
+    yield from read_merged_groups(storage, entry, wanted, _part_groups)
+
+
+def _part_groups(
+    storage: Storage, part: KeyedEntry, wanted: Container[int]
+) -> Generator[tuple[int, Rows]]:
+    for handle in part.handles:
+        held = {group for group, _, _ in group_digests(handle) if group in wanted}
+        if not held:
+            continue
+        for group, rows in sound_groups(storage, part, handle, held.copy()):
+            held.remove(group)
+            yield group, rows
+        if held:
+            raise DamagedFileError(
+                f"key group {min(held)} of {part.state} in {storage.url}/{part.table.path}/"
+                f"{handle.path} can be read no more as it could a moment ago; salvage the "
+                "checkpoint again"
+            )

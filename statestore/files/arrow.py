@@ -11,6 +11,23 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
+from statestore.files.against import Against
+from statestore.files.given import (
+    beside,
+    check_groups,
+    given_groups,
+    is_dicts,
+    read_stream,
+    settled,
+    with_groups,
+    without_empty_chunks,
+    without_groups,
+)
+from statestore.files.keyed import KeyedTarget, write_runs
+from statestore.files.merge import time_column
+from statestore.files.runs import RUN_BYTES, null_key_error, null_keys
+from statestore.files.types import schema_of_arrow, uuid_columns, with_uuids
+from statestore.files.values import ROWS, fitted_table, table_of_dicts
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Schema, same_columns
@@ -18,22 +35,6 @@ from statestore.format.state import KeyedState
 from statestore.keys.arrow import check_key_types, key_groups
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment
-from statestore.table.against import Against
-from statestore.table.expiry import time_column
-from statestore.table.fitting import fitted_table
-from statestore.table.given import is_dicts, read_stream, settled, without_empty_chunks
-from statestore.table.key_group_column import (
-    beside,
-    check_groups,
-    given_groups,
-    with_groups,
-    without_groups,
-)
-from statestore.table.keyed import KeyedTarget, write_runs
-from statestore.table.runs import RUN_BYTES, null_key_error, null_keys
-from statestore.table.types import schema_of_arrow
-from statestore.table.uuids import uuid_columns, with_uuids
-from statestore.table.values import ROWS, table_of_dicts
 
 __all__ = [
     "as_table",
@@ -60,7 +61,7 @@ def as_table(rows: Any, subject: str = ROWS) -> pa.Table:
     no rows of a schema.
 
     pandas, Polars and DuckDB results speak Arrow. A stream is read to its end, once: see
-    :mod:`statestore.table.given`. InvalidArgumentError, naming ``subject``, for anything else, for
+    :mod:`statestore.files.given`. InvalidArgumentError, naming ``subject``, for anything else, for
     values without one type, and for two columns of one name.
     """
     rows = settled(rows)

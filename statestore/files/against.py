@@ -17,6 +17,13 @@ from itertools import groupby
 import numpy as np
 import pyarrow as pa
 
+from statestore.files.changes import change_table
+from statestore.files.digest import row_hashes
+from statestore.files.equality import found
+from statestore.files.key_groups import group_digests
+from statestore.files.merge import read_reads
+from statestore.files.reader import restored_schema
+from statestore.files.runs import checked, runs_of
 from statestore.format.layers import change_state
 from statestore.format.manifest import KeyedEntry
 from statestore.format.names import KEY_GROUP
@@ -24,13 +31,6 @@ from statestore.format.slices import reads_of
 from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
 from statestore.storage import Storage
-from statestore.table.changes import change_table
-from statestore.table.digest import row_hashes
-from statestore.table.groups import group_digests
-from statestore.table.matching import found
-from statestore.table.merge import read_reads
-from statestore.table.runs import checked, runs_of
-from statestore.table.scan import restored_schema
 
 __all__ = ["Against"]
 

@@ -17,18 +17,17 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from statestore.files.changes import consistent
+from statestore.files.digest import row_hashes
+from statestore.files.runs import checked, null_key_error, null_keys, runs_of
+from statestore.files.types import arrow_schema
+from statestore.files.writer import Encodings, FileWriter, ParquetOptions
 from statestore.format.handles import GroupIndex, KeyedStateHandle
 from statestore.format.layers import MARK
 from statestore.format.names import KEY_GROUP, partition_file, ranged_file
 from statestore.format.state import KeyedState, Layout
 from statestore.keys.groups import KeyGroupRange
 from statestore.storage import CachedStorage, Storage
-from statestore.table.changes import consistent
-from statestore.table.digest import row_hashes
-from statestore.table.encodings import Encodings
-from statestore.table.runs import checked, null_key_error, null_keys, runs_of
-from statestore.table.types import arrow_schema
-from statestore.table.writing import FileWriter, ParquetOptions
 
 __all__ = [
     "KeyedTarget",

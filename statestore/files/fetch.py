@@ -1,0 +1,587 @@
+"""What the bytes of a data file are read from: a local copy, a file, or ranges of an object."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from statestore.errors import DamagedFileError
+from statestore.format.handles import Footer, Handle
+from statestore.storage import CachedStorage, Storage
+
+__all__ = [
+    "END_BYTES",
+    "MAGIC",
+    "PIECE_BYTES",
+    "Begun",
+    "Piece",
+    "RangedFile",
+    "Source",
+    "Streams",
+    "check_columns",
+    "check_length",
+    "check_rows",
+    "footer_bytes",
+    "footer_of",
+    "joined",
+    "read_footer",
+    "source_of",
+    "streams_of",
+]
+
+
+# The footer of a data file, by which Arrow finds every row: found, checked, and only then parsed.
+#
+# Over a damaged footer Arrow loses rows without a word, or aborts the process. So its bytes are
+# held against the manifest's checksum before Arrow sees one of them, and what it counts against
+# what the manifest counts: of files of older releases, which have no such checksum, that is all
+# there is.
+
+
+END_BYTES, MAGIC = 8, b"PAR1"
+"""Parquet ends with the length of what is before, and a mark."""
+_SUM_DIGITS = 32
+
+
+def footer_of(written: bytes) -> Footer:
+    """Return the footer with which these bytes of a new file end."""
+    length = footer_bytes(written[-END_BYTES:])
+    return Footer(length, _sum_of(written[len(written) - length :]))
+
+
+def footer_bytes(end: bytes | memoryview) -> int:
+    """Return how long the footer is of a file with this end; ValueError if it is not Parquet."""
+    if len(end) != END_BYTES or bytes(end[-len(MAGIC) :]) != MAGIC:
+        raise ValueError("its end is not that of a Parquet file")
+    return END_BYTES + int.from_bytes(end[: -len(MAGIC)], "little")
+
+
+def read_footer(file: Any, where: str, handle: Handle) -> pq.FileMetaData:
+    """Return what the footer of an open file says, once its bytes and counts are the handle's.
+
+    ``file`` is as long as the handle says. Raises DamagedFileError, calling the file ``where``.
+    """
+    size = handle.size_bytes
+    if handle.footer is None:
+        file.seek(size - END_BYTES)
+        length = footer_bytes(file.read(END_BYTES))
+    else:
+        length = handle.footer.size_bytes
+    if length > size - len(MAGIC):
+        raise ValueError("its end is not that of a Parquet file")
+    file.seek(size - length)
+    raw = file.read(length)
+    if handle.footer is not None and _sum_of(raw) != handle.footer.sha256:
+        raise DamagedFileError(
+            f"{where} ends with another footer than was written: its SHA-256 is "
+            f"{_sum_of(raw)[:16]}…, the manifest says {handle.footer.sha256[:16]}…; restore an "
+            "older checkpoint, or bring the file back from a copy"
+        )
+    metadata = pq.read_metadata(pa.BufferReader(raw))
+    _check_counts(metadata, where, handle)
+    return metadata
+
+
+def check_rows(where: str, found: int, stated: int, *, stated_by: str = "its footer") -> None:
+    """Raise DamagedFileError unless as many rows came out of a file as something says."""
+    if found != stated:
+        raise DamagedFileError(
+            f"{where} gave {found} rows where {stated_by} says {stated}; restore an older "
+            "checkpoint, or bring the file back from a copy"
+        )
+
+
+def check_columns(where: str, found: pa.Schema, stated: pa.Schema) -> None:
+    """Raise DamagedFileError unless a file has some columns, each once and of the stated type."""
+    alike = all(
+        len(found.get_all_field_indices(field.name)) == 1 and found.field(field.name).equals(field)
+        for field in stated
+    )
+    if not alike:
+        raise DamagedFileError(
+            f"{where} has the columns ({_columns(found)}), the manifest says ({_columns(stated)}); "
+            "restore an older checkpoint, or bring the file back from a copy"
+        )
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
+def _check_counts(metadata: pq.FileMetaData, where: str, handle: Handle) -> None:
+    groups = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+    for what, found, stated in (
+        ("rows", metadata.num_rows, handle.rows),
+        ("row groups", len(groups), handle.row_groups),
+        ("rows in its row groups", sum(groups), handle.rows),
+    ):
+        if found != stated or min(groups, default=1) < 1:
+            raise DamagedFileError(f"{where} has {found} {what}, the manifest says {stated}")
+
+
+def _sum_of(raw: Any) -> str:
+    return hashlib.sha256(raw).hexdigest()[:_SUM_DIGITS]
+
+
+# A data file as Arrow reads it: in few long pieces, on an object store several at once and ahead.
+#
+# Arrow asks for one column of one row group after another. What it will ask for is known before,
+# and row groups lie side by side: so a piece is a whole row group, or on an object store as many
+# bytes as one request should bring, and the next pieces are under way while one is decoded. No byte
+# is asked for twice, and none that is not wanted.
+
+
+# A request costs some 20 ms before its first byte, and a stream brings some 50 MB/s: of smaller
+# pieces the wait would be the larger part, with larger ones decoding begins late.
+PIECE_BYTES = 4 * 2**20
+# The first ones are smaller, so that decoding begins early.
+_FIRST_BYTES = 2**20
+# Pieces that wait to be decoded, for each that is under way: else streams stand idle meanwhile.
+_AHEAD = 3, 2
+
+Fetch = Callable[[int, int], Any]
+
+
+class Streams:
+    """How many requests this process has under way at once, whoever reads; and how much it holds.
+
+    Bytes asked for ahead are at most ``1.5 * count * PIECE_BYTES``, of all readers together. What a
+    reader needs to go on is not counted, so that none waits for another.
+    """
+
+    def __init__(self, count: int) -> None:
+        """Take the number of requests; no thread is started yet."""
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix="statestore-read")
+        self._room = count * _AHEAD[0] // _AHEAD[1]
+        self._queue: deque[Piece] = deque()
+        self._lock = Lock()
+
+    def ask(self, fetch: Fetch, start: int, stop: int) -> Future[Any]:
+        """Ask for bytes; they come once a stream is free."""
+        return self._pool.submit(fetch, start, stop)
+
+    def queue(self, pieces: Iterable[Piece]) -> None:
+        """Ask for pieces in this order, after those of other readers, as soon as there is room."""
+        with self._lock:
+            self._queue.extend(pieces)
+            self._go_on()
+
+    def release(self) -> None:
+        """Give the room of a piece back; the next in the queue, whosever it is, takes it."""
+        with self._lock:
+            self._room += 1
+            self._go_on()
+
+    def _go_on(self) -> None:
+        while self._room and self._queue:
+            self._room -= self._queue.popleft().ask_ahead()
+
+
+_STREAMS: dict[tuple[int, int], Streams] = {}
+
+
+def streams_of(count: int) -> Streams | None:
+    """Return what all readers of this process share; None for 1, where nothing is asked ahead."""
+    if count <= 1:
+        return None
+    # By process: threads do not survive a fork. Two of one moment make two, and one is kept.
+    return _STREAMS.setdefault((os.getpid(), count), Streams(count))
+
+
+class Piece:
+    """Bytes ``start`` to ``stop`` of a file: wanted, then asked for, then here, then dropped."""
+
+    def __init__(self, start: int, stop: int, fetch: Fetch, streams: Streams | None) -> None:
+        """Take the place in the file, what fetches it, and the streams to do it ahead, if any."""
+        self.start, self.stop = start, stop
+        self._fetch, self._streams = fetch, streams
+        # A reader needs a piece, or drops it, while another one's thread takes it off the queue.
+        self._lock = Lock()
+        self._counted = self._dropped = False
+        self._answer: Future[Any] | None = None
+        self._data: memoryview | None = None
+
+    def ask_ahead(self) -> bool:
+        """Ask for the bytes; False when nobody waits for that any more. For the queue alone."""
+        with self._lock:
+            if self._streams is None or self._dropped or self._answer is not None:
+                return False
+            self._answer = self._streams.ask(self._fetch, self.start, self.stop)
+            self._counted = True
+            return True
+
+    def data(self) -> memoryview:
+        """Return the bytes once they are here, fewer only at the end of the file."""
+        if self._data is None:
+            with self._lock:
+                if self._answer is None and self._streams is not None:
+                    self._answer = self._streams.ask(self._fetch, self.start, self.stop)
+            found = self._answer.result() if self._answer else self._fetch(self.start, self.stop)
+            self._data = memoryview(found)
+        return self._data
+
+    def keep(self) -> None:
+        """Count the bytes no longer among those that wait to be read."""
+        with self._lock:
+            counted, self._counted = self._counted, False
+        if counted and self._streams is not None:
+            self._streams.release()
+
+    def drop(self) -> None:
+        """Let go of the bytes; what was not begun is not asked for any more."""
+        with self._lock:
+            self._dropped = True
+            if self._answer is not None:
+                self._answer.cancel()
+            self._answer = self._data = None
+        self.keep()
+
+
+class RangedFile:
+    """A file of which only those bytes are held that are read next; Arrow takes it for a file."""
+
+    def __init__(self, fetch: Fetch, tail: Piece, size: int, streams: Streams | None) -> None:
+        """Take what fetches a range, the file's last bytes, which are kept, and its length."""
+        self.tail = tail
+        self._fetch, self._size, self._streams = fetch, size, streams
+        self._pieces: list[Piece] = []
+        self._position = 0
+        self.closed = False
+
+    def begin(self) -> None:
+        """Ask for the tail ahead."""
+        if self._streams is not None:
+            self._streams.queue([self.tail])
+
+    def keep_tail(self, tail: Piece) -> None:
+        """Take the tail as it came, or a longer one; it is held from now on, and needs no room."""
+        if tail is not self.tail:
+            self.tail.drop()
+        tail.keep()
+        self.tail = tail
+
+    def want(self, spans: Iterable[range]) -> None:
+        """Say which bytes will be read next, in order; they are asked for from now on.
+
+        What was said first holds: who wants all of a file says so before its footer is known.
+        """
+        if self._pieces:
+            return
+        clipped = (range(span.start, min(span.stop, self.tail.start)) for span in spans)
+        cuts = [span for span in clipped if span]
+        if self._streams is not None:
+            cuts = _pieces_of(joined(cuts))
+        self._pieces = [Piece(cut.start, cut.stop, self._fetch, self._streams) for cut in cuts]
+        if self._streams is not None:
+            self._streams.queue(self._pieces)
+
+    def free(self, until: int) -> None:
+        """Let go of all pieces that end here or before: they have been read."""
+        while self._pieces and self._pieces[0].stop <= until:
+            self._pieces.pop(0).drop()
+
+    def read(self, size: int = -1) -> Any:
+        """Return so many bytes, or all up to the end."""
+        start = self._position
+        stop = self._size if size < 0 else min(start + size, self._size)
+        self._position = stop
+        found = [
+            piece.data()[max(start - piece.start, 0) : stop - piece.start]
+            for piece in (*self._pieces, self.tail)
+            if piece.start < stop and start < piece.stop
+        ]
+        if sum(map(len, found)) < stop - start:  # nobody said before that it was wanted
+            found = [memoryview(self._fetch(start, stop))]
+        if sum(map(len, found)) < stop - start:
+            raise ValueError(f"it ends before byte {stop}")
+        return found[0] if len(found) == 1 else b"".join(found)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to a position; costs nothing."""
+        self._position = offset + (0, self._position, self._size)[whence]
+        return self._position
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._position
+
+    def readable(self) -> bool:
+        """Return True."""
+        return True
+
+    def seekable(self) -> bool:
+        """Return True."""
+        return True
+
+    def writable(self) -> bool:
+        """Return False."""
+        return False
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Let go of everything, and ask for nothing any more."""
+        self.closed = True
+        for piece in (*self._pieces, self.tail):
+            piece.drop()
+        self._pieces = []
+
+
+def joined(spans: list[range]) -> list[range]:
+    """Return the spans with those that touch made one."""
+    found: list[range] = []
+    for span in spans:
+        if found and found[-1].stop == span.start:
+            found[-1] = range(found[-1].start, span.stop)
+        else:
+            found.append(span)
+    return found
+
+
+def _pieces_of(spans: list[range]) -> list[range]:
+    """Return the spans cut into requests: each twice as long as the one before, to some length."""
+    pieces, size = [], _FIRST_BYTES
+    for span in spans:
+        start = span.start
+        while start < span.stop:
+            stop = min(start + size, span.stop)
+            pieces.append(range(start, stop))
+            start, size = stop, min(2 * size, PIECE_BYTES)
+    return pieces
+
+
+# What the bytes of a data file are read from: a local copy, a file, or ranges of an object.
+#
+# Here its length is checked, and on request its SHA-256. A small file that is wanted whole is read
+# at once, of another its footer and what is asked for after: every byte once (I8).
+
+
+Source: TypeAlias = RangedFile | Any  # or pa.BufferReader, which has no types
+
+# Up to here a file that is wanted whole is read at once; a row group may be as large.
+_AT_ONCE_BYTES = 32 * 2**20
+_CHUNK_BYTES = 2**20
+# Of files whose manifest does not say how long the footer is, it is guessed, with some room, where
+# looking twice costs a round trip.
+_FOOTER_BYTES, _FOOTER_BYTES_OF_ROW_GROUP = 64 * 2**10, 2**10
+
+# Copies of the local cache that this process has found to be right, as they were then.
+_VERIFIED: set[tuple[object, ...]] = set()
+
+
+def check_length(where: str, found: int, handle: Handle) -> None:
+    """Raise DamagedFileError unless a file is as long as its handle says."""
+    if found != handle.size_bytes:
+        raise DamagedFileError(
+            f"{where} has {found} bytes, the manifest says {handle.size_bytes}; restore an "
+            "older checkpoint, or bring the file back from a copy"
+        )
+
+
+class Begun:
+    """The files that come next, asked for while the rows of one are read."""
+
+    def __init__(
+        self, storage: Storage, folder: str, files: Sequence[tuple[Handle, bool]], verify: bool
+    ) -> None:
+        """Take the files in the order in which they are read, and of each whether all of it is."""
+        self._storage, self._folder = storage, folder
+        self._waiting = deque(() if verify or storage.streams == 1 else files)
+        self._begun: deque[RangedFile | None] = deque()
+
+    def next(self) -> RangedFile | None:
+        """Return the next file, if it was begun, and begin those after it."""
+        while self._waiting and len(self._begun) <= self._storage.streams:
+            handle, whole = self._waiting.popleft()
+            name = f"{self._folder}/{handle.path}"
+            self._begun.append(_begin(self._storage, name, handle, whole=whole))
+        return self._begun.popleft() if self._begun else None
+
+    def __enter__(self) -> Begun:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ask for nothing any more."""
+        for file in self._begun:
+            if file is not None:
+                file.close()
+
+
+def _begin(storage: Storage, name: str, handle: Handle, *, whole: bool) -> RangedFile | None:
+    """Ask an object store for a file that will be read soon; None where that is of no use.
+
+    Its end is asked for, with ``whole`` all of it, as far as there is room to hold it.
+    """
+    streams = streams_of(storage.streams)
+    if streams is None or isinstance(storage, CachedStorage):
+        return None
+    return _ranged(storage, name, handle, whole)
+
+
+@contextmanager
+def source_of(
+    storage: Storage,
+    name: str,
+    handle: Handle,
+    *,
+    verify: bool = False,
+    whole: bool = False,
+    copy: bool = False,
+    begun: RangedFile | None = None,
+) -> Iterator[Source]:
+    """Open what Arrow reads a file from; its length is the handle's, with ``verify`` its SHA-256.
+
+    ``whole`` says that all of it will be read, ``copy`` that a local cache keeps it; ``begun`` is
+    what :class:`Begun` gave. Raises DamagedFileError, or what the storage raises.
+    """
+    where = f"{storage.url}/{name}"
+    kept = _local_copy(storage, name, handle, copy) if isinstance(storage, CachedStorage) else None
+    if kept is None and verify:
+        raw = _verified(storage, name, handle)
+        if raw is not None:
+            yield pa.BufferReader(raw)
+            return
+    if kept is None and storage.streams > 1:
+        file = begun or _ranged(storage, name, handle, whole)
+        try:
+            _complete_tail(file, storage, name, handle)
+            yield file
+        finally:
+            file.close()
+        return
+    path = storage.native_path(name)
+    with kept or (pa.OSFile(path) if path is not None else storage.open_read(name)) as opened:
+        check_length(where, opened.seek(0, 2), handle)
+        fetch = _fetch_of(opened)
+        if whole and handle.size_bytes <= _AT_ONCE_BYTES:
+            yield pa.BufferReader(fetch(0, handle.size_bytes))
+            return
+        size = handle.size_bytes
+        end = b"" if handle.footer else memoryview(fetch(max(size - END_BYTES, 0), size))
+        start = _footer_start(handle, end)
+        tail = b"".join((memoryview(fetch(start, size - len(end))), end))
+        yield RangedFile(fetch, Piece(start, size, lambda *_: tail, None), size, None)
+
+
+def _fetch_of(file: Any) -> Fetch:
+    """Return what reads a range of an open file: Arrow's own reads into Arrow's memory."""
+    read = file.read_buffer if isinstance(file, pa.NativeFile) else file.read
+
+    def fetch(start: int, stop: int) -> Any:
+        file.seek(start)
+        return read(stop - start)
+
+    return fetch
+
+
+def _ranged(storage: Storage, name: str, handle: Handle, whole: bool) -> RangedFile:
+    """Begin to read an object: its tail is asked for, with ``whole`` what lies before it too."""
+    streams, size = streams_of(storage.streams), handle.size_bytes
+
+    def fetch(start: int, stop: int) -> bytes:
+        return storage.read_range(name, start, stop)
+
+    guess = (
+        handle.footer.size_bytes
+        if handle.footer
+        else _FOOTER_BYTES + _FOOTER_BYTES_OF_ROW_GROUP * handle.row_groups
+    )
+    start = 0 if whole and size <= PIECE_BYTES else max(size - guess, 0)
+    # One byte more than there should be: a file that is longer shows itself without being asked.
+    file = RangedFile(fetch, Piece(start, size + 1, fetch, streams), size, streams)
+    file.begin()
+    if whole:
+        file.want([range(len(MAGIC), start)])
+    return file
+
+
+def _complete_tail(file: RangedFile, storage: Storage, name: str, handle: Handle) -> None:
+    """Wait for the tail of an object; see that it is all of the footer, and the end of the file."""
+    tail, size = file.tail, handle.size_bytes
+    found = tail.data()
+    if len(found) != size - tail.start:
+        check_length(f"{storage.url}/{name}", storage.size(name), handle)
+        raise ValueError(f"it ends at byte {tail.start + len(found)}, and is {size} long")
+    start = _footer_start(handle, found[-END_BYTES:])
+    if start < tail.start:
+        rest = storage.read_range(name, start, tail.start)
+        whole = b"".join((rest, found))
+        tail = Piece(start, size, lambda *_: whole, None)
+    file.keep_tail(tail)
+
+
+def _footer_start(handle: Handle, end: bytes | memoryview) -> int:
+    """Return where the footer begins: by the manifest, or by the end of the file; ValueError if it
+    is not Parquet.
+    """
+    length = handle.footer.size_bytes if handle.footer else footer_bytes(end)
+    start = handle.size_bytes - length
+    if start < len(MAGIC):
+        raise ValueError("its end is not that of a Parquet file")
+    return start
+
+
+def _verified(storage: Storage, name: str, handle: Handle) -> bytes | None:
+    """Check a file's SHA-256; return its bytes, None when it is too large to be held."""
+    check_length(f"{storage.url}/{name}", storage.size(name), handle)
+    raw = storage.read(name) if handle.size_bytes <= _AT_ONCE_BYTES else None
+    if raw is not None:
+        found = hashlib.sha256(raw).hexdigest()
+    else:
+        with storage.open_read(name) as file:
+            found = _sha256(file)
+    if found != handle.sha256:
+        raise DamagedFileError(
+            f"{storage.url}/{name} holds other bytes than were written: their SHA-256 is "
+            f"{found[:16]}…, the manifest says {handle.sha256[:16]}…; restore an older checkpoint, "
+            "or bring the file back from a copy"
+        )
+    return raw
+
+
+def _local_copy(
+    storage: CachedStorage, name: str, handle: Handle, make: bool
+) -> pa.NativeFile | None:
+    """Return the open copy of a file if its bytes are those of the handle, else None."""
+    path = storage.copy_of(name)
+    if path is None and make:
+        path = storage.fetch(name, handle.size_bytes)
+    if path is None:
+        return None
+    try:
+        file = pa.OSFile(str(path))
+        if _identity(path, handle) in _VERIFIED:
+            return file
+        if file.size() == handle.size_bytes and _sha256(file) == handle.sha256:
+            storage.touch(name)
+            _VERIFIED.add(_identity(path, handle))
+            return file
+        file.close()
+    except OSError:  # another process has just made room, or the disk fails: the store has it
+        return None
+    storage.drop(name)
+    return None
+
+
+def _identity(path: Path, handle: Handle) -> tuple[object, ...]:
+    """What stays the same of a copy as long as nobody writes it."""
+    stat = path.stat()
+    return path, stat.st_ino, stat.st_mtime_ns, stat.st_size, handle.sha256
+
+
+def _sha256(file: Any) -> str:
+    sha256 = hashlib.sha256()
+    while chunk := file.read(_CHUNK_BYTES):
+        sha256.update(chunk)
+    return sha256.hexdigest()

@@ -1,0 +1,241 @@
+"""Rows as callers give them, turned once into what can be read again.
+
+A stream can be read once: an Arrow reader, a generator of batches or of dictionaries. Whoever looks
+at its columns first would have no rows to write then, and nobody would be told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statestore.errors import InvalidArgumentError, SchemaMismatchError
+from statestore.files.values import ROWS, guessed_column
+from statestore.format.names import KEY_GROUP
+from statestore.format.schema import Field, Schema
+from statestore.format.state import KeyedState
+
+__all__ = [
+    "beside",
+    "check_groups",
+    "given_groups",
+    "is_dicts",
+    "is_lazy",
+    "is_pandas",
+    "read_stream",
+    "settled",
+    "table_of_pandas",
+    "with_groups",
+    "without_empty_chunks",
+    "without_groups",
+]
+
+
+# pandas' frames as Arrow tables: every column as it is, and nothing that is none.
+#
+# NaN in a column of floats is NaN. In a column of objects pandas writes NaN for what is missing, so
+# there it is null, as None, NaT and NA are everywhere, unless the column holds floats. The index is
+# no column: one that is more than row numbers is refused.
+
+
+def is_pandas(rows: Any) -> bool:
+    """Return whether the value is a pandas frame; pandas is not loaded for it."""
+    kind = type(rows)
+    return kind.__module__.partition(".")[0] == "pandas" and kind.__name__ == "DataFrame"
+
+
+def table_of_pandas(frame: Any, subject: str = ROWS) -> pa.Table:
+    """Return a frame as a table.
+
+    InvalidArgumentError names ``subject`` for an index that is more than row numbers, names of
+    columns that are no strings or come twice, or values that do not form one type.
+    """
+    _refuse_index(frame.index, subject)
+    names = list(frame.columns)
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidArgumentError(
+            f"the names of the columns of {subject} are strings, not {names!r:.80}; rename them "
+            "with frame.columns = […]"
+        )
+    columns = [_column(frame.iloc[:, at], name, subject) for at, name in enumerate(names)]
+    return pa.Table.from_arrays(columns, names=names)
+
+
+def _refuse_index(index: Any, subject: str) -> None:
+    if type(index).__name__ == "RangeIndex" and index.name is None:
+        return
+    named = [name for name in index.names if name is not None]
+    what = f"an index named {', '.join(map(repr, named))}" if named else "an index of its own"
+    raise InvalidArgumentError(
+        f"the pandas frame of {subject} has {what}, which is no column: "
+        "frame.reset_index() makes one of it, frame.reset_index(drop=True) leaves it out"
+    )
+
+
+def _column(series: Any, name: str, subject: str) -> pa.Array | pa.ChunkedArray:
+    kind = series.dtype
+    if isinstance(kind, np.dtype) and kind.kind == "O":
+        return _of_objects(series.tolist(), name, subject)
+    is_float = isinstance(kind, np.dtype) and kind.kind == "f"
+    try:
+        return pa.array(series.to_numpy()) if is_float else pa.array(series, from_pandas=True)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"the column {name!r} of {subject}, of pandas' type {kind}, cannot be read as Arrow: "
+            f"{error}; give it another type with astype"
+        ) from error
+
+
+def _of_objects(values: list[Any], name: str, subject: str) -> pa.Array:
+    if any(_is_nan(value) for value in values):
+        known = [value for value in values if value is not None and not _is_nan(value)]
+        if not all(isinstance(value, float | int) for value in known):
+            values = [None if _is_nan(value) else value for value in values]
+    return guessed_column(values, name=name, subject=subject)
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and value != value
+
+
+_read: WeakSet[Any] = WeakSet()
+"""Streams that gave us their rows: given again, they would be taken for no rows at all."""
+
+
+def settled(rows: Any) -> Any:
+    """Return rows as they are if they can be read again, else a list or an Arrow table of them.
+
+    An iterator becomes the list of what it yields, record batches become a table, and a lazy Polars
+    frame is computed. What speaks Arrow is left to :func:`read_stream`. InvalidArgumentError for an
+    iterator that was read before.
+    """
+    if isinstance(rows, Iterator) and not hasattr(rows, "__arrow_c_stream__"):
+        _mark_read(rows)
+        rows = list(rows)
+    if isinstance(rows, tuple):
+        rows = list(rows)
+    if isinstance(rows, list) and rows and all(isinstance(one, pa.RecordBatch) for one in rows):
+        return _joined(rows)
+    return rows.collect() if is_lazy(rows) else rows
+
+
+def is_lazy(rows: Any) -> bool:
+    """Return whether the value is a lazy Polars frame, which speaks Arrow once it is computed."""
+    kind = type(rows)
+    return kind.__module__.startswith("polars.") and kind.__name__ == "LazyFrame"
+
+
+def read_stream(rows: Any, subject: str) -> pa.Table:
+    """Return the rows of what speaks Arrow as a table; pandas' as :mod:`pandas_frames` reads them.
+
+    InvalidArgumentError for a stream that was read before, or that fails.
+    """
+    if isinstance(rows, Iterator):
+        _mark_read(rows)
+    if is_pandas(rows):
+        return table_of_pandas(rows, subject)
+    try:
+        return pa.table(rows)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"{type(rows).__name__} cannot be read as Arrow ({subject}): {error}"
+        ) from error
+
+
+def without_empty_chunks(rows: pa.Table) -> pa.Table:
+    """Return rows without chunks that have none of them: Arrow cannot join the empty batches of a
+    sliced stream, which begin behind the end of their buffers.
+    """
+    if all(len(chunk) for column in rows.columns for chunk in column.chunks):
+        return rows
+    columns = [
+        pa.chunked_array([chunk for chunk in column.chunks if len(chunk)], column.type)
+        for column in rows.columns
+    ]
+    return pa.table(columns, schema=rows.schema)
+
+
+def is_dicts(rows: Any) -> bool:
+    """Return whether rows are a list of dictionaries."""
+    return isinstance(rows, list) and all(isinstance(row, Mapping) for row in rows)
+
+
+def _mark_read(stream: Any) -> None:
+    try:
+        if stream in _read:
+            raise InvalidArgumentError(
+                f"this {type(stream).__name__} was read before, and a stream has its rows once; "
+                "make a new one, or give its rows as an Arrow table"
+            )
+        _read.add(stream)
+    except TypeError:
+        return  # some iterators, of a list for one, leave no trace
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.Table:
+    try:
+        return pa.Table.from_batches(batches)
+    except pa.ArrowInvalid as error:
+        raise SchemaMismatchError(
+            f"the batches do not have the same columns: {error}; give all of them one schema"
+        ) from error
+
+
+# The store's own column among rows that a caller gives back: the key group of each, as a restore
+# told it. It is checked where the key groups are computed, and not stored again.
+
+
+def beside(names: Iterable[str], among: Iterable[str]) -> tuple[str, ...]:
+    """Return some columns, and the store's own if the rows have it."""
+    return (*names, KEY_GROUP) if KEY_GROUP in among else tuple(names)
+
+
+def without_groups(schema: Schema) -> Schema:
+    """Return the columns that are the caller's."""
+    return schema.select(name for name in schema.names if name != KEY_GROUP)
+
+
+def with_groups(schema: Schema, among: Iterable[str]) -> Schema:
+    """Return the columns of a state, and the store's own if the rows have it."""
+    own = (Field(KEY_GROUP, "integer"),) if KEY_GROUP in among else ()
+    return Schema((*schema.fields, *own))
+
+
+def given_groups(rows: pa.Table, state: KeyedState) -> pa.ChunkedArray | None:
+    """Return the store's own column as whole numbers, None where the rows have none."""
+    if KEY_GROUP not in rows.schema.names:
+        return None
+    given = rows.column(KEY_GROUP)
+    if not (pa.types.is_integer(given.type) or pa.types.is_null(given.type)):
+        raise InvalidArgumentError(
+            f"the column {KEY_GROUP!r} of {state} holds {given.type}: it is the store's own, the "
+            "key group of each row, which is a whole number. Leave it out; it is not stored"
+        )
+    return given.cast(pa.int64(), safe=False)
+
+
+def check_groups(rows: pa.Table, groups: npt.NDArray[np.int32], state: KeyedState) -> None:
+    """Refuse rows whose own column says another key group than their key has; nulls say none.
+
+    InvalidArgumentError names the first such row's key, and both.
+    """
+    given = given_groups(rows, state)
+    if given is None:
+        return
+    other = pc.fill_null(pc.not_equal(given, pa.array(groups, pa.int64())), False)
+    at = pc.index(other, True).as_py()
+    if at < 0:
+        return
+    [key] = rows.select(state.key).slice(at, 1).to_pylist()
+    raise InvalidArgumentError(
+        f"the row of {state} with the key {key} says {KEY_GROUP} {given[at].as_py()}, and that key "
+        f"is in key group {groups[at]} of {state.max_parallelism}. The column is the store's own: "
+        "it is checked and not stored. Leave it out, if it is of rows of another max parallelism "
+        "or key, or of your own making"
+    )

@@ -1,0 +1,545 @@
+"""The rows of keys: one key by one file, many keys in a pass, a subtask's as it asks for them."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statestore.arguments import checked_methods
+from statestore.errors import InvalidArgumentError
+from statestore.files.arrow import as_table
+from statestore.files.digest import row_hashes
+from statestore.files.equality import found
+from statestore.files.given import is_dicts, settled
+from statestore.files.merge import (
+    group_of_key,
+    kept_rows,
+    live_rows_of,
+    merged_rows,
+    read_reads,
+    unexpired,
+)
+from statestore.files.reader import open_data, placed, read_slices, restored_schema, row_groups_of
+from statestore.files.types import arrow_schema, uuid_as_stored, uuid_columns, with_uuids
+from statestore.files.values import column_of, dictionaries, fitted_table, table_of_dicts
+from statestore.files.writer import positions_of
+from statestore.format.handles import KeyedStateSlice
+from statestore.format.manifest import KeyedEntry
+from statestore.format.schema import type_text
+from statestore.format.slices import Slices, StateReads, reads_of, reads_within
+from statestore.format.state import KeyedState
+from statestore.keys.arrow import key_groups
+from statestore.keys.groups import KeyGroupRange
+from statestore.storage import Storage
+
+__all__ = [
+    "Indexed",
+    "LazySubtask",
+    "RowCache",
+    "WantedKeys",
+    "key_batch",
+    "key_group_of",
+    "rows_of_key",
+    "rows_of_keys",
+    "table_of_key",
+]
+
+
+# One key's rows, from at most one data file: a point lookup without scanning the state.
+
+
+def rows_of_key(
+    storage: Storage,
+    entry: KeyedEntry,
+    key: Any,
+    *,
+    verify: bool = False,
+    now_ms: int | None = None,
+) -> list[dict[str, Any]]:
+    """Return the rows of a key as dictionaries, in stored order; none when the state lacks the key.
+
+    Else as :func:`table_of_key`.
+    """
+    table = table_of_key(storage, entry, key, verify=verify, now_ms=now_ms)
+    return dictionaries(table, str(entry.state))
+
+
+def table_of_key(
+    storage: Storage,
+    entry: KeyedEntry,
+    key: Any,
+    *,
+    verify: bool = False,
+    now_ms: int | None = None,
+) -> pa.Table:
+    """Return the rows of a key, in stored order and columns.
+
+    ``key`` is a value, or for several key columns a tuple or a dictionary. Reads the one file of
+    the key's group, and of each layer of changes one, in it only row groups whose bounds admit the
+    key; with ``verify`` the whole file, to check its SHA-256. With a clock, ``now_ms``, rows that
+    have expired are left out where the state says so. Raises InvalidArgumentError when the value
+    does not fit the key's type.
+    """
+    wanted = key_batch(entry.state, key)
+    group = key_group_of(entry.state, wanted)
+    reads = reads_of(entry, KeyGroupRange(group, group))
+    rows = _rows_of(storage, entry, reads.base, wanted, verify)
+    layers = [
+        _rows_of(storage, layer.entry, layer.slices, wanted, verify) for layer in reads.layers
+    ]
+    merged = unexpired(merged_rows(rows, layers, entry.state), entry.state, now_ms)
+    return merged.select(entry.state.schema.names)
+
+
+def _rows_of(
+    storage: Storage, entry: KeyedEntry, slices: Slices, wanted: pa.RecordBatch, verify: bool
+) -> pa.Table:
+    """Return the rows of a key in some slices of one key group, ``key_group`` first."""
+    schema = arrow_schema(entry.state.schema)
+    restored = restored_schema(entry.state.schema)
+    wanted_hash = row_hashes(wanted)[0]
+    found: list[pa.RecordBatch] = []
+    for part in slices:
+        with open_data(storage, entry.table.path, part.handle, verify=verify) as file:
+            metadata = file.parquet.metadata
+            own, _ = row_groups_of(metadata, range(part.first_row, part.first_row + part.rows))
+            # What a footer without checksum says of bounds is not believed: it could hide rows.
+            known = part.handle.footer is not None
+            for index in _row_groups(metadata, wanted, own) if known else own:
+                for batch in file.batches([index], schema):
+                    # Hashes tell 0.0 from -0.0 and find NaN, which comparing values would not.
+                    match = row_hashes(batch.select(wanted.schema.names)) == wanted_hash
+                    rows = batch.filter(pa.array(match))
+                    found.append(placed(rows, part.key_groups.first, restored))
+    return pa.Table.from_batches(found, restored)
+
+
+def key_group_of(state: KeyedState, wanted: pa.RecordBatch) -> int:
+    """Return the key group of a key, as :func:`key_batch` returns it."""
+    groups = key_groups(
+        wanted.columns,
+        max_parallelism=state.max_parallelism,
+        hash_scheme=state.hash_scheme,
+        key_types=state.key_types,
+    )
+    return int(groups[0])
+
+
+def key_batch(state: KeyedState, key: Any) -> pa.RecordBatch:
+    """Return a key as one row of the state's key columns.
+
+    Raises InvalidArgumentError when the value does not fit the key's type.
+    """
+    schema = arrow_schema(state.schema.select(state.key))
+    columns = uuid_columns(state)
+    values = [
+        uuid_as_stored(value, columns[field.name]) if field.name in columns else value
+        for value, field in zip(_key_values(state, key), schema, strict=True)
+    ]
+    try:
+        arrays = [
+            column_of([value], field.type, name=field.name, subject=f"{key!r:.80}", place=_of_key)
+            for value, field in zip(values, schema, strict=True)
+        ]
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(
+            f"{key!r:.200} is no key of {state} ({_key_text(state)}): {error}"
+        ) from error
+    for value, field in zip(values, schema, strict=True):
+        if not _names_all(value, field.type):
+            raise InvalidArgumentError(
+                f"{key!r:.200} is no key of {state} ({_key_text(state)}): a key names every field"
+            )
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _names_all(value: Any, kind: pa.DataType) -> bool:
+    """Return whether a value's dictionaries have all fields of their structs."""
+    if pa.types.is_struct(kind):
+        return value is not None and all(
+            field.name in value and _names_all(value[field.name], field.type) for field in kind
+        )
+    if pa.types.is_list(kind) and value is not None:
+        return all(one is None or _names_all(one, kind.value_type) for one in value)
+    return True
+
+
+def _of_key(at: int) -> str:
+    return "the key"
+
+
+def _key_values(state: KeyedState, key: Any) -> list[Any]:
+    if isinstance(key, Mapping) and set(key) == set(state.key):
+        return [key[name] for name in state.key]
+    if len(state.key) == 1:
+        return [key]
+    if isinstance(key, tuple | list) and len(key) == len(state.key):
+        return list(key)
+    raise InvalidArgumentError(f"{key!r} is no key of {state}; it has the key ({_key_text(state)})")
+
+
+def _key_text(state: KeyedState) -> str:
+    return ", ".join(f"{name} {type_text(state.schema.type_of(name))}" for name in state.key)
+
+
+def _row_groups(metadata: Any, wanted: pa.RecordBatch, among: range) -> list[int]:
+    """Return those row groups whose bounds admit the key; all of them where bounds say nothing."""
+    positions = positions_of(metadata)
+    kept = []
+    for group in among:
+        row_group = metadata.row_group(group)
+        bounds = (
+            (row_group.column(positions[name]).statistics, wanted.column(name)[0].as_py())
+            for name in wanted.schema.names
+            if name in positions and _comparable(wanted.schema.field(name).type)
+        )
+        if all(_admits(statistics, value) for statistics, value in bounds):
+            kept.append(group)
+    return kept
+
+
+def _comparable(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_date(kind))
+
+
+def _admits(statistics: Any, value: Any) -> bool:
+    if value is None or statistics is None or not statistics.has_min_max:
+        return True
+    lowest, highest = statistics.min, statistics.max
+    if isinstance(value, str):  # Parquet orders strings by their UTF-8 bytes
+        return bool(lowest.encode() <= value.encode() <= highest.encode())
+    return bool(lowest <= value <= highest)
+
+
+# The rows of many keys: what a micro-batch needs of a state, in a pass over their key groups.
+#
+# Files never change, so what was read of one may be kept: :class:`RowCache` holds decoded files
+# with the hashes of their keys, up to a number of bytes, and a lookup in it reads nothing.
+
+
+U64Array = npt.NDArray[np.uint64]
+Places = npt.NDArray[np.intp]
+
+_STALE = 32
+"""Lookups after which what was not asked for makes room."""
+_SMALL = 4
+"""A file decoded is seldom larger than so many times its bytes."""
+
+
+@dataclass(frozen=True)
+class WantedKeys:
+    """Keys that are looked for: their columns, and of each its hash, in order, and key group."""
+
+    rows: pa.Table
+    hashes: U64Array
+    groups: npt.NDArray[np.int32]
+
+    @classmethod
+    def of(cls, rows: Any, state: KeyedState) -> WantedKeys:
+        """Return the keys in the key columns of a table, a frame that speaks Arrow or dictionaries,
+        with repetitions or without.
+
+        InvalidArgumentError when a key column is missing, or has a value that is no key, as
+        :func:`~statestore.files.lookup.key_batch` says of one; NullKeyError.
+        """
+        rows = settled(rows)
+        if is_dicts(rows):
+            rows = _of_dicts(rows, state)
+        rows = as_table(rows, f"the keys of {state}")
+        missing = [name for name in state.key if name not in rows.column_names]
+        if missing:
+            raise InvalidArgumentError(
+                f"keys of {state} have the columns ({', '.join(state.key)}); {missing[0]!r} is "
+                "missing"
+            )
+        schema = state.schema.select(state.key)
+        try:
+            keys = fitted_table(rows, schema).combine_chunks()
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"these are no keys of {state}: {error}") from error
+        groups = key_groups(
+            keys.columns,
+            max_parallelism=state.max_parallelism,
+            hash_scheme=state.hash_scheme,
+            key_types=state.key_types,
+        )
+        hashes = _hashes(keys)
+        order = np.argsort(hashes, kind="stable")
+        return cls(keys.take(pa.array(order)), hashes[order], np.asarray(groups, np.int32)[order])
+
+    def of_reads(self, reads: StateReads) -> WantedKeys:
+        """Return the keys in key groups of which something is read."""
+        lies = np.zeros(len(self.groups), np.bool_)
+        for part in reads.slices:
+            lies |= self._in(part)
+        at = np.flatnonzero(lies)
+        return WantedKeys(self.rows.take(pa.array(at)), self.hashes[at], self.groups[at])
+
+    def hashes_in(self, part: KeyedStateSlice) -> U64Array:
+        """Return the hashes, in order, of the keys in the key groups of a slice."""
+        return self.hashes[self._in(part)]
+
+    def match(self, rows: pa.Table) -> pa.Table:
+        """Return those rows that have one of the keys: hashes may lie, values do not."""
+        places, _ = found(rows.select(self.rows.column_names), self.rows)
+        return rows if len(places) == rows.num_rows else rows.take(pa.array(np.sort(places)))
+
+    def _in(self, part: KeyedStateSlice) -> npt.NDArray[np.bool_]:
+        groups = part.key_groups
+        return (self.groups >= groups.first) & (self.groups <= groups.last)
+
+
+class RowCache:
+    """Decoded slices of files with hashes of their keys, up to a number of bytes.
+
+    Each lookup asks for about the same slices. So what is held stays while it is in use, and what
+    finds no room is read each time: to let the least lately used one go would, with one slice more
+    than there is room for, let each go right before it is asked for.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        """Hold at most so many bytes."""
+        self._limit, self._size = limit_bytes, 0
+        self._lookup, self._lookups = "", 0
+        self._held: dict[tuple[str, int, int, int], _Held] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def size_bytes(self) -> int:
+        """What is held now."""
+        return self._size
+
+    def begin(self, lookup: str) -> None:
+        """Say of which lookup the next questions are; what was not asked for in many goes."""
+        with self._lock:
+            if lookup == self._lookup:
+                return
+            self._lookup, self._lookups = lookup, self._lookups + 1
+            for name, held in [*self._held.items()]:
+                if held.used < self._lookups - _STALE:
+                    self._size -= self._held.pop(name).indexed.size
+
+    def find(self, part: KeyedStateSlice) -> Indexed | None:
+        """Return a slice if it is held."""
+        with self._lock:
+            held = self._held.get(_name(part))
+            if held is None:
+                return None
+            held.used = self._lookups
+            return held.indexed
+
+    def takes(self, part: KeyedStateSlice) -> bool:
+        """Return whether there may be room for a slice."""
+        return part.size_bytes * _SMALL <= self._limit - self._size
+
+    def put(self, part: KeyedStateSlice, indexed: Indexed) -> None:
+        """Hold a slice if there is room."""
+        with self._lock:
+            if _name(part) not in self._held and self._size + indexed.size <= self._limit:
+                self._held[_name(part)] = _Held(indexed, self._lookups)
+                self._size += indexed.size
+
+
+@dataclass(frozen=True)
+class Indexed:
+    """Rows with the hashes of their keys, in order, and the places of these."""
+
+    rows: pa.Table
+    hashes: U64Array
+    order: npt.NDArray[np.uint32]
+
+    @classmethod
+    def of(cls, rows: pa.Table, state: KeyedState) -> Indexed:
+        """Return rows with their index."""
+        hashes = _hashes(rows.select(state.key))
+        order = np.argsort(hashes).astype(np.uint32)
+        return cls(rows, hashes[order], order)
+
+    @property
+    def size(self) -> int:
+        """Bytes in memory."""
+        return int(self.rows.nbytes + self.hashes.nbytes + self.order.nbytes)
+
+    def like(self, wanted: U64Array) -> pa.Table:
+        """Return the rows whose keys have one of the hashes, in their order."""
+        first = np.searchsorted(self.hashes, wanted, "left")
+        counts = np.searchsorted(self.hashes, wanted, "right") - first
+        ends = np.cumsum(counts)
+        total = int(ends[-1]) if len(ends) else 0
+        spread = np.arange(total) - np.repeat(ends - counts, counts) + np.repeat(first, counts)
+        return self.rows.take(pa.array(np.sort(self.order[spread])))
+
+
+@dataclass
+class _Held:
+    indexed: Indexed
+    used: int
+
+
+@dataclass(frozen=True)
+class _Search:
+    """A lookup of some keys in the files of a state, through a cache if there is one."""
+
+    storage: Storage
+    wanted: WantedKeys
+    cache: RowCache | None
+    verify: bool
+    state: KeyedState = field(repr=False)
+
+    def rows_in(self, entry: KeyedEntry, slices: Iterable[KeyedStateSlice]) -> pa.Table:
+        """Return the rows of the keys in slices of a state or of a layer, in their order."""
+        pieces = [restored_schema(entry.state.schema).empty_table()]
+        for part in slices:
+            hashes = np.unique(self.wanted.hashes_in(part))
+            if len(hashes):
+                pieces.append(self._like(entry, part, hashes))
+        return self.wanted.match(pa.concat_tables(pieces).combine_chunks())
+
+    def _like(self, entry: KeyedEntry, part: KeyedStateSlice, hashes: U64Array) -> pa.Table:
+        """Return a slice's rows with one of the hashes."""
+        cache = self.cache
+        if cache is None or ((held := cache.find(part)) is None and not cache.takes(part)):
+            return self._streamed(entry, part, hashes)
+        if held is None:
+            rows = pa.Table.from_batches(
+                read_slices(self.storage, entry, [part], verify=self.verify),
+                restored_schema(entry.state.schema),
+            )
+            held = Indexed.of(rows.combine_chunks(), self.state)
+            cache.put(part, held)
+        return held.like(hashes)
+
+    def _streamed(self, entry: KeyedEntry, part: KeyedStateSlice, hashes: U64Array) -> pa.Table:
+        pieces = [restored_schema(entry.state.schema).empty_table()]
+        for batch in read_slices(self.storage, entry, [part], verify=self.verify):
+            own = row_hashes(batch.select([*self.state.key]))
+            at = np.minimum(np.searchsorted(hashes, own), len(hashes) - 1)
+            places = np.flatnonzero(hashes[at] == own)
+            pieces.append(pa.Table.from_batches([batch.take(pa.array(places))]))
+        return pa.concat_tables(pieces)
+
+
+def rows_of_keys(
+    storage: Storage,
+    entry: KeyedEntry,
+    reads: StateReads,
+    wanted: WantedKeys,
+    cache: RowCache | None = None,
+    *,
+    verify: bool = False,
+) -> pa.Table:
+    """Return the rows that these keys have in the given parts of a state, ``key_group`` first.
+
+    In order of key group. Only files with key groups of the keys are read, each once; without a
+    cache a row group is in memory, and what is found. With ``verify`` the SHA-256 of a file that is
+    read is checked first. Raises MissingFileError or DamagedFileError.
+    """
+    search = _Search(storage, wanted, cache, verify, entry.state)
+    base = search.rows_in(entry, reads.base)
+    layers = [
+        live_rows_of(search.rows_in(layer.entry, layer.slices), layer) for layer in reads.layers
+    ]
+    return kept_rows(merged_rows(base, layers, entry.state), entry.state, reads.kept)
+
+
+def _of_dicts(rows: Sequence[Mapping[str, Any]], state: KeyedState) -> pa.Table:
+    """Return the key columns that dictionaries have; of none, all of them."""
+    names = [name for name in state.key if any(name in row for row in rows) or not rows]
+    keys: Sequence[Mapping[str, Any]] = [{name: row.get(name) for name in names} for row in rows]
+    keys = with_uuids(keys, uuid_columns(state))
+    return table_of_dicts(keys, state.schema.select(names), subject=f"the keys of {state}")
+
+
+def _name(part: KeyedStateSlice) -> tuple[str, int, int, int]:
+    return part.handle.sha256, part.key_groups.first, part.first_row, part.rows
+
+
+def _hashes(rows: pa.Table) -> U64Array:
+    found = [row_hashes(batch) for batch in rows.to_batches()]
+    return np.concatenate(found) if found else np.zeros(0, np.uint64)
+
+
+# A subtask's state fetched as it is asked for: a lookup reads one key group, not all.
+#
+# What disaggregated state does: whoever restores may begin at once, and pays for what it touches.
+
+
+@checked_methods
+class LazySubtask:
+    """The key groups of one subtask, each read when a key of it is asked for.
+
+    Up to ``limit_bytes`` of decoded key groups are held, the least lately used go first; the one
+    that was asked for last is held whatever its size. Not for several threads.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        entry: KeyedEntry,
+        own: KeyGroupRange,
+        max_parallelism: int,
+        *,
+        limit_bytes: int,
+        verify: bool = False,
+        now_ms: int | None,
+    ) -> None:
+        """Take what the subtask owns; nothing is read yet."""
+        self.key_groups = own
+        self._storage, self._entry, self._max = storage, entry, max_parallelism
+        self._limit, self._verify, self._now_ms = limit_bytes, verify, now_ms
+        self._size = 0
+        self._held: OrderedDict[int, Indexed] = OrderedDict()
+
+    @property
+    def fetched(self) -> tuple[int, ...]:
+        """The key groups that are held, ascending."""
+        return tuple(sorted(self._held))
+
+    def get(self, key: Any) -> list[dict[str, Any]]:
+        """Return the rows of one key, [] for none; its key group is read if it is not held.
+
+        Raises InvalidArgumentError for a value that is no key, or one that another subtask owns,
+        MissingFileError or DamagedFileError.
+        """
+        batch = key_batch(self._entry.state, key)
+        group = group_of_key(self._entry.state, batch, self._max)
+        if group not in self.key_groups:
+            raise InvalidArgumentError(
+                f"the key {key!r} of {self._entry.state} is in key group {group}, and this subtask "
+                f"owns {self.key_groups}"
+            )
+        wanted = WantedKeys.of(pa.Table.from_batches([batch]), self._entry.state)
+        rows = wanted.match(self._group(group).like(wanted.hashes))
+        state = self._entry.state
+        return dictionaries(rows.select(state.schema.names), str(state))
+
+    def fetch(self, key_groups: KeyGroupRange | None = None) -> int:
+        """Read key groups that are not held, by default all; return how many are held then."""
+        for group in self.key_groups if key_groups is None else key_groups:
+            if group in self.key_groups:
+                self._group(group)
+        return len(self._held)
+
+    def _group(self, group: int) -> Indexed:
+        held = self._held.get(group)
+        if held is None:
+            one = KeyGroupRange(group, group)
+            reads = reads_within(self._entry, one, self._max)
+            batches = read_reads(
+                self._storage, self._entry, reads, verify=self._verify, now_ms=self._now_ms
+            )
+            schema = restored_schema(self._entry.state.schema)
+            rows = pa.Table.from_batches(batches, schema).combine_chunks()
+            held = self._held[group] = Indexed.of(rows, self._entry.state)
+            self._size += held.size
+            while len(self._held) > 1 and self._size > self._limit:
+                self._size -= self._held.popitem(last=False)[1].size
+        self._held.move_to_end(group)
+        return held
