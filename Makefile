@@ -10,7 +10,7 @@ DELTA := $(VENV)/.delta
 S3 := $(VENV)/.s3
 KAFKA := $(VENV)/.kafka
 # Spark is started through a Java that fits, wherever it is installed.
-WITH_JAVA := JAVA_HOME="$$($(PY) statestore/java.py)" && export JAVA_HOME &&
+WITH_JAVA := JAVA_HOME="$$($(PY) statestore/spark/java.py)" && export JAVA_HOME &&
 
 .DEFAULT_GOAL := help
 .PHONY: help demo cluster-demo test kills kills-streaming lint check races flips histories fuzz simulate protocol bench docs lock clean
@@ -80,7 +80,7 @@ clean: ## remove .venv and all caches
 
 # Java is looked for before anything is downloaded: without it neither demo nor tests can run.
 $(READY): pyproject.toml requirements.lock
-	@python="$$(bash -c "$$FIND_PYTHON")" && "$$python" statestore/java.py > /dev/null \
+	@python="$$(bash -c "$$FIND_PYTHON")" && "$$python" statestore/spark/java.py > /dev/null \
 	&& echo "set-up 1/3: $$("$$python" --version), environment in $(VENV)" \
 	&& "$$python" -m venv $(VENV)
 	@echo "set-up 2/3: packages (1.4 GB on disk; a few minutes the first time)"
@@ -92,12 +92,12 @@ $(READY): pyproject.toml requirements.lock
 # A missing jar does not stop the set-up: the command that needs it says so.
 $(DELTA): $(READY)
 	@echo "set-up 3/3: fetching Delta's jar (90 MB the first time)"
-	@if $(PY) -m statestore.table.session; then touch $@; fi
+	@if $(PY) -m statestore.spark.session; then touch $@; fi
 
 # Spark's way to s3a://, for the tests alone: nobody else waits for it.
 $(S3): $(DELTA) statestore/table/spark-s3.conf
 	@echo "for the tests: fetching Spark's jars for S3 (690 MB the first time)"
-	@if $(PY) -m statestore.table.session s3; then touch $@; fi
+	@if $(PY) -m statestore.spark.session s3; then touch $@; fi
 
 # Kafka's broker and Spark's connector to it, for the tests and the demo of a cluster.
 $(KAFKA): $(READY) statestore/testing/jars.py

@@ -23,7 +23,7 @@ from bench.measure import Figure, Runs, counted, in_turn, times
 from bench.state import state_rows, state_table
 from statestore import StateStore
 from statestore.format.manifest import KeyedEntry
-from statestore.table.session import spark_session
+from statestore.spark.session import spark_session
 
 __all__ = ["figures", "history"]
 

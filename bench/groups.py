@@ -15,7 +15,7 @@ from bench.measure import Figure, Runs, in_turn
 from bench.state import state_rows, state_table
 from statestore import StateStore
 from statestore.commands.restore import RestoredKeyedState
-from statestore.table.session import spark_session
+from statestore.spark.session import spark_session
 
 __all__ = ["figures"]
 

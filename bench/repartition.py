@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from bench.measure import Figure, in_turn
 from bench.state import state_rows
 from statestore import StateStore
-from statestore.table.session import spark_session
+from statestore.spark.session import spark_session
 
 __all__ = ["figures", "rates"]
 

@@ -15,8 +15,8 @@ from bench.measure import Figure, Runs, counted, in_turn, times
 from bench.state import state_rows
 from statestore import StateStore
 from statestore.commands.restore import RestoredKeyedState
-from statestore.table.session import spark_session
-from statestore.table.spark_hashing import key_group_column, owner_column
+from statestore.spark.hashing import key_group_column, owner_column
+from statestore.spark.session import spark_session
 
 __all__ = ["figures"]
 

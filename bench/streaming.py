@@ -21,8 +21,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from bench.measure import Figure, counted, times
 from statestore import StateStore
+from statestore.spark.session import spark_session
 from statestore.streaming import StatefulQuery
-from statestore.table.session import spark_session
 
 __all__ = ["figures"]
 

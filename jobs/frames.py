@@ -23,7 +23,7 @@ from jobs.places import SinkSettings, SourceSettings, SparkSettings
 from statestore.errors import SettingsError
 from statestore.format.names import KEY_GROUP
 from statestore.format.state import POSITION, SUBTASK
-from statestore.table.session import spark_session
+from statestore.spark.session import spark_session
 
 __all__ = [
     "element_rows",

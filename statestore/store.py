@@ -12,7 +12,6 @@ from statestore.arguments import checked_methods
 from statestore.asking import StoreAsking
 from statestore.catalog.catalog import DEFAULT_TABLE_FORMAT, Catalog
 from statestore.commands import begin as begin_command
-from statestore.commands import data_source
 from statestore.commands import export as export_command
 from statestore.commands import plan as plan_command
 from statestore.commands import restore as restore_command
@@ -32,6 +31,7 @@ from statestore.model.host_placement import LOCALITY, OperatorPlacement, place_o
 from statestore.model.plan import RestorePlan
 from statestore.model.target import RestoreTarget
 from statestore.model.weights import Weight
+from statestore.spark import data_source
 from statestore.storage import DEFAULT_STREAMS, CachedStorage, Storage, open_storage
 from statestore.storage.cached import DEFAULT_LIMIT_BYTES
 

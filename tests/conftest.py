@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
-from statestore.table.session import spark_session
+from statestore.spark.session import spark_session
 from statestore.testing.process import SHORT_LIVED_JVM
 
 if TYPE_CHECKING:

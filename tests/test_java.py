@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from statestore import java
 from statestore.errors import MissingDependencyError
-from statestore.java import JavaHome, JavaProblem, find_java
+from statestore.spark import java
+from statestore.spark.java import JavaHome, JavaProblem, find_java
 
 NOWHERE: tuple[str, ...] = ()
 

@@ -34,7 +34,7 @@ LAYERS = (
     ("statestore.catalog.holds", "statestore.restarts"),
     ("statestore.storage",),
     ("statestore.model",),
-    ("statestore.errors", "statestore.java", "statestore._version"),
+    ("statestore.errors", "statestore.spark.java", "statestore._version"),
 )
 DEPTH = {part: depth for depth, parts in enumerate(LAYERS) for part in parts}
 
@@ -63,7 +63,7 @@ HOMES = {
 FOR_TYPES = ("statestore.store", "statestore.asking", "statestore.care", "statestore.commands")
 
 # Parts that work with nothing but Python installed.
-PURE = ("statestore.model", "statestore.errors", "statestore.java", "statestore._version")
+PURE = ("statestore.model", "statestore.errors", "statestore.spark.java", "statestore._version")
 
 # Imports of our own modules inside a function: (importing module, imported module).
 LAZY = {

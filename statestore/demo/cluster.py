@@ -29,8 +29,8 @@ from typing import Any
 
 from statestore.demo.orders import STATE, UID
 from statestore.errors import MissingDependencyError, StateStoreError, StorageError
+from statestore.spark.session import default_settings
 from statestore.store import StateStore
-from statestore.table.session import default_settings
 
 __all__ = ["Ledger", "Place", "main", "make_topic", "parser", "produce", "tell"]
 

@@ -37,8 +37,8 @@ from statestore.demo.job import (
 )
 from statestore.demo.teller import Teller
 from statestore.errors import StorageError
+from statestore.spark.session import spark_session
 from statestore.store import StateStore
-from statestore.table.session import spark_session
 
 __all__ = ["run"]
 

@@ -39,7 +39,7 @@ __all__ = [
 
 
 class Engine(Protocol):
-    """What ``files/arrow.py`` and ``table/spark.py`` both offer."""
+    """What ``files/arrow.py`` and ``spark/write.py`` both offer."""
 
     def schema_of(self, rows: Any) -> Schema:
         """Return the stored columns of the rows."""
@@ -143,7 +143,7 @@ def partition(df: DataFrame, partitioner: Partitioner, *, parallelism: int) -> D
     Columns and schema stay as they are; rows of one source partition keep their order. Raises
     ParallelismError, NullKeyError, UnsupportedTypeError or InvalidArgumentError, and
     MissingDependencyError without pyspark; all of it is said in
-    :func:`statestore.table.spark_partition.partition`.
+    :func:`statestore.spark.partition.partition`.
     """
     parts: DataFrame = spark_module("spark_partition").partition(
         df, partitioner, parallelism=parallelism

@@ -9,10 +9,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import BooleanType, StructField, StructType
 
 from statestore.files.exact import is_list
+from statestore.spark.hashing import column_of
+from statestore.spark.tasks import numbered, settle
 from statestore.streaming.changes import Changes
-from statestore.table.spark_arrow import numbered
-from statestore.table.spark_hashing import column_of
-from statestore.table.spark_worker import settle
 
 if TYPE_CHECKING:
     import pandas as pd

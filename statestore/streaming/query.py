@@ -21,6 +21,8 @@ from statestore.commands.restore import RestoredCheckpoint
 from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, NullKeyError
 from statestore.format.manifest import Manifest
+from statestore.spark.hashing import column_of
+from statestore.spark.read import KeysInUse, keys_in_use
 from statestore.storage import open_storage
 from statestore.store import StateStore
 from statestore.streaming.changes import Changes
@@ -33,8 +35,6 @@ from statestore.streaming.progress import (
     Progress,
     kafka_offsets,
 )
-from statestore.table.spark_hashing import column_of
-from statestore.table.spark_keys import KeysInUse, keys_in_use
 
 __all__ = ["StatefulQuery"]
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from statestore.table.session import java_home
+from statestore.spark.session import java_home
 from statestore.testing.jars import spark_home
 from statestore.testing.process import SHORT_LIVED_JVM, free_ports, log_tail, running, wait_for
 

@@ -19,7 +19,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 
 from statestore.errors import MissingDependencyError
-from statestore.table.session import java_environment
+from statestore.spark.session import java_environment
 
 __all__ = [
     "BROKER",

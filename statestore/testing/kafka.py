@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from statestore.errors import MissingDependencyError
-from statestore.table.session import java_home
+from statestore.spark.session import java_home
 from statestore.testing.jars import BROKER, jars_of, spark_home
 from statestore.testing.process import SHORT_LIVED_JVM, free_ports, log_tail, running, wait_for
 

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore import StateStore, key_group_of
-from statestore.commands.data_source import resolve
 from statestore.errors import InvalidArgumentError, MalformedManifestError, ParallelismError
 from statestore.format.documents import document_bytes
 from statestore.format.manifest_json import manifest_from_json, manifest_to_json
 from statestore.keys.ranges import RangeAssignment
+from statestore.spark.data_source import resolve
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

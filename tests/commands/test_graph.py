@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from statestore import StateStore
-from statestore.commands.data_source import resolve
 from statestore.errors import (
     InvalidArgumentError,
     ParallelismError,
@@ -18,6 +17,7 @@ from statestore.errors import (
 )
 from statestore.flink.graph import JobGraph, Node
 from statestore.flink.operators import operator_id, operator_ids
+from statestore.spark.data_source import resolve
 
 ROWS = [{"user": f"u{i}", "n": i} for i in range(50)]
 

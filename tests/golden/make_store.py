@@ -15,7 +15,7 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from statestore import StateStore
-from statestore.table.session import spark_session
+from statestore.spark.session import spark_session
 
 USERS = ["ann", "bob", "zoë", "", "状态"]
 DAY = dt.date(2026, 11, 21)

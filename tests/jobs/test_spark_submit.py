@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from statestore import StateStore
-from statestore.table.session import java_home
+from statestore.spark.session import java_home
 from tests.syntax import ROOT
 
 SETTINGS = """

@@ -10,7 +10,7 @@ import json
 import sys
 from typing import Any
 
-from statestore.table.session import spark_session
+from statestore.spark.session import spark_session
 from statestore.testing.jars import CONNECTOR, TOKEN_PROVIDER, jars_of
 
 

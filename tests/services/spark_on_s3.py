@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from statestore import StateStore
-from statestore.table.session import spark_session
+from statestore.spark.session import spark_session
 from statestore.testing.table_suite import arrow_rows, rows_of, spark_rows
 
 TABLE = "operators/totals/keyed/total"

@@ -22,7 +22,7 @@ import pytest
 
 from statestore import KeyGroupAssignment, StateStore, key_group_of
 from statestore.demo.cluster import Ledger, Place, make_topic, produce
-from statestore.table.session import default_settings
+from statestore.spark.session import default_settings
 from statestore.testing.cluster import SparkCluster
 from statestore.testing.cluster_demo import connector_jars, run_demo
 from statestore.testing.flaky_proxy import Headers, flaky_proxy

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 
 from statestore import StateStore
 from statestore.errors import MissingDependencyError
+from statestore.spark.session import spark_session
 from statestore.storage import LocalStorage, S3Storage
 from statestore.storage.s3 import s3a_settings
-from statestore.table.session import spark_session
 from statestore.testing.s3 import S3Server
 from tests.syntax import ROOT
 

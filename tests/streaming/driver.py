@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from statestore import StateStore
+from statestore.spark.session import spark_session
 from statestore.streaming import StatefulQuery
-from statestore.table.session import spark_session
 
 __all__ = ["DONE", "READY", "Totals", "add_file", "totals_of"]
 

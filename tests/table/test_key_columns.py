@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.keys.arrow import check_key_type, key_hashes
 from statestore.keys.hashing import key_hash
-from statestore.table.spark_hashing import key_hash_column
+from statestore.spark.hashing import key_hash_column
 
 Random = random.Random
 DAY = 86_400 * 10**9

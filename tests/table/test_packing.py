@@ -15,8 +15,8 @@ from statestore.format.schema import Field, Schema
 from statestore.format.state import KeyedState, StateKind
 from statestore.keys.arrow import key_groups
 from statestore.keys.groups import KeyGroupAssignment
-from statestore.table import packing
-from statestore.table.packing import PACKED, pack, unpack
+from statestore.spark import write as packing
+from statestore.spark.write import PACKED, pack, unpack
 
 STATE = KeyedState(
     uid="totals",

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from statestore.errors import InvalidArgumentError, MissingDependencyError
-from statestore.java import JavaProblem
-from statestore.table import session
-from statestore.table.session import default_settings, java_home, spark_session
+from statestore.spark import session
+from statestore.spark.java import JavaProblem
+from statestore.spark.session import default_settings, java_home, spark_session
 from tests.syntax import ROOT
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def test_a_missing_java_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None
 
 WITHOUT_DELTA = """
 from statestore.errors import MissingDependencyError
-from statestore.table.session import spark_session
+from statestore.spark.session import spark_session
 import sys
 spark = spark_session(master="local[1]", table_format="parquet")
 print(spark.range(3).count(), flush=True)
@@ -122,7 +122,7 @@ def test_the_start_is_quiet_and_what_follows_is_not() -> None:
 UNRESOLVED = """
 import sys
 from statestore.errors import MissingDependencyError
-from statestore.table.session import spark_session
+from statestore.spark.session import spark_session
 ivy = {"spark.jars.ivySettings": sys.argv[1], "spark.jars.ivy": sys.argv[2]}
 try:
     spark_session(master="local[1]", extra_conf=ivy)
@@ -149,7 +149,7 @@ def test_a_jar_that_cannot_be_fetched_is_one_sentence(tmp_path: Path) -> None:
 
 def test_another_failure_keeps_what_spark_said() -> None:
     code = (
-        "from statestore.table.session import spark_session\n"
+        "from statestore.spark.session import spark_session\n"
         "spark_session(master='local[1]', table_format='parquet', driver_memory='nonsense')"
     )
     done = run(code)

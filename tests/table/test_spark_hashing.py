@@ -19,7 +19,7 @@ from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.keys.arrow import key_groups, key_hashes
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.keys.hashing import HASH_SCHEMES
-from statestore.table.spark_hashing import (
+from statestore.spark.hashing import (
     check_spark_key,
     key_group_column,
     key_hash_column,

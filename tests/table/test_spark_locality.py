@@ -20,8 +20,8 @@ from statestore.commands.restore import RestoredKeyedState
 from statestore.flink.slots import place_subtasks
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.model.locality import preferred_hosts, previous_allocations
-from statestore.table import spark_locality
-from statestore.table.spark_locality import executor_hosts, names_for_spark, numbers
+from statestore.spark import tasks as spark_locality
+from statestore.spark.tasks import executor_hosts, names_for_spark, numbers
 
 ROWS = pa.table({"user": [f"u{i}" for i in range(300)], "n": [*range(300)]})
 MAX_PARALLELISM = 12

@@ -29,7 +29,7 @@ from statestore.flink.partitioners import (
 )
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.keys.hashing import key_group_of
-from statestore.table.spark_hashing import key_hash_column
+from statestore.spark.hashing import key_hash_column
 from tests.vectors import cases, key_of
 
 if TYPE_CHECKING:

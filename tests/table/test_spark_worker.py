@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from statestore.table.spark_worker import until_closed
+from statestore.spark.tasks import until_closed
 
 SCRIPT = """
 import time
 
 from statestore import StateStore
-from statestore.table.session import spark_session
+from statestore.spark.session import spark_session
 
 spark = spark_session(
     master="local[2]",

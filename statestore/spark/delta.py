@@ -12,9 +12,11 @@ publishing the same checkpoint twice finds the first one's version instead of co
 from __future__ import annotations
 
 import json
+import logging
 import time
 import uuid
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -23,20 +25,76 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from statestore.errors import (
-    CommitConflictError,
-    MissingDependencyError,
-    StorageError,
-)
+from statestore.errors import CommitConflictError, MissingDependencyError, StorageError
 from statestore.files.delta_log import add_action, is_partitioned, statistics_columns
 from statestore.format.manifest import Entry, OperatorEntry, TableRef
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Field, Schema, same_columns, schema_from_json
 from statestore.format.state import POSITION, SUBTASK
 from statestore.storage import Storage
-from statestore.table.spark_s3 import refuse_without_s3a
 
-__all__ = ["DeltaTable"]
+__all__ = [
+    "DeltaTable",
+    "hand_on",
+    "refuse_without_s3a",
+]
+
+
+# Spark's own access to a bucket: Delta's log is read and written by the JVM, through ``s3a``.
+#
+# What the store was told (endpoint, credentials) is handed on in the Hadoop configuration of the
+# running Spark, under the bucket's own names. Spark's configuration, which it shows, logs and keeps
+# in its event log, never holds it; of Hadoop's it shows nothing but keys whose values it blanks.
+# The first file system that Spark opens for a bucket keeps its credentials for the life of the
+# session.
+
+
+# They log what is sent to the JVM, at level DEBUG.
+_LOGGERS = ("py4j.clientserver", "py4j.java_gateway")
+
+
+def hand_on(spark: SparkSession, storage: Storage) -> None:
+    """Let Spark read and write where the store lies; nothing happens on a local file system."""
+    settings = storage.hadoop_settings()
+    if not settings:
+        return
+    context: Any = spark.sparkContext
+    configuration = context._jsc.hadoopConfiguration()
+    with _silent():
+        for name, value in settings.items():
+            configuration.set(name, value)
+
+
+def refuse_without_s3a(spark: SparkSession, storage: Storage) -> None:
+    """Raise MissingDependencyError when a store lies in a bucket, and Spark has no ``s3a``."""
+    if not storage.spark_url("").startswith("s3a:"):
+        return
+    jvm: Any = spark._jvm
+    try:
+        jvm.org.apache.spark.util.Utils.classForName(
+            "org.apache.hadoop.fs.s3a.S3AFileSystem", True, False
+        )
+    except Exception as error:
+        if "ClassNotFoundException" not in str(error):
+            raise
+        raise MissingDependencyError(
+            "this Spark session cannot write a Delta table to a bucket: start it with "
+            "spark_session(s3=True) (see conf/spark-s3.conf), or open the store with "
+            "table_format='parquet', which needs no jar"
+        ) from None
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, was_disabled in zip(loggers, before, strict=True):
+            logger.disabled = was_disabled
 
 
 # Kept checkpoints read files that the newest table version no longer has: nothing but the store's

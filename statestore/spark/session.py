@@ -29,7 +29,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from statestore.errors import InvalidArgumentError, MissingDependencyError, StateStoreError
-from statestore.java import JavaProblem, find_java
+from statestore.spark.java import JavaProblem, find_java
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

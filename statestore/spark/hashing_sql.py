@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from statestore.keys.sql import SqlType, parse_sql_type
-from statestore.table.spark_arithmetic import (
+from statestore.spark.arithmetic import (
     checked,
     divide,
     exact_decimal,

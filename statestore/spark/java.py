@@ -3,11 +3,11 @@
 :func:`find_java` is pure search: it returns a :class:`JavaHome` or a :class:`JavaProblem`, never
 raises, and imports the standard library only. So this file also runs before anything is installed::
 
-    $ python3 statestore/java.py
+    $ python3 statestore/spark/java.py
     /usr/lib/jvm/java-17-openjdk-amd64
 
 It prints the Java home and exits 0, or prints one sentence to stderr and exits 16, the exit code of
-:class:`statestore.errors.MissingDependencyError`, which :mod:`statestore.table.session` raises.
+:class:`statestore.errors.MissingDependencyError`, which :mod:`statestore.spark.session` raises.
 The file is not under ``table/`` because Python searches a script's own directory first, where
 ``types.py`` would hide the standard library's.
 

@@ -22,7 +22,7 @@ from statestore.storage import open_storage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from statestore.table.spark_scan import Read
+    from statestore.spark.read import Read
 
 __all__ = ["register", "resolve"]
 

@@ -1,31 +1,48 @@
-"""The numbers of the subtasks as a DataFrame, one Spark partition each, run where copies lie.
-
-PySpark names no preferred locations, so the RDD is made in the JVM: ``SparkContext.makeRDD`` takes
-them, and a plan of narrow steps above it keeps them, down to ``DAGScheduler.getPreferredLocs``.
-
-A location is a wish. Spark waits ``spark.locality.wait`` (3 s) for a free core on that host, then
-takes another, which reads from the store. A host without an executor is asked for all the same, as
-one may start there yet; not in local mode, which has one host. No wish at all is known to Spark
-Connect, where there is no JVM to ask; to the data source ``keyed_state``, as an ``InputPartition``
-of PySpark has no locations; and to a Spark that refuses these calls.
-
-Files name hosts as ``socket.gethostname()`` does; Spark knows an executor by the name that it
-registered with, often an address. :func:`numbers` asks with Spark's names.
-"""
+"""The store's tasks in Spark: where they run, what they do first, and Arrow functions in them."""
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import logging
 import socket
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
+import pyarrow as pa
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
-__all__ = ["executor_hosts", "names_for_spark", "numbers"]
+__all__ = [
+    "Task",
+    "executor_hosts",
+    "map_in_arrow",
+    "names_for_spark",
+    "numbered",
+    "numbers",
+    "settle",
+    "until_closed",
+]
+
+
+# The numbers of the subtasks as a DataFrame, one Spark partition each, run where copies lie.
+#
+# PySpark names no preferred locations, so the RDD is made in the JVM: ``SparkContext.makeRDD``
+# takes them, and a plan of narrow steps above it keeps them, down to
+# ``DAGScheduler.getPreferredLocs``.
+#
+# A location is a wish. Spark waits ``spark.locality.wait`` (3 s) for a free core on that host, then
+# takes another, which reads from the store. A host without an executor is asked for all the same,
+# as one may start there yet; not in local mode, which has one host. No wish at all is known to
+# Spark Connect, where there is no JVM to ask; to the data source ``keyed_state``, as an
+# ``InputPartition`` of PySpark has no locations; and to a Spark that refuses these calls.
+#
+# Files name hosts as ``socket.gethostname()`` does; Spark knows an executor by the name that it
+# registered with, often an address. :func:`numbers` asks with Spark's names.
+
 
 _AT_ONCE: Final = 32
 """Names that are looked up at a time: a dead name server answers none of them for seconds."""
@@ -156,3 +173,77 @@ def _is_local(spark: SparkSession) -> bool:
 
 def _driver_host(spark: SparkSession) -> str:
     return spark.sparkContext.getConf().get("spark.driver.host") or ""
+
+
+# What the store's tasks do first in a Python worker of Spark.
+#
+# A worker is used again for other tasks, by the loop of PySpark's daemon that calls ``worker`` for
+# each. Between them it waits at a socket.
+
+
+_TASKS: list[None] = []
+
+Worker = Callable[[socket.socket, bool], int]
+_GONE = 1
+"""What ``worker`` returns when the process is to end."""
+
+
+def settle() -> None:
+    """Make this worker one that lasts; call it as a task begins.
+
+    It collects garbage after every task, and then walks over all objects of pyarrow, numpy and
+    pyspark, which takes longer than a small subtask does: what is loaded is kept out of that. Some
+    of it is loaded before the first task runs and some while it does, so this happens twice.
+    """
+    if len(_TASKS) < 2:
+        _TASKS.append(None)
+        gc.freeze()
+    if len(_TASKS) == 1:
+        daemon = sys.modules["__main__"]
+        worker = getattr(daemon, "worker", None)
+        if worker is not None:  # where there is no daemon, a worker has one task
+            daemon.worker = until_closed(worker)  # type: ignore[attr-defined]
+
+
+def until_closed(worker: Worker) -> Worker:
+    """Return the worker of PySpark's daemon as one that ends when Spark closes its socket.
+
+    That is how Spark lets go of a worker that waits, as a session stops, and of one whose task has
+    enough rows. PySpark takes the end of the socket for a task that failed, tries to report it
+    there, and dies of the broken pipe, with a traceback on the terminal.
+    """
+
+    def run(sock: socket.socket, authenticated: bool) -> int:
+        try:
+            if not sock.recv(1, socket.MSG_PEEK):  # waits for a task, and takes nothing of it
+                return _GONE
+            return worker(sock, authenticated)
+        except (BrokenPipeError, ConnectionResetError):
+            return _GONE
+
+    return run
+
+
+# Arrow functions over DataFrames, whatever their columns are called.
+#
+# Spark looks for the columns that it hands over by their names, and takes a dot in one for the way
+# into a struct. So they are numbered on the way, and get their names back before the function sees
+# them.
+
+
+Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def map_in_arrow(df: DataFrame, task: Task, schema: StructType | str) -> DataFrame:
+    """Return what a function makes of the batches of each Spark partition."""
+    names = list(df.columns)
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return task(batch.rename_columns(names) for batch in batches)
+
+    return numbered(df).mapInArrow(run, schema)
+
+
+def numbered(df: DataFrame) -> DataFrame:
+    """Return a DataFrame whose columns are called by their numbers: ``c0``, ``c1``, …"""
+    return df.toDF(*(f"c{at}" for at in range(len(df.columns))))

@@ -28,13 +28,13 @@ from statestore.keys.arrow_types import check_key_type, check_tuple
 from statestore.keys.groups import key_group_of_hash
 from statestore.keys.hashing import DEFAULT_HASH_SCHEME, check_hash_scheme
 from statestore.keys.values import java_type
-from statestore.table.spark_arithmetic import divide, signed
-from statestore.table.spark_hashing_java import (
+from statestore.spark.arithmetic import divide, signed
+from statestore.spark.hashing_java import (
     deep_hash_column,
     java_hash_column,
     tuple_hash_column,
 )
-from statestore.table.spark_hashing_sql import sql_hash_column
+from statestore.spark.hashing_sql import sql_hash_column
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -37,8 +37,8 @@ from statestore.flink.partitioners import (
 )
 from statestore.flink.redistribution import check_parallelism
 from statestore.keys.values import fields_may_be_null
-from statestore.table.spark_arithmetic import divide
-from statestore.table.spark_hashing import (
+from statestore.spark.arithmetic import divide
+from statestore.spark.hashing import (
     check_spark_key,
     column_of,
     key_group_column,

@@ -1,0 +1,233 @@
+"""Keyed state out of files into Spark: all of it without a shuffle, or the rows of many keys."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from statestore.files.lookup import RowCache, WantedKeys, rows_of_keys
+from statestore.files.merge import read_reads, unexpired
+from statestore.format.manifest import KeyedEntry
+from statestore.format.slices import StateReads
+from statestore.spark.hashing import column_of
+from statestore.spark.tasks import map_in_arrow, numbers, settle
+from statestore.spark.write import spark_schema
+from statestore.storage import Storage
+
+__all__ = [
+    "FORMAT",
+    "KeysInUse",
+    "Read",
+    "dataframe",
+    "dataframe_of_keys",
+    "keys_in_use",
+    "register",
+]
+
+
+# Keyed state out of files into Spark: exactly ``parallelism`` Spark partitions, and no shuffle.
+#
+# :func:`dataframe` maps a range of ``parallelism`` numbers, one per Spark partition: task i opens
+# the files of subtask i and hands their Arrow batches to the JVM, on a host that has copies of them
+# if Spark can arrange it. :func:`register` offers the same as ``spark.read.format("keyed_state")``,
+# without a choice of host. (Spark's own sources ``statestore`` and ``state-metadata`` read Spark's
+# checkpoints, not ours.)
+
+
+FORMAT = "keyed_state"
+
+
+@dataclass(frozen=True)
+class Read:
+    """What a read of ``keyed_state`` comes to: the state, and what each subtask reads of it."""
+
+    storage: Storage
+    entry: KeyedEntry
+    per_subtask: tuple[StateReads, ...]
+    verify: bool
+    now_ms: int | None = None
+
+
+def dataframe(
+    spark: SparkSession,
+    storage: Storage,
+    entry: KeyedEntry,
+    per_subtask: Sequence[StateReads],
+    *,
+    hosts: Sequence[str] = (),
+    verify: bool = False,
+    now_ms: int | None = None,
+) -> DataFrame:
+    """Return a DataFrame whose Spark partition i holds the rows of ``per_subtask[i]``, in that
+    order.
+
+    Rows that have expired by ``now_ms`` are left out, by the same clock in all tasks. Spark is
+    asked to run it on ``hosts[i]``, empty for anywhere; see
+    :mod:`statestore.spark.tasks`.
+    """
+    schema = spark_schema(entry.state.schema)
+    arrow = to_arrow_schema(schema, timezone="UTC")
+    parallelism = len(per_subtask)
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
+        for batch in batches:
+            for subtask in batch.column(0).to_pylist():
+                reads = per_subtask[subtask]
+                for rows in read_reads(storage, entry, reads, verify=verify, now_ms=now_ms):
+                    yield rows.cast(arrow)
+
+    return numbers(spark, parallelism, hosts).mapInArrow(read, schema)
+
+
+@dataclass
+class SubtaskPartition(InputPartition):
+    """One subtask's files, as Spark sends them to the task that reads them."""
+
+    storage: Storage
+    entry: KeyedEntry
+    reads: StateReads
+
+    def __init__(self, storage: Storage, entry: KeyedEntry, reads: StateReads) -> None:
+        """Keep the parts; a task gets its own subtask's reads only."""
+        self.storage, self.entry, self.reads = storage, entry, reads
+
+
+class SubtaskReader(DataSourceReader):
+    """Plans on the driver, reads in the tasks; see ``pyspark.sql.datasource``."""
+
+    def __init__(self, read: Read) -> None:
+        """Keep the resolved read."""
+        self._read, self._verify, self._now_ms = read, read.verify, read.now_ms
+        self._arrow = to_arrow_schema(spark_schema(read.entry.state.schema), timezone="UTC")
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return one input partition per subtask, in order. Called on the driver, once."""
+        read = self._read
+        return [SubtaskPartition(read.storage, read.entry, reads) for reads in read.per_subtask]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield a subtask's rows. Called on an executor, once per Spark partition."""
+        settle()
+        assert isinstance(partition, SubtaskPartition)
+        storage, entry, reads = partition.storage, partition.entry, partition.reads
+        verify, now_ms = self._verify, self._now_ms
+        for rows in read_reads(storage, entry, reads, verify=verify, now_ms=now_ms):
+            yield rows.cast(self._arrow)
+
+
+def register(spark: SparkSession, resolve: Callable[[Mapping[str, str]], Read]) -> None:
+    """Make ``spark.read.format("keyed_state")`` known to a session; ``resolve`` reads the
+    options.
+    """
+
+    class KeyedStateDataSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return FORMAT
+
+        def schema(self) -> StructType:
+            settle()  # Spark plans in workers too
+            return spark_schema(resolve(self.options).entry.state.schema)
+
+        def reader(self, schema: StructType) -> DataSourceReader:
+            settle()
+            return SubtaskReader(resolve(self.options))
+
+    spark.dataSource.register(KeyedStateDataSource)
+
+
+# The rows of many keys as a DataFrame: each task looks in the key groups of its own subtask.
+#
+# A Spark Python worker lives for many tasks, and keeps what it decoded of files for the next ones.
+
+
+@dataclass(frozen=True)
+class KeysInUse:
+    """The keys of some rows, repeated here and there, and how many rows have a null in theirs."""
+
+    rows: pa.Table
+    null_keys: int
+
+
+def keys_in_use(df: DataFrame, key: Sequence[str]) -> KeysInUse:
+    """Return the keys of a DataFrame, each once for a Spark partition; one job, no shuffle."""
+    columns = df.select(*map(column_of, key))
+
+    def each_once(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
+        for batch in batches:
+            nulls = _with_null(batch)
+            yield from _once(batch.filter(pa.array(~nulls))).to_batches()
+            yield batch.filter(pa.array(nulls))  # each of them, to be counted
+
+    keys = map_in_arrow(columns, each_once, columns.schema).toArrow()
+    return KeysInUse(keys, int(_with_null(keys).sum()))
+
+
+def _with_null(rows: pa.RecordBatch | pa.Table) -> npt.NDArray[np.bool_]:
+    nulls = np.zeros(rows.num_rows, np.bool_)
+    for column in rows.columns:
+        if column.null_count:
+            nulls |= np.asarray(column.is_null())
+    return nulls
+
+
+def _once(batch: pa.RecordBatch) -> pa.Table:
+    rows = pa.Table.from_batches([batch])
+    try:
+        return rows.group_by(rows.column_names).aggregate([])
+    except pa.ArrowNotImplementedError:  # keys of a type that Arrow cannot group by: as they are
+        return rows
+
+
+def dataframe_of_keys(
+    spark: SparkSession,
+    storage: Storage,
+    entry: KeyedEntry,
+    per_subtask: Sequence[StateReads],
+    keys: pa.Table,
+    *,
+    cache_bytes: int,
+    verify: bool = False,
+    now_ms: int | None,
+) -> DataFrame:
+    """Return the rows that some keys have, read by one task for each subtask; no shuffle.
+
+    Each Python worker holds up to ``cache_bytes`` of what it has decoded.
+    """
+    schema = spark_schema(entry.state.schema)
+    arrow = to_arrow_schema(schema, timezone="UTC")
+    wanted = WantedKeys.of(keys, entry.state)
+    lookup = uuid.uuid4().hex
+    per_task = [wanted.of_reads(reads) for reads in per_subtask]
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle()
+        cache = _cache(cache_bytes)
+        if cache is not None:
+            cache.begin(lookup)
+        for batch in batches:
+            for subtask in batch.column(0).to_pylist():
+                reads, own = per_subtask[subtask], per_task[subtask]
+                rows = rows_of_keys(storage, entry, reads, own, cache, verify=verify)
+                for part in rows.to_batches():
+                    yield unexpired(part, entry.state, now_ms).cast(arrow)
+
+    return numbers(spark, len(per_subtask), ()).mapInArrow(read, schema)
+
+
+@lru_cache(maxsize=4)
+def _cache(limit_bytes: int) -> RowCache | None:
+    """The cache of this worker process, None for one that holds nothing."""
+    return RowCache(limit_bytes) if limit_bytes else None
