@@ -2,12 +2,9 @@
 from a store into Spark's own: :func:`initial_state`.
 """
 
-from statestore.streaming.by_key import by_key
-from statestore.streaming.changes import Changes
-from statestore.streaming.initial import initial_state
-from statestore.streaming.location import MicroBatch
-from statestore.streaming.progress import Progress, starting_offsets
+from statestore.streaming.progress import MicroBatch, Progress, starting_offsets
 from statestore.streaming.query import StatefulQuery
+from statestore.streaming.updates import Changes, by_key, initial_state
 
 __all__ = [
     "Changes",

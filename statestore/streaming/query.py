@@ -25,16 +25,17 @@ from statestore.spark.hashing import column_of
 from statestore.spark.read import KeysInUse, keys_in_use
 from statestore.storage import open_storage
 from statestore.store import StateStore
-from statestore.streaming.changes import Changes
-from statestore.streaming.location import MicroBatch, planned
 from statestore.streaming.progress import (
     FILES,
     OFFSETS,
     POSITIONS,
     PROGRESS,
+    MicroBatch,
     Progress,
     kafka_offsets,
+    planned,
 )
+from statestore.streaming.updates import Changes
 
 __all__ = ["StatefulQuery"]
 

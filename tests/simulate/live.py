@@ -17,7 +17,7 @@ import pyarrow as pa
 from statestore.errors import StorageError
 from statestore.storage import LocalStorage
 from statestore.streaming import Changes, StatefulQuery
-from statestore.streaming.location import planned
+from statestore.streaming.progress import planned
 from tests.simulate.actors import NAME, UID, Actor, Run
 from tests.simulate.documents import COUNT, KEY
 

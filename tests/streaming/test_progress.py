@@ -13,7 +13,7 @@ from statestore import StateStore, TimeToLive
 from statestore.errors import InvalidArgumentError, LeftOutStateError, StateNotFoundError
 from statestore.storage import Storage, open_storage
 from statestore.streaming import MicroBatch, Progress, starting_offsets
-from statestore.streaming.location import planned
+from statestore.streaming.progress import planned
 from tests.streaming.world import World
 
 

@@ -1,22 +1,48 @@
-"""An update written for one key at a time, in pandas."""
+"""What a micro-batch does to a state: changes, an update for one key at a time, initial state."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql.types import BooleanType, StructField, StructType
 
+from statestore.commands.restore import RestoredKeyedState
 from statestore.files.exact import is_list
 from statestore.spark.hashing import column_of
 from statestore.spark.tasks import numbered, settle
-from statestore.streaming.changes import Changes
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["by_key"]
+__all__ = [
+    "Changes",
+    "by_key",
+    "initial_state",
+]
+
+
+# What a micro-batch does to a state.
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What an update does to the state: rows that come, and keys or entries that go.
+
+    They are those of ``checkpoint.keyed(…).changes``. ``shared`` is a DataFrame that several of
+    them are made of: it is computed once, and kept until the micro-batch is committed.
+    """
+
+    upserts: DataFrame | None = None
+    deletes: DataFrame | None = None
+    cleared: DataFrame | None = None
+    shared: DataFrame | None = None
+
+
+# An update written for one key at a time, in pandas.
+
 
 Function = Callable[[tuple[Any, ...], "pd.DataFrame", "pd.DataFrame"], "pd.DataFrame"]
 
@@ -92,3 +118,16 @@ def _joined(first: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
 
 def _names(columns: str | Sequence[str]) -> tuple[str, ...]:
     return (columns,) if isinstance(columns, str) else tuple(columns)
+
+
+# A stored keyed state as the initial state of one that Spark keeps itself.
+
+
+def initial_state(state: RestoredKeyedState) -> GroupedData:
+    """Return a restored state as ``initialState=`` of ``transformWithState`` and
+    ``transformWithStateInPandas`` takes it: its stored rows, grouped by key.
+
+    Spark exchanges them once, by its own hash of the key, when the query starts for the first time.
+    Raises InvalidArgumentError when the store was opened without Spark.
+    """
+    return state.dataframe().drop("key_group").groupBy(*state.entry.state.key)
