@@ -7,8 +7,6 @@ from statestore import errors
 from statestore._version import __version__
 from statestore.commands.decide import decide
 from statestore.commands.restore import RestoredCheckpoint
-from statestore.commands.snapshot import CheckpointWriter
-from statestore.commands.subtasks import KeyedWriter, SubtaskWriter
 from statestore.commands.verify import VerifyReport
 from statestore.files.engines import partition
 from statestore.flink.adaptive import ConsumedInput
@@ -43,9 +41,10 @@ from statestore.listeners import (
     CheckpointListener,
     CheckpointRestored,
 )
-from statestore.model.acknowledgement import Acknowledgement
 from statestore.model.plan import RestorePlan
 from statestore.restarts import run_with_restarts
+from statestore.snapshot.subtasks import Acknowledgement, KeyedWriter, SubtaskWriter
+from statestore.snapshot.writer import CheckpointWriter
 from statestore.store import StateStore
 
 __all__ = [

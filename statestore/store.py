@@ -11,14 +11,11 @@ from statestore._version import __version__
 from statestore.arguments import checked_methods
 from statestore.asking import StoreAsking
 from statestore.catalog.catalog import DEFAULT_TABLE_FORMAT, Catalog
-from statestore.commands import begin as begin_command
 from statestore.commands import export as export_command
 from statestore.commands import plan as plan_command
 from statestore.commands import restore as restore_command
 from statestore.commands.export import ExportedCheckpoint, Progress
-from statestore.commands.measuring import Measuring
 from statestore.commands.restore import RestoredCheckpoint
-from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import InvalidArgumentError, StoreNotFoundError
 from statestore.files.engines import spark_module
 from statestore.files.table import TABLE_FORMATS, StateTable, open_table
@@ -31,6 +28,9 @@ from statestore.model.host_placement import LOCALITY, OperatorPlacement, place_o
 from statestore.model.plan import RestorePlan
 from statestore.model.target import RestoreTarget
 from statestore.model.weights import Weight
+from statestore.snapshot import begin as begin_command
+from statestore.snapshot.metrics import Measuring
+from statestore.snapshot.writer import CheckpointWriter
 from statestore.spark import data_source
 from statestore.storage import DEFAULT_STREAMS, CachedStorage, Storage, open_storage
 from statestore.storage.cached import DEFAULT_LIMIT_BYTES

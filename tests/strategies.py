@@ -19,8 +19,8 @@ from statestore.keys.hashing import DEFAULT_HASH_SCHEME, HASH_SCHEMES
 from statestore.testing.reference import canonical
 
 if TYPE_CHECKING:
-    from statestore.commands.snapshot import CheckpointWriter
     from statestore.format.manifest import KeyedEntry
+    from statestore.snapshot.writer import CheckpointWriter
 
 Values = st.SearchStrategy[Any]
 

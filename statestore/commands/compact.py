@@ -13,7 +13,6 @@ from typing import Any
 
 from statestore.commands.derive import Deriver
 from statestore.commands.edit import carry_others
-from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.format.layers import (
     CompactionRule,
@@ -26,7 +25,8 @@ from statestore.format.layers import (
 )
 from statestore.format.manifest import KeyedEntry, Layer, Manifest
 from statestore.keys.groups import KeyGroupRange
-from statestore.table.compact import Compactor
+from statestore.snapshot.compaction import Compactor
+from statestore.snapshot.writer import CheckpointWriter
 
 __all__ = ["CompactReport", "CompactRequest", "CompactedState", "compact"]
 

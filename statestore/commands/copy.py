@@ -23,7 +23,6 @@ from typing import Any
 from statestore.catalog.catalog import Catalog
 from statestore.commands.copy_files import FileCopy, Progress, data_files
 from statestore.commands.derive import Deriver
-from statestore.commands.history import History
 from statestore.errors import (
     CheckpointNotFoundError,
     InvalidArgumentError,
@@ -34,6 +33,7 @@ from statestore.errors import (
 )
 from statestore.format.documents import Savepoint, check_savepoint_name, is_savepoint_name
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, TableRef
+from statestore.snapshot.attempt import History
 from statestore.storage import Storage
 
 __all__ = ["CopiedCheckpoint", "copy"]

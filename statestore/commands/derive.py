@@ -14,13 +14,13 @@ from typing import Any
 
 from statestore.catalog.catalog import Catalog
 from statestore.catalog.fence import Fence
-from statestore.commands.begin import begin
-from statestore.commands.measuring import Measuring
-from statestore.commands.snapshot import CheckpointWriter
 from statestore.files.table import TablesAsStored
 from statestore.files.writer import ParquetOptions
 from statestore.format.manifest import Manifest
 from statestore.listeners import Listeners
+from statestore.snapshot.begin import begin
+from statestore.snapshot.metrics import Measuring
+from statestore.snapshot.writer import CheckpointWriter
 
 __all__ = ["Deriver"]
 

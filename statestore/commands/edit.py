@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from statestore.commands.derive import Deriver
-from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.files.engines import engine_of, reread
 from statestore.files.given import is_dicts
@@ -32,6 +31,7 @@ from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.schema import same_columns
 from statestore.keys.ranges import Assignment
 from statestore.model.plan import owners_of
+from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import Storage
 from statestore.table.rewrite import changes_of, rewrite
 from statestore.table.rewrite_sql import rewrite_by_sql

@@ -36,7 +36,6 @@ from statestore.commands.derive import Deriver
 from statestore.commands.expire import tombstone
 from statestore.commands.purge_files import Hit, KeyFinder, KeyRewriter
 from statestore.commands.replace import replace_checkpoints, unfinished
-from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -47,6 +46,7 @@ from statestore.files.reader import check_sizes
 from statestore.format.documents import Savepoint
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.state import KeyedState
+from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import Storage
 
 __all__ = ["PurgeRequest", "PurgedKey", "PurgedState", "ReplacedCheckpoint", "purge"]

@@ -24,13 +24,13 @@ from statestore.commands.rekey_plan import (
     state_wanted,
 )
 from statestore.commands.rekey_work import WorkingFolder, working_folder
-from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import CorruptionError
 from statestore.files.keyed import KeyedTarget
 from statestore.format.documents import Node
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.manifest_json import keyed_from_json, keyed_to_json
 from statestore.format.state import KeyedState
+from statestore.snapshot.writer import CheckpointWriter
 from statestore.table.respread import Spread, spread, write_range
 
 __all__ = ["RekeyReport", "RekeyRequest", "RekeyedState", "rekey"]

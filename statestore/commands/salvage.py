@@ -24,7 +24,6 @@ from statestore.commands.damage import (
 )
 from statestore.commands.derive import Deriver
 from statestore.commands.older import OlderCheckpoints, Source
-from statestore.commands.snapshot import CheckpointWriter
 from statestore.commands.verify import BrokenFile
 from statestore.errors import InvalidArgumentError, MalformedManifestError
 from statestore.files.key_groups import exact_groups, group_digests
@@ -33,6 +32,7 @@ from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef
 from statestore.format.state import Layout
 from statestore.model.salvage import LostPart, SalvagedState, merged, origin_of
+from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import Storage
 from statestore.table.rewrite import forget
 from statestore.table.salvage import is_whole, rewrite_elements, rewrite_groups

@@ -18,9 +18,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from statestore.commands.restore import RestoredCheckpoint
-from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, NullKeyError
 from statestore.format.manifest import Manifest
+from statestore.snapshot.writer import CheckpointWriter
 from statestore.spark.hashing import column_of
 from statestore.spark.read import KeysInUse, keys_in_use
 from statestore.storage import open_storage

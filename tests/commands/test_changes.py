@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from statestore import StateStore
-from statestore.commands import changes as changes_command
 from statestore.errors import (
     CheckpointNotFoundError,
     DuplicateKeyError,
@@ -26,7 +25,8 @@ from statestore.errors import (
 from statestore.files.digest import rows_digest
 from statestore.format.layers import CompactionRule
 from statestore.format.names import manifest_path
-from statestore.table.compact import Compactor
+from statestore.snapshot import changes as changes_command
+from statestore.snapshot.compaction import Compactor
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from statestore import StateStore
-from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import (
     CheckpointNotFoundError,
     DamagedFileError,
@@ -25,6 +24,7 @@ from statestore.errors import (
 )
 from statestore.format.manifest import Manifest
 from statestore.format.names import tombstone_path
+from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import LocalStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.damage import change_unread_byte, files_of, fill

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from statestore.catalog.catalog import Catalog
-from statestore.commands.history import History
 from statestore.flink.operators import Operators
 from statestore.format.layers import live_without
 from statestore.format.manifest import KeyedEntry, Manifest
@@ -16,6 +15,7 @@ from statestore.keys.groups import KeyGroupRange
 from statestore.model.host_placement import place_operators
 from statestore.model.plan import plan_restore
 from statestore.model.target import RestoreTarget, plan_target
+from statestore.snapshot.attempt import History
 from tests.commands.layered import GROUPS, Layered, users
 
 HALF = KeyGroupRange(0, GROUPS // 2 - 1)

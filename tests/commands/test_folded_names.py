@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from statestore import StateStore
-from statestore.commands import folded_names
 from statestore.errors import InvalidArgumentError
+from statestore.snapshot import states as folded_names
 from tests.commands.writers import ROWS, opened, stored_files
 
 OPTIONS: dict[str, Any] = {"key": "k", "max_parallelism": 4}

@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from statestore import StateStore
-from statestore.commands import changes as changes_command
+from statestore.snapshot import changes as changes_command
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -240,7 +240,7 @@ def test_names_that_duckdb_takes_for_one_get_a_number(
 ) -> None:
     """Names that differ in case alone are refused today: the stores that have them are older."""
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
-    monkeypatch.setattr("statestore.commands.commit.refuse_folded", lambda *names: None)
+    monkeypatch.setattr("statestore.snapshot.commit.refuse_folded", lambda *names: None)
     with store.snapshot(parallelism=1) as checkpoint:
         for number, uid in enumerate(["a", "A", "main", "temp", 'q"uote']):
             for name in ("s", "S"):
@@ -283,7 +283,7 @@ def test_names_that_end_at_a_nul_are_neither_stored_nor_asked(
             checkpoint.broadcast("u", "s", rows.to_pylist())
         with pytest.raises(InvalidArgumentError, match="NUL"):
             checkpoint.union("u", "s", rows)
-    monkeypatch.setattr("statestore.commands.states.names_with_nul", lambda schema: ())
+    monkeypatch.setattr("statestore.snapshot.states.names_with_nul", lambda schema: ())
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.keyed("u", "s", rows, key="k")
         checkpoint.keyed("u", "t", rows.select(["k"]), key="k")

@@ -169,7 +169,7 @@ def test_a_failure_leaves_nothing_behind(taken: Layered, monkeypatch: pytest.Mon
     def refuse(*_: object) -> None:
         raise OSError("no")
 
-    monkeypatch.setattr("statestore.commands.commit.check_sizes", refuse)
+    monkeypatch.setattr("statestore.snapshot.commit.check_sizes", refuse)
     with pytest.raises(OSError, match="no"):
         store.salvage("latest")
     assert data_in(store.url) == before

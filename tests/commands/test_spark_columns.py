@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from statestore import StateStore
-from statestore.commands import changes as changes_command
 from statestore.errors import SchemaMismatchError
+from statestore.snapshot import changes as changes_command
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statestore import KeyedWriter, KeyGroupAssignment, StateStore, key_group_of
-from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import InvalidArgumentError
 from statestore.format.state import TimeToLive
+from statestore.snapshot.writer import CheckpointWriter
 
 GROUPS, PARALLELISM, NOW = 8, 2, 1_000
 SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string()), ("t", pa.int64())])

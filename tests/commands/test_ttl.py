@@ -20,7 +20,7 @@ from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import slices_of
 from statestore.format.state import TtlVisibility
 from statestore.keys.groups import KeyGroupRange
-from statestore.table.compact import Compactor
+from statestore.snapshot.compaction import Compactor
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

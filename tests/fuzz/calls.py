@@ -13,7 +13,7 @@ import pyarrow as pa
 
 import statestore
 from statestore import StateStore, TimeToLive
-from statestore.commands.subtasks import KeyedWriter
+from statestore.snapshot.subtasks import KeyedWriter
 from tests.fuzz.hostile import draw_hostile, draw_rows
 
 __all__ = ["Call", "draw_call", "made_store"]

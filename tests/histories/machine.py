@@ -21,8 +21,6 @@ from unittest.mock import patch
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from statestore.commands import commit
-from statestore.commands.snapshot import CheckpointWriter
 from statestore.errors import (
     CheckpointNotFoundError,
     CommitConflictError,
@@ -31,6 +29,8 @@ from statestore.errors import (
     MissingFileError,
     StorageError,
 )
+from statestore.snapshot import commit
+from statestore.snapshot.writer import CheckpointWriter
 from statestore.store import StateStore
 from statestore.testing.faults import Fault, FaultyStorage
 from statestore.testing.reference import ReferenceCheckpoint, ReferenceKeyed, ReferenceOperator

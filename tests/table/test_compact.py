@@ -13,8 +13,8 @@ from statestore.files.writer import ParquetOptions
 from statestore.format.layers import widened_spans
 from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import reads_of
+from statestore.snapshot.compaction import Compactor
 from statestore.storage import LocalStorage
-from statestore.table.compact import Compactor
 from tests.table.test_merge import EVERYTHING, GROUPS, store_of
 
 

@@ -12,8 +12,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from statestore.commands.history import History
-from statestore.commands.ttl import TtlAsked, kept_ttl
 from statestore.errors import (
     InvalidArgumentError,
     ParallelismError,
@@ -21,26 +19,134 @@ from statestore.errors import (
     UnsupportedTypeError,
 )
 from statestore.files.elements import elements_in_place, elements_table, schema_of_elements
-from statestore.files.engines import is_frame, rows_on_driver
+from statestore.files.engines import engine_of, is_frame, rows_on_driver
+from statestore.files.merge import check_instant
 from statestore.files.types import is_uuid, uuid_columns
 from statestore.flink.redistribution import RedistributionMode
 from statestore.format.manifest import KeyedEntry
-from statestore.format.schema import Schema, changed_columns, names_with_nul, same_columns
+from statestore.format.schema import (
+    Schema,
+    changed_columns,
+    names_with_nul,
+    same_columns,
+    type_text,
+)
 from statestore.format.state import (
     SUBTASK,
+    TIME_TYPES,
     KeyedState,
     Layout,
     OperatorState,
     StateKind,
     TimeDomain,
+    TimeToLive,
 )
 from statestore.keys.groups import default_max_parallelism, effective_max_parallelism
 from statestore.keys.hashing import HASH_SCHEMES
+from statestore.snapshot.attempt import History
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["AUTO_LAYOUT", "KeyedRequest", "keyed_state", "operator_state", "uuid_columns_of"]
+__all__ = [
+    "AUTO_LAYOUT",
+    "OFF",
+    "KeyedRequest",
+    "TtlAsked",
+    "changed_ttl",
+    "kept_ttl",
+    "keyed_state",
+    "operator_state",
+    "refuse_folded",
+    "refuse_new_times",
+    "stamped",
+    "uuid_columns_of",
+]
+
+
+# Time to live on its way into a checkpoint: which one a state has, and times for rows without.
+#
+# What was stored goes on: a state keeps its time to live until another is given, or ``"off"``.
+# Flink calls turning it on or off a migration; here it is a full snapshot.
+
+
+OFF = "off"
+"""What turns the time to live of a stored state off; its column is an ordinary one from then on."""
+
+TtlAsked = TimeToLive | str | None
+
+
+def kept_ttl(
+    asked: TtlAsked, stored: TimeToLive | None, renamed: Mapping[str, str]
+) -> TimeToLive | None:
+    """Return the time to live of a state: as asked for, else as stored, under its column's new
+    name. InvalidArgumentError for what is neither a TimeToLive nor "off".
+    """
+    if isinstance(asked, TimeToLive):
+        return asked
+    if asked == OFF:
+        return None
+    if asked is not None:
+        raise InvalidArgumentError(
+            f"ttl={asked!r}: give ttl=TimeToLive(duration_ms, column), or ttl={OFF!r} to end it"
+        )
+    if stored is None or stored.column not in renamed:
+        return stored
+    column = renamed[stored.column]
+    return TimeToLive(stored.duration_ms, column, stored.update, stored.visibility)
+
+
+def changed_ttl(asked: TtlAsked, base: KeyedState) -> TimeToLive | None:
+    """Return the time to live of a state of which changes are written: its base's, or one that goes
+    by the same column.
+
+    Raises SchemaMismatchError for another column, or where one of the two has none.
+    """
+    ttl = kept_ttl(asked, base.ttl, {})
+    if (ttl and ttl.column) == (base.ttl and base.ttl.column):
+        return ttl
+    raise SchemaMismatchError(
+        f"{base} has {_ttl_text(base.ttl)} where its changes build on, and is to have {_ttl_text(ttl)}; "
+        "take a full snapshot to turn a time to live on or off, or to go by another column"
+    )
+
+
+def refuse_new_times(
+    ttl: TimeToLive | None, stored: KeyedState | None, names: Sequence[str]
+) -> None:
+    """Refuse all rows of a state that lives for a time already when they come without times."""
+    if ttl is None or stored is None or stored.ttl is None or ttl.column in names:
+        return
+    raise InvalidArgumentError(
+        f"{stored} has a time to live, and its rows lack the column {ttl.column!r}: they would all "
+        "begin to live anew. Give each row its time, write what changed with .changes(…), which "
+        f"may leave it out, or end the time to live with ttl={OFF!r}"
+    )
+
+
+def stamped(rows: Any, ttl: TimeToLive | None, stored: KeyedState | None, now_ms: int) -> Any:
+    """Return rows that lack the column of times with the clock in it; others as they are.
+
+    The column has the type that it is stored with, else long.
+    """
+    if ttl is None:
+        return rows
+    engine, rows = engine_of(rows)
+    if ttl.column in engine.schema_of(rows).names:
+        return rows
+    kind = "long"
+    if stored is not None and ttl.column in stored.schema.names:
+        kind = type_text(stored.schema.type_of(ttl.column))
+    if kind not in TIME_TYPES:
+        return rows  # the state refuses its column, with its type
+    if kind != "long":
+        check_instant(now_ms)
+    return engine.with_time(rows, ttl.column, kind, now_ms)
+
+
+def _ttl_text(ttl: TimeToLive | None) -> str:
+    return "no time to live" if ttl is None else f"a time to live by {ttl.column!r}"
+
 
 DEFAULT_HASH_SCHEME = "java"
 AUTO_LAYOUT = "auto"
@@ -298,3 +404,39 @@ def _as_stored(state: KeyedState, stored: KeyedState, request: KeyedRequest) -> 
 
 def _text(value: str | tuple[str, ...]) -> str:
     return value if isinstance(value, str) else f"({', '.join(value)})"
+
+
+# Names that differ in case alone: where a file system folds case, their folders are one.
+#
+# A listing has one spelling then, and a manifest another, so that a collection would take files of
+# the second name for nobody's. So a name that folds to another's is refused, on any storage: a
+# store may be copied. Those that a store has both already go on.
+
+
+Name = tuple[str, str]
+
+
+def refuse_folded(new: Name, others: Iterable[Name], stored: frozenset[Name]) -> None:
+    """Raise InvalidArgumentError when an operator, or a state of one, has the name of another but
+    for case; ``stored`` are the (operator uid, state) that the newest checkpoint has.
+    """
+    operators = {uid for uid, _ in stored}
+    for other in {*others, *stored}:
+        if other[0] != new[0]:
+            known = {other[0], new[0]} <= operators
+            clash = _folded(other[0]) == _folded(new[0])
+            what, a, b = "operators", other[0], new[0]
+        else:
+            known = {other, new} <= stored
+            clash = other[1] != new[1] and _folded(other[1]) == _folded(new[1])
+            what, a, b = f"states of operator {new[0]!r}", other[1], new[1]
+        if clash and not known:
+            raise InvalidArgumentError(
+                f"{what} {a!r} and {b!r} differ in case alone, and where a file system does not "
+                "tell upper from lower case, their files would lie in one folder; rename one"
+            )
+
+
+def _folded(name: str) -> str:
+    # In a path all but ASCII is escaped, so no other letter is folded there.
+    return "".join(char.lower() if char.isascii() else char for char in name)

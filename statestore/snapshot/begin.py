@@ -12,12 +12,6 @@ from typing import Any
 
 from statestore.catalog.catalog import Catalog
 from statestore.catalog.fence import Fence
-from statestore.commands.attempt import Attempt
-from statestore.commands.changes import StoredChanges
-from statestore.commands.history import History
-from statestore.commands.measuring import Measuring
-from statestore.commands.snapshot import CheckpointWriter
-from statestore.commands.subtasks import KeyedWriter
 from statestore.errors import InvalidArgumentError
 from statestore.files.arrow import is_schema
 from statestore.files.merge import clock_ms
@@ -32,8 +26,12 @@ from statestore.format.layers import CompactionRule
 from statestore.format.manifest import Entry, Manifest, OperatorEntry, Writer
 from statestore.format.names import GREATEST_GIVEN_ID, manifest_path
 from statestore.keys.ranges import RangeAssignment
-from statestore.model.acknowledgement import Acknowledgement, Attempted
 from statestore.model.plan import owners_of
+from statestore.snapshot.attempt import Attempt, History
+from statestore.snapshot.changes import StoredChanges
+from statestore.snapshot.metrics import Measuring
+from statestore.snapshot.subtasks import Acknowledgement, Attempted, KeyedWriter
+from statestore.snapshot.writer import CheckpointWriter
 
 __all__ = ["CommittedCheckpoint", "begin"]
 

@@ -18,11 +18,6 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
-from statestore.commands.attempt import Attempt
-from statestore.commands.changes import ChangeWriter
-from statestore.commands.compaction import Compactions
-from statestore.commands.folded_names import refuse_folded
-from statestore.commands.subtasks import Acknowledged
 from statestore.errors import InvalidArgumentError, ParallelismError, StorageError
 from statestore.files.reader import check_sizes
 from statestore.format.handles import Handle
@@ -30,6 +25,11 @@ from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntr
 from statestore.format.metrics import CheckpointMetrics
 from statestore.format.state import KeyedState
 from statestore.keys.ranges import RangeAssignment
+from statestore.snapshot.attempt import Attempt
+from statestore.snapshot.changes import ChangeWriter
+from statestore.snapshot.compaction import Compactions
+from statestore.snapshot.states import refuse_folded
+from statestore.snapshot.subtasks import Acknowledged
 
 __all__ = ["USED", "Commit"]
 

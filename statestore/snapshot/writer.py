@@ -12,12 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from statestore.arguments import checked_methods
-from statestore.commands.carry import CarryingCommit
-from statestore.commands.changes import ChangeWriter, KeyedChanges
-from statestore.commands.commit import USED
-from statestore.commands.states import KeyedRequest, KeyTypes, keyed_state, uuid_columns_of
-from statestore.commands.subtasks import Acknowledged, KeyedWriter
-from statestore.commands.ttl import kept_ttl, refuse_new_times, stamped
 from statestore.errors import InvalidArgumentError
 from statestore.files.arrow import is_schema
 from statestore.files.engines import Engine, engine_of, reread
@@ -27,7 +21,19 @@ from statestore.files.values import table_like
 from statestore.flink.redistribution import RedistributionMode
 from statestore.format.manifest import OperatorEntry
 from statestore.format.state import KeyedState, Layout, StateKind, TimeDomain, TimeToLive
-from statestore.model.acknowledgement import Acknowledgement
+from statestore.snapshot.carry import CarryingCommit
+from statestore.snapshot.changes import ChangeWriter, KeyedChanges
+from statestore.snapshot.commit import USED
+from statestore.snapshot.states import (
+    KeyedRequest,
+    KeyTypes,
+    kept_ttl,
+    keyed_state,
+    refuse_new_times,
+    stamped,
+    uuid_columns_of,
+)
+from statestore.snapshot.subtasks import Acknowledged, Acknowledgement, KeyedWriter
 
 __all__ = ["CheckpointWriter"]
 
@@ -144,7 +150,7 @@ class CheckpointWriter(CarryingCommit):
         return table_like(rows, stored.schema.renamed(request.renamed), subject=str(request))
 
     def _with_times(self, rows: Any, request: KeyedRequest) -> Any:
-        """Return all rows of a state, each with its time; see :mod:`statestore.commands.ttl`."""
+        """Return all rows of a state, each with its time; see :mod:`statestore.snapshot.states`."""
         stored = self._attempt.history.keyed(request.uid, request.name)
         ttl = kept_ttl(request.ttl, stored.ttl if stored else None, request.renamed)
         if ttl is None:

@@ -13,8 +13,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from statestore.arguments import checked_methods
-from statestore.commands.attempt import Attempt
-from statestore.commands.ttl import TtlAsked, changed_ttl, kept_ttl, refuse_new_times, stamped
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, SchemaMismatchError
 from statestore.files.against import Against
 from statestore.files.changes import change_table, typed_deletes, typed_rows, width_of
@@ -29,6 +27,8 @@ from statestore.format.schema import same_columns
 from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment
+from statestore.snapshot.attempt import Attempt
+from statestore.snapshot.states import TtlAsked, changed_ttl, kept_ttl, refuse_new_times, stamped
 
 if TYPE_CHECKING:
     import pyarrow as pa

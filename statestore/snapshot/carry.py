@@ -13,16 +13,16 @@ from types import TracebackType
 from typing import Any
 
 from statestore.arguments import checked_methods
-from statestore.commands.attempt import Attempt
-from statestore.commands.commit import Commit
 from statestore.commands.restore import RestoredOperatorState
-from statestore.commands.states import operator_state
 from statestore.errors import InvalidArgumentError, LeftOutStateError, StateNotFoundError
 from statestore.files.elements import write_elements
 from statestore.flink.redistribution import RedistributionMode
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef
 from statestore.format.names import operator_table
 from statestore.keys.groups import effective_max_parallelism
+from statestore.snapshot.attempt import Attempt
+from statestore.snapshot.commit import Commit
+from statestore.snapshot.states import operator_state
 
 __all__ = ["CarryingCommit"]
 
