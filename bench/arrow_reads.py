@@ -20,8 +20,8 @@ from bench.arrow_stores import NAME, UID, store_rows, stored
 from bench.measure import Figure, Runs, counted, in_turn, times
 from bench.state import state_table
 from statestore import StateStore
-from statestore.commands.restore import RestoredKeyedState
 from statestore.format.manifest import KeyedEntry
+from statestore.restore.restored import RestoredKeyedState
 from statestore.testing.counting import CountingStorage
 
 __all__ = ["figures"]

@@ -14,7 +14,7 @@ from typing import Any
 from bench.measure import Figure, Runs, in_turn
 from bench.state import state_rows, state_table
 from statestore import StateStore
-from statestore.commands.restore import RestoredKeyedState
+from statestore.restore.restored import RestoredKeyedState
 from statestore.spark.session import spark_session
 
 __all__ = ["figures"]

@@ -12,7 +12,7 @@ from pathlib import Path
 from bench.arrow_stores import NAME, UID, stored
 from bench.measure import Figure, in_turn
 from statestore import StateStore
-from statestore.commands.restore import RestoredKeyedState
+from statestore.restore.restored import RestoredKeyedState
 from statestore.testing.slow import SlowStorage
 
 __all__ = ["figures"]

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from bench.measure import Figure, Runs, counted, in_turn, times
 from bench.state import state_rows
 from statestore import StateStore
-from statestore.commands.restore import RestoredKeyedState
+from statestore.restore.restored import RestoredKeyedState
 from statestore.spark.hashing import key_group_column, owner_column
 from statestore.spark.session import spark_session
 

@@ -22,8 +22,7 @@ from jobs.places import (
 from statestore.errors import InvalidArgumentError
 from statestore.flink.graph import JobGraph
 from statestore.flink.restart import NoRestart
-from statestore.model.sizes import bytes_of
-from statestore.model.target import AUTO, RestoreTarget
+from statestore.restore.target import AUTO, RestoreTarget, bytes_of
 from statestore.settings import setting
 from statestore.sources.discovery import Policies
 from statestore.sources.kafka import DEFAULT_SECONDS

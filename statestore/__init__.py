@@ -6,7 +6,6 @@
 from statestore import errors
 from statestore._version import __version__
 from statestore.commands.decide import decide
-from statestore.commands.restore import RestoredCheckpoint
 from statestore.commands.verify import VerifyReport
 from statestore.files.engines import partition
 from statestore.flink.adaptive import ConsumedInput
@@ -41,8 +40,9 @@ from statestore.listeners import (
     CheckpointListener,
     CheckpointRestored,
 )
-from statestore.model.plan import RestorePlan
 from statestore.restarts import run_with_restarts
+from statestore.restore.plan import RestorePlan
+from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.subtasks import Acknowledgement, KeyedWriter, SubtaskWriter
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.store import StateStore

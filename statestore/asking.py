@@ -10,22 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from statestore.arguments import checked_methods
 from statestore.care import StoreCare
-from statestore.commands import as_of as as_of_command
-from statestore.commands import compare as compare_command
-from statestore.commands import heavy as heavy_command
-from statestore.commands import key as key_command
-from statestore.commands import query as query_command
-from statestore.commands.as_of import KeyAt
-from statestore.commands.heavy import HeavyReport
-from statestore.commands.key import KeyStates
 from statestore.format.manifest import Manifest
-from statestore.model.comparison import Comparison, Prices
-from statestore.model.heavy import FACTOR
-from statestore.model.host_placement import LOCALITY
-from statestore.model.range_skew import RangeSkew, skews_of
-from statestore.model.target import RestoreTarget, plan_target
-from statestore.model.weights import Weight
-from statestore.table.query import View
+from statestore.restore import compare_plans as compare_command
+from statestore.restore import history as as_of_command
+from statestore.restore import history as key_command
+from statestore.restore import query as query_command
+from statestore.restore import skew as heavy_command
+from statestore.restore.compare_plans import Comparison, Prices
+from statestore.restore.history import KeyAt, KeyStates
+from statestore.restore.placement import LOCALITY
+from statestore.restore.plan import Weight
+from statestore.restore.query import View
+from statestore.restore.skew import FACTOR, HeavyReport, RangeSkew, skews_of
+from statestore.restore.target import RestoreTarget, plan_target
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -24,7 +24,6 @@ from statestore.commands.compact import CompactReport, CompactRequest
 from statestore.commands.copy import CopiedCheckpoint
 from statestore.commands.diff import DEFAULT_EXAMPLES
 from statestore.commands.edit import Edit, EditedState
-from statestore.commands.export import Progress
 from statestore.commands.purge import PurgedKey, PurgeRequest
 from statestore.commands.purge_check import KeySearch, check_purged
 from statestore.commands.rekey import RekeyReport
@@ -36,6 +35,7 @@ from statestore.format.state import KeyedState
 from statestore.keeping import StoreKeeping
 from statestore.keys.groups import KeyGroupRange
 from statestore.model.diff import CheckpointDifference
+from statestore.restore.export import Progress
 from statestore.storage import open_storage
 
 __all__ = ["StoreCare"]

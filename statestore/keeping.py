@@ -19,7 +19,6 @@ from statestore.commands import pin as pin_command
 from statestore.commands import repair as repair_command
 from statestore.commands.derive import Deriver
 from statestore.commands.expire import ExpiredCheckpoints
-from statestore.commands.export import Progress
 from statestore.commands.gc import DEFAULT_MINIMUM_AGE_S, CollectedGarbage, collect_garbage
 from statestore.commands.pin import PinnedCheckpoint
 from statestore.commands.repair import RepairedStore
@@ -29,6 +28,7 @@ from statestore.files.writer import ParquetOptions
 from statestore.format.documents import Pin, Savepoint
 from statestore.format.layers import CompactionRule
 from statestore.listeners import CheckpointListener, Listeners
+from statestore.restore.export import Progress
 from statestore.storage import Storage
 
 __all__ = ["StoreKeeping"]

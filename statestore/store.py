@@ -11,11 +11,6 @@ from statestore._version import __version__
 from statestore.arguments import checked_methods
 from statestore.asking import StoreAsking
 from statestore.catalog.catalog import DEFAULT_TABLE_FORMAT, Catalog
-from statestore.commands import export as export_command
-from statestore.commands import plan as plan_command
-from statestore.commands import restore as restore_command
-from statestore.commands.export import ExportedCheckpoint, Progress
-from statestore.commands.restore import RestoredCheckpoint
 from statestore.errors import InvalidArgumentError, StoreNotFoundError
 from statestore.files.engines import spark_module
 from statestore.files.table import TABLE_FORMATS, StateTable, open_table
@@ -24,10 +19,14 @@ from statestore.flink.graph import JobGraph
 from statestore.format.layers import CompactionRule
 from statestore.keys.ranges import RangeAssignment
 from statestore.listeners import CheckpointListener
-from statestore.model.host_placement import LOCALITY, OperatorPlacement, place_operators
-from statestore.model.plan import RestorePlan
-from statestore.model.target import RestoreTarget
-from statestore.model.weights import Weight
+from statestore.restore import export as export_command
+from statestore.restore import restored as restore_command
+from statestore.restore import target as plan_command
+from statestore.restore.export import ExportedCheckpoint, Progress
+from statestore.restore.placement import LOCALITY, OperatorPlacement, place_operators
+from statestore.restore.plan import RestorePlan, Weight
+from statestore.restore.restored import RestoredCheckpoint
+from statestore.restore.target import RestoreTarget
 from statestore.snapshot import begin as begin_command
 from statestore.snapshot.metrics import Measuring
 from statestore.snapshot.writer import CheckpointWriter

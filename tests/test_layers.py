@@ -68,7 +68,7 @@ PURE = ("statestore.model", "statestore.errors", "statestore.spark.java", "state
 # Imports of our own modules inside a function: (importing module, imported module).
 LAZY = {
     ("statestore.files.engines", "statestore.table"),  # Spark's half, loaded on first use
-    ("statestore.table.query", "statestore.table.dataset"),  # Arrow's datasets load pandas
+    ("statestore.restore.query", "statestore.restore.dataset"),  # Arrow's datasets load pandas
     ("statestore.cli.verbs.demo", "statestore.demo"),  # the one verb that needs Spark
 }
 

@@ -12,10 +12,10 @@ from statestore.cli.tables import cell, table_of
 from statestore.cli.text import write_text
 from statestore.cli.units import count
 from statestore.cli.values import Result
-from statestore.commands.key import KeyStates
 from statestore.format.manifest import KeyedEntry
-from statestore.table.export import json_value
-from statestore.table.query import View
+from statestore.restore.export import json_value
+from statestore.restore.history import KeyStates
+from statestore.restore.query import View
 
 __all__ = ["Answered", "KeyFound", "ListedViews"]
 

@@ -14,7 +14,7 @@ from statestore.cli.text import write_text
 from statestore.cli.units import count, size
 from statestore.cli.values import Result
 from statestore.model.diff import CheckpointDifference, Example, Other, Side, StateDifference
-from statestore.table.export import json_value
+from statestore.restore.export import json_value
 
 __all__ = ["Differed"]
 

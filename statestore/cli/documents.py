@@ -39,13 +39,12 @@ from statestore.cli.values import (
     ShownGraph,
     Verified,
 )
-from statestore.commands.export import ExportedState
 from statestore.commands.verify import BrokenFile
 from statestore.format.digest import RowSet, digest_text
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.schema import type_text
-from statestore.model.plan import OperatorPlan, SubtaskPlan
-from statestore.table.export import json_value
+from statestore.restore.export import ExportedState, json_value
+from statestore.restore.plan import OperatorPlan, SubtaskPlan
 
 __all__ = ["document_of", "max_parallelism_of"]
 

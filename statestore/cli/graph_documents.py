@@ -9,7 +9,7 @@ from statestore.flink.graph import JobGraph
 from statestore.flink.matching import Matching, StoredOperator
 from statestore.flink.operators import label_of, operator_ids
 from statestore.format.manifest import Manifest
-from statestore.model.plan import ParallelismChoice
+from statestore.restore.plan import ParallelismChoice
 
 __all__ = ["choices_document", "graph_document", "matching_document"]
 

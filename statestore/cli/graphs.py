@@ -20,7 +20,7 @@ from statestore.flink.graph import JobGraph
 from statestore.flink.matching import Matching, StoredOperator
 from statestore.flink.operators import label_of, operator_ids
 from statestore.format.manifest import KeyedEntry, Manifest
-from statestore.model.plan import ParallelismChoice
+from statestore.restore.plan import ParallelismChoice
 
 __all__ = ["write_choices", "write_graph", "write_matching"]
 

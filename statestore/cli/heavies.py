@@ -13,8 +13,8 @@ from statestore.cli.tables import cell, table_of
 from statestore.cli.text import write_text
 from statestore.cli.units import count, counted, size
 from statestore.cli.values import Result
-from statestore.commands.heavy import HeavyOperator, HeavyReport, HotKeys
-from statestore.table.export import json_value
+from statestore.restore.export import json_value
+from statestore.restore.skew import HeavyOperator, HeavyReport, HotKeys
 
 __all__ = ["FoundHeavy"]
 

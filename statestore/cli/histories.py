@@ -12,8 +12,8 @@ from statestore.cli.tables import cell, table_of
 from statestore.cli.text import write_text
 from statestore.cli.units import count, when
 from statestore.cli.values import Result
-from statestore.commands.as_of import KeyAt
-from statestore.table.export import json_value
+from statestore.restore.export import json_value
+from statestore.restore.history import KeyAt
 
 __all__ = ["Joined", "KeyHistory"]
 

@@ -7,7 +7,7 @@ from typing import Any
 from statestore.cli.units import count, counted, size
 from statestore.format.digest import digest_text
 from statestore.format.manifest import KeyedEntry, Manifest
-from statestore.model.plan import OperatorPlan, RestorePlan
+from statestore.restore.plan import OperatorPlan, RestorePlan
 
 __all__ = [
     "amplification_document",

@@ -13,7 +13,7 @@ from statestore.cli.tables import cell, table_of
 from statestore.cli.text import write_text
 from statestore.cli.units import count, size, when
 from statestore.cli.values import Result
-from statestore.model.comparison import Compared, Comparison
+from statestore.restore.compare_plans import Compared, Comparison
 
 __all__ = ["ComparedPlans"]
 

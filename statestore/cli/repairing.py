@@ -16,7 +16,7 @@ from statestore.cli.values import Result
 from statestore.commands.salvage import SalvageReport
 from statestore.keys.groups import KeyGroupRange
 from statestore.model.salvage import LostPart, SalvagedState
-from statestore.table.export import json_value
+from statestore.restore.export import json_value
 
 __all__ = ["Salvaged", "compact"]
 

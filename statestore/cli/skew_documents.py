@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from statestore.model.range_skew import RangeSkew
+from statestore.restore.skew import RangeSkew
 
 __all__ = ["skew_document"]
 

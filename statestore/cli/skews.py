@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from statestore.cli.drawing import bar, span_text, spans
 from statestore.cli.output import Page
 from statestore.cli.units import count, size
-from statestore.model.range_skew import RangeSkew
-from statestore.model.weights import Weight
+from statestore.restore.plan import Weight
+from statestore.restore.skew import RangeSkew
 
 __all__ = ["write_skew"]
 

@@ -11,8 +11,8 @@ from statestore.cli.output import Page
 from statestore.cli.tables import cell, table_of
 from statestore.cli.units import count, counted, size
 from statestore.keys.ranges import RangeAssignment
-from statestore.model.host_placement import OperatorPlacement
-from statestore.model.plan import OperatorPlan, RestorePlan, SubtaskPlan
+from statestore.restore.placement import OperatorPlacement
+from statestore.restore.plan import OperatorPlan, RestorePlan, SubtaskPlan
 
 __all__ = ["write_key_groups", "write_placements", "write_subtasks"]
 

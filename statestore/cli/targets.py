@@ -11,9 +11,8 @@ import click
 
 from statestore.errors import InvalidArgumentError, SettingsError
 from statestore.flink.graph import JobGraph
-from statestore.model.sizes import bytes_of
-from statestore.model.target import AUTO
-from statestore.model.weights import Weight
+from statestore.restore.plan import Weight
+from statestore.restore.target import AUTO, bytes_of
 from statestore.settings import read_text
 
 __all__ = ["Bytes", "Parallelism", "graph_of", "target_options"]

@@ -44,7 +44,7 @@ from statestore.cli.values import (
 from statestore.format.digest import digest_text
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.schema import Schema
-from statestore.table.export import json_value
+from statestore.restore.export import json_value
 
 __all__ = ["write_text"]
 

@@ -7,16 +7,16 @@ from typing import Any
 
 from statestore.commands.decide import DecidedParallelism
 from statestore.commands.expire import ExpiredCheckpoints
-from statestore.commands.export import ExportedCheckpoint
 from statestore.commands.gc import CollectedGarbage
 from statestore.commands.repair import RepairedStore
 from statestore.commands.verify import VerifyReport
 from statestore.errors import StateStoreError
 from statestore.format.documents import Pin, Savepoint
 from statestore.format.manifest import KeyedEntry, Manifest
-from statestore.model.host_placement import OperatorPlacement
-from statestore.model.plan import RestorePlan
-from statestore.model.range_skew import RangeSkew
+from statestore.restore.export import ExportedCheckpoint
+from statestore.restore.placement import OperatorPlacement
+from statestore.restore.plan import RestorePlan
+from statestore.restore.skew import RangeSkew
 from statestore.settings import Setting
 
 __all__ = [

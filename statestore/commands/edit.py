@@ -30,7 +30,7 @@ from statestore.format.handles import KeyedStateHandle
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.schema import same_columns
 from statestore.keys.ranges import Assignment
-from statestore.model.plan import owners_of
+from statestore.restore.plan import owners_of
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import Storage
 from statestore.table.rewrite import changes_of, rewrite

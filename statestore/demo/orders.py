@@ -20,8 +20,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from statestore.commands.restore import RestoredCheckpoint
 from statestore.errors import CheckpointNotFoundError, StoreNotFoundError
+from statestore.restore.restored import RestoredCheckpoint
 from statestore.sources.offsets import (
     SourceOffset,
     offset_elements,

@@ -26,7 +26,7 @@ from statestore.format.layers import CompactionRule
 from statestore.format.manifest import Entry, Manifest, OperatorEntry, Writer
 from statestore.format.names import GREATEST_GIVEN_ID, manifest_path
 from statestore.keys.ranges import RangeAssignment
-from statestore.model.plan import owners_of
+from statestore.restore.plan import owners_of
 from statestore.snapshot.attempt import Attempt, History
 from statestore.snapshot.changes import StoredChanges
 from statestore.snapshot.metrics import Measuring

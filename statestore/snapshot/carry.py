@@ -13,13 +13,13 @@ from types import TracebackType
 from typing import Any
 
 from statestore.arguments import checked_methods
-from statestore.commands.restore import RestoredOperatorState
 from statestore.errors import InvalidArgumentError, LeftOutStateError, StateNotFoundError
 from statestore.files.elements import write_elements
 from statestore.flink.redistribution import RedistributionMode
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef
 from statestore.format.names import operator_table
 from statestore.keys.groups import effective_max_parallelism
+from statestore.restore.restored import RestoredOperatorState
 from statestore.snapshot.attempt import Attempt
 from statestore.snapshot.commit import Commit
 from statestore.snapshot.states import operator_state

@@ -16,7 +16,7 @@ from statestore.errors import InvalidArgumentError
 from statestore.files.engines import spark_module
 from statestore.files.merge import clock_ms
 from statestore.format.slices import reads_of
-from statestore.model.plan import owners_of
+from statestore.restore.plan import owners_of
 from statestore.storage import open_storage
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from statestore.commands.restore import RestoredCheckpoint
 from statestore.errors import InvalidArgumentError, StateNotFoundError
+from statestore.restore.restored import RestoredCheckpoint
 from statestore.storage import Storage
 
 __all__ = [

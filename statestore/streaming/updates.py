@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql.types import BooleanType, StructField, StructType
 
-from statestore.commands.restore import RestoredKeyedState
 from statestore.files.exact import is_list
+from statestore.restore.restored import RestoredKeyedState
 from statestore.spark.hashing import column_of
 from statestore.spark.tasks import numbered, settle
 

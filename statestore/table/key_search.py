@@ -27,9 +27,9 @@ from statestore.files.types import arrow_schema
 from statestore.files.writer import LONGEST_TEXT
 from statestore.format.handles import Handle
 from statestore.format.state import KeyedState
+from statestore.restore.export import json_value
 from statestore.storage import Storage
 from statestore.storage.base import named
-from statestore.table.export import json_value
 
 __all__ = ["SHORTEST_TEXT", "KeyNeedles", "in_bytes", "in_delta_log", "in_rows", "needles_of"]
 

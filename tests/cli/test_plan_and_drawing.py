@@ -15,7 +15,7 @@ from statestore.cli.drawing import ASCII, UNICODE, Pen, bar, key_group_bars, spa
 from statestore.cli.output import Page
 from statestore.cli.subtasks import write_subtasks
 from statestore.keys.groups import KeyGroupRange
-from statestore.model.plan import OperatorPlan, SubtaskPlan
+from statestore.restore.plan import OperatorPlan, SubtaskPlan
 
 Run = Callable[..., Result]
 

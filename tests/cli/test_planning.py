@@ -15,7 +15,7 @@ from click.testing import Result
 
 from statestore import StateStore
 from statestore.cli.rates import MOST_STORES, Rate, keep_rate, kept_rate, rates_file
-from statestore.model.comparison import Prices
+from statestore.restore.compare_plans import Prices
 
 Run = Callable[..., Result]
 PRICES = Path(__file__).parent.parent.parent / "conf" / "prices.toml"

@@ -9,7 +9,7 @@ import pytest
 
 from statestore import StateStore
 from statestore.errors import InvalidArgumentError, ParallelismError
-from statestore.model.comparison import Prices
+from statestore.restore.compare_plans import Prices
 
 
 def made(folder: Path, cache: Path | None = None) -> StateStore:

@@ -12,11 +12,10 @@ import pytest
 
 from statestore import StateStore
 from statestore.catalog.catalog import Catalog
-from statestore.commands import export as command
-from statestore.commands.export_folder import appearing
 from statestore.errors import InvalidArgumentError, StorageError
+from statestore.restore import export as command
+from statestore.restore.export import appearing, write_rows
 from statestore.storage import LocalStorage
-from statestore.table.export import write_rows
 
 
 class Ended(BaseException):

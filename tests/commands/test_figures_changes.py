@@ -12,9 +12,9 @@ from statestore.flink.operators import Operators
 from statestore.format.layers import live_without
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.keys.groups import KeyGroupRange
-from statestore.model.host_placement import place_operators
-from statestore.model.plan import plan_restore
-from statestore.model.target import RestoreTarget, plan_target
+from statestore.restore.placement import place_operators
+from statestore.restore.plan import plan_restore
+from statestore.restore.target import RestoreTarget, plan_target
 from statestore.snapshot.attempt import History
 from tests.commands.layered import GROUPS, Layered, users
 

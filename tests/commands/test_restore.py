@@ -38,7 +38,7 @@ from tests.strategies import KeyedCase, element_lists, keyed_cases, parallelisms
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from statestore.commands.restore import RestoredKeyedState
+    from statestore.restore.restored import RestoredKeyedState
 
 UID, NAME = "an-operator", "a state"
 ROWS = pa.table({"k": ["a", "b", "c"], "v": [1, 2, 3]})

@@ -10,12 +10,12 @@ import pyarrow.compute as pc
 import pytest
 
 from statestore.asking import StoreAsking
-from statestore.commands.restore import RestoredKeyedState, RestoredOperatorState
 from statestore.files import changes as tables
 from statestore.files import equality as matching
 from statestore.files import lookup, merge
 from statestore.files.reader import DataFile
 from statestore.format.layers import MARK
+from statestore.restore.restored import RestoredKeyedState, RestoredOperatorState
 from statestore.snapshot import changes
 from tests.fuzz.draws import draw_history
 from tests.fuzz.run import Runner, failures, shortest

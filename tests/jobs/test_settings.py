@@ -13,7 +13,7 @@ from jobs.settings import KeyedSettings, OffsetsSettings, RestoreSettings, Snaps
 from statestore.errors import SettingsError
 from statestore.files.writer import ParquetOptions
 from statestore.flink.graph import JobGraph, Node
-from statestore.model.target import RestoreTarget
+from statestore.restore.target import RestoreTarget
 from statestore.settings import from_table
 
 SNAPSHOT = """

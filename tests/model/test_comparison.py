@@ -13,7 +13,7 @@ from statestore.errors import InvalidArgumentError
 from statestore.flink.redistribution import RedistributionMode
 from statestore.format.manifest import Manifest
 from statestore.keys.ranges import RangeAssignment
-from statestore.model.comparison import (
+from statestore.restore.compare_plans import (
     ALIKE,
     NOISE_SECONDS,
     SLOWER,
@@ -24,7 +24,7 @@ from statestore.model.comparison import (
     moved_between_hosts,
     moved_between_subtasks,
 )
-from statestore.model.plan import RestorePlan, plan_restore
+from statestore.restore.plan import RestorePlan, plan_restore
 from tests.model.test_plan import handle, keyed, manifest, operator
 
 EVEN = tuple(handle(group) for group in range(8))  # 100 bytes each

@@ -18,9 +18,9 @@ from statestore.flink.graph import ChainingStrategy, Edge, JobGraph, Node, Parti
 from statestore.flink.operators import operator_ids
 from statestore.format.manifest import Manifest
 from statestore.keys.ranges import RangeAssignment
-from statestore.model.host_placement import STRATEGIES, OperatorPlacement, place_operators
-from statestore.model.plan import plan_restore
-from statestore.model.target import RestoreTarget, plan_target
+from statestore.restore.placement import STRATEGIES, OperatorPlacement, place_operators
+from statestore.restore.plan import plan_restore
+from statestore.restore.target import RestoreTarget, plan_target
 from tests.model.test_plan import handle, keyed
 from tests.model.test_plan import manifest as manifest_of
 

@@ -14,7 +14,7 @@ from statestore.errors import InvalidArgumentError
 from statestore.flink.slots import PreviousAllocation, place_subtasks
 from statestore.format.handles import KeyedStateHandle
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
-from statestore.model.locality import preferred_hosts, previous_allocations
+from statestore.restore.placement import preferred_hosts, previous_allocations
 
 # Divides by every number of key groups here, so that no score is rounded.
 EXACT = lcm(*range(1, 61))

@@ -17,7 +17,7 @@ from statestore.format.schema import Field, Schema
 from statestore.format.slices import assignment_of, handles_of, slices_of
 from statestore.format.state import KeyedState, Layout, OperatorState, StateKind
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
-from statestore.model.plan import plan_restore, redistribution_of
+from statestore.restore.plan import plan_restore, redistribution_of
 from tests.model.values import keyed_handles
 
 

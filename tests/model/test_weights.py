@@ -11,8 +11,8 @@ from statestore.errors import InvalidArgumentError
 from statestore.format.handles import GroupIndex, KeyedStateHandle
 from statestore.format.manifest import Layer
 from statestore.keys.groups import KeyGroupRange
-from statestore.model.heavy import HeavyGroup, heaviest, heavy_groups
-from statestore.model.weights import Weight, weights_of
+from statestore.restore.plan import Weight, weights_of
+from statestore.restore.skew import HeavyGroup, heaviest, heavy_groups
 from tests.model.test_plan import handle, keyed
 
 

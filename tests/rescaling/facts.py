@@ -22,7 +22,7 @@ from statestore.flink.parallelism import (
 from statestore.flink.partitioners import Rebalance
 from statestore.flink.restart import ExponentialDelay, FailureRate, strategy_of
 from statestore.keys.groups import MAX_PARALLELISM, default_max_parallelism
-from statestore.model.locality import preferred_hosts
+from statestore.restore.placement import preferred_hosts
 from tests.rescaling.job import ELEMENT_BYTES, NEW, OLD, ROW_BYTES, STORE, Job
 
 PER_TASK = 8_000_000

@@ -8,9 +8,9 @@ import pytest
 
 from statestore import StateStore, key_group_of
 from statestore.files import runs
+from statestore.restore import history as module
+from statestore.restore.history import CHANGE, CHANGES, joined
 from statestore.storage import LocalStorage
-from statestore.table import joined as module
-from statestore.table.joined import CHANGE, CHANGES, joined
 
 MOST = 16
 

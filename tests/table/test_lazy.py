@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from statestore import StateStore, key_group_of
-from statestore.commands.restore import RestoredKeyedState
 from statestore.errors import DamagedFileError, InvalidArgumentError
 from statestore.files.writer import ParquetOptions
 from statestore.format.state import TimeToLive
 from statestore.keys.groups import KeyGroupRange
+from statestore.restore.restored import RestoredKeyedState
 from statestore.testing.counting import CountingStorage
 from tests.damage import change_unread_byte
 

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from statestore.commands.restore import RestoredKeyedState
 from statestore.errors import DamagedFileError, InvalidArgumentError, MissingFileError, NullKeyError
+from statestore.restore.restored import RestoredKeyedState
 from statestore.store import StateStore
 
 NOON = datetime(2020, 1, 1, 12)

@@ -16,10 +16,10 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
 from statestore import StateStore
-from statestore.commands.restore import RestoredKeyedState
 from statestore.flink.slots import place_subtasks
 from statestore.keys.groups import KeyGroupAssignment
-from statestore.model.locality import preferred_hosts, previous_allocations
+from statestore.restore.placement import preferred_hosts, previous_allocations
+from statestore.restore.restored import RestoredKeyedState
 from statestore.spark import tasks as spark_locality
 from statestore.spark.tasks import executor_hosts, names_for_spark, numbers
 

@@ -14,7 +14,7 @@ from statestore.cli.keys import parse_key
 from statestore.cli.verbs.get import GetVerb
 from statestore.files.values import shown
 from statestore.format.state import KeyedState
-from statestore.table.joined import CHANGE, CHANGES
+from statestore.restore.history import CHANGE, CHANGES
 
 __all__ = ["join_checkpoints", "show_history"]
 

@@ -12,9 +12,8 @@ from statestore.cli.invocation import (
     pass_invocation,
     state_options,
 )
-from statestore.commands.heavy import KEYS, READ_GROUPS
-from statestore.model.heavy import FACTOR
-from statestore.model.weights import Weight
+from statestore.restore.plan import Weight
+from statestore.restore.skew import FACTOR, KEYS, READ_GROUPS
 
 __all__ = ["find_heavy"]
 

@@ -16,10 +16,10 @@ from statestore.cli.rates import kept_rate
 from statestore.cli.targets import Parallelism, graph_of, target_options
 from statestore.cli.values import PlannedRestore
 from statestore.errors import InvalidArgumentError, SettingsError
-from statestore.model.comparison import Prices
-from statestore.model.host_placement import LOCALITY, STRATEGIES, OperatorPlacement
-from statestore.model.range_skew import RangeSkew
-from statestore.model.sizes import bytes_of
+from statestore.restore.compare_plans import Prices
+from statestore.restore.placement import LOCALITY, STRATEGIES, OperatorPlacement
+from statestore.restore.skew import RangeSkew
+from statestore.restore.target import bytes_of
 from statestore.settings import read_text
 from statestore.store import StateStore
 

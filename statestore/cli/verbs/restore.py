@@ -21,7 +21,7 @@ from statestore.cli.rates import Rate, keep_rate
 from statestore.cli.targets import graph_of, target_options
 from statestore.cli.values import PlannedRestore, Restored
 from statestore.files.writer import ParquetOptions
-from statestore.table.export import EXPORT_FORMATS
+from statestore.restore.export import EXPORT_FORMATS
 
 __all__ = ["restore_checkpoint"]
 

@@ -14,8 +14,8 @@ from statestore.cli.invocation import (
     state_options,
 )
 from statestore.cli.values import ShownCheckpoint, ShownGraph
-from statestore.commands.plan import select
 from statestore.errors import InvalidArgumentError
+from statestore.restore.target import select
 
 __all__ = ["show_checkpoint"]
 

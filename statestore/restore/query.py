@@ -22,15 +22,23 @@ from typing import Any
 
 import pyarrow as pa
 
+from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError, StateStoreError
 from statestore.files.elements import stored_schema
+from statestore.files.merge import clock_ms
 from statestore.files.reader import restored_schema
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.schema import names_with_nul
+from statestore.restore.dataset import SETTINGS, duckdb, said
 from statestore.storage import Storage
-from statestore.table.duck import SETTINGS, duckdb, said
 
-__all__ = ["View", "run_query", "views_of"]
+__all__ = [
+    "View",
+    "query",
+    "run_query",
+    "views",
+    "views_of",
+]
 
 _MAIN = "main"
 # Schemas that DuckDB has, but for the one in which short names live.
@@ -114,7 +122,7 @@ def run_query(
     """
     library = duckdb()
     # Arrow's datasets load pandas, which nothing else here needs.
-    dataset = importlib.import_module("statestore.table.dataset")
+    dataset = importlib.import_module("statestore.restore.dataset")
     rows = dataset.StateRows(storage, now_ms, verify)
     asked = _Asked(library, dataset.dataset_of, rows, views_of(manifest))
     batches = asked.batches(sql)
@@ -214,3 +222,25 @@ def _free(name: str, taken: set[str]) -> str:
         number += 1
         free = f"{name}_{number}"
     return free
+
+
+# Query: SQL over the states of one checkpoint, without Spark.
+
+
+def query(
+    catalog: Catalog,
+    sql: str,
+    *,
+    checkpoint: int | str,
+    now_ms: int | None = None,
+    verify: bool = False,
+) -> pa.RecordBatchReader:
+    """Return the answer to a statement over a checkpoint's states; see ``StateStore.query``."""
+    now_ms = clock_ms(now_ms)
+    manifest = catalog.load(checkpoint)
+    return run_query(catalog.storage, manifest, sql, now_ms=now_ms, verify=verify)
+
+
+def views(catalog: Catalog, *, checkpoint: int | str) -> tuple[View, ...]:
+    """Return what a query of a checkpoint can name; reads the manifest alone."""
+    return views_of(catalog.load(checkpoint))

@@ -2,22 +2,71 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from fractions import Fraction
+from typing import Final, Literal
 
-from statestore.errors import InvalidArgumentError
+from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.flink.adaptive import BYTES_PER_TASK
 from statestore.flink.graph import JobGraph
 from statestore.flink.matching import Matching, StoredOperator, check_parallelism, match
 from statestore.flink.operators import label_of
 from statestore.flink.parallelism import KeyGroupDecision, decide_for_key_groups
-from statestore.format.manifest import KeyedEntry, Manifest
-from statestore.model.plan import ParallelismChoice, RestorePlan, plan_restore
-from statestore.model.sizes import bytes_of
-from statestore.model.weights import Weight, weights_of
+from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry
+from statestore.keys.ranges import RangeAssignment
+from statestore.restore.plan import (
+    OperatorPlan,
+    ParallelismChoice,
+    RestorePlan,
+    Weight,
+    plan_restore,
+    redistribution_of,
+    weights_of,
+)
 
-__all__ = ["AUTO", "RestoreTarget", "matching_of", "plan_target"]
+__all__ = [
+    "AUTO",
+    "RestoreTarget",
+    "bytes_of",
+    "matching_of",
+    "plan",
+    "plan_target",
+    "select",
+    "selected",
+]
+
+
+# Numbers of bytes as people write them: ``256MiB``, ``1.5 GB``, ``4096``.
+
+
+_SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
+_DECIMAL: Final = {f"{prefix}b": 1000**power for power, prefix in enumerate(" kmgtpe") if power}
+_BINARY: Final = {f"{prefix}ib": 1024**power for power, prefix in enumerate(" kmgtpe") if power}
+_UNITS: Final = {"": 1, "b": 1, "bytes": 1} | _DECIMAL | _BINARY
+
+
+def bytes_of(text: str | int) -> int:
+    """Return the number of bytes that a text means; a number is one already.
+
+    Units of 1000 are kB, MB, GB, TB, PB, EB, units of 1024 are KiB, MiB, …, in any case of letters.
+    (Flink's MemorySize reads both as 1024.) Raises InvalidArgumentError for anything else, for a
+    fraction of a byte, and for less than one.
+    """
+    match = _SIZE.fullmatch(text.strip()) if isinstance(text, str) else None
+    if isinstance(text, int) and not isinstance(text, bool):
+        size = Fraction(text)
+    elif match is not None and match[2].lower() in _UNITS:
+        size = Fraction(match[1]) * _UNITS[match[2].lower()]
+    else:
+        raise InvalidArgumentError(
+            f"{text!r} is no number of bytes; write 256MiB, 1.5GB, 4096 or the like"
+        )
+    if size < 1 or size.denominator != 1:
+        raise InvalidArgumentError(f"{text!r} is not a whole number of bytes, 1 at least")
+    return int(size)
+
 
 AUTO: Literal["auto"] = "auto"
 
@@ -83,7 +132,7 @@ def plan_target(
     """Return the plan of a restore; unclaimed state is in its ``matching``, and not yet refused.
 
     Raises ParallelismError, naming the operator, or InvalidArgumentError. See
-    :func:`~statestore.model.plan.plan_restore` for ``local``.
+    :func:`~statestore.restore.plan.plan_restore` for ``local``.
     """
     if target.graph is not None:
         return _plan_graph(manifest, target.graph, local)
@@ -170,3 +219,93 @@ def _plan_graph(manifest: Manifest, graph: JobGraph, local: Container[str]) -> R
     )
     most = max((node.parallelism for node in graph.nodes), default=1)
     return replace(plan, parallelism=most, operators=operators, matching=matching)
+
+
+# Plan: what a restore would read, for all of a checkpoint or for what is selected of it.
+
+
+def plan(
+    manifest: Manifest,
+    target: RestoreTarget,
+    uid: str | None = None,
+    name: str | None = None,
+    local: Container[str] = frozenset(),
+) -> RestorePlan:
+    """Return the plan of restoring the selected states; raises as :func:`select` and a plan.
+
+    A parallelism is chosen, and a job graph is matched, for the checkpoint as a whole.
+    """
+    whole = plan_target(manifest, target, local)
+    if uid is None and name is None:
+        return whole
+    operators = selected(whole, manifest, uid, name, local)
+    return replace(whole, operators=operators)
+
+
+def selected(
+    whole: RestorePlan,
+    manifest: Manifest,
+    uid: str | None,
+    name: str | None,
+    local: Container[str] = frozenset(),
+) -> tuple[OperatorPlan, ...]:
+    """Return what is selected of a plan, by the names that its operators have there.
+
+    Raises StateNotFoundError naming those that exist, InvalidArgumentError for a state without uid.
+    """
+    if uid is None:
+        select(manifest, uid, name)
+        return whole.operators
+    planned = whole.operator(uid)
+    part = select(manifest, planned.stored_uid, name)
+    wanted = {planned.stored_uid: len(planned.subtasks)}
+    own = planned.assignment
+    ranges = {planned.stored_uid: own} if isinstance(own, RangeAssignment) else None
+    most = planned.max_parallelism if part.keyed else None
+    (operator,) = plan_restore(part, wanted, most, ranges=ranges, local=local).operators
+    if name is not None and part.operator:
+        # Who gets a remainder depends on all states of the operator, so the whole of it is dealt.
+        operator = _dealt(manifest, operator, name)
+    return (replace(operator, uid=uid),)
+
+
+def select(manifest: Manifest, uid: str | None, name: str | None) -> Manifest:
+    """Return the manifest with the states of one operator, or one state of it, only.
+
+    Raises StateNotFoundError naming those that exist, InvalidArgumentError for a state without uid.
+    """
+    if uid is None:
+        if name is not None:
+            raise InvalidArgumentError(
+                f"state {name!r} needs its operator: states of two operators may share a name"
+            )
+        return manifest
+    if name is not None:
+        entry = manifest.find(uid, name)
+        keyed = (entry,) if isinstance(entry, KeyedEntry) else ()
+        operator = (entry,) if isinstance(entry, OperatorEntry) else ()
+        return replace(manifest, keyed=keyed, operator=operator)
+    if uid not in manifest.uids:
+        raise StateNotFoundError(
+            f"no operator {uid!r} in checkpoint {manifest.checkpoint_id}; it has "
+            f"{', '.join(map(repr, manifest.uids)) or 'none'}"
+        )
+    return replace(
+        manifest,
+        keyed=tuple(entry for entry in manifest.keyed if entry.state.uid == uid),
+        operator=tuple(entry for entry in manifest.operator if entry.state.uid == uid),
+    )
+
+
+def _dealt(manifest: Manifest, plan: OperatorPlan, name: str) -> OperatorPlan:
+    dealt = redistribution_of(manifest, plan.stored_uid, len(plan.subtasks))
+    return replace(
+        plan,
+        subtasks=tuple(
+            replace(
+                subtask,
+                elements=sum(run.stop - run.first for run in dealt.runs(subtask.subtask)[name]),
+            )
+            for subtask in plan.subtasks
+        ),
+    )

@@ -8,7 +8,7 @@ follows a rule of two lines, :func:`chosen_of`; nothing here is a law, and all o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -16,9 +16,9 @@ from statestore.errors import InvalidArgumentError
 from statestore.format.manifest import Manifest
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.keys.ranges import Assignment
-from statestore.model.host_placement import LOCALITY, place_operators
-from statestore.model.plan import OperatorPlan, RestorePlan
-from statestore.model.weights import weights_of
+from statestore.restore.placement import LOCALITY, place_operators
+from statestore.restore.plan import OperatorPlan, RestorePlan, Weight, weights_of
+from statestore.restore.target import RestoreTarget, plan_target
 
 __all__ = [
     "ALIKE",
@@ -30,6 +30,7 @@ __all__ = [
     "Prices",
     "chosen_of",
     "compare",
+    "compare_plans",
     "moved_between_hosts",
     "moved_between_subtasks",
 ]
@@ -115,7 +116,7 @@ class Comparison:
     hosts: tuple[str, ...]
 
 
-def compare(
+def compare_plans(
     manifest: Manifest,
     plans: Mapping[int, RestorePlan],
     *,
@@ -130,7 +131,7 @@ def compare(
     above 0, or hosts with fewer slots than subtasks, naming the parallelism.
     """
     if not plans:
-        raise InvalidArgumentError("name the parallelisms to compare, such as 4,8,16")
+        raise InvalidArgumentError("name the parallelisms to compare_plans, such as 4,8,16")
     if rate is not None and not 0 < rate < math.inf:
         raise InvalidArgumentError(f"a rate is bytes per second, above 0, not {rate}")
     options = tuple(
@@ -192,7 +193,7 @@ def moved_between_subtasks(manifest: Manifest, plan: OperatorPlan) -> int:
     if plan.max_parallelism != len(weights):
         raise InvalidArgumentError(
             f"operator {plan.uid!r} has {len(weights)} key groups, and the plan "
-            f"{plan.max_parallelism}; compare parallelisms at the stored max parallelism"
+            f"{plan.max_parallelism}; compare_plans parallelisms at the stored max parallelism"
         )
     old: Assignment | None = manifest.ranges.get(plan.stored_uid)
     if old is None:
@@ -280,3 +281,32 @@ def _first(
     best = min(alike, key=lambda one: (one.moved_bytes, one.parallelism))
     more = f"; of {len(alike)} that are about equal the one that moves fewest bytes"
     return best, more if len(alike) > 1 else ""
+
+
+# Compare: several parallelisms side by side, before a checkpoint is restored at one of them.
+
+
+def compare(
+    manifest: Manifest,
+    parallelisms: Iterable[int],
+    *,
+    balance: Weight | str | None,
+    hosts: Mapping[str, int] | None,
+    strategy: str,
+    rate: float | None,
+    prices: Prices | None,
+    local: Container[str] = frozenset(),
+) -> Comparison:
+    """Return what restores of a checkpoint at these parallelisms would read, move, take and cost.
+
+    Raises ParallelismError, naming the operator, or InvalidArgumentError.
+    """
+    if hosts and balance is not None:
+        raise InvalidArgumentError(
+            "hosts are chosen for Flink's even ranges; give either hosts or balance"
+        )
+    plans = {
+        one: plan_target(manifest, RestoreTarget(parallelism=one, balance=balance), local)
+        for one in parallelisms
+    }
+    return compare_plans(manifest, plans, hosts=hosts, strategy=strategy, rate=rate, prices=prices)

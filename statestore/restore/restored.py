@@ -29,9 +29,9 @@ from statestore.format.slices import StateReads, reads_within
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment, RangeAssignment
 from statestore.listeners import CheckpointRestored, Listeners
-from statestore.model.locality import preferred_hosts
-from statestore.model.plan import RestorePlan, redistribution_of
-from statestore.model.target import RestoreTarget, plan_target
+from statestore.restore.placement import preferred_hosts
+from statestore.restore.plan import RestorePlan, redistribution_of
+from statestore.restore.target import RestoreTarget, plan_target
 from statestore.storage import CachedStorage
 
 if TYPE_CHECKING:

@@ -1,0 +1,544 @@
+"""Restore into a directory: a checkpoint's rows as files, one folder per subtask, without Spark.
+
+::
+
+    DIR/<uid>/<state>/subtask=00003/part-0.parquet
+
+Uids and states are written as in the store. Every subtask has its file, also an empty one, so that
+a reader needs no special case. The files are written aside and moved to their names when all are
+complete and :class:`RescaleProof` holds for every state: the rows written are those of which the
+manifest states the digest (I7). Of a state with changes, or with a time to live that hides rows, it
+states none: that is read once more, whole and against its SHA-256, and must have the same rows.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from statestore.errors import DamagedFileError, InvalidArgumentError, StateStoreError, StorageError
+from statestore.files.digest import rows_digest
+from statestore.files.elements import element_digests
+from statestore.files.types import arrow_schema
+from statestore.files.values import shown
+from statestore.files.writer import FileWriter, ParquetOptions
+from statestore.flink.redistribution import RedistributionMode
+from statestore.format.digest import RescaleProof, RowSet
+from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry
+from statestore.format.names import KEY_GROUP, escape
+from statestore.format.schema import Schema
+from statestore.restore.plan import OperatorPlan, redistribution_of
+from statestore.restore.restored import RestoredCheckpoint
+from statestore.restore.target import selected
+from statestore.storage import LocalStorage
+from statestore.storage.base import named
+
+__all__ = [
+    "EXPORT_FORMATS",
+    "ExportedCheckpoint",
+    "ExportedFile",
+    "ExportedState",
+    "Progress",
+    "appearing",
+    "elements_reader",
+    "export",
+    "json_value",
+    "write_rows",
+]
+
+
+# The folder that a restore writes to: its content appears when all of it is there, and what is
+# somebody else's stays.
+#
+# ::
+#
+#     DIR/.incomplete/<uid>/…         while it is written
+#     DIR/.incomplete/.statestore     what is moved up from there: each file, its length and time
+#
+# A run that was killed leaves ``.incomplete``, and perhaps folders that were moved up already. The
+# next one deletes what that list says is of the run, file by file. It refuses a folder with
+# anything else in it, also in ``.incomplete``, and has deleted nothing then.
+
+
+INCOMPLETE = ".incomplete"
+_IS_TAKEN = (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
+_LIST, _LIST_BEGUN = ".statestore", ".statestore.new"
+
+Files = dict[str, list[int]]  # by name below the folder: length, and time in nanoseconds
+
+
+@contextmanager
+def appearing(directory: Path) -> Iterator[Path]:
+    """Yield a folder inside ``directory`` whose content moves up when the block has ended.
+
+    As long as the folder is there, the content of the directory is not complete. After an error
+    nothing of the block is left. What a run that was killed has left is removed first (I10). Raises
+    InvalidArgumentError for a directory in which there is anything else, or that another process
+    writes, and StorageError.
+    """
+    folder = directory / INCOMPLETE
+    with named("write", str(directory)), ExitStack() as held:
+        directory.mkdir(parents=True, exist_ok=True)
+        _lock(directory, held)
+        _refuse_strangers(directory)
+        _clear(directory)
+        folder.mkdir()
+        try:
+            _note(folder, {})
+            yield folder
+            _move_up(directory)
+        except BaseException:
+            with suppress(OSError):
+                _clear(directory)
+            raise
+        _clear_inside(folder)
+
+
+def _move_up(directory: Path) -> None:
+    """Say what is moved, then move it."""
+    folder = directory / INCOMPLETE
+    _note(folder, {path.relative_to(folder).as_posix(): _facts(path) for path in _files(folder)})
+    for path in sorted(folder.iterdir()):
+        if path.name in (_LIST, _LIST_BEGUN):
+            continue
+        try:
+            path.rename(directory / path.name)
+        except OSError as error:
+            if error.errno not in _IS_TAKEN:
+                raise
+            raise StorageError(
+                f"cannot write {directory / path.name}: somebody has put something there since "
+                "this began, and it was left as it is; name a new or an empty directory"
+            ) from error
+
+
+def _refuse_strangers(directory: Path) -> None:
+    """Refuse a directory with anything that is not of a run that was killed."""
+    own = _noted(directory / INCOMPLETE)
+    if own is None:
+        others: Iterable[Path] = directory.iterdir()
+    else:
+        folders = _folders(own)
+        others = (
+            path
+            for path in _below(directory)
+            if (name := path.relative_to(directory)).parts[0] != INCOMPLETE
+            and (name not in folders if _is_folder(path) else own.get(str(name)) != _facts(path))
+        )
+    stranger = next(iter(others), None)
+    if stranger is not None:
+        raise InvalidArgumentError(
+            f"{directory} is not empty: {stranger.relative_to(directory)} is there, and not of a "
+            "restore that was ended; name a new or an empty directory"
+        )
+
+
+def _clear(directory: Path) -> None:
+    """Delete what the list says is of the run that wrote it, and the list at last."""
+    folder = directory / INCOMPLETE
+    own = _noted(folder)
+    if own is None:
+        return
+    folders = _folders(own)
+    for path in _below(directory):
+        name = path.relative_to(directory)
+        if name.parts[0] == INCOMPLETE:
+            continue
+        if not _is_folder(path):
+            if own.get(str(name)) == _facts(path):
+                path.unlink()
+        elif name in folders:
+            with suppress(OSError):  # somebody has put something there
+                path.rmdir()
+    _clear_inside(folder)
+
+
+def _clear_inside(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.name not in (_LIST, _LIST_BEGUN):
+            shutil.rmtree(path) if _is_folder(path) else path.unlink()
+    for name in (_LIST_BEGUN, _LIST):
+        (folder / name).unlink(missing_ok=True)
+    folder.rmdir()
+
+
+def _noted(folder: Path) -> Files | None:
+    """Return what the list says; None when the folder is none of ours, or not there."""
+    try:
+        noted: Any = json.loads((folder / _LIST).read_text())
+    except FileNotFoundError:
+        begun = folder.is_dir() and {path.name for path in folder.iterdir()} <= {_LIST_BEGUN}
+        return {} if begun else None
+    except ValueError:  # it is not ours, or a loss of power has taken it
+        return None
+    return noted if isinstance(noted, dict) else None
+
+
+def _note(folder: Path, files: Files) -> None:
+    (folder / _LIST_BEGUN).write_text(json.dumps(files))
+    (folder / _LIST_BEGUN).replace(folder / _LIST)
+
+
+def _below(directory: Path) -> Iterator[Path]:
+    """Yield all that is there, in folders that are no links too; first what is inside."""
+    for parent, folders, names in os.walk(directory, topdown=False):
+        yield from (Path(parent, name) for name in sorted((*names, *folders)))
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    own = (_LIST, _LIST_BEGUN)
+    return (path for path in _below(folder) if path.is_file() and path.name not in own)
+
+
+def _folders(files: Files) -> set[Path]:
+    return {parent for name in files for parent in Path(name).parents}
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _facts(path: Path) -> list[int]:
+    status = path.lstat()
+    return [status.st_size, status.st_mtime_ns]
+
+
+def _lock(directory: Path, held: ExitStack) -> None:
+    """Hold the directory against another run; the system lets go of it when this process dies."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    held.callback(os.close, descriptor)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise InvalidArgumentError(
+            f"another process is writing {directory}; name another directory"
+        ) from None
+
+
+# Restored rows into files that anything reads: Parquet, or JSON lines.
+#
+# The files are for a reader outside the store: they have no handles, and their format is nobody's
+# contract but Parquet's and JSON's. What JSON has no type for is written as :func:`json_value`
+# says.
+
+
+EXPORT_FORMATS = ("parquet", "jsonl")
+
+
+@dataclass(frozen=True)
+class ExportedFile:
+    """What was written: ``digest`` is of the stored columns, ``key_group`` left out."""
+
+    rows: int
+    size_bytes: int
+    digest: int
+
+
+def write_rows(
+    folder: Path,
+    rows: pa.RecordBatchReader,
+    *,
+    form: str,
+    options: ParquetOptions,
+    advance: Callable[[int], None],
+) -> ExportedFile:
+    """Write rows as ``folder/part-0.<form>``, also when there are none; one row group is in memory.
+
+    ``advance`` hears of every batch's number of rows. Raises what reading the rows raises, and
+    StorageError when the file cannot be written.
+    """
+    path = folder / f"part-0.{form}"
+    write = _write_parquet if form == "parquet" else _write_json_lines
+    counted = _Counted(rows, advance)
+    with _naming(path):
+        folder.mkdir(parents=True, exist_ok=True)
+    write(path, counted, rows.schema, options)
+    return ExportedFile(counted.rows, path.stat().st_size, counted.digest)
+
+
+def elements_reader(elements: Sequence[dict[str, Any]], schema: Schema) -> pa.RecordBatchReader:
+    """Return elements of operator state as a stream of Arrow batches."""
+    table = pa.Table.from_pylist(list(elements), arrow_schema(schema))
+    return table.to_reader()
+
+
+def json_value(value: Any) -> Any:
+    """Return a column's value as JSON holds it, exactly.
+
+    Decimals and times become strings (ISO 8601), bytes hex digits, a map a list of
+    ``[key, value]``, and the floats that JSON lacks ``"NaN"``, ``"Infinity"`` and ``"-Infinity"``.
+    """
+    match value:
+        case float() if not isfinite(value):
+            return "NaN" if value != value else ("Infinity" if value > 0 else "-Infinity")
+        case Decimal():
+            return format(value, "f")
+        case datetime():
+            return value.isoformat().replace("+00:00", "Z")
+        case date():
+            return value.isoformat()
+        case bytes():
+            return value.hex()
+        case dict():
+            return {name: json_value(item) for name, item in value.items()}
+        case list() | tuple():
+            return [json_value(item) for item in value]
+    return value
+
+
+class _Counted:
+    """Batches on their way into a file, counted and digested."""
+
+    def __init__(self, rows: pa.RecordBatchReader, advance: Callable[[int], None]) -> None:
+        self._source, self._advance = rows, advance
+        self.rows = self.digest = 0
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for batch in self._source:
+            stored = [name for name in batch.schema.names if name != KEY_GROUP]
+            self.digest = (self.digest + rows_digest(batch.select(stored))) % 2**64
+            self.rows += batch.num_rows
+            yield batch
+            self._advance(batch.num_rows)
+
+
+def _write_parquet(
+    path: Path, batches: _Counted, schema: pa.Schema, options: ParquetOptions
+) -> None:
+    writer = FileWriter(LocalStorage(str(path.parent)), path.name, schema, options)
+    try:
+        for batch in batches:
+            with _naming(path):
+                writer.write(batch)
+        with _naming(path):
+            writer.close()
+    except BaseException:
+        # Finished, if it can be: Arrow complains on stderr about a writer that it finds open.
+        with suppress(StorageError, pa.ArrowException):
+            writer.close()
+        writer.abandon()
+        raise
+
+
+def _write_json_lines(
+    path: Path, batches: _Counted, schema: pa.Schema, options: ParquetOptions
+) -> None:
+    with _naming(path):
+        file = path.open("x", encoding="utf-8", newline="\n")
+    with file:
+        for batch in batches:
+            lines = [json.dumps(json_value(row), ensure_ascii=False) + "\n" for row in shown(batch)]
+            with _naming(path):
+                file.writelines(lines)
+        with _naming(path):
+            file.flush()
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+Progress = Callable[[int, int], None]
+"""Hears how many rows are written, and of how many."""
+
+Contents = Mapping[tuple[str, str], RowSet]
+
+
+@dataclass(frozen=True)
+class ExportedState:
+    """One state as written, all subtasks together: union and broadcast count once per subtask.
+
+    The digests of ``proof`` are of the state's own columns.
+    """
+
+    uid: str
+    name: str
+    rows: int
+    size_bytes: int
+    files: int
+    proof: RescaleProof
+
+
+@dataclass(frozen=True)
+class ExportedCheckpoint:
+    """What was written where."""
+
+    checkpoint_id: int
+    parallelism: int
+    directory: Path
+    form: str
+    states: tuple[ExportedState, ...]
+
+
+def export(
+    restored: RestoredCheckpoint,
+    directory: Path,
+    *,
+    form: str,
+    uid: str | None,
+    name: str | None,
+    options: ParquetOptions,
+    progress: Progress,
+) -> ExportedCheckpoint:
+    """Write the selected states to ``directory``, which is empty or does not exist.
+
+    Nothing of it is left there after an error, and what is somebody else's is never deleted. Raises
+    InvalidArgumentError for a directory that is not empty or an unknown format, StateNotFoundError,
+    CorruptionError, or StorageError.
+    """
+    if form not in EXPORT_FORMATS:
+        raise InvalidArgumentError(f"no format {form!r}; there is {' and '.join(EXPORT_FORMATS)}")
+    operators = selected(restored.plan, restored.manifest, uid, name)
+    with appearing(directory) as folder:
+        keyed = {
+            (operator.uid, entry.state.name): _contents(restored, operator.uid, entry)
+            for operator in operators
+            for entry in _entries(restored, operator)
+            if isinstance(entry, KeyedEntry)
+        }
+        total = _total(restored, operators, keyed)
+        writing = _Export(restored, form, options, progress, keyed, total)
+        states = tuple(
+            writing.write(operator.uid, entry, folder)
+            for operator in operators
+            for entry in _entries(restored, operator)
+        )
+    return ExportedCheckpoint(restored.checkpoint_id, restored.parallelism, directory, form, states)
+
+
+class _Export:
+    """One export under way: what is the same for every state, and how far it is."""
+
+    def __init__(
+        self,
+        restored: RestoredCheckpoint,
+        form: str,
+        options: ParquetOptions,
+        progress: Progress,
+        keyed: Contents,
+        total: int,
+    ) -> None:
+        self._restored, self._form, self._options = restored, form, options
+        self._keyed = keyed
+        self._progress, self._total, self._done = progress, total, 0
+        progress(0, total)
+
+    def write(self, uid: str, entry: Entry, folder: Path) -> ExportedState:
+        """Write a state, as that of operator ``uid`` of the job that restores it."""
+        state = folder / escape(uid) / escape(entry.state.name)
+        files = [
+            write_rows(
+                state / f"subtask={subtask:05}",
+                rows,
+                form=self._form,
+                options=self._options,
+                advance=self._advance,
+            )
+            for subtask, rows in enumerate(self._readers(uid, entry))
+        ]
+        rows = sum(file.rows for file in files)
+        proof = RescaleProof(
+            self._stored(uid, entry),
+            tuple(RowSet(file.rows, file.digest) for file in files),
+            copies=isinstance(entry, OperatorEntry)
+            and entry.state.mode is not RedistributionMode.SPLIT,
+        )
+        if not proof.holds:
+            raise DamagedFileError(
+                f"the files of {entry.state} hold other rows than its manifest says (I7); restore "
+                "an older checkpoint"
+            )
+        return ExportedState(
+            uid=uid,
+            name=entry.state.name,
+            rows=rows,
+            size_bytes=sum(file.size_bytes for file in files),
+            files=len(files),
+            proof=proof,
+        )
+
+    def _stored(self, uid: str, entry: Entry) -> RowSet:
+        """Return what the manifest states, or was read; of elements, without the columns of their
+        old place.
+        """
+        if isinstance(entry, KeyedEntry):
+            return self._keyed[uid, entry.state.name]
+        lists = self._restored.operator(uid, entry.state.name).per_old_subtask()
+        bare, placed = element_digests(lists, entry.state.schema)
+        if placed != entry.digest:
+            raise DamagedFileError(
+                f"the file of {entry.state} holds other elements than its manifest says (I7); "
+                "restore an older checkpoint"
+            )
+        return RowSet(entry.rows, bare)
+
+    def _readers(self, uid: str, entry: Entry) -> Iterator[pa.RecordBatchReader]:
+        restored, name = self._restored, entry.state.name
+        parallelism = restored.parallelism_of(uid)
+        if isinstance(entry, KeyedEntry):
+            keyed = restored.keyed(uid, name)
+            yield from (keyed.subtask(i) for i in range(parallelism))
+            return
+        # The file is small and is read once, not once per subtask.
+        lists = restored.operator(uid, name).per_old_subtask()
+        dealt = redistribution_of(restored.manifest, entry.state.uid, parallelism)
+        for subtask in range(parallelism):
+            runs = dealt.runs(subtask)[name]
+            elements = [e for run in runs for e in lists[run.subtask][run.first : run.stop]]
+            yield elements_reader(elements, entry.state.schema)
+
+    def _advance(self, rows: int) -> None:
+        self._done += rows
+        self._progress(self._done, self._total)
+
+
+def _contents(restored: RestoredCheckpoint, uid: str, entry: KeyedEntry) -> RowSet:
+    try:
+        return restored.keyed(uid, entry.state.name).contents(verify=True)
+    except StateStoreError as error:
+        error.add_note(f"while reading {entry.state}")
+        raise
+
+
+def _total(
+    restored: RestoredCheckpoint, operators: tuple[OperatorPlan, ...], keyed: Contents
+) -> int:
+    """Return how many rows and elements are written, by all subtasks together."""
+    total = 0
+    for operator in operators:
+        parallelism = len(operator.subtasks)
+        for entry in _entries(restored, operator):
+            if isinstance(entry, KeyedEntry):
+                total += keyed[operator.uid, entry.state.name].rows
+                continue
+            dealt = redistribution_of(restored.manifest, operator.stored_uid, parallelism)
+            for subtask in range(parallelism):
+                runs = dealt.runs(subtask)[entry.state.name]
+                total += sum(run.stop - run.first for run in runs)
+    return total
+
+
+def _entries(restored: RestoredCheckpoint, operator: OperatorPlan) -> tuple[Entry, ...]:
+    """Return the states of an operator that its plan names."""
+    return tuple(
+        entry
+        for entry in restored.manifest.entries
+        if entry.state.uid == operator.stored_uid and entry.state.name in operator.states
+    )

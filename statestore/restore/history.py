@@ -1,0 +1,395 @@
+"""As of: a state at one checkpoint beside another, and one key over all kept checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statestore.catalog.catalog import Catalog
+from statestore.errors import (
+    CheckpointNotFoundError,
+    InvalidArgumentError,
+    StateNotFoundError,
+    StateStoreError,
+)
+from statestore.files.equality import common_schema, found, hashes_of, same_rows
+from statestore.files.lookup import rows_of_key, table_of_key
+from statestore.files.merge import clock_ms, read_reads, side_by_side
+from statestore.files.runs import runs_of
+from statestore.files.types import arrow_schema
+from statestore.files.values import dictionaries
+from statestore.format.manifest import KeyedEntry, Manifest
+from statestore.format.names import KEY_GROUP
+from statestore.format.schema import Schema, same_type, type_text
+from statestore.format.slices import reads_of
+from statestore.format.state import KeyedState
+from statestore.keys.groups import KeyGroupRange
+from statestore.storage import Storage
+
+__all__ = [
+    "CHANGE",
+    "CHANGES",
+    "KeyAt",
+    "KeyStates",
+    "KeyedRows",
+    "SkippedState",
+    "as_of",
+    "joined",
+    "key_history",
+    "key_states",
+]
+
+
+# Key: what all states of all operators hold of one key; one file at most is read of each.
+
+
+_MOST_NAMED = 10
+
+
+@dataclass(frozen=True)
+class KeyedRows:
+    """The rows of a key in one state, in stored order; none when the state lacks the key."""
+
+    entry: KeyedEntry
+    rows: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class SkippedState:
+    """A state whose key is of another type, and why the key is none of its."""
+
+    entry: KeyedEntry
+    reason: str
+
+    @property
+    def key(self) -> Schema:
+        """Its key columns."""
+        return self.entry.state.schema.select(self.entry.state.key)
+
+
+@dataclass(frozen=True)
+class KeyStates:
+    """What a checkpoint knows of a key: the states in order of operator, then as stored."""
+
+    checkpoint_id: int
+    states: tuple[KeyedRows, ...]
+    skipped: tuple[SkippedState, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows of all states."""
+        return sum(len(found.rows) for found in self.states)
+
+
+def key_states(
+    catalog: Catalog,
+    key_of: Callable[[KeyedState], Any],
+    *,
+    checkpoint: int | str,
+    uid: str | None = None,
+    name: str | None = None,
+    now_ms: int | None = None,
+) -> KeyStates:
+    """Return a key's rows in every keyed state, of operator ``uid``, or with the name ``name``.
+
+    Rows that have expired by ``now_ms``, by default by this machine's clock, are left out.
+    ``key_of`` returns the key as a state takes it; InvalidArgumentError, from it or because the
+    value does not fit, skips the state. Raises CheckpointNotFoundError, StateNotFoundError when no
+    such state is keyed, InvalidArgumentError when the key fits none of them, MissingFileError or
+    DamagedFileError.
+    """
+    manifest, now_ms = catalog.load(checkpoint), clock_ms(now_ms)
+    states, skipped = [], []
+    for entry in _chosen(manifest, uid, name):
+        try:
+            rows = rows_of_key(catalog.storage, entry, key_of(entry.state), now_ms=now_ms)
+        except InvalidArgumentError as error:
+            skipped.append(SkippedState(entry, str(error)))
+        except StateStoreError as error:
+            error.add_note(f"while looking the key up in {entry.state}")
+            raise
+        else:
+            states.append(KeyedRows(entry, tuple(rows)))
+    if skipped and not states:
+        raise InvalidArgumentError(
+            f"no state of checkpoint {manifest.checkpoint_id} has such a key: "
+            f"{'; '.join(one.reason for one in skipped[:_MOST_NAMED])}"
+        )
+    return KeyStates(manifest.checkpoint_id, tuple(states), tuple(skipped))
+
+
+def _chosen(manifest: Manifest, uid: str | None, name: str | None) -> tuple[KeyedEntry, ...]:
+    if uid is not None and name is not None:
+        return (manifest.keyed_entry(uid, name),)
+    found = tuple(
+        entry
+        for entry in manifest.keyed
+        if uid in (None, entry.state.uid) and name in (None, entry.state.name)
+    )
+    if found or (uid is None and name is None):
+        return found
+    known = ", ".join(sorted({e.state.uid if uid else e.state.name for e in manifest.keyed}))
+    what = f"operator {uid!r} has no keyed state" if uid else f"no keyed state {name!r}"
+    raise StateNotFoundError(
+        f"{what} in checkpoint {manifest.checkpoint_id}; there is {known or 'none'}"
+    )
+
+
+# The state at one checkpoint beside that at another, row by row of the same key: a full join.
+#
+# Both are read side by side, a run of key groups at a time, which is all that is in memory.
+
+
+CHANGE = "change"
+"""The column that says what became of a row, one of :data:`CHANGES`."""
+CHANGES = ("same", "changed", "added", "removed")
+Places = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class _Sides:
+    a: KeyedEntry
+    b: KeyedEntry
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The joined columns: key group, what happened, identity, values of a, values of b."""
+        identity = arrow_schema(self.a.state.schema.select(self.a.state.identity))
+        values = [
+            pa.field(f"{field.name}_{side}", field.type)
+            for side, entry in (("a", self.a), ("b", self.b))
+            for field in arrow_schema(entry.state.schema.select(entry.state.values))
+        ]
+        first = [pa.field(KEY_GROUP, pa.int32()), pa.field(CHANGE, pa.string())]
+        return pa.schema([*first, *identity, *values])
+
+
+def joined(
+    storage: Storage,
+    a: KeyedEntry,
+    b: KeyedEntry,
+    *,
+    now_ms: int | None = None,
+) -> pa.RecordBatchReader:
+    """Return the rows of a state at two checkpoints, each beside the one of its identity.
+
+    Columns: ``key_group``, ``change``, those of the identity, and each value column as ``<name>_a``
+    and ``<name>_b``, null where the side has no such row. A row is ``changed`` when a column that
+    both checkpoints have differs. Raises InvalidArgumentError when the two have not the same
+    identity, key groups and hash scheme, or two columns would have one name; reading raises
+    MissingFileError or DamagedFileError.
+    """
+    _refuse_unlike(a, b)
+    sides = _Sides(a, b)
+    names = sides.schema.names
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidArgumentError(
+            f"{a.state} beside itself would have two columns {twice[0]!r}: key and entry columns "
+            f"keep their names, values become <name>_a and <name>_b, and {CHANGE!r} is ours; use "
+            "'statestore diff'"
+        )
+    return pa.RecordBatchReader.from_batches(sides.schema, _batches(storage, sides, now_ms))
+
+
+def _refuse_unlike(a: KeyedEntry, b: KeyedEntry) -> None:
+    facts = [
+        (
+            entry.state.identity,
+            entry.state.max_parallelism,
+            entry.state.hash_scheme,
+            tuple(type_text(entry.state.schema.type_of(name)) for name in entry.state.identity),
+        )
+        for entry in (a, b)
+    ]
+    same = all(
+        same_type(a.state.schema.type_of(name), b.state.schema.type_of(name))
+        for name in a.state.identity
+        if name in b.state.schema.names
+    )
+    if not same or facts[0][:3] != facts[1][:3]:
+        raise InvalidArgumentError(
+            f"{a.state} is known by {facts[0]} at the one checkpoint and by {facts[1]} at the "
+            "other (identity, max parallelism, hash scheme, types); rows of the two cannot be told "
+            "to be the same. Use 'statestore diff'"
+        )
+
+
+def _batches(storage: Storage, sides: _Sides, now_ms: int | None) -> Iterator[pa.RecordBatch]:
+    every = KeyGroupRange(0, sides.a.state.max_parallelism - 1)
+    runs = [
+        runs_of(read_reads(storage, entry, reads_of(entry, every), now_ms=now_ms))
+        for entry in (sides.a, sides.b)
+    ]
+    for old, new in side_by_side(runs):
+        yield from _joined(old, new, sides).to_batches()
+
+
+def _joined(old: pa.Table | None, new: pa.Table | None, sides: _Sides) -> pa.Table:
+    identity = list(sides.a.state.identity)
+    a, b = (_rows(rows, entry) for rows, entry in ((old, sides.a), (new, sides.b)))
+    in_a, in_b = found(a.select(identity), b.select(identity))
+    alone_a = np.setdiff1d(np.arange(a.num_rows), in_a)
+    alone_b = np.setdiff1d(np.arange(b.num_rows), in_b)
+    left = np.concatenate((in_a, alone_a, np.full(len(alone_b), -1)))
+    right = np.concatenate((in_b, np.full(len(alone_a), -1), alone_b))
+    change = np.where(left < 0, "added", np.where(right < 0, "removed", "same")).astype(object)
+    change[: len(in_a)][_differ(a, b, in_a, in_b, sides)] = "changed"
+    first = [_either(a, b, name, left, right) for name in (KEY_GROUP, *identity)]
+    values = [_taken(a.column(name), left) for name in sides.a.state.values]
+    values += [_taken(b.column(name), right) for name in sides.b.state.values]
+    columns = [first[0], pa.array(change, pa.string()), *first[1:], *values]
+    rows = pa.table(columns, schema=sides.schema)
+    return rows.take(pa.array(np.argsort(np.asarray(rows.column(KEY_GROUP)), kind="stable")))
+
+
+def _rows(rows: pa.Table | None, entry: KeyedEntry) -> pa.Table:
+    if rows is not None:
+        return rows.combine_chunks()
+    stored = arrow_schema(entry.state.schema)
+    return pa.schema([pa.field(KEY_GROUP, pa.int32()), *stored]).empty_table()
+
+
+def _differ(
+    a: pa.Table, b: pa.Table, in_a: Places, in_b: Places, sides: _Sides
+) -> npt.NDArray[np.bool_]:
+    """Return which pairs differ in a column that both have."""
+    one, other = sides.a.state.schema, sides.b.state.schema
+    old = hashes_of(a.take(pa.array(in_a)), common_schema(one, other))
+    different: npt.NDArray[np.bool_] = old != hashes_of(
+        b.take(pa.array(in_b)), common_schema(other, one)
+    )
+    return different
+
+
+def _either(a: pa.Table, b: pa.Table, name: str, left: Places, right: Places) -> pa.ChunkedArray:
+    both = pa.chunked_array(
+        [*a.column(name).chunks, *b.column(name).cast(a.column(name).type).chunks]
+    )
+    return both.take(pa.array(np.where(left >= 0, left, right + a.num_rows)))
+
+
+def _taken(column: pa.ChunkedArray, places: Places) -> pa.ChunkedArray:
+    return column.take(pa.array(places, mask=places < 0))
+
+
+@dataclass(frozen=True)
+class KeyAt:
+    """What a key had at a checkpoint: its rows, None when the checkpoint lacks the state or has it
+    under another key.
+
+    ``is_changed`` tells whether they are others than at the checkpoint before.
+    """
+
+    checkpoint_id: int
+    created_at_ms: int
+    rows: tuple[dict[str, Any], ...] | None
+    is_changed: bool
+
+
+def as_of(
+    catalog: Catalog,
+    a: int | str,
+    b: int | str,
+    uid: str,
+    name: str,
+    *,
+    now_ms: int | None,
+) -> pa.RecordBatchReader:
+    """Return a keyed state at checkpoint ``a`` joined with that at ``b``; see ``restore/history.py``.
+
+    Rows that have expired by ``now_ms``, by default by this machine's clock, are on neither side.
+    Raises CheckpointNotFoundError, StateNotFoundError, or InvalidArgumentError when the two cannot
+    be joined.
+    """
+    old, new = (catalog.load(one).keyed_entry(uid, name) for one in (a, b))
+    return joined(catalog.storage, old, new, now_ms=clock_ms(now_ms))
+
+
+def key_history(
+    catalog: Catalog,
+    key_of: Callable[[KeyedState], Any],
+    uid: str,
+    name: str,
+    *,
+    now_ms: int | None,
+) -> Iterator[KeyAt]:
+    """Yield what a key had at each kept checkpoint, oldest first; at most one file of each base is
+    read, and none where the checkpoint before had the same files.
+
+    The key is one of the state as the newest checkpoint has it. Rows that have expired by
+    ``now_ms``, by default by this machine's clock, are left out. Raises StateNotFoundError when no
+    kept checkpoint has the state, and what a lookup raises.
+    """
+    held = {savepoint.checkpoint_id for savepoint in catalog.holds.savepoints()}
+    numbers = sorted({*catalog.checkpoint_ids(), *held})
+    newest = _newest(catalog, reversed(numbers), uid, name)
+    key, kind, now_ms = key_of(newest), _key_of(newest), clock_ms(now_ms)
+    before = after = none = _Found(newest, arrow_schema(newest.schema).empty_table())
+    seen: KeyedEntry | None = None
+    for number in numbers:
+        manifest = _load(catalog, number)
+        if manifest is None:
+            continue
+        entry = _entry(manifest, uid, name)
+        if entry is None or _key_of(entry.state) != kind:
+            entry, after = None, none
+        elif entry != seen:
+            after = _Found(entry.state, table_of_key(catalog.storage, entry, key, now_ms=now_ms))
+        seen = entry
+        rows = None if entry is None else tuple(dictionaries(after.rows, str(entry.state)))
+        yield KeyAt(number, manifest.created_at_ms, rows, after.differs(before))
+        before = after
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The rows of a key in a state at a checkpoint."""
+
+    state: KeyedState
+    rows: pa.Table
+
+    def differs(self, before: _Found) -> bool:
+        """Return whether these rows are others than those before, by the columns that both have."""
+        if self is before or not (self.rows.num_rows or before.rows.num_rows):
+            return False
+        known = sorted(self.state.identity) == sorted(before.state.identity)
+        return not known or not same_rows(
+            (self.rows, self.state.schema), (before.rows, before.state.schema)
+        )
+
+
+def _newest(catalog: Catalog, numbers: Iterable[int], uid: str, name: str) -> KeyedState:
+    for number in numbers:
+        manifest = _load(catalog, number)
+        entry = None if manifest is None else _entry(manifest, uid, name)
+        if entry is not None:
+            return entry.state
+    raise StateNotFoundError(
+        f"no kept checkpoint has a keyed state {name!r} of operator {uid!r}; 'statestore show' "
+        "lists those that there are"
+    )
+
+
+def _load(catalog: Catalog, number: int) -> Manifest | None:
+    """Return a manifest, None when it was given up since it was listed."""
+    try:
+        return catalog.manifest(number)
+    except CheckpointNotFoundError:
+        return None
+
+
+def _entry(manifest: Manifest, uid: str, name: str) -> KeyedEntry | None:
+    try:
+        return manifest.keyed_entry(uid, name)
+    except StateNotFoundError:
+        return None
+
+
+def _key_of(state: KeyedState) -> tuple[tuple[str, str], ...]:
+    return tuple((name, type_text(state.schema.type_of(name))) for name in state.key)

@@ -1,0 +1,374 @@
+"""Heavy key groups: those that have several times what each would have if all had the same.
+
+A key group is never divided, so the heaviest one bounds what any parallelism, and any way to cut
+ranges, can do for the largest subtask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heappush, heappushpop, nlargest
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from statestore.catalog.catalog import Catalog
+from statestore.errors import InvalidArgumentError, StateNotFoundError
+from statestore.files.digest import row_hashes
+from statestore.files.merge import read_reads
+from statestore.files.reader import open_data, row_groups_of
+from statestore.files.types import arrow_schema
+from statestore.files.values import shown
+from statestore.format.manifest import KeyedEntry, Manifest
+from statestore.format.slices import reads_of
+from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
+from statestore.keys.ranges import Assignment, RangeAssignment, balanced
+from statestore.restore.plan import RestorePlan, Weight, weights_of
+from statestore.restore.target import select
+from statestore.storage import Storage
+
+__all__ = [
+    "FACTOR",
+    "KEYS",
+    "READ_GROUPS",
+    "CountedKey",
+    "HeavyGroup",
+    "HeavyOperator",
+    "HeavyReport",
+    "HotKeys",
+    "RangeSkew",
+    "counted_keys",
+    "heaviest",
+    "heavy",
+    "heavy_groups",
+    "loads_of",
+    "skews_of",
+]
+
+FACTOR = 2.0
+"""How many times the even share makes a key group heavy, unless it is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeavyGroup:
+    """A key group, what it has, its share of the operator's bytes or rows (0 to 1), and how many
+    times the even share that is.
+    """
+
+    key_group: int
+    rows: int
+    size_bytes: int
+    share: float
+    times: float
+
+
+def heavy_groups(
+    entries: Sequence[KeyedEntry], by: Weight = Weight.BYTES, factor: float = FACTOR
+) -> tuple[HeavyGroup, ...]:
+    """Return the key groups of states of one operator whose share is above ``factor`` times the
+    even share, heaviest first; the even share is one by the number of key groups.
+
+    Changes count as a restore reads them. InvalidArgumentError unless ``factor`` is 1 or more.
+    """
+    if not factor >= 1:
+        raise InvalidArgumentError(
+            f"a heavy key group has a multiple of the even share; {factor} is below 1"
+        )
+    if not entries:
+        return ()
+    rows, sizes = weights_of(entries, Weight.ROWS), weights_of(entries, Weight.BYTES)
+    weights = sizes if by is Weight.BYTES else rows
+    total, count = sum(weights), len(weights)
+    found = [group for group, weight in enumerate(weights) if weight * count > factor * total]
+    found.sort(key=lambda group: (-weights[group], group))
+    return tuple(
+        HeavyGroup(
+            key_group=group,
+            rows=rows[group],
+            size_bytes=sizes[group],
+            share=weights[group] / total,
+            times=weights[group] * count / total,
+        )
+        for group in found
+    )
+
+
+def heaviest(entry: KeyedEntry, most: int) -> tuple[tuple[tuple[int, int], ...], int]:
+    """Return up to ``most`` key groups of a state with most rows, as (key group, rows), most first,
+    and the rows of the one that would come next, 0 for none. Those without rows are left out.
+    """
+    weights = weights_of([entry], Weight.ROWS)
+    first = nlargest(most + 1, enumerate(weights), key=lambda one: (one[1], -one[0]))
+    found = [one for one in first if one[1]]
+    return tuple(found[:most]), found[most][1] if len(found) > most else 0
+
+
+# How uneven the ranges of key groups are: Flink's even ones beside those balanced by a weight.
+
+
+@dataclass(frozen=True)
+class RangeSkew:
+    """The bytes or rows of each subtask of an operator, with even ranges and with balanced ones."""
+
+    uid: str
+    by: Weight
+    even: tuple[int, ...]
+    balanced: tuple[int, ...]
+    ranges: RangeAssignment
+
+    @property
+    def mean(self) -> float:
+        """What each subtask would have if all had the same."""
+        return sum(self.even) / len(self.even)
+
+    @property
+    def gain(self) -> float:
+        """The largest even subtask as a multiple of the largest balanced one; 1 at least."""
+        most = max(self.balanced)
+        return max(self.even) / most if most else 1.0
+
+    def ratio(self, loads: Sequence[int]) -> float:
+        """Return the largest of some loads as a multiple of the mean; 1 when there is nothing."""
+        return max(loads) / self.mean if self.mean else 1.0
+
+
+def loads_of(weights: Sequence[int], assignment: Assignment) -> tuple[int, ...]:
+    """Return the weight of each subtask, given that of each key group."""
+    upto = [*accumulate(weights, initial=0)]
+    return tuple(upto[own.last + 1] - upto[own.first] for own in assignment.ranges())
+
+
+def skews_of(manifest: Manifest, plan: RestorePlan, by: Weight) -> tuple[RangeSkew, ...]:
+    """Return, for each planned operator with keyed state, how uneven its subtasks are both ways."""
+    found = []
+    for operator in plan.operators:
+        entries = [one for one in manifest.keyed if one.state.uid == operator.stored_uid]
+        if not entries:
+            continue
+        weights, parallelism = weights_of(entries, by), len(operator.subtasks)
+        even = KeyGroupAssignment(max_parallelism=len(weights), parallelism=parallelism)
+        ranges = balanced(weights, parallelism)
+        loads = loads_of(weights, even), loads_of(weights, ranges)
+        found.append(RangeSkew(operator.uid, by, *loads, ranges))
+    return tuple(found)
+
+
+# Hot keys: those with most rows in some key groups of a state, counted exactly.
+#
+# Rows of a key group lie in order of their identity, so that those of one key follow each other: a
+# key is counted where it lies, and only the keys with most rows so far are held. Without changes
+# nothing but the key columns is read.
+
+
+@dataclass(frozen=True)
+class CountedKey:
+    """A key, by its columns, its key group, and how many rows it has."""
+
+    key: dict[str, Any]
+    key_group: int
+    rows: int
+
+
+def counted_keys(
+    storage: Storage, entry: KeyedEntry, key_group: int, most: int
+) -> tuple[CountedKey, ...]:
+    """Return up to ``most`` keys of a key group with most rows, most first.
+
+    Rows that have expired and are still stored count. Raises MissingFileError or DamagedFileError.
+    """
+    counter = _Counter(key_group, most)
+    for batch in _keys(storage, entry, key_group):
+        counter.add(batch)
+    return counter.finish()
+
+
+def _keys(storage: Storage, entry: KeyedEntry, key_group: int) -> Iterator[pa.RecordBatch]:
+    """Yield the key columns of all rows of a key group, those of a key side by side."""
+    own, names = KeyGroupRange(key_group, key_group), list(entry.state.key)
+    keys = arrow_schema(entry.state.schema.select(entry.state.key))
+    reads = reads_of(entry, own)
+    if reads.layers:
+        for batch in read_reads(storage, entry, reads):
+            yield batch.select(names)
+        return
+    for part in reads.base:
+        rows = range(part.first_row, part.first_row + part.rows)
+        with open_data(storage, entry.table.path, part.handle) as file:
+            numbers, at = row_groups_of(file.parquet.metadata, rows)
+            for batch in file.batches(numbers, keys):
+                begin, end = max(rows.start - at, 0), min(rows.stop - at, batch.num_rows)
+                at += batch.num_rows
+                if begin < end:
+                    yield batch.slice(begin, end - begin)
+
+
+class _Counter:
+    """The key at hand, and those with most rows before it."""
+
+    def __init__(self, key_group: int, most: int) -> None:
+        self._key_group, self._most = key_group, most
+        # The number tells equal counts apart: keys need not have an order.
+        self._found: list[tuple[int, int, pa.RecordBatch]] = []
+        self._number = 0
+        self._hash: int | None = None
+        self._key: pa.RecordBatch | None = None
+        self._rows = 0
+
+    def add(self, keys: pa.RecordBatch) -> None:
+        if not keys.num_rows:
+            return
+        hashes = row_hashes(keys)
+        starts = [0, *(np.flatnonzero(hashes[1:] != hashes[:-1]) + 1).tolist()]
+        for first, stop in zip(starts, [*starts[1:], keys.num_rows], strict=True):
+            own = int(hashes[first])
+            if own != self._hash:
+                self._close()
+                self._hash, self._key = own, keys.slice(first, 1)
+            self._rows += stop - first
+
+    def _close(self) -> None:
+        rows, key, self._rows = self._rows, self._key, 0
+        if key is None:
+            return
+        self._number -= 1  # of equal counts the one that came first stays
+        if len(self._found) < self._most:
+            heappush(self._found, (rows, self._number, _alone(key)))
+        elif (rows, self._number) > self._found[0][:2]:
+            heappushpop(self._found, (rows, self._number, _alone(key)))
+
+    def finish(self) -> tuple[CountedKey, ...]:
+        self._close()
+        self._key = None
+        found = sorted(self._found, key=lambda one: one[:2], reverse=True)
+        return tuple(CountedKey(_first(key), self._key_group, rows) for rows, _, key in found)
+
+
+def _alone(key: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a copy: a slice would hold the memory of its whole batch."""
+    return key.take(pa.array([0]))
+
+
+def _first(keys: pa.RecordBatch) -> dict[str, Any]:
+    [first, *_] = shown(keys)
+    return first
+
+
+# Heavy: which key groups and which keys have more than their share of an operator's state.
+
+
+KEYS, READ_GROUPS = 10, 8
+
+
+@dataclass(frozen=True)
+class HotKeys:
+    """The keys of a state with most rows, of its ``rows``, in the ``read`` key groups with most.
+
+    ``is_exact`` says that no key of another key group has more rows than the last of these: they
+    are the hottest of the whole state.
+    """
+
+    state: str
+    rows: int
+    keys: tuple[CountedKey, ...]
+    read: tuple[int, ...]
+    is_exact: bool
+
+
+@dataclass(frozen=True)
+class HeavyOperator:
+    """The key groups of an operator that are heavy, of all of them, and the hot keys by state.
+
+    States in which a key has one row at most are not among ``hot``.
+    """
+
+    uid: str
+    states: tuple[str, ...]
+    key_groups: int
+    rows: int
+    size_bytes: int
+    heavy: tuple[HeavyGroup, ...]
+    hot: tuple[HotKeys, ...]
+
+
+@dataclass(frozen=True)
+class HeavyReport:
+    """What is heavy in a checkpoint: above ``factor`` times the even share of bytes or rows."""
+
+    checkpoint_id: int
+    by: Weight
+    factor: float
+    operators: tuple[HeavyOperator, ...]
+
+
+def heavy(
+    catalog: Catalog,
+    uid: str | None,
+    name: str | None,
+    *,
+    checkpoint: int | str,
+    by: Weight,
+    factor: float,
+    keys: int,
+    read_groups: int,
+) -> HeavyReport:
+    """Return the heavy key groups and hot keys of the selected keyed states.
+
+    Key groups are known from the manifest; of each state in which a key may have several rows up to
+    ``read_groups`` key groups are read for up to ``keys`` keys, 0 for none. Raises
+    StateNotFoundError, InvalidArgumentError, MissingFileError or DamagedFileError.
+    """
+    for what, number in (("keys", keys), ("groups", read_groups)):
+        if type(number) is not int or number < 0:
+            raise InvalidArgumentError(f"{what} is a number, 0 or more, not {number!r}")
+    manifest = catalog.load(checkpoint)
+    part = select(manifest, uid, name)
+    if not part.keyed and uid is not None:
+        what = f"operator {uid!r}" if name is None else f"state {name!r} of operator {uid!r}"
+        raise StateNotFoundError(
+            f"{what} has no keys in checkpoint {manifest.checkpoint_id}: it is operator state"
+        )
+    operators = []
+    for one in part.uids:
+        entries = [entry for entry in part.keyed if entry.state.uid == one]
+        if entries:
+            hot = [
+                _hot(catalog.storage, entry, keys, read_groups)
+                for entry in entries
+                if keys and read_groups and len(entry.state.identity) > len(entry.state.key)
+            ]
+            operators.append(_operator(one, entries, by, factor, tuple(hot)))
+    return HeavyReport(manifest.checkpoint_id, by, factor, tuple(operators))
+
+
+def _operator(
+    uid: str, entries: list[KeyedEntry], by: Weight, factor: float, hot: tuple[HotKeys, ...]
+) -> HeavyOperator:
+    return HeavyOperator(
+        uid=uid,
+        states=tuple(entry.state.name for entry in entries),
+        key_groups=entries[0].state.max_parallelism,
+        rows=sum(entry.rows for entry in entries),
+        size_bytes=sum(entry.size_bytes for entry in entries),
+        heavy=heavy_groups(entries, by, factor),
+        hot=hot,
+    )
+
+
+def _hot(storage: Storage, entry: KeyedEntry, most: int, read_groups: int) -> HotKeys:
+    """Read key groups, those with most rows first, until no other can have a hotter key."""
+    groups, after = heaviest(entry, read_groups)
+    found: list[CountedKey] = []
+    read: list[int] = []
+    for group, rows in groups:
+        if len(found) == most and found[-1].rows >= rows:
+            after = rows
+            break
+        found += counted_keys(storage, entry, group, most)
+        found.sort(key=lambda key: -key.rows)  # stable: of equal counts the earlier one stays
+        del found[most:]
+        read.append(group)
+    enough = len(found) == most and found[-1].rows >= after
+    return HotKeys(entry.state.name, entry.rows, tuple(found), tuple(read), not after or enough)
