@@ -5,8 +5,6 @@
 
 from statestore import errors
 from statestore._version import __version__
-from statestore.commands.decide import decide
-from statestore.commands.verify import VerifyReport
 from statestore.files.engines import partition
 from statestore.flink.adaptive import ConsumedInput
 from statestore.flink.graph import Edge, JobGraph, Node
@@ -40,6 +38,8 @@ from statestore.listeners import (
     CheckpointListener,
     CheckpointRestored,
 )
+from statestore.maintenance.decide import decide
+from statestore.maintenance.verify import VerifyReport
 from statestore.restarts import run_with_restarts
 from statestore.restore.plan import RestorePlan
 from statestore.restore.restored import RestoredCheckpoint

@@ -11,30 +11,30 @@ from pathlib import Path
 from typing import Any
 
 from statestore.arguments import checked_methods
-from statestore.commands import compact as compact_command
-from statestore.commands import copy as copy_command
-from statestore.commands import diff as diff_command
-from statestore.commands import edit as edit_command
-from statestore.commands import fork as fork_command
-from statestore.commands import purge as purge_command
-from statestore.commands import rekey as rekey_command
-from statestore.commands import salvage as salvage_command
-from statestore.commands import verify as verify_command
-from statestore.commands.compact import CompactReport, CompactRequest
-from statestore.commands.copy import CopiedCheckpoint
-from statestore.commands.diff import DEFAULT_EXAMPLES
-from statestore.commands.edit import Edit, EditedState
-from statestore.commands.purge import PurgedKey, PurgeRequest
-from statestore.commands.purge_check import KeySearch, check_purged
-from statestore.commands.rekey import RekeyReport
-from statestore.commands.rekey_plan import RekeyRequest
-from statestore.commands.salvage import DEFAULT_KEYS, SalvageReport
-from statestore.commands.verify import VerifyReport
 from statestore.format.layers import CompactionRule
 from statestore.format.state import KeyedState
 from statestore.keeping import StoreKeeping
 from statestore.keys.groups import KeyGroupRange
-from statestore.model.diff import CheckpointDifference
+from statestore.maintenance import compact as compact_command
+from statestore.maintenance import copy as copy_command
+from statestore.maintenance import copy as fork_command
+from statestore.maintenance import diff as diff_command
+from statestore.maintenance import edit as edit_command
+from statestore.maintenance import purge as purge_command
+from statestore.maintenance import rekey as rekey_command
+from statestore.maintenance import salvage as salvage_command
+from statestore.maintenance import verify as verify_command
+from statestore.maintenance.compact import CompactReport, CompactRequest
+from statestore.maintenance.copy import CopiedCheckpoint
+from statestore.maintenance.diff import DEFAULT_EXAMPLES
+from statestore.maintenance.diff_rows import CheckpointDifference
+from statestore.maintenance.edit import Edit, EditedState
+from statestore.maintenance.purge import PurgedKey, PurgeRequest
+from statestore.maintenance.purge_files import KeySearch, check_purged
+from statestore.maintenance.rekey import RekeyReport
+from statestore.maintenance.rekey_plan import RekeyRequest
+from statestore.maintenance.salvage import DEFAULT_KEYS, SalvageReport
+from statestore.maintenance.verify import VerifyReport
 from statestore.restore.export import Progress
 from statestore.storage import open_storage
 

@@ -14,20 +14,19 @@ from statestore._version import __version__
 from statestore.arguments import checked_methods
 from statestore.catalog.catalog import Catalog
 from statestore.catalog.fence import Fence
-from statestore.commands import expire as expire_command
-from statestore.commands import pin as pin_command
-from statestore.commands import repair as repair_command
-from statestore.commands.derive import Deriver
-from statestore.commands.expire import ExpiredCheckpoints
-from statestore.commands.gc import DEFAULT_MINIMUM_AGE_S, CollectedGarbage, collect_garbage
-from statestore.commands.pin import PinnedCheckpoint
-from statestore.commands.repair import RepairedStore
-from statestore.commands.savepoint import make_savepoint
 from statestore.errors import InvalidArgumentError
 from statestore.files.writer import ParquetOptions
 from statestore.format.documents import Pin, Savepoint
 from statestore.format.layers import CompactionRule
 from statestore.listeners import CheckpointListener, Listeners
+from statestore.maintenance import expire as expire_command
+from statestore.maintenance import hold as pin_command
+from statestore.maintenance import repair as repair_command
+from statestore.maintenance.derive import Deriver
+from statestore.maintenance.expire import ExpiredCheckpoints
+from statestore.maintenance.gc import DEFAULT_MINIMUM_AGE_S, CollectedGarbage, collect_garbage
+from statestore.maintenance.hold import PinnedCheckpoint, make_savepoint
+from statestore.maintenance.repair import RepairedStore
 from statestore.restore.export import Progress
 from statestore.storage import Storage
 

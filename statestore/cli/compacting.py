@@ -11,7 +11,7 @@ from statestore.cli.tables import cell, table_of
 from statestore.cli.text import write_text
 from statestore.cli.units import count, counted, size
 from statestore.cli.values import Result
-from statestore.commands.compact import CompactedState, CompactReport
+from statestore.maintenance.compact import CompactedState, CompactReport
 
 __all__ = ["Compacted"]
 

@@ -13,7 +13,13 @@ from statestore.cli.tables import cell, table_of
 from statestore.cli.text import write_text
 from statestore.cli.units import count, size
 from statestore.cli.values import Result
-from statestore.model.diff import CheckpointDifference, Example, Other, Side, StateDifference
+from statestore.maintenance.diff_rows import (
+    CheckpointDifference,
+    Example,
+    Other,
+    Side,
+    StateDifference,
+)
 from statestore.restore.export import json_value
 
 __all__ = ["Differed"]

@@ -39,10 +39,10 @@ from statestore.cli.values import (
     ShownGraph,
     Verified,
 )
-from statestore.commands.verify import BrokenFile
 from statestore.format.digest import RowSet, digest_text
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.schema import type_text
+from statestore.maintenance.verify import BrokenFile
 from statestore.restore.export import ExportedState, json_value
 from statestore.restore.plan import OperatorPlan, SubtaskPlan
 

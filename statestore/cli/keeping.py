@@ -8,10 +8,10 @@ from statestore.cli.output import Page
 from statestore.cli.tables import cell, table_of
 from statestore.cli.units import counted, duration, size, when
 from statestore.cli.values import CheckpointList, Pinned, Saved, Unpinned
-from statestore.commands.expire import ExpiredCheckpoints
-from statestore.commands.gc import Amount, CollectedGarbage
-from statestore.commands.repair import RepairedStore
 from statestore.format.documents import Held
+from statestore.maintenance.expire import ExpiredCheckpoints
+from statestore.maintenance.gc import Amount, CollectedGarbage
+from statestore.maintenance.repair import RepairedStore
 
 __all__ = [
     "write_collected",

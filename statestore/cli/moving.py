@@ -11,10 +11,10 @@ from statestore.cli.tables import cell, table_of
 from statestore.cli.text import write_text
 from statestore.cli.units import count, counted, size
 from statestore.cli.values import Result
-from statestore.commands.copy import CopiedCheckpoint
-from statestore.commands.edit import EditedState
-from statestore.commands.purge import PurgedKey, ReplacedCheckpoint
-from statestore.commands.purge_check import KeySearch
+from statestore.maintenance.copy import CopiedCheckpoint
+from statestore.maintenance.edit import EditedState
+from statestore.maintenance.purge import PurgedKey, ReplacedCheckpoint
+from statestore.maintenance.purge_files import KeySearch
 
 __all__ = ["Copied", "Edited", "Purged", "Searched"]
 

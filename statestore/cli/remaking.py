@@ -11,9 +11,9 @@ from statestore.cli.tables import cell, table_of
 from statestore.cli.text import write_text
 from statestore.cli.units import count, counted, size
 from statestore.cli.values import Result
-from statestore.commands.copy import CopiedCheckpoint
-from statestore.commands.rekey import RekeyedState, RekeyReport
 from statestore.format.digest import digest_text
+from statestore.maintenance.copy import CopiedCheckpoint
+from statestore.maintenance.rekey import RekeyedState, RekeyReport
 
 __all__ = ["Forked", "Rekeyed"]
 

@@ -13,9 +13,8 @@ from statestore.cli.tables import cell, table_of
 from statestore.cli.text import write_text
 from statestore.cli.units import count, counted
 from statestore.cli.values import Result
-from statestore.commands.salvage import SalvageReport
 from statestore.keys.groups import KeyGroupRange
-from statestore.model.salvage import LostPart, SalvagedState
+from statestore.maintenance.salvage import LostPart, SalvagedState, SalvageReport
 from statestore.restore.export import json_value
 
 __all__ = ["Salvaged", "compact"]

@@ -9,9 +9,9 @@ from rich.table import Table
 from statestore.cli.output import Page
 from statestore.cli.tables import cell, table_of
 from statestore.cli.units import count, counted, size
-from statestore.commands.verify import BrokenFile, VerifyReport
 from statestore.format.digest import digest_text
 from statestore.format.names import KEY_GROUP
+from statestore.maintenance.verify import BrokenFile, VerifyReport
 from statestore.restore.export import ExportedState
 
 __all__ = ["write_proof", "write_report"]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from statestore.commands.decide import DecidedParallelism
-from statestore.commands.expire import ExpiredCheckpoints
-from statestore.commands.gc import CollectedGarbage
-from statestore.commands.repair import RepairedStore
-from statestore.commands.verify import VerifyReport
 from statestore.errors import StateStoreError
 from statestore.format.documents import Pin, Savepoint
 from statestore.format.manifest import KeyedEntry, Manifest
+from statestore.maintenance.decide import DecidedParallelism
+from statestore.maintenance.expire import ExpiredCheckpoints
+from statestore.maintenance.gc import CollectedGarbage
+from statestore.maintenance.repair import RepairedStore
+from statestore.maintenance.verify import VerifyReport
 from statestore.restore.export import ExportedCheckpoint
 from statestore.restore.placement import OperatorPlacement
 from statestore.restore.plan import RestorePlan

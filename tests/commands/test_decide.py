@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore import ConsumedInput, decide
-from statestore.commands.decide import DecidedParallelism
 from statestore.errors import CorruptionError, InvalidArgumentError, NotFoundError
+from statestore.maintenance.decide import DecidedParallelism
 from tests.vectors import cases
 
 ROWS = pa.table({"n": list(range(20_000)), "text": [f"{i:x}" for i in range(20_000)]})
@@ -74,7 +74,7 @@ def test_whole_files_are_dealt_as_flink_deals_partitions(
     dealt = [known[name] for name in names if known[name]]
 
     def run() -> DecidedParallelism:
-        with patch("statestore.commands.decide.input_bytes", lambda url, _: known[url]):
+        with patch("statestore.maintenance.decide.input_bytes", lambda url, _: known[url]):
             return decide(
                 names,
                 broadcast=[name for name in known if name.startswith("all")],
@@ -146,7 +146,7 @@ def test_one_folder_is_decided_as_flink_does() -> None:
         (sizes,) = given_["inputs"][0]["bytes"]
 
         def run(given_: Any = given_, sizes: Any = sizes) -> DecidedParallelism:
-            with patch("statestore.commands.decide.input_bytes", lambda *_: tuple(sizes)):
+            with patch("statestore.maintenance.decide.input_bytes", lambda *_: tuple(sizes)):
                 return decide(
                     ["x"],
                     bytes_per_task=given_["per_task"],

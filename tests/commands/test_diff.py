@@ -23,10 +23,10 @@ from statestore.files.key_groups import group_digests
 from statestore.files.writer import ParquetOptions
 from statestore.flink.graph import JobGraph
 from statestore.format.state import Layout
-from statestore.model.diff import CheckpointDifference, Other, StateDifference
+from statestore.maintenance import diff_rows as compare
+from statestore.maintenance.diff_rows import CheckpointDifference, Other, StateDifference
 from statestore.storage import LocalStorage
 from statestore.store import StateStore
-from statestore.table import compare
 from statestore.testing.counting import CountingStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 

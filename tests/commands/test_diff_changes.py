@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from statestore.format.layers import CompactionRule
-from statestore.model.diff import StateDifference
+from statestore.maintenance import diff_rows as compare
+from statestore.maintenance.diff_rows import StateDifference
 from statestore.store import StateStore
-from statestore.table import compare
 from tests.commands.layered import GROUPS, Entries, Layered, users
 
 

@@ -22,7 +22,7 @@ from statestore.errors import (
 )
 from statestore.flink.graph import JobGraph
 from statestore.format.state import StateKind, TimeToLive
-from statestore.table import respread
+from statestore.maintenance import rekey_plan as respread
 from tests.damage import fill
 from tests.vectors import cases
 

@@ -19,9 +19,6 @@ import pyarrow as pa
 import pytest
 
 from statestore import StateStore
-from statestore.commands import rekey as command
-from statestore.commands import rekey_work
-from statestore.commands.edit import carry_others
 from statestore.errors import (
     CommitConflictError,
     CorruptionError,
@@ -29,7 +26,10 @@ from statestore.errors import (
     StorageError,
 )
 from statestore.files.arrow import by_key_group
-from statestore.table import respread
+from statestore.maintenance import rekey as command
+from statestore.maintenance import rekey as rekey_work
+from statestore.maintenance import rekey_plan as respread
+from statestore.maintenance.edit import carry_others
 
 Rows = list[dict[str, Any]]
 
@@ -193,7 +193,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from statestore import StateStore
-from statestore.commands import rekey
+from statestore.maintenance import rekey
 rekey.write_range = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
 store = StateStore.open(sys.argv[1], table_format="parquet")
 store.rekey("u", max_parallelism=5, work=Path(sys.argv[2]))

@@ -21,7 +21,7 @@ from statestore.files.writer import ParquetOptions
 from statestore.format.documents import Savepoint
 from statestore.format.names import manifest_path
 from statestore.format.state import Layout
-from statestore.model.salvage import LostPart, merged
+from statestore.maintenance.salvage import LostPart, merged
 from statestore.store import StateStore
 from tests.damage import change_unread_byte
 from tests.faults.cases import data_files

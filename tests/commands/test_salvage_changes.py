@@ -10,7 +10,7 @@ import pytest
 from statestore.files.key_groups import group_digests
 from statestore.format.layers import CompactionRule
 from statestore.format.manifest import KeyedEntry
-from statestore.model.salvage import LostPart, SalvagedState
+from statestore.maintenance.salvage import LostPart, SalvagedState
 from statestore.store import StateStore
 from tests.commands.cared import (
     break_file,

@@ -12,9 +12,9 @@ import pytest
 from statestore import StateStore
 from statestore.catalog.catalog import Catalog
 from statestore.catalog.fence import Fence
-from statestore.commands.derive import Deriver
 from statestore.errors import CommitConflictError
 from statestore.format.manifest import Manifest
+from statestore.maintenance.derive import Deriver
 
 Command = Callable[[StateStore], Any]
 COMMANDS: dict[str, Command] = {

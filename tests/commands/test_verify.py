@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import SparkSession
 
-from statestore.commands.verify import VerifyReport
 from statestore.errors import (
     CheckpointNotFoundError,
     CorruptionError,
@@ -32,6 +31,7 @@ from statestore.errors import (
 )
 from statestore.format.documents import document_bytes
 from statestore.format.names import manifest_path, writer_path
+from statestore.maintenance.verify import VerifyReport
 from statestore.store import StateStore
 from tests.damage import SORTS, change_unread_byte, copy_of, files_of, fill
 from tests.strategies import KeyedCase, element_lists, keyed_cases, parallelisms

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from statestore.commands import verify
 from statestore.format.layers import CompactionRule
+from statestore.maintenance import verify
+from statestore.maintenance.verify import FileCheck, Flaws, check_file
 from statestore.store import StateStore
-from statestore.table.verify import FileCheck, Flaws, check_file
 from tests.commands.cared import break_file, history, layer_file, names_of, state_of
 from tests.commands.layered import Layered
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import Phase
 
 from statestore.catalog.holds import Holds
-from statestore.commands import gc
+from statestore.maintenance import gc
 from tests.histories import run
 from tests.histories.run import main, run_histories
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from statestore.catalog.catalog import Catalog
-from statestore.commands.mark import files_of
 from statestore.flink.redistribution import check_parallelism
 from statestore.format.layers import CompactionRule
 from statestore.format.names import (
@@ -20,6 +19,7 @@ from statestore.format.names import (
     savepoint_path,
     tombstone_path,
 )
+from statestore.maintenance.gc import files_of
 from statestore.storage import Listed, LocalStorage, Storage
 from statestore.storage.base import NewFile
 from statestore.store import StateStore

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from statestore.flink.graph import Edge, JobGraph, Node, Partitioner
-from statestore.model.diff import Other
-from statestore.model.diff_graph import graph_others
+from statestore.maintenance.diff import graph_others
+from statestore.maintenance.diff_rows import Other
 
 GRAPH = JobGraph(
     (Node("in", uid="source"), Node("map"), Node("sum", uid="totals", parallelism=2)),

@@ -12,8 +12,8 @@ import pytest
 
 from statestore.catalog.fence import Fence
 from statestore.catalog.holds import Holds
-from statestore.commands import gc, rekey
-from statestore.commands.copy_files import FileCopy
+from statestore.maintenance import gc, rekey
+from statestore.maintenance.copy_files import FileCopy
 from statestore.storage import LocalStorage, local
 from statestore.storage import local as links
 from tests.simulate.bucket import SimulatedS3

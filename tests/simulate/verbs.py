@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from statestore.care import StoreCare
-from statestore.commands import fork as command
 from statestore.errors import (
     CheckpointNotFoundError,
     CommitConflictError,
@@ -15,6 +14,7 @@ from statestore.errors import (
     StorageError,
 )
 from statestore.format.names import STORE_FILE, WRITERS, pin_path, savepoint_path
+from statestore.maintenance import copy as command
 from tests.simulate.actors import NAME, UID, Actor, Run, row, take
 from tests.simulate.documents import Rows
 from tests.simulate.live import query

@@ -24,8 +24,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from statestore.commands import copy_files
 from statestore.format.layers import CompactionRule
+from statestore.maintenance import copy_files
 from statestore.storage import Storage
 from statestore.store import StateStore
 from tests.simulate.bucket import Bucket, SimulatedS3, Stored

@@ -15,9 +15,9 @@ from statestore.files.writer import ParquetOptions
 from statestore.format.digest import combine
 from statestore.format.manifest import KeyedEntry
 from statestore.format.state import KeyedState
+from statestore.maintenance import rekey_plan as respread
+from statestore.maintenance.rekey_plan import spread, write_range
 from statestore.storage import LocalStorage
-from statestore.table import respread
-from statestore.table.respread import spread, write_range
 
 ROWS = [{"k": f"k{i}", "v": i} for i in range(400)]
 

@@ -16,9 +16,9 @@ from statestore.files.types import arrow_schema
 from statestore.files.writer import FileWriter, ParquetOptions
 from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.format.manifest import KeyedEntry, OperatorEntry
+from statestore.maintenance.verify import FileCheck, check_file
 from statestore.storage import LocalStorage
 from statestore.store import StateStore
-from statestore.table.verify import FileCheck, check_file
 
 INFINITY, NAN = float("inf"), float("nan")
 Rows = Sequence[tuple[Any, ...]]

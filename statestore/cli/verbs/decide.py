@@ -9,7 +9,7 @@ import click
 from statestore.cli.help import Verb
 from statestore.cli.targets import Bytes
 from statestore.cli.values import Decided
-from statestore.commands.decide import decide
+from statestore.maintenance.decide import decide
 
 __all__ = ["decide_parallelism"]
 

@@ -8,7 +8,7 @@ from statestore.cli.comparing import Differed
 from statestore.cli.help import Verb
 from statestore.cli.invocation import Invocation, pass_invocation, state_options
 from statestore.cli.output import progress_bar
-from statestore.commands.diff import DEFAULT_EXAMPLES
+from statestore.maintenance.diff import DEFAULT_EXAMPLES
 from statestore.store import StateStore
 
 __all__ = ["compare_checkpoints"]

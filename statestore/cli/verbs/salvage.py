@@ -8,7 +8,7 @@ from statestore.cli.help import Verb
 from statestore.cli.invocation import Invocation, pass_invocation
 from statestore.cli.output import progress_bar
 from statestore.cli.repairing import Salvaged
-from statestore.commands.salvage import DEFAULT_KEYS
+from statestore.maintenance.salvage import DEFAULT_KEYS
 
 __all__ = ["salvage_checkpoint"]
 

@@ -8,7 +8,7 @@ from statestore.cli.help import Verb
 from statestore.cli.invocation import Invocation, checkpoint_argument, pass_invocation
 from statestore.cli.output import progress_bar
 from statestore.cli.values import Verified
-from statestore.commands.verify import ALL
+from statestore.maintenance.verify import ALL
 
 __all__ = ["verify_checkpoint"]
 

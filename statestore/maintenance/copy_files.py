@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from statestore.catalog.catalog import Catalog
-from statestore.commands.new_names import Holding, new_name
 from statestore.errors import (
     CheckpointNotFoundError,
     DamagedFileError,
@@ -25,6 +24,7 @@ from statestore.errors import (
 )
 from statestore.format.handles import Handle
 from statestore.format.manifest import Manifest
+from statestore.maintenance.derive import Holding, new_name
 from statestore.storage import Storage
 from statestore.storage.base import named
 from statestore.storage.local import can_link, link

@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from statestore.commands.derive import Deriver
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.files.engines import engine_of, reread
 from statestore.files.given import is_dicts
@@ -30,11 +29,11 @@ from statestore.format.handles import KeyedStateHandle
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.schema import same_columns
 from statestore.keys.ranges import Assignment
+from statestore.maintenance.derive import Deriver
+from statestore.maintenance.rewrite import changes_of, rewrite, rewrite_by_sql
 from statestore.restore.plan import owners_of
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import Storage
-from statestore.table.rewrite import changes_of, rewrite
-from statestore.table.rewrite_sql import rewrite_by_sql
 
 __all__ = ["Edit", "EditedState", "carry_others", "edit"]
 

@@ -11,8 +11,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from statestore.commands.derive import Deriver
-from statestore.commands.edit import carry_others
 from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.format.layers import (
     CompactionRule,
@@ -25,6 +23,8 @@ from statestore.format.layers import (
 )
 from statestore.format.manifest import KeyedEntry, Layer, Manifest
 from statestore.keys.groups import KeyGroupRange
+from statestore.maintenance.derive import Deriver
+from statestore.maintenance.edit import carry_others
 from statestore.snapshot.compaction import Compactor
 from statestore.snapshot.writer import CheckpointWriter
 

@@ -1,0 +1,464 @@
+"""What is damaged in a checkpoint, what of it can be read, and what older ones have of the rest."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from statestore.catalog.catalog import Catalog
+from statestore.errors import (
+    CheckpointNotFoundError,
+    CorruptionError,
+    DamagedFileError,
+    FormatVersionError,
+)
+from statestore.files.digest import row_hashes
+from statestore.files.elements import write_elements
+from statestore.files.key_groups import (
+    Rows,
+    exact_groups,
+    group_digests,
+    group_rows,
+    live_parts,
+    sound_elements,
+    sound_groups,
+    whole_in_all,
+)
+from statestore.files.keyed import KeyedTarget, write_grouped
+from statestore.files.reader import placed, restored_schema
+from statestore.files.values import shown
+from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
+from statestore.format.schema import same_type
+from statestore.format.state import KeyedState
+from statestore.maintenance.verify import BrokenFile, FileCheck, check_file
+from statestore.storage import Storage
+
+__all__ = [
+    "Damage",
+    "DamagedElements",
+    "DamagedFile",
+    "DamagedKeyed",
+    "FoundElements",
+    "FoundGroups",
+    "OlderCheckpoints",
+    "Source",
+    "WholeGroup",
+    "are_elements_sound",
+    "damaged_files",
+    "is_whole",
+    "look",
+    "readable_groups",
+    "rewrite_elements",
+    "rewrite_groups",
+    "whole_groups",
+]
+
+
+# Key groups that can still be read, out of damaged files and older ones, into new files.
+
+
+@dataclass(frozen=True)
+class WholeGroup:
+    """A key group of a checkpoint whose rows are what was written: how many, how many keys, and
+    some. ``handle`` is the file that has all of it, None with changes, or without rows.
+    """
+
+    group: int
+    handle: KeyedStateHandle | None
+    rows: int
+    keys: int
+    examples: tuple[dict[str, Any], ...]
+
+
+def readable_groups(
+    storage: Storage, entry: KeyedEntry, handle: KeyedStateHandle
+) -> frozenset[int]:
+    """Return those key groups of a damaged file whose rows are what was written."""
+    every = range(entry.state.max_parallelism)
+    return frozenset(group for group, _ in sound_groups(storage, entry, handle, every))
+
+
+def are_elements_sound(storage: Storage, entry: OperatorEntry) -> bool:
+    """Return whether the elements of a state can be read, though its file is damaged."""
+    return sound_elements(storage, entry) is not None
+
+
+def is_whole(storage: Storage, entry: KeyedEntry | OperatorEntry, handles: Collection[Any]) -> bool:
+    """Return whether these files of a state are what was written, every byte."""
+    checks = []
+    first_row = 0
+    for handle in entry.handles:
+        if handle in handles:
+            checks.append(FileCheck(storage, entry, handle, first_row, deep=True))
+        first_row += handle.rows
+    return all(check_file(check) is None for check in checks)
+
+
+def whole_groups(
+    storage: Storage,
+    entry: KeyedEntry,
+    wanted: Collection[int],
+    damaged: Collection[str],
+    limit: int,
+) -> Iterator[WholeGroup]:
+    """Yield those of the wanted key groups that a checkpoint has whole, with their changes, or
+    without rows.
+
+    Files named in ``damaged`` are passed over. ``limit`` is how many keys are shown, of all of them
+    together.
+    """
+    left = set(wanted)
+    for group, handle, rows in _whole(storage, entry, left, damaged):
+        keys, examples = _keys(rows, entry.state.key, limit)
+        limit -= len(examples)
+        yield WholeGroup(group, handle, sum(batch.num_rows for batch in rows), keys, examples)
+    for group in sorted(left):
+        yield WholeGroup(group, None, 0, 0, ())
+
+
+def _whole(
+    storage: Storage, entry: KeyedEntry, left: set[int], damaged: Collection[str]
+) -> Iterator[tuple[int, KeyedStateHandle | None, Rows]]:
+    """Yield those of the key groups that have rows and are whole; ``left`` are in the end those
+    that have none.
+    """
+    if entry.layers:
+        whole = whole_in_all(storage, entry, left, damaged)
+        left &= whole
+        for group, rows in exact_groups(storage, entry, whole):
+            left.remove(group)
+            yield group, None, rows
+        return
+    for handle in entry.handles:
+        held = {group for group, _, _ in group_digests(handle)} & left
+        left -= held
+        if held and f"{entry.table.path}/{handle.path}" not in damaged:
+            for group, rows in sound_groups(storage, entry, handle, held):
+                yield group, handle, rows
+
+
+def rewrite_groups(
+    storage: Storage, sources: Sequence[tuple[KeyedEntry, Collection[int]]], target: KeyedTarget
+) -> tuple[KeyedStateHandle, ...]:
+    """Write key groups of some states, each with its changes, as new files of one state.
+
+    Raises DamagedFileError when rows are not what they were found to be, or StorageError; then none
+    of the new files is left.
+    """
+    streams = [exact_groups(storage, one, frozenset(own)) for one, own in sources]
+    schema = restored_schema(target.state.schema)
+    with ExitStack() as stack:
+        for stream in streams:  # when writing fails their files are closed here, and not later
+            stack.callback(stream.close)
+        merged = heapq.merge(*streams, key=itemgetter(0))
+        batches = (placed(batch, group, schema) for group, rows in merged for batch in rows)
+        return write_grouped(batches, target)
+
+
+def rewrite_elements(
+    storage: Storage, entry: OperatorEntry, checkpoint_id: int
+) -> tuple[OperatorStateHandle, ...]:
+    """Write the elements of a damaged file, which can be read, as a new one.
+
+    Raises DamagedFileError when they no longer can be, or StorageError.
+    """
+    elements = sound_elements(storage, entry)
+    if elements is None:
+        raise DamagedFileError(
+            f"the elements of {entry.state} can be read no more as they could a moment ago; "
+            "salvage the checkpoint again"
+        )
+    return write_elements(elements, entry.state, storage, entry.table.path, checkpoint_id)
+
+
+def _keys(rows: Rows, key: Sequence[str], limit: int) -> tuple[int, tuple[dict[str, Any], ...]]:
+    """Return how many keys the rows have, and the first of them."""
+    table = pa.Table.from_batches(rows).select(list(key))
+    hashes = np.concatenate([row_hashes(batch) for batch in table.to_batches()])
+    _, places = np.unique(hashes, return_index=True)
+    first = np.sort(places)[: max(limit, 0)]
+    return len(places), tuple(shown(table.take(pa.array(first))))
+
+
+# What older checkpoints still know of a state that a newer one has lost.
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a checkpoint has a key group whole, in how many rows; ``handle`` is the file that has
+    all of it, None with changes, or without rows.
+    """
+
+    checkpoint_id: int
+    entry: KeyedEntry
+    handle: KeyedStateHandle | None
+    rows: int
+
+
+@dataclass
+class FoundGroups:
+    """Per lost key group who knows it: (checkpoint, keys), and from where it can be filled."""
+
+    known: dict[int, tuple[int, int]] = field(default_factory=dict)
+    sources: dict[int, Source] = field(default_factory=dict)
+    keys: list[dict[str, Any]] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+
+
+@dataclass
+class FoundElements:
+    """Which checkpoint has an operator state whole, and its entry there."""
+
+    checkpoint_id: int | None = None
+    entry: OperatorEntry | None = None
+    reasons: list[str] = field(default_factory=list)
+
+
+class OlderCheckpoints:
+    """The checkpoints before one, newest first: visible ones, and those that a savepoint keeps."""
+
+    def __init__(self, catalog: Catalog, storage: Storage, below: int) -> None:
+        """List them; no manifest is read yet."""
+        kept = {one.checkpoint_id for one in catalog.holds.savepoints()}
+        self.ids = sorted(
+            (i for i in {*catalog.checkpoint_ids(), *kept} if i < below), reverse=True
+        )
+        self._catalog, self._storage = catalog, storage
+        self._loaded: dict[int, Manifest | None] = {}
+
+    def groups(
+        self,
+        entry: KeyedEntry,
+        lost: Collection[int],
+        damaged: Collection[str],
+        *,
+        fill: bool,
+        limit: int,
+    ) -> FoundGroups:
+        """Return what the newest checkpoints that have the lost key groups whole know of them.
+
+        With ``fill`` also where from they can be filled: from a checkpoint in which the state has
+        the same key groups and columns. ``limit`` is how many keys are shown.
+        """
+        found = FoundGroups()
+        for manifest, older in self._keyed(entry):
+            unfilled = set(lost) - found.sources.keys() if fill else set()
+            unknown = set(lost) - found.known.keys()
+            if not unfilled and not unknown:
+                break
+            other_keys, other_columns = _differences(older.state, entry.state)
+            if other_keys or other_columns:
+                why = ", ".join((*other_keys, *other_columns))
+                found.reasons.append(f"checkpoint {manifest.checkpoint_id} has it with {why}")
+                unfilled = set()
+            if other_keys:
+                continue
+            room = limit - len(found.keys)
+            wanted = unknown | unfilled
+            for one in whole_groups(self._storage, older, wanted, damaged, room):
+                if one.group in unknown:
+                    found.known[one.group] = manifest.checkpoint_id, one.keys
+                    found.keys += one.examples
+                if one.group in unfilled:
+                    source = Source(manifest.checkpoint_id, older, one.handle, one.rows)
+                    found.sources[one.group] = source
+        return found
+
+    def elements(self, entry: OperatorEntry) -> FoundElements:
+        """Return the newest checkpoint that has an operator state whole, in the same form."""
+        found = FoundElements()
+        for manifest in self._manifests():
+            for older in manifest.operator:
+                if (older.state.uid, older.state.name) != (entry.state.uid, entry.state.name):
+                    continue
+                why = _other_elements(older, entry)
+                if why is not None:
+                    found.reasons.append(f"checkpoint {manifest.checkpoint_id} has it with {why}")
+                elif is_whole(self._storage, older, older.handles):
+                    return FoundElements(manifest.checkpoint_id, older, found.reasons)
+        return found
+
+    def _keyed(self, entry: KeyedEntry) -> Iterator[tuple[Manifest, KeyedEntry]]:
+        for manifest in self._manifests():
+            for older in manifest.keyed:
+                if (older.state.uid, older.state.name) == (entry.state.uid, entry.state.name):
+                    yield manifest, older
+
+    def _manifests(self) -> Iterator[Manifest]:
+        for checkpoint_id in self.ids:
+            if checkpoint_id not in self._loaded:
+                self._loaded[checkpoint_id] = self._load(checkpoint_id)
+            manifest = self._loaded[checkpoint_id]
+            if manifest is not None:
+                yield manifest
+
+    def _load(self, checkpoint_id: int) -> Manifest | None:
+        try:
+            return self._catalog.manifest(checkpoint_id)
+        except (CheckpointNotFoundError, CorruptionError, FormatVersionError):
+            return None  # this one knows nothing any more, older ones may
+
+
+def _differences(old: KeyedState, new: KeyedState) -> tuple[list[str], list[str]]:
+    """Return what makes key groups of two states different ones, and what else differs."""
+    of_keys = [
+        f"{what} {before}"
+        for what, before, now in (
+            ("max parallelism", old.max_parallelism, new.max_parallelism),
+            ("hash scheme", old.hash_scheme, new.hash_scheme),
+            ("the key", ", ".join(old.key), ", ".join(new.key)),
+            ("key types", ", ".join(old.key_types), ", ".join(new.key_types)),
+        )
+        if before != now
+    ]
+    same = (old.kind, old.namespace, old.entry) == (new.kind, new.namespace, new.entry)
+    columns = old.schema.names == new.schema.names and all(
+        same_type(field.type, new.schema.type_of(field.name)) for field in old.schema.fields
+    )
+    return of_keys, [] if same and columns else [f"the columns ({old.schema})"]
+
+
+def _other_elements(old: OperatorEntry, new: OperatorEntry) -> str | None:
+    if old.state.mode is not new.state.mode:
+        return f"mode {old.state.mode.value}"
+    if str(old.state.schema) != str(new.state.schema):
+        return f"the columns ({old.state.schema})"
+    if len(old.counts) != len(new.counts):
+        return f"parallelism {len(old.counts)}"
+    return None
+
+
+_THREADS = 8
+
+
+@dataclass(frozen=True)
+class DamagedFile:
+    """A file that is not what was written: its state, of it the base or the layer of changes that
+    it is of, its handle, and what is wrong with it.
+    """
+
+    entry: Entry
+    part: Entry
+    handle: KeyedStateHandle | OperatorStateHandle
+    broken: BrokenFile
+
+
+@dataclass
+class DamagedKeyed:
+    """A keyed state with damaged files: per file what can be read, and what others have."""
+
+    entry: KeyedEntry
+    readable: dict[KeyedStateHandle, frozenset[int]] = field(default_factory=dict)
+    found: FoundGroups = field(default_factory=FoundGroups)
+
+    def lost(self) -> dict[int, int]:
+        """Return the rows of each lost key group, in order: with changes, those in its files.
+
+        A key group is lost when its base or one layer of its changes is; rows of a layer that count
+        no more are no loss.
+        """
+        lost = {
+            group
+            for part, live in live_parts(self.entry)
+            for handle in part.handles
+            if handle in self.readable
+            for group, _, _ in group_digests(handle)
+            if group in live and group not in self.readable[handle]
+        }
+        rows = group_rows(self.entry)
+        return {group: rows[group] for group in sorted(lost)}
+
+    def kept(self) -> frozenset[int]:
+        """Return the key groups that have rows and are not lost."""
+        return frozenset(group_rows(self.entry).keys() - self.lost().keys())
+
+
+@dataclass
+class DamagedElements:
+    """An operator state with a damaged file: whether it can be read all the same, and who has it
+    whole.
+    """
+
+    entry: OperatorEntry
+    readable: bool
+    found: FoundElements = field(default_factory=FoundElements)
+
+
+Damage = DamagedKeyed | DamagedElements
+
+
+def damaged_files(
+    storage: Storage, manifest: Manifest, progress: Callable[[int, int], None]
+) -> list[DamagedFile]:
+    """Check every byte and row of every file, several at a time; return the damaged ones."""
+    checks, owners = [], []
+    for entry in manifest.entries:
+        for part in entry.parts:
+            first_row = 0
+            for handle in part.handles:
+                checks.append(FileCheck(storage, part, handle, first_row, deep=True))
+                owners.append(entry)
+                first_row += handle.rows
+    found: list[DamagedFile] = []
+    progress(0, len(checks))
+    with ThreadPoolExecutor(max_workers=_THREADS) as pool:
+        for done, (owner, check, flaws) in enumerate(
+            zip(owners, checks, pool.map(check_file, checks), strict=True), start=1
+        ):
+            progress(done, len(checks))
+            if flaws is None:
+                continue
+            part, handle = check.entry, check.handle
+            groups = handle.key_groups if isinstance(handle, KeyedStateHandle) else None
+            broken = BrokenFile(
+                file=f"{part.table.path}/{handle.path}",
+                kind=flaws.kind,
+                what=flaws.what,
+                checkpoint_id=manifest.checkpoint_id,
+                uid=part.state.uid,
+                state=part.state.name,
+                key_groups=groups,
+            )
+            found.append(DamagedFile(owner, part, handle, broken))
+    return found
+
+
+def look(
+    storage: Storage,
+    damaged: list[DamagedFile],
+    older: OlderCheckpoints,
+    *,
+    fill: bool,
+    keys: int,
+) -> list[Damage]:
+    """Return per damaged state what of it can be read, and what older checkpoints have."""
+    states: dict[tuple[str, str], Damage] = {}
+    for one_file in damaged:
+        entry, part, handle = one_file.entry, one_file.part, one_file.handle
+        name = entry.state.uid, entry.state.name
+        if isinstance(entry, OperatorEntry):
+            if name not in states:
+                states[name] = DamagedElements(entry, are_elements_sound(storage, entry))
+            continue
+        assert isinstance(part, KeyedEntry)
+        assert isinstance(handle, KeyedStateHandle)
+        one = states.setdefault(name, DamagedKeyed(entry))
+        assert isinstance(one, DamagedKeyed)
+        one.readable[handle] = readable_groups(storage, part, handle)
+    files = frozenset(one_file.broken.file for one_file in damaged)
+    for damage in states.values():
+        if isinstance(damage, DamagedKeyed):
+            lost = damage.lost()
+            damage.found = older.groups(damage.entry, lost, files, fill=fill, limit=keys)
+        elif not damage.readable:
+            damage.found = older.elements(damage.entry)
+    return [*states.values()]
