@@ -95,7 +95,7 @@ $(DELTA): $(READY)
 	@if $(PY) -m statestore.spark.session; then touch $@; fi
 
 # Spark's way to s3a://, for the tests alone: nobody else waits for it.
-$(S3): $(DELTA) statestore/table/spark-s3.conf
+$(S3): $(DELTA) statestore/spark/spark-s3.conf
 	@echo "for the tests: fetching Spark's jars for S3 (690 MB the first time)"
 	@if $(PY) -m statestore.spark.session s3; then touch $@; fi
 

@@ -141,7 +141,7 @@ class StateStore(StoreAsking):
             )
         if spark is not None:
             data_source.register(spark)
-            spark_module("spark_s3").hand_on(spark, storage)
+            spark_module("delta").hand_on(spark, storage)
         return cls(storage, spark, table_format, parquet or ParquetOptions(), data, compaction)
 
     @property

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 
 @dataclass(frozen=True)
 class Module:
-    """One source file: its dotted name, as in ``statestore.format.names``, its text and its tree."""
+    """One source file: its dotted name, as in ``statestore.store``, its text and its tree."""
 
     name: str
     text: str = field(repr=False)

@@ -6,7 +6,6 @@ wide, tables as wide as they need, and nothing is cut off or left out.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,15 +24,12 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from statestore.cli.documents import document_of
 from statestore.cli.drawing import ASCII, UNICODE, Pen
-from statestore.cli.values import Result
 
 __all__ = [
     "DRAWING_WIDTH",
     "Bar",
     "Page",
-    "emit_json",
     "page",
     "printable",
     "progress_bar",
@@ -71,7 +67,7 @@ class Page:
 def page(file: TextIO | None = None) -> Page:
     """Return the page on ``file``, by default stdout as it is now."""
     file = file or sys.stdout
-    pen = UNICODE if _is_unicode(file) else ASCII
+    pen = UNICODE if is_unicode(file) else ASCII
     console = Console(file=file, highlight=False, markup=False, emoji=False)
     if console.is_terminal:
         return Page(console, console.width, pen, terminal=True)
@@ -79,13 +75,6 @@ def page(file: TextIO | None = None) -> Page:
         file=file, highlight=False, markup=False, emoji=False, width=UNLIMITED, no_color=True
     )
     return Page(wide, DRAWING_WIDTH, pen, terminal=False)
-
-
-def emit_json(result: Result) -> None:
-    """Write a result to stdout as its JSON document."""
-    text = json.dumps(document_of(result), indent=2, ensure_ascii=not _is_unicode(sys.stdout))
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
 
 
 def printable(text: str) -> str:
@@ -137,7 +126,8 @@ def progress_bar(title: str) -> Iterator[Bar]:
         yield Bar(bar, task)
 
 
-def _is_unicode(file: TextIO) -> bool:
+def is_unicode(file: TextIO) -> bool:
+    """Return whether a stream takes every letter."""
     encoding = getattr(file, "encoding", None) or ""
     return encoding.lower().replace("-", "").startswith("utf")
 

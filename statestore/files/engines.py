@@ -86,7 +86,7 @@ def engine_of(rows: Any, subject: str = ROWS) -> tuple[Engine, Any]:
     them in messages.
     """
     if _is_spark(rows):
-        return cast(Engine, spark_module("spark")), rows
+        return cast(Engine, spark_module("write")), rows
     return cast(Engine, arrow), arrow.as_table(rows, subject)
 
 
@@ -108,18 +108,18 @@ def is_frame(rows: Any) -> bool:
 def rows_on_driver(rows: Any, subject: str = ROWS) -> pa.Table:
     """Return few rows as an Arrow table in this process, from whatever holds them."""
     if _is_spark(rows):
-        found: pa.Table = spark_module("spark").collect(rows)
+        found: pa.Table = spark_module("write").collect(rows)
         return found
     return arrow.as_table(rows, subject)
 
 
 def spark_module(name: str) -> Any:
-    """Return ``statestore.table.<name>``, a module that imports pyspark.
+    """Return ``statestore.spark.<name>``, a module that imports pyspark.
 
     Raises MissingDependencyError with the command when pyspark is not installed.
     """
     try:
-        return importlib.import_module(f"statestore.table.{name}")
+        return importlib.import_module(f"statestore.spark.{name}")
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("pyspark", "delta", "py4j"):
             raise
@@ -145,7 +145,5 @@ def partition(df: DataFrame, partitioner: Partitioner, *, parallelism: int) -> D
     MissingDependencyError without pyspark; all of it is said in
     :func:`statestore.spark.partition.partition`.
     """
-    parts: DataFrame = spark_module("spark_partition").partition(
-        df, partitioner, parallelism=parallelism
-    )
+    parts: DataFrame = spark_module("partition").partition(df, partitioner, parallelism=parallelism)
     return parts

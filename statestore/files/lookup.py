@@ -152,8 +152,8 @@ def key_batch(state: KeyedState, key: Any) -> pa.RecordBatch:
         raise InvalidArgumentError(
             f"{key!r:.200} is no key of {state} ({_key_text(state)}): {error}"
         ) from error
-    for value, field in zip(values, schema, strict=True):
-        if not _names_all(value, field.type):
+    for value, column in zip(values, schema, strict=True):
+        if not _names_all(value, column.type):
             raise InvalidArgumentError(
                 f"{key!r:.200} is no key of {state} ({_key_text(state)}): a key names every field"
             )

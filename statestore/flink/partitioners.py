@@ -1,7 +1,7 @@
 """Partitioners: which downstream subtask gets a record, and who is wired to whom.
 
 The channel rules are those of Flink 2.3's ``streaming.runtime.partitioner`` classes; how subtasks
-are wired on an edge, and what becomes of records in flight, is in :mod:`statestore.flink.partitioners`.
+are wired on an edge, and what becomes of records in flight, stands at the end.
 
 A sending subtask has one channel per downstream subtask, or, on a pointwise edge, per subtask that
 it feeds (:func:`wiring`). Flink keeps a counter or a generator in each subtask; here the channel is
@@ -53,7 +53,7 @@ __all__ = [
 #
 # The wiring of pointwise edges is that of Flink 2.3's ``VertexInputInfoComputationUtils``, the
 # old-to-new mapping of channel state that of ``SubtaskStateMapper``. Which partitioner has which of
-# them, and the wiring of its edge, is in :mod:`statestore.flink.partitioners`.
+# them, and the wiring of its edge, stands at the end.
 
 
 class StateMapper(StrEnum):

@@ -90,8 +90,8 @@ def decide(
     order, the i-th share of each input to one task, and how many shares there are is the
     parallelism), or of 1.16 (1 GiB, powers of two, broadcast inputs take room from every task).
     ``skewed_…`` are of 2.3, for subpartitions that may be split. Raises what
-    :func:`~statestore.files.delta_log.input_bytes` raises, and InvalidArgumentError for bounds, or for
-    an input with fewer files than the least parallelism.
+    :func:`~statestore.files.delta_log.input_bytes` raises, and InvalidArgumentError for bounds, or
+    for an input with fewer files than the least parallelism.
     """
     if not inputs:
         raise InvalidArgumentError("decide takes a list of inputs, one at least")

@@ -68,8 +68,8 @@ __all__ = [
 # it finds one of the two held at every moment. The pin's token tells which checkpoint it is for:
 # where it is there still, somebody has not finished, and whoever finds it can.
 #
-# **Why a savepoint may move on the word of a pin.** The new checkpoint may get a tombstone while the
-# pin holds it, so that it is visible no more when the savepoint is put. Whoever collects garbage
+# **Why a savepoint may move on the word of a pin.** The new checkpoint may get a tombstone while
+# the pin holds it, so that it is visible no more when the savepoint is put. Whoever collects garbage
 # lists pins before savepoints: who finds the pin gone finds the savepoint, which was put before.
 
 

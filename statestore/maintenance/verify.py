@@ -1,8 +1,8 @@
 """Verify: is a checkpoint still what was written? Everything that is not is named; nothing else is.
 
 First ``statestore.json``, the newest writer's claim and the manifest, each of which carries its own
-SHA-256; then every file that the manifest names, side by side, as far as ``maintenance/verify.py`` says.
-It goes on after what is broken, so that one run finds all of it. A file that several checkpoints
+SHA-256; then every file that the manifest names, side by side, as the table below says. It
+goes on after what is broken, so that one run finds all of it. A file that several checkpoints
 name, as those with changes do, is checked once, and reported for each of them. Files that lie in
 the tables of the checkpoint's states and that no manifest of the store names are *strays*: left by
 a writer that crashed, or being written by one that has not committed yet. They are listed, and are
@@ -71,15 +71,15 @@ __all__ = [
 
 # Whether a data file is what its manifest says: what is wrong with it, in words, or nothing.
 #
-# ===========  ================================================  ====================================
-# level        reads                                             finds
-# ===========  ================================================  ====================================
-# shallow      the file's length, and its footer, every byte     missing, cut short, replaced by
+# ===========  ==============================================  ====================================
+# level        reads                                           finds
+# ===========  ==============================================  ====================================
+# shallow      the file's length, and its footer, every byte   missing, cut short, replaced by
 #                                                                another file, another footer
-# deep         every byte, and every row of every column         also any other byte, rows of another
+# deep         every byte, and every row of every column       also any other byte, rows of another
 #                                                                key group, out of order, twice, or
 #                                                                without a key, another digest
-# ===========  ================================================  ====================================
+# ===========  ==============================================  ====================================
 #
 # One row group is in memory; a file of up to 32 MiB is read once, as a whole, a larger one twice.
 

@@ -301,7 +301,7 @@ def as_of(
     *,
     now_ms: int | None,
 ) -> pa.RecordBatchReader:
-    """Return a keyed state at checkpoint ``a`` joined with that at ``b``; see ``restore/history.py``.
+    """Return a keyed state at checkpoint ``a`` joined with that at ``b``, as above.
 
     Rows that have expired by ``now_ms``, by default by this machine's clock, are on neither side.
     Raises CheckpointNotFoundError, StateNotFoundError, or InvalidArgumentError when the two cannot

@@ -211,7 +211,7 @@ class RestoredKeyedState:
         """
         spark = self._session()
         per_subtask = self._per_subtask()
-        frame: DataFrame = spark_module("spark_scan").dataframe(
+        frame: DataFrame = spark_module("read").dataframe(
             spark,
             self._catalog.storage,
             self.entry,
@@ -276,7 +276,7 @@ class RestoredKeyedState:
         InvalidArgumentError without Spark, or when the columns are no key of the state; the
         DataFrame, when it is computed, MissingFileError or DamagedFileError within Spark's error.
         """
-        frame: DataFrame = spark_module("spark_keys").dataframe_of_keys(
+        frame: DataFrame = spark_module("read").dataframe_of_keys(
             spark or self._session(),
             self._catalog.storage,
             self.entry,

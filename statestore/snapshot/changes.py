@@ -267,7 +267,7 @@ class ChangeWriter:
             (rows if few is None else few, mark)
             for (few, mark), (_, rows, _) in zip(here, given, strict=True)
         ]
-        return engine_of(spark_module("spark").change_frame(parts, state, changes))
+        return engine_of(spark_module("write").change_frame(parts, state, changes))
 
     def _layered(self, entry: KeyedEntry, write: Write) -> KeyedEntry:
         attempt, changes = self._attempt, change_state(entry.state)

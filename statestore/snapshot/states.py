@@ -106,8 +106,9 @@ def changed_ttl(asked: TtlAsked, base: KeyedState) -> TimeToLive | None:
     if (ttl and ttl.column) == (base.ttl and base.ttl.column):
         return ttl
     raise SchemaMismatchError(
-        f"{base} has {_ttl_text(base.ttl)} where its changes build on, and is to have {_ttl_text(ttl)}; "
-        "take a full snapshot to turn a time to live on or off, or to go by another column"
+        f"{base} has {_ttl_text(base.ttl)} where its changes build on, and is to have "
+        f"{_ttl_text(ttl)}; take a full snapshot to turn a time to live on or off, or to go by "
+        "another column"
     )
 
 

@@ -34,7 +34,7 @@ OPTIONAL = ("parallelism", "checkpoint", "verify", "now_ms")
 
 def register(spark: SparkSession) -> None:
     """Make the format ``keyed_state`` known to a session."""
-    spark_module("spark_scan").register(spark, resolve)
+    spark_module("read").register(spark, resolve)
 
 
 def resolve(options: Mapping[str, str]) -> Read:
@@ -60,9 +60,7 @@ def resolve(options: Mapping[str, str]) -> Read:
     owners = owners_of(manifest, given["operator"], _number(given, "parallelism", None))
     per_subtask = tuple(reads_of(entry, key_groups) for key_groups in owners.ranges())
     now_ms = clock_ms(_number(given, "now_ms", None))
-    read: Read = spark_module("spark_scan").Read(
-        storage, entry, per_subtask, _verify(given), now_ms
-    )
+    read: Read = spark_module("read").Read(storage, entry, per_subtask, _verify(given), now_ms)
     return read
 
 

@@ -125,7 +125,7 @@ def main() -> int:
 
 
 def _settings_in(name: str) -> dict[str, str]:
-    text = files("statestore.table").joinpath(name).read_text(encoding="utf-8")
+    text = files("statestore.spark").joinpath(name).read_text(encoding="utf-8")
     lines = (line.strip() for line in text.splitlines())
     pairs = (line.split(maxsplit=1) for line in lines if line and not line.startswith("#"))
     return dict(pairs)

@@ -324,7 +324,7 @@ def test_a_reader_that_leaves_is_no_traceback(filled: Path) -> None:
 
 def test_an_interrupted_restore_leaves_an_empty_target(filled: Path, tmp_path: Path) -> None:
     slow = (
-        "import os, signal, sys; from statestore.commands import export\n"
+        "import os, signal, sys; from statestore.restore import export\n"
         "write = export.write_rows\n"
         "def killed(*args, **kw):\n"
         "    os.kill(os.getpid(), signal.SIGINT); return write(*args, **kw)\n"
