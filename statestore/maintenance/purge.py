@@ -69,8 +69,9 @@ __all__ = [
 # where it is there still, somebody has not finished, and whoever finds it can.
 #
 # **Why a savepoint may move on the word of a pin.** The new checkpoint may get a tombstone while
-# the pin holds it, so that it is visible no more when the savepoint is put. Whoever collects garbage
-# lists pins before savepoints: who finds the pin gone finds the savepoint, which was put before.
+# the pin holds it, so that it is visible no more when the savepoint is put. Whoever collects
+# garbage lists pins before savepoints: who finds the pin gone finds the savepoint, which was put
+# before.
 
 
 _LEASE_MS = 30 * 24 * 3_600_000

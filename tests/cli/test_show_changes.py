@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import Result
 
-from tests.commands.layered import GROUPS, Layered, entries_of, users
+from tests.support.layered import GROUPS, Layered, entries_of, users
 
 Run = Callable[..., Result]
 

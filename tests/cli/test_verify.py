@@ -12,7 +12,7 @@ from click.testing import Result
 from statestore import StateStore
 from statestore.cli.output import progress_bar
 from statestore.format.digest import digest_text
-from tests.damage import change_unread_byte
+from tests.support.damage import change_unread_byte
 
 Run = Callable[..., Result]
 

@@ -11,7 +11,7 @@ from statestore.errors import StorageError
 from statestore.storage import S3Storage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from statestore.testing.s3 import S3Server
-from tests.damage import fill
+from tests.support.damage import fill
 
 
 @pytest.fixture

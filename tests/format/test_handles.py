@@ -1,0 +1,97 @@
+"""Handles cut to the key groups of a subtask: all vectors of Flink, and what a cut file holds."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statestore.errors import InvalidArgumentError, ParallelismError
+from statestore.format.digest import combine
+from statestore.format.handles import (
+    GroupIndex,
+    KeyedStateHandle,
+    KeyedStateSlice,
+    assign,
+    reassign,
+)
+from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
+from tests.support.vectors import cases
+
+
+def handle_of(tagged: dict[str, Any]) -> KeyedStateHandle:
+    """Return a handle; where its key groups begin is in place of how many rows they have."""
+    offsets = tagged.get("offsets")
+    index = None if offsets is None else GroupIndex.of(offsets, offsets)
+    name = json.dumps([tagged["id"], tagged["kind"]])
+    return KeyedStateHandle(name, KeyGroupRange(*tagged["range"]), 1, 1, 1, 0, "", index=index)
+
+
+def tagged(part: KeyedStateSlice) -> dict[str, Any]:
+    name, kind = json.loads(part.handle.path)
+    found = {
+        "id": name,
+        "kind": kind,
+        "range": [part.key_groups.first, part.key_groups.last],
+    }
+    if part.handle.index is None:
+        return found
+    first = part.key_groups.first - part.handle.key_groups.first
+    offsets = part.handle.index.row_counts()[first : first + len(part.key_groups)]
+    return found | {"offsets": list(offsets)}
+
+
+@pytest.mark.parametrize("case", cases("keyed_state"), ids=lambda case: case["in"].get("note"))
+def test_every_subtask_gets_the_handles_that_flink_gives_it(case: dict[str, Any]) -> None:
+    asked = case["in"]
+    old = [[handle_of(one) for one in own or ()] for own in asked["old"]]
+    if "error" in case:
+        with pytest.raises((ParallelismError, InvalidArgumentError)):
+            reassign(old, asked["max"], asked["new_p"])
+        return
+    new = reassign(old, asked["max"], asked["new_p"])
+    assert [[tagged(part) for part in own] for own in new] == case["out"]
+
+
+@given(st.data())
+def test_the_slices_of_all_subtasks_are_the_file(data: st.DataObject) -> None:
+    """I2, I7: at any parallelism rows and digests add up, and slices follow each other."""
+    groups = data.draw(st.integers(1, 40))
+    counts = data.draw(st.lists(st.integers(0, 1000), min_size=groups, max_size=groups))
+    digests = data.draw(st.lists(st.integers(0, 2**64 - 1), min_size=groups, max_size=groups))
+    parallelism = data.draw(st.integers(1, groups))
+    handle = KeyedStateHandle(
+        "f",
+        KeyGroupRange(0, groups - 1),
+        sum(counts),
+        12_345,
+        7,
+        combine(digests),
+        "",
+        index=GroupIndex.of(counts, digests),
+    )
+    assignment = KeyGroupAssignment(max_parallelism=groups, parallelism=parallelism)
+    parts = [part for key_groups in assignment.ranges() for part in assign([handle], key_groups)]
+    assert [part.key_groups for part in parts] == list(assignment.ranges())
+    at = 0
+    for part in parts:
+        assert part.first_row == at
+        at += part.rows
+    assert at == handle.rows
+    assert combine(part.digest for part in parts) == handle.digest
+    assert sum(part.size_bytes for part in parts) >= (handle.size_bytes if handle.rows else 0)
+    assert handle.cut(KeyGroupRange(groups, groups)) is None
+
+
+def test_a_cut_file_has_the_rows_of_its_key_groups_and_their_share_of_the_bytes() -> None:
+    """Rounded up; a range that reaches over the file's ends counts as far as the file goes."""
+    index = GroupIndex.of([1, 0, 2], [10, 0, 30])
+    handle = KeyedStateHandle("f", KeyGroupRange(4, 6), 3, 100, 1, 40, "", index=index)
+    wanted = {(0, 4): (1, 34), (5, 5): (0, 0), (5, 9): (2, 67), (0, 9): (3, 100)}
+    for (first, last), (rows, size_bytes) in wanted.items():
+        part = handle.cut(KeyGroupRange(first, last))
+        assert part is not None
+        assert (part.rows, part.size_bytes) == (rows, size_bytes)

@@ -1,0 +1,287 @@
+"""A manifest comes back from its bytes, or says where these are damaged."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+
+from statestore.errors import FormatVersionError, MalformedManifestError, StateNotFoundError
+from statestore.flink.redistribution import RedistributionMode
+from statestore.format.digest import combine
+from statestore.format.documents import document_bytes
+from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
+from statestore.format.manifest_json import manifest_from_json, manifest_to_json
+from statestore.format.metrics import Amount, CheckpointMetrics, PhaseTimes, StateMetrics
+from statestore.format.names import operator_file, partition_file
+from statestore.format.schema import Field, Schema
+from statestore.format.state import KeyedState, OperatorState, StateKind
+from statestore.keys.groups import KeyGroupRange
+from tests.support.key_values import manifests
+
+# Members that a reader does without: told from the uid, or null where there is none.
+OPTIONAL = {"id", "time_domain", "version", "generation", "metrics", "base_rows"}
+
+TOKEN = "0123456789abcdef"
+FIRST, SECOND = partition_file(42, 1, TOKEN), partition_file(7, 4, TOKEN)
+ELEMENTS = operator_file(42, TOKEN)
+KEYED = KeyedEntry(
+    KeyedState(
+        uid="totals",
+        name="sum",
+        kind=StateKind.MAP,
+        schema=Schema((Field("user", "string"), Field("country", "string"), Field("n", "long"))),
+        key=("user",),
+        entry=("country",),
+        key_types=("String",),
+        max_parallelism=8,
+        hash_scheme="java",
+    ),
+    TableRef("delta", "operators/totals/keyed/sum", 3),
+    (
+        KeyedStateHandle(FIRST, KeyGroupRange(1, 1), 2, 100, 1, 5, "aa" * 32),
+        KeyedStateHandle(SECOND, KeyGroupRange(4, 4), 3, 200, 1, 2**64 - 1, "bb" * 32),
+    ),
+)
+OPERATOR = OperatorEntry(
+    OperatorState(
+        uid="source",
+        name="offsets",
+        mode=RedistributionMode.UNION,
+        schema=Schema((Field("partition", "integer"),)),
+    ),
+    TableRef("delta", "operators/source/operator/offsets", 3),
+    (3, 0),
+    (OperatorStateHandle(ELEMENTS, 3, 50, 1, 9, "cc" * 32),),
+)
+SMALL = Manifest(
+    store_id="s",
+    checkpoint_id=42,
+    parallelism=2,
+    started_at_ms=1,
+    created_at_ms=2,
+    writer=Writer("0.1", "host:1", "t"),
+    keyed=(KEYED,),
+    operator=(OPERATOR,),
+    metrics=CheckpointMetrics(
+        duration_ms=9,
+        phases=PhaseTimes(begin_ms=1, write_ms=4, put_ms=2),
+        states=(
+            StateMetrics(uid="totals", name="sum", written=Amount(2, 100, 1), base_rows=5),
+            StateMetrics(uid="source", name="offsets", write_ms=1, written=Amount(3, 50, 1)),
+        ),
+        compaction=Amount(3, 200, 1),
+    ),
+)
+
+
+def document() -> dict[str, Any]:
+    parsed: dict[str, Any] = json.loads(manifest_to_json(SMALL))
+    del parsed["sha256"]
+    return parsed
+
+
+def read(changed: Any) -> Manifest:
+    return manifest_from_json(document_bytes(changed), name="m.json")
+
+
+def places(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the path of every value inside a document."""
+    if above:
+        yield above
+    if isinstance(value, dict):
+        inner: Any = value.items()
+    else:
+        inner = enumerate(value) if isinstance(value, list) else ()
+    for key, part in inner:
+        yield from places(part, (*above, key))
+
+
+def change(path: tuple[Any, ...], *, to: Any = None, delete: bool = False) -> dict[str, Any]:
+    changed = document()
+    *above, last = path
+    inner: Any = changed
+    for key in above:
+        inner = inner[key]
+    if delete:
+        del inner[last]
+    else:
+        inner[last] = to
+    return changed
+
+
+def value_at(path: tuple[Any, ...]) -> Any:
+    inner: Any = document()
+    for key in path:
+        inner = inner[key]
+    return inner
+
+
+def in_place(text: str) -> tuple[Any, ...]:
+    """The path that ``keyed.files.rows`` names, in the first state of its sort."""
+    sort, *rest = text.split(".")
+    operator = 0 if sort == "operator" else 1  # in order of uid
+    return ("operators", operator, sort, 0, *(int(p) if p.isdigit() else p for p in rest))
+
+
+@given(manifests())
+def test_a_manifest_comes_back_from_its_bytes(manifest: Manifest) -> None:
+    """With every member, and the states of an operator in their order."""
+    raw = manifest_to_json(manifest)
+    assert manifest_from_json(raw, name="m") == manifest
+    assert manifest_to_json(manifest_from_json(raw, name="m")) == raw
+
+
+def test_unknown_members_are_ignored() -> None:
+    """A later release may add some, at any place, without a new format version."""
+    changed = document()
+    for path in [(), *(p for p in places(document()) if isinstance(value_at(p), dict))]:
+        inner: Any = changed
+        for key in path:
+            inner = inner[key]
+        inner["added later"] = [1]
+    loaded = read(changed)
+    assert (loaded.writer, loaded.checkpoint_id) == (SMALL.writer, 42)
+    assert [entry.handles for entry in loaded.entries] == [KEYED.handles, OPERATOR.handles]
+
+
+def test_a_manifest_cut_at_any_byte_is_malformed() -> None:
+    """I4: nothing is made of a part."""
+    raw = manifest_to_json(SMALL)
+    for length in range(len(raw)):
+        with pytest.raises(MalformedManifestError, match=r"^m\.json "):
+            manifest_from_json(raw[:length], name="m.json")
+
+
+@pytest.mark.parametrize("path", [p for p in places(document()) if isinstance(p[-1], str)], ids=str)
+def test_a_missing_member_is_named_with_its_place(path: tuple[Any, ...]) -> None:
+    """Every member of every object."""
+    changed = change(path, delete=True)
+    of_phase = path[-2:-1] == ("phases",)
+    if path[-1] in OPTIONAL or of_phase or "metadata" in path or path[-1] == "nullable":
+        assert read(changed).checkpoint_id == 42
+        return
+    if path[-2:] == ("schema", "type"):
+        return
+    with pytest.raises(MalformedManifestError, match=r"^m\.json at \$"):
+        read(changed)
+
+
+@pytest.mark.parametrize("path", list(places(document())), ids=str)
+def test_another_value_is_refused_or_read_never_a_crash(path: tuple[Any, ...]) -> None:
+    """Whatever a member is replaced by: malformed, with its place, or a manifest that is whole."""
+    wrongs: list[Any] = [None, True, -1, 1.5, "", "x", [], [[]], {}, [None], 2**70]
+    for wrong in wrongs:
+        try:
+            loaded = read(change(path, to=wrong))
+        except MalformedManifestError as error:
+            assert str(error).startswith("m.json at $")  # noqa: PT017
+        except FormatVersionError:
+            assert path == ("format_version",)
+        else:
+            assert manifest_from_json(manifest_to_json(loaded), name="m") == loaded
+
+
+@pytest.mark.parametrize(
+    ("place", "wrong"),
+    [
+        ("keyed.rows", 4),
+        ("keyed.size_bytes", 4),
+        ("keyed.digest", "0000000000000000"),
+        ("keyed.files.rows.0", 7),
+        ("keyed.files.size_bytes.0", 7),
+        ("keyed.files.digest.0", "0000000000000007"),
+        ("keyed.files.digest.0", "not hexadecimal"),
+        ("keyed.files.path", ["one"]),
+        ("keyed.files.first", [1]),
+        ("keyed.files.last", [1]),
+        ("keyed.files.first.1", 0),
+        ("keyed.files.first.1", 1),
+        ("keyed.files.first.0", 4),
+        ("keyed.files.last.0", 0),
+        ("keyed.files.last.0", 4),
+        ("keyed.files.last.1", 8),
+        ("keyed.max_parallelism", 4),
+        ("keyed.max_parallelism", 0),
+        ("keyed.max_parallelism", 32_769),
+        ("keyed.key", []),
+        ("keyed.key", ["nobody"]),
+        ("keyed.key_types", []),
+        ("keyed.entry", []),
+        ("keyed.kind", "nonsense"),
+        ("keyed.layout", "nonsense"),
+        ("keyed.time_domain", "nonsense"),
+        ("keyed.schema.fields.0.type", "nonsense"),
+        ("keyed.schema.fields.0.name", "country"),
+        ("operator.mode", "nonsense"),
+        ("operator.counts", [3]),
+        ("operator.counts", [3, 0, 0]),
+        ("operator.counts", [2, 0]),
+        ("operator.files.rows.0", 2),
+        ("operator.schema.fields.0.name", "subtask"),
+    ],
+)
+def test_parts_that_do_not_agree_are_malformed(place: str, wrong: Any) -> None:
+    """I5, I7: what would restore other rows than were written is found before a file is opened."""
+    with pytest.raises(MalformedManifestError, match=r"^m\.json at \$\.operators"):
+        read(change(in_place(place), to=wrong))
+
+
+@pytest.mark.parametrize("parallelism", [0, 32_769])
+def test_a_parallelism_out_of_bounds_is_malformed(parallelism: int) -> None:
+    """It was never written so."""
+    with pytest.raises(MalformedManifestError, match=r"m\.json at \$\.parallelism"):
+        read(change(("parallelism",), to=parallelism))
+
+
+def test_a_newer_manifest_asks_for_an_upgrade() -> None:
+    """Also when nothing else of it can be read."""
+    with pytest.raises(FormatVersionError, match=r"m\.json has format version 3"):
+        read({"format": "statestore-checkpoint", "format_version": 3})
+
+
+@settings(max_examples=30)
+@given(manifests())
+def test_totals_are_those_of_the_files(manifest: Manifest) -> None:
+    """I7: rows, bytes, files and digest of a state are sums."""
+    handles = [handle for entry in manifest.entries for handle in entry.handles]
+    assert manifest.rows == sum(handle.rows for handle in handles)
+    assert manifest.size_bytes == sum(handle.size_bytes for handle in handles)
+    assert manifest.files == len(handles)
+    for entry in manifest.entries:
+        assert entry.digest == combine(handle.digest for handle in entry.handles)
+
+
+def test_a_state_is_found_by_operator_and_name() -> None:
+    """Of its own sort, and of either."""
+    assert SMALL.uids == ("source", "totals")
+    assert SMALL.keyed_entry("totals", "sum") is SMALL.find("totals", "sum") is KEYED
+    assert SMALL.operator_entry("source", "offsets") is SMALL.find("source", "offsets") is OPERATOR
+
+
+@pytest.mark.parametrize(
+    ("uid", "name", "message"),
+    [
+        ("nobody", "sum", "no operator 'nobody' in checkpoint 42; it has 'source', 'totals'"),
+        ("totals", "max", "no state 'max' in operator 'totals' of checkpoint 42; it has 'sum'"),
+        ("source", "offsets", r"'offsets' .* is operator state; ask with \.operator"),
+    ],
+)
+def test_a_missing_state_lists_what_there_is(uid: str, name: str, message: str) -> None:
+    """An unknown operator, an unknown state, and one of the other sort."""
+    with pytest.raises(StateNotFoundError, match=message):
+        SMALL.keyed_entry(uid, name)
+
+
+def test_an_operator_state_asked_for_by_the_wrong_sort_is_named() -> None:
+    """In both directions; an empty checkpoint has none."""
+    with pytest.raises(StateNotFoundError, match=r"is keyed state; ask with \.keyed"):
+        SMALL.operator_entry("totals", "sum")
+    empty = replace(SMALL, keyed=(), operator=())
+    with pytest.raises(StateNotFoundError, match="it has none"):
+        empty.find("totals", "sum")

@@ -1,0 +1,88 @@
+"""The figures of a checkpoint: sums, shares, and their form in a manifest."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from statestore.format.documents import Node
+from statestore.format.metrics import (
+    Amount,
+    CheckpointMetrics,
+    PhaseTimes,
+    StateMetrics,
+    amount_of,
+    metrics_from_json,
+    metrics_to_json,
+    share_of,
+)
+from tests.support.key_values import metrics
+
+
+def state(rows: int, base: int | None, files: int = 1) -> StateMetrics:
+    return StateMetrics(uid="u", name=f"s{rows}", written=Amount(rows, 10, files), base_rows=base)
+
+
+def read(document: Any) -> CheckpointMetrics:
+    return metrics_from_json(Node(json.loads(json.dumps(document)), "$.metrics", "m"))
+
+
+@given(metrics)
+def test_figures_come_back_from_their_json(given: CheckpointMetrics) -> None:
+    assert read(metrics_to_json(given)) == given
+
+
+def test_a_phase_that_is_not_named_took_no_time_and_an_unknown_one_is_ignored() -> None:
+    document = metrics_to_json(CheckpointMetrics(duration_ms=7, phases=PhaseTimes(write_ms=5)))
+    document["phases"] = {"write_ms": 5, "added_later_ms": 2}
+    assert read(document) == CheckpointMetrics(duration_ms=7, phases=PhaseTimes(write_ms=5))
+    assert "put_ms" not in metrics_to_json(read(document))["phases"]
+
+
+def test_phases_have_their_order_and_the_put_only_when_it_is_known() -> None:
+    names = ["begin", "write", "compaction", "wait", "check", "publish"]
+    assert [name for name, _ in PhaseTimes().items()] == names
+    assert PhaseTimes(put_ms=3).items()[-1] == ("put", 3)
+
+
+def test_the_slowest_phase_is_one_that_was_waited_for() -> None:
+    phases = PhaseTimes(write_ms=5, compaction_ms=90, wait_ms=6, put_ms=2)
+    assert phases.slowest == ("wait", 6)
+    assert replace(phases, put_ms=7).slowest == ("put", 7)
+
+
+@pytest.mark.parametrize(
+    ("states", "share"),
+    [
+        ([], None),
+        ([state(5, None)], None),  # operator state has no base
+        ([state(5, 0)], None),
+        ([state(5, 5)], 1.0),
+        ([state(5, 5), state(9, None)], 1.0),
+        ([state(1, 10), state(0, 10)], 0.05),
+        ([state(3, 0), state(0, 10)], 0.3),  # all of a new state is changed
+        ([state(20, 10)], 2.0),
+    ],
+)
+def test_the_changed_share_is_of_the_rows_of_the_bases(
+    states: list[StateMetrics], share: float | None
+) -> None:
+    assert share_of(states) == share
+    figures = CheckpointMetrics(duration_ms=0, phases=PhaseTimes(), states=tuple(states))
+    assert figures.changed_share == share
+
+
+def test_sums_are_those_of_the_states_and_files_those_of_compaction_too() -> None:
+    figures = CheckpointMetrics(
+        duration_ms=0,
+        phases=PhaseTimes(),
+        states=(state(5, 10, files=2), state(7, None, files=1)),
+        compaction=Amount(100, 1000, 4),
+    )
+    assert figures.written == Amount(12, 20, 3)
+    assert figures.files_written == 7
+    assert amount_of([Amount(1, 2), Amount(3, 4)]) == Amount(4, 6, 2)

@@ -1,0 +1,200 @@
+"""When a row has expired, and which times to live a state can have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statestore.errors import InvalidArgumentError, MalformedManifestError, UnsupportedTypeError
+from statestore.format.documents import Node
+from statestore.format.layers import change_state
+from statestore.format.manifest import KeyedEntry, Manifest, TableRef, Writer
+from statestore.format.manifest_json import (
+    keyed_from_json,
+    keyed_to_json,
+    manifest_from_json,
+    manifest_to_json,
+)
+from statestore.format.names import keyed_table
+from statestore.format.schema import Field, Schema
+from statestore.format.state import (
+    KeyedState,
+    StateKind,
+    TimeToLive,
+    TtlUpdate,
+    TtlVisibility,
+    check_time,
+    expired,
+)
+from tests.support.vectors import cases
+
+LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
+LONGS = st.integers(LONG_MIN, LONG_MAX)
+DURATIONS = st.integers(1, LONG_MAX)
+STATE = KeyedState(
+    uid="u",
+    name="n",
+    kind=StateKind.MAP,
+    schema=Schema(
+        (
+            Field("k", "string"),
+            Field("m", "long"),
+            Field("v", "double"),
+            Field("at", "long"),
+            Field("when", "timestamp"),
+            Field("local", "timestamp_ntz"),
+        )
+    ),
+    key=("k",),
+    entry=("m",),
+    key_types=("String",),
+    max_parallelism=128,
+    hash_scheme="java",
+)
+
+
+@pytest.mark.parametrize("case", cases("ttl"), ids=lambda case: str(case["in"]))
+def test_expiry_is_that_of_the_real_class(case: dict[str, Any]) -> None:
+    """Every golden case."""
+    asked = case["in"]
+    assert asked["op"] == "ttl"
+    assert expired(asked["ts"], asked["ttl"], asked["now"]) is case["out"]
+
+
+@given(LONGS, DURATIONS, LONGS)
+def test_a_row_expires_at_its_end_which_is_never_past_the_last_millisecond(
+    at: int, duration: int, now: int
+) -> None:
+    """The same rule, in numbers that cannot overflow."""
+    assert expired(at, duration, now) == (min(at + duration, LONG_MAX) <= now)
+
+
+@given(LONGS, DURATIONS, LONGS, LONGS)
+def test_what_has_expired_stays_expired(at: int, duration: int, now: int, later: int) -> None:
+    """And a later row, or a longer life, never expires earlier."""
+    first, last = sorted((now, later))
+    assert expired(at, duration, last) or not expired(at, duration, first)
+    assert expired(first, duration, at) or not expired(last, duration, at)
+
+
+def test_a_time_to_live_takes_strings_and_has_the_defaults_of_the_real_one() -> None:
+    """On create and write, never returned once expired."""
+    plain = TimeToLive(5, "at")
+    assert plain.update is TtlUpdate.ON_CREATE_AND_WRITE
+    assert plain.visibility is TtlVisibility.NEVER_RETURN_EXPIRED
+    assert plain.hides
+    given_strings: Any = ("on_read_and_write", "return_expired_if_not_cleaned_up")
+    other = TimeToLive(5, "at", *given_strings)
+    assert other.update is TtlUpdate.ON_READ_AND_WRITE
+    assert not other.hides
+    assert str(plain) == "5 ms after at, on_create_and_write, never_return_expired"
+
+
+@pytest.mark.parametrize("duration", [0, -1, 2**63, 1.5, True, None, "1"])
+def test_a_duration_is_some_milliseconds(duration: Any) -> None:
+    """From 1 to what 64 bits hold."""
+    with pytest.raises(InvalidArgumentError, match="whole number of milliseconds from 1"):
+        TimeToLive(duration, "at")
+
+
+@pytest.mark.parametrize(
+    "bad", [{"column": ""}, {"column": None}, {"update": "x"}, {"visibility": 3}]
+)
+def test_other_parts_are_refused_by_name(bad: dict[str, Any]) -> None:
+    """The message says what there is."""
+    with pytest.raises(InvalidArgumentError, match="time to live"):
+        TimeToLive(**({"duration_ms": 1, "column": "at"} | bad))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("now", [2**63, -(2**63) - 1, 1.0, True, "1"])
+def test_a_clock_is_a_long(now: Any) -> None:
+    """Not seconds with a fraction, by mistake."""
+    with pytest.raises(InvalidArgumentError, match="now_ms"):
+        check_time(now)
+
+
+def test_a_clock_may_be_any_long() -> None:
+    """Also before 1970."""
+    assert [check_time(now) for now in (LONG_MIN, -1, 0, LONG_MAX)] == [LONG_MIN, -1, 0, LONG_MAX]
+
+
+@pytest.mark.parametrize("column", ["at", "when"])
+def test_a_state_lives_by_a_long_or_a_timestamp_of_its_values(column: str) -> None:
+    """Of the values, because what tells rows apart never changes."""
+    assert replace(STATE, ttl=TimeToLive(1, column)).ttl == TimeToLive(1, column)
+
+
+@pytest.mark.parametrize(
+    ("column", "error"),
+    [
+        ("m", InvalidArgumentError),
+        ("k", InvalidArgumentError),
+        ("x", InvalidArgumentError),
+        ("v", UnsupportedTypeError),
+        ("local", UnsupportedTypeError),
+    ],
+)
+def test_a_state_lives_by_no_other_column(column: str, error: type[Exception]) -> None:
+    """Keys, entries, columns that are not there, and other types."""
+    with pytest.raises(error, match=f"'n' of operator 'u'.*{column!r}"):
+        replace(STATE, ttl=TimeToLive(1, column))
+
+
+def test_layers_of_changes_have_no_time_to_live_of_their_own() -> None:
+    """An expired row of a layer hides an older one still."""
+    assert change_state(replace(STATE, ttl=TimeToLive(1, "at"))) == change_state(STATE)
+
+
+@pytest.mark.parametrize("update", TtlUpdate)
+@pytest.mark.parametrize("visibility", TtlVisibility)
+def test_a_manifest_keeps_it(update: TtlUpdate, visibility: TtlVisibility) -> None:
+    """And says a version that a reader which does not know it refuses."""
+    ttl = TimeToLive(LONG_MAX, "when", update, visibility)
+    new, old = manifest_of(replace(STATE, ttl=ttl)), manifest_of(STATE)
+    raw = manifest_to_json(new)
+    assert manifest_from_json(raw, name="m") == new
+    assert b'"format_version":2' in raw
+    plain = manifest_to_json(old)
+    assert b'"format_version":1' in plain
+    assert b"ttl" not in plain
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"duration_ms": 0},
+        {"duration_ms": "1"},
+        {"column": "k"},
+        {"update": "x"},
+        {"visibility": None},
+    ],
+)
+def test_a_damaged_one_has_its_place_named(bad: dict[str, Any]) -> None:
+    """As every other member of a manifest."""
+    document = keyed_to_json(entry_of(replace(STATE, ttl=TimeToLive(1, "at"))))
+    document["ttl"] = document["ttl"] | bad
+    for name in ("key", "key_types", "namespace", "entry"):
+        document[name] = list(document[name])
+    with pytest.raises(MalformedManifestError, match=r"\$"):
+        keyed_from_json(Node(document, "$", "m"), "u")
+
+
+def entry_of(state: KeyedState) -> KeyedEntry:
+    return KeyedEntry(state, TableRef("parquet", keyed_table(state.uid, state.name)), ())
+
+
+def manifest_of(state: KeyedState) -> Manifest:
+    return Manifest(
+        store_id="s",
+        checkpoint_id=1,
+        parallelism=1,
+        started_at_ms=0,
+        created_at_ms=0,
+        writer=Writer("r", "w", "t"),
+        keyed=(entry_of(state),),
+        operator=(),
+    )

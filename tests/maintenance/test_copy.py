@@ -1,0 +1,374 @@
+"""A checkpoint in another store: the same rows, checked bytes, and nothing copied twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statestore import StateStore
+from statestore.errors import (
+    CheckpointNotFoundError,
+    DamagedFileError,
+    InvalidArgumentError,
+    MissingFileError,
+    ParallelismError,
+    SchemaMismatchError,
+    StorageError,
+)
+from statestore.format.manifest import Manifest
+from statestore.format.names import tombstone_path
+from statestore.snapshot.writer import CheckpointWriter
+from statestore.storage import LocalStorage
+from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
+from tests.faults.cases import copy_of, over, take, whole
+from tests.support.damage import change_unread_byte, files_of, fill
+
+KILLED = """
+import sys
+from statestore.storage import LocalStorage
+from statestore.testing.faults import Fault, FaultKind, FaultyStorage
+from tests.faults.cases import over
+source, target, at = sys.argv[1:]
+storage = FaultyStorage(LocalStorage(target), Fault(int(at), FaultKind.KILLED))
+over(LocalStorage(source)).copy("latest", over(storage))
+"""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> StateStore:
+    store = over(LocalStorage(str(tmp_path / "source")))
+    take(store, 1)
+    take(store, 2)
+    return store
+
+
+def opened(path: Path) -> StateStore:
+    return StateStore.open(str(path), table_format="parquet")
+
+
+def named(manifest: Manifest) -> set[str]:
+    return {f"{e.table.path}/{file.path}" for e in manifest.entries for file in e.handles}
+
+
+def files_like(manifest: Manifest) -> list[tuple[str, int, str]]:
+    """Where files lie, and what they hold."""
+    return sorted(
+        (f"{e.table.path}/{file.path}".rpartition("/")[0], file.size_bytes, file.sha256)
+        for e in manifest.entries
+        for file in e.handles
+    )
+
+
+def test_a_copy_is_the_checkpoint_under_the_next_id(source: StateStore, tmp_path: Path) -> None:
+    target = opened(tmp_path / "target")
+    take(target, 1)
+    done = source.copy(2, target)
+    assert (done.checkpoint_id, done.new_id, done.found) == (2, 2, False)
+    whole(target, 1)
+    whole(target, 2)
+    assert target.verify("all", deep=True).is_sound
+    old, new = source.manifest(2), target.manifest(2)
+    assert not named(old) & named(new)
+    assert files_like(old) == files_like(new)
+    assert [e.digest for e in old.entries] == [e.digest for e in new.entries]
+    assert (done.copied_files, done.copied_bytes) == (old.files, old.size_bytes)
+    origin = new.origin or {}
+    told = (origin["command"], origin["store"], origin["checkpoint"])
+    assert told == ("copy", old.store_id, 2)
+    take(target, 3)
+    assert target.checkpoints() == (1, 2, 3)
+
+
+def test_a_copy_of_every_kind_of_state(tmp_path: Path) -> None:
+    source = fill(tmp_path / "source")
+    done = source.copy("latest", str(tmp_path / "target"))
+    target = opened(tmp_path / "target")
+    assert target.checkpoints() == (done.new_id,) == (1,)
+    report = target.verify(deep=True)
+    assert report.is_sound
+    assert (report.rows, report.size_bytes) == (source.manifest().rows, done.size_bytes)
+
+
+def test_the_same_one_is_not_copied_twice(source: StateStore, tmp_path: Path) -> None:
+    target = opened(tmp_path / "target")
+    first = source.copy(1, target)
+    take(target, 9)
+    again = source.copy(1, target)
+    assert (again.new_id, again.found, again.copied_bytes) == (first.new_id, True, 0)
+    assert target.checkpoints() == (1, 2)
+
+
+def test_another_checkpoint_of_that_number_is_no_copy(source: StateStore, tmp_path: Path) -> None:
+    """A store that was copied as files, and goes on by itself, has other checkpoints."""
+    twin = opened(copy_of(Path(source.url), tmp_path / "twin"))
+    take(source, 3)
+    take(twin, 4)
+    target = opened(tmp_path / "target")
+    first = source.copy(3, target)
+    one, other = (store.manifest(3).writer.token for store in (source, twin))
+    for dry_run in (False, True):
+        with pytest.raises(InvalidArgumentError, match="another checkpoint 3") as raised:
+            twin.copy(3, target, dry_run=dry_run)
+        told = str(raised.value)
+        assert all(word in told for word in (one, other, "copy to another store", "expire"))
+    assert target.checkpoints() == (first.new_id,)
+    assert twin.copy(2, target).new_id == source.copy(2, target).new_id  # they share it
+    take(target, 9)
+    target.expire(retain=1)
+    done = twin.copy(3, target)
+    assert not done.found
+    assert digests(target, done.new_id) == digests(twin, 3) != digests(source, 3)
+
+
+def digests(store: StateStore, number: int | None) -> list[int]:
+    assert number is not None
+    return [entry.digest for entry in store.manifest(number).entries]
+
+
+def test_what_an_older_release_copied_is_found_by_its_time(
+    source: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It did not note the writer."""
+    target = opened(tmp_path / "target")
+    real = CheckpointWriter.say_origin
+
+    def said(writer: CheckpointWriter, origin: dict[str, Any]) -> None:
+        real(writer, {name: value for name, value in origin.items() if name != "writer"})
+
+    monkeypatch.setattr(CheckpointWriter, "say_origin", said)
+    first = source.copy(2, target)
+    assert "writer" not in (target.manifest().origin or {})
+    assert (source.copy(2, target).found, source.copy(2, target).new_id) == (True, first.new_id)
+
+
+def test_what_a_killed_copy_left_is_young_under_its_new_name(
+    source: StateStore, tmp_path: Path
+) -> None:
+    """A collection that takes the old name, whenever it does, takes nothing of the next copy."""
+    folder = tmp_path / "target"
+    calls = calls_of(LocalStorage(str(tmp_path / "c")), lambda s: source.copy(2, over(s)))
+    commit = max(call.number for call in calls if call.operation == "put_if_absent")
+    killed(source, folder, commit - 1)
+    target = opened(folder)
+    left = named_files(target)
+    assert left
+    for name in left:
+        os.utime(folder / name, (0, 0))
+    assert source.copy(2, target).copied_files == 0
+    new = named(target.manifest())
+    assert not new & left
+    assert min((folder / name).stat().st_mtime for name in new) > time.time() - 3600
+    for name in left:
+        (folder / name).unlink()
+    assert target.verify("all", deep=True).is_sound
+
+
+def test_only_what_the_target_lacks_is_copied(source: StateStore, tmp_path: Path) -> None:
+    """A checkpoint that shares files with one that was copied before."""
+    target = opened(tmp_path / "target")
+    source.copy(2, target)
+    edited = source.edit("users", "totals", delete=["a"])
+    planned = source.copy("latest", target, dry_run=True)
+    done = source.copy("latest", target)
+    assert done.copied_bytes == edited.size_bytes
+    assert (planned.new_id, planned.copied_files) == (None, done.copied_files)
+    assert done.copied_files == edited.files < done.files
+    assert target.verify("all", deep=True).is_sound
+
+
+def test_a_savepoint_is_one_in_the_target(source: StateStore, tmp_path: Path) -> None:
+    target = opened(tmp_path / "target")
+    source.savepoint("before", 1)
+    assert source.copy("before", target).savepoint == "before"
+    assert source.copy("before", target, as_savepoint="january").found
+    found = {one.name: one.checkpoint_id for one in target.savepoints()}
+    assert found == {"before": 1, "january": 1}
+    assert target.restore(checkpoint="before").checkpoint_id == 1
+    with pytest.raises(InvalidArgumentError, match="has a savepoint 'before' already"):
+        source.copy(2, target, as_savepoint="before")
+    assert target.checkpoints() == (1,)
+    with pytest.raises(InvalidArgumentError, match="cannot be called 'latest'"):
+        source.copy(2, target, as_savepoint="latest")
+    with pytest.raises(CheckpointNotFoundError, match="no savepoint 'befor'"):
+        source.copy("befor", target)
+
+
+def test_an_expired_savepoint_can_be_copied(source: StateStore, tmp_path: Path) -> None:
+    source.savepoint("before", 1)
+    LocalStorage(source.url).put_if_absent(tombstone_path(1), b"{}")
+    target = opened(tmp_path / "target")
+    source.copy("before", target)
+    whole(target, 1)
+
+
+def test_a_dry_run_makes_nothing(source: StateStore, tmp_path: Path) -> None:
+    planned = source.copy(1, str(tmp_path / "target"), dry_run=True)
+    assert not (tmp_path / "target").exists()
+    manifest = source.manifest(1)
+    assert (planned.copied_files, planned.copied_bytes) == (manifest.files, manifest.size_bytes)
+
+
+def test_progress_is_in_bytes_and_ends_with_all(source: StateStore, tmp_path: Path) -> None:
+    heard: list[tuple[int, int]] = []
+    size = source.copy(
+        1, str(tmp_path / "t"), on_progress=lambda *two: heard.append(two)
+    ).size_bytes
+    assert heard[0] == (0, size)
+    assert heard[-1] == (size, size)
+    assert heard == sorted(heard)
+
+
+def test_a_file_that_is_not_what_was_written_is_not_copied(tmp_path: Path) -> None:
+    """I5: a changed byte that no reader looks at is found; so is a missing file."""
+    source = fill(tmp_path / "source")
+    path = files_of(source, "map")[0]
+    raw = path.read_bytes()
+    change_unread_byte(path)
+    target = opened(tmp_path / "target")
+    with pytest.raises(DamagedFileError, match=path.name):
+        source.copy("latest", target)
+    assert target.checkpoints() == ()
+    assert not (Path(target.url) / path.relative_to(source.url)).exists()
+    path.unlink()
+    with pytest.raises(MissingFileError, match=path.name):
+        source.copy("latest", target)
+    path.write_bytes(raw)
+    source.copy("latest", target)
+    assert target.verify(deep=True).is_sound
+
+
+def test_a_damaged_file_of_the_target_is_neither_named_again_nor_replaced(
+    source: StateStore, tmp_path: Path
+) -> None:
+    target = opened(tmp_path / "target")
+    source.copy(2, target)
+    source.edit("users", "totals", delete=["a"])
+    path = files_of(target, "routes")[0]
+    raw = path.read_bytes()
+    for damaged in (raw[:-1], raw[:-1] + b"?"):
+        path.write_bytes(damaged)
+        target.expire(retain=1)
+        source.edit("users", "totals", put=[{"user": f"{damaged[-1]}", "n": 1}])
+        new_id = source.copy("latest", target).new_id
+        assert new_id is not None
+        assert path.read_bytes() == damaged
+        assert path.name not in {Path(name).name for name in named(target.manifest(new_id))}
+        assert target.verify(new_id, deep=True).is_sound
+
+
+def test_a_store_with_other_keys_is_refused(source: StateStore, tmp_path: Path) -> None:
+    """I3."""
+    wide, other = opened(tmp_path / "wide"), opened(tmp_path / "other")
+    for target, groups, key in ((wide, 64, "user"), (other, 2, "who")):
+        with target.snapshot(parallelism=2) as checkpoint:
+            rows = [{key: "a", "n": 1}]
+            checkpoint.keyed("users", "totals", rows, key=key, max_parallelism=groups)
+    with pytest.raises(ParallelismError, match="max parallelism 64"):
+        source.copy(1, wide)
+    with pytest.raises(SchemaMismatchError, match="who"):
+        source.copy(1, other)
+    assert (wide.checkpoints(), other.checkpoints()) == ((1,), (1,))
+
+
+def test_the_store_itself_is_refused(source: StateStore) -> None:
+    with pytest.raises(InvalidArgumentError, match="is the store itself"):
+        source.copy(1, source.url)
+
+
+def killed(source: StateStore, target: Path, at: int) -> None:
+    words = [sys.executable, "-c", KILLED, source.url, str(target), str(at)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def test_a_copy_that_was_killed_goes_on(source: StateStore, tmp_path: Path) -> None:
+    """I10: only files that were not whole when it was killed are copied again."""
+    counted = calls_of(
+        LocalStorage(str(tmp_path / "counted")),
+        lambda storage: source.copy("latest", over(storage)),
+    )
+    writes = [call.number for call in counted if call.operation == "write"]
+    size = source.manifest().size_bytes
+    again: list[int] = []
+    for number, at in enumerate((writes[0], writes[len(writes) // 2], writes[-1], len(counted))):
+        folder = tmp_path / f"target {number}"
+        killed(source, folder, at)
+        wanted = {path.read_bytes() for path in Path(source.url).rglob("0000000002-*.parquet")}
+        wholly = sum(
+            len(path.read_bytes())
+            for path in folder.rglob("*.parquet")
+            if path.read_bytes() in wanted
+        )
+        target = opened(folder)
+        left = named_files(target)
+        done = source.copy("latest", target)
+        assert done.found or not left & named(target.manifest(done.new_id or 0))
+        assert done.copied_bytes == (0 if done.found else size - wholly)
+        again.append(done.copied_bytes)
+        whole_one(target, done.new_id)
+    assert again[0] > again[1] > again[2] >= again[3] == 0
+
+
+def named_files(store: StateStore) -> set[str]:
+    """Return the names of all data files that are there."""
+    root = Path(store.url)
+    return {path.relative_to(root).as_posix() for path in root.rglob("*.parquet")}
+
+
+def whole_one(target: StateStore, number: int | None) -> None:
+    """The copy of checkpoint 2, under another number."""
+    assert target.checkpoints() == (number,)
+    assert target.verify("all", deep=True).is_sound
+    target.gc(minimum_age_s=0)
+    assert target.verify("all", deep=True).is_sound
+    assert named_files(target) == named(target.manifest())
+
+
+STOPPING = [FaultKind.ERROR, FaultKind.ANSWER_LOST, FaultKind.ANSWER_WRONG, FaultKind.TRUNCATED]
+
+
+@pytest.mark.parametrize("kind", STOPPING)
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_whatever_call_fails_it_can_be_run_again(
+    source: StateStore, tmp_path: Path, kind: FaultKind, side: str
+) -> None:
+    """I4, I5, I10: nothing is half visible in the target, and the next run finishes."""
+    base = opened(tmp_path / "base")
+    take(base, 1)
+    before = base.verify("all", deep=True)
+    assert before.is_sound
+
+    def run(storage: Any, other: Path) -> None:
+        if side == "source":
+            over(storage).copy("latest", opened(other), as_savepoint="kept")
+        else:
+            source.copy("latest", over(storage), as_savepoint="kept")
+
+    folder = Path(source.url) if side == "source" else copy_of(Path(base.url), tmp_path / "c")
+    calls = calls_of(
+        LocalStorage(str(folder)), lambda s: run(s, copy_of(Path(base.url), tmp_path / "o"))
+    )
+    struck = 0
+    for call in calls:
+        if not Fault(call.number, kind).strikes(call) or call.operation == "sync":
+            continue
+        struck += 1
+        target = copy_of(Path(base.url), tmp_path / "target")
+        at = LocalStorage(source.url if side == "source" else str(target))
+        try:
+            run(FaultyStorage(at, Fault(call.number, kind)), target)
+        except (StorageError, DamagedFileError, MissingFileError):
+            whole(opened(target), 1)
+        done = source.copy("latest", opened(target), as_savepoint="kept")
+        store = opened(target)
+        assert store.checkpoints() == (1, done.new_id)
+        assert store.verify("all", deep=True).is_sound
+        assert [one.checkpoint_id for one in store.savepoints()] == [done.new_id]
+    assert struck or side == "source"

@@ -1,0 +1,127 @@
+"""What tells checkpoints with changes apart; what both of them share is not read."""
+
+from __future__ import annotations
+
+import random
+from itertools import combinations
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from statestore.format.layers import CompactionRule
+from statestore.maintenance import diff_rows as compare
+from statestore.maintenance.diff_rows import StateDifference
+from statestore.store import StateStore
+from tests.support.layered import GROUPS, Entries, Layered, users
+
+
+def difference(state: Layered, a: int, b: int, keys: int = 1000) -> StateDifference:
+    (found,) = state.store.diff(a, b, keys=keys).states
+    return found
+
+
+def expected(a: Entries, b: Entries) -> tuple[set[object], set[object], set[object]]:
+    changed = {entry for entry in a.keys() & b.keys() if a[entry] != b[entry]}
+    return set(b.keys() - a.keys()), set(a.keys() - b.keys()), set(changed)
+
+
+def named(found: StateDifference, change: str) -> set[object]:
+    return {
+        (one.identity["k"], one.identity["m"]) for one in found.examples if one.change == change
+    }
+
+
+def check(state: Layered, a: int, b: int) -> StateDifference:
+    found = difference(state, a, b)
+    added, removed, changed = expected(state.taken[a], state.taken[b])
+    assert (found.added, found.removed, found.changed) == (len(added), len(removed), len(changed))
+    assert [named(found, change) for change in ("added", "removed", "changed")] == [
+        added,
+        removed,
+        changed,
+    ]
+    assert found.differs == bool(added or removed or changed)
+    assert found.key_groups_differing == len(found.key_groups)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_two_checkpoints_differ_as_dictionaries_do(tmp_path: Path, seed: int) -> None:
+    draw = random.Random(seed)
+    rule = [None, CompactionRule(merge_layers=2), CompactionRule(share=0.1)][seed]
+    state = Layered(tmp_path, layout=["ranged", "partitioned", "ranged"][seed], compaction=rule)
+    state.full({(f"u{draw.randrange(30):03}", m): m for m in range(2) for _ in range(20)})
+    for _ in range(4):
+        some = [(f"u{draw.randrange(40):03}", draw.randrange(3)) for _ in range(6)]
+        cleared = [f"u{draw.randrange(40):03}" for _ in range(2)]
+        state.change({entry: draw.randrange(2) for entry in some}, cleared=set(cleared))
+    state.full(state.rows)
+    for a, b in combinations(state.taken, 2):
+        check(state, *draw.sample((a, b), 2))
+    last = max(state.taken)
+    assert not difference(state, last - 1, last).differs  # once with changes, and once in full
+
+
+def test_only_key_groups_that_a_checkpoint_touched_are_read(tmp_path: Path) -> None:
+    state = Layered(tmp_path, compaction=None)
+    state.full(users(2000), parallelism=1)
+    one = state.change(users(400, value=1))
+    two = state.change({("u001", 0): 9})
+    state.opened()
+    found = check(state, one, two)
+    assert (found.key_groups_read, found.key_groups_differing) == (1, 1)
+    assert (found.rows_a, found.rows_b) == (None, None)
+    sides = state.store.diff(one, two)
+    assert 0 < sides.b.bytes_read < sides.b.size_bytes / 2
+    assert state.store.diff(one, one).b.bytes_read == 0
+
+
+def test_changes_that_change_nothing_are_read_and_are_no_difference(tmp_path: Path) -> None:
+    state = Layered(tmp_path, compaction=None)
+    first = state.full(users(20))
+    same = state.change({("u001", 0): 1}, cleared=["nobody"])
+    found = check(state, first, same)
+    assert found.key_groups_differing == 0
+    assert found.key_groups_read in (1, 2)
+    assert (found.rows_a, found.rows_b) == (20, None)
+
+
+def test_key_groups_that_changes_emptied_are_removed(tmp_path: Path) -> None:
+    state = Layered(tmp_path, compaction=None)
+    first = state.full(users(12))
+    emptied = state.change(cleared=[f"u{i:03}" for i in range(12)])
+    found = check(state, first, emptied)
+    assert (found.removed, sum(group.removed for group in found.key_groups)) == (12, 12)
+    again = state.change(users(3))
+    check(state, emptied, again)
+    check(state, again, emptied)
+
+
+def test_a_state_with_changes_on_one_side_is_counted(tmp_path: Path) -> None:
+    state = Layered(tmp_path / "a", compaction=None)
+    state.full(users(12))
+    state.change({("u001", 0): 5}, cleared=["u002"])
+    with StateStore.over(state.storage, table_format="parquet").snapshot(parallelism=1) as other:
+        other.drop("u", "s")
+        other.keyed("x", "y", pa.table({"k": ["a"]}), key="k", max_parallelism=GROUPS)
+    found = {one.name: one for one in state.store.diff(2, other.id).states}["s"]
+    assert (found.only_in, found.removed, found.rows_a, found.rows_b) == ("a", 11, 11, 0)
+
+
+def test_sides_with_other_key_groups_are_compared_by_all_their_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare, "_ROWS_AT_ONCE", 8)
+    one, two = Layered(tmp_path / "a", compaction=None), Layered(tmp_path / "b", compaction=None)
+    one.full(users(12))
+    one.change({("u001", 0): 5}, cleared=["u002"])
+    rows = pa.table({"k": [k for k, _ in one.rows], "m": [m for _, m in one.rows]})
+    rows = rows.append_column("v", pa.array(list(one.rows.values())))
+    with two.store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.map("u", "s", rows, key="k", map_key="m", max_parallelism=GROUPS * 2)
+    (found,) = one.store.diff("latest", "latest", other=two.store).states
+    assert (found.added, found.removed, found.changed) == (0, 0, 0)
+    one.change({("u001", 0): 6})
+    (found,) = one.store.diff("latest", "latest", other=two.store).states
+    assert (found.added, found.removed, found.changed) == (0, 0, 1)

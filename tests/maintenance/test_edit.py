@@ -1,0 +1,263 @@
+"""One state of a checkpoint changed offline: what was asked for, and nothing else."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from statestore import StateStore
+from statestore.errors import (
+    DamagedFileError,
+    DuplicateKeyError,
+    InvalidArgumentError,
+    MissingDependencyError,
+    NullKeyError,
+    SchemaMismatchError,
+    StateNotFoundError,
+)
+from tests.support.damage import change_unread_byte, files_of, fill
+
+ROWS = {f"u{i}": i for i in range(40)}
+LAYOUTS = ("partitioned", "ranged")
+
+
+def make(path: Path, layout: str) -> StateStore:
+    store = StateStore.open(str(path), table_format="parquet")
+    with store.snapshot(parallelism=2) as checkpoint:
+        rows = pa.table({"k": [*ROWS], "v": [*ROWS.values()]})
+        checkpoint.keyed("u", "n", rows, key="k", max_parallelism=32, layout=layout)
+        checkpoint.keyed("u", "other", rows, key="k", layout=layout)
+        checkpoint.split("s", "files", [[{"f": "a"}], []])
+    return store
+
+
+@pytest.fixture(params=LAYOUTS)
+def store(request: Any, tmp_path: Path) -> StateStore:
+    return make(tmp_path / "store", request.param)
+
+
+def content(store: StateStore, checkpoint: int | str = "latest", name: str = "n") -> dict[str, Any]:
+    keyed = store.restore(checkpoint=checkpoint, parallelism=1).keyed("u", name)
+    return {row["k"]: row["v"] for row in keyed.subtask(0).read_all().to_pylist()}
+
+
+def is_whole(store: StateStore) -> bool:
+    report = store.verify("all", deep=True)
+    return report.is_sound and not report.strays
+
+
+def test_keys_are_deleted_and_rows_put_in_a_new_checkpoint(store: StateStore) -> None:
+    before = store.manifest().keyed_entry("u", "n")
+    done = store.edit("u", "n", delete=["u1", "nobody"], put=[{"k": "u2", "v": 7}, {"k": "new"}])
+    assert (done.checkpoint_id, done.new_id) == (1, 2)
+    assert content(store) == {k: v for k, v in ROWS.items() if k != "u1"} | {"u2": 7, "new": None}
+    assert content(store, 1) == ROWS
+    assert content(store, name="other") == ROWS
+    assert (done.rows_before, done.rows_after, done.deleted, done.put) == (40, 40, 1, 2)
+    assert is_whole(store)
+    after = store.manifest().keyed_entry("u", "n")
+    new = {*after.handles} - {*before.handles}
+    assert (len(new), sum(file.size_bytes for file in new)) == (done.files, done.size_bytes)
+    assert all(any(g in file.key_groups for g in done.key_groups) for file in new)
+    assert (store.manifest().origin or {})["command"] == "edit"
+
+
+def test_other_files_are_carried(tmp_path: Path) -> None:
+    """Of the partitioned layout only the file of the key's group is new."""
+    store = make(tmp_path / "store", "partitioned")
+    before = store.manifest()
+    done = store.edit("u", "n", delete=["u1"])
+    after = store.manifest()
+    (group,) = done.key_groups
+    kept = {file for file in before.keyed_entry("u", "n").handles if group not in file.key_groups}
+    assert kept == {f for f in after.keyed_entry("u", "n").handles if group not in f.key_groups}
+    assert after.keyed_entry("u", "other") == before.keyed_entry("u", "other")
+    assert after.operator_entry("s", "files") == before.operator_entry("s", "files")
+
+
+def test_no_key_and_no_sql_text_is_kept_in_the_manifest(store: StateStore) -> None:
+    store.edit("u", "n", delete=["u17"])
+    store.edit("u", "n", sql="SELECT * FROM state WHERE k <> 'u18'")
+    for path in Path(store.url, "checkpoints").iterdir():
+        assert b"u17" not in path.read_bytes()
+        assert b"u18" not in path.read_bytes()
+
+
+def test_a_key_that_is_not_there_makes_no_checkpoint(store: StateStore) -> None:
+    done = store.edit("u", "n", delete=["nobody"])
+    assert (done.new_id, done.files, done.deleted) == (None, 0, 0)
+    assert store.checkpoints() == (1,)
+
+
+def test_a_state_may_lose_its_last_row_and_get_one_again(store: StateStore) -> None:
+    store.edit("u", "n", delete=[*ROWS])
+    assert content(store) == {}
+    assert store.manifest().keyed_entry("u", "n").handles == ()
+    store.edit("u", "n", put=[{"k": "x", "v": 1}])
+    assert content(store) == {"x": 1}
+    assert is_whole(store)
+
+
+@given(
+    delete=st.lists(st.sampled_from([*ROWS, "no", "nobody"]), unique=True),
+    put=st.dictionaries(st.sampled_from([*ROWS, *(f"new{i}" for i in range(30))]), st.integers(0)),
+    layout=st.sampled_from(LAYOUTS),
+)
+@settings(max_examples=25)
+def test_an_edit_is_what_it_does_to_a_dictionary(
+    tmp_path_factory: pytest.TempPathFactory, delete: list[str], put: dict[str, int], layout: str
+) -> None:
+    if not (delete or put):
+        return
+    put = {key: value % 2**62 for key, value in put.items()}
+    store = make(tmp_path_factory.mktemp("edit") / "store", layout)
+    store.edit("u", "n", delete=delete, put=[{"k": k, "v": v} for k, v in put.items()])
+    assert content(store) == {k: v for k, v in ROWS.items() if k not in delete} | put
+    assert is_whole(store)
+
+
+@pytest.mark.parametrize("name", ["value", "map", "list", "timers"])
+def test_every_kind_of_state_can_be_edited(tmp_path: Path, name: str) -> None:
+    """A row takes the place of the one with its entry columns; a key goes with all its rows."""
+    store = fill(tmp_path / "store", max_parallelism=8)
+    before = store.restore(parallelism=1).keyed("job", name).get("user-3")
+    done = store.edit("job", name, delete=["user-4"], put=[before[0]])
+    assert (done.deleted, done.put) == (len(before), 1)
+    assert done.rows_after == done.rows_before - len(before)
+    keyed = store.restore(parallelism=1).keyed("job", name)
+    assert keyed.get("user-3") == before
+    assert keyed.get("user-4") == []
+    assert is_whole(store)
+
+
+def test_all_rows_may_be_given(store: StateStore) -> None:
+    for rows in (
+        pa.table({"v": [1, 2], "k": ["a", "b"]}),
+        [{"k": "a", "v": 1}, {"k": "b", "v": 2}],
+    ):
+        store.edit("u", "n", rows=rows)
+        assert content(store) == {"a": 1, "b": 2}
+        assert content(store, name="other") == ROWS
+    assert is_whole(store)
+
+
+def test_sql_replaces_the_state_by_its_answer(store: StateStore) -> None:
+    sql = "SELECT v * 2 AS v, k FROM state WHERE v >= (SELECT avg(v) FROM state)"
+    done = store.edit("u", "n", sql=sql)
+    assert content(store) == {k: 2 * v for k, v in ROWS.items() if v >= 20}
+    assert (done.rows_before, done.rows_after) == (40, 20)
+    assert is_whole(store)
+
+
+def test_sql_sees_the_state_and_nothing_else(store: StateStore, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("k,v\nx,1\n")
+    secret = pa.table({"k": ["x"], "v": [1]})
+    assert secret.num_rows == 1
+    for sql in (
+        f"SELECT * FROM read_csv('{tmp_path}/rows.csv')",
+        "SELECT * FROM secret",
+        "DELETE FROM state",
+        "SELECT 1; SELECT 2",
+        "SELEC",
+    ):
+        with pytest.raises(InvalidArgumentError, match="state"):
+            store.edit("u", "n", sql=sql)
+    assert store.checkpoints() == (1,)
+    assert is_whole(store)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"put": [{"k": None, "v": 1}]}, NullKeyError),
+        ({"put": [{"k": "a", "v": 1}, {"k": "a", "v": 2}]}, DuplicateKeyError),
+        ({"put": [{"k": "a", "w": 1}]}, SchemaMismatchError),
+        ({"put": [{"k": "a", "v": "x"}]}, InvalidArgumentError),
+        ({"delete": [5]}, InvalidArgumentError),
+        ({"rows": [{"k": None, "v": 1}]}, NullKeyError),
+        ({"rows": [{"k": "a", "v": 1}, {"k": "a", "v": 2}]}, DuplicateKeyError),
+        ({"rows": pa.table({"k": ["a"], "v": ["x"]})}, SchemaMismatchError),
+        ({"rows": pa.table({"k": ["a"]})}, SchemaMismatchError),
+        ({"sql": "SELECT k FROM state"}, SchemaMismatchError),
+        ({"sql": "SELECT k, v, 1 AS w FROM state"}, SchemaMismatchError),
+        ({"sql": "SELECT k, v + 0.5 AS v FROM state"}, SchemaMismatchError),
+        ({"sql": "SELECT NULL::VARCHAR AS k, v FROM state"}, NullKeyError),
+        ({"sql": "SELECT * FROM state UNION ALL SELECT * FROM state"}, DuplicateKeyError),
+        ({}, InvalidArgumentError),
+        ({"delete": ["u1"], "sql": "SELECT * FROM state"}, InvalidArgumentError),
+    ],
+)
+def test_what_no_snapshot_takes_changes_nothing(
+    store: StateStore, change: dict[str, Any], error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        store.edit("u", "n", **change)
+    assert store.checkpoints() == (1,)
+    assert is_whole(store)
+
+
+def test_names_that_there_are_not(store: StateStore) -> None:
+    with pytest.raises(StateNotFoundError, match="no state 'x' in operator 'u'"):
+        store.edit("u", "x", delete=["a"])
+    with pytest.raises(StateNotFoundError, match="is operator state"):
+        store.edit("s", "files", delete=["a"])
+
+
+def test_damage_is_not_passed_on(store: StateStore) -> None:
+    """I5: a byte that no reader looks at is found before the file is rewritten."""
+    for path in files_of(store, "n"):
+        change_unread_byte(path)
+    changes: list[dict[str, Any]] = [{"delete": ["u1"]}, {"sql": "SELECT * FROM state"}]
+    for change in changes:
+        with pytest.raises(DamagedFileError):
+            store.edit("u", "n", **change)
+    assert store.checkpoints() == (1,)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"delete": ["u1"], "put": [{"k": "new", "v": 1}]},
+        {"rows": [{"k": "a", "v": 1}]},
+        {"sql": "SELECT * FROM state WHERE v < 10"},
+    ],
+)
+def test_a_dry_run_says_the_same_and_writes_nothing(
+    store: StateStore, change: dict[str, Any]
+) -> None:
+    before = sorted(path for path in Path(store.url).rglob("*"))
+    planned = store.edit("u", "n", dry_run=True, **change)
+    assert sorted(path for path in Path(store.url).rglob("*")) == before
+    done = store.edit("u", "n", **change)
+    assert (planned.new_id, planned.rows_before) == (None, done.rows_before)
+    told = ("rows_after", "deleted", "put")
+    assert [getattr(planned, name) for name in told] == [getattr(done, name) for name in told]
+
+
+def test_an_older_checkpoint_can_be_edited(store: StateStore) -> None:
+    store.edit("u", "n", delete=["u1"])
+    done = store.edit("u", "n", delete=["u2"], checkpoint=1)
+    assert (done.checkpoint_id, done.new_id) == (1, 3)
+    assert content(store) == {k: v for k, v in ROWS.items() if k != "u2"}
+
+
+def test_without_duckdb_the_error_says_what_to_install(
+    store: StateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = importlib.import_module
+
+    def without(name: str) -> Any:
+        if name == "duckdb":
+            raise ImportError(name)
+        return real(name)
+
+    monkeypatch.setattr(importlib, "import_module", without)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'statestore\[query\]'"):
+        store.edit("u", "n", sql="SELECT * FROM state")
+    assert store.checkpoints() == (1,)

@@ -1,0 +1,154 @@
+"""A key is gone from base and layers of every kept checkpoint, and the rest is as it was."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from statestore.errors import DamagedFileError, StorageError
+from statestore.files.lookup import rows_of_key
+from statestore.storage import LocalStorage
+from statestore.store import StateStore
+from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
+from tests.faults.cases import copy_of
+from tests.support.cared import (
+    KEY,
+    break_file,
+    data_in,
+    history,
+    names_of,
+    rows_of,
+    state_of,
+)
+from tests.support.layered import Entries, Layered
+
+
+@pytest.fixture
+def taken(tmp_path: Path) -> Layered:
+    """Checkpoints 1 to 3 without the key, which comes in 4, is changed in 5, goes in 6; cleared and
+    written anew in 7; 8 speaks of others.
+    """
+    taken = history(tmp_path / "store", 2)
+    taken.change({(KEY, 0): 1, (KEY, 1): 2, ("u001", 0): 5})
+    taken.change({(KEY, 1): 3})
+    taken.change({("u002", 1): 4}, cleared=[KEY])
+    # Another key is cleared and written anew in the same file: that stays so.
+    taken.change({(KEY, 2): 6, ("u003", 2): 7}, cleared=[KEY, "u003"])
+    taken.change({("u004", 0): 8})
+    return taken
+
+
+def without(rows: Entries) -> Entries:
+    return {entry: value for entry, value in rows.items() if entry[0] != KEY}
+
+
+def refuse_key(store: StateStore, number: int) -> None:
+    """Look into base and layers alone: no row and no delete of the key is left."""
+    for part in state_of(store, number).parts:
+        assert rows_of_key(store._storage, part, KEY) == []
+
+
+def test_the_key_goes_from_base_and_layers_of_all(taken: Layered) -> None:
+    store = taken.store
+    store.savepoint("five", 5)
+    done = store.purge("u", KEY)
+    new = {one.old_id: one.new_id for one in done.replaced}
+    assert sorted(new) == [4, 5, 6, 7, 8]
+    assert store.checkpoints() == (1, 2, 3, *sorted(map(int, filter(None, new.values()))))
+    for old, rows in taken.taken.items():
+        number = new.get(old) or old
+        refuse_key(store, number)
+        assert rows_of(store, number) == without(rows)
+    assert rows_of(store, "five") == without(taken.taken[5])
+    assert store.verify("all", deep=True).is_sound
+    assert not store.purge("u", KEY).replaced
+
+
+def test_after_a_collection_no_file_has_the_key(taken: Layered) -> None:
+    store = taken.store
+    found = store.find_key("u", KEY).found
+    assert len([one for one in found if "/changes/" in one.file and one.rows]) == 4
+    store.purge("u", KEY)
+    store.gc(minimum_age_s=0)
+    assert store.find_key("u", KEY).found == ()
+    assert all(
+        KEY.encode() not in f.read_bytes() for f in Path(store.url).rglob("*") if f.is_file()
+    )
+
+
+def test_each_file_is_written_anew_once_however_many_name_it(taken: Layered) -> None:
+    store = taken.store
+    holding = {one.file for one in store.find_key("u", KEY).found}
+    before = data_in(store.url)
+    replaced = store.purge("u", KEY).replaced
+    assert len(data_in(store.url) - before) <= len(holding)
+    # 4, which 5 to 8 name too, is one of theirs.
+    assert [one.states[0].files for one in replaced] == [1, 2, 3, 4, 4]
+    shared = [names_of(store, one.new_id or 0) - before for one in replaced]
+    assert all(older & newer for older, newer in pairwise(shared))
+
+
+def test_a_layer_of_which_nothing_is_left_is_gone(tmp_path: Path) -> None:
+    taken = history(tmp_path / "store", 1)
+    taken.change({(KEY, 0): 1})
+    assert len(state_of(taken.store).layers) == 2
+    taken.store.purge("u", KEY)
+    assert len(state_of(taken.store).layers) == 1
+    assert rows_of(taken.store) == without(taken.rows)
+
+
+def test_a_key_of_the_base_goes_from_all_layers_over_it(tmp_path: Path) -> None:
+    taken = history(tmp_path / "store", 3)
+    gone = sorted(taken.taken[1])[0][0]
+    done = taken.store.purge("u", gone)
+    assert [one.old_id for one in done.replaced] == [1, 2, 3, 4]
+    for one in done.replaced:
+        left = {e: v for e, v in taken.taken[one.old_id].items() if e[0] != gone}
+        assert rows_of(taken.store, one.new_id or 0) == left
+    assert taken.store.gc(minimum_age_s=0).removed.files
+    assert taken.store.find_key("u", gone).found == ()
+
+
+def test_a_purge_of_one_checkpoint_leaves_the_files_of_others(taken: Layered) -> None:
+    new = {one.old_id: one.new_id for one in taken.store.purge("u", KEY, checkpoint=5).replaced}
+    refuse_key(taken.store, new[5] or 0)
+    assert rows_of(taken.store, new[5] or 0) == without(taken.taken[5])
+    assert rows_of(taken.store, 4) == taken.taken[4]
+    assert rows_of(taken.store, new[8] or 0) == taken.taken[8]
+
+
+def test_a_damaged_layer_stops_it_before_anything_changes(taken: Layered) -> None:
+    name = next(one.file for one in taken.store.find_key("u", KEY).found if one.rows)
+    break_file(taken.store, name)
+    before = data_in(taken.store.url)
+    with pytest.raises(DamagedFileError):
+        taken.store.purge("u", KEY)
+    assert data_in(taken.store.url) == before
+    assert taken.store.checkpoints() == tuple(range(1, 9))
+
+
+def test_a_failure_anywhere_leaves_no_checkpoint_without_its_files(
+    taken: Layered, tmp_path: Path
+) -> None:
+    """Files that several new checkpoints name are of the one that is committed first."""
+    counted = copy_of(Path(taken.store.url), tmp_path / "counted")
+    calls = calls_of(
+        LocalStorage(str(counted)),
+        lambda storage: StateStore.over(storage, table_format="parquet").purge("u", KEY),
+    )
+    changing = [c.number for c in calls if c.operation in ("put_if_absent", "open_write", "sync")]
+    assert len(changing) > 8
+    for at in changing[::3]:
+        folder = copy_of(Path(taken.store.url), tmp_path / f"at-{at}")
+        faulty = FaultyStorage(LocalStorage(str(folder)), Fault(at, FaultKind.ERROR))
+        with pytest.raises(StorageError):
+            StateStore.over(faulty, table_format="parquet").purge("u", KEY)
+        store = StateStore.open(str(folder), table_format="parquet")
+        assert store.verify("all").is_sound
+        store.purge("u", KEY)
+        store.gc(minimum_age_s=0)
+        assert store.verify("all").strays == ()
+        assert rows_of(store) == without(taken.rows)
+        assert store.find_key("u", KEY).found == ()

@@ -1,0 +1,47 @@
+"""After a purge no Delta log names a file that is gone, also of a state with layers of changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from statestore.store import StateStore
+from tests.support.cared import break_file
+
+
+def test_the_log_of_a_layered_state_goes_and_begins_anew(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    store = StateStore.open(str(tmp_path / "store"), spark=spark, compaction=None)
+    options: dict[str, Any] = {"key": "key", "layout": "ranged", "max_parallelism": 4}
+    with store.snapshot(parallelism=1) as checkpoint:
+        rows = pa.table({"key": range(40), "n": range(40)})
+        checkpoint.keyed("job", "totals", rows, **options)
+    with store.snapshot(parallelism=1) as checkpoint:
+        changes = checkpoint.keyed("job", "totals", **options)
+        changes.changes([{"key": key, "n": -1} for key in (3, 50)])
+    log = Path(store.url, store.manifest(1).keyed_entry("job", "totals").table.path, "_delta_log")
+    assert [*log.iterdir()]
+
+    done = store.purge("job", 3)
+    assert [one.states[0].rows for one in done.replaced] == [1, 2]
+    assert store.gc(minimum_age_s=0).removed.files
+    entry = store.manifest().keyed_entry("job", "totals")
+    assert (len(entry.layers), entry.table.version) == (1, None)
+    assert not [file for file in log.rglob("*") if file.is_file()]
+    assert store.find_key("job", 3, "totals").found == ()
+    rows = store.restore(parallelism=1).keyed("job", "totals").subtask(0).read_all()
+    left = {key: key for key in range(40) if key != 3} | {50: -1}
+    assert {row["key"]: row["n"] for row in rows.to_pylist()} == left
+
+    break_file(store, f"{entry.layers[0].entry.table.path}/{entry.layers[0].entry.handles[0].path}")
+    store.salvage("latest", from_older=True)  # its state has no layers, and so a log again
+    new = store.manifest().keyed_entry("job", "totals")
+    table = DeltaTable(Path(store.url, new.table.path), version=new.table.version)
+    assert {Path(uri).name for uri in table.file_uris()} == {
+        Path(handle.path).name for handle in new.handles
+    }

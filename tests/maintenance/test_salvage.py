@@ -1,0 +1,371 @@
+"""What can be read of a damaged checkpoint becomes a new one, and what cannot is named."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from statestore.errors import (
+    CheckpointNotFoundError,
+    InvalidArgumentError,
+    MalformedManifestError,
+)
+from statestore.files.key_groups import group_digests
+from statestore.files.writer import ParquetOptions
+from statestore.format.documents import Savepoint
+from statestore.format.names import manifest_path
+from statestore.format.state import Layout
+from statestore.maintenance.salvage import LostPart, merged
+from statestore.store import StateStore
+from tests.faults.cases import data_files
+from tests.support.damage import change_unread_byte
+
+GROUPS = 16
+KEYS = 400
+LAYOUTS = [*Layout]
+
+
+def opened(folder: Path, layout: Layout) -> StateStore:
+    options = ParquetOptions(layout=layout, row_group_rows=64)
+    return StateStore.open(str(folder), table_format="parquet", parquet=options)
+
+
+def take(store: StateStore, first: int, stop: int, value: str) -> None:
+    """Take a checkpoint with these users, each with this value, and offsets that are its number."""
+    users = [f"u{i:04}" for i in range(first, stop)]
+    number = len(store.checkpoints()) + 1 if Path(store.url, "statestore.json").exists() else 1
+    with store.snapshot(parallelism=2) as checkpoint:
+        rows = pa.table({"user": users, "n": range(first, stop), "s": [value] * len(users)})
+        checkpoint.keyed("users", "totals", rows, key="user", max_parallelism=GROUPS)
+        checkpoint.keyed("users", "other", rows, key="user", max_parallelism=GROUPS)
+        offsets = [[{"partition": p, "offset": number * 10 + p}] for p in range(2)]
+        checkpoint.union("source", "offsets", offsets)
+
+
+@pytest.fixture(params=LAYOUTS)
+def layout(request: pytest.FixtureRequest) -> Layout:
+    found: Layout = request.param
+    return found
+
+
+@pytest.fixture
+def store(tmp_path: Path, layout: Layout) -> StateStore:
+    """Two checkpoints; the second has other values, and users that the first lacks."""
+    store = opened(tmp_path / "store", layout)
+    take(store, 0, KEYS, "old")
+    take(store, 100, KEYS + 100, "new")
+    return store
+
+
+def files(store: StateStore, name: str, checkpoint: int | str = 2) -> list[Path]:
+    (entry,) = (e for e in store.manifest(checkpoint).entries if e.state.name == name)
+    return [Path(store.url, entry.table.path, handle.path) for handle in entry.handles]
+
+
+def flip(file: Path, at: int) -> None:
+    raw = bytearray(file.read_bytes())
+    raw[at] ^= 0xFF
+    file.write_bytes(bytes(raw))
+
+
+def flip_page(file: Path) -> None:
+    """Change a byte in the first page of the last column."""
+    row_group = pq.read_metadata(file).row_group(0)
+    column = row_group.column(row_group.num_columns - 1)
+    flip(file, column.data_page_offset + column.total_compressed_size // 2)
+
+
+def rows(store: StateStore, checkpoint: int, name: str = "totals") -> dict[str, tuple[int, str]]:
+    """Return (key group, value) by user."""
+    keyed = store.restore(checkpoint=checkpoint, parallelism=1).keyed("users", name)
+    table = keyed.subtask(0).read_all()
+    return {row["user"]: (row["key_group"], row["s"]) for row in table.to_pylist()}
+
+
+def groups_of(parts: tuple[LostPart, ...]) -> set[int]:
+    return {g for part in parts for g in range(part.first or 0, (part.last or 0) + 1)}
+
+
+# --- what is sound --------------------------------------------------------------------------------
+
+
+def test_of_a_sound_checkpoint_nothing_is_made(store: StateStore) -> None:
+    before = data_files(Path(store.url))
+    heard: list[tuple[int, int]] = []
+    report = store.salvage(2, on_progress=lambda done, total: heard.append((done, total)))
+    assert (report.is_sound, report.new_checkpoint_id, report.states) == (True, None, ())
+    assert data_files(Path(store.url)) == before
+    assert heard == [(done, report.files) for done in range(report.files + 1)]
+
+
+def test_whole_files_are_named_again_not_copied(store: StateStore) -> None:
+    files(store, "totals")[0].unlink()
+    before = {*data_files(Path(store.url))}
+    store.salvage(2)
+    other = store.manifest(2).keyed_entry("users", "other")
+    assert store.manifest(3).keyed_entry("users", "other") == other
+    assert {*data_files(Path(store.url))} - before == {manifest_path(3)}
+
+
+# --- any damage -----------------------------------------------------------------------------------
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-7])
+
+
+def lengthen(file: Path) -> None:
+    file.write_bytes(file.read_bytes() + b"x")
+
+
+def empty(file: Path) -> None:
+    file.write_bytes(b"")
+
+
+def zeros(file: Path) -> None:
+    file.write_bytes(bytes(len(file.read_bytes())))
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, cut, lengthen, empty, zeros])
+def test_of_a_file_that_is_no_file_any_more_all_is_lost(
+    store: StateStore, layout: Layout, damage: Callable[[Path], Any]
+) -> None:
+    """And nothing else: rows, key groups and keys are those of the damaged files."""
+    before = rows(store, 2)
+    file = files(store, "totals")[0]
+    (handle,) = (
+        h
+        for h in store.manifest(2).keyed_entry("users", "totals").handles
+        if file.name == Path(h.path).name
+    )
+    damage(file)
+    report = store.salvage(2, keys=10_000)
+    (state,) = report.states
+    lost = groups_of(state.lost)
+    assert lost == {group for group, _, _ in group_digests(handle)}
+    assert len(lost) == (1 if layout is Layout.PARTITIONED else GROUPS)
+    expected = {user: row for user, row in before.items() if row[0] not in lost}
+    assert rows(store, 3) == expected
+    assert (state.rows_before, state.rows_after) == (len(before), len(expected))
+    assert state.lost_rows == len(before) - len(expected)
+    known = {user for user, (group, _) in rows(store, 1).items() if group in lost}
+    assert {key["user"] for key in state.keys} == known
+    assert state.lost_keys == len(known)
+    assert {part.known_in for part in state.lost} == {1}
+    assert store.verify(3, deep=True).is_sound
+
+
+def test_any_flipped_byte_costs_at_most_what_cannot_be_read(store: StateStore) -> None:
+    """A new checkpoint is sound, and has the rows of all key groups that were not lost."""
+    before, dice = rows(store, 2), random.Random(7)
+    file = files(store, "totals")[0]
+    raw = file.read_bytes()
+    fates: set[bool] = set()
+    for _ in range(60):
+        flip(file, dice.randrange(len(raw)))
+        report = store.salvage(2, dry_run=True)
+        (state,) = report.states
+        lost = groups_of(state.lost)
+        fates.add(bool(lost))
+        new = store.salvage(2).new_checkpoint_id
+        assert new is not None
+        assert rows(store, new) == {u: row for u, row in before.items() if row[0] not in lost}
+        assert store.verify(new, deep=True).broken == ()
+        file.write_bytes(raw)
+    assert True in fates
+
+
+def test_a_damaged_page_costs_the_key_groups_of_its_row_group(tmp_path: Path) -> None:
+    """Ranged: the others of the file are written to a new one."""
+    store = opened(tmp_path / "store", Layout.RANGED)
+    take(store, 0, KEYS, "only")
+    (file,) = files(store, "totals", 1)
+    before = rows(store, 1)
+    flip_page(file)
+    (state,) = store.salvage(1).states
+    lost = groups_of(state.lost)
+    assert 0 < len(lost) < GROUPS / 2
+    assert rows(store, 2) == {u: row for u, row in before.items() if row[0] not in lost}
+    assert [part.known_in for part in state.lost] == [None] * len(state.lost)
+    assert (state.keys, state.lost_keys) == ((), 0)
+    (new,) = store.manifest(2).keyed_entry("users", "totals").handles
+    assert new.path.startswith("0000000002-")
+
+
+def test_damage_that_no_row_has_costs_nothing(store: StateStore) -> None:
+    """The SHA-256 is wrong, the rows are not: they are written anew."""
+    before = rows(store, 2)
+    for name in ("totals", "offsets"):
+        change_unread_byte(files(store, name)[0])
+    report = store.salvage(2)
+    assert [(state.name, state.lost) for state in report.states] == [
+        ("totals", ()),
+        ("offsets", ()),
+    ]
+    assert rows(store, 3) == before
+    assert store.verify(3, deep=True).is_sound
+    assert not store.verify(2, deep=True).is_sound
+
+
+def test_a_state_that_lost_everything_is_there_without_rows(store: StateStore) -> None:
+    for file in (*files(store, "totals"), *files(store, "offsets")):
+        file.unlink()
+    report = store.salvage(2)
+    assert [(state.name, state.rows_after) for state in report.states] == [
+        ("totals", 0),
+        ("offsets", 0),
+    ]
+    assert rows(store, 3) == {}
+    assert store.restore(checkpoint=3).operator("source", "offsets").per_old_subtask() == [[], []]
+    assert store.verify(3, deep=True).is_sound
+    take(store, 0, 5, "next")  # the state goes on
+    assert len(rows(store, 4)) == 5
+
+
+# --- from older checkpoints -----------------------------------------------------------------------
+
+
+def test_lost_key_groups_are_filled_from_an_older_checkpoint(
+    store: StateStore, layout: Layout
+) -> None:
+    """The new manifest says which; older files are carried where one has one key group."""
+    old, new = rows(store, 1), rows(store, 2)
+    damaged = files(store, "totals")[:3]
+    for file in damaged:
+        flip_page(file)
+    before = {*data_files(Path(store.url))}
+    report = store.salvage(2, from_older=True)
+    (state,) = report.states
+    lost = groups_of(state.lost)
+    assert lost
+    assert {part.filled_from for part in state.lost} == {1}
+    expected = {u: row for u, row in new.items() if row[0] not in lost}
+    expected |= {u: row for u, row in old.items() if row[0] in lost}
+    assert rows(store, 3) == expected
+    assert state.rows_after == len(expected)
+    assert store.verify(3, deep=True).is_sound
+    origin = store.manifest(3).origin
+    assert origin is not None
+    assert (origin["command"], origin["checkpoint"], origin["lost"]) == ("salvage", 2, [])
+    assert [(f["first"], f["last"], f["checkpoint"]) for f in origin["filled"]] == [
+        (part.first, part.last, 1) for part in state.lost
+    ]
+    written = {*data_files(Path(store.url))} - before
+    assert len(written) == (1 if layout is Layout.PARTITIONED else 2)
+
+
+def test_the_newest_checkpoint_that_has_it_whole_is_taken(store: StateStore) -> None:
+    """The one before is damaged in the same place."""
+    take(store, 100, KEYS + 100, "newest")
+    for checkpoint in (2, 3):
+        for file in files(store, "totals", checkpoint):
+            flip_page(file)
+    (state,) = store.salvage(3, from_older=True).states
+    filled = {part.filled_from for part in state.lost}
+    assert 1 in filled
+    both = set(state.lost[0:1])
+    assert both
+    for user, (group, value) in rows(store, 4).items():
+        if group in groups_of(tuple(p for p in state.lost if p.filled_from == 1)):
+            assert value == "old", user
+
+
+def test_offsets_are_lost_whole_and_filled_whole(store: StateStore) -> None:
+    files(store, "offsets")[0].unlink()
+    (state,) = store.salvage(2).states
+    (part,) = state.lost
+    assert (state.sort, part.rows, part.known_in, part.filled_from) == ("operator", 2, 1, None)
+    (state,) = store.salvage(2, from_older=True).states
+    assert state.lost[0].filled_from == 1
+    old = store.restore(checkpoint=1).operator("source", "offsets").per_old_subtask()
+    assert store.restore(checkpoint=4).operator("source", "offsets").per_old_subtask() == old
+    origin = store.manifest(4).origin
+    assert origin is not None
+    assert origin["filled"] == [{"uid": "source", "state": "offsets", "checkpoint": 1}]
+
+
+def test_other_columns_do_not_fill_and_it_is_said(tmp_path: Path) -> None:
+    """Their keys are known all the same."""
+    store = opened(tmp_path / "store", Layout.PARTITIONED)
+    for column in ("n", "m"):
+        with store.snapshot(parallelism=1) as checkpoint:
+            table = pa.table({"user": ["a", "b"], column: [1, 2]})
+            options: dict[str, Any] = {"key": "user", "max_parallelism": 1}
+            if column == "m":
+                options["renamed"] = {"n": "m"}
+            checkpoint.keyed("users", "totals", table, **options)
+    files(store, "totals")[0].unlink()
+    (state,) = store.salvage(2, from_older=True).states
+    assert state.why_not_filled == ("checkpoint 1 has it with the columns (user string, n long)",)
+    assert [(p.known_in, p.keys, p.filled_from) for p in state.lost] == [(1, 2, None)]
+    assert rows_left(store, 3) == 0
+
+
+def rows_left(store: StateStore, checkpoint: int) -> int:
+    return store.manifest(checkpoint).rows
+
+
+# --- arguments, and what cannot be done -----------------------------------------------------------
+
+
+def test_a_dry_run_says_the_same_and_writes_nothing(store: StateStore) -> None:
+    flip_page(files(store, "totals")[0])
+    files(store, "offsets")[0].unlink()
+    before = data_files(Path(store.url))
+    dry = store.salvage(2, from_older=True, dry_run=True)
+    assert (dry.new_checkpoint_id, dry.dry_run) == (None, True)
+    assert data_files(Path(store.url)) == before
+    done = store.salvage(2, from_older=True)
+    assert (done.new_checkpoint_id, done.states) == (3, dry.states)
+
+
+def test_a_broken_manifest_names_the_checkpoints_that_there_are(store: StateStore) -> None:
+    flip(Path(store.url, manifest_path(2)), 50)
+    with pytest.raises(MalformedManifestError, match=r"can be salvaged.*: there is 1$"):
+        store.salvage(2)
+
+
+def test_what_does_not_exist_is_not_found(store: StateStore) -> None:
+    with pytest.raises(CheckpointNotFoundError, match="it has 1, 2"):
+        store.salvage(9)
+    with pytest.raises(InvalidArgumentError, match="keys"):
+        store.salvage(2, keys=-1)
+
+
+def test_how_many_keys_are_shown_is_the_callers_choice(store: StateStore) -> None:
+    files(store, "totals")[0].unlink()
+    (state,) = store.salvage(2, dry_run=True, keys=3).states
+    assert (len(state.keys), state.lost_keys > 3) == (3, True)
+
+
+def test_a_savepoint_is_salvaged_and_fills_though_it_has_a_tombstone(store: StateStore) -> None:
+    catalog = store._catalog()
+    savepoint = Savepoint(name="kept", checkpoint_id=1, created_at_ms=0)
+    catalog.holds.put_savepoint(savepoint, visible=lambda: None)
+    catalog.expire(1, b"")
+    assert store.checkpoints() == (2,)
+    files(store, "totals")[0].unlink()
+    (state,) = store.salvage(2, from_older=True).states
+    assert {part.filled_from for part in state.lost} == {1}
+    files(store, "other", "kept")[0].unlink()
+    report = store.salvage("kept")
+    assert (report.checkpoint_id, report.new_checkpoint_id) == (1, 4)
+
+
+def test_neighbours_of_one_fate_are_one_part() -> None:
+    parts = [
+        LostPart(first=g, last=g, rows=2, known_in=k, keys=1 if k else None)
+        for g, k in ((0, 1), (1, 1), (2, None), (3, None), (5, None), (6, 1))
+    ]
+    assert [(p.first, p.last, p.rows, p.known_in, p.keys) for p in merged(parts)] == [
+        (0, 1, 4, 1, 2),
+        (2, 3, 4, None, None),
+        (5, 5, 2, None, None),
+        (6, 6, 2, 1, 1),
+    ]

@@ -1,0 +1,346 @@
+"""Nothing wrong goes unnoticed: whatever is done to a checkpoint's files, a verification names it.
+
+``STATESTORE_FLIPS=100000 pytest -s tests/maintenance/test_verify.py -k flips`` tries more flips
+than the 1,000 of every run, and other ones with ``STATESTORE_SEED``.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.errors import PySparkException, PythonException
+from pyspark.sql import SparkSession
+
+from statestore.errors import (
+    CheckpointNotFoundError,
+    CorruptionError,
+    FormatVersionError,
+    StateStoreError,
+    StorageError,
+    StoreNotFoundError,
+)
+from statestore.format.documents import document_bytes
+from statestore.format.names import manifest_path, writer_path
+from statestore.maintenance.verify import VerifyReport
+from statestore.store import StateStore
+from tests.support.damage import SORTS, change_unread_byte, copy_of, files_of, fill
+from tests.support.strategies import KeyedCase, element_lists, keyed_cases, parallelisms
+
+FLIPS = int(os.environ.get("STATESTORE_FLIPS", "1000"))
+SEED = int(os.environ.get("STATESTORE_SEED", "2026"))
+
+
+@pytest.fixture(scope="session")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> StateStore:
+    """A store with one checkpoint, to be read."""
+    return fill(tmp_path_factory.mktemp("verify") / "store")
+
+
+@pytest.fixture
+def store(sound: StateStore, tmp_path: Path) -> StateStore:
+    """A copy of it, to be damaged."""
+    return copy_of(sound, tmp_path / "store")
+
+
+def broken(report: VerifyReport) -> list[str]:
+    return [file.file for file in report.broken]
+
+
+def name_in(store: StateStore, file: Path) -> str:
+    return file.relative_to(store.url).as_posix()
+
+
+# --- what is sound --------------------------------------------------------------------------------
+
+
+@settings(max_examples=40)
+@given(st.data(), keyed_cases(), st.integers(1, 3))
+def test_what_was_written_is_sound(data: st.DataObject, case: KeyedCase, old: int) -> None:
+    """I1, I5, I7: any state of any kind, at any parallelism: no false alarm."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = StateStore.open(folder, table_format="parquet")
+        parallelism = data.draw(parallelisms(case.max_parallelism))
+        with store.snapshot(parallelism=parallelism) as checkpoint:
+            entry = case.write(checkpoint, "u", "n")
+        with store.snapshot(parallelism=old) as checkpoint:
+            checkpoint.split("u", "s", data.draw(element_lists(old)))
+            checkpoint.broadcast("u", "b", data.draw(element_lists(1))[0])
+            checkpoint.drop("u", "n")
+        for deep in (False, True):
+            report = store.verify("all", deep)
+            assert (report.broken, report.strays) == ((), ())
+            assert report.checkpoints == (1, 2)
+            assert report.files == len(entry.handles) + store.manifest().files
+            assert report.rows == entry.rows + store.manifest().rows
+
+
+def test_progress_is_told_in_files(sound: StateStore) -> None:
+    """From none to all."""
+    heard: list[tuple[int, int]] = []
+    report = sound.verify(on_progress=lambda done, total: heard.append((done, total)))
+    assert heard == [(done, report.files) for done in range(report.files + 1)]
+
+
+def test_what_does_not_exist_is_not_found(sound: StateStore, tmp_path: Path) -> None:
+    """It is no damage: a name was wrong."""
+    with pytest.raises(CheckpointNotFoundError, match="it has 1"):
+        sound.verify(7)
+    with pytest.raises(StoreNotFoundError):
+        StateStore.open(str(tmp_path / "none")).verify()
+
+
+# --- random damage --------------------------------------------------------------------------------
+
+
+def test_flips_of_one_byte_are_found(tmp_path: Path) -> None:
+    """I4, I5, I7: any byte of any file of a checkpoint, replaced by any other value."""
+    store = fill(tmp_path / "store", max_parallelism=1)
+    dice = random.Random(SEED)
+    data = [path for name in SORTS for path in files_of(store, name)]
+    documents = ("statestore.json", manifest_path(1), writer_path(1))
+    files = [*data, *(Path(store.url, name) for name in documents)]
+    found = shallow = 0
+    missed: list[str] = []
+    for _ in range(FLIPS):
+        file = dice.choice(files)
+        raw = file.read_bytes()
+        at = dice.randrange(len(raw))
+        value = dice.choice([value for value in range(256) if value != raw[at]])
+        file.write_bytes(raw[:at] + bytes([value]) + raw[at + 1 :])
+        if broken(store.verify(deep=True)) == [name_in(store, file)]:
+            found += 1
+        else:
+            missed.append(f"{file} at {at}: {raw[at]} to {value}")
+        shallow += broken(store.verify()) == [name_in(store, file)]
+        file.write_bytes(raw)
+    print(f"\n{found} of {FLIPS} flips found; {shallow} of them without --deep")
+    assert missed == []
+    assert store.verify(deep=True).is_sound
+
+
+@pytest.mark.parametrize("name", SORTS)
+def test_a_cut_file_is_found(store: StateStore, name: str) -> None:
+    """I5: at any length; the shallow level finds it as well, and names whose it is."""
+    file, *_ = files_of(store, name)
+    raw = file.read_bytes()
+    for length in {0, 1, len(raw) // 2, len(raw) - 1}:
+        file.write_bytes(raw[:length])
+        for deep in (False, True):
+            (flaw,) = store.verify(deep=deep).broken
+            assert (flaw.file, flaw.kind) == (name_in(store, file), "damaged-file")
+            assert flaw.what == (f"has {length} bytes, the manifest says {len(raw)}",)
+            assert (flaw.state, flaw.checkpoint_id) == (name, 1)
+
+
+@pytest.mark.parametrize("name", SORTS)
+def test_a_missing_file_is_found(store: StateStore, name: str) -> None:
+    """I5: and it goes on: all of them are named, with their key groups."""
+    files = files_of(store, name)
+    for file in files:
+        file.unlink()
+    report = store.verify()
+    assert broken(report) == [name_in(store, file) for file in files]
+    assert {flaw.kind for flaw in report.broken} == {"missing-file"}
+    keyed = name not in ("split", "union", "broadcast")
+    groups = [str(flaw.key_groups) for flaw in report.broken]
+    assert groups == (["0..0", "1..1"] if keyed else ["None"])
+
+
+def test_exchanged_files_are_found(store: StateStore) -> None:
+    """I7: both, of whatever two states or key groups; without --deep where their lengths differ."""
+    files = [path for name in SORTS for path in files_of(store, name)]
+    for one, other in combinations(files, 2):
+        exchange(one, other)
+        assert set(broken(store.verify(deep=True))) == {name_in(store, f) for f in (one, other)}
+        assert one.stat().st_size == other.stat().st_size or not store.verify().is_sound
+        exchange(one, other)
+
+
+def test_exchanged_files_of_one_length_are_found(tmp_path: Path) -> None:
+    """I1, I7: same length, rows and columns, as the files of many small key groups often have."""
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+    rows = pa.table({"k": list(range(100, 164)), "v": list(range(200, 264))})
+    with store.snapshot(parallelism=1) as checkpoint:
+        entry = checkpoint.keyed("u", "n", rows, key="k", max_parallelism=128)
+    alike = [
+        handle
+        for handle in entry.handles
+        if (handle.rows, handle.size_bytes) == (1, entry.handles[0].size_bytes)
+    ]
+    assert len(alike) > 1
+    one, other = (Path(store.url, entry.table.path, handle.path) for handle in alike[:2])
+    exchange(one, other)
+    for deep in (False, True):  # their footers tell least and greatest values
+        assert set(broken(store.verify(deep=deep))) == {name_in(store, f) for f in (one, other)}
+
+
+def test_a_file_of_another_checkpoint_is_found(store: StateStore) -> None:
+    """I5, I7: it holds the same state, earlier."""
+    before = {name: files_of(store, name) for name in SORTS}
+    with store.snapshot(parallelism=2) as checkpoint:
+        values = pa.table({"user": ["user-1", "user-2"], "x": [0.5, 0.25]})
+        checkpoint.keyed("job", "value", values, key="user")
+        checkpoint.carry_rest()
+    file, *_ = files_of(store, "value")
+    shutil.copy(before["value"][0], file)
+    assert name_in(store, file) in broken(store.verify(deep=True))
+    assert broken(store.verify("all", deep=True)) == [name_in(store, file)]
+    assert store.verify(1, deep=True).is_sound
+
+
+def test_a_stray_file_is_no_damage(store: StateStore) -> None:
+    """I5: what a crashed writer left is listed; files that another checkpoint names are not."""
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.split("source", "split", [[{"s": "d"}], []])
+        checkpoint.carry_rest()
+    (named,) = files_of(store, "split")
+    stray = named.parent / "0000000009-0123456789abcdef.parquet"
+    shutil.copy(named, stray)
+    (named.parent / "_delta_log").mkdir()
+    (named.parent / "_delta_log" / "0.json").write_text("{}")
+    for checkpoint_id in (1, 2, "all"):
+        report = store.verify(checkpoint_id, deep=True)
+        assert (report.broken, report.strays) == ((), (name_in(store, stray),))
+
+
+# --- manifests ------------------------------------------------------------------------------------
+
+
+def test_a_damaged_manifest_is_reported_among_the_rest(store: StateStore) -> None:
+    """I4: the other checkpoints are still checked, and its files are not called strays."""
+    first = store.manifest()
+    with store.snapshot(parallelism=2) as checkpoint:
+        for state in [entry.state for entry in first.keyed] + [e.state for e in first.operator]:
+            if state.name != "split":
+                checkpoint.drop(state.uid, state.name)
+        checkpoint.split("source", "split", [[{"s": "d"}], []])
+    manifest = Path(store.url, manifest_path(1))
+    manifest.write_bytes(manifest.read_bytes()[:-1])
+    report = store.verify("all")
+    assert (broken(report), report.strays, report.files) == ([manifest_path(1)], (), 1)
+    assert report.broken[0].kind == "malformed-manifest"
+    assert (store.verify(2).broken, store.verify(2).strays) == ((), ())
+    assert broken(store.verify(1)) == [manifest_path(1)]
+    with pytest.raises(CorruptionError, match=r"0000000001\.json"):
+        raise report.problem or AssertionError
+
+
+def test_a_manifest_of_another_store_is_found(store: StateStore, tmp_path: Path) -> None:
+    """I4: whole as it is, it says nothing about the files here."""
+    other = fill(tmp_path / "other")
+    shutil.copy(Path(other.url, manifest_path(1)), Path(store.url, manifest_path(1)))
+    (flaw,) = store.verify().broken
+    assert flaw.file == manifest_path(1)
+    assert "is the manifest of store" in flaw.what[0]
+
+
+def test_a_missing_store_file_is_reported(store: StateStore) -> None:
+    """I4: with its checkpoints there, it is a store that lost a file."""
+    Path(store.url, "statestore.json").unlink()
+    report = store.verify()
+    assert (broken(report), report.broken[0].kind) == (["statestore.json"], "missing-file")
+    assert report.files > 0
+
+
+def test_a_damaged_claim_is_reported(store: StateStore) -> None:
+    """I6: the next writer would go by it."""
+    (claim,) = Path(store.url, "writers").iterdir()
+    claim.write_bytes(claim.read_bytes().replace(b"1", b"2", 1))
+    (flaw,) = store.verify().broken
+    assert (flaw.file, flaw.kind) == (name_in(store, claim), "malformed-manifest")
+
+
+def test_a_newer_manifest_is_no_damage(store: StateStore) -> None:
+    """It asks for an upgrade."""
+    newer = document_bytes({"format": "statestore-checkpoint", "format_version": 3})
+    Path(store.url, manifest_path(2)).write_bytes(newer)
+    with pytest.raises(FormatVersionError):
+        store.verify("all")
+    assert store.verify(1).strays == ()
+
+
+def test_what_cannot_be_read_is_not_called_damaged(
+    store: StateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that does not answer says nothing about the file."""
+
+    def fail(*_: object) -> int:
+        raise StorageError("no answer")
+
+    monkeypatch.setattr("statestore.storage.local.LocalStorage.native_path", fail)
+    with pytest.raises(StorageError, match="no answer"):
+        store.verify()
+
+
+# --- a restore that verifies ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SORTS)
+def test_a_verified_restore_names_the_file(store: StateStore, name: str) -> None:
+    """I7: a byte that no reader looks at; by subtask, by key, and as elements."""
+    file, *_ = files_of(store, name)
+    change_unread_byte(file)
+    restored, verified = store.restore(), store.restore(verify=True)
+    if name in ("split", "union", "broadcast"):
+        assert restored.operator("source", name).subtask(0)
+        fails(lambda: verified.operator("source", name).subtask(0), file)
+        return
+    state = restored.keyed("job", name)
+    (user, *_) = state.subtask(0).read_all().column("user").to_pylist()
+    assert state.get(user)
+    fails(lambda: verified.keyed("job", name).subtask(0).read_all(), file)
+    fails(lambda: verified.keyed("job", name).get(user), file)
+    assert verified.keyed("job", name).subtask(1).read_all().num_rows
+
+
+def test_a_verified_dataframe_names_the_file(store: StateStore, spark: SparkSession) -> None:
+    """I7: the task of Spark that reads the file checks it, and the error reaches the driver."""
+    file, *_ = files_of(store, "value")
+    change_unread_byte(file)
+    with_spark = StateStore.open(store.url, spark=spark)
+    rows = store.manifest().keyed_entry("job", "value").rows
+    assert with_spark.restore().keyed("job", "value").dataframe().count() == rows
+    frame = with_spark.restore(verify=True).keyed("job", "value").dataframe()
+    with pytest.raises(PythonException, match="holds other bytes than were written") as caught:
+        frame.collect()
+    assert file.name in str(caught.value)
+
+
+@pytest.mark.parametrize("word", ["true", "false", "maybe"])
+def test_the_data_source_verifies_on_request(
+    store: StateStore, spark: SparkSession, word: str
+) -> None:
+    """I7: a byte that no reader looks at is found with ``verify``, and not without."""
+    file, *_ = files_of(store, "value")
+    change_unread_byte(file)
+    StateStore.open(store.url, spark=spark)
+    options = {"store": store.url, "operator": "job", "state": "value", "verify": word}
+    source = spark.read.format("keyed_state").options(**options)
+    if word == "false":
+        assert source.load().count() == store.manifest().keyed_entry("job", "value").rows
+        return
+    message = "holds other bytes than were written" if word == "true" else "verify is true or false"
+    with pytest.raises(PySparkException, match=message):
+        source.load().collect()
+
+
+def fails(read: Callable[[], object], file: Path) -> None:
+    with pytest.raises(StateStoreError, match="holds other bytes than were written") as caught:
+        read()
+    assert (caught.value.kind, str(file) in str(caught.value)) == ("damaged-file", True)
+
+
+def exchange(one: Path, other: Path) -> None:
+    first, second = one.read_bytes(), other.read_bytes()
+    one.write_bytes(second)
+    other.write_bytes(first)

@@ -1,0 +1,119 @@
+"""What DuckDB is given: batches that begin where their memory does, whatever they were cut from."""
+
+from __future__ import annotations
+
+import tempfile
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from statestore import StateStore
+from statestore.files.digest import row_hashes, rows_digest
+from statestore.format.state import Layout
+from statestore.restore.dataset import unsliced
+from tests.support.strategies import Kind, structs, value_kinds
+
+CONNECTION = duckdb.connect(":memory:", config={"threads": 1})
+CONNECTION.execute("SET TimeZone = 'UTC'")
+
+nested = st.lists(value_kinds, min_size=1, max_size=2).map(structs).map(lambda one: structs([one]))
+
+
+@st.composite
+def sliced_batches(draw: st.DrawFn) -> pa.RecordBatch:
+    """A batch of a nested column, cut out of a longer one, on each level of structs."""
+    kind: Kind = draw(nested | value_kinds)
+    rows = draw(st.lists(kind.values, min_size=1, max_size=12))
+    array = _cut(draw, pa.array(rows, kind.type))
+    return _part(draw, pa.record_batch([array], ["v"]))
+
+
+def _part(draw: st.DrawFn, rows: Any) -> Any:
+    first = draw(st.integers(0, len(rows)))
+    return rows.slice(first, draw(st.integers(0, len(rows) - first)))
+
+
+def _cut(draw: st.DrawFn, array: pa.Array) -> pa.Array:
+    """Return an array whose own fields are slices too."""
+    if not pa.types.is_struct(array.type):
+        return _part(draw, array)
+    fields = [_cut(draw, array.field(at)) for at in range(array.type.num_fields)]
+    rows = min(map(len, fields))
+    nulls = pa.array([draw(st.booleans()) for _ in range(rows)], pa.bool_())
+    cut = [field.slice(len(field) - rows) for field in fields]
+    return pa.StructArray.from_arrays(cut, fields=[*array.type], mask=nulls)
+
+
+def offsets(array: pa.Array) -> set[int]:
+    """Return where an array begins in its memory, and what it is made of."""
+    kind = array.type
+    if pa.types.is_struct(kind):
+        inner = [array.field(at) for at in range(kind.num_fields)]
+    elif pa.types.is_map(kind):
+        inner = [array.keys, array.items]
+    else:
+        inner = [array.values] if pa.types.is_nested(kind) else []
+    return {array.offset}.union(*map(offsets, inner))
+
+
+@settings(max_examples=100)
+@given(sliced_batches())
+def test_a_batch_begins_where_its_memory_does(batch: pa.RecordBatch) -> None:
+    """On every level, and it is the same batch."""
+    [given_] = unsliced([batch])
+    assert given_.schema.equals(batch.schema)
+    assert row_hashes(given_).tolist() == row_hashes(batch).tolist()  # NaN is NaN there
+    assert set().union(*map(offsets, given_.columns)) == {0}
+
+
+def test_what_is_no_slice_stays_where_it_is() -> None:
+    """Nothing is copied without need."""
+    batch = pa.record_batch([pa.array([{"a": {"b": [1]}}, None])], ["v"])
+    [given_] = unsliced([batch])
+    assert given_.column(0).field(0).field(0).values.buffers()[1].address == (
+        batch.column(0).field(0).field(0).values.buffers()[1].address
+    )
+
+
+@settings(max_examples=100)
+@given(sliced_batches())
+def test_duckdb_reads_what_it_is_given(batch: pa.RecordBatch) -> None:
+    """Value by value."""
+    CONNECTION.register("given", pa.Table.from_batches(unsliced([batch])))
+    found = CONNECTION.sql("SELECT * FROM given").to_arrow_table().cast(batch.schema)
+    assert rows_digest(found) == rows_digest(batch)
+    assert found.num_rows == batch.num_rows
+
+
+@settings(max_examples=8)
+@given(st.data(), st.sampled_from(Layout))
+def test_a_query_and_an_edit_have_the_rows_of_a_restore(
+    data: st.DataObject, layout: Layout
+) -> None:
+    """Of structs within structs, cut by key groups, with changes over them."""
+    kind: Kind = data.draw(nested)
+    values = data.draw(st.lists(kind.values, min_size=1, max_size=30))
+    rows = pa.table([pa.array(range(len(values))), pa.array(values, kind.type)], ["k", "v"])
+    with tempfile.TemporaryDirectory() as folder:
+        store = StateStore.open(folder, table_format="parquet")
+        options: dict[str, Any] = {"key": "k", "max_parallelism": 4, "layout": layout.value}
+        with store.snapshot(parallelism=2) as checkpoint:
+            checkpoint.keyed("u", "n", rows, **options)
+        with store.snapshot(parallelism=2) as checkpoint:
+            changed = rows.slice(data.draw(st.integers(1, len(rows))))
+            state = checkpoint.keyed("u", "n", **options)
+            state.changes(changed, pa.table({"k": pa.array([0], pa.int64())}))
+        expected = store.restore(parallelism=1).keyed("u", "n").subtask(0).read_all()
+        found = store.query("SELECT * FROM n").read_all().cast(expected.schema)
+        assert rows_digest(found) == rows_digest(expected)
+        for group in range(4):
+            part = store.query(f"SELECT v FROM n WHERE key_group = {group}").read_all()
+            own = [row["v"] for row in expected.to_pylist() if row["key_group"] == group]
+            assert rows_digest(part) == rows_digest(pa.table([pa.array(own, kind.type)], ["v"]))
+        store.edit("u", "n", sql="SELECT * FROM state")
+        again = store.restore(parallelism=1).keyed("u", "n").subtask(0).read_all()
+        assert rows_digest(again) == rows_digest(expected)
+        assert again.num_rows == expected.num_rows

@@ -1,0 +1,295 @@
+"""SQL over a checkpoint's states: the rows that a restore gives, and no more is read than asked."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from statestore import StateStore
+from statestore.errors import (
+    CheckpointNotFoundError,
+    CorruptionError,
+    DamagedFileError,
+    InvalidArgumentError,
+    MissingDependencyError,
+    MissingFileError,
+)
+from statestore.files.digest import rows_digest
+from statestore.format.state import Layout
+from statestore.testing.counting import CountingStorage
+from tests.support.damage import change_unread_byte
+
+COUNT = 4000
+ROWS = pa.table(
+    {
+        "k": [f"k{i}" for i in range(COUNT)],
+        "n": range(COUNT),
+        "text": [f"{i * 7919 % 104729:x}" * 4 for i in range(COUNT)],
+        "amount": pa.array([Decimal(i) / 4 for i in range(COUNT)], pa.decimal128(12, 2)),
+        "day": pa.array([date(2026, 1, 1 + i % 28) for i in range(COUNT)]),
+        "at": pa.array([datetime(2026, 1, 1, tzinfo=UTC)] * COUNT, pa.timestamp("us", "UTC")),
+        "tags": pa.array([[("a", i)] for i in range(COUNT)], pa.map_(pa.string(), pa.int64())),
+        "x": pa.array([None if i % 3 else i / 2 for i in range(COUNT)], pa.float64()),
+    }
+)
+
+
+@pytest.fixture(scope="module", params=[layout.value for layout in Layout])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("query") / "store"
+    store = StateStore.open(str(path), table_format="parquet")
+    options: dict[str, Any] = {"key": "k", "max_parallelism": 16, "layout": request.param}
+    for rows in (ROWS.slice(0, 3), ROWS):
+        with store.snapshot(parallelism=2) as checkpoint:
+            checkpoint.keyed("by user", "totals", rows, **options)
+            checkpoint.map("by user", "pairs", rows.select(["k", "n"]), map_key="n", **options)
+            checkpoint.keyed("by shop", "pairs", rows.slice(0, 0).select(["k", "n"]), **options)
+            checkpoint.split("source", "files", [[{"file": "a"}, {"file": "b"}], [{"file": "c"}]])
+            checkpoint.union("source", "none", [[], []])
+    return path
+
+
+@pytest.fixture
+def store(folder: Path) -> StateStore:
+    return StateStore.open(str(folder))
+
+
+def ask(store: StateStore, sql: str, **options: Any) -> list[dict[str, Any]]:
+    return list(store.query(sql, **options).read_all().to_pylist())
+
+
+def test_a_view_has_the_rows_of_a_restore(store: StateStore) -> None:
+    """Every type, encoding and null; ``key_group`` too."""
+    found = store.query('SELECT * FROM "by user".totals').read_all()
+    state = store.restore(parallelism=1).keyed("by user", "totals")
+    restored = state.subtask(0).read_all()
+    assert found.schema.names == restored.schema.names
+    assert rows_digest(found.cast(restored.schema)) == rows_digest(restored)
+
+
+def test_states_are_named_by_operator_or_alone(store: StateStore) -> None:
+    assert ask(store, "SELECT count(*) AS c FROM totals") == [{"c": COUNT}]
+    assert ask(store, "SELECT count(*) AS c FROM TOTALS", checkpoint=1) == [{"c": 3}]
+    assert ask(store, 'SELECT count(*) AS c FROM "by shop".pairs') == [{"c": 0}]
+    assert [view.sql for view in store.views()] == [
+        '"by shop"."pairs"',
+        '"totals"',
+        '"by user"."pairs"',
+        '"files"',
+        '"none"',
+    ]
+    with pytest.raises(
+        InvalidArgumentError, match=r'pairs.* there is "by shop"\."pairs", "totals"'
+    ):
+        ask(store, "SELECT * FROM pairs")
+    with pytest.raises(CheckpointNotFoundError, match="1, 2"):
+        ask(store, "SELECT 1", checkpoint=3)
+
+
+def test_operator_states_have_subtask_and_position(store: StateStore) -> None:
+    assert ask(store, "SELECT subtask, position, file FROM files ORDER BY ALL") == [
+        {"subtask": 0, "position": 0, "file": "a"},
+        {"subtask": 0, "position": 1, "file": "b"},
+        {"subtask": 1, "position": 0, "file": "c"},
+    ]
+    assert ask(store, "SELECT * FROM none") == []
+
+
+def test_states_join(store: StateStore) -> None:
+    sql = 'SELECT t.n FROM totals t JOIN "by user".pairs p USING (k) WHERE p.n = 7'
+    assert ask(store, sql) == [{"n": 7}]
+
+
+@pytest.mark.parametrize("streams", [1, 4])
+def test_only_what_is_needed_is_read(folder: Path, streams: int) -> None:
+    """One key group, and of it one column; each byte of a file at most once."""
+
+    def read(sql: str) -> tuple[int, set[str]]:
+        storage = CountingStorage(str(folder), streams)
+        store = StateStore.over(storage)
+        answer = store.query(sql)
+        answer.read_all()
+        data = [part for part in storage.ranges if part[0].endswith(".parquet")]
+        for name in {part[0] for part in data}:
+            spans = sorted(part[1:] for part in data if part[0] == name)
+            assert all(a[1] <= b[0] for a, b in pairwise(spans))
+        return sum(stop - start for _, start, stop in data), {name for name, _, _ in data}
+
+    [entry] = [e for e in StateStore.open(str(folder)).manifest().keyed if e.state.name == "totals"]
+    whole, files = read("SELECT * FROM totals")
+    assert files == {f"{entry.table.path}/{handle.path}" for handle in entry.handles}
+    assert whole <= entry.size_bytes
+    part, touched = read("SELECT n FROM totals WHERE key_group = 3")
+    if entry.state.layout is Layout.PARTITIONED:
+        assert touched == {
+            f"{entry.table.path}/{h.path}" for h in entry.handles if 3 in h.key_groups
+        }
+        assert part < whole / 8
+    nothing, _ = read("SELECT 1")
+    assert nothing == 0
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("SELEC 1", "syntax error"),
+        ("", "has 0"),
+        ("SELECT 1; SELECT 2", "has 2"),
+        ("SELECT nobody FROM totals", 'column "nobody" not found.*Candidate'),
+        ("SELECT CAST(k AS INT) FROM totals", "Could not convert"),
+        ("DROP VIEW totals", "only asks.*DROP"),
+        ("CREATE TABLE t AS SELECT 1", "only asks.*CREATE"),
+        ("INSERT INTO totals SELECT * FROM totals", "only asks.*INSERT"),
+        ("SET enable_external_access = true", "only asks.*SET"),
+        ("ATTACH 'x.db'", "only asks.*ATTACH"),
+        ("COPY totals TO 'out.csv'", "only asks.*COPY"),
+        ("INSTALL httpfs", "only asks"),
+        ("SELECT * FROM read_csv('/etc/passwd')", "disabled by configuration"),
+        ("SELECT * FROM '/etc/passwd'", "does not exist"),
+        ("SELECT * FROM read_text('https://localhost/x')", "disabled|httpfs"),
+        ("SELECT * FROM glob('/*')", "disabled by configuration"),
+        ("SELECT * FROM ROWS", "does not exist"),
+    ],
+)
+def test_a_statement_only_asks(
+    store: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sql: str, message: str
+) -> None:
+    """And of the views alone: not of files, nor of this module's variables."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidArgumentError, match=message):
+        ask(store, sql)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_answer_is_a_stream(store: StateStore) -> None:
+    """A cross product that no memory holds is read as far as it is wanted."""
+    answer = store.query("SELECT a.n FROM totals a, totals b, totals c")
+    assert answer.read_next_batch().num_rows > 0
+    answer.close()
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-8])
+
+
+def flip(path: Path) -> None:
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 3] ^= 1
+    path.write_bytes(raw)
+
+
+@pytest.mark.parametrize(
+    ("damage", "error"),
+    [(Path.unlink, MissingFileError), (cut, DamagedFileError), (flip, CorruptionError)],
+)
+@pytest.mark.parametrize("streams", [0, 4])
+@pytest.mark.parametrize("layout", [layout.value for layout in Layout])
+def test_a_damaged_file_is_named_and_the_next_query_answered(
+    tmp_path: Path,
+    damage: Callable[[Path], Any],
+    error: type[Exception],
+    streams: int,
+    layout: str,
+) -> None:
+    path = str(tmp_path / "store")
+    store = StateStore.open(path, table_format="parquet")
+    with store.snapshot(parallelism=1) as checkpoint:
+        options: dict[str, Any] = {"key": "k", "max_parallelism": 2, "layout": layout}
+        entry = checkpoint.keyed("u", "n", ROWS, **options)
+        checkpoint.keyed("u", "sound", ROWS, **options)
+    name = entry.handles[0].path
+    damage(Path(path, entry.table.path, name))
+    if streams:
+        store = StateStore.over(CountingStorage(path, streams))
+    for _ in range(2):
+        with pytest.raises(error, match=name):
+            ask(store, "SELECT min(k), max(text), sum(n), max(amount), max(x) FROM u.n")
+        assert ask(store, "SELECT count(*) AS c FROM sound") == [{"c": COUNT}]
+
+
+@pytest.mark.parametrize("changed", [False, True])
+@pytest.mark.parametrize("layout", [layout.value for layout in Layout])
+def test_a_query_can_verify(tmp_path: Path, layout: str, changed: bool) -> None:
+    """As a restore can: every byte of what it reads, of changes too."""
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+    options: dict[str, Any] = {"key": "k", "max_parallelism": 2, "layout": layout}
+    with store.snapshot(parallelism=1) as checkpoint:
+        entry = checkpoint.keyed("u", "n", ROWS, **options)
+    if changed:
+        with store.snapshot(parallelism=1) as checkpoint:
+            checkpoint.keyed("u", "n", **options).changes(ROWS.slice(0, 9))
+    sql = "SELECT count(*) AS c, sum(n) AS s FROM n"
+    expected = [{"c": COUNT, "s": sum(range(COUNT))}]
+    assert ask(store, sql, verify=True) == expected
+    change_unread_byte(Path(store.url, entry.table.path, entry.handles[0].path))
+    assert ask(store, sql) == expected
+    with pytest.raises(DamagedFileError, match="holds other bytes than were written"):
+        ask(store, sql, verify=True)
+
+
+def test_names_that_duckdb_takes_for_one_get_a_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names that differ in case alone are refused today: the stores that have them are older."""
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+    monkeypatch.setattr("statestore.snapshot.commit.refuse_folded", lambda *names: None)
+    with store.snapshot(parallelism=1) as checkpoint:
+        for number, uid in enumerate(["a", "A", "main", "temp", 'q"uote']):
+            for name in ("s", "S"):
+                checkpoint.union(uid, name, [[{"n": f"{number}{name}"}]])
+    views = store.views()
+    assert len({(view.schema.lower(), view.name.lower()) for view in views}) == len(views) == 10
+    for view in views:
+        [row] = ask(store, f"SELECT n FROM {view.sql}")
+        elements = store.restore().operator(view.entry.state.uid, view.entry.state.name)
+        assert elements.per_old_subtask() == [[row]]
+
+
+def test_without_duckdb_the_command_is_named(
+    store: StateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its views are listed all the same."""
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'statestore\[query\]'"):
+        store.query("SELECT 1")
+    assert len(store.views()) == 5
+
+
+NUL_TABLES = [
+    pa.table({"k": [1], "a\0b": [10], "a": [20]}),
+    pa.table({"k": [1], "a": pa.array([{"x\0y": 1}])}),
+    pa.table({"k": [1], "a": pa.array([[{"x\0y": 1}]])}),
+]
+
+
+@pytest.mark.parametrize("rows", NUL_TABLES)
+def test_names_that_end_at_a_nul_are_neither_stored_nor_asked(
+    rows: pa.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stores that were written before may have them: what is asked is never another column."""
+    store = StateStore.open(str(tmp_path), table_format="parquet")
+    with store.snapshot(parallelism=1) as checkpoint:
+        with pytest.raises(InvalidArgumentError, match="NUL"):
+            checkpoint.keyed("u", "s", rows, key="k")
+        with pytest.raises(InvalidArgumentError, match="NUL"):
+            checkpoint.broadcast("u", "s", rows.to_pylist())
+        with pytest.raises(InvalidArgumentError, match="NUL"):
+            checkpoint.union("u", "s", rows)
+    monkeypatch.setattr("statestore.snapshot.states.names_with_nul", lambda schema: ())
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.keyed("u", "s", rows, key="k")
+        checkpoint.keyed("u", "t", rows.select(["k"]), key="k")
+    assert store.restore().keyed("u", "s").get(1) == rows.to_pylist()
+    assert store.query("SELECT k FROM t").read_all().to_pylist() == [{"k": 1}]
+    with pytest.raises(InvalidArgumentError, match="cut at the NUL"):
+        store.query("SELECT a FROM s")
+    with pytest.raises(InvalidArgumentError, match="cut at the NUL"):
+        store.edit("u", "s", sql="SELECT * FROM state")

@@ -1,0 +1,83 @@
+"""The weight of key groups: of all states together, and of changes those that count."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from statestore.errors import InvalidArgumentError
+from statestore.format.handles import GroupIndex, KeyedStateHandle
+from statestore.format.manifest import Layer
+from statestore.keys.groups import KeyGroupRange
+from statestore.restore.plan import Weight, weights_of
+from statestore.restore.skew import HeavyGroup, heaviest, heavy_groups
+from tests.restore.test_plan import handle, keyed
+
+
+def ranged(first: int, *rows: int, size: int) -> KeyedStateHandle:
+    index = GroupIndex.of(rows, [0] * len(rows))
+    span = KeyGroupRange(first, first + len(rows) - 1)
+    return KeyedStateHandle(f"r{first}", span, sum(rows), size, 1, 0, "", "", index)
+
+
+def test_partitioned_files_count_in_their_group() -> None:
+    entry = keyed((handle(1, 3), handle(6, 2)))
+    assert weights_of([entry], Weight.ROWS) == [0, 3, 0, 0, 0, 0, 2, 0]
+    assert weights_of([entry]) == [0, 300, 0, 0, 0, 0, 200, 0]
+
+
+def test_ranged_files_count_by_the_rows_of_each_group() -> None:
+    entry = keyed((ranged(2, 1, 0, 3, size=401),))
+    assert weights_of([entry], Weight.ROWS) == [0, 0, 1, 0, 3, 0, 0, 0]
+    assert weights_of([entry]) == [0, 0, 101, 0, 301, 0, 0, 0]  # shares are rounded up
+
+
+def test_states_of_an_operator_are_added() -> None:
+    one, two = keyed((handle(0, 1),)), keyed((handle(0, 4), handle(7, 1)))
+    assert weights_of([one, two], Weight.ROWS) == [5, 0, 0, 0, 0, 0, 0, 1]
+
+
+def test_of_changes_only_those_of_live_groups_count() -> None:
+    changes = keyed((handle(0, 5), handle(3, 6)))
+    layer = Layer(changes, 1, 0, (KeyGroupRange(2, 4),))
+    entry = replace(keyed((handle(0, 1),)), layers=(layer,))
+    assert weights_of([entry], Weight.ROWS) == [1, 0, 0, 6, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("wrong", ["files", "", "BYTES", None])
+def test_other_weights_are_named(wrong: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="'bytes', 'rows'"):
+        Weight(wrong)
+
+
+def test_heavy_is_more_than_a_multiple_of_the_even_share() -> None:
+    # 16 rows of 8 key groups: the even share is 2.
+    entry = keyed((handle(0, 4), handle(2, 5), handle(5, 7)))
+    assert heavy_groups([entry], Weight.ROWS, 2) == (
+        HeavyGroup(5, 7, 700, 7 / 16, 3.5),
+        HeavyGroup(2, 5, 500, 5 / 16, 2.5),
+    )
+    assert [one.key_group for one in heavy_groups([entry], factor=1)] == [5, 2, 0]
+    assert heavy_groups([entry], factor=4) == ()
+
+
+def test_equal_weights_are_never_heavy() -> None:
+    entry = keyed(tuple(handle(group) for group in range(8)))
+    assert heavy_groups([entry], factor=1) == ()
+    assert heavy_groups([keyed(())]) == heavy_groups([]) == ()
+
+
+@pytest.mark.parametrize("factor", [0.5, 0, -1, float("nan")])
+def test_a_multiple_below_one_is_refused(factor: float) -> None:
+    with pytest.raises(InvalidArgumentError, match="even share"):
+        heavy_groups([keyed(())], factor=factor)
+
+
+def test_the_heaviest_and_what_comes_after() -> None:
+    entry = keyed((handle(0, 4), handle(2, 5), handle(5, 4)))
+    assert heaviest(entry, 1) == (((2, 5),), 4)
+    assert heaviest(entry, 2) == (((2, 5), (0, 4)), 4)
+    assert heaviest(entry, 9) == (((2, 5), (0, 4), (5, 4)), 0)
+    assert heaviest(entry, 0) == ((), 5)

@@ -1,0 +1,162 @@
+"""The coordinator's side of a state that its subtasks write: what it takes, refuses and deletes."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from statestore import Acknowledgement, StateStore
+from statestore.errors import CommitConflictError, InvalidArgumentError, MalformedManifestError
+from tests.snapshot.test_subtasks import ROWS, WANTED, declare, restored, rows_of
+from tests.support.writers import opened, stored_files
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> StateStore:
+    return opened(str(tmp_path / "store"))
+
+
+def test_a_missing_answer_stops_the_commit(store: StateStore) -> None:
+    """I4: all of the missing ones are named, and the files of the others are deleted."""
+    with (  # noqa: PT012
+        pytest.raises(InvalidArgumentError, match=r"no acknowledgement of subtasks 0, 2 of 3;"),
+        store.snapshot(parallelism=3) as checkpoint,
+    ):
+        writer = declare(checkpoint)
+        checkpoint.acknowledge(writer.subtask(1).write(rows_of(writer, 1)))
+        assert stored_files(store.url) != set()
+    assert store.checkpoints() == ()
+    assert stored_files(store.url) == set()
+
+
+def test_many_missing_answers_are_named_in_short(store: StateStore) -> None:
+    """Ten of them."""
+    with (
+        pytest.raises(InvalidArgumentError, match=r"0, 1, 2, .*, 9 and 6 more of 16;"),
+        store.snapshot(parallelism=16) as checkpoint,
+    ):
+        declare(checkpoint)
+
+
+def test_an_exception_deletes_what_was_acknowledged(store: StateStore) -> None:
+    """I10: the error is the job's own."""
+    with pytest.raises(RuntimeError, match="job"), store.snapshot(parallelism=1) as checkpoint:  # noqa: PT012
+        checkpoint.acknowledge(declare(checkpoint).subtask(0).write(ROWS))
+        raise RuntimeError("job")
+    assert stored_files(store.url) == set()
+    assert store.checkpoints() == ()
+
+
+def test_a_fenced_coordinator_does_not_commit(store: StateStore) -> None:
+    """I6: its subtasks' files are gone, those of its successor are not."""
+    with (  # noqa: PT012
+        pytest.raises(CommitConflictError),
+        store.snapshot(parallelism=1) as checkpoint,
+    ):
+        checkpoint.acknowledge(declare(checkpoint).subtask(0).write(ROWS))
+        with opened(store.url).snapshot(parallelism=1) as successor:
+            successor.acknowledge(declare(successor).subtask(0).write(ROWS))
+    (entry,) = opened(store.url).manifest().keyed
+    assert stored_files(store.url) == {Path(handle.path).name for handle in entry.handles}
+    assert restored(opened(store.url)) == WANTED
+
+
+def test_of_two_answers_of_a_subtask_the_first_counts(store: StateStore) -> None:
+    """I5, I10: the same one may come again; of another one the files are deleted, in any order."""
+    with store.snapshot(parallelism=1) as checkpoint:
+        writer = declare(checkpoint).subtask(0)
+        first, second = writer.write(ROWS), writer.write(ROWS)
+        assert checkpoint.acknowledge(first)
+        assert checkpoint.acknowledge(Acknowledgement.from_json(first.to_json()))
+        both = stored_files(store.url)
+        assert not checkpoint.acknowledge(second)
+        assert not checkpoint.acknowledge(second)
+        left = stored_files(store.url)
+        assert left == {Path(handle.path).name for handle in first.entry.handles}
+        assert len(both) == 2 * len(left)
+    assert restored(store) == WANTED
+    assert not store.verify().strays
+
+
+def test_of_two_answers_at_a_time_one_counts(store: StateStore) -> None:
+    """Threads may hand them in."""
+    with store.snapshot(parallelism=1) as checkpoint:
+        writer = declare(checkpoint).subtask(0)
+        answers = [writer.write(ROWS) for _ in range(6)]
+        with ThreadPoolExecutor(6) as pool:
+            assert sum(pool.map(checkpoint.acknowledge, answers)) == 1
+    assert restored(store) == WANTED
+    assert not store.verify().strays
+
+
+def test_an_answer_to_another_attempt_is_refused(store: StateStore) -> None:
+    """I4: its files are left alone, for a checkpoint may name them."""
+    with store.snapshot(parallelism=1) as checkpoint:
+        committed = declare(checkpoint).subtask(0).write(ROWS)
+        checkpoint.acknowledge(committed)
+    lost = declare(store.snapshot(parallelism=1).__enter__()).subtask(0).write(ROWS)
+    other = opened(f"{store.url}-other")
+    elsewhere = declare(other.snapshot(parallelism=1).__enter__()).subtask(0).write(ROWS)
+    before = stored_files(store.url)
+    with store.snapshot(parallelism=1) as checkpoint:
+        writer = declare(checkpoint)
+        for answer in (committed, lost, elsewhere):
+            with pytest.raises(InvalidArgumentError, match=r"and this is .*checkpoint_id=2"):
+                checkpoint.acknowledge(answer)
+        assert stored_files(store.url) == before
+        own = writer.subtask(0).write(ROWS)
+        checkpoint.acknowledge(own)
+    with pytest.raises(InvalidArgumentError, match="has begun already"):
+        checkpoint.acknowledge(own)
+    assert restored(store) == WANTED
+
+
+def test_an_answer_that_no_subtask_can_have_given_is_refused(store: StateStore) -> None:
+    """Whoever sends it: no file outside the subtask's own is named or deleted for it."""
+    with store.snapshot(parallelism=2) as checkpoint:
+        writer = declare(checkpoint)
+        zero, one = (writer.subtask(i).write(rows_of(writer, i)) for i in range(2))
+        handle = zero.entry.handles[0]
+        outside = replace(handle, path="../../../statestore.json")
+        older = replace(handle, path=handle.path.replace("/0000000001-", "/0000000009-"))
+        state = replace(zero.entry.state, name="m")
+        for wrong in (
+            replace(zero, subtask=1),
+            replace(zero, subtask=2),
+            replace(zero, entry=replace(zero.entry, handles=(outside,))),
+            replace(zero, entry=replace(zero.entry, handles=(older,))),
+            replace(zero, entry=replace(zero.entry, state=state)),
+            replace(zero, entry=replace(zero.entry, state=replace(state, name="n", key=("text",)))),
+        ):
+            with pytest.raises(InvalidArgumentError):
+                checkpoint.acknowledge(wrong)
+        assert checkpoint.acknowledge(zero)
+        assert checkpoint.acknowledge(one)
+    assert restored(store) == WANTED
+
+
+def test_an_answer_damaged_on_its_way_is_refused(store: StateStore) -> None:
+    """Any flipped byte: the document carries its own SHA-256."""
+    raw = declare(store.snapshot(parallelism=1).__enter__()).subtask(0).write(ROWS).to_json()
+    for at in range(0, len(raw), 97):
+        with pytest.raises(MalformedManifestError):
+            Acknowledgement.from_json(raw[:at] + bytes([raw[at] ^ 1]) + raw[at + 1 :])
+
+
+def test_a_retry_of_a_committed_checkpoint_writes_nothing(store: StateStore) -> None:
+    """Its subtasks do not even look at their rows."""
+    with store.snapshot(parallelism=2, checkpoint_id=5) as checkpoint:
+        writer = declare(checkpoint)
+        for subtask in range(2):
+            checkpoint.acknowledge(writer.subtask(subtask).write(rows_of(writer, subtask)))
+    before = stored_files(store.url)
+    with store.snapshot(parallelism=3, checkpoint_id=5) as again:
+        writer = declare(again)
+        assert again.already_committed
+        answers = [writer.subtask(subtask).write("not looked at") for subtask in range(3)]
+        assert not any(map(again.acknowledge, answers))
+    assert stored_files(store.url) == before
+    assert restored(store) == WANTED

@@ -1,0 +1,143 @@
+"""Changes found by comparison: what is written, what is not even read, and what is refused."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from statestore import StateStore, key_group_of
+from statestore.errors import (
+    CheckpointNotFoundError,
+    CorruptionError,
+    DuplicateKeyError,
+    InvalidArgumentError,
+    NullKeyError,
+    SchemaMismatchError,
+)
+from statestore.files import runs
+from statestore.format.layers import CompactionRule
+from statestore.format.manifest import KeyedEntry
+from tests.snapshot.test_changes import ROWS, change, content, files, full, opened, table
+
+
+def against(store: StateStore, rows: Any, previous: int | str = "latest") -> KeyedEntry:
+    with store.snapshot(parallelism=2) as checkpoint:
+        entry: KeyedEntry = checkpoint.keyed("u", "s", key="k").changes_against(previous, rows)
+    return entry
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> StateStore:
+    store = opened(tmp_path)
+    full(store)
+    return store
+
+
+def test_what_differs_comes_and_what_is_gone_goes(store: StateStore) -> None:
+    rows = {k: v for k, v in ROWS.items() if k != "u2"} | {"u1": 100, "new": 7, "u3": None}
+    (layer,) = against(store, table(rows)).layers
+    assert layer.entry.rows == 4
+    assert content(store) == rows
+    assert content(store, 1) == ROWS
+
+
+@pytest.mark.parametrize("run_bytes", [1, runs.RUN_BYTES])
+def test_it_looks_at_changes_of_earlier_layers(
+    store: StateStore, monkeypatch: pytest.MonkeyPatch, run_bytes: int
+) -> None:
+    monkeypatch.setattr(runs, "RUN_BYTES", run_bytes)
+    change(store, table({"u1": 100, "extra": 1}), [{"k": "u2"}])
+    against(store, table(ROWS))
+    assert content(store) == ROWS
+    against(store, table({}))
+    assert content(store) == {}
+    against(store, table({"u5": 5}))
+    assert content(store) == {"u5": 5}
+
+
+def test_nothing_changed_is_no_layer(store: StateStore, tmp_path: Path) -> None:
+    before = files(tmp_path)
+    backwards = dict(reversed(ROWS.items()))
+    assert against(store, table(backwards).to_pylist()).layers == ()
+    assert files(tmp_path) == before
+    change(store, table({"u1": 100}))
+    before = files(tmp_path)
+    assert len(against(store, table(ROWS | {"u1": 100})).layers) == 1
+    assert files(tmp_path) == before
+
+
+def test_it_builds_on_the_checkpoint_that_is_named(store: StateStore) -> None:
+    store.savepoint("first")
+    change(store, table({"u1": 100}))
+    rows = ROWS | {"u2": 200}
+    for previous in (1, "first"):
+        assert [layer.entry.rows for layer in against(store, table(rows), previous).layers] == [1]
+        assert content(store) == rows
+
+
+def test_without_a_previous_state_all_rows_are_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = opened(tmp_path)
+    with caplog.at_level(logging.WARNING):
+        assert against(store, table(ROWS)).layers == ()
+    assert "in full" in caplog.text
+    assert content(store) == ROWS
+
+
+def test_key_groups_with_the_same_digest_are_not_read(store: StateStore, tmp_path: Path) -> None:
+    """A file of one of them may be unreadable; one of a key group that differs may not."""
+    entry = store.manifest().keyed[0]
+    group = key_group_of("u1", max_parallelism=16)
+    for handle in entry.handles:
+        if group not in handle.key_groups:
+            path = tmp_path / "store" / entry.table.path / handle.path
+            path.write_bytes(bytes(handle.size_bytes))
+    against(store, table(ROWS | {"u1": 100}))
+    other = next(k for k in ROWS if key_group_of(k, max_parallelism=16) != group)
+    before = files(tmp_path)
+    with pytest.raises(CorruptionError):
+        against(store, table(ROWS | {"u1": 100, other: 100}))
+    assert files(tmp_path) == before
+
+
+REFUSED: list[tuple[Any, type[Exception]]] = [
+    ([*table(ROWS).to_pylist(), {"k": "u1", "v": 1}], DuplicateKeyError),
+    ([*table(ROWS).to_pylist(), {"k": "u1", "v": 5}], DuplicateKeyError),
+    ([*table(ROWS).to_pylist(), {"k": None, "v": 5}], NullKeyError),
+    ([{"k": "a", "v": 1.5}], SchemaMismatchError),
+    (pa.table({"k": ["a"], "v": [1.5]}), SchemaMismatchError),
+    ([{"k": "a"}], SchemaMismatchError),
+    (None, InvalidArgumentError),
+    (7, InvalidArgumentError),
+]
+
+
+@pytest.mark.parametrize(("rows", "error"), REFUSED)
+def test_bad_rows_leave_nothing_behind(
+    store: StateStore, tmp_path: Path, rows: Any, error: type[Exception]
+) -> None:
+    before = files(tmp_path)
+    with pytest.raises(error):
+        against(store, rows)
+    assert (files(tmp_path), store.checkpoints()) == (before, (1,))
+
+
+def test_an_expired_previous_checkpoint(store: StateStore) -> None:
+    change(store, table({"u1": 1}))
+    store.expire(retain=1)
+    with pytest.raises(CheckpointNotFoundError):
+        against(store, table(ROWS), 1)
+
+
+def test_what_it_finds_is_compacted_by_the_rule(tmp_path: Path) -> None:
+    store = opened(tmp_path, CompactionRule(share=0, most_share=0))
+    full(store)
+    rows: dict[str, Any] = {"a": 1} | dict(list(ROWS.items())[5:])
+    against(store, pa.table(table(rows)))
+    assert store.manifest().keyed[0].layers == ()
+    assert content(store) == rows

@@ -1,0 +1,447 @@
+"""Two writers: the newest generation commits, a stalled one never again (I6)."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from threading import Barrier, Event, Timer
+from typing import Any
+
+import pytest
+
+from statestore import StateStore
+from statestore.catalog.fence import Fence
+from statestore.errors import (
+    CommitConflictError,
+    FormatVersionError,
+    InvalidArgumentError,
+    LateCommitError,
+    MalformedManifestError,
+)
+from statestore.files.table import ParquetTable
+from statestore.format.documents import Claim, claim_from_json, claim_to_json, document_bytes
+from statestore.format.names import generation_of, writer_path
+from statestore.storage import LocalStorage
+from tests.support.writers import ROWS, claims, opened, stored_files, take
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return str(tmp_path / "store")
+
+
+# --- the claim ------------------------------------------------------------------------------------
+
+
+def test_a_store_object_claims_one_generation(url: str) -> None:
+    """I6: at its first snapshot; the manifest carries it."""
+    store = opened(url)
+    for _ in range(3):
+        take(store)
+    (claim,) = claims(url)
+    assert (claim.generation, claim.announced_id) == (1, 0)
+    writers = [store.manifest(checkpoint).writer for checkpoint in (1, 2, 3)]
+    assert {(writer.generation, writer.name) for writer in writers} == {(1, claim.name)}
+    take(opened(url))
+    assert store.manifest().writer.generation == 2
+
+
+@pytest.mark.parametrize("command", ["compact", "edit", "purge", "rekey"])
+@pytest.mark.parametrize("whose", ["far", "alive", "ended", "own"])
+def test_a_command_says_before_it_starts_whom_it_replaces(
+    url: str, command: str, whose: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """I6: not where that is known to have ended; nor where nothing is to be done."""
+    with opened(url).snapshot(parallelism=1) as checkpoint:
+        rows = [{"k": f"k{i}", "v": i} for i in range(50)]
+        checkpoint.keyed("u", "n", rows, key="k", max_parallelism=2, layout="ranged")
+    with opened(url).snapshot(parallelism=1) as checkpoint:
+        checkpoint.keyed("u", "n", key="k").changes([{"k": "k1", "v": 7}])
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    here = socket.gethostname()
+    name = {
+        "far": "elsewhere:1",
+        "alive": f"{here}:{os.getppid()}",
+        "ended": f"{here}:{ended.pid}",
+        "own": f"{here}:{os.getpid()}",
+    }[whose]
+    claim = replace(claims(url)[-1], generation=3, name=name)
+    LocalStorage(url).put_if_absent(writer_path(3), claim_to_json(claim))
+    run: Callable[[StateStore, bool], Any] = {
+        "compact": lambda store, dry: store.compact(everything=True, dry_run=dry),
+        "edit": lambda store, dry: store.edit("u", "n", delete=["k2"], dry_run=dry),
+        "purge": lambda store, dry: store.purge("u", "k2", dry_run=dry),
+        "rekey": lambda store, dry: store.rekey("u", max_parallelism=4, dry_run=dry),
+    }[command]
+    run(opened(url), True)
+    assert caplog.messages == []
+    run(opened(url), False)
+    told = f"{url} is taken over from {claim}: a job that is still at work there commits no more"
+    assert [one.startswith(told) for one in caplog.messages] == [True] * (whose in "far alive")
+    with opened(url).snapshot(parallelism=1) as checkpoint:
+        checkpoint.carry_rest()
+    assert len(caplog.messages) == (whose in "far alive")
+
+
+def test_a_reader_claims_nothing(url: str) -> None:
+    """I6: a store may be read while a job writes to it."""
+    writer = opened(url)
+    take(writer)
+    reader = opened(url)
+    assert reader.restore().keyed("u", "n").get("a") == [{"k": "a", "v": 1}]
+    take(writer)
+    assert len(claims(url)) == 1
+
+
+def test_claims_at_the_same_moment_are_all_different(url: str) -> None:
+    """I6: put if absent, without gaps, and only the last one is not replaced."""
+    together = Barrier(8)
+    fences = [Fence(LocalStorage(url), release="1") for _ in range(8)]
+
+    def enter(fence: Fence) -> int:
+        together.wait()
+        try:
+            return fence.enter().generation
+        except CommitConflictError:
+            return 0
+
+    with ThreadPoolExecutor(8) as pool:
+        entered = list(pool.map(enter, fences))
+    assert [claim.generation for claim in claims(url)] == list(range(1, 9))
+    assert len({claim.token for claim in claims(url)}) == 8
+    assert max(entered) == 8
+    for fence in fences:
+        newest = fence._claim is not None and fence._claim.generation == 8
+        if newest:
+            fence.check()
+        else:
+            with pytest.raises(CommitConflictError, match="has taken over"):
+                fence.check()
+
+
+def test_threads_of_one_object_share_its_claim(url: str) -> None:
+    """I6: they may collide over an id, but never replace each other."""
+    store = opened(url)
+    with ThreadPoolExecutor(4) as pool:
+        begun = list(pool.map(lambda _: store.snapshot(parallelism=1), range(4)))
+    assert len(claims(url)) == 1
+    assert {checkpoint._attempt.writer.generation for checkpoint in begun} == {1}
+    for checkpoint in begun:
+        checkpoint.give_up()
+
+
+def test_a_thread_that_announces_is_not_taken_for_a_successor(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I6: its claim is in the store before this object knows of it."""
+    store = opened(url)
+    take(store)
+    begun = store.snapshot(parallelism=2)
+    put, is_put, goes_on = LocalStorage.put_if_absent, Event(), Event()
+
+    def slow(self: LocalStorage, name: str, data: bytes) -> bool:
+        done = put(self, name, data)
+        if name == writer_path(2):
+            is_put.set()
+            assert goes_on.wait(60)
+        return done
+
+    monkeypatch.setattr(LocalStorage, "put_if_absent", slow)
+    with ThreadPoolExecutor(1) as pool:
+        announced = pool.submit(lambda: store.snapshot(parallelism=2, checkpoint_id=50))
+        assert is_put.wait(60)
+        Timer(0.2, goes_on.set).start()
+        with begun:
+            begun.keyed("u", "n", ROWS, key="k")
+        announced.result().give_up()
+    assert store.checkpoints() == (1, 2)
+
+
+def test_a_forked_process_is_another_writer(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I6: it claims for itself, and its parent is replaced."""
+    store = opened(url)
+    take(store)
+    with monkeypatch.context() as patched:
+        patched.setattr("os.getpid", lambda: 77)
+        take(store)
+    first, second = claims(url)
+    assert second.name.endswith(":77")
+    assert first.token != second.token
+    assert store.manifest().writer.generation == 2
+
+
+def test_a_claim_whose_answer_was_lost_is_ones_own(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I6: a client that put again, and met itself, has not been replaced."""
+    put = LocalStorage.put_if_absent
+
+    def twice(self: LocalStorage, name: str, data: bytes) -> bool:
+        if name.startswith("writers/"):
+            put(self, name, data)
+        return put(self, name, data)
+
+    store = opened(url)
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalStorage, "put_if_absent", twice)
+        take(store)
+    take(store)
+    assert [claim.generation for claim in claims(url)] == [1]
+
+
+CLAIM = Claim(
+    generation=3, name="host:1", token="t", release="0.1", claimed_at_ms=0, announced_id=7
+)
+
+
+def test_a_claim_comes_back_from_its_document() -> None:
+    raw = claim_to_json(CLAIM)
+    assert claim_from_json(raw, name="c", generation=3) == CLAIM
+    assert str(CLAIM) == (
+        "writer host:1 (statestore 0.1, generation 3, since 1970-01-01 00:00:00 UTC)"
+    )
+    with pytest.raises(MalformedManifestError, match="claim of generation 3, under another name"):
+        claim_from_json(raw, name="c", generation=4)
+    for member in json.loads(raw).keys() - {"sha256"}:
+        less = {key: value for key, value in json.loads(raw).items() if key != "sha256"}
+        del less[member]
+        with pytest.raises(MalformedManifestError, match=member):
+            claim_from_json(document_bytes(less), name="c", generation=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "generation"),
+    [
+        ("writers/0000000003.json", 3),
+        ("writers/0000000000.json", None),
+        ("writers/3.json", None),
+        ("writers/0000000003.json.tmp", None),
+        ("checkpoints/0000000003.json", None),
+    ],
+)
+def test_a_claim_is_known_by_its_exact_name(name: str, generation: int | None) -> None:
+    assert generation_of(name) == generation
+    if generation:
+        assert writer_path(generation) == name
+
+
+def test_a_claim_of_a_newer_format_stops_a_writer(url: str) -> None:
+    """It may mean what this release does not know; a damaged one may hide an announced id."""
+    take(opened(url))
+    newer = document_bytes({"format": "statestore-writer", "format_version": 2})
+    LocalStorage(url).put_if_absent(writer_path(2), newer)
+    with pytest.raises(FormatVersionError):
+        take(opened(url))
+    LocalStorage(url).put_if_absent(writer_path(3), b"junk")
+    with pytest.raises(MalformedManifestError, match=r"writers/0000000003\.json"):
+        take(opened(url))
+
+
+# --- a stalled writer -----------------------------------------------------------------------------
+
+
+def test_a_stalled_writer_cannot_commit_what_it_had_begun(url: str) -> None:
+    """I4, I6: it slept through its successor's commits; what it wrote is gone, theirs stays."""
+    stalled, successor = opened(url), opened(url)
+    take(stalled)
+    with pytest.raises(CommitConflictError) as caught, stalled.snapshot(parallelism=2) as late:  # noqa: PT012
+        late.keyed("u", "n", ROWS, key="k")
+        take(successor)
+        take(successor)
+        before = stored_files(url)
+    message = str(caught.value)
+    (_, newer) = claims(url)
+    for part in (newer.name, "generation 2", "since 20", "(generation 1)", "StateStore.open"):
+        assert part in message
+    assert stored_files(url) < before
+    assert successor.checkpoints() == (1, 2, 3)
+    assert [successor.manifest(at).writer.generation for at in (1, 2, 3)] == [1, 2, 2]
+
+
+def test_a_stalled_writer_cannot_begin_another_checkpoint(url: str) -> None:
+    """I6: with the same object never again; opened again it takes over in its turn."""
+    stalled, successor = opened(url), opened(url)
+    take(stalled)
+    take(successor)
+    for checkpoint_id in (None, 3, 9):
+        with pytest.raises(CommitConflictError, match="has taken over"):
+            take(stalled, checkpoint_id)
+    assert take(opened(url)).id == 3
+    with pytest.raises(CommitConflictError, match="generation 3"):
+        take(successor)
+
+
+def test_a_successor_that_has_only_begun_fences_already(url: str) -> None:
+    """I6: it may rest on what it read of the store when it began."""
+    stalled, successor = opened(url), opened(url)
+    begun = stalled.snapshot(parallelism=2)
+    fresh = successor.snapshot(parallelism=2)
+    with pytest.raises(CommitConflictError, match="generation 2"), begun:
+        begun.keyed("u", "n", ROWS, key="k")
+    assert successor.checkpoints() == ()
+    with fresh:
+        fresh.keyed("u", "n", ROWS, key="k")
+    assert successor.checkpoints() == (1,)
+
+
+def test_a_replaced_writer_publishes_no_table(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """I4: a table's log would show what no checkpoint has."""
+    published: list[int] = []
+
+    def publish(self: ParquetTable, entry: Any, checkpoint_id: int) -> Any:
+        published.append(checkpoint_id)
+        return entry.table
+
+    monkeypatch.setattr(ParquetTable, "publish", publish)
+    stalled = opened(url)
+    with pytest.raises(CommitConflictError), stalled.snapshot(parallelism=2) as late:  # noqa: PT012
+        late.keyed("u", "n", ROWS, key="k")
+        opened(url).snapshot(parallelism=2).give_up()
+    assert published == []
+
+
+def test_the_fence_is_checked_again_right_before_the_manifest(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I6: publishing tables takes long enough to be replaced meanwhile."""
+
+    def publish(self: ParquetTable, entry: Any, checkpoint_id: int) -> Any:
+        opened(url).snapshot(parallelism=2).give_up()
+        return entry.table
+
+    monkeypatch.setattr(ParquetTable, "publish", publish)
+    with pytest.raises(CommitConflictError, match="generation 2"):
+        take(opened(url))
+    assert opened(url).checkpoints() == ()
+
+
+@pytest.mark.parametrize("late_id", [None, 2, 50])
+@pytest.mark.parametrize("successor_ids", [(None, None), (50, None), (60, 70)])
+def test_a_put_that_comes_late_buries_nothing(
+    url: str,
+    late_id: int | None,
+    successor_ids: tuple[int | None, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """I6: it stalls between the last check and the put, and its successor commits in between. The
+    late one is told, even where its checkpoint is visible: the newest has nothing of it.
+    """
+    store, successor = opened(url), opened(url)
+    take(store)
+    put = LocalStorage.put_if_absent
+    theirs: list[int] = []
+
+    def late(self: LocalStorage, name: str, data: bytes) -> bool:
+        if name.startswith("checkpoints/"):
+            monkeypatch.setattr(LocalStorage, "put_if_absent", put)
+            theirs.extend(take(successor, wanted).id for wanted in successor_ids)
+        return put(self, name, data)
+
+    checkpoint = store.snapshot(parallelism=2, checkpoint_id=late_id)
+    monkeypatch.setattr(LocalStorage, "put_if_absent", late)
+    number, writer = checkpoint.planned
+    with pytest.raises(CommitConflictError, match=r"generation \d") as told, checkpoint:
+        checkpoint.keyed("u", "n", ROWS, key="k")
+    ids = store.checkpoints()
+    is_there = number in ids and store.manifest(number).writer == writer
+    assert isinstance(told.value, LateCommitError) == is_there
+    assert ids == tuple(sorted({1, number, *theirs} if is_there else {1, *theirs}))
+    assert ids[-1] == theirs[-1]
+    generations = [store.manifest(checkpoint).writer.generation for checkpoint in ids]
+    assert generations == sorted(generations)
+
+
+def test_an_announced_id_is_handed_on(url: str) -> None:
+    """I6: no writer after it takes a smaller one, or the late one would bury it."""
+    store = opened(url)
+    take(store)
+    store.snapshot(parallelism=2, checkpoint_id=40).give_up()
+    assert [claim.announced_id for claim in claims(url)] == [0, 40]
+    with pytest.raises(InvalidArgumentError, match="the next one is 40"):
+        take(opened(url), 2)
+    assert take(opened(url)).id == 40
+    assert take(opened(url)).id == 41
+    assert [claim.announced_id for claim in claims(url)] == [0, 40, 40, 40, 40]
+
+
+def test_a_replaced_writer_cannot_come_back_by_announcing(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I6: the generation after its own is gone, even when it goes unseen at first."""
+    stalled = opened(url)
+    take(stalled)
+    announce = Fence.announce
+
+    def replaced_just_before(self: Fence, checkpoint_id: int) -> Claim:
+        opened(url).snapshot(parallelism=2).give_up()
+        return announce(self, checkpoint_id)
+
+    monkeypatch.setattr(Fence, "announce", replaced_just_before)
+    with pytest.raises(CommitConflictError, match="has taken over"):
+        take(stalled, 9)
+    assert [claim.generation for claim in claims(url)] == [1, 2]
+
+
+# --- after the put --------------------------------------------------------------------------------
+
+
+class _Stalls(LocalStorage):
+    """Somebody acts right after the put of a manifest, or right before it."""
+
+    def __init__(self, url: str, meanwhile: Callable[[], None], *, before: bool) -> None:
+        super().__init__(url)
+        self._meanwhile: Callable[[], None] | None = meanwhile
+        self._before = before
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        meanwhile = self._meanwhile if name.startswith("checkpoints/") else None
+        if meanwhile is None:
+            return super().put_if_absent(name, data)
+        self._meanwhile = None
+        if self._before:
+            meanwhile()
+        done = super().put_if_absent(name, data)
+        if not self._before:
+            meanwhile()
+        return done
+
+
+def test_a_checkpoint_that_expired_under_its_writer_keeps_its_files(url: str) -> None:
+    """I5, I9: a successor has named them again; what nobody needs goes with a collection."""
+
+    def succeed_and_expire() -> None:
+        successor = opened(url)
+        with successor.snapshot(parallelism=2) as checkpoint:
+            checkpoint.keyed("u", "n", key="k").changes([{"k": "c", "v": 3}])
+        assert successor.expire(retain=1).expired == (1,)
+
+    stalled = StateStore.over(
+        _Stalls(url, succeed_and_expire, before=False), table_format="parquet"
+    )
+    with pytest.raises(CommitConflictError, match=r"checkpoint 1 .* has a tombstone"):
+        take(stalled)
+    store = opened(url)
+    assert store.verify().is_sound
+    assert store.restore().keyed("u", "n").get("a") == [{"k": "a", "v": 1}]
+
+
+def test_who_loses_at_its_put_deletes_nothing(url: str) -> None:
+    """I9: whether a put was done is not known for sure to who asked for it; `gc` knows."""
+    late = StateStore.over(_Stalls(url, lambda: _take(url), before=True), table_format="parquet")
+    with pytest.raises(CommitConflictError, match=r"checkpoint 1 .* was committed by writer"):
+        take(late)
+    files = stored_files(url)
+    store = opened(url)
+    assert store.gc(minimum_age_s=0).removed.files == len(files - stored_files(url)) > 0
+    assert store.verify().is_sound
+
+
+def _take(url: str) -> None:
+    take(opened(url))

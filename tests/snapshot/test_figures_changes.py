@@ -1,0 +1,100 @@
+"""Figures of states with changes: bytes of all that is read, and rows that say of what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from statestore.catalog.catalog import Catalog
+from statestore.flink.operators import Operators
+from statestore.format.layers import live_without
+from statestore.format.manifest import KeyedEntry, Manifest
+from statestore.keys.groups import KeyGroupRange
+from statestore.restore.placement import place_operators
+from statestore.restore.plan import plan_restore
+from statestore.restore.target import RestoreTarget, plan_target
+from statestore.snapshot.attempt import History
+from tests.support.layered import GROUPS, Layered, users
+
+HALF = KeyGroupRange(0, GROUPS // 2 - 1)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Layered:
+    state = Layered(tmp_path, compaction=None)
+    state.full(users(200))
+    state.change(users(200, value=1))
+    state.change(users(20, value=2))
+    return state
+
+
+def with_entry(manifest: Manifest, entry: KeyedEntry) -> Manifest:
+    return replace(manifest, keyed=(entry,))
+
+
+def test_a_parallelism_is_chosen_by_the_bytes_of_base_and_changes(state: Layered) -> None:
+    target = RestoreTarget(parallelism="auto", bytes_per_task=10**6)
+    (choice,) = plan_target(state.store.manifest(), target).choices
+    # Shares of files are rounded up to bytes.
+    entry = state.store.manifest().keyed[0]
+    rounded = GROUPS * entry.files
+    assert 0 <= choice.decision.total_bytes - entry.size_bytes <= rounded
+    (base,) = plan_target(state.store.manifest(1), target).choices
+    assert choice.decision.total_bytes > 1.5 * base.decision.total_bytes
+
+
+def test_changes_that_are_folded_do_not_weigh(state: Layered) -> None:
+    manifest = state.store.manifest()
+    (entry,) = manifest.keyed
+    layers = tuple(live_without(layer, [HALF]) for layer in entry.layers)
+    half = replace(entry, layers=tuple(layer for layer in layers if layer is not None))
+    target = RestoreTarget(parallelism="auto", bytes_per_task=1)
+    sizes = [
+        plan_target(found, target).choices[0].decision.byte_range_bytes
+        for found in (state.store.manifest(1), with_entry(manifest, half), manifest)
+    ]
+    base, folded, whole = sizes
+    assert folded[: GROUPS // 2] == base[: GROUPS // 2]
+    assert folded[GROUPS // 2 :] == whole[GROUPS // 2 :]
+    assert sum(whole) > sum(folded) > sum(base)
+
+
+def test_rows_of_changes_are_named_in_a_plan(state: Layered) -> None:
+    plan = plan_restore(state.store.manifest(), 3)
+    (operator,) = plan.operators
+    assert sum(subtask.rows for subtask in operator.subtasks) == 420
+    assert sum(subtask.changed_rows for subtask in operator.subtasks) == 220
+    assert plan.read_amplification == operator.read_amplification == 420 / 200
+    assert "of them changes" in str(plan)
+    base = plan_restore(state.store.manifest(1), 3)
+    assert base.read_amplification is None
+    assert "changes" not in str(base)
+
+
+def test_hosts_hold_files_of_changes_too(state: Layered) -> None:
+    manifest = state.store.manifest()
+    (entry,) = manifest.keyed
+    (first, *rest) = entry.layers
+    at_b = tuple(replace(handle, host="b") for handle in first.entry.handles)
+    layer = replace(first, entry=replace(first.entry, handles=at_b))
+    held = with_entry(manifest, replace(entry, layers=(layer, *rest)))
+    (placed,) = place_operators(held, plan_restore(held, 2).operators, {"a": 2, "b": 2})
+    assert [one.host for one in placed.subtasks] == ["b", "b"]
+    assert placed.local_bytes == pytest.approx(layer.entry.size_bytes, abs=4)
+
+
+def test_the_layout_of_the_next_snapshot_goes_by_rows_of_the_base(state: Layered) -> None:
+    catalog = Catalog.open(state.storage, create=False)
+    history = History(catalog, Operators(2, None))
+    assert history.rows("u", "s") == 200
+
+
+def test_bytes_of_key_groups_add_up_to_the_file(state: Layered) -> None:
+    handle = state.store.manifest().keyed[0].handles[0]
+    shares = dict(handle.group_bytes())
+    assert set(shares) == set(handle.key_groups)
+    assert 0 <= sum(shares.values()) - handle.size_bytes <= len(handle.key_groups)
+    alone = replace(handle, index=None, key_groups=KeyGroupRange(3, 3))
+    assert [*alone.group_bytes()] == [(3, handle.size_bytes)]

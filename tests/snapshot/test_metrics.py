@@ -1,0 +1,306 @@
+"""Every checkpoint is measured, and who listens hears of it."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from statestore import (
+    CheckpointCommitted,
+    CheckpointFailed,
+    CheckpointListener,
+    CheckpointMetrics,
+    CheckpointRestored,
+    StateStore,
+    key_group_of,
+)
+from statestore.errors import CommitConflictError, InvalidArgumentError, StorageError
+from statestore.format.layers import CompactionRule
+from statestore.format.metrics import Amount, StateMetrics
+from statestore.storage import LocalStorage
+from statestore.testing.slow import SlowStorage
+from tests.support.layered import Layered, users
+from tests.support.writers import ROWS, opened, take
+
+FOREGROUND = ("begin", "write", "wait", "check", "publish", "put")
+KEYS = pa.table({"k": [f"k{i}" for i in range(100)], "v": list(range(100))})
+
+
+class Ears(CheckpointListener):
+    """Keeps every event."""
+
+    def __init__(self) -> None:
+        self.committed: list[CheckpointCommitted] = []
+        self.failed: list[CheckpointFailed] = []
+        self.restored: list[CheckpointRestored] = []
+
+    def on_committed(self, event: CheckpointCommitted) -> None:
+        self.committed.append(event)
+
+    def on_failed(self, event: CheckpointFailed) -> None:
+        self.failed.append(event)
+
+    def on_restored(self, event: CheckpointRestored) -> None:
+        self.restored.append(event)
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        return len(self.committed), len(self.failed), len(self.restored)
+
+
+class Deaf(CheckpointListener):
+    """Fails at everything."""
+
+    def on_committed(self, event: CheckpointCommitted) -> None:
+        raise RuntimeError("cannot hear")
+
+    on_failed = on_restored = on_committed  # type: ignore[assignment]
+
+
+@pytest.fixture
+def ears() -> Ears:
+    return Ears()
+
+
+@pytest.fixture
+def store(tmp_path: Path, ears: Ears) -> StateStore:
+    return StateStore.open(str(tmp_path / "s"), table_format="parquet", listeners=[ears])
+
+
+def figures(store: StateStore) -> CheckpointMetrics:
+    metrics = store.manifest().metrics
+    assert metrics is not None
+    return metrics
+
+
+def state_of(metrics: CheckpointMetrics, name: str) -> StateMetrics:
+    (found,) = [state for state in metrics.states if state.name == name]
+    return found
+
+
+def fill(store: StateStore) -> None:
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.keyed("u", "s", KEYS, key="k", max_parallelism=16)
+        checkpoint.split("o", "files", [[{"f": "a"}, {"f": "b"}], []])
+
+
+def test_a_full_checkpoint_has_written_all_that_it_names(store: StateStore, ears: Ears) -> None:
+    fill(store)
+    manifest, metrics = store.manifest(), figures(store)
+    keyed, operator = manifest.keyed[0], manifest.operator[0]
+    assert metrics.written == Amount(102, manifest.size_bytes, manifest.files)
+    assert metrics.files_written == manifest.files
+    assert state_of(metrics, "s").written == Amount(100, keyed.size_bytes, keyed.files)
+    assert state_of(metrics, "s").changed_share == metrics.changed_share == 1
+    assert state_of(metrics, "files").written == Amount(2, operator.size_bytes, operator.files)
+    assert state_of(metrics, "files").changed_share is None
+    assert metrics.phases.put_ms is None
+    (event,) = ears.committed
+    assert (event.store, event.checkpoint_id, event.manifest) == (store.url, 1, manifest)
+    put = event.metrics.phases.put_ms
+    assert put is not None
+    assert event.metrics == replace(metrics, phases=replace(metrics.phases, put_ms=put))
+
+
+def test_changes_are_measured_beside_what_is_only_named_again(store: StateStore) -> None:
+    fill(store)
+    with store.snapshot(parallelism=2) as checkpoint:
+        keyed = checkpoint.keyed("u", "s", key="k", max_parallelism=16)
+        keyed.changes([{"k": "k1", "v": 5}, {"k": "new", "v": 5}], [{"k": "k2"}])
+        checkpoint.carry_rest()
+    metrics, layer = figures(store), store.manifest().keyed[0].layers[0].entry
+    assert metrics.written == Amount(3, layer.size_bytes, layer.files)
+    assert metrics.changed_share == state_of(metrics, "s").changed_share == 0.03
+    assert state_of(metrics, "files").written == Amount()
+    assert metrics.files_written < store.manifest().files
+    assert checkpoint.metrics is not None
+    assert checkpoint.metrics.states == metrics.states
+
+
+def test_compaction_in_the_background_is_told_apart(tmp_path: Path) -> None:
+    layered = Layered(tmp_path, compaction=CompactionRule(merge_layers=2))
+    layered.full(users(60, entries=2))
+    layered.change({("u001", 0): 5})
+    layered.change({("u002", 0): 5})
+    manifest, metrics = layered.store.manifest(), figures(layered.store)
+    (entry,) = manifest.keyed
+    (layer,) = entry.layers  # two, merged into one
+    assert metrics.written.rows == 1
+    assert metrics.compaction == Amount(2, layer.entry.size_bytes, layer.entry.files)
+    assert metrics.changed_share == 1 / 120
+    assert metrics.files_written == metrics.written.files + layer.entry.files
+
+
+def test_compaction_as_a_command_writes_nothing_else(tmp_path: Path, ears: Ears) -> None:
+    layered = Layered(tmp_path, compaction=None)
+    layered.full(users(60))
+    layered.change({("u001", 0): 5})
+    layered.store.add_listener(ears)
+    layered.store.compact(everything=True)
+    metrics, manifest = figures(layered.store), layered.store.manifest()
+    assert (metrics.written, metrics.changed_share) == (Amount(), 0)
+    assert 0 < metrics.compaction.files <= manifest.files
+    assert [event.checkpoint_id for event in ears.committed] == [3]
+    assert ears.committed[0].manifest.origin is not None
+
+
+def test_an_edit_has_written_the_key_group_it_rewrote(store: StateStore) -> None:
+    fill(store)
+    edited = store.edit("u", "s", delete=["k1"])
+    metrics = figures(store)
+    assert metrics.files_written == edited.files
+    assert metrics.written.size_bytes == edited.size_bytes
+    assert 0 < (metrics.changed_share or 0) < 1
+
+
+def test_a_state_of_many_processes_is_measured_by_its_answers(store: StateStore) -> None:
+    with store.snapshot(parallelism=2) as checkpoint:
+        writer = checkpoint.keyed("u", "s", KEYS.schema, key="k", max_parallelism=16)
+        groups = [key_group_of(key, max_parallelism=16) for key in KEYS["k"].to_pylist()]
+        for subtask in (writer.subtask(0), writer.subtask(1)):
+            own = pa.array([group in subtask.key_groups for group in groups])
+            checkpoint.acknowledge(subtask.write(KEYS.filter(own)))
+    assert state_of(figures(store), "s").written.rows == 100
+    assert state_of(figures(store), "s").base_rows == 100
+
+
+def test_every_phase_takes_as_long_as_its_requests(tmp_path: Path, ears: Ears) -> None:
+    store = StateStore.over(
+        SlowStorage(str(tmp_path / "s"), latency_seconds=0.03), table_format="parquet"
+    )
+    store.add_listener(ears)
+    fill(store)
+    (event,) = ears.committed
+    phases = dict(event.metrics.phases.items())
+    for name in ("begin", "check", "put"):
+        assert phases[name] >= 30, name  # at least one request, which sleeps as long
+    waited = sum(phases[name] for name in FOREGROUND) - phases["put"]
+    assert waited <= event.metrics.duration_ms
+    write_ms = sum(state.write_ms for state in event.metrics.states)
+    assert write_ms <= phases["write"] <= write_ms + 1
+
+
+def test_an_error_in_the_block_is_heard_with_what_was_done(store: StateStore, ears: Ears) -> None:
+    def write() -> None:
+        with store.snapshot(parallelism=2) as checkpoint:
+            checkpoint.keyed("u", "s", KEYS, key="k", max_parallelism=16)
+            raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError):
+        write()
+    assert ears.counts == (0, 1, 0)
+    (event,) = ears.failed
+    assert (event.store, event.checkpoint_id, str(event.error)) == (store.url, 1, "no more")
+    assert event.metrics.written.rows == 100
+
+
+def test_a_writer_that_was_replaced_is_heard_once(tmp_path: Path, ears: Ears) -> None:
+    first = StateStore.open(str(tmp_path), table_format="parquet", listeners=[ears])
+    take(first)
+
+    def write() -> None:
+        with first.snapshot(parallelism=2) as checkpoint:
+            take(opened(str(tmp_path)))
+            checkpoint.keyed("u", "n", ROWS, key="k", max_parallelism=4)
+
+    with pytest.raises(CommitConflictError):
+        write()
+    assert ears.counts == (1, 1, 0)
+    with pytest.raises(CommitConflictError):
+        first.snapshot(parallelism=2)
+    assert [event.checkpoint_id for event in ears.failed] == [2, None]
+
+
+class NoManifests(LocalStorage):
+    """Fails when a manifest is put."""
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        if name.startswith("checkpoints/"):
+            raise StorageError("cannot put")
+        return super().put_if_absent(name, data)
+
+
+def test_a_failed_put_is_heard_with_its_time(tmp_path: Path, ears: Ears) -> None:
+    store = StateStore.over(NoManifests(str(tmp_path)), table_format="parquet")
+    store.add_listener(ears)
+    with pytest.raises(StorageError):
+        take(store)
+    (event,) = ears.failed
+    assert isinstance(event.error, StorageError)
+    assert event.metrics.phases.put_ms is not None
+
+
+def test_a_retry_that_finds_its_checkpoint_tells_nobody(store: StateStore, ears: Ears) -> None:
+    take(store, 7)
+    again = take(store, 7)
+    assert ears.counts == (1, 0, 0)
+    assert again.metrics == store.manifest(7).metrics
+
+
+def test_a_restore_is_heard_with_what_it_will_read(store: StateStore, ears: Ears) -> None:
+    fill(store)
+    restored = store.restore(parallelism=3)
+    (event,) = ears.restored
+    assert (event.checkpoint_id, event.parallelism, event.store) == (1, 3, store.url)
+    assert (event.files, event.size_bytes) == (restored.plan.files, restored.plan.size_bytes)
+    assert event.seconds > 0
+
+
+def test_a_listener_that_fails_breaks_nothing_and_is_named(
+    store: StateStore, ears: Ears, caplog: pytest.LogCaptureFixture
+) -> None:
+    store.remove_listener(ears)
+    for listener in (Deaf(), ears):  # one that fails does not keep the next from hearing
+        store.add_listener(listener)
+    with pytest.raises(ZeroDivisionError), store.snapshot(parallelism=1):
+        _ = 1 / 0
+    fill(store)
+    store.restore()
+    assert ears.counts == (1, 1, 1)
+    said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert [text.split(" of listener Deaf failed")[0] for text in said] == [
+        "on_failed",
+        "on_committed",
+        "on_restored",
+    ]
+
+
+def test_a_listener_that_was_removed_hears_nothing(store: StateStore, ears: Ears) -> None:
+    store.remove_listener(ears)
+    fill(store)
+    assert ears.counts == (0, 0, 0)
+
+
+@pytest.mark.parametrize("wrong", [print, Ears, object(), None])
+def test_what_is_no_listener_is_refused(store: StateStore, wrong: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"derive its class from statestore\.Check"):
+        store.add_listener(wrong)
+
+
+def test_each_checkpoint_and_restore_is_a_line_of_the_log(
+    store: StateStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="statestore")
+    fill(store)
+    store.restore(parallelism=3)
+    manifest = store.manifest()
+    committed, restored = [record.getMessage() for record in caplog.records]
+    assert committed.startswith(f"checkpoint 1 of {store.url} committed in ")
+    written = f"102 rows, {manifest.size_bytes} bytes in {manifest.files} files written"
+    assert written in committed
+    assert "changed share 1, slowest phase " in committed
+    assert restored.startswith(f"checkpoint 1 of {store.url} restored at parallelism 3: planned in")
+
+
+def test_the_library_leaves_the_log_to_the_program() -> None:
+    assert logging.getLogger("statestore").handlers == []
+
+
+def test_older_manifests_have_no_figures() -> None:
+    golden = Path(__file__).parent.parent / "golden" / "store_v1"
+    assert StateStore.open(str(golden)).manifest().metrics is None

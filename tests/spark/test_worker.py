@@ -1,0 +1,99 @@
+"""A Python worker that Spark lets go of ends without a word."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from statestore.spark.tasks import until_closed
+
+SCRIPT = """
+import time
+
+from statestore import StateStore
+from statestore.spark.session import spark_session
+
+spark = spark_session(
+    master="local[2]",
+    table_format="parquet",
+    extra_conf={"spark.python.daemon.module": "tests.spark.noted_daemon"},
+)
+store = StateStore.open("store", spark=spark, table_format="parquet")
+rows = spark.range(1_000, numPartitions=2).selectExpr("id", "uuid() AS text")
+with store.snapshot(parallelism=2) as checkpoint:
+    checkpoint.keyed("u", "s", rows, key="id", max_parallelism=2)
+frame = store.restore().keyed("u", "s").dataframe()
+assert frame.toArrow().num_rows == 1_000
+spark.stop()
+time.sleep(1)
+"""
+
+
+@contextmanager
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """The two ends of a worker's socket, its own and Spark's."""
+    ours, sparks = socket.socketpair()
+    with ours, sparks:
+        yield ours, sparks
+
+
+@pytest.mark.parametrize("authenticated", [True, False])
+def test_a_worker_ends_when_its_socket_is_closed(authenticated: bool) -> None:
+    asked = []
+
+    def worker(sock: socket.socket, authenticated: bool) -> int:
+        asked.append((sock.recv(4), authenticated))
+        return 0
+
+    run = until_closed(worker)
+    with pair() as (ours, sparks):
+        sparks.sendall(b"task")
+        assert run(ours, authenticated) == 0
+        sparks.close()
+        assert run(ours, authenticated) != 0
+    assert asked == [(b"task", authenticated)]
+
+
+def test_a_worker_whose_rows_nobody_wants_ends() -> None:
+    with pair() as (ours, sparks):
+
+        def worker(sock: socket.socket, authenticated: bool) -> int:
+            sparks.close()
+            while True:
+                sock.sendall(b"rows")
+
+        sparks.sendall(b"task")
+        assert until_closed(worker)(ours, True) != 0
+
+
+def test_an_error_of_a_worker_is_its_own() -> None:
+    def worker(sock: socket.socket, authenticated: bool) -> int:
+        raise ValueError("a defect")
+
+    with pair() as (ours, sparks):
+        sparks.sendall(b"task")
+        with pytest.raises(ValueError, match="a defect"):
+            until_closed(worker)(ours, True)
+
+
+def test_the_workers_of_a_session_say_nothing(tmp_path: Path) -> None:
+    noted = tmp_path / "noted"
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        cwd=tmp_path,
+        env=os.environ | {"NOTED": str(noted), "PYTHONPATH": str(Path.cwd())},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert noted.read_text() == ""
+    assert "Traceback" not in done.stderr
