@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from statestore.errors import CorruptionError, InvalidArgumentError, NotFoundError, StorageError
-from statestore.files import delta_log as inputs
+from statestore.files import delta_log
 from statestore.files.delta_log import input_bytes
 from statestore.storage import LocalStorage
 
@@ -134,7 +134,7 @@ def test_an_object_store_is_asked_for_a_file_where_no_folder_is(
             except StorageError:  # a file
                 return ()
 
-    monkeypatch.setattr(inputs, "open_storage", lambda url, _: Bucket(url))
+    monkeypatch.setattr(delta_log, "open_storage", lambda url, _: Bucket(url))
     assert input_bytes("s3://t") == input_bytes("s3://t/a.parquet") == (size,)
     for missing in ("s3://t/b.parquet", "s3://other"):
         with pytest.raises(NotFoundError, match=missing):

@@ -17,8 +17,7 @@ from statestore.errors import (
     MissingFileError,
     NullKeyError,
 )
-from statestore.files import equality as matching
-from statestore.files import lookup as key_rows
+from statestore.files import equality, lookup
 from statestore.files.lookup import RowCache, WantedKeys, rows_of_keys
 from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import assignment_of, reads_of
@@ -106,8 +105,8 @@ def test_they_are_those_of_a_dictionary(
     all checkpoints, as in a worker.
     """
     if collide:
-        monkeypatch.setattr(matching, "row_hashes", constant_hashes)
-        monkeypatch.setattr(key_rows, "row_hashes", constant_hashes)
+        monkeypatch.setattr(equality, "row_hashes", constant_hashes)
+        monkeypatch.setattr(lookup, "row_hashes", constant_hashes)
     for seed in (3, 4):
         chance = random.Random(seed)
         store, state = map_store(tmp_path / str(seed), seed, layout)

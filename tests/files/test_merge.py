@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 
 from statestore import StateStore
-from statestore.files import equality as matching
-from statestore.files import runs
+from statestore.files import equality, runs
 from statestore.files.digest import rows_digest
 from statestore.files.equality import equal_rows, found
 from statestore.files.merge import read_reads
@@ -60,7 +59,7 @@ def test_the_newest_change_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, collide: bool, run_bytes: int
 ) -> None:
     if collide:
-        monkeypatch.setattr(matching, "row_hashes", constant_hashes)
+        monkeypatch.setattr(equality, "row_hashes", constant_hashes)
     monkeypatch.setattr(runs, "RUN_BYTES", run_bytes)
     store, state = store_of(tmp_path / "store")
     rows = pa.Table.from_batches(merged(store))
@@ -96,7 +95,7 @@ def test_equal_rows_are_found_as_keys_are_equal(
 ) -> None:
     """Null is null and NaN is NaN, 0.0 is not -0.0, and order plays no part."""
     if collide:
-        monkeypatch.setattr(matching, "row_hashes", constant_hashes)
+        monkeypatch.setattr(equality, "row_hashes", constant_hashes)
     nan = float("nan")
     values = [0.0, -0.0, nan, None, 1.5]
     old = pa.table({"a": pa.array(values, pa.float64()), "b": ["x"] * 5})

@@ -11,8 +11,7 @@ import pytest
 
 from statestore.asking import StoreAsking
 from statestore.files import changes as tables
-from statestore.files import equality as matching
-from statestore.files import lookup, merge
+from statestore.files import equality, lookup, merge
 from statestore.files.reader import DataFile
 from statestore.format.layers import MARK
 from statestore.restore.restored import RestoredKeyedState, RestoredOperatorState
@@ -47,7 +46,7 @@ def the_last_row_group_is_skipped(patch: Patch) -> None:
 
 def zeros_are_one(patch: Patch) -> None:
     """-0.0 and 0.0 are taken for one value where rows are put over each other."""
-    real = matching._hashes
+    real = equality._hashes
 
     def broken(rows: Any) -> Any:
         for at, field in enumerate(rows.schema):
@@ -56,8 +55,8 @@ def zeros_are_one(patch: Patch) -> None:
                 rows = rows.set_column(at, field, column)
         return real(rows)
 
-    patch.setattr(matching, "_hashes", broken)
-    patch.setattr(matching, "equal_rows", lambda a, b: np.ones(a.num_rows, np.bool_))
+    patch.setattr(equality, "_hashes", broken)
+    patch.setattr(equality, "equal_rows", lambda a, b: np.ones(a.num_rows, np.bool_))
 
 
 def two_subtasks_are_swapped(patch: Patch) -> None:

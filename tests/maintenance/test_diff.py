@@ -23,7 +23,7 @@ from statestore.files.key_groups import group_digests
 from statestore.files.writer import ParquetOptions
 from statestore.flink.graph import JobGraph
 from statestore.format.state import Layout
-from statestore.maintenance import diff_rows as compare
+from statestore.maintenance import diff_rows
 from statestore.maintenance.diff_rows import CheckpointDifference, Other, StateDifference
 from statestore.storage import LocalStorage
 from statestore.store import StateStore
@@ -184,7 +184,7 @@ def test_another_max_parallelism_is_compared_by_identity(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passes: int
 ) -> None:
     """All rows are read, some at a time; key groups are not compared."""
-    monkeypatch.setattr(compare, "_ROWS_AT_ONCE", -(-100 // passes))
+    monkeypatch.setattr(diff_rows, "_ROWS_AT_ONCE", -(-100 // passes))
     a, b = over(tmp_path / "a"), over(tmp_path / "b", "ranged")
     take(a, users(0, 100))
     take(b, users(10, 100) | {"u050": -1, "new": 1}, max_parallelism=5)

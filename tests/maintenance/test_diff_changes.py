@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from statestore.format.layers import CompactionRule
-from statestore.maintenance import diff_rows as compare
+from statestore.maintenance import diff_rows
 from statestore.maintenance.diff_rows import StateDifference
 from statestore.store import StateStore
 from tests.support.layered import GROUPS, Entries, Layered, users
@@ -112,7 +112,7 @@ def test_a_state_with_changes_on_one_side_is_counted(tmp_path: Path) -> None:
 def test_sides_with_other_key_groups_are_compared_by_all_their_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compare, "_ROWS_AT_ONCE", 8)
+    monkeypatch.setattr(diff_rows, "_ROWS_AT_ONCE", 8)
     one, two = Layered(tmp_path / "a", compaction=None), Layered(tmp_path / "b", compaction=None)
     one.full(users(12))
     one.change({("u001", 0): 5}, cleared=["u002"])

@@ -22,7 +22,7 @@ from statestore.errors import (
 )
 from statestore.flink.graph import JobGraph
 from statestore.format.state import StateKind, TimeToLive
-from statestore.maintenance import rekey_plan as respread
+from statestore.maintenance import rekey_plan
 from tests.support.damage import fill
 from tests.support.vectors import cases
 
@@ -36,7 +36,7 @@ def store(tmp_path: Path) -> StateStore:
 
 @pytest.fixture
 def many_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(respread, "_RANGE_BYTES", 4096)
+    monkeypatch.setattr(rekey_plan, "_RANGE_BYTES", 4096)
 
 
 def put(store: StateStore, rows: Any, name: str = "s", **options: Any) -> None:

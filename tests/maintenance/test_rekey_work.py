@@ -27,8 +27,7 @@ from statestore.errors import (
 )
 from statestore.files.arrow import by_key_group
 from statestore.maintenance import rekey as command
-from statestore.maintenance import rekey as rekey_work
-from statestore.maintenance import rekey_plan as respread
+from statestore.maintenance import rekey_plan
 from statestore.maintenance.edit import carry_others
 
 Rows = list[dict[str, Any]]
@@ -41,7 +40,7 @@ def store(tmp_path: Path) -> StateStore:
 
 @pytest.fixture
 def many_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(respread, "_RANGE_BYTES", 4096)
+    monkeypatch.setattr(rekey_plan, "_RANGE_BYTES", 4096)
 
 
 def put(store: StateStore, rows: Rows) -> None:
@@ -70,7 +69,7 @@ class Ended(BaseException):
 @pytest.fixture
 def ending(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
     """Let a run end before it writes its n-th range; return the ranges that were written."""
-    real = respread.write_range
+    real = rekey_plan.write_range
 
     def set_to(left: int) -> list[int]:
         written: list[int] = []
@@ -148,7 +147,7 @@ def test_a_second_run_is_told_who_holds_the_folder(
     store: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(store, [{"k": 1, "v": 1}])
-    real, work = respread.write_range, tmp_path / "work"
+    real, work = rekey_plan.write_range, tmp_path / "work"
     told: list[str] = []
 
     def meanwhile(*given: Any) -> Any:
@@ -171,7 +170,7 @@ def test_two_runs_without_a_lock_lose_nothing(
     """Where the locks of two hosts know nothing of each other; the first stalls, and fails late."""
     rows = [{"k": f"k{i}", "v": i} for i in range(20)]
     put(store, rows)
-    monkeypatch.setattr(rekey_work, "_lock", lambda path, held: path.touch())
+    monkeypatch.setattr(command, "_lock", lambda path, held: path.touch())
     work, other = tmp_path / "work", StateStore.open(store.url, table_format="parquet")
     runs: list[int] = []
 
@@ -227,9 +226,9 @@ def test_a_lock_file_that_its_holder_has_deleted_holds_nothing(
 
     monkeypatch.setattr(fcntl, "flock", late)
     with ExitStack() as held, ExitStack() as other:
-        rekey_work._lock(path, held)
+        command._lock(path, held)
         with pytest.raises(InvalidArgumentError, match="another rekey is at work"):
-            rekey_work._lock(path, other)
+            command._lock(path, other)
 
 
 def test_a_file_system_without_locks_is_refused(
@@ -266,7 +265,7 @@ def test_a_folder_that_goes_away_is_a_typed_error(
     store: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(store, [{"k": 1, "v": 1}])
-    real, work = respread.write_range, tmp_path / "work"
+    real, work = rekey_plan.write_range, tmp_path / "work"
 
     def without(*given: Any) -> Any:
         shutil.rmtree(work)
@@ -333,7 +332,7 @@ def test_rows_that_are_not_the_same_are_not_committed(
     def losing(rows: pa.Table) -> pa.Table:
         return real(rows).slice(1)
 
-    monkeypatch.setattr(respread, "by_key_group", losing)
+    monkeypatch.setattr(rekey_plan, "by_key_group", losing)
     with pytest.raises(CorruptionError, match=r"50 rows with digest .*, then 49 rows with digest"):
         store.rekey("u", max_parallelism=5)
     assert (store.checkpoints(), data(store)) == ((1,), files)
@@ -343,7 +342,7 @@ def test_a_writer_that_was_replaced_commits_nothing(
     store: StateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(store, [{"k": 1, "v": 1}])
-    real = respread.write_range
+    real = rekey_plan.write_range
 
     def meanwhile(*given: Any) -> Any:
         put(StateStore.open(store.url, table_format="parquet", compaction=None), [{"k": 2, "v": 2}])

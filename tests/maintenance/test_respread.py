@@ -15,7 +15,7 @@ from statestore.files.writer import ParquetOptions
 from statestore.format.digest import combine
 from statestore.format.manifest import KeyedEntry
 from statestore.format.state import KeyedState
-from statestore.maintenance import rekey_plan as respread
+from statestore.maintenance import rekey_plan
 from statestore.maintenance.rekey_plan import spread, write_range
 from statestore.storage import LocalStorage
 
@@ -38,7 +38,7 @@ def wanted(entry: KeyedEntry, most: int) -> KeyedState:
 def test_each_row_is_in_the_range_of_its_key_group(
     entry: KeyedEntry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, ranges: int
 ) -> None:
-    monkeypatch.setattr(respread, "_RANGE_BYTES", -(-4 * entry.size_bytes // ranges))
+    monkeypatch.setattr(rekey_plan, "_RANGE_BYTES", -(-4 * entry.size_bytes // ranges))
     state, heard = wanted(entry, most), [0]
     folder = tmp_path / "work"
     folder.mkdir()
@@ -64,11 +64,11 @@ def test_each_row_is_in_the_range_of_its_key_group(
 
 
 def test_a_range_is_what_memory_holds(entry: KeyedEntry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(respread, "_RANGE_BYTES", 4)
-    assert respread._ranges_for(entry, wanted(entry, 8)) == 8  # never more than key groups
-    assert respread._ranges_for(entry, wanted(entry, 32768)) == 256  # one open file each
-    monkeypatch.setattr(respread, "_RANGE_BYTES", 2**40)
-    assert respread._ranges_for(entry, wanted(entry, 32768)) == 1
+    monkeypatch.setattr(rekey_plan, "_RANGE_BYTES", 4)
+    assert rekey_plan._ranges_for(entry, wanted(entry, 8)) == 8  # never more than key groups
+    assert rekey_plan._ranges_for(entry, wanted(entry, 32768)) == 256  # one open file each
+    monkeypatch.setattr(rekey_plan, "_RANGE_BYTES", 2**40)
+    assert rekey_plan._ranges_for(entry, wanted(entry, 32768)) == 1
 
 
 def test_an_empty_range_has_no_files(entry: KeyedEntry, tmp_path: Path) -> None:

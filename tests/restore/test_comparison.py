@@ -20,7 +20,7 @@ from statestore.restore.compare_plans import (
     Compared,
     Prices,
     chosen_of,
-    compare,
+    compare_plans,
     moved_between_hosts,
     moved_between_subtasks,
 )
@@ -76,14 +76,14 @@ def test_moved_between_hosts_is_what_has_no_copy_there() -> None:
 def test_too_few_slots_names_the_parallelism() -> None:
     found = manifest(keyed(EVEN))
     with pytest.raises(InvalidArgumentError) as caught:
-        compare(found, plans(found, 2, 4), hosts={"a": 3})
+        compare_plans(found, plans(found, 2, 4), hosts={"a": 3})
     assert caught.value.__notes__ == ["while comparing parallelism 4"]
 
 
 def test_each_number_is_that_of_the_plan() -> None:
     found = manifest(keyed(EVEN), parallelism=2)
     prices = Prices("EUR", 10.0, 2e9, 3e9, 36.0)
-    comparison = compare(found, plans(found, 4, 1), rate=100, prices=prices)
+    comparison = compare_plans(found, plans(found, 4, 1), rate=100, prices=prices)
     assert [one.parallelism for one in comparison.options] == [1, 4]
     four = comparison.options[1]
     plan = plan_restore(found, 4)
@@ -96,9 +96,9 @@ def test_each_number_is_that_of_the_plan() -> None:
 
 def test_without_a_rate_there_are_no_seconds() -> None:
     found = manifest(keyed(EVEN))
-    comparison = compare(found, plans(found, 1, 8), prices=Prices(per_subtask_hour=5))
+    comparison = compare_plans(found, plans(found, 1, 8), prices=Prices(per_subtask_hour=5))
     assert [(one.seconds, one.money) for one in comparison.options] == [(None, 0.0), (None, 0.0)]
-    assert compare(found, plans(found, 1, 8)).why.startswith("the smallest largest subtask")
+    assert compare_plans(found, plans(found, 1, 8)).why.startswith("the smallest largest subtask")
 
 
 def option(
@@ -154,12 +154,12 @@ def test_the_choice_is_as_stated(values: list[tuple[float, float]]) -> None:
 def test_a_rate_is_above_zero(rate: float) -> None:
     found = manifest(keyed(EVEN))
     with pytest.raises(InvalidArgumentError, match="rate"):
-        compare(found, plans(found, 1), rate=rate)
+        compare_plans(found, plans(found, 1), rate=rate)
 
 
 def test_nothing_to_compare() -> None:
     with pytest.raises(InvalidArgumentError, match="4,8,16"):
-        compare(manifest(keyed(EVEN)), {})
+        compare_plans(manifest(keyed(EVEN)), {})
 
 
 @pytest.mark.parametrize(

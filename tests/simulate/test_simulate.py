@@ -15,7 +15,6 @@ from statestore.catalog.holds import Holds
 from statestore.maintenance import gc, rekey
 from statestore.maintenance.copy_files import FileCopy
 from statestore.storage import LocalStorage, local
-from statestore.storage import local as links
 from tests.simulate.bucket import SimulatedS3
 from tests.simulate.disk import Disk
 from tests.simulate.known import KNOWN, Known, shown_by
@@ -92,7 +91,7 @@ def broken_youth(patch: pytest.MonkeyPatch) -> None:
         os.link(old, new)
         return True
 
-    patch.setattr(links, "young_link", linked)
+    patch.setattr(local, "young_link", linked)
 
 
 def broken_names(patch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from statestore import StateStore
 from statestore.errors import InvalidArgumentError
-from statestore.snapshot import states as folded_names
+from statestore.snapshot import states
 from tests.support.writers import ROWS, opened, stored_files
 
 OPTIONS: dict[str, Any] = {"key": "k", "max_parallelism": 4}
@@ -65,7 +65,7 @@ def test_a_copy_does_not_bring_one(store: StateStore, tmp_path: Path) -> None:
 def test_a_store_that_has_both_goes_on(store: StateStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """As an older release made it: it stays readable, and its job goes on."""
     with monkeypatch.context() as patched:
-        patched.setattr(folded_names, "_folded", lambda name: name)
+        patched.setattr(states, "_folded", lambda name: name)
         put(store, ("U", "n"), ("u", "N"))
     put(store, ("u", "n"), ("U", "n"), ("u", "N"))
     restored = store.restore(parallelism=1)

@@ -20,7 +20,7 @@ from statestore.flink.slots import place_subtasks
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.restore.placement import preferred_hosts, previous_allocations
 from statestore.restore.restored import RestoredKeyedState
-from statestore.spark import tasks as spark_locality
+from statestore.spark import tasks
 from statestore.spark.tasks import executor_hosts, names_for_spark, numbers
 
 ROWS = pa.table({"user": [f"u{i}" for i in range(300)], "n": [*range(300)]})
@@ -40,7 +40,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wish as on a cluster, where executors on other hosts may be there, or come."""
-    monkeypatch.setattr(spark_locality, "_is_local", lambda spark: False)
+    monkeypatch.setattr(tasks, "_is_local", lambda spark: False)
 
 
 def opened(folder: Path, spark: SparkSession | None, *, cache: bool = True) -> StateStore:
@@ -247,7 +247,7 @@ def test_a_spark_that_refuses_gets_a_plain_range(
     def refuse(*_: object) -> None:
         raise Py4JError("makeRDD is not allowed\n  at ...")
 
-    monkeypatch.setattr(spark_locality, "_located", refuse)
+    monkeypatch.setattr(tasks, "_located", refuse)
     with caplog.at_level(logging.WARNING):
         frame = numbers(spark, 2, ["a", ""])
     assert "Range (0, 2" in explained(frame)

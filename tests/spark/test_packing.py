@@ -15,7 +15,7 @@ from statestore.format.schema import Field, Schema
 from statestore.format.state import KeyedState, StateKind
 from statestore.keys.arrow import key_groups
 from statestore.keys.groups import KeyGroupAssignment
-from statestore.spark import write as packing
+from statestore.spark import write
 from statestore.spark.write import PACKED, pack, unpack
 
 STATE = KeyedState(
@@ -54,7 +54,7 @@ def as_exchanged(packed: list[pa.RecordBatch], subtask: int) -> list[pa.RecordBa
 def test_every_row_comes_out_in_order_of_key_group_at_its_subtask(
     max_parallelism: int, parallelism: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packing, "_ROWS_AT_A_TIME", 2_000)
+    monkeypatch.setattr(write, "_ROWS_AT_A_TIME", 2_000)
     state = replace(STATE, max_parallelism=max_parallelism)
     packed = list(pack(rows(9_001), state, owners(max_parallelism, parallelism)))
     assert len(packed) == 5

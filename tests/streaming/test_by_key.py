@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from statestore.streaming import MicroBatch
-from statestore.streaming import updates as by_key
+from statestore.streaming import MicroBatch, by_key
 from tests.streaming.world import EVENTS, World
 
 
