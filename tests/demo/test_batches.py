@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statestore.demo.batches import micro_batches, partitions_by_subtask
+from statestore.demo.job import micro_batches, partitions_by_subtask
 
 ENDS = st.dictionaries(st.integers(1, 12), st.integers(0, 300), min_size=1)
 

@@ -9,10 +9,9 @@ import pytest
 from pyspark.sql import functions as F
 
 from statestore.demo import job as job_module
-from statestore.demo.batches import MicroBatch
-from statestore.demo.compare import compare, differing_rows
 from statestore.demo.flights import read_flights, write_log
-from statestore.demo.job import Job, consume, snapshot, start
+from statestore.demo.job import Job, MicroBatch, consume, snapshot, start
+from statestore.demo.story import compare, differing_rows
 from statestore.store import StateStore
 
 if TYPE_CHECKING:

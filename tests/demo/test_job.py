@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from statestore.demo import flights as flights_module
-from statestore.demo.batches import micro_batches
 from statestore.demo.flights import FlightLog, read_flights, write_log
-from statestore.demo.job import Job, consume, restore, snapshot, start
+from statestore.demo.job import Job, consume, micro_batches, restore, snapshot, start
 from statestore.errors import InvalidArgumentError, MissingDependencyError
 from statestore.store import StateStore
 
