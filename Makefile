@@ -22,7 +22,7 @@ demo: $(READY) $(DELTA) ## run the demo; DIR=path keeps what it writes there
 	@$(WITH_JAVA) $(VENV)/bin/statestore demo $(DIR)
 
 cluster-demo: $(READY) $(KAFKA) ## run the demo on a Spark cluster, Kafka and S3, all on this machine
-	@$(WITH_JAVA) $(PY) -m statestore.testing.cluster_demo
+	@$(WITH_JAVA) $(PY) -m tests.servers.cluster_demo
 
 # Files go to the workers in their order, so that the long ones do not come last.
 test: $(READY) $(DELTA) $(S3) $(KAFKA) ## run all tests, two files at a time; ARGS="-k name" goes to pytest
@@ -100,9 +100,9 @@ $(S3): $(DELTA) statestore/spark/spark-s3.conf
 	@if $(PY) -m statestore.spark.session s3; then touch $@; fi
 
 # Kafka's broker and Spark's connector to it, for the tests and the demo of a cluster.
-$(KAFKA): $(READY) statestore/testing/jars.py
+$(KAFKA): $(READY) tests/servers/jars.py
 	@echo "for the tests: fetching the jars of Kafka and of Spark's connector (110 MB the first time)"
-	@if $(WITH_JAVA) $(PY) -m statestore.testing.jars; then touch $@; fi
+	@if $(WITH_JAVA) $(PY) -m tests.servers.jars; then touch $@; fi
 
 # Prints the first Python that fits, or one sentence with the command that installs one here.
 define FIND_PYTHON

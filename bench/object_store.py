@@ -13,7 +13,7 @@ from bench.arrow_stores import NAME, UID, stored
 from bench.measure import Figure, in_turn
 from statestore import StateStore
 from statestore.restore.restored import RestoredKeyedState
-from statestore.testing.slow import SlowStorage
+from tests.servers.slow import SlowStorage
 
 __all__ = ["figures"]
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from statestore.spark.session import spark_session
-from statestore.testing.process import SHORT_LIVED_JVM
+from tests.servers.process import SHORT_LIVED_JVM
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

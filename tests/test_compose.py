@@ -15,7 +15,7 @@ import yaml
 from jsonschema import Draft7Validator
 
 from statestore.demo import cluster
-from statestore.testing.jars import CONNECTOR, KAFKA_VERSION, TOKEN_PROVIDER, jars_of, main
+from tests.servers.jars import CONNECTOR, KAFKA_VERSION, TOKEN_PROVIDER, jars_of, main
 from tests.syntax import ROOT
 
 TEXT = (ROOT / "docker-compose.yml").read_text()
@@ -73,7 +73,7 @@ def test_the_python_packages_are_the_locked_ones() -> None:
 def test_the_jars_are_those_that_the_tests_run(tmp_path: Path) -> None:
     """Spark's Kafka connector comes into the image as it comes to the tests."""
     assert "\nADD " not in DOCKERFILE
-    assert "python -m statestore.testing.jars --connector /opt/spark/jars" in DOCKERFILE
+    assert "python -m tests.servers.jars --connector /opt/spark/jars" in DOCKERFILE
     assert main(["--connector", str(tmp_path)]) == 0
     used = (*jars_of(CONNECTOR), *jars_of(TOKEN_PROVIDER))
     assert {jar.name for jar in tmp_path.iterdir()} == {jar.name for jar in used}

@@ -14,7 +14,7 @@ from typing import Any
 from statestore.errors import CheckpointNotFoundError, StoreNotFoundError
 from statestore.spark.session import spark_session
 from statestore.store import StateStore
-from statestore.testing.process import SHORT_LIVED_JVM
+from tests.servers.process import SHORT_LIVED_JVM
 
 __all__ = ["READY", "offsets", "per_country", "totals"]
 

@@ -21,7 +21,7 @@ from statestore.files.writer import ParquetOptions
 from statestore.format.manifest import KeyedEntry
 from statestore.storage import Storage
 from statestore.testing.counting import CountingStorage
-from statestore.testing.slow import SlowStorage
+from tests.servers.slow import SlowStorage
 
 RANGED, PARTITIONED = "ranged", "partitioned"
 LAYOUTS = (RANGED, PARTITIONED)

@@ -27,10 +27,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from statestore.testing.s3 import s3_server
 from tests.races.check import problems
 from tests.races.plan import MOST_WRITERS, Race, Try, draw
 from tests.races.worker import Task, run_worker
+from tests.servers.s3 import s3_server
 
 __all__ = ["Place", "Result", "main", "on_disk", "on_s3", "run_races"]
 

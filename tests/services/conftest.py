@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from statestore.storage import S3Storage
-from statestore.testing.cluster import SparkCluster, spark_cluster
-from statestore.testing.cluster_demo import s3_environment
-from statestore.testing.kafka import KafkaBroker, kafka_broker
-from statestore.testing.s3 import S3Server, s3_server
+from tests.servers.cluster import SparkCluster, spark_cluster
+from tests.servers.cluster_demo import s3_environment
+from tests.servers.kafka import KafkaBroker, kafka_broker
+from tests.servers.s3 import S3Server, s3_server
 from tests.services.kafka_topics import Topics
 
 

@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from statestore.spark.session import spark_session
-from statestore.testing.jars import CONNECTOR, TOKEN_PROVIDER, jars_of
+from tests.servers.jars import CONNECTOR, TOKEN_PROVIDER, jars_of
 
 
 def main() -> None:

@@ -23,11 +23,11 @@ import pytest
 from statestore import KeyGroupAssignment, StateStore, key_group_of
 from statestore.demo.cluster import Ledger, Place, make_topic, produce
 from statestore.spark.session import default_settings
-from statestore.testing.cluster import SparkCluster
-from statestore.testing.cluster_demo import connector_jars, run_demo
-from statestore.testing.flaky_proxy import Headers, flaky_proxy
-from statestore.testing.kafka import KafkaBroker
-from statestore.testing.s3 import S3Server
+from tests.servers.cluster import SparkCluster
+from tests.servers.cluster_demo import connector_jars, run_demo
+from tests.servers.flaky_proxy import Headers, flaky_proxy
+from tests.servers.kafka import KafkaBroker
+from tests.servers.s3 import S3Server
 from tests.syntax import ROOT
 
 ORDERS, PARALLELISM, NEW_PARALLELISM = 3_000, 4, 7

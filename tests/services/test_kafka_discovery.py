@@ -20,7 +20,7 @@ from statestore.errors import (
 from statestore.sources.discovery import Case, Policies, reconcile
 from statestore.sources.kafka import KafkaCluster
 from statestore.sources.offsets import SourceOffset
-from statestore.testing.process import free_ports
+from tests.servers.process import free_ports
 from tests.services.kafka_topics import Topics, until
 
 FAIL: dict[str, Any] = {"new_partitions": "fail"}

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer
 
 from jobs.redistribute_offsets import main
 from statestore import StateStore
-from statestore.testing.process import free_ports
+from tests.servers.process import free_ports
 from tests.services.kafka_topics import Topics, until
 
 SETTINGS = """

@@ -10,7 +10,7 @@ from statestore import StateStore
 from statestore.errors import StorageError
 from statestore.storage import S3Storage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
-from statestore.testing.s3 import S3Server
+from tests.servers.s3 import S3Server
 from tests.support.damage import fill
 
 

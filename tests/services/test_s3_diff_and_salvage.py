@@ -11,7 +11,7 @@ import pytest
 from statestore import StateStore
 from statestore.files.writer import ParquetOptions
 from statestore.storage import S3Storage
-from statestore.testing.s3 import S3Server
+from tests.servers.s3 import S3Server
 
 
 def take(store: StateStore, value: int) -> None:

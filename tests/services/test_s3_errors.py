@@ -19,8 +19,8 @@ import pytest
 from statestore import StateStore
 from statestore.errors import InvalidArgumentError, StorageError, StoreNotFoundError
 from statestore.storage import S3Storage
-from statestore.testing.process import free_ports
-from statestore.testing.s3 import S3Server
+from tests.servers.process import free_ports
+from tests.servers.s3 import S3Server
 from tests.services.secrecy import failure, shown
 
 Options = dict[str, Any]
@@ -139,7 +139,7 @@ def test_nobody_listens(s3: S3Server, url: str, call: Callable[[S3Storage], Any]
 
 SERVES = """
 import json, pathlib, sys, time
-from statestore.testing.s3 import s3_server
+from tests.servers.s3 import s3_server
 with s3_server(pathlib.Path(sys.argv[1])) as server:
     print(json.dumps(server.options), flush=True)
     time.sleep(600)

@@ -17,8 +17,8 @@ from statestore import StateStore
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.storage import S3Storage
 from statestore.storage.s3_requests import ATTEMPTS, attempts_of, patient
-from statestore.testing.flaky_proxy import Fault, FlakyProxy, Headers, flaky_proxy
-from statestore.testing.s3 import S3Server
+from tests.servers.flaky_proxy import Fault, FlakyProxy, Headers, flaky_proxy
+from tests.servers.s3 import S3Server
 from tests.services.secrecy import failure
 
 MIB = 2**20

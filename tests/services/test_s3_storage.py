@@ -19,8 +19,8 @@ from s3fs.errors import translate_boto_error
 
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.storage import S3Storage, Storage
-from statestore.testing.s3 import S3Server
 from statestore.testing.suites import StorageSuite
+from tests.servers.s3 import S3Server
 from tests.services.racing import LANES, race
 
 MIB = 2**20

@@ -17,7 +17,7 @@ from statestore.errors import (
     NullKeyError,
 )
 from statestore.storage import S3Storage
-from statestore.testing.s3 import S3Server
+from tests.servers.s3 import S3Server
 
 USERS = pa.table({"user": [f"user-{n:03}" for n in range(200)], "total": list(range(200))})
 OFFSETS = [[{"partition": n, "offset": 100 + n} for n in range(p, 6, 2)] for p in range(2)]

@@ -17,7 +17,7 @@ from statestore.errors import MissingDependencyError
 from statestore.spark.session import spark_session
 from statestore.storage import LocalStorage, S3Storage
 from statestore.storage.s3 import s3a_settings
-from statestore.testing.s3 import S3Server
+from tests.servers.s3 import S3Server
 from tests.syntax import ROOT
 
 CONF = ROOT / "conf" / "spark-s3.conf"

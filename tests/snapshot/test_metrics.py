@@ -23,7 +23,7 @@ from statestore.errors import CommitConflictError, InvalidArgumentError, Storage
 from statestore.format.layers import CompactionRule
 from statestore.format.metrics import Amount, StateMetrics
 from statestore.storage import LocalStorage
-from statestore.testing.slow import SlowStorage
+from tests.servers.slow import SlowStorage
 from tests.support.layered import Layered, users
 from tests.support.writers import ROWS, opened, take
 

@@ -1,7 +1,7 @@
 """Jars of servers and of Spark's connectors, from their published packages, for tests.
 
 Spark's own resolver fetches them, so nothing else need be installed. Each set is kept in a folder
-of this Python environment, and fetched once: ``python -m statestore.testing.jars`` fetches all.
+of this Python environment, and fetched once: ``python -m tests.servers.jars`` fetches all.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from statestore.errors import MissingDependencyError
 from statestore.spark.session import java_home
-from statestore.testing.jars import BROKER, jars_of, spark_home
-from statestore.testing.process import SHORT_LIVED_JVM, free_ports, log_tail, running, wait_for
+from tests.servers.jars import BROKER, jars_of, spark_home
+from tests.servers.process import SHORT_LIVED_JVM, free_ports, log_tail, running, wait_for
 
 __all__ = ["KafkaBroker", "kafka_broker"]
 

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from statestore.spark.session import java_home
-from statestore.testing.jars import spark_home
-from statestore.testing.process import SHORT_LIVED_JVM, free_ports, log_tail, running, wait_for
+from tests.servers.jars import spark_home
+from tests.servers.process import SHORT_LIVED_JVM, free_ports, log_tail, running, wait_for
 
 __all__ = ["SparkCluster", "spark_cluster"]
 

@@ -1,6 +1,6 @@
 """``make cluster-demo``: what ``docker-compose.yml`` describes, as processes of this machine.
 
-    python -m statestore.testing.cluster_demo
+    python -m tests.servers.cluster_demo
 
 Starts an S3 server, a Kafka broker and a Spark standalone cluster with two workers, from their
 published packages and all on the loopback address, runs ``statestore.demo.cluster`` on them, and
@@ -17,10 +17,10 @@ import time
 from pathlib import Path
 
 from statestore.errors import StateStoreError
-from statestore.testing.cluster import SparkCluster, spark_cluster
-from statestore.testing.jars import CONNECTOR, TOKEN_PROVIDER, jars_of
-from statestore.testing.kafka import KafkaBroker, kafka_broker
-from statestore.testing.s3 import S3Server, s3_server
+from tests.servers.cluster import SparkCluster, spark_cluster
+from tests.servers.jars import CONNECTOR, TOKEN_PROVIDER, jars_of
+from tests.servers.kafka import KafkaBroker, kafka_broker
+from tests.servers.s3 import S3Server, s3_server
 
 __all__ = ["connector_jars", "main", "run_demo", "s3_environment"]
 

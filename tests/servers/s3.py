@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from statestore.errors import MissingDependencyError
-from statestore.testing.process import free_ports, log_tail, running, wait_for
+from tests.servers.process import free_ports, log_tail, running, wait_for
 
 __all__ = ["BUCKET", "S3Server", "s3_server"]
 
