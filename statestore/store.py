@@ -9,22 +9,23 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from statestore._version import __version__
 from statestore.arguments import checked_methods
-from statestore.asking import StoreAsking
 from statestore.catalog.catalog import DEFAULT_TABLE_FORMAT, Catalog
 from statestore.errors import InvalidArgumentError, StoreNotFoundError
 from statestore.files.engines import spark_module
-from statestore.files.table import TABLE_FORMATS, StateTable, open_table
+from statestore.files.table import TABLE_FORMATS
 from statestore.files.writer import ParquetOptions
 from statestore.flink.graph import JobGraph
 from statestore.format.layers import CompactionRule
+from statestore.format.manifest import Manifest
 from statestore.keys.ranges import RangeAssignment
 from statestore.listeners import CheckpointListener
 from statestore.restore import export as export_command
+from statestore.restore import query as query_command
 from statestore.restore import restored as restore_command
 from statestore.restore import target as plan_command
 from statestore.restore.export import ExportedCheckpoint, Progress
-from statestore.restore.placement import LOCALITY, OperatorPlacement, place_operators
 from statestore.restore.plan import RestorePlan, Weight
+from statestore.restore.query import View
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.restore.target import RestoreTarget
 from statestore.snapshot import begin as begin_command
@@ -33,8 +34,12 @@ from statestore.snapshot.writer import CheckpointWriter
 from statestore.spark import data_source
 from statestore.storage import DEFAULT_STREAMS, CachedStorage, Storage, open_storage
 from statestore.storage.cached import DEFAULT_LIMIT_BYTES
+from statestore.store_inspection import StoreInspection
+from statestore.store_maintenance import StoreMaintenance
+from statestore.store_parts import OpenStore
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 __all__ = ["StateStore"]
@@ -43,10 +48,11 @@ COMPACTION = CompactionRule()
 
 
 @checked_methods
-class StateStore(StoreAsking):
+class StateStore:
     """The checkpoints of one job, or of several that share a store.
 
-    Each method is one call into ``commands/``. A store is read without Spark; Spark is needed to
+    What is asked beside a restore is in :attr:`inspect`, what is done to kept checkpoints in
+    :attr:`maintenance`. A store is read without Spark; Spark is needed to
     take snapshots of Spark DataFrames, to write Delta tables, and to restore as a DataFrame.
 
     The first :meth:`snapshot` of an object claims the store for it. From then on any object that
@@ -55,18 +61,9 @@ class StateStore(StoreAsking):
     take the store over on purpose, open it again.
     """
 
-    def __init__(
-        self,
-        storage: Storage,
-        spark: SparkSession | None,
-        table_format: str | None,
-        parquet: ParquetOptions,
-        data: Storage | None = None,
-        compaction: CompactionRule | None = None,
-    ) -> None:
-        """Use :meth:`open`. ``data`` is the storage as snapshots and restores see it."""
-        super().__init__(storage, data or storage, spark, parquet)
-        self._table_format, self._compaction = table_format, compaction
+    def __init__(self, parts: OpenStore) -> None:
+        """Use :meth:`open`."""
+        self._parts = parts
 
     @classmethod
     def open(
@@ -142,7 +139,36 @@ class StateStore(StoreAsking):
         if spark is not None:
             data_source.register(spark)
             spark_module("delta").hand_on(spark, storage)
-        return cls(storage, spark, table_format, parquet or ParquetOptions(), data, compaction)
+        return cls(
+            OpenStore.on(
+                storage,
+                data=data,
+                spark=spark,
+                parquet=parquet or ParquetOptions(),
+                compaction=compaction,
+                table_format=table_format,
+            )
+        )
+
+    @property
+    def url(self) -> str:
+        """Where the store lies, without credentials."""
+        return self._parts.storage.url
+
+    @property
+    def parts(self) -> OpenStore:
+        """What commands on the store are made of."""
+        return self._parts
+
+    @property
+    def inspect(self) -> StoreInspection:
+        """What checkpoints hold, and what tells them apart."""
+        return StoreInspection(self._parts)
+
+    @property
+    def maintenance(self) -> StoreMaintenance:
+        """What is done to kept checkpoints, and what keeps them."""
+        return StoreMaintenance(self._parts)
 
     @property
     def table_format(self) -> str:
@@ -152,9 +178,11 @@ class StateStore(StoreAsking):
         InvalidArgumentError when it was opened with another one than it remembers, or StorageError.
         """
         try:
-            return Catalog.open(self._data, create=False).table_format(self._table_format)
+            return Catalog.open(self._parts.data, create=False).table_format(
+                self._parts.table_format
+            )
         except StoreNotFoundError:
-            return self._table_format or DEFAULT_TABLE_FORMAT
+            return self._parts.table_format or DEFAULT_TABLE_FORMAT
 
     def snapshot(
         self,
@@ -197,34 +225,23 @@ class StateStore(StoreAsking):
 
             stream.writeStream.foreachBatch(keep).start()
         """
-        measuring = Measuring(self._listeners)
-        catalog, table = self._to_write()
+        measuring = Measuring(self._parts.listeners)
+        catalog, table = self._parts.to_write()
         return begin_command.begin(
             catalog,
-            self._fence,
+            self._parts.fence,
             table,
             parallelism,
             graph=graph,
             checkpoint_id=checkpoint_id,
-            parquet=self._parquet,
+            parquet=self._parts.parquet,
             release=__version__,
             token=uuid.uuid4().hex,
             measuring=measuring,
-            compaction=self._compaction,
+            compaction=self._parts.compaction,
             ranges=ranges or {},
             now_ms=now_ms,
         )
-
-    def _to_write(self) -> tuple[Catalog, StateTable]:
-        """Return the store, made if there is none, and the backend of its tables."""
-        try:
-            catalog = Catalog.open(self._data, create=False)
-        except StoreNotFoundError:
-            chosen = self._table_format or DEFAULT_TABLE_FORMAT
-            open_table(chosen, self._data, self._spark)  # what it refuses makes no store
-            catalog = Catalog.open(self._data, create=True, table_format=chosen)
-        chosen = catalog.table_format(self._table_format)
-        return catalog, open_table(chosen, self._data, self._spark)
 
     def restore(
         self,
@@ -273,16 +290,16 @@ class StateStore(StoreAsking):
             balance=balance,
         )
         return restore_command.restore(
-            self._catalog(),
-            self._spark,
+            self._parts.catalog(),
+            self._parts.spark,
             checkpoint=checkpoint,
             target=target,
             verify=verify,
             now_ms=now_ms,
-            listeners=self._listeners,
+            listeners=self._parts.listeners,
         )
 
-    def restore_to(
+    def export(
         self,
         directory: str | Path,
         *,
@@ -330,7 +347,11 @@ class StateStore(StoreAsking):
         The other arguments are those of :meth:`restore`. State that no operator of ``graph`` claims
         is not refused here, but named in the plan's ``matching``.
         """
-        local = self._data.copies() if isinstance(self._data, CachedStorage) else frozenset()
+        local = (
+            self._parts.data.copies()
+            if isinstance(self._parts.data, CachedStorage)
+            else frozenset()
+        )
         target = RestoreTarget(
             parallelism=parallelism,
             max_parallelism=max_parallelism,
@@ -340,26 +361,49 @@ class StateStore(StoreAsking):
         )
         return plan_command.plan(self.manifest(checkpoint), target, uid, name, local)
 
-    def place(
+    def query(
         self,
-        hosts: Mapping[str, int],
-        *,
-        strategy: str = LOCALITY,
-        parallelism: int | Literal["auto"] | None = None,
+        sql: str,
         checkpoint: int | str = "latest",
-        bytes_per_task: int | None = None,
-        graph: JobGraph | None = None,
-    ) -> tuple[OperatorPlacement, ...]:
-        """Return, per operator, on which host each subtask should run to find its state there.
+        *,
+        now_ms: int | None = None,
+        verify: bool = False,
+    ) -> pa.RecordBatchReader:
+        """Return the answer to an SQL statement over the states of a checkpoint, without Spark.
 
-        ``hosts`` says the slots of each host. As in Flink, subtask i of every operator of a slot
-        sharing group runs in one slot, chained operators so always together; copies lie where they
-        were written with a local cache. ``strategy`` is ``locality`` (Flink's adaptive scheduler),
-        ``default``, ``evenly``, ``previous-default`` or ``previous-evenly`` (its default
-        scheduler); the other arguments are those of :meth:`plan`. Raises InvalidArgumentError for
-        too few slots or an unknown strategy, and what :meth:`plan` raises.
+        Every state is a view: the operator's uid is its schema, and where no other state has the
+        name, that alone will do; :meth:`views` lists them. DuckDB answers, reads no columns, key
+        groups and row groups that it has no use for, and nothing but the views: one SELECT, without
+        files, URLs or extensions. ``now_ms`` and ``verify`` are those of :meth:`restore`. An answer
+        is read as it is taken, and need not be read to its end. Raises MissingDependencyError
+        without DuckDB, InvalidArgumentError, and, also while the answer is read, MissingFileError,
+        DamagedFileError or StorageError.
         """
-        manifest = self.manifest(checkpoint)
-        target = RestoreTarget(parallelism=parallelism, bytes_per_task=bytes_per_task, graph=graph)
-        operators = plan_command.plan(manifest, target).operators
-        return place_operators(manifest, operators, hosts, strategy, graph)
+        return query_command.query(
+            self._parts.catalog(), sql, checkpoint=checkpoint, now_ms=now_ms, verify=verify
+        )
+
+    def views(self, checkpoint: int | str = "latest") -> tuple[View, ...]:
+        """Return what a query of a checkpoint can name, with columns and entry of each state."""
+        return query_command.views(self._parts.catalog(), checkpoint=checkpoint)
+
+    def manifest(self, checkpoint: int | str = "latest") -> Manifest:
+        """Return the manifest of a checkpoint."""
+        return self._parts.catalog().load(checkpoint)
+
+    def checkpoints(self) -> tuple[int, ...]:
+        """Return the ids of the visible checkpoints, oldest first."""
+        return self._parts.catalog().checkpoint_ids()
+
+    def add_listener(self, listener: CheckpointListener) -> None:
+        """Tell a listener of every checkpoint that this object commits, fails to commit, or
+        restores.
+
+        As Spark's ``spark.streams.addListener``. It is called in the thread that does so; what it
+        raises is logged, and changes nothing else. InvalidArgumentError for what is no listener.
+        """
+        self._parts.listeners.add(listener)
+
+    def remove_listener(self, listener: CheckpointListener) -> None:
+        """Tell a listener no more; nothing happens when it is not known."""
+        self._parts.listeners.remove(listener)

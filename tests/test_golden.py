@@ -66,14 +66,16 @@ def test_there_is_a_golden_store() -> None:
 def test_an_old_store_with_ranged_files_and_a_savepoint_restores() -> None:
     """Written by subtasks; the savepoint's columns are those of then, and it goes on."""
     store = StateStore.open(str(Path(__file__).parent / "golden" / "kept_v1"))
-    assert [(one.name, one.checkpoint_id) for one in store.savepoints()] == [("before upgrade", 1)]
+    assert [(one.name, one.checkpoint_id) for one in store.maintenance.savepoints()] == [
+        ("before upgrade", 1)
+    ]
     for checkpoint, rows in (("before upgrade", totals()), (2, evolved())):
         state = store.restore(checkpoint=checkpoint, parallelism=3).keyed("golden", "totals")
         assert state.entry.state.layout is Layout.RANGED
         found = pa.concat_tables([state.subtask(i).read_all() for i in range(3)])
         assert rows_digest(found.drop_columns(["key_group"])) == rows_digest(rows) == state.digest
         assert state.entry.state.schema.names == tuple(rows.column_names)
-    assert store.verify("all", deep=True).is_sound
+    assert store.maintenance.verify("all", deep=True).is_sound
 
 
 def test_an_old_store_with_changes_restores_and_goes_on(tmp_path: Path) -> None:
@@ -85,7 +87,7 @@ def test_an_old_store_with_changes_restores_and_goes_on(tmp_path: Path) -> None:
     )
     layers = [len(store.manifest(number).keyed[0].layers) for number in STATES]
     assert layers == [0, 1, 2, 2]
-    assert store.verify("all", deep=True).is_sound
+    assert store.maintenance.verify("all", deep=True).is_sound
     with store.snapshot(parallelism=3) as checkpoint:
         keyed = checkpoint.map("golden", "n", key="user", map_key="m")
         keyed.changes(deletes=[{"user": "u2"}])
@@ -102,8 +104,8 @@ def test_what_a_newer_release_wrote_is_refused_by_name(what: str, tmp_path: Path
     """The message names the document, its format version, and what this release knows."""
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     write(store)
-    store.savepoint("kept")
-    token = store.pin(lease_s=60).token
+    store.maintenance.savepoint("kept")
+    token = store.maintenance.pin(lease_s=60).token
     names = {
         "manifest": manifest_path(1),
         "savepoint": savepoint_path("kept"),
@@ -115,5 +117,5 @@ def test_what_a_newer_release_wrote_is_refused_by_name(what: str, tmp_path: Path
     del document["sha256"]
     file.write_bytes(document_bytes(document | {"format_version": 99}))
     with pytest.raises(FormatVersionError, match="99") as caught:
-        _ = store.restore(checkpoint="kept"), store.gc(dry_run=True)
+        _ = store.restore(checkpoint="kept"), store.maintenance.gc(dry_run=True)
     assert name in str(caught.value)

@@ -161,11 +161,11 @@ def test_a_format_that_is_no_text_is_damage(tmp_path: Path) -> None:
 def test_a_copy_and_a_fork_remember_what_the_source_does(tmp_path: Path) -> None:
     """Unless the target was opened with another one; a target that is there keeps its own."""
     store = made(tmp_path / "s", "parquet")
-    store.copy("latest", str(tmp_path / "copy"))
-    store.fork(str(tmp_path / "fork"))
-    store.copy("latest", StateStore.open(str(tmp_path / "said"), table_format="delta"))
+    store.maintenance.copy("latest", str(tmp_path / "copy"))
+    store.maintenance.fork(str(tmp_path / "fork"))
+    store.maintenance.copy("latest", StateStore.open(str(tmp_path / "said"), table_format="delta"))
     made(tmp_path / "there", "delta")
-    store.copy("latest", str(tmp_path / "there"))
+    store.maintenance.copy("latest", str(tmp_path / "there"))
     found = {name: remembered(tmp_path / name) for name in ("copy", "fork", "said", "there")}
     assert found == {"copy": "parquet", "fork": "parquet", "said": "delta", "there": "delta"}
     take(StateStore.open(str(tmp_path / "copy")), 2)
@@ -175,7 +175,7 @@ def test_a_copy_and_a_fork_remember_what_the_source_does(tmp_path: Path) -> None
 def test_a_copy_of_an_older_store_is_of_its_tables_format(tmp_path: Path) -> None:
     for golden in GOLDEN:
         source, copy = StateStore.open(str(golden)), tmp_path / golden.name
-        source.copy("latest", str(copy))
+        source.maintenance.copy("latest", str(copy))
         assert remembered(copy) == source.table_format
 
 
@@ -184,7 +184,9 @@ def test_a_copy_into_a_store_opened_with_another_format_is_refused(tmp_path: Pat
     made(tmp_path / "there", "parquet")
     before = everything(tmp_path / "there")
     with pytest.raises(InvalidArgumentError, match=OTHER):
-        store.copy("latest", StateStore.open(str(tmp_path / "there"), table_format="delta"))
+        store.maintenance.copy(
+            "latest", StateStore.open(str(tmp_path / "there"), table_format="delta")
+        )
     assert everything(tmp_path / "there") == before
 
 

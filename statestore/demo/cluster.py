@@ -129,7 +129,7 @@ def _tell_check(place: Place, ledger: Ledger) -> bool:
     state = store.restore(parallelism=parallelism).keyed(UID, STATE)
     rows = [row for i in range(parallelism) for row in state.subtask(i).read_all().to_pylist()]
     wrong = ledger.wrong(rows)
-    sound = store.verify(deep=True)
+    sound = store.maintenance.verify(deep=True)
     print(
         f"Produced: {ledger.orders.total():,} orders of {len(ledger.orders):,} customers, "
         f"{ledger.cents.total():,} cents.\n"

@@ -76,7 +76,7 @@ class PinnedCheckpoint:
     """
 
     def __init__(self, holds: Holds, held: Pin) -> None:
-        """Use ``StateStore.pin``."""
+        """Use ``StateStore.maintenance.pin``."""
         self._holds = holds
         self.token, self.checkpoint_id = held.token, held.checkpoint_id
         self.holder, self.until_ms = held.holder, held.until_ms

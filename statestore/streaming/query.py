@@ -249,7 +249,7 @@ class StatefulQuery:
 
     def _after(self, manifest: Manifest) -> None:
         if self.retain is not None and manifest.checkpoint_id % _EXPIRE_EVERY == 0:
-            self.store.expire(retain=self.retain)
+            self.store.maintenance.expire(retain=self.retain)
         if self.on_commit is not None:
             self.on_commit(manifest)
 

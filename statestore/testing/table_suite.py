@@ -207,7 +207,7 @@ def write(checkpoint: Any, rows: Any) -> None:
 
 def publish(store: StateStore, entry: Any, checkpoint_id: int) -> Any:
     """Publish an entry's files as the store's backend does."""
-    return open_table(entry.table.format, store._storage, store._spark).publish(
+    return open_table(entry.table.format, store.parts.storage, store.parts.spark).publish(
         entry, checkpoint_id
     )
 

@@ -94,7 +94,7 @@ def ctrl_c(seconds: float) -> None:
 def test_examples_work(run: Run, filled: Path, monkeypatch: Any, example: str) -> None:
     # Some of them change the store.
     shutil.copytree(filled, "fraud")
-    StateStore.open("fraud").savepoint("before-upgrade")
+    StateStore.open("fraud").maintenance.savepoint("before-upgrade")
     if "unpin" in example:
         pin = Pin("0d2f61c8a1b94d7fb5f0c7a9e6d83b12", 1, "me", 2**62)
         Path("fraud/pins").mkdir()

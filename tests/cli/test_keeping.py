@@ -38,7 +38,7 @@ def test_a_savepoint_is_made_listed_used_and_deleted(run: Run, damaged: Path) ->
     assert run("savepoint", "x", "--delete", "--checkpoint", 1, "--store", damaged).exit_code == 2
     gone = run("savepoint", "--delete", "before-upgrade", "--store", damaged, "--output", "json")
     assert json.loads(gone.stdout)["deleted"] is True
-    assert StateStore.open(str(damaged)).savepoints() == ()
+    assert StateStore.open(str(damaged)).maintenance.savepoints() == ()
 
 
 def test_a_pin_prints_its_token_alone(run: Run, damaged: Path) -> None:

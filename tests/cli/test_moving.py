@@ -30,7 +30,7 @@ def test_a_copy_says_what_the_target_lacked(run: Run, fraud: Path) -> None:
     done = run("copy", "1", "--to", "backup", "--as-savepoint", "old", "--store", fraud)
     assert (done.exit_code, done.stderr) == (0, "")
     assert done.stdout.endswith("  savepoint old\n")
-    assert StateStore.open("backup").savepoints()[0].name == "old"
+    assert StateStore.open("backup").maintenance.savepoints()[0].name == "old"
     again = run("copy", "1", "--to", "backup", "--store", fraud)
     assert "was copied before: it is checkpoint 1 of" in again.stdout
     found = document(run("copy", "--to", "backup", "--store", fraud, "--output", "json"))

@@ -36,7 +36,7 @@ def test_balance_shows_both_ways(run: Run, fraud: Path) -> None:
     skews = {one["uid"]: one for one in document(run(*given, "--output", "json"))["skew"]}
     assert sorted(skews) == ["totals-by-card", "totals-by-shop", "totals-by-user"]
     store = StateStore.open(str(fraud))
-    for known in store.skew(parallelism=5, by="rows"):
+    for known in store.inspect.skew(parallelism=5, by="rows"):
         found = skews[known.uid]
         assert found["even"] == list(known.even)
         assert found["balanced"] == list(known.balanced)
@@ -79,7 +79,7 @@ def test_the_amplification_is_said(run: Run, fraud: Path) -> None:
 def test_compare_says_each_and_which(run: Run, fraud: Path) -> None:
     given = ("plan", "--to", "7", "--compare", "2,4", "--store", fraud)
     found = document(run(*given, "--rate", "1MB/s", "--output", "json"))
-    known = StateStore.open(str(fraud)).compare([2, 4, 7], rate=1_000_000)
+    known = StateStore.open(str(fraud)).inspect.compare([2, 4, 7], rate=1_000_000)
     assert [one["parallelism"] for one in found["options"]] == [2, 4, 7]
     assert found["options"][1]["moved_bytes"] == 0  # it was taken at 4
     assert [one["seconds"] for one in found["options"]] == [one.seconds for one in known.options]
@@ -201,7 +201,7 @@ def test_heavy_as_text_and_json(run: Run, fraud: Path) -> None:
     assert "operator totals-by-user (totals, per_country)" in done.stdout
     assert "state per_country: the keys with most rows, of 8 key groups" in done.stdout
     (operator,) = document(run(*given, "--output", "json"))["operators"]
-    report = StateStore.open(str(fraud)).heavy("totals-by-user", keys=3).operators[0]
+    report = StateStore.open(str(fraud)).inspect.heavy("totals-by-user", keys=3).operators[0]
     assert operator["key_groups"] == 128
     assert [one["key_group"] for one in operator["heavy"]] == [
         one.key_group for one in report.heavy

@@ -154,7 +154,7 @@ def test_a_dry_run_of_one_state_counts_what_a_restore_writes(
 def test_progress_is_told_in_rows(filled: Path, tmp_path: Path) -> None:
     heard: list[tuple[int, int]] = []
     store = StateStore.open(str(filled))
-    done = store.restore_to(
+    done = store.export(
         tmp_path / "out", parallelism=2, progress=lambda rows, total: heard.append((rows, total))
     )
     total = sum(state.rows for state in done.states)

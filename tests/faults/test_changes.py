@@ -40,7 +40,7 @@ def run(storage: Storage, what: str) -> None:
     """Take the next checkpoint: with changes, or out of the last one."""
     store = over(storage, what)
     if what == "compact":
-        store.compact(everything=True)
+        store.maintenance.compact(everything=True)
         return
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.keyed("u", "s", key="k").changes_against(1, rows(STATES[3]))
@@ -66,7 +66,7 @@ def whole(folder: Path, what: str) -> tuple[int, ...]:
         keyed = store.restore(checkpoint=number, parallelism=1, verify=True).keyed("u", "s")
         found = keyed.subtask(0).read_all().to_pylist()
         assert {row["k"]: row["v"] for row in found} == wanted[min(number, 3)]
-    assert store.verify("all", deep=True).is_sound
+    assert store.maintenance.verify("all", deep=True).is_sound
     return store.checkpoints()
 
 

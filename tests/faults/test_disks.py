@@ -58,7 +58,7 @@ def fill(folder: Path) -> None:
     for each in store.checkpoints():
         whole(store, each)
     with pytest.raises(StorageError):
-        store.restore_to(folder / "out")
+        store.export(folder / "out")
     assert [path.name for path in folder.iterdir() if any(path.iterdir())] == ["store"]
     subprocess.run(["mount", "-o", "remount,size=8m", folder], check=True)
     settle(folder / "store", store.checkpoints())
@@ -75,9 +75,9 @@ def refuse(folder: Path) -> None:
     with pytest.raises(StorageError, match=r"Read-only|permission denied"):
         take(store, 2)
     with pytest.raises((StorageError, InvalidArgumentError)):
-        store.restore_to(folder / "out")
+        store.export(folder / "out")
     whole(store, 1)
-    assert store.verify(deep=True).is_sound
+    assert store.maintenance.verify(deep=True).is_sound
     assert data_files(folder) == before
 
 

@@ -29,7 +29,7 @@ CASES = [
 
 
 def edit(store: StateStore, how: str) -> None:
-    store.edit("users", "totals", **CHANGES[how])
+    store.maintenance.edit("users", "totals", **CHANGES[how])
 
 
 @pytest.mark.parametrize(("kind", "how"), CASES)
@@ -61,7 +61,7 @@ def test_whatever_call_fails_it_can_be_run_again(
         if call.number < commit and call.operation != "open_write":
             assert data_files(folder) == before, call
         edit(store, how)
-        assert store.verify("all", deep=True).is_sound, call
+        assert store.maintenance.verify("all", deep=True).is_sound, call
         keyed = store.restore(parallelism=1).keyed("users", "totals")
         assert keyed.get("u1") == [{"user": "u1", "n": 7}]
         assert keyed.get("a") == []

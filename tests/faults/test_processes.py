@@ -106,12 +106,12 @@ def put_and_die(folder: Path, system_call: str, at: int) -> None:
 
 def expire_and_die(folder: Path, at: int) -> None:
     fault = Fault(at, FaultKind.KILLED)
-    over(FaultyStorage(LocalStorage(str(folder)), fault)).expire(retain=1)
+    over(FaultyStorage(LocalStorage(str(folder)), fault)).maintenance.expire(retain=1)
 
 
 def collect_and_die(folder: Path, at: int) -> None:
     fault = Fault(at, FaultKind.KILLED)
-    over(FaultyStorage(LocalStorage(str(folder)), fault)).gc(minimum_age_s=0)
+    over(FaultyStorage(LocalStorage(str(folder)), fault)).maintenance.gc(minimum_age_s=0)
 
 
 def begun(base: Path, folder: Path, number: int) -> Path:
@@ -181,7 +181,9 @@ def test_an_expire_killed_at_any_call_is_run_again(base: Path, fast_path: Path) 
     for number in (2, 3):
         take(over(LocalStorage(str(full))), number)
     counted = copy_of(full, fast_path / "counted")
-    calls = calls_of(LocalStorage(str(counted)), lambda storage: over(storage).expire(retain=1))
+    calls = calls_of(
+        LocalStorage(str(counted)), lambda storage: over(storage).maintenance.expire(retain=1)
+    )
     folders = [copy_of(full, fast_path / str(call.number)) for call in calls]
     runs = [(folder, call.number) for folder, call in zip(folders, calls, strict=True)]
     assert all(dies(expire_and_die, *runs))
@@ -189,7 +191,7 @@ def test_an_expire_killed_at_any_call_is_run_again(base: Path, fast_path: Path) 
         store = over(LocalStorage(str(folder)))
         assert store.checkpoints() in ((1, 2, 3), (2, 3), (3,))
         whole(store, 3)
-        store.expire(retain=1)
+        store.maintenance.expire(retain=1)
         assert store.checkpoints() == (3,)
         take(store, 4)
         assert store.checkpoints() == (3, 4)
@@ -201,10 +203,10 @@ def test_a_collection_killed_at_any_call_is_run_again(base: Path, fast_path: Pat
     store = over(LocalStorage(str(full)))
     take(store, 2)
     take(store, 3)
-    store.savepoint("audit", 2)
-    store.expire(retain=1)
+    store.maintenance.savepoint("audit", 2)
+    store.maintenance.expire(retain=1)
     counted = copy_of(full, fast_path / "counted")
-    run = calls_of(LocalStorage(str(counted)), lambda s: over(s).gc(minimum_age_s=0))
+    run = calls_of(LocalStorage(str(counted)), lambda s: over(s).maintenance.gc(minimum_age_s=0))
     folders = [copy_of(full, fast_path / str(call.number)) for call in run]
     runs = [(folder, call.number) for folder, call in zip(folders, run, strict=True)]
     assert all(dies(collect_and_die, *runs))
@@ -213,7 +215,7 @@ def test_a_collection_killed_at_any_call_is_run_again(base: Path, fast_path: Pat
         assert store.checkpoints() == (2, 3)
         whole(store, 2)
         whole(store, 3)
-        store.gc(minimum_age_s=0)
+        store.maintenance.gc(minimum_age_s=0)
         assert data_files(folder) == data_files(counted)
 
 

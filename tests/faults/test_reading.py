@@ -49,37 +49,39 @@ def show(store: StateStore, folder: Path) -> Any:
 
 
 def verify(store: StateStore, folder: Path) -> Any:
-    report = store.verify(deep=True)
+    report = store.maintenance.verify(deep=True)
     assert report.is_sound
     return report
 
 
 def diff(store: StateStore, folder: Path) -> Any:
-    return store.diff(1, 1)
+    return store.inspect.diff(1, 1)
 
 
 def salvage_of_what_is_sound(store: StateStore, folder: Path) -> Any:
-    report = store.salvage(1)
+    report = store.maintenance.salvage(1)
     assert report.is_sound
     return report
 
 
 def find_key(store: StateStore, folder: Path) -> Any:
-    search = store.find_key("users", "a")
+    search = store.maintenance.find_key("users", "a")
     assert search.found
     return search
 
 
 def plan_of_a_purge(store: StateStore, folder: Path) -> Any:
-    return store.purge("users", "a", dry_run=True)
+    return store.maintenance.purge("users", "a", dry_run=True)
 
 
 def plan_of_an_edit(store: StateStore, folder: Path) -> Any:
-    return store.edit("users", "totals", delete=["a"], put=[{"user": "b", "n": 1}], dry_run=True)
+    return store.maintenance.edit(
+        "users", "totals", delete=["a"], put=[{"user": "b", "n": 1}], dry_run=True
+    )
 
 
 def restore_to(store: StateStore, folder: Path) -> Any:
-    store.restore_to(folder / "out", parallelism=2)
+    store.export(folder / "out", parallelism=2)
     return exported(folder / "out")
 
 

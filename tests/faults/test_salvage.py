@@ -66,7 +66,9 @@ def test_whatever_call_fails_it_can_be_run_again(
     before = data_files(base)
     counted = copy_of(base, fast_path / "counted")
     done = LocalStorage(str(counted))
-    calls = calls_of(done, lambda storage: over(storage).salvage(DAMAGED, from_older=True))
+    calls = calls_of(
+        done, lambda storage: over(storage).maintenance.salvage(DAMAGED, from_older=True)
+    )
     right = content(over(done), 3)
     assert right[1] == [[[{"offset": 1}]], [[{"split": 2}]]]
     for call in calls:
@@ -76,12 +78,12 @@ def test_whatever_call_fails_it_can_be_run_again(
         folder = copy_of(base, fast_path / "copy")
         storage = FaultyStorage(LocalStorage(str(folder)), fault)
         with suppress(StateStoreError):  # a file that lost its tail is found before the commit
-            over(storage).salvage(DAMAGED, from_older=True)
+            over(storage).maintenance.salvage(DAMAGED, from_older=True)
         found = data_files(folder)
         assert {name: found[name] for name in before} == before, call
         again = over(LocalStorage(str(folder)))
         for number in again.checkpoints()[2:]:
             assert content(again, number) == right, call
-        new = again.salvage(DAMAGED, from_older=True).new_checkpoint_id
+        new = again.maintenance.salvage(DAMAGED, from_older=True).new_checkpoint_id
         assert new is not None
         assert content(again, new) == right, call

@@ -127,7 +127,7 @@ def test_with_default_settings_nothing_that_is_kept_breaks(
     path, layout = touched
     HANDS[hand](spark, table_of(path))
     store = StateStore.open(str(path), spark=spark)
-    assert store.verify("all", deep=True).is_sound
+    assert store.maintenance.verify("all", deep=True).is_sound
     for number in range(1, COUNT + 1):
         assert_whole(store, number)
     take(store, COUNT + 1, layout)
@@ -160,7 +160,7 @@ def test_files_that_a_forced_vacuum_took_are_named(
         sql("VACUUM {table} RETAIN 0 HOURS")(spark, table)
     finally:
         spark.conf.unset(check)
-    report = store.verify("all")
+    report = store.maintenance.verify("all")
     assert {file.file for file in report.broken} == lost
     assert {(file.kind, file.uid, file.state) for file in report.broken} == {
         ("missing-file", "u", "n")
@@ -184,7 +184,7 @@ def test_a_deleted_file_is_named(touched: tuple[Path, str], deep: bool) -> None:
     [entry] = store.manifest(2).keyed
     name = f"{entry.table.path}/{entry.handles[0].path}"
     (path / name).unlink()
-    [broken] = store.verify("all", deep=deep).broken
+    [broken] = store.maintenance.verify("all", deep=deep).broken
     assert (broken.file, broken.kind, broken.checkpoint_id) == (name, "missing-file", 2)
     assert broken.key_groups == entry.handles[0].key_groups
     assert_whole(store, 1)
@@ -199,6 +199,6 @@ def test_a_rewritten_file_is_named(touched: tuple[Path, str]) -> None:
     file = path / entry.table.path / entry.handles[0].path
     pq.write_table(pq.read_table(file, partitioning=None), file, compression="none")
     for deep in (False, True):
-        [broken] = store.verify("all", deep=deep).broken
+        [broken] = store.maintenance.verify("all", deep=deep).broken
         assert (broken.kind, broken.checkpoint_id) == ("damaged-file", 2)
         assert f"bytes, the manifest says {entry.handles[0].size_bytes}" in broken.what[0]

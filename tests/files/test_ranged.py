@@ -123,15 +123,15 @@ def test_verify_finds_every_flipped_byte(tmp_path: Path) -> None:
     store = store_in(tmp_path, row_group_rows=4096)
     entry = take(store)
     (file,) = [tmp_path / entry.table.path / handle.path for handle in entry.handles]
-    assert store.verify(deep=True).is_sound
+    assert store.maintenance.verify(deep=True).is_sound
     raw = bytearray(file.read_bytes())
     for at in range(0, len(raw), len(raw) // 40):
         raw[at] ^= 0x40
         file.write_bytes(raw)
-        assert not store.verify(deep=True).is_sound
+        assert not store.maintenance.verify(deep=True).is_sound
         raw[at] ^= 0x40
     file.write_bytes(raw)
-    assert store.verify(deep=True).is_sound
+    assert store.maintenance.verify(deep=True).is_sound
 
 
 def test_duplicates_and_other_wrong_rows_are_refused(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_verify_finds_digests_of_other_key_groups(tmp_path: Path) -> None:
     raw = base64.b64decode(files["group_digests"][0])
     files["group_digests"] = [base64.b64encode(raw[8:16] + raw[:8] + raw[16:]).decode()]
     name.write_bytes(document_bytes(document))
-    report = store.verify(deep=True)
+    report = store.maintenance.verify(deep=True)
     assert [file.what for file in report.broken] == [
         ("its key groups have other digests than the manifest says",)
     ]

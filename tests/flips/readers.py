@@ -73,15 +73,15 @@ def _diff(store: StateStore) -> Any:
 
 
 def _differing(store: StateStore) -> Any:
-    return store.diff(1, 2).states
+    return store.inspect.diff(1, 2).states
 
 
 def _as_of(store: StateStore) -> Any:
-    return [_found(store.as_of(1, 2, "u", name).read_all()) for name in _STATES]
+    return [_found(store.inspect.as_of(1, 2, "u", name).read_all()) for name in _STATES]
 
 
 def _heavy(store: StateStore) -> Any:
-    found = store.heavy("u", "whole", keys=3, read_groups=2)
+    found = store.inspect.heavy("u", "whole", keys=3, read_groups=2)
     return repr(found)
 
 
@@ -100,7 +100,7 @@ def _progress(store: StateStore) -> Any:
 
 def _verify(store: StateStore) -> Any:
     """Damage is what it is asked for."""
-    report = store.verify("all")
+    report = store.maintenance.verify("all")
     if not report.is_sound:
         raise CorruptionError(report.broken[0].what[0])
     return "sound"
@@ -108,14 +108,14 @@ def _verify(store: StateStore) -> Any:
 
 def _salvage(store: StateStore) -> Any:
     """What is lost is said."""
-    states = store.salvage(2, dry_run=True).states
+    states = store.maintenance.salvage(2, dry_run=True).states
     if any(state.lost for state in states):
         raise CorruptionError("lost")
     return "nothing lost"
 
 
 def _edit(store: StateStore) -> Any:
-    done = store.edit("u", "changed", sql="SELECT * FROM state", dry_run=True)
+    done = store.maintenance.edit("u", "changed", sql="SELECT * FROM state", dry_run=True)
     return done.rows_before, done.rows_after
 
 

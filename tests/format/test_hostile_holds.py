@@ -48,8 +48,8 @@ def test_a_hold_under_another_name_stops_what_deletes(store: StateStore, name: b
         file.write(SAVEPOINT if name.startswith(b"s") else pin_to_json(Pin("u", 1, "h", 10**14)))
     before = set(Path(store.url).rglob("*.parquet"))
     commands: tuple[Callable[[], object], ...] = (
-        lambda: store.gc(minimum_age_s=0),
-        lambda: store.expire(retain=1),
+        lambda: store.maintenance.gc(minimum_age_s=0),
+        lambda: store.maintenance.expire(retain=1),
     )
     for command in commands:
         with pytest.raises(MalformedManifestError) as refused:
@@ -76,7 +76,7 @@ def test_what_is_no_hold_at_all_is_passed_over(store: StateStore) -> None:
     folder.mkdir()
     for name in (".x.json.swp", "x.json~", "README"):
         (folder / name).write_bytes(b"")
-    assert store.savepoints() == ()
-    store.expire(retain=1)
+    assert store.maintenance.savepoints() == ()
+    store.maintenance.expire(retain=1)
     shutil.rmtree(folder)
     assert store.checkpoints() == (3,)

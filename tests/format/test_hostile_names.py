@@ -183,14 +183,14 @@ def test_no_command_reads_writes_or_deletes_where_a_name_leads(tmp_path: Path) -
         before = contents(tmp_path)
         commands: tuple[Callable[[], object], ...] = (
             lambda: cached.restore(parallelism=1).keyed("u", "part").subtask(0).read_all(),
-            lambda: store.copy("latest", str(tmp_path / "copy")),
-            lambda: store.fork(str(tmp_path / "fork")),
-            lambda: store.purge("u", "1"),
-            lambda: store.salvage("latest"),
-            lambda: store.rekey("u", "part", max_parallelism=4),
-            lambda: store.edit("u", "part", delete=["1"]),
-            lambda: store.compact(),
-            lambda: store.gc(minimum_age_s=0),
+            lambda: store.maintenance.copy("latest", str(tmp_path / "copy")),
+            lambda: store.maintenance.fork(str(tmp_path / "fork")),
+            lambda: store.maintenance.purge("u", "1"),
+            lambda: store.maintenance.salvage("latest"),
+            lambda: store.maintenance.rekey("u", "part", max_parallelism=4),
+            lambda: store.maintenance.edit("u", "part", delete=["1"]),
+            lambda: store.maintenance.compact(),
+            lambda: store.maintenance.gc(minimum_age_s=0),
         )
         for command in commands:
             with pytest.raises(CorruptionError):

@@ -94,7 +94,7 @@ SKIPPED = {"add_listener", "remove_listener", "on_progress", "listeners", "spark
 
 def draw_call(store: StateStore, folder: Path, draw: Random) -> Call:
     """Return a call of some public method: two arguments of three are good, or left out."""
-    kind = draw.choice(("store", "store", "restored", "writer", "writer", "functions"))
+    kind = draw.choice(("store", "store", "store", "restored", "writer", "writer", "functions"))
     if kind == "writer":
         return _writing(store, draw)
     if kind == "functions":
@@ -103,8 +103,10 @@ def draw_call(store: StateStore, folder: Path, draw: Random) -> Call:
     if kind == "restored":
         target, name = draw.choice(_restored(store))
         return _call(f"{type(target).__name__}.{name}", getattr(target, name), draw)
-    name = draw.choice([n for n in _public(store) if n not in ("snapshot", "fork", "copy")])
-    return _call(name, getattr(store, name), draw, to=str(folder / f"to{draw.randrange(10**9)}"))
+    target = draw.choice((store, store.inspect, store.maintenance))
+    name = draw.choice([n for n in _public(target) if n not in ("snapshot", "fork", "copy")])
+    to = str(folder / f"to{draw.randrange(10**9)}")
+    return _call(f"{type(target).__name__}.{name}", getattr(target, name), draw, to=to)
 
 
 def _public(target: Any) -> list[str]:
@@ -193,7 +195,7 @@ def _writing(store: StateStore, draw: Random) -> Call:
 
     def run() -> Any:
         if how == "edit":
-            return store.edit("op", "totals", rows=rows)
+            return store.maintenance.edit("op", "totals", rows=rows)
         if how == "keys":
             return store.restore(parallelism=1).keyed("op", "totals").keys(rows)
         with store.snapshot(parallelism=2) as checkpoint:

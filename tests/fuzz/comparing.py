@@ -46,7 +46,7 @@ def diff(world: World, number: int, draw: Random) -> None:
     other, a, b = _two(world, number, draw)
     if world.shape.ttl_ms is not None:  # compaction may have dropped rows that the model has
         return
-    found = world.store.diff(other, number, uid=UID, name=NAME, keys=3)
+    found = world.store.inspect.diff(other, number, uid=UID, name=NAME, keys=3)
     (state,) = found.states
     wanted = [*changes_between(a, b, a.rows, b.rows).values()]
     counts = {what: wanted.count(what) for what in ("added", "removed", "changed")}
@@ -61,7 +61,7 @@ def as_of(world: World, number: int, draw: Random) -> None:
     if a.max_parallelism != b.max_parallelism:
         return
     model = world.model
-    reader = world.store.as_of(other, number, UID, NAME, now_ms=model.now_ms)
+    reader = world.store.inspect.as_of(other, number, UID, NAME, now_ms=model.now_ms)
     identity = [column.name for column in model.identity]
     sides = [
         [Column(f"{c.name}_{side}", c.kind) for c in known.columns if c.name not in identity]
@@ -92,7 +92,7 @@ def key_history(world: World, number: int, draw: Random) -> None:
         return
     key = draw.choice(sorted(seen, key=repr))
     asked = world.key_of(seen[key])
-    history = world.store.key_history(asked, UID, NAME, now_ms=model.now_ms)
+    history = world.store.inspect.history(asked, UID, NAME, now_ms=model.now_ms)
     assert [one.checkpoint_id for one in history] == sorted(model.known), "key_history: ids"
     before: Any = None
     for one in history:

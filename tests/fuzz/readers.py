@@ -219,7 +219,7 @@ def key_of_store(world: World, number: int, draw: Random) -> None:
     """``store.key``: one key in all states."""
     known = world.model.known[number]
     for key, _, rows in some_keys(world, known, draw)[:2]:
-        states = world.store.key(key, number, uid=UID, name=NAME, now_ms=world.model.now_ms)
+        states = world.store.inspect.key(key, number, uid=UID, name=NAME, now_ms=world.model.now_ms)
         (state,) = states.states
         same(looked_up(state.rows, known), rows, known.columns, f"key({key!r})")
 
@@ -244,7 +244,7 @@ def export(world: World, number: int, draw: Random) -> None:
     known = world.model.known[number]
     parallelism = draw.randint(1, min(known.max_parallelism, 4))
     with tempfile.TemporaryDirectory(dir=world.folder) as folder:
-        world.store.restore_to(
+        world.store.export(
             folder, checkpoint=number, parallelism=parallelism, now_ms=world.model.now_ms
         )
         files = sorted(Path(folder).glob(f"{UID}/{NAME}/subtask=*/*.parquet"))

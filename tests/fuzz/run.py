@@ -80,7 +80,7 @@ class Runner:
             self._look(world, Random(step.look), LOOKS)
         self._look(world, Random(len(history.steps)), len(self.readers))
         if world.model.known:
-            report = world.store.verify("all", deep=True)
+            report = world.store.maintenance.verify("all", deep=True)
             assert report.is_sound, f"verify: {report.broken}"
 
     def _look(self, world: World, draw: Random, count: int) -> None:

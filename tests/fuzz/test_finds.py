@@ -9,13 +9,13 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 
-from statestore.asking import StoreAsking
 from statestore.files import changes as tables
 from statestore.files import equality, lookup, merge
 from statestore.files.reader import DataFile
 from statestore.format.layers import MARK
 from statestore.restore.restored import RestoredKeyedState, RestoredOperatorState
 from statestore.snapshot import changes
+from statestore.store import StateStore
 from tests.fuzz.draws import draw_history
 from tests.fuzz.run import Runner, failures, shortest
 
@@ -80,12 +80,12 @@ def older_changes_win(patch: Patch) -> None:
 
 
 def a_query_asks_the_newest_checkpoint(patch: Patch) -> None:
-    real = StoreAsking.query
+    real = StateStore.query
 
     def broken(self: Any, sql: str, checkpoint: Any = "latest", **options: Any) -> Any:
         return real(self, sql, "latest", **options)
 
-    patch.setattr(StoreAsking, "query", broken)
+    patch.setattr(StateStore, "query", broken)
 
 
 def expired_rows_come_back(patch: Patch) -> None:

@@ -228,7 +228,9 @@ class World:
 
     def _compact(self, step: Compact) -> None:
         rule = None if step.everything else FEW
-        self.store.compact(everything=step.everything, rule=rule, now_ms=self.model.now_ms)
+        self.store.maintenance.compact(
+            everything=step.everything, rule=rule, now_ms=self.model.now_ms
+        )
         self._derived()
 
     def _edit_keys(self, step: EditKeys) -> None:
@@ -237,16 +239,16 @@ class World:
         put = self.model.rows(step.put, self.model.columns)
         if delete or put:
             keys = [self.key_of(row) for row in delete]
-            self.store.edit(UID, NAME, delete=keys, put=list(put.values()))
+            self.store.maintenance.edit(UID, NAME, delete=keys, put=list(put.values()))
             self._derived(rows=self.model.edited(newest, step))
 
     def _edit_rows(self, step: EditRows) -> None:
         rows = self.model.replaced(self.newest(), step)
         if step.sql:
-            self.store.edit(UID, NAME, sql="SELECT * FROM state")
+            self.store.maintenance.edit(UID, NAME, sql="SELECT * FROM state")
         else:
             given = self.given(rows.values(), self.model.columns, step)
-            self.store.edit(UID, NAME, rows=given)
+            self.store.maintenance.edit(UID, NAME, rows=given)
         self._derived(rows=rows)
 
     def newest(self) -> Known:
@@ -266,7 +268,7 @@ class World:
         if self.shape.ttl_ms is not None or not keys:
             return
         (key, row), *_ = keys.items()
-        self.store.purge(UID, self.key_of(row), NAME)
+        self.store.maintenance.purge(UID, self.key_of(row), NAME)
         new = sorted(set(self.store.checkpoints()) - self.model.known.keys())
         # A delete of the key holds it as well, so that more may be replaced than have its rows.
         old = sorted(self.model.known)[-len(new) :] if new else []
@@ -277,7 +279,7 @@ class World:
     def _rekey(self, step: Rekey) -> None:
         most = max(step.max_parallelism, self.newest().parallelism)
         if most != self.max_parallelism:
-            self.store.rekey(UID, max_parallelism=most)
+            self.store.maintenance.rekey(UID, max_parallelism=most)
             self._derived(max_parallelism=most)
             self.max_parallelism = most
 
@@ -287,9 +289,9 @@ class World:
         self.stores += 1
         folder = self.folder / f"store{self.stores}"
         if step.how == "copy":
-            self.store.copy(number, str(folder))
+            self.store.maintenance.copy(number, str(folder))
         else:
-            self.store.fork(str(folder), number)
+            self.store.maintenance.fork(str(folder), number)
         self.store = self.opened(folder)
         self.model.known = {1: self.model.known[number]}
         self.max_parallelism = self.model.known[1].max_parallelism

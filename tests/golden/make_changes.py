@@ -50,7 +50,7 @@ def main() -> None:
                 [{"user": "u3", "m": None}],
                 cleared=[{"user": "u0"}],
             )
-        store.compact(everything=True, key_groups="1")
+        store.maintenance.compact(everything=True, key_groups="1")
 
 
 if __name__ == "__main__":

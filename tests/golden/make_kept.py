@@ -39,7 +39,7 @@ def main() -> None:
     with patch("socket.gethostname", return_value="golden"):
         store = StateStore.open(sys.argv[1], table_format="parquet")
         write(store, totals())
-        store.savepoint("before upgrade")
+        store.maintenance.savepoint("before upgrade")
         write(store, evolved(), dropped="day")
 
 

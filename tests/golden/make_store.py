@@ -69,7 +69,7 @@ def main() -> None:
     with patch("socket.gethostname", return_value="golden"), TemporaryDirectory() as folder:
         plain = StateStore.open(folder, table_format="parquet")
         write(plain)
-        plain.copy("latest", StateStore.open(directory, table_format="delta"))
+        plain.maintenance.copy("latest", StateStore.open(directory, table_format="delta"))
         write(StateStore.open(directory, spark=spark_session(master="local[2]")))
 
 

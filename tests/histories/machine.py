@@ -116,7 +116,7 @@ class Histories(RuleBasedStateMachine):
         manifest = self.world.store().manifest(number)
         now_ms, known = self.world.now_ms, reference.visible[number]
         try:
-            made = store._deriver().begin(manifest, seen=None)
+            made = store.parts.deriver().begin(manifest, seen=None)
         except CommitConflictError:
             self._lost(writer)
             return False
@@ -340,16 +340,20 @@ class Histories(RuleBasedStateMachine):
         match care.verb:
             case "savepoint":
                 saves = {(care.name, number)}
-                return May(save=saves), lambda store: store.savepoint(care.name, number)
+                return May(save=saves), lambda store: store.maintenance.savepoint(care.name, number)
             case "delete savepoint":
-                return May(let_go={care.name}), lambda store: store.delete_savepoint(care.name)
+                return May(let_go={care.name}), lambda store: store.maintenance.delete_savepoint(
+                    care.name
+                )
             case "pin":
                 pinned = {(number, now_ms + care.hours * HOUR)}
-                return May(pin=pinned), lambda s: s.pin(number, lease_s=care.hours * 3600)
+                return May(pin=pinned), lambda s: s.maintenance.pin(
+                    number, lease_s=care.hours * 3600
+                )
             case "unpin":
                 tokens = sorted(reference.pins)
                 token = tokens[care.place % len(tokens)] if tokens else "none"
-                return May(unpin={token}), lambda store: store.unpin(token)
+                return May(unpin={token}), lambda store: store.maintenance.unpin(token)
             case "expire":
                 old = world.older_than(care.hours) if care.by_age else set(reference.visible)
                 surplus = reference.surplus(care.retain) & old if alone else set(reference.visible)
@@ -357,11 +361,11 @@ class Histories(RuleBasedStateMachine):
                 # In between, others may let go of what is held now.
                 held = reference.held(now_ms) if alone else set()
                 expired = May(expire=surplus - held)
-                return expired, lambda s: s.expire(retain=care.retain, older_than_s=age)
+                return expired, lambda s: s.maintenance.expire(retain=care.retain, older_than_s=age)
             case "gc":
                 now = care.at_once and at_once and not self.under_way
                 age_s = 0 if now else MINIMUM_AGE // 1000
-                return May(), lambda store: store.gc(minimum_age_s=age_s)
+                return May(), lambda store: store.maintenance.gc(minimum_age_s=age_s)
         known, parallelism = reference.visible[number], 1 + care.hours % 2
         return May(), lambda store: same(store, number, known, parallelism)
 

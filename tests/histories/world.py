@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -118,8 +118,7 @@ class World:
         store = StateStore.over(
             storage or self.storage, table_format="parquet", compaction=COMPACTION
         )
-        store._now_ms = lambda: self.storage.now_ms
-        return store
+        return StateStore(replace(store.parts, now_ms=lambda: self.storage.now_ms))
 
     def time_ns(self) -> int:
         """Return the time as the module ``time`` does."""

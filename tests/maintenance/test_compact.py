@@ -50,7 +50,7 @@ def state(store: StateStore) -> Any:
 
 
 def is_whole(store: StateStore) -> None:
-    report = store.verify("all", deep=True)
+    report = store.maintenance.verify("all", deep=True)
     assert report.is_sound
     assert not report.strays
 
@@ -58,7 +58,9 @@ def is_whole(store: StateStore) -> None:
 def test_everything_leaves_no_layers_and_the_same_rows(store: StateStore) -> None:
     before = store.manifest()
     said: list[tuple[int, int]] = []
-    report = store.compact(everything=True, on_progress=lambda *numbers: said.append(numbers))
+    report = store.maintenance.compact(
+        everything=True, on_progress=lambda *numbers: said.append(numbers)
+    )
     (done,) = report.states
     assert (report.checkpoint_id, report.new_checkpoint_id) == (4, 5)
     assert (done.layers_before, done.layers_after) == (3, 0)
@@ -82,16 +84,16 @@ def test_everything_leaves_no_layers_and_the_same_rows(store: StateStore) -> Non
 
 def test_by_rule_folds_and_merges_what_the_rule_says(store: StateStore) -> None:
     lax = CompactionRule(share=9, most_share=9)
-    assert store.compact(rule=lax).new_checkpoint_id is None  # three layers are few
+    assert store.maintenance.compact(rule=lax).new_checkpoint_id is None  # three layers are few
     merging = CompactionRule(merge_layers=3, share=9, most_share=9)
-    report = store.compact(rule=merging, dry_run=True)
+    report = store.maintenance.compact(rule=merging, dry_run=True)
     assert (report.new_checkpoint_id, report.states[0].layers_after) == (None, 1)
     assert (report.states[0].files_after, report.states[0].rows_read) == (None, 7)
-    report = store.compact(rule=merging)
+    report = store.maintenance.compact(rule=merging)
     assert (report.states[0].merged_layers, report.states[0].spans) == (3, ())
     assert [layer.depth for layer in state(store).layers] == [1]
     assert content(store) == LAST
-    report = store.compact(rule=GREEDY)
+    report = store.maintenance.compact(rule=GREEDY)
     assert report.states[0].layers_after == len(state(store).layers) == 0
     assert content(store) == LAST
     is_whole(store)
@@ -99,21 +101,23 @@ def test_by_rule_folds_and_merges_what_the_rule_says(store: StateStore) -> None:
 
 @pytest.mark.parametrize("key_groups", ["0-7", KeyGroupRange(0, 7)])
 def test_only_some_key_groups(store: StateStore, key_groups: Any) -> None:
-    dry = store.compact(everything=True, key_groups=key_groups, dry_run=True).states[0]
-    (done,) = store.compact(everything=True, key_groups=key_groups).states
+    dry = store.maintenance.compact(everything=True, key_groups=key_groups, dry_run=True).states[0]
+    (done,) = store.maintenance.compact(everything=True, key_groups=key_groups).states
     assert (done.spans, done.layers_after) == (dry.spans, dry.layers_after)
     assert all(span.intersect(KeyGroupRange(0, 7)) for span in done.spans)
     assert len(done.spans) > 0
     assert content(store) == LAST
     assert not any(live_rows(layer, KeyGroupRange(0, 7)) for layer in state(store).layers)
-    assert store.compact(everything=True, key_groups=key_groups).new_checkpoint_id is None
-    store.compact(everything=True, key_groups="8-15")
+    assert (
+        store.maintenance.compact(everything=True, key_groups=key_groups).new_checkpoint_id is None
+    )
+    store.maintenance.compact(everything=True, key_groups="8-15")
     assert state(store).layers == ()
     assert content(store) == LAST
 
 
 def test_of_an_older_checkpoint(store: StateStore) -> None:
-    assert store.compact(2, everything=True).new_checkpoint_id == 5
+    assert store.maintenance.compact(2, everything=True).new_checkpoint_id == 5
     assert content(store) == content(store, 2)
     assert content(store, 4) == LAST
 
@@ -121,26 +125,29 @@ def test_of_an_older_checkpoint(store: StateStore) -> None:
 def test_nothing_to_do_is_no_checkpoint_and_replaces_no_writer(tmp_path: Path) -> None:
     store = opened(tmp_path)
     full(store)
-    assert opened(tmp_path).compact(everything=True).is_compact
+    assert opened(tmp_path).maintenance.compact(everything=True).is_compact
     full(store)
     assert store.checkpoints() == (1, 2)
 
 
 def test_states_are_chosen_by_operator_and_name(store: StateStore) -> None:
     for uid in (None, "u"):
-        assert store.compact(everything=True, uid=uid, name="other").new_checkpoint_id is None
+        assert (
+            store.maintenance.compact(everything=True, uid=uid, name="other").new_checkpoint_id
+            is None
+        )
     for uid, name in (("nobody", None), (None, "none"), ("u", "none")):
         with pytest.raises(StateNotFoundError, match="other"):
-            store.compact(everything=True, uid=uid, name=name)
-    assert store.compact(everything=True, uid="u", name="s").new_checkpoint_id == 5
+            store.maintenance.compact(everything=True, uid=uid, name=name)
+    assert store.maintenance.compact(everything=True, uid="u", name="s").new_checkpoint_id == 5
 
 
 def test_what_makes_no_sense(store: StateStore) -> None:
     for key_groups in ("7-3", "a", "1-2-3", 7, "0-99999"):
         with pytest.raises(InvalidArgumentError):
-            store.compact(key_groups=key_groups)  # type: ignore[arg-type]
+            store.maintenance.compact(key_groups=key_groups)  # type: ignore[arg-type]
     with pytest.raises(CheckpointNotFoundError):
-        store.compact(9)
+        store.maintenance.compact(9)
 
 
 def test_damage_is_not_passed_on(store: StateStore, tmp_path: Path) -> None:
@@ -149,7 +156,7 @@ def test_damage_is_not_passed_on(store: StateStore, tmp_path: Path) -> None:
     path.write_bytes(bytes(len(path.read_bytes())))
     before = files(tmp_path)
     with pytest.raises(CorruptionError):
-        store.compact(everything=True)
+        store.maintenance.compact(everything=True)
     assert (files(tmp_path), store.checkpoints()) == (before, (1, 2, 3, 4))
 
 
@@ -164,14 +171,14 @@ def test_of_two_at_once_the_later_one_commits(
         if done == total:
             successor = opened(tmp_path)
             if other == "compaction":
-                successor.compact(everything=True, uid="u")
+                successor.maintenance.compact(everything=True, uid="u")
             else:
                 change(successor, table({"new": 1}))
             left.append(files(tmp_path))
 
     before = files(tmp_path)
     with pytest.raises(CommitConflictError):
-        store.compact(everything=True, on_progress=meanwhile)
+        store.maintenance.compact(everything=True, on_progress=meanwhile)
     assert store.checkpoints() == (1, 2, 3, 4, 5)
     assert before < files(tmp_path) < left[0]
     assert content(store) == (LAST if other == "compaction" else LAST | {"new": 1})
@@ -183,7 +190,7 @@ def test_a_writer_that_is_at_work_commits_no_more(store: StateStore, tmp_path: P
     checkpoint.__enter__()
     checkpoint.keyed("u", "s", key="k").changes(table({"new": 1}))
     before = files(tmp_path)
-    opened(tmp_path).compact(everything=True)
+    opened(tmp_path).maintenance.compact(everything=True)
     with pytest.raises(CommitConflictError):
         checkpoint.__exit__(None, None, None)
     assert (store.checkpoints()[-1], content(store)) == (5, LAST)
@@ -196,7 +203,7 @@ def test_many_at_once(store: StateStore, tmp_path: Path) -> None:
 
     def run(_: int) -> int | str | None:
         try:
-            return opened(tmp_path).compact(everything=True).new_checkpoint_id
+            return opened(tmp_path).maintenance.compact(everything=True).new_checkpoint_id
         except CommitConflictError:
             return "conflict"
 

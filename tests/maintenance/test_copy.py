@@ -69,11 +69,11 @@ def files_like(manifest: Manifest) -> list[tuple[str, int, str]]:
 def test_a_copy_is_the_checkpoint_under_the_next_id(source: StateStore, tmp_path: Path) -> None:
     target = opened(tmp_path / "target")
     take(target, 1)
-    done = source.copy(2, target)
+    done = source.maintenance.copy(2, target)
     assert (done.checkpoint_id, done.new_id, done.found) == (2, 2, False)
     whole(target, 1)
     whole(target, 2)
-    assert target.verify("all", deep=True).is_sound
+    assert target.maintenance.verify("all", deep=True).is_sound
     old, new = source.manifest(2), target.manifest(2)
     assert not named(old) & named(new)
     assert files_like(old) == files_like(new)
@@ -88,19 +88,19 @@ def test_a_copy_is_the_checkpoint_under_the_next_id(source: StateStore, tmp_path
 
 def test_a_copy_of_every_kind_of_state(tmp_path: Path) -> None:
     source = fill(tmp_path / "source")
-    done = source.copy("latest", str(tmp_path / "target"))
+    done = source.maintenance.copy("latest", str(tmp_path / "target"))
     target = opened(tmp_path / "target")
     assert target.checkpoints() == (done.new_id,) == (1,)
-    report = target.verify(deep=True)
+    report = target.maintenance.verify(deep=True)
     assert report.is_sound
     assert (report.rows, report.size_bytes) == (source.manifest().rows, done.size_bytes)
 
 
 def test_the_same_one_is_not_copied_twice(source: StateStore, tmp_path: Path) -> None:
     target = opened(tmp_path / "target")
-    first = source.copy(1, target)
+    first = source.maintenance.copy(1, target)
     take(target, 9)
-    again = source.copy(1, target)
+    again = source.maintenance.copy(1, target)
     assert (again.new_id, again.found, again.copied_bytes) == (first.new_id, True, 0)
     assert target.checkpoints() == (1, 2)
 
@@ -111,18 +111,20 @@ def test_another_checkpoint_of_that_number_is_no_copy(source: StateStore, tmp_pa
     take(source, 3)
     take(twin, 4)
     target = opened(tmp_path / "target")
-    first = source.copy(3, target)
+    first = source.maintenance.copy(3, target)
     one, other = (store.manifest(3).writer.token for store in (source, twin))
     for dry_run in (False, True):
         with pytest.raises(InvalidArgumentError, match="another checkpoint 3") as raised:
-            twin.copy(3, target, dry_run=dry_run)
+            twin.maintenance.copy(3, target, dry_run=dry_run)
         told = str(raised.value)
         assert all(word in told for word in (one, other, "copy to another store", "expire"))
     assert target.checkpoints() == (first.new_id,)
-    assert twin.copy(2, target).new_id == source.copy(2, target).new_id  # they share it
+    assert (
+        twin.maintenance.copy(2, target).new_id == source.maintenance.copy(2, target).new_id
+    )  # they share it
     take(target, 9)
-    target.expire(retain=1)
-    done = twin.copy(3, target)
+    target.maintenance.expire(retain=1)
+    done = twin.maintenance.copy(3, target)
     assert not done.found
     assert digests(target, done.new_id) == digests(twin, 3) != digests(source, 3)
 
@@ -143,9 +145,15 @@ def test_what_an_older_release_copied_is_found_by_its_time(
         real(writer, {name: value for name, value in origin.items() if name != "writer"})
 
     monkeypatch.setattr(CheckpointWriter, "say_origin", said)
-    first = source.copy(2, target)
+    first = source.maintenance.copy(2, target)
     assert "writer" not in (target.manifest().origin or {})
-    assert (source.copy(2, target).found, source.copy(2, target).new_id) == (True, first.new_id)
+    assert (
+        source.maintenance.copy(2, target).found,
+        source.maintenance.copy(2, target).new_id,
+    ) == (
+        True,
+        first.new_id,
+    )
 
 
 def test_what_a_killed_copy_left_is_young_under_its_new_name(
@@ -153,7 +161,9 @@ def test_what_a_killed_copy_left_is_young_under_its_new_name(
 ) -> None:
     """A collection that takes the old name, whenever it does, takes nothing of the next copy."""
     folder = tmp_path / "target"
-    calls = calls_of(LocalStorage(str(tmp_path / "c")), lambda s: source.copy(2, over(s)))
+    calls = calls_of(
+        LocalStorage(str(tmp_path / "c")), lambda s: source.maintenance.copy(2, over(s))
+    )
     commit = max(call.number for call in calls if call.operation == "put_if_absent")
     killed(source, folder, commit - 1)
     target = opened(folder)
@@ -161,55 +171,55 @@ def test_what_a_killed_copy_left_is_young_under_its_new_name(
     assert left
     for name in left:
         os.utime(folder / name, (0, 0))
-    assert source.copy(2, target).copied_files == 0
+    assert source.maintenance.copy(2, target).copied_files == 0
     new = named(target.manifest())
     assert not new & left
     assert min((folder / name).stat().st_mtime for name in new) > time.time() - 3600
     for name in left:
         (folder / name).unlink()
-    assert target.verify("all", deep=True).is_sound
+    assert target.maintenance.verify("all", deep=True).is_sound
 
 
 def test_only_what_the_target_lacks_is_copied(source: StateStore, tmp_path: Path) -> None:
     """A checkpoint that shares files with one that was copied before."""
     target = opened(tmp_path / "target")
-    source.copy(2, target)
-    edited = source.edit("users", "totals", delete=["a"])
-    planned = source.copy("latest", target, dry_run=True)
-    done = source.copy("latest", target)
+    source.maintenance.copy(2, target)
+    edited = source.maintenance.edit("users", "totals", delete=["a"])
+    planned = source.maintenance.copy("latest", target, dry_run=True)
+    done = source.maintenance.copy("latest", target)
     assert done.copied_bytes == edited.size_bytes
     assert (planned.new_id, planned.copied_files) == (None, done.copied_files)
     assert done.copied_files == edited.files < done.files
-    assert target.verify("all", deep=True).is_sound
+    assert target.maintenance.verify("all", deep=True).is_sound
 
 
 def test_a_savepoint_is_one_in_the_target(source: StateStore, tmp_path: Path) -> None:
     target = opened(tmp_path / "target")
-    source.savepoint("before", 1)
-    assert source.copy("before", target).savepoint == "before"
-    assert source.copy("before", target, as_savepoint="january").found
-    found = {one.name: one.checkpoint_id for one in target.savepoints()}
+    source.maintenance.savepoint("before", 1)
+    assert source.maintenance.copy("before", target).savepoint == "before"
+    assert source.maintenance.copy("before", target, as_savepoint="january").found
+    found = {one.name: one.checkpoint_id for one in target.maintenance.savepoints()}
     assert found == {"before": 1, "january": 1}
     assert target.restore(checkpoint="before").checkpoint_id == 1
     with pytest.raises(InvalidArgumentError, match="has a savepoint 'before' already"):
-        source.copy(2, target, as_savepoint="before")
+        source.maintenance.copy(2, target, as_savepoint="before")
     assert target.checkpoints() == (1,)
     with pytest.raises(InvalidArgumentError, match="cannot be called 'latest'"):
-        source.copy(2, target, as_savepoint="latest")
+        source.maintenance.copy(2, target, as_savepoint="latest")
     with pytest.raises(CheckpointNotFoundError, match="no savepoint 'befor'"):
-        source.copy("befor", target)
+        source.maintenance.copy("befor", target)
 
 
 def test_an_expired_savepoint_can_be_copied(source: StateStore, tmp_path: Path) -> None:
-    source.savepoint("before", 1)
+    source.maintenance.savepoint("before", 1)
     LocalStorage(source.url).put_if_absent(tombstone_path(1), b"{}")
     target = opened(tmp_path / "target")
-    source.copy("before", target)
+    source.maintenance.copy("before", target)
     whole(target, 1)
 
 
 def test_a_dry_run_makes_nothing(source: StateStore, tmp_path: Path) -> None:
-    planned = source.copy(1, str(tmp_path / "target"), dry_run=True)
+    planned = source.maintenance.copy(1, str(tmp_path / "target"), dry_run=True)
     assert not (tmp_path / "target").exists()
     manifest = source.manifest(1)
     assert (planned.copied_files, planned.copied_bytes) == (manifest.files, manifest.size_bytes)
@@ -217,7 +227,7 @@ def test_a_dry_run_makes_nothing(source: StateStore, tmp_path: Path) -> None:
 
 def test_progress_is_in_bytes_and_ends_with_all(source: StateStore, tmp_path: Path) -> None:
     heard: list[tuple[int, int]] = []
-    size = source.copy(
+    size = source.maintenance.copy(
         1, str(tmp_path / "t"), on_progress=lambda *two: heard.append(two)
     ).size_bytes
     assert heard[0] == (0, size)
@@ -233,34 +243,34 @@ def test_a_file_that_is_not_what_was_written_is_not_copied(tmp_path: Path) -> No
     change_unread_byte(path)
     target = opened(tmp_path / "target")
     with pytest.raises(DamagedFileError, match=path.name):
-        source.copy("latest", target)
+        source.maintenance.copy("latest", target)
     assert target.checkpoints() == ()
     assert not (Path(target.url) / path.relative_to(source.url)).exists()
     path.unlink()
     with pytest.raises(MissingFileError, match=path.name):
-        source.copy("latest", target)
+        source.maintenance.copy("latest", target)
     path.write_bytes(raw)
-    source.copy("latest", target)
-    assert target.verify(deep=True).is_sound
+    source.maintenance.copy("latest", target)
+    assert target.maintenance.verify(deep=True).is_sound
 
 
 def test_a_damaged_file_of_the_target_is_neither_named_again_nor_replaced(
     source: StateStore, tmp_path: Path
 ) -> None:
     target = opened(tmp_path / "target")
-    source.copy(2, target)
-    source.edit("users", "totals", delete=["a"])
+    source.maintenance.copy(2, target)
+    source.maintenance.edit("users", "totals", delete=["a"])
     path = files_of(target, "routes")[0]
     raw = path.read_bytes()
     for damaged in (raw[:-1], raw[:-1] + b"?"):
         path.write_bytes(damaged)
-        target.expire(retain=1)
-        source.edit("users", "totals", put=[{"user": f"{damaged[-1]}", "n": 1}])
-        new_id = source.copy("latest", target).new_id
+        target.maintenance.expire(retain=1)
+        source.maintenance.edit("users", "totals", put=[{"user": f"{damaged[-1]}", "n": 1}])
+        new_id = source.maintenance.copy("latest", target).new_id
         assert new_id is not None
         assert path.read_bytes() == damaged
         assert path.name not in {Path(name).name for name in named(target.manifest(new_id))}
-        assert target.verify(new_id, deep=True).is_sound
+        assert target.maintenance.verify(new_id, deep=True).is_sound
 
 
 def test_a_store_with_other_keys_is_refused(source: StateStore, tmp_path: Path) -> None:
@@ -271,15 +281,15 @@ def test_a_store_with_other_keys_is_refused(source: StateStore, tmp_path: Path) 
             rows = [{key: "a", "n": 1}]
             checkpoint.keyed("users", "totals", rows, key=key, max_parallelism=groups)
     with pytest.raises(ParallelismError, match="max parallelism 64"):
-        source.copy(1, wide)
+        source.maintenance.copy(1, wide)
     with pytest.raises(SchemaMismatchError, match="who"):
-        source.copy(1, other)
+        source.maintenance.copy(1, other)
     assert (wide.checkpoints(), other.checkpoints()) == ((1,), (1,))
 
 
 def test_the_store_itself_is_refused(source: StateStore) -> None:
     with pytest.raises(InvalidArgumentError, match="is the store itself"):
-        source.copy(1, source.url)
+        source.maintenance.copy(1, source.url)
 
 
 def killed(source: StateStore, target: Path, at: int) -> None:
@@ -292,7 +302,7 @@ def test_a_copy_that_was_killed_goes_on(source: StateStore, tmp_path: Path) -> N
     """I10: only files that were not whole when it was killed are copied again."""
     counted = calls_of(
         LocalStorage(str(tmp_path / "counted")),
-        lambda storage: source.copy("latest", over(storage)),
+        lambda storage: source.maintenance.copy("latest", over(storage)),
     )
     writes = [call.number for call in counted if call.operation == "write"]
     size = source.manifest().size_bytes
@@ -308,7 +318,7 @@ def test_a_copy_that_was_killed_goes_on(source: StateStore, tmp_path: Path) -> N
         )
         target = opened(folder)
         left = named_files(target)
-        done = source.copy("latest", target)
+        done = source.maintenance.copy("latest", target)
         assert done.found or not left & named(target.manifest(done.new_id or 0))
         assert done.copied_bytes == (0 if done.found else size - wholly)
         again.append(done.copied_bytes)
@@ -325,9 +335,9 @@ def named_files(store: StateStore) -> set[str]:
 def whole_one(target: StateStore, number: int | None) -> None:
     """The copy of checkpoint 2, under another number."""
     assert target.checkpoints() == (number,)
-    assert target.verify("all", deep=True).is_sound
-    target.gc(minimum_age_s=0)
-    assert target.verify("all", deep=True).is_sound
+    assert target.maintenance.verify("all", deep=True).is_sound
+    target.maintenance.gc(minimum_age_s=0)
+    assert target.maintenance.verify("all", deep=True).is_sound
     assert named_files(target) == named(target.manifest())
 
 
@@ -342,14 +352,14 @@ def test_whatever_call_fails_it_can_be_run_again(
     """I4, I5, I10: nothing is half visible in the target, and the next run finishes."""
     base = opened(tmp_path / "base")
     take(base, 1)
-    before = base.verify("all", deep=True)
+    before = base.maintenance.verify("all", deep=True)
     assert before.is_sound
 
     def run(storage: Any, other: Path) -> None:
         if side == "source":
-            over(storage).copy("latest", opened(other), as_savepoint="kept")
+            over(storage).maintenance.copy("latest", opened(other), as_savepoint="kept")
         else:
-            source.copy("latest", over(storage), as_savepoint="kept")
+            source.maintenance.copy("latest", over(storage), as_savepoint="kept")
 
     folder = Path(source.url) if side == "source" else copy_of(Path(base.url), tmp_path / "c")
     calls = calls_of(
@@ -366,9 +376,9 @@ def test_whatever_call_fails_it_can_be_run_again(
             run(FaultyStorage(at, Fault(call.number, kind)), target)
         except (StorageError, DamagedFileError, MissingFileError):
             whole(opened(target), 1)
-        done = source.copy("latest", opened(target), as_savepoint="kept")
+        done = source.maintenance.copy("latest", opened(target), as_savepoint="kept")
         store = opened(target)
         assert store.checkpoints() == (1, done.new_id)
-        assert store.verify("all", deep=True).is_sound
-        assert [one.checkpoint_id for one in store.savepoints()] == [done.new_id]
+        assert store.maintenance.verify("all", deep=True).is_sound
+        assert [one.checkpoint_id for one in store.maintenance.savepoints()] == [done.new_id]
     assert struck or side == "source"

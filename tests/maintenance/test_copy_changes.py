@@ -36,18 +36,18 @@ def target(tmp_path: Path) -> StateStore:
 
 
 def test_a_copy_has_base_and_layers(taken: Layered, target: StateStore) -> None:
-    done = taken.store.copy(5, target)
+    done = taken.store.maintenance.copy(5, target)
     assert done.copied_files == done.files == len(names_of(taken.store))
     assert data_in(target.url) == names_of(target)
     assert not names_of(target) & names_of(taken.store)
     assert len(state_of(target).layers) == 4
     assert rows_of(target) == taken.rows
     assert digest_of(target) == digest_of(taken.store)
-    assert target.verify("all", True).is_sound
+    assert target.maintenance.verify("all", True).is_sound
 
 
 def test_copies_of_several_copy_each_file_once(taken: Layered, target: StateStore) -> None:
-    copied = [taken.store.copy(number, target).copied_files for number in taken.taken]
+    copied = [taken.store.maintenance.copy(number, target).copied_files for number in taken.taken]
     seen = [set(), *(names_of(taken.store, number) for number in taken.taken)]
     assert copied == [len(after - before) for before, after in pairwise(seen)]
     assert sum(copied) == len(data_in(target.url))
@@ -56,7 +56,7 @@ def test_copies_of_several_copy_each_file_once(taken: Layered, target: StateStor
 
 
 def test_a_dry_run_counts_layers(taken: Layered, target: StateStore) -> None:
-    planned = taken.store.copy(5, target, dry_run=True)
+    planned = taken.store.maintenance.copy(5, target, dry_run=True)
     assert planned.copied_files == len(names_of(taken.store))
 
 
@@ -64,8 +64,8 @@ def test_a_copy_that_was_broken_off_goes_on(taken: Layered, target: StateStore) 
     for at in range(8, 20, 3):
         faulty = FaultyStorage(LocalStorage(target.url), Fault(at, FaultKind.ERROR))
         with suppress(StorageError):
-            taken.store.copy(5, StateStore.over(faulty, table_format="parquet"))
-    done = taken.store.copy(5, target)
+            taken.store.maintenance.copy(5, StateStore.over(faulty, table_format="parquet"))
+    done = taken.store.maintenance.copy(5, target)
     assert done.found or done.copied_files <= done.files
     assert rows_of(target) == taken.rows
 
@@ -73,12 +73,12 @@ def test_a_copy_that_was_broken_off_goes_on(taken: Layered, target: StateStore) 
 def test_a_damaged_layer_is_not_copied(taken: Layered, target: StateStore) -> None:
     break_file(taken.store, layer_file(taken.store, 2))
     with pytest.raises(DamagedFileError, match="changes"):
-        taken.store.copy(5, target)
+        taken.store.maintenance.copy(5, target)
     assert target.checkpoints() == ()
 
 
 def test_changes_go_on_over_a_copy(taken: Layered, target: StateStore) -> None:
-    taken.store.copy(5, target)
+    taken.store.maintenance.copy(5, target)
     with target.snapshot(parallelism=2) as checkpoint:
         changes = checkpoint.map("u", "s", key="k", map_key="m", max_parallelism=16)
         changes.changes([{"k": "late", "m": 1, "v": 2}])

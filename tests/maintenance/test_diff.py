@@ -66,7 +66,7 @@ def counts(state: StateDifference) -> tuple[int, int, int]:
 
 def opened(store: StateStore) -> Counter[str]:
     """Return how often each data file was opened."""
-    storage = store._storage
+    storage = store.parts.storage
     assert isinstance(storage, CountingStorage)
     found = {n: k for n, k in storage.opened.items() if n.endswith(".parquet")}
     storage.opened.clear()
@@ -88,7 +88,7 @@ def test_rows_are_compared_as_dictionaries_are(
         store = over(Path(folder))
         take(store, a, layout=layout_a)
         take(store, b, layout=layout_b)
-        state = one(store.diff(1, 2, keys=keys))
+        state = one(store.inspect.diff(1, 2, keys=keys))
         added, removed = {*b} - {*a}, {*a} - {*b}
         changed = {user for user in {*a} & {*b} if a[user] != b[user]}
         assert counts(state) == (len(added), len(removed), len(changed))
@@ -115,7 +115,7 @@ def test_equal_key_groups_are_never_read(tmp_path: Path, layout_a: str, layout_b
     take(store, rows, layout=layout_a)
     take(store, rows | {"u007": -1}, layout=layout_b)
     opened(store)
-    difference = store.diff(1, 2)
+    difference = store.inspect.diff(1, 2)
     state = one(difference)
     assert counts(state) == (0, 0, 1)
     assert (state.key_groups_differing, state.key_groups_read) == (1, 1)
@@ -140,7 +140,7 @@ def test_of_equal_checkpoints_nothing_is_read(tmp_path: Path, layout_a: str, lay
     take(store, users(0, 300), layout=layout_a)
     take(store, users(0, 300), layout=layout_b)
     opened(store)
-    difference = store.diff(1, 2)
+    difference = store.inspect.diff(1, 2)
     assert not difference.differs
     assert opened(store) == Counter()
     assert (difference.a.bytes_read, difference.b.bytes_read) == (0, 0)
@@ -152,12 +152,12 @@ def test_key_groups_of_one_side_are_counted_and_not_read(tmp_path: Path) -> None
     take(store, {"u001": 1})
     take(store, users(0, 300))
     opened(store)
-    state = one(store.diff(1, 2, keys=0))
+    state = one(store.inspect.diff(1, 2, keys=0))
     assert (counts(state), state.key_groups_read) == ((299, 0, 0), 1)
     assert sum(opened(store).values()) == 2
-    shown = one(store.diff(1, 2, keys=10_000))
+    shown = one(store.inspect.diff(1, 2, keys=10_000))
     assert (shown.key_groups_read, len(shown.examples)) == (GROUPS, 299)
-    assert counts(one(store.diff(2, 1, keys=5))) == (0, 299, 0)
+    assert counts(one(store.inspect.diff(2, 1, keys=5))) == (0, 299, 0)
 
 
 def test_identity_is_key_namespace_and_entry(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_identity_is_key_namespace_and_entry(tmp_path: Path) -> None:
         ]
         with store.snapshot(parallelism=1) as checkpoint:
             checkpoint.list("users", "recent", rows, key="user", namespace="window")
-    state = one(store.diff(1, 2))
+    state = one(store.inspect.diff(1, 2))
     assert counts(state) == (0, 0, 1)
     assert state.examples[0].identity == {"user": "a", "window": 2, "position": 0}
 
@@ -189,7 +189,7 @@ def test_another_max_parallelism_is_compared_by_identity(
     take(a, users(0, 100))
     take(b, users(10, 100) | {"u050": -1, "new": 1}, max_parallelism=5)
     opened(a)
-    difference = a.diff(1, 1, other=b, keys=100)
+    difference = a.inspect.diff(1, 1, other=b, keys=100)
     state = one(difference)
     assert counts(state) == (1, 10, 1)
     assert (state.key_groups, state.key_groups_differing) == ((), None)
@@ -209,7 +209,7 @@ def test_equal_states_of_other_key_groups_are_not_read(tmp_path: Path) -> None:
     a, b = over(tmp_path / "a"), over(tmp_path / "b")
     take(a, users(0, 50))
     take(b, users(0, 50), max_parallelism=5)
-    state = one(a.diff(1, 1, other=b))
+    state = one(a.inspect.diff(1, 1, other=b))
     assert (counts(state), state.differs) == ((0, 0, 0), True)
     assert opened(a) == Counter()
 
@@ -220,7 +220,7 @@ def test_of_other_columns_the_shared_ones_are_compared(tmp_path: Path) -> None:
         rows = pa.table({"user": ["x", "y"], "n": [1, value], extra: [value, value]})
         with store.snapshot(parallelism=1) as checkpoint:
             checkpoint.keyed("users", "totals", rows, key="user", max_parallelism=4)
-    state = one(a.diff(1, 1, other=b))
+    state = one(a.inspect.diff(1, 1, other=b))
     assert state.compared_columns == ("user", "n")
     assert counts(state) == (0, 0, 1)
     assert state.others == (
@@ -235,7 +235,7 @@ def test_another_identity_is_not_compared_and_it_is_said(tmp_path: Path) -> None
         checkpoint.keyed("users", "totals", rows, key="user")
     with b.snapshot(parallelism=1) as checkpoint:
         checkpoint.keyed("users", "totals", rows, key="user", namespace="window")
-    state = one(a.diff(1, 1, other=b))
+    state = one(a.inspect.diff(1, 1, other=b))
     assert state.not_compared == "its rows are known by (user) in a, and by (user, window) in b"
     assert (counts(state), state.differs) == ((0, 0, 0), True)
 
@@ -250,13 +250,13 @@ def test_states_of_one_side_and_parallelism_and_graph(tmp_path: Path) -> None:
     with store.snapshot(graph=graph) as checkpoint:
         checkpoint.carry_rest()
         checkpoint.split("source", "splits", [[{"s": 1}], []])
-    difference = store.diff(1)
+    difference = store.inspect.diff(1)
     assert difference.others == (Other("parallelism", "1", "2"),)
     assert difference.graph == (Other("job graph", None, "2 operators"),)
     added, same = difference.states
     assert (added.name, added.only_in, counts(added)) == ("splits", "b", (1, 0, 0))
     assert not same.differs
-    back = store.diff(2, 1)
+    back = store.inspect.diff(2, 1)
     assert (back.states[0].only_in, counts(back.states[0])) == ("a", (0, 1, 0))
 
 
@@ -287,7 +287,7 @@ def test_elements_are_compared_one_by_one(
     store = over(tmp_path / "store")
     offsets(store, a)
     offsets(store, b)
-    state = one(store.diff(1, 2))
+    state = one(store.inspect.diff(1, 2))
     assert counts(state) == expected
     assert state.differs == (a != b)
     assert len(state.examples) == sum(expected)
@@ -305,13 +305,13 @@ def test_names_that_do_not_exist_are_named_with_those_that_do(tmp_path: Path) ->
     store = over(tmp_path / "store")
     take(store, users(0, 9))
     take(store, users(0, 10))
-    assert counts(one(store.diff(1, uid="users", name="totals"))) == (1, 0, 0)
+    assert counts(one(store.inspect.diff(1, uid="users", name="totals"))) == (1, 0, 0)
     with pytest.raises(StateNotFoundError, match=r"'total' of operator 'users'.*'users' 'totals'"):
-        store.diff(1, 2, uid="users", name="total")
+        store.inspect.diff(1, 2, uid="users", name="total")
     with pytest.raises(CheckpointNotFoundError, match="it has 1, 2"):
-        store.diff(1, 7)
+        store.inspect.diff(1, 7)
     with pytest.raises(InvalidArgumentError, match="keys"):
-        store.diff(1, 2, keys=-1)
+        store.inspect.diff(1, 2, keys=-1)
 
 
 def test_progress_is_told_in_key_groups(tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_progress_is_told_in_key_groups(tmp_path: Path) -> None:
     take(store, users(0, 99))
     take(store, users(0, 99, 1))
     heard: list[tuple[int, int]] = []
-    store.diff(1, 2, on_progress=lambda done, total: heard.append((done, total)))
+    store.inspect.diff(1, 2, on_progress=lambda done, total: heard.append((done, total)))
     assert heard == [(done, GROUPS) for done in range(GROUPS + 1)]
 
 
@@ -331,7 +331,7 @@ def test_damage_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     file = Path(store.url, entry.table.path, entry.handles[0].path)
     file.write_bytes(file.read_bytes()[:-5])
     with pytest.raises(DamagedFileError, match=file.name):
-        store.diff(1, 2)
+        store.inspect.diff(1, 2)
 
 
 @pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.DISCONNECTED, FaultKind.ANSWER_LOST])
@@ -342,15 +342,15 @@ def test_whatever_call_fails_it_is_a_storage_error(tmp_path: Path, kind: FaultKi
     take(store, users(1, 20, 1), max_parallelism=2)
     local = LocalStorage(str(tmp_path / "store"))
     right = []
-    calls = calls_of(local, lambda s: right.append(StateStore.over(s).diff(1, 2)))
+    calls = calls_of(local, lambda s: right.append(StateStore.over(s).inspect.diff(1, 2)))
     assert not {"put_if_absent", "open_write", "delete"} & {call.operation for call in calls}
     for call in calls:
         if call.operation == "close":  # all was read by then
             continue
         fault = Fault(call.number, kind, kind is FaultKind.DISCONNECTED)
         with pytest.raises(StorageError):
-            StateStore.over(FaultyStorage(local, fault)).diff(1, 2)
-    assert StateStore.over(local).diff(1, 2) == right[0]
+            StateStore.over(FaultyStorage(local, fault)).inspect.diff(1, 2)
+    assert StateStore.over(local).inspect.diff(1, 2) == right[0]
 
 
 def test_an_object_store_and_a_folder_are_compared(tmp_path: Path) -> None:
@@ -362,7 +362,7 @@ def test_an_object_store_and_a_folder_are_compared(tmp_path: Path) -> None:
     remote = StateStore.over(far, table_format="parquet", parquet=options)
     take(remote, users(0, 300) | {"u007": -1})
     before = far.bytes_read
-    difference = local.diff(1, 1, other=remote)
+    difference = local.inspect.diff(1, 1, other=remote)
     assert counts(one(difference)) == (0, 0, 1)
     assert far.ranges
     data = far.bytes_read - before

@@ -17,7 +17,7 @@ from tests.support.layered import GROUPS, Entries, Layered, users
 
 
 def difference(state: Layered, a: int, b: int, keys: int = 1000) -> StateDifference:
-    (found,) = state.store.diff(a, b, keys=keys).states
+    (found,) = state.store.inspect.diff(a, b, keys=keys).states
     return found
 
 
@@ -72,9 +72,9 @@ def test_only_key_groups_that_a_checkpoint_touched_are_read(tmp_path: Path) -> N
     found = check(state, one, two)
     assert (found.key_groups_read, found.key_groups_differing) == (1, 1)
     assert (found.rows_a, found.rows_b) == (None, None)
-    sides = state.store.diff(one, two)
+    sides = state.store.inspect.diff(one, two)
     assert 0 < sides.b.bytes_read < sides.b.size_bytes / 2
-    assert state.store.diff(one, one).b.bytes_read == 0
+    assert state.store.inspect.diff(one, one).b.bytes_read == 0
 
 
 def test_changes_that_change_nothing_are_read_and_are_no_difference(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_state_with_changes_on_one_side_is_counted(tmp_path: Path) -> None:
     with StateStore.over(state.storage, table_format="parquet").snapshot(parallelism=1) as other:
         other.drop("u", "s")
         other.keyed("x", "y", pa.table({"k": ["a"]}), key="k", max_parallelism=GROUPS)
-    found = {one.name: one for one in state.store.diff(2, other.id).states}["s"]
+    found = {one.name: one for one in state.store.inspect.diff(2, other.id).states}["s"]
     assert (found.only_in, found.removed, found.rows_a, found.rows_b) == ("a", 11, 11, 0)
 
 
@@ -120,8 +120,8 @@ def test_sides_with_other_key_groups_are_compared_by_all_their_rows(
     rows = rows.append_column("v", pa.array(list(one.rows.values())))
     with two.store.snapshot(parallelism=1) as checkpoint:
         checkpoint.map("u", "s", rows, key="k", map_key="m", max_parallelism=GROUPS * 2)
-    (found,) = one.store.diff("latest", "latest", other=two.store).states
+    (found,) = one.store.inspect.diff("latest", "latest", other=two.store).states
     assert (found.added, found.removed, found.changed) == (0, 0, 0)
     one.change({("u001", 0): 6})
-    (found,) = one.store.diff("latest", "latest", other=two.store).states
+    (found,) = one.store.inspect.diff("latest", "latest", other=two.store).states
     assert (found.added, found.removed, found.changed) == (0, 0, 1)

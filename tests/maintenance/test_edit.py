@@ -48,13 +48,15 @@ def content(store: StateStore, checkpoint: int | str = "latest", name: str = "n"
 
 
 def is_whole(store: StateStore) -> bool:
-    report = store.verify("all", deep=True)
+    report = store.maintenance.verify("all", deep=True)
     return report.is_sound and not report.strays
 
 
 def test_keys_are_deleted_and_rows_put_in_a_new_checkpoint(store: StateStore) -> None:
     before = store.manifest().keyed_entry("u", "n")
-    done = store.edit("u", "n", delete=["u1", "nobody"], put=[{"k": "u2", "v": 7}, {"k": "new"}])
+    done = store.maintenance.edit(
+        "u", "n", delete=["u1", "nobody"], put=[{"k": "u2", "v": 7}, {"k": "new"}]
+    )
     assert (done.checkpoint_id, done.new_id) == (1, 2)
     assert content(store) == {k: v for k, v in ROWS.items() if k != "u1"} | {"u2": 7, "new": None}
     assert content(store, 1) == ROWS
@@ -72,7 +74,7 @@ def test_other_files_are_carried(tmp_path: Path) -> None:
     """Of the partitioned layout only the file of the key's group is new."""
     store = make(tmp_path / "store", "partitioned")
     before = store.manifest()
-    done = store.edit("u", "n", delete=["u1"])
+    done = store.maintenance.edit("u", "n", delete=["u1"])
     after = store.manifest()
     (group,) = done.key_groups
     kept = {file for file in before.keyed_entry("u", "n").handles if group not in file.key_groups}
@@ -82,24 +84,24 @@ def test_other_files_are_carried(tmp_path: Path) -> None:
 
 
 def test_no_key_and_no_sql_text_is_kept_in_the_manifest(store: StateStore) -> None:
-    store.edit("u", "n", delete=["u17"])
-    store.edit("u", "n", sql="SELECT * FROM state WHERE k <> 'u18'")
+    store.maintenance.edit("u", "n", delete=["u17"])
+    store.maintenance.edit("u", "n", sql="SELECT * FROM state WHERE k <> 'u18'")
     for path in Path(store.url, "checkpoints").iterdir():
         assert b"u17" not in path.read_bytes()
         assert b"u18" not in path.read_bytes()
 
 
 def test_a_key_that_is_not_there_makes_no_checkpoint(store: StateStore) -> None:
-    done = store.edit("u", "n", delete=["nobody"])
+    done = store.maintenance.edit("u", "n", delete=["nobody"])
     assert (done.new_id, done.files, done.deleted) == (None, 0, 0)
     assert store.checkpoints() == (1,)
 
 
 def test_a_state_may_lose_its_last_row_and_get_one_again(store: StateStore) -> None:
-    store.edit("u", "n", delete=[*ROWS])
+    store.maintenance.edit("u", "n", delete=[*ROWS])
     assert content(store) == {}
     assert store.manifest().keyed_entry("u", "n").handles == ()
-    store.edit("u", "n", put=[{"k": "x", "v": 1}])
+    store.maintenance.edit("u", "n", put=[{"k": "x", "v": 1}])
     assert content(store) == {"x": 1}
     assert is_whole(store)
 
@@ -117,7 +119,7 @@ def test_an_edit_is_what_it_does_to_a_dictionary(
         return
     put = {key: value % 2**62 for key, value in put.items()}
     store = make(tmp_path_factory.mktemp("edit") / "store", layout)
-    store.edit("u", "n", delete=delete, put=[{"k": k, "v": v} for k, v in put.items()])
+    store.maintenance.edit("u", "n", delete=delete, put=[{"k": k, "v": v} for k, v in put.items()])
     assert content(store) == {k: v for k, v in ROWS.items() if k not in delete} | put
     assert is_whole(store)
 
@@ -127,7 +129,7 @@ def test_every_kind_of_state_can_be_edited(tmp_path: Path, name: str) -> None:
     """A row takes the place of the one with its entry columns; a key goes with all its rows."""
     store = fill(tmp_path / "store", max_parallelism=8)
     before = store.restore(parallelism=1).keyed("job", name).get("user-3")
-    done = store.edit("job", name, delete=["user-4"], put=[before[0]])
+    done = store.maintenance.edit("job", name, delete=["user-4"], put=[before[0]])
     assert (done.deleted, done.put) == (len(before), 1)
     assert done.rows_after == done.rows_before - len(before)
     keyed = store.restore(parallelism=1).keyed("job", name)
@@ -141,7 +143,7 @@ def test_all_rows_may_be_given(store: StateStore) -> None:
         pa.table({"v": [1, 2], "k": ["a", "b"]}),
         [{"k": "a", "v": 1}, {"k": "b", "v": 2}],
     ):
-        store.edit("u", "n", rows=rows)
+        store.maintenance.edit("u", "n", rows=rows)
         assert content(store) == {"a": 1, "b": 2}
         assert content(store, name="other") == ROWS
     assert is_whole(store)
@@ -149,7 +151,7 @@ def test_all_rows_may_be_given(store: StateStore) -> None:
 
 def test_sql_replaces_the_state_by_its_answer(store: StateStore) -> None:
     sql = "SELECT v * 2 AS v, k FROM state WHERE v >= (SELECT avg(v) FROM state)"
-    done = store.edit("u", "n", sql=sql)
+    done = store.maintenance.edit("u", "n", sql=sql)
     assert content(store) == {k: 2 * v for k, v in ROWS.items() if v >= 20}
     assert (done.rows_before, done.rows_after) == (40, 20)
     assert is_whole(store)
@@ -167,7 +169,7 @@ def test_sql_sees_the_state_and_nothing_else(store: StateStore, tmp_path: Path) 
         "SELEC",
     ):
         with pytest.raises(InvalidArgumentError, match="state"):
-            store.edit("u", "n", sql=sql)
+            store.maintenance.edit("u", "n", sql=sql)
     assert store.checkpoints() == (1,)
     assert is_whole(store)
 
@@ -197,16 +199,16 @@ def test_what_no_snapshot_takes_changes_nothing(
     store: StateStore, change: dict[str, Any], error: type[Exception]
 ) -> None:
     with pytest.raises(error):
-        store.edit("u", "n", **change)
+        store.maintenance.edit("u", "n", **change)
     assert store.checkpoints() == (1,)
     assert is_whole(store)
 
 
 def test_names_that_there_are_not(store: StateStore) -> None:
     with pytest.raises(StateNotFoundError, match="no state 'x' in operator 'u'"):
-        store.edit("u", "x", delete=["a"])
+        store.maintenance.edit("u", "x", delete=["a"])
     with pytest.raises(StateNotFoundError, match="is operator state"):
-        store.edit("s", "files", delete=["a"])
+        store.maintenance.edit("s", "files", delete=["a"])
 
 
 def test_damage_is_not_passed_on(store: StateStore) -> None:
@@ -216,7 +218,7 @@ def test_damage_is_not_passed_on(store: StateStore) -> None:
     changes: list[dict[str, Any]] = [{"delete": ["u1"]}, {"sql": "SELECT * FROM state"}]
     for change in changes:
         with pytest.raises(DamagedFileError):
-            store.edit("u", "n", **change)
+            store.maintenance.edit("u", "n", **change)
     assert store.checkpoints() == (1,)
 
 
@@ -232,17 +234,17 @@ def test_a_dry_run_says_the_same_and_writes_nothing(
     store: StateStore, change: dict[str, Any]
 ) -> None:
     before = sorted(path for path in Path(store.url).rglob("*"))
-    planned = store.edit("u", "n", dry_run=True, **change)
+    planned = store.maintenance.edit("u", "n", dry_run=True, **change)
     assert sorted(path for path in Path(store.url).rglob("*")) == before
-    done = store.edit("u", "n", **change)
+    done = store.maintenance.edit("u", "n", **change)
     assert (planned.new_id, planned.rows_before) == (None, done.rows_before)
     told = ("rows_after", "deleted", "put")
     assert [getattr(planned, name) for name in told] == [getattr(done, name) for name in told]
 
 
 def test_an_older_checkpoint_can_be_edited(store: StateStore) -> None:
-    store.edit("u", "n", delete=["u1"])
-    done = store.edit("u", "n", delete=["u2"], checkpoint=1)
+    store.maintenance.edit("u", "n", delete=["u1"])
+    done = store.maintenance.edit("u", "n", delete=["u2"], checkpoint=1)
     assert (done.checkpoint_id, done.new_id) == (1, 3)
     assert content(store) == {k: v for k, v in ROWS.items() if k != "u2"}
 
@@ -259,5 +261,5 @@ def test_without_duckdb_the_error_says_what_to_install(
 
     monkeypatch.setattr(importlib, "import_module", without)
     with pytest.raises(MissingDependencyError, match=r"pip install 'statestore\[query\]'"):
-        store.edit("u", "n", sql="SELECT * FROM state")
+        store.maintenance.edit("u", "n", sql="SELECT * FROM state")
     assert store.checkpoints() == (1,)

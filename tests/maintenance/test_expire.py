@@ -38,7 +38,7 @@ def test_the_newest_stay_and_their_files(folder: Path) -> None:
     store = store_in(folder)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     rows = {number: store.manifest(number) for number in (1, 2)}
-    done = store.expire(retain=2)
+    done = store.maintenance.expire(retain=2)
     assert (done.expired, done.kept) == ((1, 2), (3, 4))
     assert done.files == sum(manifest.files for manifest in rows.values())
     assert done.size_bytes == sum(manifest.size_bytes for manifest in rows.values())
@@ -53,28 +53,28 @@ def test_the_newest_stay_and_their_files(folder: Path) -> None:
 
 def test_a_dry_run_changes_nothing(folder: Path) -> None:
     store = store_in(folder)
-    planned = store.expire(retain=1, dry_run=True)
+    planned = store.maintenance.expire(retain=1, dry_run=True)
     assert (planned.expired, planned.kept) == ((1, 2, 3), (4,))
     assert store.checkpoints() == (1, 2, 3, 4)
-    done = store.expire(retain=1)
+    done = store.maintenance.expire(retain=1)
     assert (done.expired, done.files, done.size_bytes) == (
         *(planned.expired, planned.files),
         planned.size_bytes,
     )
-    again = store.expire(retain=1)
+    again = store.maintenance.expire(retain=1)
     assert (again.expired, again.kept, again.files) == ((), (4,), 0)
 
 
 def test_one_that_is_being_read_is_read_to_its_end(folder: Path) -> None:
     store = store_in(folder)
     reader = store.restore(checkpoint=1, parallelism=1).keyed("users", "totals").subtask(0)
-    store.expire(retain=1)
+    store.maintenance.expire(retain=1)
     assert isinstance(reader.read_all(), pa.Table)
 
 
 def test_a_damaged_manifest_expires_as_any_other(folder: Path) -> None:
     (folder / manifest_path(2)).write_text("{")
-    done = store_in(folder).expire(retain=1)
+    done = store_in(folder).maintenance.expire(retain=1)
     assert (done.expired, done.damaged) == ((1, 2, 3), (2,))
     assert store_in(folder).checkpoints() == (4,)
 
@@ -83,13 +83,13 @@ def test_a_damaged_checkpoint_does_not_count_among_those_kept(folder: Path) -> N
     """However new it is: what can be restored is not given up for it."""
     for number in (3, 4):
         (folder / manifest_path(number)).write_text("{")
-    done = store_in(folder).expire(retain=1)
+    done = store_in(folder).maintenance.expire(retain=1)
     assert (done.expired, done.kept, done.damaged) == ((1,), (2, 3, 4), (3, 4))
     whole_again = store_in(folder)
     assert whole_again.checkpoints() == (2, 3, 4)
     assert whole_again.restore(checkpoint=2).checkpoint_id == 2
     (folder / manifest_path(2)).write_text("{")
-    assert store_in(folder).expire(retain=1).expired == ()
+    assert store_in(folder).maintenance.expire(retain=1).expired == ()
 
 
 def test_a_snapshot_beside_it_succeeds(folder: Path) -> None:
@@ -97,7 +97,7 @@ def test_a_snapshot_beside_it_succeeds(folder: Path) -> None:
     store = store_in(folder)
     take_only_users(store)
     with store.snapshot(parallelism=1) as checkpoint:
-        store_in(folder).expire(retain=1)
+        store_in(folder).maintenance.expire(retain=1)
         checkpoint.union("source", "offsets", [[{"partition": 0, "offset": 9}]])
         checkpoint.drop("users", "totals")
     assert store.checkpoints() == (5, 6)
@@ -112,7 +112,7 @@ def take_only_users(store: StateStore) -> None:
 
 
 def test_a_tombstone_can_be_read_by_people(folder: Path) -> None:
-    store_in(folder).expire(retain=3)
+    store_in(folder).maintenance.expire(retain=3)
     text = (folder / tombstone_path(1)).read_text()
     assert '"format":"statestore-tombstone"' in text.replace(" ", "")
     assert '"checkpoint_id":1' in text.replace(" ", "")
@@ -121,13 +121,13 @@ def test_a_tombstone_can_be_read_by_people(folder: Path) -> None:
 @pytest.mark.parametrize("retain", [0, -1, True, 1.5, "3"])
 def test_how_many_is_a_number(folder: Path, retain: int) -> None:
     with pytest.raises(InvalidArgumentError, match="retain"):
-        store_in(folder).expire(retain=retain)
+        store_in(folder).maintenance.expire(retain=retain)
     assert store_in(folder).checkpoints() == (1, 2, 3, 4)
 
 
 def test_a_store_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(StoreNotFoundError):
-        store_in(tmp_path / "nowhere").expire(retain=1)
+        store_in(tmp_path / "nowhere").maintenance.expire(retain=1)
 
 
 @pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.ANSWER_LOST, FaultKind.ANSWER_WRONG])
@@ -136,15 +136,17 @@ def test_whatever_call_fails_it_can_be_run_again(
 ) -> None:
     """I10: the newest stay whole, what is gone is a run of the oldest, and again finishes."""
     counted = copy_of(folder, tmp_path / "counted")
-    calls = calls_of(LocalStorage(str(counted)), lambda storage: over(storage).expire(retain=2))
+    calls = calls_of(
+        LocalStorage(str(counted)), lambda storage: over(storage).maintenance.expire(retain=2)
+    )
     for call in calls:
         if not Fault(call.number, kind).strikes(call):
             continue
         copy = copy_of(folder, tmp_path / "copy")
         fault = Fault(call.number, kind)
         with pytest.raises(StorageError):
-            over(FaultyStorage(LocalStorage(str(copy)), fault)).expire(retain=2)
+            over(FaultyStorage(LocalStorage(str(copy)), fault)).maintenance.expire(retain=2)
         assert store_in(copy).checkpoints() in ((1, 2, 3, 4), (2, 3, 4), (3, 4))
         whole(store_in(copy), 4)
-        store_in(copy).expire(retain=2)
+        store_in(copy).maintenance.expire(retain=2)
         assert store_in(copy).checkpoints() == (3, 4)

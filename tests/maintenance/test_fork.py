@@ -57,8 +57,8 @@ def names(store: StateStore, checkpoint: int | str = "latest") -> set[str]:
 
 
 def collect(store: StateStore) -> None:
-    store.expire(retain=1)
-    store.gc(minimum_age_s=0)
+    store.maintenance.expire(retain=1)
+    store.maintenance.gc(minimum_age_s=0)
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def source(tmp_path: Path, rows: Rows) -> StateStore:
 
 def test_every_file_is_one_with_two_names(source: StateStore, tmp_path: Path, rows: Rows) -> None:
     heard: list[tuple[int, int]] = []
-    done = source.fork(str(tmp_path / "fork"), on_progress=lambda *at: heard.append(at))
+    done = source.maintenance.fork(str(tmp_path / "fork"), on_progress=lambda *at: heard.append(at))
     fork = opened(tmp_path / "fork")
     assert len(names(fork)) == len(names(source)) == done.files > 4
     inodes = [
@@ -93,7 +93,7 @@ def test_every_file_is_one_with_two_names(source: StateStore, tmp_path: Path, ro
     assert (done.new_id, done.copied_files, done.copied_bytes) == (1, 0, 0)
     assert heard[-1] == (done.size_bytes, done.size_bytes)
     assert held(fork) == held(source) == rows
-    assert fork.verify("all", deep=True).is_sound
+    assert fork.maintenance.verify("all", deep=True).is_sound
     assert fork.manifest().store_id != source.manifest().store_id
     origin = fork.manifest().origin or {}
     told = (origin["command"], origin["store"], origin["checkpoint"])
@@ -102,18 +102,18 @@ def test_every_file_is_one_with_two_names(source: StateStore, tmp_path: Path, ro
 
 def test_every_kind_of_state_is_forked(tmp_path: Path) -> None:
     source = fill(tmp_path / "source")
-    source.fork(str(tmp_path / "fork"))
+    source.maintenance.fork(str(tmp_path / "fork"))
     fork = opened(tmp_path / "fork")
     assert [e.digest for e in fork.manifest().entries] == [
         e.digest for e in source.manifest().entries
     ]
-    assert fork.verify("all", deep=True).is_sound
+    assert fork.maintenance.verify("all", deep=True).is_sound
 
 
 def test_no_byte_of_data_is_read_or_written(source: StateStore, tmp_path: Path) -> None:
     before = {path for path in (tmp_path / "source").rglob("*") if path.is_file()}
     inodes = {path.stat().st_ino for path in before}
-    source.fork(str(tmp_path / "fork"))
+    source.maintenance.fork(str(tmp_path / "fork"))
     files = list((tmp_path / "fork").rglob("*.parquet"))
     assert files
     assert {path.stat().st_ino for path in files} <= inodes
@@ -128,7 +128,7 @@ def test_neither_store_harms_the_other(tmp_path: Path, seed: int) -> None:
     rows = {f"k{i}": i for i in range(40)}
     put(first, rows)
     rows = change(first, rows, {"k3": -3}, ["k4"])
-    first.fork(str(tmp_path / "fork"))
+    first.maintenance.fork(str(tmp_path / "fork"))
     sides: list[Any] = [[first, dict(rows)], [opened(tmp_path / "fork"), dict(rows)]]
     for step in range(10):
         place = dice.randrange(2)
@@ -142,10 +142,10 @@ def test_neither_store_harms_the_other(tmp_path: Path, seed: int) -> None:
             gone = dice.sample(sorted(mine), 2) if len(mine) > 4 else []
             mine = change(store, mine, {f"k{dice.randrange(50)}": 100 + step}, gone)
         elif what == "compact":
-            store.compact(everything=True)
+            store.maintenance.compact(everything=True)
         elif what == "purge" and mine:
             key = dice.choice(sorted(mine))
-            store.purge("u", key)
+            store.maintenance.purge("u", key)
             mine = {k: v for k, v in mine.items() if k != key}
         else:
             collect(store)
@@ -162,66 +162,66 @@ def test_neither_store_harms_the_other(tmp_path: Path, seed: int) -> None:
 def test_a_store_that_is_deleted_leaves_the_other_whole(
     source: StateStore, tmp_path: Path, rows: Rows, ends: str
 ) -> None:
-    source.fork(str(tmp_path / "fork"))
+    source.maintenance.fork(str(tmp_path / "fork"))
     put({"source": source, "fork": opened(tmp_path / "fork")}[ends], {"k": 1})
     collect(opened(tmp_path / ends))
     left = opened(tmp_path / ("fork" if ends == "source" else "source"))
     assert held(left) == rows
-    assert left.verify("latest", deep=True).is_sound
+    assert left.maintenance.verify("latest", deep=True).is_sound
     assert all(Path(left.url, name).stat().st_nlink == 1 for name in names(left))
 
 
 def test_a_purged_key_stays_in_the_other_store(source: StateStore, tmp_path: Path) -> None:
-    source.fork(str(tmp_path / "fork"))
-    source.purge("u", "k5")
-    source.gc(minimum_age_s=0)
-    assert not source.find_key("u", "k5").found
+    source.maintenance.fork(str(tmp_path / "fork"))
+    source.maintenance.purge("u", "k5")
+    source.maintenance.gc(minimum_age_s=0)
+    assert not source.maintenance.find_key("u", "k5").found
     fork = opened(tmp_path / "fork")
     assert fork.restore().keyed("u", "s").get("k5") == [{"k": "k5", "v": 5}]
 
 
 def test_an_older_checkpoint_and_a_savepoint(source: StateStore, tmp_path: Path) -> None:
-    source.fork(str(tmp_path / "older"), 1)
+    source.maintenance.fork(str(tmp_path / "older"), 1)
     assert held(opened(tmp_path / "older")) == {f"k{i}": i for i in range(60)}
-    source.savepoint("before", 1)
+    source.maintenance.savepoint("before", 1)
     put(source, {"k": 1})
     collect(source)
-    done = source.fork(str(tmp_path / "fork"), "before")
+    done = source.maintenance.fork(str(tmp_path / "fork"), "before")
     fork = opened(tmp_path / "fork")
     assert (done.savepoint, done.copied_files) == ("before", 0)
-    assert [one.name for one in fork.savepoints()] == ["before"]
+    assert [one.name for one in fork.maintenance.savepoints()] == ["before"]
     assert held(fork, "before") == {f"k{i}": i for i in range(60)}
 
 
 def test_a_copy_finds_what_was_forked(source: StateStore, tmp_path: Path) -> None:
-    source.fork(str(tmp_path / "fork"))
-    again = source.copy("latest", str(tmp_path / "fork"))
+    source.maintenance.fork(str(tmp_path / "fork"))
+    again = source.maintenance.copy("latest", str(tmp_path / "fork"))
     assert (again.found, again.new_id) == (True, 1)
 
 
 def test_a_dry_run_writes_nothing(source: StateStore, tmp_path: Path) -> None:
-    done = source.fork(str(tmp_path / "fork"), dry_run=True)
+    done = source.maintenance.fork(str(tmp_path / "fork"), dry_run=True)
     assert (done.new_id, done.copied_files, done.copied_bytes) == (None, 0, 0)
     assert done.files == len(names(source))
     assert not (tmp_path / "fork").exists()
 
 
 def test_a_place_that_is_not_free_is_refused(source: StateStore, tmp_path: Path) -> None:
-    source.fork(str(tmp_path / "fork"))
+    source.maintenance.fork(str(tmp_path / "fork"))
     before = sorted((tmp_path / "fork").rglob("*"))
     for dry_run in (False, True):
         with pytest.raises(InvalidArgumentError, match="is a store already, with checkpoints 1"):
-            source.fork(str(tmp_path / "fork"), dry_run=dry_run)
+            source.maintenance.fork(str(tmp_path / "fork"), dry_run=dry_run)
     assert sorted((tmp_path / "fork").rglob("*")) == before
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "a.txt").write_text("mine")
     with pytest.raises(InvalidArgumentError, match="notes is no store, and there are other files"):
-        source.fork(str(tmp_path / "notes"))
+        source.maintenance.fork(str(tmp_path / "notes"))
     assert [path.name for path in (tmp_path / "notes").rglob("*")] == ["a.txt"]
     with pytest.raises(InvalidArgumentError, match="is a store already"):
-        source.fork(source.url)
+        source.maintenance.fork(source.url)
     with pytest.raises(CheckpointNotFoundError):
-        source.fork(str(tmp_path / "nothing"), 9)
+        source.maintenance.fork(str(tmp_path / "nothing"), 9)
     assert not (tmp_path / "nothing").exists()
 
 
@@ -232,10 +232,10 @@ def test_a_missing_file_of_the_source_is_named(
     kept = Path(source.url, name).read_bytes()
     Path(source.url, name).unlink()
     with pytest.raises(MissingFileError, match=Path(name).name):
-        source.fork(str(tmp_path / "fork"))
+        source.maintenance.fork(str(tmp_path / "fork"))
     assert opened(tmp_path / "fork").checkpoints() == ()
     Path(source.url, name).write_bytes(kept)
-    done = source.fork(str(tmp_path / "fork"))  # it goes on where it was
+    done = source.maintenance.fork(str(tmp_path / "fork"))  # it goes on where it was
     assert (done.new_id, done.copied_files) == (1, 0)
     assert held(opened(tmp_path / "fork")) == rows
 
@@ -244,7 +244,7 @@ def test_a_file_that_was_cut_off_is_refused(source: StateStore, tmp_path: Path) 
     path = Path(source.url, sorted(names(source))[0])
     path.write_bytes(path.read_bytes()[:-9])
     with pytest.raises(DamagedFileError, match=path.name):
-        source.fork(str(tmp_path / "fork"))
+        source.maintenance.fork(str(tmp_path / "fork"))
     assert opened(tmp_path / "fork").checkpoints() == ()
 
 
@@ -260,12 +260,12 @@ def test_another_file_system_gets_copies(
         real(old, new, **options)
 
     monkeypatch.setattr(os, "link", refused)
-    done = source.fork(str(tmp_path / "fork"))
+    done = source.maintenance.fork(str(tmp_path / "fork"))
     assert (done.copied_files, done.copied_bytes) == (done.files, done.size_bytes)
     fork = opened(tmp_path / "fork")
     assert held(fork) == rows
     assert all(Path(fork.url, name).stat().st_nlink == 1 for name in names(fork))
-    assert fork.verify("all", deep=True).is_sound
+    assert fork.maintenance.verify("all", deep=True).is_sound
 
 
 def test_only_folders_of_one_file_system_share(
@@ -277,9 +277,9 @@ def test_only_folders_of_one_file_system_share(
     assert not can_link(bucket, local)
     assert not link(bucket, sorted(names(source))[0], local, "f")
     remote = StateStore.over(MeteredStorage(local), table_format="parquet")
-    planned = remote.fork(str(tmp_path / "fork"), dry_run=True)
+    planned = remote.maintenance.fork(str(tmp_path / "fork"), dry_run=True)
     assert planned.copied_files == planned.files > 0
-    done = remote.fork(str(tmp_path / "fork"))
+    done = remote.maintenance.fork(str(tmp_path / "fork"))
     assert (done.copied_files, done.copied_bytes) == (planned.copied_files, planned.copied_bytes)
     assert held(opened(tmp_path / "fork")) == rows
 
@@ -301,7 +301,7 @@ def test_a_linked_file_is_young_and_under_a_name_of_its_own(
     for name in names(source):
         os.utime(Path(source.url, name), (0, 0))
     before = time.time() - 5
-    source.fork(str(tmp_path / "fork"))
+    source.maintenance.fork(str(tmp_path / "fork"))
     fork = opened(tmp_path / "fork")
     assert all(Path(fork.url, name).stat().st_mtime > before for name in names(fork))
     assert not names(fork) & names(source)
@@ -316,6 +316,6 @@ def test_a_file_of_somebody_else_is_copied(
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
 
     monkeypatch.setattr(os, "utime", refused)
-    done = source.fork(str(tmp_path / "fork"))
+    done = source.maintenance.fork(str(tmp_path / "fork"))
     assert done.copied_files == done.files
     assert held(opened(tmp_path / "fork")) == rows

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,10 +35,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def store_in(folder: Path, storage: Storage | None = None, *, later_s: int = 0) -> StateStore:
-    store = over(storage or LocalStorage(str(folder)))
-    now_ms = store._now_ms
-    store._now_ms = lambda: now_ms() + later_s * 1000
-    return store
+    parts = over(storage or LocalStorage(str(folder))).parts
+    return StateStore(replace(parts, now_ms=lambda: parts.now_ms() + later_s * 1000))
 
 
 def files_in(folder: Path) -> set[str]:
@@ -49,10 +48,10 @@ def test_what_expired_goes_and_the_rest_stays(folder: Path) -> None:
     store = store_in(folder)
     kept = store.manifest(3)
     gone = [store.manifest(number) for number in (1, 2)]
-    store.expire(retain=1)
-    planned = store.gc(minimum_age_s=0, dry_run=True)
+    store.maintenance.expire(retain=1)
+    planned = store.maintenance.gc(minimum_age_s=0, dry_run=True)
     before = files_in(folder)
-    done = store.gc(minimum_age_s=0)
+    done = store.maintenance.gc(minimum_age_s=0)
     assert (planned.removed, planned.manifests) == (done.removed, done.manifests)
     assert done.manifests == (1, 2)
     assert done.removed.files == sum(manifest.files for manifest in gone)
@@ -62,7 +61,7 @@ def test_what_expired_goes_and_the_rest_stays(folder: Path) -> None:
     assert before - left >= {manifest_path(1), manifest_path(2)}
     assert {tombstone_path(1), tombstone_path(2), manifest_path(3)} <= left
     whole(store, 3)
-    assert store.verify("all", deep=True).is_sound
+    assert store.maintenance.verify("all", deep=True).is_sound
     take(store, 4)
     assert store.checkpoints() == (3, 4)
 
@@ -70,30 +69,33 @@ def test_what_expired_goes_and_the_rest_stays(folder: Path) -> None:
 def test_a_tombstone_goes_long_after_its_manifest(folder: Path) -> None:
     """I6, I9: not with it, not before 30 days, and never that of the greatest id."""
     store, month = store_in(folder), 30 * DAY
-    store.expire(retain=1)
+    store.maintenance.expire(retain=1)
     (folder / tombstone_path(9)).write_bytes((folder / tombstone_path(1)).read_bytes())
-    with_them = store_in(folder, later_s=month + 60).gc(minimum_age_s=0)
+    with_them = store_in(folder, later_s=month + 60).maintenance.gc(minimum_age_s=0)
     assert (with_them.manifests, with_them.tombstones) == ((1, 2), ())
-    assert store_in(folder, later_s=month - 60).gc(minimum_age_s=0).tombstones == ()
-    assert store_in(folder, later_s=month + 60).gc(minimum_age_s=month + 90).tombstones == ()
+    assert store_in(folder, later_s=month - 60).maintenance.gc(minimum_age_s=0).tombstones == ()
+    assert (
+        store_in(folder, later_s=month + 60).maintenance.gc(minimum_age_s=month + 90).tombstones
+        == ()
+    )
     before = files_in(folder)
-    assert store_in(folder, later_s=month + 60).gc(dry_run=True).tombstones == (1, 2)
+    assert store_in(folder, later_s=month + 60).maintenance.gc(dry_run=True).tombstones == (1, 2)
     assert files_in(folder) == before
-    assert store_in(folder, later_s=month + 60).gc().tombstones == (1, 2)
+    assert store_in(folder, later_s=month + 60).maintenance.gc().tombstones == (1, 2)
     assert before - files_in(folder) == {tombstone_path(1), tombstone_path(2)}
-    assert store_in(folder, later_s=month + 60).gc().tombstones == ()
+    assert store_in(folder, later_s=month + 60).maintenance.gc().tombstones == ()
     take(store, 10)
     assert store.checkpoints() == (3, 10)
 
 
 def test_a_tombstone_stays_where_a_listing_lacks_its_manifest(folder: Path) -> None:
     """I4: a checkpoint that was given up is never visible again."""
-    store_in(folder).expire(retain=1)
+    store_in(folder).maintenance.expire(retain=1)
     storage = Short(str(folder))
     storage.lacks = manifest_path(1)
-    done = store_in(folder, storage, later_s=31 * DAY).gc(minimum_age_s=60 * DAY)
+    done = store_in(folder, storage, later_s=31 * DAY).maintenance.gc(minimum_age_s=60 * DAY)
     assert (done.manifests, done.tombstones) == ((), ())
-    done = store_in(folder, storage, later_s=31 * DAY).gc()
+    done = store_in(folder, storage, later_s=31 * DAY).maintenance.gc()
     assert (done.manifests, done.tombstones) == ((2,), ())
     assert (folder / manifest_path(1)).exists()
     assert store_in(folder).checkpoints() == (3,)
@@ -101,11 +103,11 @@ def test_a_tombstone_stays_where_a_listing_lacks_its_manifest(folder: Path) -> N
 
 def test_what_is_young_or_was_given_up_lately_stays(folder: Path) -> None:
     store = store_in(folder)
-    store.expire(retain=1)
-    done = store.gc()
+    store.maintenance.expire(retain=1)
+    done = store.maintenance.gc()
     assert (done.removed.files, done.manifests) == (0, ())
     assert done.young.files == 2 * done.live.files
-    assert store_in(folder, later_s=DAY).gc().removed.files == done.young.files
+    assert store_in(folder, later_s=DAY).maintenance.gc().removed.files == done.young.files
 
 
 def test_files_of_a_crashed_writer_go_and_those_of_a_delta_log_stay(folder: Path) -> None:
@@ -116,73 +118,76 @@ def test_files_of_a_crashed_writer_go_and_those_of_a_delta_log_stay(folder: Path
     for path in (stray, log, temporary):
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"x")
-    assert store_in(folder).gc().removed.files == 0
-    done = store_in(folder, later_s=DAY + 60).gc()
+    assert store_in(folder).maintenance.gc().removed.files == 0
+    done = store_in(folder, later_s=DAY + 60).maintenance.gc()
     assert (done.removed.files, done.removed.size_bytes, done.leftovers) == (1, 1, 1)
     assert (stray.exists(), log.exists(), temporary.exists()) == (False, True, False)
 
 
 def test_a_savepoint_keeps_its_checkpoint(folder: Path) -> None:
     store = store_in(folder)
-    store.savepoint("before-upgrade", 1)
-    assert store.savepoint("before-upgrade", 1).checkpoint_id == 1
-    done = store.expire(retain=1)
+    store.maintenance.savepoint("before-upgrade", 1)
+    assert store.maintenance.savepoint("before-upgrade", 1).checkpoint_id == 1
+    done = store.maintenance.expire(retain=1)
     assert (done.expired, done.kept) == ((2,), (1, 3))
     assert [(one.checkpoint_id, one.by) for one in done.held] == [(1, "savepoint 'before-upgrade'")]
-    assert store.gc(minimum_age_s=0).manifests == (2,)
+    assert store.maintenance.gc(minimum_age_s=0).manifests == (2,)
     whole(store, 1)
     for word in ("befor-upgrade", "before"):
         with pytest.raises(CheckpointNotFoundError, match="there is 'before-upgrade'"):
-            store.delete_savepoint(word)
-    store.delete_savepoint("before-upgrade")
-    assert store.expire(retain=1).expired == (1,)
+            store.maintenance.delete_savepoint(word)
+    store.maintenance.delete_savepoint("before-upgrade")
+    assert store.maintenance.expire(retain=1).expired == (1,)
 
 
 def test_one_that_expired_at_the_same_moment_is_read_by_its_name(folder: Path) -> None:
     """I9: and nothing else can hold it."""
     store = store_in(folder)
-    store.savepoint("audit", 1)
-    store._catalog().expire(1, b"tombstone")
-    store.gc(minimum_age_s=0)
+    store.maintenance.savepoint("audit", 1)
+    store.parts.catalog().expire(1, b"tombstone")
+    store.maintenance.gc(minimum_age_s=0)
     assert store.manifest("audit").checkpoint_id == 1
     assert store.restore(checkpoint="audit", parallelism=1).checkpoint_id == 1
     assert store.plan(checkpoint="audit", parallelism=2).checkpoint_id == 1
-    assert store.verify("audit", deep=True).is_sound
+    assert store.maintenance.verify("audit", deep=True).is_sound
     with pytest.raises(CheckpointNotFoundError, match="kept as savepoint 'audit'"):
         store.manifest(1)
-    for hold in (lambda: store.savepoint("again", "audit"), lambda: store.pin("audit", lease_s=9)):
+    for hold in (
+        lambda: store.maintenance.savepoint("again", "audit"),
+        lambda: store.maintenance.pin("audit", lease_s=9),
+    ):
         with pytest.raises(InvalidArgumentError, match="'audit' alone keeps it"):
             hold()
-    store.delete_savepoint("audit")
-    assert store.gc(minimum_age_s=0).manifests == (1,)
+    store.maintenance.delete_savepoint("audit")
+    assert store.maintenance.gc(minimum_age_s=0).manifests == (1,)
 
 
 def test_a_pin_keeps_its_checkpoint_until_the_lease_is_over(folder: Path) -> None:
     store = store_in(folder)
-    with store.pin(1, lease_s=60) as pinned:
-        assert store.expire(retain=1).expired == (2,)
-        assert store.gc(minimum_age_s=0).removed.files > 0
+    with store.maintenance.pin(1, lease_s=60) as pinned:
+        assert store.maintenance.expire(retain=1).expired == (2,)
+        assert store.maintenance.gc(minimum_age_s=0).removed.files > 0
         whole(store, pinned.checkpoint_id)
-    assert store.pins() == ()
-    token = store.pin(1, lease_s=60, holder="me").token
+    assert store.maintenance.pins() == ()
+    token = store.maintenance.pin(1, lease_s=60, holder="me").token
     with pytest.raises(CheckpointNotFoundError, match=f"there is '{token}'"):
-        store.unpin("x")
-    assert store_in(folder, later_s=59).expire(retain=1).held[0].by == "a pin of me"
-    assert store_in(folder, later_s=61).expire(retain=1).expired == (1,)
-    assert store_in(folder, later_s=61).gc(minimum_age_s=0).pins == (token,)
+        store.maintenance.unpin("x")
+    assert store_in(folder, later_s=59).maintenance.expire(retain=1).held[0].by == "a pin of me"
+    assert store_in(folder, later_s=61).maintenance.expire(retain=1).expired == (1,)
+    assert store_in(folder, later_s=61).maintenance.gc(minimum_age_s=0).pins == (token,)
     for lease in (0, -1, float("inf"), True):
         with pytest.raises(InvalidArgumentError, match="lease"):
-            store.pin(lease_s=lease)
+            store.maintenance.pin(lease_s=lease)
 
 
 def test_expire_goes_by_age_too(folder: Path) -> None:
-    assert store_in(folder).expire(older_than_s=3600).expired == ()
+    assert store_in(folder).maintenance.expire(older_than_s=3600).expired == ()
     later = store_in(folder, later_s=3601)
-    assert later.expire(older_than_s=3600, retain=2, dry_run=True).expired == (1,)
-    assert later.expire(older_than_s=3600).expired == (1, 2)
+    assert later.maintenance.expire(older_than_s=3600, retain=2, dry_run=True).expired == (1,)
+    assert later.maintenance.expire(older_than_s=3600).expired == (1, 2)
     assert later.checkpoints() == (3,)
     with pytest.raises(InvalidArgumentError, match="how old"):
-        later.expire()
+        later.maintenance.expire()
 
 
 class Short(LocalStorage):
@@ -200,7 +205,7 @@ def test_a_listing_that_is_not_complete_is_refused(folder: Path, lacks: str) -> 
     storage.lacks = lacks
     before = files_in(folder)
     with pytest.raises(StorageError, match=r"nothing was collected: .* does not show it"):
-        store_in(folder, storage).gc(minimum_age_s=0)
+        store_in(folder, storage).maintenance.gc(minimum_age_s=0)
     assert files_in(folder) == before
 
 
@@ -224,8 +229,8 @@ def test_a_checkpoint_of_that_moment_is_no_alarm(folder: Path) -> None:
     checkpoint.carry_rest()
     storage = Busy(str(folder))
     storage.acts = [lambda: None, lambda: None, lambda: under_way.__exit__(None, None, None)]
-    assert store_in(folder, storage).gc(minimum_age_s=DAY).removed.files == 0
-    assert store_in(folder).verify().is_sound
+    assert store_in(folder, storage).maintenance.gc(minimum_age_s=DAY).removed.files == 0
+    assert store_in(folder).maintenance.verify().is_sound
     assert not storage.acts
 
 
@@ -233,20 +238,20 @@ def test_what_others_collect_meanwhile_is_no_alarm(folder: Path) -> None:
     """I9: a checkpoint that was there is given up and gone, files and manifest."""
 
     def give_up() -> None:
-        store_in(folder).expire(retain=1)
-        store_in(folder).gc(minimum_age_s=0)
+        store_in(folder).maintenance.expire(retain=1)
+        store_in(folder).maintenance.gc(minimum_age_s=0)
 
     storage = Busy(str(folder))
     storage.acts = [lambda: None, lambda: None, give_up]
-    assert store_in(folder, storage).gc(minimum_age_s=0).manifests == ()
+    assert store_in(folder, storage).maintenance.gc(minimum_age_s=0).manifests == ()
     assert store_in(folder).checkpoints() == (3,)
-    assert store_in(folder).verify().is_sound
+    assert store_in(folder).maintenance.verify().is_sound
 
 
 def test_a_hold_that_is_refused_does_not_stay_beside_a_damaged_one(folder: Path) -> None:
     """I9: a damaged one is no matter to who only tells of the others."""
     store = store_in(folder)
-    store.savepoint("other", 1)
+    store.maintenance.savepoint("other", 1)
     (folder / savepoint_path("other")).write_bytes(b"{}")
 
     class Late(LocalStorage):
@@ -259,10 +264,10 @@ def test_a_hold_that_is_refused_does_not_stay_beside_a_damaged_one(folder: Path)
             return done
 
     with pytest.raises(CheckpointNotFoundError, match="no checkpoint 2"):
-        store_in(folder, Late(str(folder))).savepoint("mine", 2)
+        store_in(folder, Late(str(folder))).maintenance.savepoint("mine", 2)
     assert not (folder / savepoint_path("mine")).exists()
     with pytest.raises(CheckpointNotFoundError, match="no savepoint 'mine'"):
-        store.delete_savepoint("mine")
+        store.maintenance.delete_savepoint("mine")
 
 
 @pytest.mark.parametrize(
@@ -277,8 +282,8 @@ def test_what_is_broken_is_refused(
     folder: Path, name: str, kind: type[StateStoreError], advice: str
 ) -> None:
     store = store_in(folder)
-    store.savepoint("audit", 1)
-    store.expire(retain=2)
+    store.maintenance.savepoint("audit", 1)
+    store.maintenance.expire(retain=2)
     entry = store.manifest(3).entries[0]
     if name == "data":
         (folder / entry.table.path / entry.handles[0].path).unlink()
@@ -286,7 +291,7 @@ def test_what_is_broken_is_refused(
         (folder / name).write_text("{")
     before = files_in(folder)
     with pytest.raises(kind, match=f"nothing was collected: .*{advice}"):
-        store.gc(minimum_age_s=0)
+        store.maintenance.gc(minimum_age_s=0)
     assert files_in(folder) == before
 
 
@@ -296,17 +301,17 @@ def test_whatever_call_fails_it_can_be_run_again(
 ) -> None:
     """I10: what is kept is whole, and again finishes."""
     store = store_in(folder)
-    store.savepoint("audit", 1)
-    store.expire(retain=1)
+    store.maintenance.savepoint("audit", 1)
+    store.maintenance.expire(retain=1)
     counted = copy_of(folder, tmp_path / "counted")
-    calls = calls_of(LocalStorage(str(counted)), lambda s: over(s).gc(minimum_age_s=0))
+    calls = calls_of(LocalStorage(str(counted)), lambda s: over(s).maintenance.gc(minimum_age_s=0))
     assert {"listed", "read", "delete"} <= {call.operation for call in calls}
     for call in calls:
         copy = copy_of(folder, tmp_path / "copy")
         faulty = FaultyStorage(LocalStorage(str(copy)), Fault(call.number, kind))
         with pytest.raises(StorageError):
-            over(faulty).gc(minimum_age_s=0)
+            over(faulty).maintenance.gc(minimum_age_s=0)
         for number in (1, 3):
             whole(store_in(copy), number)
-        store_in(copy).gc(minimum_age_s=0)
+        store_in(copy).maintenance.gc(minimum_age_s=0)
         assert files_in(copy) == files_in(counted)

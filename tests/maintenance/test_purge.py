@@ -68,8 +68,8 @@ def store(request: Any, tmp_path: Path) -> StateStore:
     store = opened(tmp_path / "store")
     for number, held in HELD.items():
         take(store, number, held=held, layout=request.param)
-    store.savepoint("two", 2)
-    store.savepoint("three", 3)
+    store.maintenance.savepoint("two", 2)
+    store.maintenance.savepoint("three", 3)
     return opened(tmp_path / "store")
 
 
@@ -91,16 +91,16 @@ def is_purged(store: StateStore) -> None:
     for one in ids:
         assert users_of(store, one) == sorted(USERS)
         assert users_of(store, one, "routes") == sorted(USERS * 2)
-    assert {one.name: one.checkpoint_id for one in store.savepoints()} == {
+    assert {one.name: one.checkpoint_id for one in store.maintenance.savepoints()} == {
         "two": ids[1],
         "three": ids[2],
     }
-    assert store.verify("all", deep=True).is_sound
+    assert store.maintenance.verify("all", deep=True).is_sound
 
 
 def test_every_kept_checkpoint_loses_the_key_and_order_stays(store: StateStore) -> None:
     before = store.manifest(2)
-    done = store.purge("users", KEY)
+    done = store.maintenance.purge("users", KEY)
     assert store.checkpoints() == (1, 6, 7, 8)
     is_purged(store)
     told = [(one.old_id, one.new_id, one.savepoints) for one in done.replaced]
@@ -119,15 +119,15 @@ def test_every_kept_checkpoint_loses_the_key_and_order_stays(store: StateStore) 
 
 
 def test_after_a_collection_no_byte_of_it_is_left(store: StateStore) -> None:
-    before = store.find_key("users", KEY)
+    before = store.maintenance.find_key("users", KEY)
     assert len(before.found) == 4
     assert before.problem is not None
-    store.purge("users", KEY)
-    assert {one.file for one in store.find_key("users", KEY).found} == {
+    store.maintenance.purge("users", KEY)
+    assert {one.file for one in store.maintenance.find_key("users", KEY).found} == {
         one.file for one in before.found
     }
-    store.gc(minimum_age_s=0)
-    after = store.find_key("users", KEY)
+    store.maintenance.gc(minimum_age_s=0)
+    after = store.maintenance.find_key("users", KEY)
     assert (after.found, after.problem, after.searched_bytes) == ((), None, True)
     for path in Path(store.url).rglob("*"):
         assert not path.is_file() or KEY.encode() not in path.read_bytes()
@@ -135,7 +135,7 @@ def test_after_a_collection_no_byte_of_it_is_left(store: StateStore) -> None:
 
 
 def test_the_manifest_says_what_was_done_without_the_key(store: StateStore) -> None:
-    store.purge("users", KEY)
+    store.maintenance.purge("users", KEY)
     origin = store.manifest(6).origin or {}
     assert (origin["command"], origin["checkpoint"], origin["operator"]) == ("purge", 2, "users")
     rows = {state["state"]: state["rows"] for state in origin["states"]}
@@ -144,67 +144,67 @@ def test_the_manifest_says_what_was_done_without_the_key(store: StateStore) -> N
 
 
 def test_one_state_or_one_checkpoint_alone(store: StateStore) -> None:
-    store.purge("users", KEY, "routes")
+    store.maintenance.purge("users", KEY, "routes")
     assert KEY in users_of(store, 8, "totals")
     assert KEY not in users_of(store, 8, "routes")
-    store.purge("users", KEY, checkpoint="two")
+    store.maintenance.purge("users", KEY, checkpoint="two")
     ids = store.checkpoints()
     assert [number_of(store, one) for one in ids] == [1, 2, 3, 4]
     assert [KEY in users_of(store, one) for one in ids] == [False, False, False, True]
-    assert store.savepoints()[1].checkpoint_id == ids[1]
+    assert store.maintenance.savepoints()[1].checkpoint_id == ids[1]
 
 
 def test_a_key_that_nobody_holds_changes_nothing(store: StateStore) -> None:
     before = set(Path(store.url).rglob("*"))
-    assert store.purge("users", "nobody").replaced == ()
+    assert store.maintenance.purge("users", "nobody").replaced == ()
     assert set(Path(store.url).rglob("*")) == before
 
 
 def test_a_dry_run_says_the_same_and_changes_nothing(store: StateStore) -> None:
     before = set(Path(store.url).rglob("*"))
-    planned = store.purge("users", KEY, dry_run=True)
+    planned = store.maintenance.purge("users", KEY, dry_run=True)
     assert set(Path(store.url).rglob("*")) == before
-    done = store.purge("users", KEY)
+    done = store.maintenance.purge("users", KEY)
     assert [(one.old_id, one.savepoints, one.states) for one in planned.replaced] == [
         (one.old_id, one.savepoints, one.states) for one in done.replaced
     ]
 
 
 def test_pins_stop_it_and_are_named(store: StateStore) -> None:
-    pinned = store.pin(3, lease_s=3600, holder="an export")
+    pinned = store.maintenance.pin(3, lease_s=3600, holder="an export")
     with pytest.raises(InvalidArgumentError, match="checkpoint 3 by an export"):
-        store.purge("users", KEY)
+        store.maintenance.purge("users", KEY)
     assert store.checkpoints() == (1, 2, 3, 4)
-    assert pinned.token in store.purge("users", KEY, ignore_pins=True).pins[0]
+    assert pinned.token in store.maintenance.purge("users", KEY, ignore_pins=True).pins[0]
     is_purged(store)
 
 
 def test_a_pin_on_what_is_not_replaced_is_no_matter(store: StateStore) -> None:
-    store.pin(1, lease_s=3600)
-    store.purge("users", KEY)
+    store.maintenance.pin(1, lease_s=3600)
+    store.maintenance.purge("users", KEY)
     is_purged(store)
 
 
 def test_an_expired_savepoint_is_purged_and_stays_expired(store: StateStore) -> None:
-    store.expire(retain=1)
+    store.maintenance.expire(retain=1)
     assert store.checkpoints() == (2, 3, 4)
-    store.delete_savepoint("two")
-    store.savepoint("two", 2)
+    store.maintenance.delete_savepoint("two")
+    store.maintenance.savepoint("two", 2)
     LocalStorage(store.url).put_if_absent("checkpoints/0000000002.expired", b"{}")
-    store.purge("users", KEY)
+    store.maintenance.purge("users", KEY)
     assert store.checkpoints() == (7, 8)
     assert users_of(store, "two") == sorted(USERS)
     assert number_of(store, "two") == 2
-    store.gc(minimum_age_s=0)
+    store.maintenance.gc(minimum_age_s=0)
     assert users_of(store, "two") == sorted(USERS)
-    assert store.find_key("users", KEY).found == ()
-    assert store.purge("users", KEY).finished == ()
+    assert store.maintenance.find_key("users", KEY).found == ()
+    assert store.maintenance.purge("users", KEY).finished == ()
 
 
 def test_a_writer_that_was_at_work_is_told(store: StateStore) -> None:
     """I6: what it would commit may hold the key again."""
     job = store.snapshot(parallelism=2).__enter__()
-    opened(store.url).purge("users", KEY)
+    opened(store.url).maintenance.purge("users", KEY)
     with pytest.raises(CommitConflictError):
         job.__exit__(None, None, None)
     is_purged(opened(store.url))
@@ -218,7 +218,7 @@ def test_a_broken_file_of_any_checkpoint_stops_it_before_anything_is_written(
     Path(store.url, entry.table.path, entry.handles[0].path).write_bytes(b"")
     before = sorted(Path(store.url).rglob("*"))
     with pytest.raises(DamagedFileError, match="has 0 bytes") as raised:
-        store.purge("users", KEY)
+        store.maintenance.purge("users", KEY)
     command = f"statestore --store {store.url}"
     (note,) = raised.value.__notes__
     assert note == (
@@ -251,7 +251,7 @@ def test_rows_that_cannot_be_read_are_named_with_what_helps(
         path.write_bytes(raw[:4] + bytes(byte ^ 255 for byte in raw[4:60]) + raw[60:])
     before = store.checkpoints()
     with pytest.raises(DamagedFileError, match=table) as caught:
-        store.purge("users", KEY)
+        store.maintenance.purge("users", KEY)
     *_, note = caught.value.__notes__
     assert store.checkpoints() == before
     of_savepoint = ", savepoint 'two'," if number == 2 else ""
@@ -261,54 +261,54 @@ def test_rows_that_cannot_be_read_are_named_with_what_helps(
         + ", then ".join(command + way for way in ways)
     )
     if number == 2:
-        store.delete_savepoint("two")
+        store.maintenance.delete_savepoint("two")
     else:
-        store.salvage(4)
-        store.delete_savepoint("two")
-        store.delete_savepoint("three")
-    store.expire(retain=2 if number == 2 else 1)
-    store.purge("users", KEY)
+        store.maintenance.salvage(4)
+        store.maintenance.delete_savepoint("two")
+        store.maintenance.delete_savepoint("three")
+    store.maintenance.expire(retain=2 if number == 2 else 1)
+    store.maintenance.purge("users", KEY)
     assert all(KEY not in users_of(store, one) for one in store.checkpoints())
 
 
 def test_what_cannot_be(store: StateStore) -> None:
     with pytest.raises(StateNotFoundError, match="no operator 'user' in checkpoint 4"):
-        store.purge("user", KEY)
+        store.maintenance.purge("user", KEY)
     with pytest.raises(StateNotFoundError, match="no state 'total' in operator 'users'"):
-        store.purge("users", KEY, "total")
+        store.maintenance.purge("users", KEY, "total")
     with pytest.raises(StateNotFoundError, match="no keyed state"):
-        store.purge("source", KEY)
+        store.maintenance.purge("source", KEY)
     with pytest.raises(InvalidArgumentError, match="is no key of"):
-        store.purge("users", 17)
+        store.maintenance.purge("users", 17)
     with pytest.raises(CheckpointNotFoundError):
-        store.purge("users", KEY, checkpoint=9)
+        store.maintenance.purge("users", KEY, checkpoint=9)
     with pytest.raises(StateNotFoundError, match="'users'"):
-        store.find_key("nobody", KEY)
+        store.maintenance.find_key("nobody", KEY)
     path = Path(store.url, manifest_path(1))
     path.write_text("{")
     with pytest.raises(MalformedManifestError) as caught:
-        store.purge("users", KEY)
+        store.maintenance.purge("users", KEY)
     (note,) = caught.value.__notes__
     assert note.startswith("checkpoint 1 stops the purge")
     newer = len(store.checkpoints()) - 1
     command = f"statestore --store {store.url} expire --retain {newer}"
     assert note.endswith(f"{command}, which gives up all older ones too")
-    assert store.expire(retain=newer).expired == (1,)
-    store.purge("users", KEY)
+    assert store.maintenance.expire(retain=newer).expired == (1,)
+    store.maintenance.purge("users", KEY)
 
 
 def test_a_search_finds_what_no_manifest_names(store: StateStore, tmp_path: Path) -> None:
     """Files of crashed writers, whole or half, and bytes in any other file."""
-    name = store.find_key("users", KEY).found[0].file
+    name = store.maintenance.find_key("users", KEY).found[0].file
     raw = Path(store.url, name).read_bytes()
-    store.purge("users", KEY)
-    store.gc(minimum_age_s=0)
+    store.maintenance.purge("users", KEY)
+    store.maintenance.gc(minimum_age_s=0)
     folder = Path(store.url, name).parent
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "0000000099-00000-00.parquet").write_bytes(raw)
     (folder / "0000000099-00001-00.parquet").write_bytes(raw[:-9])
     (Path(store.url) / "notes.txt").write_bytes(b"." * (2**20 - 5) + KEY.encode())
-    search = store.find_key("users", KEY)
+    search = store.maintenance.find_key("users", KEY)
     assert {Path(one.file).name for one in search.found} >= {
         "0000000099-00000-00.parquet",
         "notes.txt",
@@ -331,7 +331,7 @@ def test_a_put_in_the_middle_of_a_purge_comes_too_late(
         nonlocal commits
         if not stalled:
             stalled.append(manifest)
-            opened(store.url).purge("users", KEY)
+            opened(store.url).maintenance.purge("users", KEY)
         else:
             with pytest.raises(CommitConflictError) if commits else nullcontext():
                 real(catalog, stalled[0] if commits else manifest)
@@ -365,13 +365,13 @@ def test_a_put_below_what_others_have_announced_comes_too_late(
     killed.enter()
     for number in (6, 8):
         killed.announce(number)
-    done = opened(store.url).purge("users", KEY)
+    done = opened(store.url).maintenance.purge("users", KEY)
     assert [one.new_id for one in done.replaced] == [9, 10, 11]
     with pytest.raises(CommitConflictError):
-        real(opened(store.url)._catalog(), stalled[0])
+        real(opened(store.url).parts.catalog(), stalled[0])
     for number in (6, 8):
         with pytest.raises(CommitConflictError):
-            real(opened(store.url)._catalog(), replace(stalled[0], checkpoint_id=number))
+            real(opened(store.url).parts.catalog(), replace(stalled[0], checkpoint_id=number))
     is_purged(opened(store.url))
 
 
@@ -403,33 +403,33 @@ def test_an_expiry_at_any_moment_of_a_purge_loses_no_savepoint(tmp_path: Path) -
     store = opened(tmp_path / "store")
     for number, held in HELD.items():
         take(store, number, held=held)
-    store.savepoint("two", 2)
-    store.savepoint("three", 3)
+    store.maintenance.savepoint("two", 2)
+    store.maintenance.savepoint("three", 3)
     again, left = 0, 0
     for at in range(1, 100):
         copy = copy_of(tmp_path / "store", tmp_path / "copy")
 
         def expire(copy: Path = copy) -> None:
-            opened(copy).expire(retain=1)
+            opened(copy).maintenance.expire(retain=1)
 
         disk = Beside(str(copy), at, expire)
         refused = ""
         try:
-            StateStore.over(disk, table_format="parquet").purge("users", KEY)
+            StateStore.over(disk, table_format="parquet").maintenance.purge("users", KEY)
         except CommitConflictError as error:
             refused = str(error)
         if refused:
             assert "the savepoints stay with the old one" in refused
             again += 1
-            opened(copy).purge("users", KEY)
+            opened(copy).maintenance.purge("users", KEY)
         left = disk.left
         for name, number in (("two", 2), ("three", 3)):
             assert number_of(opened(copy), name) == number
             assert users_of(opened(copy), name) == sorted(USERS)
         assert number_of(opened(copy), "latest") == 4
-        assert opened(copy).pins() == ()
-        opened(copy).gc(minimum_age_s=0)
-        assert opened(copy).find_key("users", KEY).found == ()
+        assert opened(copy).maintenance.pins() == ()
+        opened(copy).maintenance.gc(minimum_age_s=0)
+        assert opened(copy).maintenance.find_key("users", KEY).found == ()
         assert [number_of(opened(copy), name) for name in ("two", "three")] == [2, 3]
         if left > 0:
             break
@@ -442,7 +442,7 @@ def stages(folder: Path) -> Iterator[int]:
     copy = copy_of(folder, folder.parent / "counted")
     calls = calls_of(
         LocalStorage(str(copy)),
-        lambda s: StateStore.over(s, table_format="parquet").purge("users", KEY),
+        lambda s: StateStore.over(s, table_format="parquet").maintenance.purge("users", KEY),
     )
     for call in calls:
         if call.operation in ("put_if_absent", "delete", "open_write", "sync"):
@@ -460,8 +460,8 @@ def test_interrupted_anywhere_it_can_be_run_again_and_finishes(
     store = opened(tmp_path / "store")
     for number, held in HELD.items():
         take(store, number, held=held)
-    store.savepoint("two", 2)
-    store.savepoint("three", 3)
+    store.maintenance.savepoint("two", 2)
+    store.maintenance.savepoint("three", 3)
     at = [*stages(tmp_path / "store")]
     assert len(at) > 20
     for number in at if kind is not FaultKind.KILLED else at[::5]:
@@ -473,14 +473,14 @@ def test_interrupted_anywhere_it_can_be_run_again_and_finishes(
         else:
             faulty = FaultyStorage(LocalStorage(str(copy)), Fault(number, kind))
             with pytest.raises(StorageError):
-                StateStore.over(faulty, table_format="parquet").purge("users", KEY)
+                StateStore.over(faulty, table_format="parquet").maintenance.purge("users", KEY)
         left = opened(copy)
         assert number_of(left, "latest") == 4
         seen = [number_of(left, one) for one in left.checkpoints()]
         assert set(seen) == {1, 2, 3, 4}
-        assert left.verify("all", deep=True).is_sound
-        left.purge("users", KEY)
+        assert left.maintenance.verify("all", deep=True).is_sound
+        left.maintenance.purge("users", KEY)
         is_purged(opened(copy))
-        left.gc(minimum_age_s=0)
-        assert left.find_key("users", KEY).found == ()
+        left.maintenance.gc(minimum_age_s=0)
+        assert left.maintenance.find_key("users", KEY).found == ()
         is_purged(opened(copy))

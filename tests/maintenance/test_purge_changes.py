@@ -47,13 +47,13 @@ def without(rows: Entries) -> Entries:
 def refuse_key(store: StateStore, number: int) -> None:
     """Look into base and layers alone: no row and no delete of the key is left."""
     for part in state_of(store, number).parts:
-        assert rows_of_key(store._storage, part, KEY) == []
+        assert rows_of_key(store.parts.storage, part, KEY) == []
 
 
 def test_the_key_goes_from_base_and_layers_of_all(taken: Layered) -> None:
     store = taken.store
-    store.savepoint("five", 5)
-    done = store.purge("u", KEY)
+    store.maintenance.savepoint("five", 5)
+    done = store.maintenance.purge("u", KEY)
     new = {one.old_id: one.new_id for one in done.replaced}
     assert sorted(new) == [4, 5, 6, 7, 8]
     assert store.checkpoints() == (1, 2, 3, *sorted(map(int, filter(None, new.values()))))
@@ -62,17 +62,17 @@ def test_the_key_goes_from_base_and_layers_of_all(taken: Layered) -> None:
         refuse_key(store, number)
         assert rows_of(store, number) == without(rows)
     assert rows_of(store, "five") == without(taken.taken[5])
-    assert store.verify("all", deep=True).is_sound
-    assert not store.purge("u", KEY).replaced
+    assert store.maintenance.verify("all", deep=True).is_sound
+    assert not store.maintenance.purge("u", KEY).replaced
 
 
 def test_after_a_collection_no_file_has_the_key(taken: Layered) -> None:
     store = taken.store
-    found = store.find_key("u", KEY).found
+    found = store.maintenance.find_key("u", KEY).found
     assert len([one for one in found if "/changes/" in one.file and one.rows]) == 4
-    store.purge("u", KEY)
-    store.gc(minimum_age_s=0)
-    assert store.find_key("u", KEY).found == ()
+    store.maintenance.purge("u", KEY)
+    store.maintenance.gc(minimum_age_s=0)
+    assert store.maintenance.find_key("u", KEY).found == ()
     assert all(
         KEY.encode() not in f.read_bytes() for f in Path(store.url).rglob("*") if f.is_file()
     )
@@ -80,9 +80,9 @@ def test_after_a_collection_no_file_has_the_key(taken: Layered) -> None:
 
 def test_each_file_is_written_anew_once_however_many_name_it(taken: Layered) -> None:
     store = taken.store
-    holding = {one.file for one in store.find_key("u", KEY).found}
+    holding = {one.file for one in store.maintenance.find_key("u", KEY).found}
     before = data_in(store.url)
-    replaced = store.purge("u", KEY).replaced
+    replaced = store.maintenance.purge("u", KEY).replaced
     assert len(data_in(store.url) - before) <= len(holding)
     # 4, which 5 to 8 name too, is one of theirs.
     assert [one.states[0].files for one in replaced] == [1, 2, 3, 4, 4]
@@ -94,7 +94,7 @@ def test_a_layer_of_which_nothing_is_left_is_gone(tmp_path: Path) -> None:
     taken = history(tmp_path / "store", 1)
     taken.change({(KEY, 0): 1})
     assert len(state_of(taken.store).layers) == 2
-    taken.store.purge("u", KEY)
+    taken.store.maintenance.purge("u", KEY)
     assert len(state_of(taken.store).layers) == 1
     assert rows_of(taken.store) == without(taken.rows)
 
@@ -102,17 +102,20 @@ def test_a_layer_of_which_nothing_is_left_is_gone(tmp_path: Path) -> None:
 def test_a_key_of_the_base_goes_from_all_layers_over_it(tmp_path: Path) -> None:
     taken = history(tmp_path / "store", 3)
     gone = sorted(taken.taken[1])[0][0]
-    done = taken.store.purge("u", gone)
+    done = taken.store.maintenance.purge("u", gone)
     assert [one.old_id for one in done.replaced] == [1, 2, 3, 4]
     for one in done.replaced:
         left = {e: v for e, v in taken.taken[one.old_id].items() if e[0] != gone}
         assert rows_of(taken.store, one.new_id or 0) == left
-    assert taken.store.gc(minimum_age_s=0).removed.files
-    assert taken.store.find_key("u", gone).found == ()
+    assert taken.store.maintenance.gc(minimum_age_s=0).removed.files
+    assert taken.store.maintenance.find_key("u", gone).found == ()
 
 
 def test_a_purge_of_one_checkpoint_leaves_the_files_of_others(taken: Layered) -> None:
-    new = {one.old_id: one.new_id for one in taken.store.purge("u", KEY, checkpoint=5).replaced}
+    new = {
+        one.old_id: one.new_id
+        for one in taken.store.maintenance.purge("u", KEY, checkpoint=5).replaced
+    }
     refuse_key(taken.store, new[5] or 0)
     assert rows_of(taken.store, new[5] or 0) == without(taken.taken[5])
     assert rows_of(taken.store, 4) == taken.taken[4]
@@ -120,11 +123,11 @@ def test_a_purge_of_one_checkpoint_leaves_the_files_of_others(taken: Layered) ->
 
 
 def test_a_damaged_layer_stops_it_before_anything_changes(taken: Layered) -> None:
-    name = next(one.file for one in taken.store.find_key("u", KEY).found if one.rows)
+    name = next(one.file for one in taken.store.maintenance.find_key("u", KEY).found if one.rows)
     break_file(taken.store, name)
     before = data_in(taken.store.url)
     with pytest.raises(DamagedFileError):
-        taken.store.purge("u", KEY)
+        taken.store.maintenance.purge("u", KEY)
     assert data_in(taken.store.url) == before
     assert taken.store.checkpoints() == tuple(range(1, 9))
 
@@ -136,7 +139,9 @@ def test_a_failure_anywhere_leaves_no_checkpoint_without_its_files(
     counted = copy_of(Path(taken.store.url), tmp_path / "counted")
     calls = calls_of(
         LocalStorage(str(counted)),
-        lambda storage: StateStore.over(storage, table_format="parquet").purge("u", KEY),
+        lambda storage: StateStore.over(storage, table_format="parquet").maintenance.purge(
+            "u", KEY
+        ),
     )
     changing = [c.number for c in calls if c.operation in ("put_if_absent", "open_write", "sync")]
     assert len(changing) > 8
@@ -144,11 +149,11 @@ def test_a_failure_anywhere_leaves_no_checkpoint_without_its_files(
         folder = copy_of(Path(taken.store.url), tmp_path / f"at-{at}")
         faulty = FaultyStorage(LocalStorage(str(folder)), Fault(at, FaultKind.ERROR))
         with pytest.raises(StorageError):
-            StateStore.over(faulty, table_format="parquet").purge("u", KEY)
+            StateStore.over(faulty, table_format="parquet").maintenance.purge("u", KEY)
         store = StateStore.open(str(folder), table_format="parquet")
-        assert store.verify("all").is_sound
-        store.purge("u", KEY)
-        store.gc(minimum_age_s=0)
-        assert store.verify("all").strays == ()
+        assert store.maintenance.verify("all").is_sound
+        store.maintenance.purge("u", KEY)
+        store.maintenance.gc(minimum_age_s=0)
+        assert store.maintenance.verify("all").strays == ()
         assert rows_of(store) == without(taken.rows)
-        assert store.find_key("u", KEY).found == ()
+        assert store.maintenance.find_key("u", KEY).found == ()

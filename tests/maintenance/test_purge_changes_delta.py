@@ -27,19 +27,21 @@ def test_the_log_of_a_layered_state_goes_and_begins_anew(
     log = Path(store.url, store.manifest(1).keyed_entry("job", "totals").table.path, "_delta_log")
     assert [*log.iterdir()]
 
-    done = store.purge("job", 3)
+    done = store.maintenance.purge("job", 3)
     assert [one.states[0].rows for one in done.replaced] == [1, 2]
-    assert store.gc(minimum_age_s=0).removed.files
+    assert store.maintenance.gc(minimum_age_s=0).removed.files
     entry = store.manifest().keyed_entry("job", "totals")
     assert (len(entry.layers), entry.table.version) == (1, None)
     assert not [file for file in log.rglob("*") if file.is_file()]
-    assert store.find_key("job", 3, "totals").found == ()
+    assert store.maintenance.find_key("job", 3, "totals").found == ()
     rows = store.restore(parallelism=1).keyed("job", "totals").subtask(0).read_all()
     left = {key: key for key in range(40) if key != 3} | {50: -1}
     assert {row["key"]: row["n"] for row in rows.to_pylist()} == left
 
     break_file(store, f"{entry.layers[0].entry.table.path}/{entry.layers[0].entry.handles[0].path}")
-    store.salvage("latest", from_older=True)  # its state has no layers, and so a log again
+    store.maintenance.salvage(
+        "latest", from_older=True
+    )  # its state has no layers, and so a log again
     new = store.manifest().keyed_entry("job", "totals")
     table = DeltaTable(Path(store.url, new.table.path), version=new.table.version)
     assert {Path(uri).name for uri in table.file_uris()} == {

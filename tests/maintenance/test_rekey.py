@@ -76,7 +76,7 @@ def test_any_max_parallelism_over_a_layered_state(store: StateStore, layout: str
     wanted |= {"k1": -1, "new": 7}
     del wanted["k2"]
     for most in (7, 100, 3):
-        done = store.rekey("u", max_parallelism=most)
+        done = store.maintenance.rekey("u", max_parallelism=most)
         (state,) = done.states
         assert (state.rows, state.max_parallelism) == (len(wanted), most)
         found = rows_of(store)
@@ -86,7 +86,7 @@ def test_any_max_parallelism_over_a_layered_state(store: StateStore, layout: str
             assert row["key_group"] == key_group_of(row["k"], max_parallelism=most)
         entry = store.manifest().keyed[0]
         assert (entry.layers, entry.state.layout, entry.digest) == ((), layout, state.digest)
-        assert store.verify("latest", deep=True).is_sound
+        assert store.maintenance.verify("latest", deep=True).is_sound
     assert {row["k"]: row["v"] for row in rows_of(store, checkpoint=2)} == wanted
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.keyed("u", "s", key="k").changes([{"k": "k5", "v": -5}])
@@ -97,7 +97,7 @@ def test_every_kind_of_state_and_the_states_of_others(tmp_path: Path) -> None:
     store = fill(tmp_path / "s")
     before = {entry.state.name: entry for entry in store.manifest().entries}
     old = {kind: rows_for(store, kind) for kind in StateKind}
-    done = store.rekey("job", max_parallelism=11)
+    done = store.maintenance.rekey("job", max_parallelism=11)
     assert {state.state for state in done.states} == set(StateKind)
     for entry in store.manifest().keyed:
         was = before[entry.state.name]
@@ -107,7 +107,7 @@ def test_every_kind_of_state_and_the_states_of_others(tmp_path: Path) -> None:
             assert getattr(entry.state, fact) == getattr(was.state, fact)
         assert rows_for(store, entry.state.name) == old[StateKind(entry.state.name)]
     assert all(other == before[other.state.name] for other in store.manifest().operator)
-    assert store.verify("latest", deep=True).is_sound
+    assert store.maintenance.verify("latest", deep=True).is_sound
     origin = store.manifest().origin or {}
     assert (origin["command"], origin["checkpoint"], origin["operator"]) == ("rekey", 1, "job")
 
@@ -122,17 +122,17 @@ def test_another_key_of_columns_that_there_are(store: StateStore) -> None:
     """With a namespace, a struct, and back; what was key becomes a value, and the other way."""
     rows = [{"k": f"k{i}", "n": i % 3, "p": {"x": i % 5, "y": f"y{i}"}, "v": i} for i in range(100)]
     put(store, rows, namespace="n")
-    store.rekey("u", "s", key=("v", "k"))
+    store.maintenance.rekey("u", "s", key=("v", "k"))
     state = store.restore(parallelism=1).keyed("u", "s")
     assert (state.entry.state.key, state.entry.state.values) == (("v", "k"), ("p",))
     assert state.get((7, "k7")) == [dict(sorted(rows[7].items(), key=lambda i: "vknp".index(i[0])))]
-    store.rekey("u", "s", key="p", max_parallelism=5)
+    store.maintenance.rekey("u", "s", key="p", max_parallelism=5)
     state = store.restore(parallelism=1).keyed("u", "s")
     assert (state.entry.state.key, state.entry.state.values) == (("p",), ("v", "k"))
     assert [row["v"] for row in state.get(rows[9]["p"])] == [9]
-    store.rekey("u", "s", key="k")
+    store.maintenance.rekey("u", "s", key="k")
     assert plain(rows_of(store)) == plain(rows)
-    assert store.verify("latest", deep=True).is_sound
+    assert store.maintenance.verify("latest", deep=True).is_sound
 
 
 @pytest.mark.parametrize("kind", ["BIGINT", "STRING"])
@@ -150,16 +150,16 @@ def test_another_hash_scheme_has_flinks_key_groups(store: StateStore, kind: str)
     kinds = {"BIGINT": pa.int64(), "STRING": pa.string()}
     put(store, pa.table({"k": pa.array(keys, kinds[kind]), "v": range(len(keys))}))
     digest = store.manifest().keyed[0].digest
-    store.rekey("u", hash_scheme="flink-sql", max_parallelism=most)
+    store.maintenance.rekey("u", hash_scheme="flink-sql", max_parallelism=most)
     state = store.manifest().keyed[0].state
     assert (state.hash_scheme, state.key_types) == ("flink-sql", (kind,))
     found = {row["k"]: row["key_group"] for row in rows_of(store, parallelism=1)}
     assert {key: found[key] for key in known[most]} == known[most]
     for key, group in found.items():
         assert group == key_group_of(key, max_parallelism=most, hash_scheme="flink-sql")
-    assert store.verify("latest", deep=True).is_sound
+    assert store.maintenance.verify("latest", deep=True).is_sound
     for scheme in ("pyflink", "java"):
-        store.rekey("u", hash_scheme=scheme)
+        store.maintenance.rekey("u", hash_scheme=scheme)
         for row in rows_of(store, parallelism=1):
             group = key_group_of(row["k"], max_parallelism=most, hash_scheme=scheme)
             assert row["key_group"] == group
@@ -171,9 +171,9 @@ def test_the_type_that_is_hashed_is_kept(store: StateStore) -> None:
     keys = pa.array([1_000, 2_000, 3_500], pa.timestamp("ms"))
     put(store, pa.table({"k": keys, "o": [1, 2, 3]}), hash_scheme="flink-sql")
     assert store.manifest().keyed[0].state.key_types == ("TIMESTAMP(3)",)
-    store.rekey("u", max_parallelism=20)
+    store.maintenance.rekey("u", max_parallelism=20)
     assert store.manifest().keyed[0].state.key_types == ("TIMESTAMP(3)",)
-    store.rekey("u", "s", key=("o", "k"))
+    store.maintenance.rekey("u", "s", key=("o", "k"))
     assert store.manifest().keyed[0].state.key_types == ("BIGINT", "TIMESTAMP(3)")
 
 
@@ -181,21 +181,21 @@ def test_rows_keep_their_time_to_live(store: StateStore) -> None:
     """Those that have expired come along: what has expired, the clock of a restore decides."""
     rows = [{"k": f"k{i}", "at": 10 * i} for i in range(20)]
     put(store, rows, ttl=TimeToLive(100, "at"))
-    store.rekey("u", max_parallelism=13)
+    store.maintenance.rekey("u", max_parallelism=13)
     entry = store.manifest().keyed[0]
     assert (entry.rows, entry.state.ttl) == (20, TimeToLive(100, "at"))
     assert plain(rows_of(store, now_ms=150)) == plain(rows[6:])
     with pytest.raises(InvalidArgumentError, match="goes by 'at', which tells rows apart"):
-        store.rekey("u", "s", key="at")
+        store.maintenance.rekey("u", "s", key="at")
 
 
 def test_a_null_is_no_key_but_in_sql(store: StateStore) -> None:
     put(store, [{"k": i, "o": None if i == 3 else f"o{i}"} for i in range(9)])
     files = data(store)
     with pytest.raises(NullKeyError, match="1 row of state 's' of operator 'u' have a null key"):
-        store.rekey("u", "s", key="o")
+        store.maintenance.rekey("u", "s", key="o")
     assert (store.checkpoints(), data(store)) == ((1,), files)
-    store.rekey("u", "s", key="o", hash_scheme="flink-sql")
+    store.maintenance.rekey("u", "s", key="o", hash_scheme="flink-sql")
     assert [row["k"] for row in rows_of(store) if row["o"] is None] == [3]
 
 
@@ -206,9 +206,9 @@ def test_a_run_that_fails_leaves_nothing_behind(store: StateStore) -> None:
     put(store, rows)
     files = data(store)
     with pytest.raises(DuplicateKeyError, match=r"two rows of state 's' of operator 'u'.*'o7'"):
-        store.rekey("u", "s", key="o", max_parallelism=64)
+        store.maintenance.rekey("u", "s", key="o", max_parallelism=64)
     assert (store.checkpoints(), data(store)) == ((1,), files)
-    assert store.verify("all").strays == ()
+    assert store.maintenance.verify("all").strays == ()
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_what_cannot_be_is_refused(
     files = data(store)
     for dry_run in (True, False):
         with pytest.raises(kind, match=message):
-            store.rekey(
+            store.maintenance.rekey(
                 wanted.get("uid", "u"),
                 dry_run=dry_run,
                 **{k: v for k, v in wanted.items() if k != "uid"},
@@ -253,9 +253,9 @@ def test_what_cannot_be_is_refused(
 def test_a_dry_run_says_what_would_be(store: StateStore) -> None:
     put(store, [{"k": i, "v": i} for i in range(50)])
     files = data(store)
-    planned = store.rekey("u", "s", key=("v", "k"), max_parallelism=9, dry_run=True)
+    planned = store.maintenance.rekey("u", "s", key=("v", "k"), max_parallelism=9, dry_run=True)
     assert (store.checkpoints(), data(store)) == ((1,), files)
-    done = store.rekey("u", "s", key=("v", "k"), max_parallelism=9)
+    done = store.maintenance.rekey("u", "s", key=("v", "k"), max_parallelism=9)
     (before,), (after,) = planned.states, done.states
     assert (planned.new_checkpoint_id, done.new_checkpoint_id) == (None, 2)
     assert (before.key_before, before.key) == (after.key_before, after.key) == (("k",), ("v", "k"))
@@ -265,7 +265,7 @@ def test_a_dry_run_says_what_would_be(store: StateStore) -> None:
 
 def test_a_state_without_rows(store: StateStore) -> None:
     put(store, pa.table({"k": pa.array([], pa.string()), "v": pa.array([], pa.int64())}))
-    (state,) = store.rekey("u", max_parallelism=5).states
+    (state,) = store.maintenance.rekey("u", max_parallelism=5).states
     assert (state.rows, state.files, state.max_parallelism) == (0, 0, 5)
     assert rows_of(store) == []
 
@@ -273,7 +273,7 @@ def test_a_state_without_rows(store: StateStore) -> None:
 def test_progress_is_of_rows_read_and_written(store: StateStore) -> None:
     put(store, [{"k": i} for i in range(50)])
     heard: list[tuple[int, int]] = []
-    store.rekey("u", max_parallelism=5, on_progress=lambda *at: heard.append(at))
+    store.maintenance.rekey("u", max_parallelism=5, on_progress=lambda *at: heard.append(at))
     assert heard == sorted(heard)
     assert heard[-1] == (100, 100)
 
@@ -304,7 +304,7 @@ def test_the_jobs_graph_gets_the_max_parallelism_of_the_chain(store: StateStore)
     graph = JobGraph.from_toml(GRAPH)
     with store.snapshot(parallelism=2, graph=graph) as checkpoint:
         checkpoint.keyed("u", "s", [{"k": "a"}], key="k")
-    store.rekey("u", max_parallelism=12)
+    store.maintenance.rekey("u", max_parallelism=12)
     new = store.manifest().graph
     assert new is not None
     assert [node.max_parallelism for node in new.nodes] == [None, 12, 12]
@@ -316,7 +316,7 @@ def test_the_jobs_graph_gets_the_max_parallelism_of_the_chain(store: StateStore)
         checkpoint.keyed("u", "s", [{"k": "a"}], key="k")
         checkpoint.keyed("more", "s", [{"k": "a"}], key="k")
     with pytest.raises(InvalidArgumentError, match="'u' and 'more' run in one chain"):
-        store.rekey("u", max_parallelism=16)
+        store.maintenance.rekey("u", max_parallelism=16)
 
 
 def test_random_rekeys_lose_nothing(store: StateStore, many_ranges: None) -> None:
@@ -329,11 +329,11 @@ def test_random_rekeys_lose_nothing(store: StateStore, many_ranges: None) -> Non
         scheme = dice.choice(["java", "flink-sql", "pyflink"])
         key = dice.sample(["k", "o", "t"], dice.randint(1, 3))
         most = dice.choice([2, 5, 64, 300])
-        store.rekey("u", "s", key=key, hash_scheme=scheme, max_parallelism=most)
+        store.maintenance.rekey("u", "s", key=key, hash_scheme=scheme, max_parallelism=most)
         assert plain(rows_of(store, parallelism=2)) == plain(rows)
         row = dice.choice(rows)
         given = tuple(row[name] for name in key)
         (found,) = store.restore().keyed("u", "s").get(given if len(given) > 1 else given[0])
         assert found == row
-    assert store.verify("all", deep=True).is_sound
+    assert store.maintenance.verify("all", deep=True).is_sound
     json.dumps(store.manifest().origin)

@@ -98,7 +98,7 @@ def test_a_run_that_was_ended_goes_on(
     for left in (0, 1, 2, 100):
         written = ending(left)
         try:
-            done = store.rekey("u", work=work, **wanted)  # type: ignore[arg-type]
+            done = store.maintenance.rekey("u", work=work, **wanted)  # type: ignore[arg-type]
         except Ended:
             ends += 1
             assert store.checkpoints() == (1,)
@@ -109,8 +109,8 @@ def test_a_run_that_was_ended_goes_on(
     assert list(work.iterdir()) == []
     assert store.checkpoints() == (1, done.new_checkpoint_id)
     assert plain(rows_of(store)) == plain(rows)
-    store.gc(minimum_age_s=0)  # names of the runs that were ended
-    report = store.verify("all", deep=True)
+    store.maintenance.gc(minimum_age_s=0)  # names of the runs that were ended
+    report = store.maintenance.verify("all", deep=True)
     assert (report.is_sound, report.strays) == (True, ())
 
 
@@ -124,13 +124,13 @@ def test_adopted_files_have_names_of_the_run_that_commits(
     before = data(store)
     ending(3)
     with pytest.raises(Ended):
-        store.rekey("u", max_parallelism=40, work=tmp_path / "work")
+        store.maintenance.rekey("u", max_parallelism=40, work=tmp_path / "work")
     left = data(store) - before
     assert left
     for path in Path(store.url).rglob("*.parquet"):
         os.utime(path, (0, 0))
     written = ending(100)
-    store.rekey("u", max_parallelism=40, work=tmp_path / "work")
+    store.maintenance.rekey("u", max_parallelism=40, work=tmp_path / "work")
     assert min(written) == 3
     named = [Path(h.path) for part in store.manifest().parts for h in part.handles]
     assert not left & {path.name for path in named}
@@ -139,7 +139,7 @@ def test_adopted_files_have_names_of_the_run_that_commits(
     for path in Path(store.url).rglob("*.parquet"):
         if path.name in left:
             path.unlink()
-    assert store.verify("latest", deep=True).is_sound
+    assert store.maintenance.verify("latest", deep=True).is_sound
     assert plain(rows_of(store)) == plain(rows)
 
 
@@ -152,12 +152,12 @@ def test_a_second_run_is_told_who_holds_the_folder(
 
     def meanwhile(*given: Any) -> Any:
         with pytest.raises(InvalidArgumentError, match="another rekey is at work") as raised:
-            store.rekey("u", max_parallelism=5, work=work)
+            store.maintenance.rekey("u", max_parallelism=5, work=work)
         told.append(str(raised.value))
         return real(*given)
 
     monkeypatch.setattr(command, "write_range", meanwhile)
-    done = store.rekey("u", max_parallelism=5, work=work)
+    done = store.maintenance.rekey("u", max_parallelism=5, work=work)
     assert all(f":{os.getpid()}" in text for text in told)
     assert told
     assert store.checkpoints() == (1, done.new_checkpoint_id)
@@ -177,14 +177,14 @@ def test_two_runs_without_a_lock_lose_nothing(
     def stalls(*given: Any) -> Any:
         runs.append(1)
         if len(runs) == 1:  # all of the first run's files are written
-            other.rekey("u", max_parallelism=5, work=work)
+            other.maintenance.rekey("u", max_parallelism=5, work=work)
         return carry_others(*given)
 
     monkeypatch.setattr(command, "carry_others", stalls)
     with pytest.raises(CommitConflictError):
-        store.rekey("u", max_parallelism=5, work=work)
+        store.maintenance.rekey("u", max_parallelism=5, work=work)
     assert store.checkpoints() == (1, 2)
-    assert store.verify("latest", deep=True).is_sound
+    assert store.maintenance.verify("latest", deep=True).is_sound
     assert plain(rows_of(store)) == plain(rows)
 
 
@@ -195,7 +195,7 @@ from statestore import StateStore
 from statestore.maintenance import rekey
 rekey.write_range = lambda *given: os.kill(os.getpid(), signal.SIGKILL)
 store = StateStore.open(sys.argv[1], table_format="parquet")
-store.rekey("u", max_parallelism=5, work=Path(sys.argv[2]))
+store.maintenance.rekey("u", max_parallelism=5, work=Path(sys.argv[2]))
 """
 
 
@@ -206,7 +206,7 @@ def test_the_folder_of_a_killed_run_is_free(store: StateStore, tmp_path: Path) -
     assert subprocess.run(words, capture_output=True, check=False).returncode == -signal.SIGKILL
     assert (work / "rekey.lock").exists()
     again = StateStore.open(store.url, table_format="parquet", compaction=None)
-    again.rekey("u", max_parallelism=5, work=work)
+    again.maintenance.rekey("u", max_parallelism=5, work=work)
     assert list(work.iterdir()) == []
     assert plain(rows_of(store)) == plain([{"k": 1, "v": 1}])
 
@@ -241,7 +241,7 @@ def test_a_file_system_without_locks_is_refused(
 
     monkeypatch.setattr(fcntl, "flock", unknown)
     with pytest.raises(StorageError, match="a file system that has locks"):
-        store.rekey("u", max_parallelism=5, work=tmp_path / "work")
+        store.maintenance.rekey("u", max_parallelism=5, work=tmp_path / "work")
     assert store.checkpoints() == (1,)
 
 
@@ -253,11 +253,11 @@ def test_what_a_loss_of_power_cut_is_named(
     work = tmp_path / "work"
     ending(0)
     with pytest.raises(Ended):
-        store.rekey("u", max_parallelism=5, work=work)
+        store.maintenance.rekey("u", max_parallelism=5, work=work)
     (work / name).write_bytes((work / name).read_bytes()[:9])
     ending(9)
     with pytest.raises(CorruptionError, match=f"{name} was not written to its end.*empty working"):
-        store.rekey("u", max_parallelism=5, work=work)
+        store.maintenance.rekey("u", max_parallelism=5, work=work)
     assert store.checkpoints() == (1,)
 
 
@@ -273,7 +273,7 @@ def test_a_folder_that_goes_away_is_a_typed_error(
 
     monkeypatch.setattr(command, "write_range", without)
     with pytest.raises(StorageError, match="cannot use the working folder"):
-        store.rekey("u", max_parallelism=5, work=work)
+        store.maintenance.rekey("u", max_parallelism=5, work=work)
     assert store.checkpoints() == (1,)
 
 
@@ -285,12 +285,12 @@ def test_files_that_were_collected_meanwhile_are_written_again(
     put(store, rows)
     ending(3)
     with pytest.raises(Ended):
-        store.rekey("u", max_parallelism=40, work=tmp_path / "work")
-    store.gc(minimum_age_s=0)
+        store.maintenance.rekey("u", max_parallelism=40, work=tmp_path / "work")
+    store.maintenance.gc(minimum_age_s=0)
     ending(100)
-    store.rekey("u", max_parallelism=40, work=tmp_path / "work")
+    store.maintenance.rekey("u", max_parallelism=40, work=tmp_path / "work")
     assert plain(rows_of(store)) == plain(rows)
-    assert store.verify("latest", deep=True).is_sound
+    assert store.maintenance.verify("latest", deep=True).is_sound
 
 
 @pytest.mark.usefixtures("many_ranges")
@@ -301,7 +301,7 @@ def test_without_a_working_folder_an_ended_run_leaves_no_file(
     files = data(store)
     ending(3)
     with pytest.raises(Ended):
-        store.rekey("u", max_parallelism=40)
+        store.maintenance.rekey("u", max_parallelism=40)
     assert data(store) == files
 
 
@@ -312,13 +312,13 @@ def test_a_working_folder_is_of_one_run(
     work = tmp_path / "work"
     ending(0)
     with pytest.raises(Ended):
-        store.rekey("u", max_parallelism=40, work=work)
+        store.maintenance.rekey("u", max_parallelism=40, work=work)
     with pytest.raises(InvalidArgumentError, match="working folder of another rekey"):
-        store.rekey("u", max_parallelism=41, work=work)
+        store.maintenance.rekey("u", max_parallelism=41, work=work)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes").write_text("mine")
     with pytest.raises(InvalidArgumentError, match="is not empty"):
-        store.rekey("u", max_parallelism=41, work=tmp_path / "mine")
+        store.maintenance.rekey("u", max_parallelism=41, work=tmp_path / "mine")
     assert (tmp_path / "mine" / "notes").read_text() == "mine"
 
 
@@ -334,7 +334,7 @@ def test_rows_that_are_not_the_same_are_not_committed(
 
     monkeypatch.setattr(rekey_plan, "by_key_group", losing)
     with pytest.raises(CorruptionError, match=r"50 rows with digest .*, then 49 rows with digest"):
-        store.rekey("u", max_parallelism=5)
+        store.maintenance.rekey("u", max_parallelism=5)
     assert (store.checkpoints(), data(store)) == ((1,), files)
 
 
@@ -350,6 +350,6 @@ def test_a_writer_that_was_replaced_commits_nothing(
 
     monkeypatch.setattr(command, "write_range", meanwhile)
     with pytest.raises(CommitConflictError):
-        store.rekey("u", max_parallelism=5)
+        store.maintenance.rekey("u", max_parallelism=5)
     assert [row["k"] for row in rows_of(store)] == [2]
-    assert store.verify("all").strays == ()
+    assert store.maintenance.verify("all").strays == ()

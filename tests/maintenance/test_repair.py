@@ -67,9 +67,9 @@ def test_the_file_of_a_store_is_made_again(store: StateStore, damage: Damage) ->
     with pytest.raises(StateStoreError, match="repair"):
         take(again(store), 4)
     damaged = file.read_bytes() if file.exists() else None
-    planned = again(store).repair(dry_run=True)
+    planned = again(store).maintenance.repair(dry_run=True)
     assert (file.read_bytes() if file.exists() else None) == damaged
-    done = again(store).repair()
+    done = again(store).maintenance.repair()
     assert (done.repaired, done.left) == (planned.repaired, ())
     assert [one.file for one in done.repaired] == ["statestore.json"]
     if damage is flipped:
@@ -77,7 +77,7 @@ def test_the_file_of_a_store_is_made_again(store: StateStore, damage: Damage) ->
     assert json.loads(file.read_bytes())["store_id"] == json.loads(before)["store_id"]
     take(again(store), 4)
     assert again(store).checkpoints() == (1, 2, 3, 4)
-    assert again(store).repair().repaired == ()
+    assert again(store).maintenance.repair().repaired == ()
 
 
 def test_a_store_file_that_nothing_tells_is_left(tmp_path: Path) -> None:
@@ -88,12 +88,12 @@ def test_a_store_file_that_nothing_tells_is_left(tmp_path: Path) -> None:
         path.write_bytes(b"?")
     cut(Path(store.url, "statestore.json"))
     before = {path: path.read_bytes() for path in Path(store.url).rglob("*") if path.is_file()}
-    done = again(store).repair()
+    done = again(store).maintenance.repair()
     assert (done.repaired, [one.file for one in done.left]) == ((), ["statestore.json"])
     assert {path: path.read_bytes() for path in before} == before
     assert main(["--store", store.url, "repair"]) == CorruptionError.exit_code
     with pytest.raises(StoreNotFoundError):
-        StateStore.open(str(tmp_path / "nothing")).repair()
+        StateStore.open(str(tmp_path / "nothing")).maintenance.repair()
     assert not (tmp_path / "nothing").exists()
 
 
@@ -108,7 +108,7 @@ def test_a_damaged_claim_is_followed_by_the_next_one(store: StateStore) -> None:
     damaged = newest.read_bytes()
     with pytest.raises(MalformedManifestError, match="repair"):
         take(again(store))
-    done = again(store).repair()
+    done = again(store).maintenance.repair()
     assert [one.file for one in done.repaired] == [f"writers/{newest.name}"]
     assert newest.read_bytes() == damaged
     assert claim_of(store, generation + 1).announced_id == 50
@@ -116,14 +116,14 @@ def test_a_damaged_claim_is_followed_by_the_next_one(store: StateStore) -> None:
     with pytest.raises(CommitConflictError):
         job.__exit__(None, None, None)
     assert again(store).checkpoints() == (1, 2, 3, 50)
-    assert again(store).repair().repaired == ()
+    assert again(store).maintenance.repair().repaired == ()
 
 
 def test_where_nothing_tells_what_was_announced_ids_jump(store: StateStore) -> None:
     """I6: above all that a job may have asked for."""
     newest = max(Path(store.url, "writers").iterdir())
     cut(newest)
-    done = again(store).repair()
+    done = again(store).maintenance.repair()
     assert "9,000,000,000" in done.repaired[0].what
     assert take(again(store)).id == 9_000_000_000
     assert take(again(store)).id == 9_000_000_001
@@ -131,13 +131,13 @@ def test_where_nothing_tells_what_was_announced_ids_jump(store: StateStore) -> N
 
 def test_of_two_repairs_one_claims(store: StateStore) -> None:
     """The other finds it done; a repair of what is sound claims nothing."""
-    assert again(store).repair().repaired == ()
+    assert again(store).maintenance.repair().repaired == ()
     writers = Path(store.url, "writers")
     flipped(max(writers.iterdir()))
     before = len(list(writers.iterdir()))
     first, second = again(store), again(store)
-    first.repair()
-    second.repair()
+    first.maintenance.repair()
+    second.maintenance.repair()
     assert len(list(writers.iterdir())) == before + 1
 
 
@@ -156,15 +156,15 @@ def test_a_repair_that_dies_anywhere_is_run_again(
         damage(place if place.is_file() else max(place.iterdir()))
         return LocalStorage(str(folder))
 
-    calls = calls_of(damaged("calls"), lambda storage: over(storage).repair())
+    calls = calls_of(damaged("calls"), lambda storage: over(storage).maintenance.repair())
     assert len(calls) > 3
     for call in calls:
         for kind in (FaultKind.ERROR, FaultKind.ANSWER_LOST):
             storage = damaged(f"{call.number}-{kind.name}")
             with suppress(StateStoreError):
-                over(FaultyStorage(storage, Fault(call.number, kind))).repair()
+                over(FaultyStorage(storage, Fault(call.number, kind))).maintenance.repair()
             store = opened(storage.url)
-            assert store.repair().left == ()
+            assert store.maintenance.repair().left == ()
             assert store.checkpoints() == (1,)
             take(store)
 

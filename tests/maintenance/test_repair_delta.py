@@ -55,9 +55,9 @@ def test_a_lost_entry_is_put_again(
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
     with pytest.raises(StorageError, match="statestore repair"):
         take(store, 9)
-    planned = StateStore.open(store.url).repair(dry_run=True)
+    planned = StateStore.open(store.url).maintenance.repair(dry_run=True)
     assert not entry(store, lost[0]).exists()
-    done = StateStore.open(store.url).repair()  # without Spark
+    done = StateStore.open(store.url).maintenance.repair()  # without Spark
     assert (done.repaired, done.left) == (planned.repaired, ())
     assert [Path(one.file).name for one in done.repaired] == [f"{v:020}.json" for v in lost]
     assert [seen(store, version) for version in range(VERSIONS)] == before
@@ -65,7 +65,7 @@ def test_a_lost_entry_is_put_again(
     take(store, 9)
     assert len(seen(store)[0]) == store.manifest().files
     assert spark.read.format("delta").load(str(table_of(store))).count() == 3
-    assert StateStore.open(store.url).repair().repaired == ()
+    assert StateStore.open(store.url).maintenance.repair().repaired == ()
 
 
 def test_what_is_not_known_exactly_is_left(store: StateStore) -> None:
@@ -84,12 +84,12 @@ def test_what_is_not_known_exactly_is_left(store: StateStore) -> None:
     after.write_bytes(kept + b'{"remove":{"path":"other.parquet"}}\n')
     refuses(store)
     after.write_bytes(kept)
-    store.expire(retain=1)
+    store.maintenance.expire(retain=1)
     refuses(store)
 
 
 def refuses(store: StateStore) -> None:
-    done = StateStore.open(store.url).repair()
+    done = StateStore.open(store.url).maintenance.repair()
     assert (done.repaired, [Path(one.file).name for one in done.left]) == (
         (),
         [entry(store, 1).name],

@@ -98,7 +98,9 @@ def groups_of(parts: tuple[LostPart, ...]) -> set[int]:
 def test_of_a_sound_checkpoint_nothing_is_made(store: StateStore) -> None:
     before = data_files(Path(store.url))
     heard: list[tuple[int, int]] = []
-    report = store.salvage(2, on_progress=lambda done, total: heard.append((done, total)))
+    report = store.maintenance.salvage(
+        2, on_progress=lambda done, total: heard.append((done, total))
+    )
     assert (report.is_sound, report.new_checkpoint_id, report.states) == (True, None, ())
     assert data_files(Path(store.url)) == before
     assert heard == [(done, report.files) for done in range(report.files + 1)]
@@ -107,7 +109,7 @@ def test_of_a_sound_checkpoint_nothing_is_made(store: StateStore) -> None:
 def test_whole_files_are_named_again_not_copied(store: StateStore) -> None:
     files(store, "totals")[0].unlink()
     before = {*data_files(Path(store.url))}
-    store.salvage(2)
+    store.maintenance.salvage(2)
     other = store.manifest(2).keyed_entry("users", "other")
     assert store.manifest(3).keyed_entry("users", "other") == other
     assert {*data_files(Path(store.url))} - before == {manifest_path(3)}
@@ -145,7 +147,7 @@ def test_of_a_file_that_is_no_file_any_more_all_is_lost(
         if file.name == Path(h.path).name
     )
     damage(file)
-    report = store.salvage(2, keys=10_000)
+    report = store.maintenance.salvage(2, keys=10_000)
     (state,) = report.states
     lost = groups_of(state.lost)
     assert lost == {group for group, _, _ in group_digests(handle)}
@@ -158,7 +160,7 @@ def test_of_a_file_that_is_no_file_any_more_all_is_lost(
     assert {key["user"] for key in state.keys} == known
     assert state.lost_keys == len(known)
     assert {part.known_in for part in state.lost} == {1}
-    assert store.verify(3, deep=True).is_sound
+    assert store.maintenance.verify(3, deep=True).is_sound
 
 
 def test_any_flipped_byte_costs_at_most_what_cannot_be_read(store: StateStore) -> None:
@@ -169,14 +171,14 @@ def test_any_flipped_byte_costs_at_most_what_cannot_be_read(store: StateStore) -
     fates: set[bool] = set()
     for _ in range(60):
         flip(file, dice.randrange(len(raw)))
-        report = store.salvage(2, dry_run=True)
+        report = store.maintenance.salvage(2, dry_run=True)
         (state,) = report.states
         lost = groups_of(state.lost)
         fates.add(bool(lost))
-        new = store.salvage(2).new_checkpoint_id
+        new = store.maintenance.salvage(2).new_checkpoint_id
         assert new is not None
         assert rows(store, new) == {u: row for u, row in before.items() if row[0] not in lost}
-        assert store.verify(new, deep=True).broken == ()
+        assert store.maintenance.verify(new, deep=True).broken == ()
         file.write_bytes(raw)
     assert True in fates
 
@@ -188,7 +190,7 @@ def test_a_damaged_page_costs_the_key_groups_of_its_row_group(tmp_path: Path) ->
     (file,) = files(store, "totals", 1)
     before = rows(store, 1)
     flip_page(file)
-    (state,) = store.salvage(1).states
+    (state,) = store.maintenance.salvage(1).states
     lost = groups_of(state.lost)
     assert 0 < len(lost) < GROUPS / 2
     assert rows(store, 2) == {u: row for u, row in before.items() if row[0] not in lost}
@@ -203,27 +205,27 @@ def test_damage_that_no_row_has_costs_nothing(store: StateStore) -> None:
     before = rows(store, 2)
     for name in ("totals", "offsets"):
         change_unread_byte(files(store, name)[0])
-    report = store.salvage(2)
+    report = store.maintenance.salvage(2)
     assert [(state.name, state.lost) for state in report.states] == [
         ("totals", ()),
         ("offsets", ()),
     ]
     assert rows(store, 3) == before
-    assert store.verify(3, deep=True).is_sound
-    assert not store.verify(2, deep=True).is_sound
+    assert store.maintenance.verify(3, deep=True).is_sound
+    assert not store.maintenance.verify(2, deep=True).is_sound
 
 
 def test_a_state_that_lost_everything_is_there_without_rows(store: StateStore) -> None:
     for file in (*files(store, "totals"), *files(store, "offsets")):
         file.unlink()
-    report = store.salvage(2)
+    report = store.maintenance.salvage(2)
     assert [(state.name, state.rows_after) for state in report.states] == [
         ("totals", 0),
         ("offsets", 0),
     ]
     assert rows(store, 3) == {}
     assert store.restore(checkpoint=3).operator("source", "offsets").per_old_subtask() == [[], []]
-    assert store.verify(3, deep=True).is_sound
+    assert store.maintenance.verify(3, deep=True).is_sound
     take(store, 0, 5, "next")  # the state goes on
     assert len(rows(store, 4)) == 5
 
@@ -240,7 +242,7 @@ def test_lost_key_groups_are_filled_from_an_older_checkpoint(
     for file in damaged:
         flip_page(file)
     before = {*data_files(Path(store.url))}
-    report = store.salvage(2, from_older=True)
+    report = store.maintenance.salvage(2, from_older=True)
     (state,) = report.states
     lost = groups_of(state.lost)
     assert lost
@@ -249,7 +251,7 @@ def test_lost_key_groups_are_filled_from_an_older_checkpoint(
     expected |= {u: row for u, row in old.items() if row[0] in lost}
     assert rows(store, 3) == expected
     assert state.rows_after == len(expected)
-    assert store.verify(3, deep=True).is_sound
+    assert store.maintenance.verify(3, deep=True).is_sound
     origin = store.manifest(3).origin
     assert origin is not None
     assert (origin["command"], origin["checkpoint"], origin["lost"]) == ("salvage", 2, [])
@@ -266,7 +268,7 @@ def test_the_newest_checkpoint_that_has_it_whole_is_taken(store: StateStore) -> 
     for checkpoint in (2, 3):
         for file in files(store, "totals", checkpoint):
             flip_page(file)
-    (state,) = store.salvage(3, from_older=True).states
+    (state,) = store.maintenance.salvage(3, from_older=True).states
     filled = {part.filled_from for part in state.lost}
     assert 1 in filled
     both = set(state.lost[0:1])
@@ -278,10 +280,10 @@ def test_the_newest_checkpoint_that_has_it_whole_is_taken(store: StateStore) -> 
 
 def test_offsets_are_lost_whole_and_filled_whole(store: StateStore) -> None:
     files(store, "offsets")[0].unlink()
-    (state,) = store.salvage(2).states
+    (state,) = store.maintenance.salvage(2).states
     (part,) = state.lost
     assert (state.sort, part.rows, part.known_in, part.filled_from) == ("operator", 2, 1, None)
-    (state,) = store.salvage(2, from_older=True).states
+    (state,) = store.maintenance.salvage(2, from_older=True).states
     assert state.lost[0].filled_from == 1
     old = store.restore(checkpoint=1).operator("source", "offsets").per_old_subtask()
     assert store.restore(checkpoint=4).operator("source", "offsets").per_old_subtask() == old
@@ -301,7 +303,7 @@ def test_other_columns_do_not_fill_and_it_is_said(tmp_path: Path) -> None:
                 options["renamed"] = {"n": "m"}
             checkpoint.keyed("users", "totals", table, **options)
     files(store, "totals")[0].unlink()
-    (state,) = store.salvage(2, from_older=True).states
+    (state,) = store.maintenance.salvage(2, from_older=True).states
     assert state.why_not_filled == ("checkpoint 1 has it with the columns (user string, n long)",)
     assert [(p.known_in, p.keys, p.filled_from) for p in state.lost] == [(1, 2, None)]
     assert rows_left(store, 3) == 0
@@ -318,43 +320,43 @@ def test_a_dry_run_says_the_same_and_writes_nothing(store: StateStore) -> None:
     flip_page(files(store, "totals")[0])
     files(store, "offsets")[0].unlink()
     before = data_files(Path(store.url))
-    dry = store.salvage(2, from_older=True, dry_run=True)
+    dry = store.maintenance.salvage(2, from_older=True, dry_run=True)
     assert (dry.new_checkpoint_id, dry.dry_run) == (None, True)
     assert data_files(Path(store.url)) == before
-    done = store.salvage(2, from_older=True)
+    done = store.maintenance.salvage(2, from_older=True)
     assert (done.new_checkpoint_id, done.states) == (3, dry.states)
 
 
 def test_a_broken_manifest_names_the_checkpoints_that_there_are(store: StateStore) -> None:
     flip(Path(store.url, manifest_path(2)), 50)
     with pytest.raises(MalformedManifestError, match=r"can be salvaged.*: there is 1$"):
-        store.salvage(2)
+        store.maintenance.salvage(2)
 
 
 def test_what_does_not_exist_is_not_found(store: StateStore) -> None:
     with pytest.raises(CheckpointNotFoundError, match="it has 1, 2"):
-        store.salvage(9)
+        store.maintenance.salvage(9)
     with pytest.raises(InvalidArgumentError, match="keys"):
-        store.salvage(2, keys=-1)
+        store.maintenance.salvage(2, keys=-1)
 
 
 def test_how_many_keys_are_shown_is_the_callers_choice(store: StateStore) -> None:
     files(store, "totals")[0].unlink()
-    (state,) = store.salvage(2, dry_run=True, keys=3).states
+    (state,) = store.maintenance.salvage(2, dry_run=True, keys=3).states
     assert (len(state.keys), state.lost_keys > 3) == (3, True)
 
 
 def test_a_savepoint_is_salvaged_and_fills_though_it_has_a_tombstone(store: StateStore) -> None:
-    catalog = store._catalog()
+    catalog = store.parts.catalog()
     savepoint = Savepoint(name="kept", checkpoint_id=1, created_at_ms=0)
     catalog.holds.put_savepoint(savepoint, visible=lambda: None)
     catalog.expire(1, b"")
     assert store.checkpoints() == (2,)
     files(store, "totals")[0].unlink()
-    (state,) = store.salvage(2, from_older=True).states
+    (state,) = store.maintenance.salvage(2, from_older=True).states
     assert {part.filled_from for part in state.lost} == {1}
     files(store, "other", "kept")[0].unlink()
-    report = store.salvage("kept")
+    report = store.maintenance.salvage("kept")
     assert (report.checkpoint_id, report.new_checkpoint_id) == (1, 4)
 
 

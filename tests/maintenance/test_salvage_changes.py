@@ -60,12 +60,12 @@ def kept(rows: Entries, groups: dict[str, int], among: set[int], *, inside: bool
 
 
 def salvaged(store: StateStore, *, from_older: bool = False) -> SalvagedState:
-    (state,) = store.salvage("latest", from_older).states
+    (state,) = store.maintenance.salvage("latest", from_older).states
     return state
 
 
 def test_of_sound_layers_nothing_is_made(taken: Layered) -> None:
-    assert taken.store.salvage("latest").is_sound
+    assert taken.store.maintenance.salvage("latest").is_sound
     assert taken.store.checkpoints() == (1, 2, 3, 4, 5)
 
 
@@ -81,7 +81,7 @@ def test_lost_key_groups_of_base_or_layer_are_named_and_missing(
     name = first if place is None else layer_file(store, place)
     lost = groups_of(base, name)
     break_file(store, name)
-    report = store.salvage("latest")
+    report = store.maintenance.salvage("latest")
     (state,) = report.states
     assert [one.file for one in report.damaged] == [name]
     assert lost_groups(state.lost) == lost
@@ -90,7 +90,7 @@ def test_lost_key_groups_of_base_or_layer_are_named_and_missing(
     assert rows_of(store) == expected
     assert state.rows_after == len(expected)
     assert not state_of(store).layers
-    assert store.verify("latest", deep=True).is_sound
+    assert store.maintenance.verify("latest", deep=True).is_sound
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -102,7 +102,7 @@ def test_lost_key_groups_are_those_of_the_checkpoint_before_with_its_changes(
     name = layer_file(store, 3)  # of checkpoint 5 alone
     lost = groups_of(state_of(store), name)
     break_file(store, name)
-    planned = store.salvage("latest", True, dry_run=True)
+    planned = store.maintenance.salvage("latest", True, dry_run=True)
     assert planned.new_checkpoint_id is None
     state = salvaged(store, from_older=True)
     assert planned.states == (state,)
@@ -142,7 +142,7 @@ def test_one_byte_that_no_reader_needs_loses_nothing(taken: Layered) -> None:
     change_unread_byte(Path(store.url, layer_file(store, 1)))
     assert salvaged(store).lost == ()
     assert digest_of(store) == digest
-    assert store.verify("latest", deep=True).is_sound
+    assert store.maintenance.verify("latest", deep=True).is_sound
 
 
 def test_changes_that_count_no_more_are_no_loss(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_failure_leaves_nothing_behind(taken: Layered, monkeypatch: pytest.Mon
 
     monkeypatch.setattr("statestore.snapshot.commit.check_sizes", refuse)
     with pytest.raises(OSError, match="no"):
-        store.salvage("latest")
+        store.maintenance.salvage("latest")
     assert data_in(store.url) == before
 
 

@@ -22,7 +22,7 @@ def test_delta_tables_get_the_salvaged_files(spark: SparkSession, tmp_path: Path
     lost = entry.handles[1]
     Path(store.url, entry.table.path, lost.path).unlink()
 
-    report = store.salvage(2, from_older=True)
+    report = store.maintenance.salvage(2, from_older=True)
     assert report.new_checkpoint_id == 3
     for name in ("totals", "others"):
         new = store.manifest(3).keyed_entry("job", name)
@@ -37,7 +37,7 @@ def test_delta_tables_get_the_salvaged_files(spark: SparkSession, tmp_path: Path
     assert len(found) == 40
 
     alone = StateStore.open(store.url)  # without Spark
-    assert alone.salvage(2).new_checkpoint_id == 4
+    assert alone.maintenance.salvage(2).new_checkpoint_id == 4
     assert alone.manifest(4).keyed_entry("job", "totals").table.version is None
-    assert alone.verify(4, deep=True).broken == ()
-    assert not alone.diff(3, 4, name="others").differs
+    assert alone.maintenance.verify(4, deep=True).broken == ()
+    assert not alone.inspect.diff(3, 4, name="others").differs

@@ -18,12 +18,14 @@ from statestore.maintenance.derive import Deriver
 
 Command = Callable[[StateStore], Any]
 COMMANDS: dict[str, Command] = {
-    "edit": lambda store: store.edit("users", "totals", delete=["ann"]),
-    "edit an older one": lambda store: store.edit("users", "totals", delete=["ann"], checkpoint=1),
-    "compact": lambda store: store.compact(everything=True),
-    "rekey": lambda store: store.rekey("users", max_parallelism=4),
-    "salvage": lambda store: store.salvage("latest"),
-    "purge": lambda store: store.purge("users", "ann"),
+    "edit": lambda store: store.maintenance.edit("users", "totals", delete=["ann"]),
+    "edit an older one": lambda store: store.maintenance.edit(
+        "users", "totals", delete=["ann"], checkpoint=1
+    ),
+    "compact": lambda store: store.maintenance.compact(everything=True),
+    "rekey": lambda store: store.maintenance.rekey("users", max_parallelism=4),
+    "salvage": lambda store: store.maintenance.salvage("latest"),
+    "purge": lambda store: store.maintenance.purge("users", "ann"),
 }
 
 

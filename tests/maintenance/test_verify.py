@@ -77,7 +77,7 @@ def test_what_was_written_is_sound(data: st.DataObject, case: KeyedCase, old: in
             checkpoint.broadcast("u", "b", data.draw(element_lists(1))[0])
             checkpoint.drop("u", "n")
         for deep in (False, True):
-            report = store.verify("all", deep)
+            report = store.maintenance.verify("all", deep)
             assert (report.broken, report.strays) == ((), ())
             assert report.checkpoints == (1, 2)
             assert report.files == len(entry.handles) + store.manifest().files
@@ -87,16 +87,16 @@ def test_what_was_written_is_sound(data: st.DataObject, case: KeyedCase, old: in
 def test_progress_is_told_in_files(sound: StateStore) -> None:
     """From none to all."""
     heard: list[tuple[int, int]] = []
-    report = sound.verify(on_progress=lambda done, total: heard.append((done, total)))
+    report = sound.maintenance.verify(on_progress=lambda done, total: heard.append((done, total)))
     assert heard == [(done, report.files) for done in range(report.files + 1)]
 
 
 def test_what_does_not_exist_is_not_found(sound: StateStore, tmp_path: Path) -> None:
     """It is no damage: a name was wrong."""
     with pytest.raises(CheckpointNotFoundError, match="it has 1"):
-        sound.verify(7)
+        sound.maintenance.verify(7)
     with pytest.raises(StoreNotFoundError):
-        StateStore.open(str(tmp_path / "none")).verify()
+        StateStore.open(str(tmp_path / "none")).maintenance.verify()
 
 
 # --- random damage --------------------------------------------------------------------------------
@@ -117,15 +117,15 @@ def test_flips_of_one_byte_are_found(tmp_path: Path) -> None:
         at = dice.randrange(len(raw))
         value = dice.choice([value for value in range(256) if value != raw[at]])
         file.write_bytes(raw[:at] + bytes([value]) + raw[at + 1 :])
-        if broken(store.verify(deep=True)) == [name_in(store, file)]:
+        if broken(store.maintenance.verify(deep=True)) == [name_in(store, file)]:
             found += 1
         else:
             missed.append(f"{file} at {at}: {raw[at]} to {value}")
-        shallow += broken(store.verify()) == [name_in(store, file)]
+        shallow += broken(store.maintenance.verify()) == [name_in(store, file)]
         file.write_bytes(raw)
     print(f"\n{found} of {FLIPS} flips found; {shallow} of them without --deep")
     assert missed == []
-    assert store.verify(deep=True).is_sound
+    assert store.maintenance.verify(deep=True).is_sound
 
 
 @pytest.mark.parametrize("name", SORTS)
@@ -136,7 +136,7 @@ def test_a_cut_file_is_found(store: StateStore, name: str) -> None:
     for length in {0, 1, len(raw) // 2, len(raw) - 1}:
         file.write_bytes(raw[:length])
         for deep in (False, True):
-            (flaw,) = store.verify(deep=deep).broken
+            (flaw,) = store.maintenance.verify(deep=deep).broken
             assert (flaw.file, flaw.kind) == (name_in(store, file), "damaged-file")
             assert flaw.what == (f"has {length} bytes, the manifest says {len(raw)}",)
             assert (flaw.state, flaw.checkpoint_id) == (name, 1)
@@ -148,7 +148,7 @@ def test_a_missing_file_is_found(store: StateStore, name: str) -> None:
     files = files_of(store, name)
     for file in files:
         file.unlink()
-    report = store.verify()
+    report = store.maintenance.verify()
     assert broken(report) == [name_in(store, file) for file in files]
     assert {flaw.kind for flaw in report.broken} == {"missing-file"}
     keyed = name not in ("split", "union", "broadcast")
@@ -161,8 +161,10 @@ def test_exchanged_files_are_found(store: StateStore) -> None:
     files = [path for name in SORTS for path in files_of(store, name)]
     for one, other in combinations(files, 2):
         exchange(one, other)
-        assert set(broken(store.verify(deep=True))) == {name_in(store, f) for f in (one, other)}
-        assert one.stat().st_size == other.stat().st_size or not store.verify().is_sound
+        assert set(broken(store.maintenance.verify(deep=True))) == {
+            name_in(store, f) for f in (one, other)
+        }
+        assert one.stat().st_size == other.stat().st_size or not store.maintenance.verify().is_sound
         exchange(one, other)
 
 
@@ -181,7 +183,9 @@ def test_exchanged_files_of_one_length_are_found(tmp_path: Path) -> None:
     one, other = (Path(store.url, entry.table.path, handle.path) for handle in alike[:2])
     exchange(one, other)
     for deep in (False, True):  # their footers tell least and greatest values
-        assert set(broken(store.verify(deep=deep))) == {name_in(store, f) for f in (one, other)}
+        assert set(broken(store.maintenance.verify(deep=deep))) == {
+            name_in(store, f) for f in (one, other)
+        }
 
 
 def test_a_file_of_another_checkpoint_is_found(store: StateStore) -> None:
@@ -193,9 +197,9 @@ def test_a_file_of_another_checkpoint_is_found(store: StateStore) -> None:
         checkpoint.carry_rest()
     file, *_ = files_of(store, "value")
     shutil.copy(before["value"][0], file)
-    assert name_in(store, file) in broken(store.verify(deep=True))
-    assert broken(store.verify("all", deep=True)) == [name_in(store, file)]
-    assert store.verify(1, deep=True).is_sound
+    assert name_in(store, file) in broken(store.maintenance.verify(deep=True))
+    assert broken(store.maintenance.verify("all", deep=True)) == [name_in(store, file)]
+    assert store.maintenance.verify(1, deep=True).is_sound
 
 
 def test_a_stray_file_is_no_damage(store: StateStore) -> None:
@@ -209,7 +213,7 @@ def test_a_stray_file_is_no_damage(store: StateStore) -> None:
     (named.parent / "_delta_log").mkdir()
     (named.parent / "_delta_log" / "0.json").write_text("{}")
     for checkpoint_id in (1, 2, "all"):
-        report = store.verify(checkpoint_id, deep=True)
+        report = store.maintenance.verify(checkpoint_id, deep=True)
         assert (report.broken, report.strays) == ((), (name_in(store, stray),))
 
 
@@ -226,11 +230,11 @@ def test_a_damaged_manifest_is_reported_among_the_rest(store: StateStore) -> Non
         checkpoint.split("source", "split", [[{"s": "d"}], []])
     manifest = Path(store.url, manifest_path(1))
     manifest.write_bytes(manifest.read_bytes()[:-1])
-    report = store.verify("all")
+    report = store.maintenance.verify("all")
     assert (broken(report), report.strays, report.files) == ([manifest_path(1)], (), 1)
     assert report.broken[0].kind == "malformed-manifest"
-    assert (store.verify(2).broken, store.verify(2).strays) == ((), ())
-    assert broken(store.verify(1)) == [manifest_path(1)]
+    assert (store.maintenance.verify(2).broken, store.maintenance.verify(2).strays) == ((), ())
+    assert broken(store.maintenance.verify(1)) == [manifest_path(1)]
     with pytest.raises(CorruptionError, match=r"0000000001\.json"):
         raise report.problem or AssertionError
 
@@ -239,7 +243,7 @@ def test_a_manifest_of_another_store_is_found(store: StateStore, tmp_path: Path)
     """I4: whole as it is, it says nothing about the files here."""
     other = fill(tmp_path / "other")
     shutil.copy(Path(other.url, manifest_path(1)), Path(store.url, manifest_path(1)))
-    (flaw,) = store.verify().broken
+    (flaw,) = store.maintenance.verify().broken
     assert flaw.file == manifest_path(1)
     assert "is the manifest of store" in flaw.what[0]
 
@@ -247,7 +251,7 @@ def test_a_manifest_of_another_store_is_found(store: StateStore, tmp_path: Path)
 def test_a_missing_store_file_is_reported(store: StateStore) -> None:
     """I4: with its checkpoints there, it is a store that lost a file."""
     Path(store.url, "statestore.json").unlink()
-    report = store.verify()
+    report = store.maintenance.verify()
     assert (broken(report), report.broken[0].kind) == (["statestore.json"], "missing-file")
     assert report.files > 0
 
@@ -256,7 +260,7 @@ def test_a_damaged_claim_is_reported(store: StateStore) -> None:
     """I6: the next writer would go by it."""
     (claim,) = Path(store.url, "writers").iterdir()
     claim.write_bytes(claim.read_bytes().replace(b"1", b"2", 1))
-    (flaw,) = store.verify().broken
+    (flaw,) = store.maintenance.verify().broken
     assert (flaw.file, flaw.kind) == (name_in(store, claim), "malformed-manifest")
 
 
@@ -265,8 +269,8 @@ def test_a_newer_manifest_is_no_damage(store: StateStore) -> None:
     newer = document_bytes({"format": "statestore-checkpoint", "format_version": 3})
     Path(store.url, manifest_path(2)).write_bytes(newer)
     with pytest.raises(FormatVersionError):
-        store.verify("all")
-    assert store.verify(1).strays == ()
+        store.maintenance.verify("all")
+    assert store.maintenance.verify(1).strays == ()
 
 
 def test_what_cannot_be_read_is_not_called_damaged(
@@ -279,7 +283,7 @@ def test_what_cannot_be_read_is_not_called_damaged(
 
     monkeypatch.setattr("statestore.storage.local.LocalStorage.native_path", fail)
     with pytest.raises(StorageError, match="no answer"):
-        store.verify()
+        store.maintenance.verify()
 
 
 # --- a restore that verifies ----------------------------------------------------------------------

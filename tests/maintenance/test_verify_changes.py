@@ -27,7 +27,7 @@ def taken(tmp_path: Path) -> Layered:
 def test_changes_as_they_were_written_are_sound(tmp_path: Path, rule: Any) -> None:
     taken = history(tmp_path / "store", 6, compaction=rule)
     for deep in (False, True):
-        report = taken.store.verify("all", deep)
+        report = taken.store.maintenance.verify("all", deep)
         assert report.broken == ()
         if rule is None:  # of a layer that is merged at once the file is named by nothing
             assert report.strays == ()
@@ -47,7 +47,7 @@ def test_a_delete_of_a_key_names_no_entry_and_is_no_flaw(tmp_path: Path, kind: s
             else:
                 write("u", "s", **options, **more).changes(rows.slice(2), cleared=[{"k": "a"}])
     assert state_of(store).changed_rows == 2
-    assert store.verify("all", deep=True).is_sound
+    assert store.maintenance.verify("all", deep=True).is_sound
 
 
 def test_a_shared_file_is_checked_once_and_reported_for_all_that_name_it(
@@ -63,7 +63,7 @@ def test_a_shared_file_is_checked_once_and_reported_for_all_that_name_it(
 
     monkeypatch.setattr(verify, "check_file", check)
     heard: list[tuple[int, int]] = []
-    report = taken.store.verify("all", True, on_progress=lambda *now: heard.append(now))
+    report = taken.store.maintenance.verify("all", True, on_progress=lambda *now: heard.append(now))
     every = {file for number in taken.taken for file in names_of(taken.store, number)}
     assert checked == dict.fromkeys(every, 1)
     assert report.files == len(every)
@@ -77,7 +77,7 @@ def test_a_shared_file_is_checked_once_and_reported_for_all_that_name_it(
 @pytest.mark.parametrize("deep", [False, True])
 def test_a_layer_that_is_missing_is_named(taken: Layered, deep: bool) -> None:
     Path(taken.store.url, layer_file(taken.store, 0)).unlink()
-    report = taken.store.verify("latest", deep)
+    report = taken.store.maintenance.verify("latest", deep)
     assert [(one.kind, one.file) for one in report.broken] == [
         ("missing-file", layer_file(taken.store, 0))
     ]
@@ -86,12 +86,12 @@ def test_a_layer_that_is_missing_is_named(taken: Layered, deep: bool) -> None:
 def test_a_layer_in_the_place_of_another_is_found(taken: Layered) -> None:
     first, second = (Path(taken.store.url, layer_file(taken.store, place)) for place in (0, 1))
     shutil.copyfile(first, second)
-    assert not taken.store.verify("latest", True).is_sound
+    assert not taken.store.maintenance.verify("latest", True).is_sound
 
 
 def test_strays_are_found_beside_changes_also_when_no_layer_is_left(taken: Layered) -> None:
     stray = "operators/u/changes/s/0000000099-00000-left.parquet"
     shutil.copyfile(Path(taken.store.url, layer_file(taken.store, 0)), Path(taken.store.url, stray))
-    assert taken.store.verify("latest").strays == (stray,)
+    assert taken.store.maintenance.verify("latest").strays == (stray,)
     number = taken.full(taken.rows)
-    assert taken.store.verify(number).strays == (stray,)
+    assert taken.store.maintenance.verify(number).strays == (stray,)

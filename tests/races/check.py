@@ -58,7 +58,7 @@ def problems(race: Race, tries: Sequence[Try], url: str, options: dict[str, Any]
     left = {data_file_id(name) for name in {*storage.list("operators")} - named}
     if not left <= at_their_put:
         found.append(f"files are left of {sorted(left, key=str)}, and {at_their_put} lost at a put")
-    store.gc(minimum_age_s=0)
+    store.maintenance.gc(minimum_age_s=0)
     if set(storage.list("operators")) != named:
         found.append("the files in the store are not those that its checkpoints name")
     return [f"race {race.number}: {problem}" for problem in found]

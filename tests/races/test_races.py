@@ -111,7 +111,7 @@ def test_the_checker_finds_a_buried_checkpoint(tmp_path: Path) -> None:
     old.snapshot(parallelism=2).give_up()
     new = replace(RACE.parts[0], ids=(5,))
     tries = write(Task(str(tmp_path), {}, 1, new, 0.0))
-    old._fence.check = lambda: None  # type: ignore[method-assign]
+    old.parts.fence.check = lambda: None  # type: ignore[method-assign]
     checkpoint = old.snapshot(parallelism=2)
     number, _ = checkpoint.planned
     with pytest.raises(LateCommitError), checkpoint:

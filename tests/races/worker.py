@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from statestore import StateStore
 from statestore.errors import CommitConflictError, InvalidArgumentError, LateCommitError
-from statestore.files.writer import ParquetOptions
 from statestore.format.names import CHECKPOINTS
 from statestore.storage import Storage, open_storage
 from tests.races.plan import Part, Try
@@ -148,7 +147,7 @@ def _open(task: Task) -> StateStore:
     storage: Any = open_storage(task.url, task.options)
     if "put" in task.part.stalls:
         storage = Stalling(storage, task.part.stalls["put"])
-    return StateStore(storage, None, "parquet", ParquetOptions())
+    return StateStore.over(storage, table_format="parquet", compaction=None)
 
 
 def _stall(part: Part, point: str, *, first: bool) -> None:

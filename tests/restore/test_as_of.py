@@ -60,7 +60,7 @@ def test_random_histories_with_layers(tmp_path: Path, layout: str) -> None:
     pairs = [(a, b) for a in layered.taken for b in layered.taken]
     for a, b in dice.sample(pairs, 8):
         old, new = layered.taken[a], layered.taken[b]
-        found = store.as_of(a, b, "u", "s").read_all()
+        found = store.inspect.as_of(a, b, "u", "s").read_all()
         assert found.column_names == ["key_group", "change", "k", "m", "v_a", "v_b"]
         groups = found.column("key_group").to_pylist()
         assert groups == sorted(groups)
@@ -72,7 +72,7 @@ def test_random_histories_with_layers(tmp_path: Path, layout: str) -> None:
         }
     for user in dice.sample([f"u{i:03}" for i in range(30)], 6):
         before: list[Any] = []
-        for one in store.key_history(user, "u", "s"):
+        for one in store.inspect.history(user, "u", "s"):
             entries = layered.taken[one.checkpoint_id]
             wanted = [
                 {"k": k, "m": m, "v": v} for (k, m), v in sorted(entries.items()) if k == user
@@ -93,11 +93,11 @@ def test_lists_timers_and_namespaces(store: StateStore) -> None:
             times = [{"k": f"k{i}", "n": i + shift} for i in range(6)]
             checkpoint.timers("u", "t", times, timestamp="n", time_domain="event", **options)
     for name in ("list", "ns"):
-        found = store.as_of(1, 2, "u", name).read_all().to_pylist()
+        found = store.inspect.as_of(1, 2, "u", name).read_all().to_pylist()
         assert {(r["k"], r["n"]): r["change"] for r in found} == {
             (f"k{i}", n): "changed" if n else "same" for i in range(6) for n in (0, 1)
         }
-    found = store.as_of(1, 2, "u", "t").read_all()
+    found = store.inspect.as_of(1, 2, "u", "t").read_all()
     assert found.column_names == ["key_group", "change", "k", "n"]
     counts = found.column("change").to_pylist()
     assert (counts.count("removed"), counts.count("added"), len(counts)) == (6, 6, 12)
@@ -107,7 +107,7 @@ def test_columns_of_two_schemas_stand_side_by_side(store: StateStore) -> None:
     """What both have is compared, and a wider type is no difference."""
     put(store, pa.table({"k": ["a", "b"], "v": pa.array([1, 2], pa.int32()), "old": ["x", "y"]}))
     put(store, pa.table({"k": ["a", "b"], "v": [1, 3], "new": [None, 1.5]}), dropped="old")
-    found = store.as_of(1, 2, "u", "s").read_all()
+    found = store.inspect.as_of(1, 2, "u", "s").read_all()
     names = ["key_group", "change", "k", "v_a", "old_a", "v_b", "new_b"]
     assert found.column_names == names
     assert found.schema.field("v_a").type == pa.int32()
@@ -126,17 +126,19 @@ def test_without_a_clock_what_has_expired_by_now_is_hidden_as_by_a_restore(
             rows = pa.table({"k": ["a"], "v": [value], "at": [0]})
             checkpoint.keyed("u", "s", rows, key="k", ttl=TimeToLive(100, "at"))
     assert store.restore().keyed("u", "s").get("a") == []
-    assert store.as_of(1, 2, "u", "s").read_all().num_rows == 0
-    assert [one.rows for one in store.key_history("a", "u", "s")] == [(), ()]
-    assert store.as_of(1, 2, "u", "s", now_ms=0).read_all()["change"].to_pylist() == ["changed"]
+    assert store.inspect.as_of(1, 2, "u", "s").read_all().num_rows == 0
+    assert [one.rows for one in store.inspect.history("a", "u", "s")] == [(), ()]
+    assert store.inspect.as_of(1, 2, "u", "s", now_ms=0).read_all()["change"].to_pylist() == [
+        "changed"
+    ]
 
 
 def test_what_has_expired_is_on_neither_side(store: StateStore) -> None:
     put(store, [{"k": "a", "at": 0}, {"k": "b", "at": 100}], ttl=TimeToLive(100, "at"))
     put(store, [{"k": "a", "at": 150}, {"k": "b", "at": 100}])
-    found = store.as_of(1, 2, "u", "s", now_ms=120).read_all().to_pylist()
+    found = store.inspect.as_of(1, 2, "u", "s", now_ms=120).read_all().to_pylist()
     assert {row["k"]: row["change"] for row in found} == {"a": "added", "b": "same"}
-    assert [one.rows for one in store.key_history("a", "u", "s", now_ms=120)] == [
+    assert [one.rows for one in store.inspect.history("a", "u", "s", now_ms=120)] == [
         (),
         ({"k": "a", "at": 150},),
     ]
@@ -146,17 +148,17 @@ def test_nan_and_null_are_what_they_were(store: StateStore) -> None:
     rows = [{"k": 1.5, "v": float("nan")}, {"k": float("nan"), "v": None}, {"k": -0.0, "v": 1.0}]
     put(store, rows)
     put(store, rows)
-    changes = store.as_of(1, 2, "u", "s").read_all().column("change").to_pylist()
+    changes = store.inspect.as_of(1, 2, "u", "s").read_all().column("change").to_pylist()
     assert changes == ["same"] * 3
-    assert [one.is_changed for one in store.key_history(1.5, "u", "s")] == [True, False]
+    assert [one.is_changed for one in store.inspect.history(1.5, "u", "s")] == [True, False]
 
 
 def test_a_checkpoint_beside_itself_and_backwards(store: StateStore) -> None:
     put(store, [{"k": i} for i in range(9)])
     put(store, [{"k": i} for i in range(5, 12)])
-    assert set(store.as_of(1, 1, "u", "s").read_all()["change"].to_pylist()) == {"same"}
+    assert set(store.inspect.as_of(1, 1, "u", "s").read_all()["change"].to_pylist()) == {"same"}
     there, back = (
-        sorted(store.as_of(a, b, "u", "s").read_all()["change"].to_pylist())
+        sorted(store.inspect.as_of(a, b, "u", "s").read_all()["change"].to_pylist())
         for a, b in ((1, 2), ("latest", 1))
     )
     assert there == sorted(["added"] * 3 + ["removed"] * 5 + ["same"] * 4)
@@ -165,33 +167,33 @@ def test_a_checkpoint_beside_itself_and_backwards(store: StateStore) -> None:
 
 def test_what_cannot_be_joined_is_refused(store: StateStore) -> None:
     put(store, [{"k": 1, "o": 1, "change": 1}])
-    store.rekey("u", max_parallelism=16)
-    store.rekey("u", hash_scheme="flink-sql", max_parallelism=8)
-    store.rekey("u", "s", key="o", hash_scheme="java")
-    store.rekey("u", "s", key="change")
+    store.maintenance.rekey("u", max_parallelism=16)
+    store.maintenance.rekey("u", hash_scheme="flink-sql", max_parallelism=8)
+    store.maintenance.rekey("u", "s", key="o", hash_scheme="java")
+    store.maintenance.rekey("u", "s", key="change")
     for other in (2, 3, 4):
         with pytest.raises(InvalidArgumentError, match="state 's' of operator 'u' is known by"):
-            store.as_of(1, other, "u", "s")
+            store.inspect.as_of(1, other, "u", "s")
     with pytest.raises(InvalidArgumentError, match="two columns 'change'"):
-        store.as_of(5, 5, "u", "s")
+        store.inspect.as_of(5, 5, "u", "s")
     with pytest.raises(CheckpointNotFoundError):
-        store.as_of(1, 9, "u", "s")
+        store.inspect.as_of(1, 9, "u", "s")
     with pytest.raises(StateNotFoundError, match="no state 'x'"):
-        store.as_of(1, 2, "u", "x")
+        store.inspect.as_of(1, 2, "u", "x")
 
 
 def test_a_history_goes_over_a_rekey_by_the_key_of_today(store: StateStore) -> None:
     put(store, [{"k": "a", "o": 1}])
-    store.rekey("u", max_parallelism=16)
-    assert [one.rows for one in store.key_history("a", "u", "s")] == [({"k": "a", "o": 1},)] * 2
-    store.rekey("u", "s", key="o")
-    history = store.key_history(1, "u", "s")
+    store.maintenance.rekey("u", max_parallelism=16)
+    assert [one.rows for one in store.inspect.history("a", "u", "s")] == [({"k": "a", "o": 1},)] * 2
+    store.maintenance.rekey("u", "s", key="o")
+    history = store.inspect.history(1, "u", "s")
     assert [one.rows for one in history] == [None, None, ({"o": 1, "k": "a"},)]
     assert [one.is_changed for one in history] == [False, False, True]
     with pytest.raises(InvalidArgumentError):
-        store.key_history("a", "u", "s")
+        store.inspect.history("a", "u", "s")
     with pytest.raises(StateNotFoundError, match="no kept checkpoint has a keyed state 'x'"):
-        store.key_history(1, "u", "x")
+        store.inspect.history(1, "u", "x")
 
 
 def test_a_history_reads_no_file_twice(tmp_path: Path) -> None:
@@ -202,7 +204,7 @@ def test_a_history_reads_no_file_twice(tmp_path: Path) -> None:
         with store.snapshot(parallelism=2) as checkpoint:
             checkpoint.keyed("u", "s", key="k").changes([])
     storage.opened.clear()
-    history = store.key_history(7, "u", "s")
+    history = store.inspect.history(7, "u", "s")
     assert [one.is_changed for one in history] == [True, False, False, False]
     opened = {name: n for name, n in storage.opened.items() if name.endswith(".parquet")}
     assert list(opened.values()) == [1]
@@ -215,7 +217,7 @@ def test_damage_is_named_while_it_is_read(store: StateStore) -> None:
     raw = path.read_bytes()
     path.write_bytes(raw[: len(raw) // 2])
     with pytest.raises(DamagedFileError, match=path.name):
-        store.as_of(1, 1, "u", "s").read_all()
+        store.inspect.as_of(1, 1, "u", "s").read_all()
     path.unlink()
     with pytest.raises(MissingFileError, match=path.name):
-        store.as_of(1, 1, "u", "s").read_all()
+        store.inspect.as_of(1, 1, "u", "s").read_all()

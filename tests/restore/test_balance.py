@@ -60,18 +60,18 @@ def test_restore_honours_the_ranges(store: StateStore, parallelism: int) -> None
     even = loads(store.restore(parallelism=parallelism))
     by_rows = store.restore(parallelism=parallelism, balance="rows")
     assert max(loads(by_rows)) <= max(even)
-    (skew,) = store.skew(parallelism=parallelism, by="rows")
+    (skew,) = store.inspect.skew(parallelism=parallelism, by="rows")
     assert (list(skew.even), list(skew.balanced)) == (even, loads(by_rows))
     assert by_rows.ranges == {"u": skew.ranges}
     by_bytes = store.restore(parallelism=parallelism, balance="bytes")
     loads(by_bytes)
-    (skew,) = store.skew(parallelism=parallelism)
+    (skew,) = store.inspect.skew(parallelism=parallelism)
     assert max(skew.balanced) <= max(skew.even)
     assert by_bytes.ranges == {"u": skew.ranges}
 
 
 def test_the_gain_is_seen(store: StateStore) -> None:
-    (skew,) = store.skew(parallelism=4, by="rows")
+    (skew,) = store.inspect.skew(parallelism=4, by="rows")
     assert skew.gain > 1.05
     assert skew.ratio(skew.even) > skew.ratio(skew.balanced) >= 1
 
@@ -205,7 +205,7 @@ def test_hosts_are_placed_by_the_plans_ranges(tmp_path: Path) -> None:
     (host,) = {handle.host for handle in store.manifest().keyed[0].handles}
     sizes = [one.size_bytes for one in store.plan().operators[0].subtasks]
     for strategy in ("locality", "default"):
-        (placed,) = store.place({host: 2}, strategy=strategy)
+        (placed,) = store.inspect.placement({host: 2}, strategy=strategy)
         assert sorted(one.local_bytes for one in placed.subtasks) == sorted(sizes)
 
 
@@ -221,4 +221,4 @@ def test_spark_goes_by_the_ranges(spark: SparkSession, tmp_path: Path) -> None:
     rows = store.restore().keyed("u", "s").dataframe().drop("key_group")
     with store.snapshot(parallelism=3, ranges={"u": ranges}) as checkpoint:
         checkpoint.keyed("u", "s", rows, key="k", namespace="n", placed=True)
-    assert store.diff(1, 2).states[0].differs is False
+    assert store.inspect.diff(1, 2).states[0].differs is False

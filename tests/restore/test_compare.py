@@ -23,7 +23,7 @@ def made(folder: Path, cache: Path | None = None) -> StateStore:
 
 def test_each_option_is_its_plan(tmp_path: Path) -> None:
     store = made(tmp_path / "s")
-    found = store.compare([8, 2, 4, 4], rate=1000.0, prices=Prices(per_1000_requests=1.0))
+    found = store.inspect.compare([8, 2, 4, 4], rate=1000.0, prices=Prices(per_1000_requests=1.0))
     assert [one.parallelism for one in found.options] == [2, 4, 8]
     for one in found.options:
         plan = store.plan(parallelism=one.parallelism)
@@ -38,7 +38,7 @@ def test_each_option_is_its_plan(tmp_path: Path) -> None:
 
 def test_balanced_ranges_have_a_smaller_largest_subtask(tmp_path: Path) -> None:
     store = made(tmp_path / "s")
-    even, balanced = store.compare([5]), store.compare([5], balance="bytes")
+    even, balanced = store.inspect.compare([5]), store.inspect.compare([5], balance="bytes")
     assert balanced.options[0].largest_bytes <= even.options[0].largest_bytes
     assert balanced.options[0].moved_bytes > 0
 
@@ -46,10 +46,10 @@ def test_balanced_ranges_have_a_smaller_largest_subtask(tmp_path: Path) -> None:
 def test_a_host_with_all_copies_moves_nothing(tmp_path: Path) -> None:
     store = made(tmp_path / "s", tmp_path / "cache")
     here = socket.gethostname()
-    found = store.compare([2, 8], hosts={here: 8})
+    found = store.inspect.compare([2, 8], hosts={here: 8})
     assert found.hosts == (here,)
     assert [one.moved_bytes for one in found.options] == [0, 0]
-    other = store.compare([2], hosts={f"not-{here}": 2}).options[0]
+    other = store.inspect.compare([2], hosts={f"not-{here}": 2}).options[0]
     keyed = store.manifest().keyed_entry("u", "s")
     assert other.moved_bytes == keyed.size_bytes
 
@@ -57,8 +57,8 @@ def test_a_host_with_all_copies_moves_nothing(tmp_path: Path) -> None:
 def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     store = made(tmp_path / "s")
     with pytest.raises(InvalidArgumentError, match="either hosts or balance"):
-        store.compare([2], hosts={"a": 2}, balance="rows")
+        store.inspect.compare([2], hosts={"a": 2}, balance="rows")
     with pytest.raises(ParallelismError, match="33"):
-        store.compare([2, 33])
+        store.inspect.compare([2, 33])
     with pytest.raises(InvalidArgumentError, match="4,8,16"):
-        store.compare([])
+        store.inspect.compare([])

@@ -113,7 +113,7 @@ def test_a_query_and_an_edit_have_the_rows_of_a_restore(
             part = store.query(f"SELECT v FROM n WHERE key_group = {group}").read_all()
             own = [row["v"] for row in expected.to_pylist() if row["key_group"] == group]
             assert rows_digest(part) == rows_digest(pa.table([pa.array(own, kind.type)], ["v"]))
-        store.edit("u", "n", sql="SELECT * FROM state")
+        store.maintenance.edit("u", "n", sql="SELECT * FROM state")
         again = store.restore(parallelism=1).keyed("u", "n").subtask(0).read_all()
         assert rows_digest(again) == rows_digest(expected)
         assert again.num_rows == expected.num_rows

@@ -58,7 +58,7 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> Callable[[StateStore, Path, int],
         with monkeypatch.context() as patch:
             patch.setattr(os, "rename", rename)
             with pytest.raises(Ended):
-                store.restore_to(to)
+                store.export(to)
 
     return run
 
@@ -67,13 +67,13 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> Callable[[StateStore, Path, int],
 def test_what_a_killed_run_left_is_replaced(
     store: StateStore, tmp_path: Path, killed: Any, moved: int
 ) -> None:
-    store.restore_to(tmp_path / "right")
+    store.export(tmp_path / "right")
     to = tmp_path / "to"
     killed(store, to, min(moved, 1))
     if moved == 2:  # it was killed while it cleared what the first had left
         (to / "u" / "s" / "subtask=00000" / "part-0.parquet").unlink()
     assert (to / ".incomplete").exists()
-    store.restore_to(to)
+    store.export(to)
     assert tree(to) == tree(tmp_path / "right")
 
 
@@ -87,7 +87,7 @@ def test_a_folder_with_anything_else_is_left_as_it_is(
     (to / name).mkdir() if name.endswith("/") else (to / name).write_text("mine")
     before = tree(to)
     with pytest.raises(InvalidArgumentError, match=r"is not empty: .* not of a restore that was"):
-        store.restore_to(to)
+        store.export(to)
     assert tree(to) == before
     assert (to / name).exists()
 
@@ -101,7 +101,7 @@ def test_a_file_that_was_changed_is_not_its_own_any_more(
     path.write_bytes(path.read_bytes() + b"?")
     before = tree(to)
     with pytest.raises(InvalidArgumentError, match="part-0"):
-        store.restore_to(to)
+        store.export(to)
     assert tree(to) == before
 
 
@@ -113,7 +113,7 @@ def test_a_folder_of_that_name_of_somebody_else_stays(
     path.parent.mkdir(parents=True)
     path.write_text("mine")
     with pytest.raises(InvalidArgumentError, match="is not empty"):
-        store.restore_to(tmp_path / "to")
+        store.export(tmp_path / "to")
     assert path.read_text() == "mine"
 
 
@@ -132,7 +132,7 @@ def test_what_somebody_puts_there_meanwhile_stays(
 
     monkeypatch.setattr(command, "write_rows", meanwhile)
     with pytest.raises(StorageError, match="somebody has put something there"):
-        store.restore_to(tmp_path / "to")
+        store.export(tmp_path / "to")
     assert tree(tmp_path / "to") == {name: b"mine"}
 
 
@@ -150,13 +150,13 @@ def test_a_disk_without_hard_links_can_be_restored_to(
     store: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
 ) -> None:
     """No store can lie there, and files that are only read can."""
-    store.restore_to(tmp_path / "right", form=form)
+    store.export(tmp_path / "right", form=form)
 
     def refused(*given: Any, **named: Any) -> None:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
     monkeypatch.setattr(os, "link", refused)
-    store.restore_to(tmp_path / "to", form=form)
+    store.export(tmp_path / "to", form=form)
     assert tree(tmp_path / "to") == tree(tmp_path / "right")
     with pytest.raises(StorageError, match="has no hard links"):
         Catalog.open(LocalStorage(str(tmp_path / "new")), create=True)

@@ -58,6 +58,6 @@ def test_sides_that_have_no_key_group_in_common(tmp_path: Path) -> None:
         with store.snapshot(parallelism=1) as checkpoint:
             rows = [{"k": k, "v": k} for k in keys]
             checkpoint.keyed("u", "s", rows, key="k", max_parallelism=MOST)
-    found = store.as_of(1, 2, "u", "s").read_all().to_pylist()
+    found = store.inspect.as_of(1, 2, "u", "s").read_all().to_pylist()
     assert {row["k"] for row in found if row[CHANGE] == "removed"} == set(low)
     assert {row["k"] for row in found if row[CHANGE] == "added"} == set(high)

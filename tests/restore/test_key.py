@@ -34,7 +34,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_a_key_in_all_states(folder: Path) -> None:
-    found = StateStore.open(str(folder)).key("u7")
+    found = StateStore.open(str(folder)).inspect.key("u7")
     assert found.checkpoint_id == 2
     assert [(s.entry.state.uid, s.entry.state.name, list(s.rows)) for s in found.states] == [
         ("shops", "totals", rows(name=["u7"] * 2, shop=["x", "y"], n=[14, 14])),
@@ -47,23 +47,26 @@ def test_a_key_in_all_states(folder: Path) -> None:
 
 def test_one_file_a_state_is_read(folder: Path) -> None:
     storage = CountingStorage(str(folder))
-    assert StateStore.over(storage).key("u7", 1).rows == 3
+    assert StateStore.over(storage).inspect.key("u7", 1).rows == 3
     data = {name: n for name, n in storage.opened.items() if name.endswith(".parquet")}
     assert sorted(name.split("/")[1] for name in data) == ["shops", "users"]
     assert set(data.values()) == {1}
 
 
 def test_a_key_that_nobody_has_is_an_answer(folder: Path) -> None:
-    found = StateStore.open(str(folder)).key("nobody")
+    found = StateStore.open(str(folder)).inspect.key("nobody")
     assert (found.rows, len(found.states), len(found.skipped)) == (0, 2, 1)
 
 
 def test_states_can_be_chosen(folder: Path) -> None:
     store = StateStore.open(str(folder))
-    assert [s.entry.state.uid for s in store.key("u7", uid="users").states] == ["users"]
-    assert [s.entry.state.uid for s in store.key("u7", name="totals").states] == ["shops", "users"]
-    assert store.key("u7", uid="users", name="totals").skipped == ()
-    assert [s.entry.state.uid for s in store.key(lambda state: 14).states] == ["cards"]
+    assert [s.entry.state.uid for s in store.inspect.key("u7", uid="users").states] == ["users"]
+    assert [s.entry.state.uid for s in store.inspect.key("u7", name="totals").states] == [
+        "shops",
+        "users",
+    ]
+    assert store.inspect.key("u7", uid="users", name="totals").skipped == ()
+    assert [s.entry.state.uid for s in store.inspect.key(lambda state: 14).states] == ["cards"]
     wrong: tuple[tuple[dict[str, Any], str], ...] = (
         ({"uid": "user"}, "operator 'user' has no keyed state .* cards, shops, users"),
         ({"uid": "source"}, "operator 'source' has no keyed state .* cards, shops, users"),
@@ -72,12 +75,12 @@ def test_states_can_be_chosen(folder: Path) -> None:
     )
     for options, message in wrong:
         with pytest.raises(StateNotFoundError, match=message):
-            store.key("u7", **options)
+            store.inspect.key("u7", **options)
 
 
 def test_a_key_that_fits_no_state_is_refused_with_their_keys(folder: Path) -> None:
     with pytest.raises(InvalidArgumentError, match=r"card long.*name string.*user string"):
-        StateStore.open(str(folder)).key(("a", 1))
+        StateStore.open(str(folder)).inspect.key(("a", 1))
 
 
 def test_a_missing_file_says_whose_it_is(folder: Path) -> None:
@@ -85,7 +88,7 @@ def test_a_missing_file_says_whose_it_is(folder: Path) -> None:
     for path in (folder / "operators/users").rglob("0000000002-*.parquet"):
         path.unlink()
     with pytest.raises(MissingFileError) as caught:
-        store.key("u7")
+        store.inspect.key("u7")
     assert (
         "while looking the key up in state 'totals' of operator 'users'" in caught.value.__notes__
     )

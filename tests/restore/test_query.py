@@ -292,4 +292,4 @@ def test_names_that_end_at_a_nul_are_neither_stored_nor_asked(
     with pytest.raises(InvalidArgumentError, match="cut at the NUL"):
         store.query("SELECT a FROM s")
     with pytest.raises(InvalidArgumentError, match="cut at the NUL"):
-        store.edit("u", "s", sql="SELECT * FROM state")
+        store.maintenance.edit("u", "s", sql="SELECT * FROM state")

@@ -204,7 +204,7 @@ def test_a_snapshot_outlives_an_executor_and_is_restored_at_another_parallelism(
     assert [state["rows"] for state in taken["states"]] == [len(ledger.orders), 6]
     store = StateStore.open(place.store, storage_options=s3.options)
     assert store.checkpoints() == (taken["checkpoint"],) == (1,)
-    sound = store.verify(deep=True)
+    sound = store.maintenance.verify(deep=True)
     assert sound.is_sound
     named = {token_of(handle.path) for handle in store.manifest().keyed[0].handles}
     assert len(named) == PARALLELISM, "each subtask's files are of one task"

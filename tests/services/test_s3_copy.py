@@ -23,19 +23,19 @@ def test_from_disk_to_a_bucket_and_back(
     tmp_path: Path, s3: S3Server, url: str, bucket: StateStore
 ) -> None:
     source = fill(tmp_path / "source")
-    source.savepoint("before")
-    done = source.copy("before", url, storage_options=s3.options)
+    source.maintenance.savepoint("before")
+    done = source.maintenance.copy("before", url, storage_options=s3.options)
     assert done.copied_bytes == done.size_bytes == source.manifest().size_bytes
-    assert bucket.verify("before", deep=True).is_sound
-    back = bucket.copy("before", str(tmp_path / "back"))
+    assert bucket.maintenance.verify("before", deep=True).is_sound
+    back = bucket.maintenance.copy("before", str(tmp_path / "back"))
     assert back.copied_bytes == done.size_bytes
     target = StateStore.open(str(tmp_path / "back"), table_format="parquet")
-    assert target.verify("all", deep=True).is_sound
+    assert target.maintenance.verify("all", deep=True).is_sound
     digests = [
         [entry.digest for entry in store.manifest().entries] for store in (source, bucket, target)
     ]
     assert digests[0] == digests[1] == digests[2]
-    assert source.copy("before", bucket).found
+    assert source.maintenance.copy("before", bucket).found
 
 
 def test_a_copy_to_a_bucket_goes_on_where_it_failed(
@@ -44,33 +44,33 @@ def test_a_copy_to_a_bucket_goes_on_where_it_failed(
     """I10: no half object is seen, and what is there whole is not copied again."""
     source = fill(tmp_path / "source")
     counted = S3Storage(f"{storage.url}-counted", s3.options)
-    calls = calls_of(counted, lambda each: source.copy(1, StateStore.over(each)))
+    calls = calls_of(counted, lambda each: source.maintenance.copy(1, StateStore.over(each)))
     writes = [call.number for call in calls if call.operation == "write"]
     for at in (writes[len(writes) // 2], writes[-1]):
         faulty = FaultyStorage(storage, Fault(at, FaultKind.DISCONNECTED, lasting=True))
         with pytest.raises(StorageError):
-            source.copy(1, StateStore.over(faulty, table_format="parquet"))
+            source.maintenance.copy(1, StateStore.over(faulty, table_format="parquet"))
     left = {name for name in storage.list("operators") if name.endswith(".parquet")}
     sizes = {name: storage.size(name) for name in left}
     # The second attempt has given what it found there names of its own.
     there = sum({storage.read(name): size for name, size in sizes.items()}.values())
     assert there > 0
-    done = source.copy(1, bucket)
+    done = source.maintenance.copy(1, bucket)
     assert done.copied_bytes <= done.size_bytes - there + max(sizes.values())
     assert done.copied_files < done.files
     named = {f"{p.table.path}/{h.path}" for p in bucket.manifest().parts for h in p.handles}
     assert not named & left
-    assert bucket.verify("all", deep=True).is_sound
+    assert bucket.maintenance.verify("all", deep=True).is_sound
 
 
 def test_purge_and_edit_in_a_bucket(tmp_path: Path, bucket: StateStore) -> None:
-    fill(tmp_path / "source").copy(1, bucket)
-    assert bucket.find_key("job", "user-3").found
-    bucket.edit("job", "value", delete=["user-4"])
-    bucket.purge("job", "user-3")
-    bucket.gc(minimum_age_s=0)
-    assert bucket.find_key("job", "user-3").found == ()
-    assert bucket.verify("all", deep=True).is_sound
+    fill(tmp_path / "source").maintenance.copy(1, bucket)
+    assert bucket.maintenance.find_key("job", "user-3").found
+    bucket.maintenance.edit("job", "value", delete=["user-4"])
+    bucket.maintenance.purge("job", "user-3")
+    bucket.maintenance.gc(minimum_age_s=0)
+    assert bucket.maintenance.find_key("job", "user-3").found == ()
+    assert bucket.maintenance.verify("all", deep=True).is_sound
     values = bucket.restore(parallelism=1).keyed("job", "value")
     assert [values.get(key) for key in ("user-3", "user-4")] == [[], []]
     assert len(values.get("user-5")) == 1

@@ -29,10 +29,10 @@ def test_disk_and_s3(s3: S3Server, url: str, tmp_path: Path, layout: str) -> Non
     )
     take(disk, 0)
     take(bucket, 0)
-    same = disk.diff(1, 1, other=bucket)
+    same = disk.inspect.diff(1, 1, other=bucket)
     assert (same.differs, same.b.bytes_read) == (False, 0)
     take(bucket, -1)
-    (state,) = disk.diff(1, 2, other=bucket).states
+    (state,) = disk.inspect.diff(1, 2, other=bucket).states
     assert (state.added, state.removed, state.changed) == (0, 0, 1)
 
     entry = bucket.manifest(2).keyed[0]
@@ -43,9 +43,9 @@ def test_disk_and_s3(s3: S3Server, url: str, tmp_path: Path, layout: str) -> Non
     raw[column.data_page_offset + column.total_compressed_size - 1] ^= 0xFF
     storage.delete(name)
     storage.put_if_absent(name, bytes(raw))
-    report = bucket.salvage(2, from_older=True)
+    report = bucket.maintenance.salvage(2, from_older=True)
     (salvaged,) = report.states
     assert salvaged.lost
     assert {part.filled_from for part in salvaged.lost} == {1}
-    assert bucket.verify(3, deep=True).broken == ()
+    assert bucket.maintenance.verify(3, deep=True).broken == ()
     assert bucket.manifest(3).rows == 200

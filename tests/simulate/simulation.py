@@ -184,7 +184,7 @@ def _goes_on(run: Run) -> None:
     """A new writer commits, after a repair where a repair is what it needs."""
     try:
         if any(one.startswith(BLOCKS) for one in run.world.checker.seen("a").lost):
-            run.world.store("a").repair()
+            run.world.store("a").maintenance.repair()
         take(run, run.world.store("a"), "a", ("quiet",), rest=True)
     except StateStoreError as error:
         run.world.checker.wrong("stuck", f"no writer can commit any more: {error}")
@@ -194,7 +194,7 @@ def _swept(run: Run, store: str) -> None:
     if any(seen.lost for seen in run.world.checker.stores.values()):
         return  # a damaged checkpoint is refused, rightly
     try:
-        run.world.store(store).gc()
+        run.world.store(store).maintenance.gc()
     except StateStoreError as error:
         run.world.checker.wrong("stuck", f"nothing can be collected any more: {error}")
 

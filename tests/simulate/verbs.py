@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from statestore.care import StoreCare
 from statestore.errors import (
     CheckpointNotFoundError,
     CommitConflictError,
@@ -15,6 +14,7 @@ from statestore.errors import (
 )
 from statestore.format.names import STORE_FILE, WRITERS, pin_path, savepoint_path
 from statestore.maintenance import copy as command
+from statestore.store_parts import OpenStore
 from tests.simulate.actors import NAME, UID, Actor, Run, row, take
 from tests.simulate.documents import Rows
 from tests.simulate.live import query
@@ -53,12 +53,12 @@ def job(run: Run, actor: Actor) -> None:
 
 def gc(run: Run, actor: Actor) -> None:
     """Collect garbage, at the default age."""
-    run.world.store(actor.store).gc()
+    run.world.store(actor.store).maintenance.gc()
 
 
 def expire(run: Run, actor: Actor) -> None:
     """Give up all but the newest."""
-    run.world.store(actor.store).expire(retain=actor.option("retain", 1))
+    run.world.store(actor.store).maintenance.expire(retain=actor.option("retain", 1))
 
 
 def savepoint(run: Run, actor: Actor) -> None:
@@ -75,7 +75,7 @@ def savepoint(run: Run, actor: Actor) -> None:
         return not there and path in seen.holds and not others
 
     try:
-        found = run.world.store(actor.store).savepoint(name, _which(run, actor))
+        found = run.world.store(actor.store).maintenance.savepoint(name, _which(run, actor))
     except (CheckpointNotFoundError, InvalidArgumentError):
         if is_left():
             checker.wrong("left hold", f"{path} was refused, and is there")
@@ -93,13 +93,13 @@ def unsave(run: Run, actor: Actor) -> None:
     """Let go of a savepoint."""
     name = actor.option("name", "keep")
     run.world.checker.seen(actor.store).held.pop(savepoint_path(name), None)
-    run.world.store(actor.store).delete_savepoint(name)
+    run.world.store(actor.store).maintenance.delete_savepoint(name)
 
 
 def reader(run: Run, actor: Actor) -> None:
     """Pin a checkpoint, wait, and read it all; the rows are those that it had."""
     store, checker = run.world.store(actor.store), run.world.checker
-    pinned = store.pin(_which(run, actor), lease_s=100 * 3600)
+    pinned = store.maintenance.pin(_which(run, actor), lease_s=100 * 3600)
     path = pin_path(pinned.token)
     checker.holding(actor.store, path, pinned.checkpoint_id)
     run.world.scheduler.wait(60 * actor.option("pause", 30))
@@ -111,32 +111,32 @@ def reader(run: Run, actor: Actor) -> None:
         if found != set(known.rows or {}):
             checker.wrong("reader", f"checkpoint {pinned.checkpoint_id} was read with {found}")
     checker.seen(actor.store).held.pop(path, None)
-    store.unpin(pinned.token)
+    store.maintenance.unpin(pinned.token)
 
 
 def compact(run: Run, actor: Actor) -> None:
     """Fold all changes."""
-    run.world.store(actor.store).compact(everything=True)
+    run.world.store(actor.store).maintenance.compact(everything=True)
 
 
 def edit(run: Run, actor: Actor) -> None:
     """Put one row into the newest."""
     key = f"{actor.name}-edit"
-    done = run.world.store(actor.store).edit(UID, NAME, put=[row(key)])
+    done = run.world.store(actor.store).maintenance.edit(UID, NAME, put=[row(key)])
     assert done.new_id is not None
     _derived(run, actor.store, done.new_id, key)
 
 
 def purge(run: Run, actor: Actor) -> None:
     """Remove the key that is to be purged."""
-    run.world.store(actor.store).purge(UID, "purged", ignore_pins=True)
+    run.world.store(actor.store).maintenance.purge(UID, "purged", ignore_pins=True)
     run.world.checker.is_purged(actor.store, "purged")
 
 
 def rekey(run: Run, actor: Actor) -> None:
     """Put the state over three key groups, with a folder that runs share."""
     work = Path(run.world.folder, f"work-{actor.store}") if actor.option("work", True) else None
-    run.world.store(actor.store).rekey(UID, max_parallelism=3, work=work)
+    run.world.store(actor.store).maintenance.rekey(UID, max_parallelism=3, work=work)
 
 
 def copy(run: Run, actor: Actor) -> None:
@@ -148,7 +148,7 @@ def copy(run: Run, actor: Actor) -> None:
     if latest is None:
         return
     wanted = _rows(run, actor.store, checkpoint if isinstance(checkpoint, int) else latest.number)
-    done = source.copy(
+    done = source.maintenance.copy(
         latest.number if checkpoint == "latest" else checkpoint,
         run.world.store(target),
         as_savepoint=actor.option("name", None),
@@ -164,12 +164,12 @@ def fork(run: Run, actor: Actor) -> None:
     wanted, target = _rows(run, actor.store, latest.number), actor.option("to", "b")
     storage = run.world.storage(target)
     source = run.world.store(actor.store)
-    other = StoreCare(storage, storage, None, source._parquet)
+    other = OpenStore.on(storage, parquet=source.parts.parquet)
     done = command.fork(
-        source._catalog(),
+        source.parts.catalog(),
         latest.number,
         storage,
-        other._deriver_of,
+        other.deriver_of,
         dry_run=False,
         progress=lambda done, total: None,
     )
@@ -198,7 +198,7 @@ def damage(run: Run, actor: Actor) -> None:
 
 def salvage(run: Run, actor: Actor) -> None:
     """Make a new checkpoint of what is left of the newest."""
-    run.world.store(actor.store).salvage("latest")
+    run.world.store(actor.store).maintenance.salvage("latest")
 
 
 def blot(run: Run, actor: Actor) -> None:
@@ -217,7 +217,7 @@ def blot(run: Run, actor: Actor) -> None:
 
 def repair(run: Run, actor: Actor) -> None:
     """Mend what keeps writers out."""
-    run.world.store(actor.store).repair()
+    run.world.store(actor.store).maintenance.repair()
 
 
 def person(run: Run, actor: Actor) -> None:
@@ -234,7 +234,7 @@ def export(run: Run, actor: Actor) -> None:
     mine = folder / UID / "mine.txt"
     there = mine.exists()
     try:
-        run.world.store(actor.store).restore_to(folder, parallelism=1)
+        run.world.store(actor.store).export(folder, parallelism=1)
     finally:
         if there and not mine.exists():
             run.world.checker.wrong("foreign", "restore --to deleted a file that is not its own")

@@ -78,7 +78,7 @@ def test_of_two_answers_of_a_subtask_the_first_counts(store: StateStore) -> None
         assert left == {Path(handle.path).name for handle in first.entry.handles}
         assert len(both) == 2 * len(left)
     assert restored(store) == WANTED
-    assert not store.verify().strays
+    assert not store.maintenance.verify().strays
 
 
 def test_of_two_answers_at_a_time_one_counts(store: StateStore) -> None:
@@ -89,7 +89,7 @@ def test_of_two_answers_at_a_time_one_counts(store: StateStore) -> None:
         with ThreadPoolExecutor(6) as pool:
             assert sum(pool.map(checkpoint.acknowledge, answers)) == 1
     assert restored(store) == WANTED
-    assert not store.verify().strays
+    assert not store.maintenance.verify().strays
 
 
 def test_an_answer_to_another_attempt_is_refused(store: StateStore) -> None:

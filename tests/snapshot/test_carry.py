@@ -112,7 +112,7 @@ def test_a_checkpoint_has_what_is_written_and_carried_or_is_refused(
             except LeftOutStateError:
                 assert lost
                 assert content(store) == expected
-                assert not store.verify().strays
+                assert not store.maintenance.verify().strays
                 continue
             assert not lost
             gone = {state for state, verb in done.items() if verb == "drop"}
@@ -122,7 +122,7 @@ def test_a_checkpoint_has_what_is_written_and_carried_or_is_refused(
             for state in now.keys() - written:
                 assert now[state] == expected[state]
             expected = now
-        assert not store.verify("all", deep=True).broken
+        assert not store.maintenance.verify("all", deep=True).broken
 
 
 def test_the_refusal_names_the_state_and_both_ways(store: StateStore) -> None:
@@ -141,7 +141,7 @@ def test_the_refusal_names_the_state_and_both_ways(store: StateStore) -> None:
         assert part in str(caught.value)
     assert caught.value.exit_code == 12
     assert store.checkpoints() == (1,)
-    assert not store.verify().strays  # what was written of it is gone
+    assert not store.maintenance.verify().strays  # what was written of it is gone
 
 
 def test_changes_of_one_state_do_not_drop_another(store: StateStore) -> None:

@@ -67,18 +67,18 @@ def test_a_purge_without_spark_deletes_the_log_and_a_snapshot_begins_a_new_one(
     url: Path, spark: SparkSession
 ) -> None:
     alone = StateStore.open(str(url))
-    assert any("Delta log" in one.what for one in alone.find_key("users", KEY).found)
+    assert any("Delta log" in one.what for one in alone.maintenance.find_key("users", KEY).found)
     before = log_of(url, "other")
-    done = alone.purge("users", KEY)
+    done = alone.maintenance.purge("users", KEY)
     assert done.logs == ("operators/users/keyed/totals",)
     assert log_of(url) == []
     assert log_of(url, "other") == before
     table = alone.manifest().keyed_entry("users", "totals").table
     assert (table.format, table.version) == ("delta", None)
-    alone.purge("other", KEY)
-    alone.gc(minimum_age_s=0)
-    assert alone.find_key("users", KEY).found == ()
-    assert alone.find_key("other", KEY).found == ()
+    alone.maintenance.purge("other", KEY)
+    alone.maintenance.gc(minimum_age_s=0)
+    assert alone.maintenance.find_key("users", KEY).found == ()
+    assert alone.maintenance.find_key("other", KEY).found == ()
     with pytest.raises(Exception, match=r"(?i)log|not a delta|no files"):
         in_delta(url)
     store = StateStore.open(str(url), spark=spark)
@@ -88,45 +88,45 @@ def test_a_purge_without_spark_deletes_the_log_and_a_snapshot_begins_a_new_one(
     assert in_delta(url, version=version) == sorted([*USERS, "new"])
     take(store, spark, USERS)
     assert in_delta(url) == sorted(USERS) == in_spark(spark, url)
-    assert store.verify("all", deep=True).is_sound
+    assert store.maintenance.verify("all", deep=True).is_sound
 
 
 def test_a_purge_with_spark_begins_a_new_log_itself(url: Path, spark: SparkSession) -> None:
     store = StateStore.open(str(url), spark=spark)
-    store.purge("users", KEY)
+    store.maintenance.purge("users", KEY)
     assert in_delta(url) == sorted(USERS) == in_spark(spark, url)
     version = store.manifest().keyed_entry("users", "totals").table.version
     assert in_delta(url, version=version) == sorted(USERS)
-    store.purge("other", KEY)
-    store.gc(minimum_age_s=0)
-    assert store.find_key("users", KEY).found == ()
+    store.maintenance.purge("other", KEY)
+    store.maintenance.gc(minimum_age_s=0)
+    assert store.maintenance.find_key("users", KEY).found == ()
     take(store, spark, [*USERS, "new"])
     assert in_delta(url) == sorted([*USERS, "new"]) == in_spark(spark, url)
-    assert store.verify("all", deep=True).is_sound
+    assert store.maintenance.verify("all", deep=True).is_sound
 
 
 def test_an_edit_with_spark_is_a_new_version_of_the_table(url: Path, spark: SparkSession) -> None:
     store = StateStore.open(str(url), spark=spark)
-    store.edit("users", "totals", delete=[KEY], put=[{"user": "new", "n": 1}])
+    store.maintenance.edit("users", "totals", delete=[KEY], put=[{"user": "new", "n": 1}])
     assert in_delta(url) == sorted([*USERS, "new"])
     rows = spark.createDataFrame([("x", 1), ("y", 2)], "user string, n long")
-    assert store.edit("users", "totals", rows=rows, dry_run=True).rows_after == 2
-    store.edit("users", "totals", rows=rows)
+    assert store.maintenance.edit("users", "totals", rows=rows, dry_run=True).rows_after == 2
+    store.maintenance.edit("users", "totals", rows=rows)
     assert in_delta(url) == ["x", "y"] == in_spark(spark, url)
-    assert store.verify("all", deep=True).is_sound
+    assert store.maintenance.verify("all", deep=True).is_sound
 
 
 def test_a_copy_is_delta_where_the_target_has_spark(
     url: Path, tmp_path: Path, spark: SparkSession
 ) -> None:
     store = StateStore.open(str(url))
-    plain = store.copy("latest", str(tmp_path / "plain"))
+    plain = store.maintenance.copy("latest", str(tmp_path / "plain"))
     assert plain.tables_without_log == 2
     assert log_of(tmp_path / "plain") == []
     table = StateStore.open(str(tmp_path / "plain")).manifest().keyed_entry("users", "totals").table
     assert (table.format, table.version) == ("parquet", None)
     target = StateStore.open(str(tmp_path / "delta"), spark=spark)
-    assert store.copy("latest", target).tables_without_log == 0
+    assert store.maintenance.copy("latest", target).tables_without_log == 0
     assert in_delta(tmp_path / "delta") == sorted([*USERS, KEY])
     assert target.manifest().keyed_entry("users", "totals").table.version == 0
-    assert target.verify(deep=True).is_sound
+    assert target.maintenance.verify(deep=True).is_sound

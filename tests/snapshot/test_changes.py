@@ -191,7 +191,7 @@ def test_changes_after_a_restore_of_an_older_checkpoint(store: StateStore) -> No
     change(store, table({"u1": 100}))
     change(store, table({"u2": 200}), base=1)
     assert content(store) == ROWS | {"u2": 200}
-    store.savepoint("before", 2)
+    store.maintenance.savepoint("before", 2)
     change(store, table({"u3": 300}), base="before")
     assert content(store) == ROWS | {"u1": 100, "u3": 300}
 
@@ -254,7 +254,7 @@ def test_changes_for_other_key_groups_than_the_base_has(
 
 def test_changes_of_an_expired_base(store: StateStore) -> None:
     change(store, table({"u1": 1}))
-    store.expire(retain=1)
+    store.maintenance.expire(retain=1)
     with pytest.raises(CheckpointNotFoundError) as caught:
         change(store, table({"u1": 2}), base=1)
     assert "give its number as base" in "".join(caught.value.__notes__)
@@ -376,7 +376,7 @@ def test_changes_from_spark(
     with pytest.raises(DuplicateKeyError), store.snapshot(parallelism=3) as checkpoint:
         checkpoint.keyed("u", "s", key="k").changes_against("latest", twice)
     assert files(tmp_path) == before
-    store.compact(everything=True)
+    store.maintenance.compact(everything=True)
     entry = store.manifest().keyed[0]
     assert (entry.layers, content(store)) == ((), rows)
     delta = spark.read.format("delta").load(str(tmp_path / "store" / entry.table.path))

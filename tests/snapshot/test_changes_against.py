@@ -71,7 +71,7 @@ def test_nothing_changed_is_no_layer(store: StateStore, tmp_path: Path) -> None:
 
 
 def test_it_builds_on_the_checkpoint_that_is_named(store: StateStore) -> None:
-    store.savepoint("first")
+    store.maintenance.savepoint("first")
     change(store, table({"u1": 100}))
     rows = ROWS | {"u2": 200}
     for previous in (1, "first"):
@@ -129,7 +129,7 @@ def test_bad_rows_leave_nothing_behind(
 
 def test_an_expired_previous_checkpoint(store: StateStore) -> None:
     change(store, table({"u1": 1}))
-    store.expire(retain=1)
+    store.maintenance.expire(retain=1)
     with pytest.raises(CheckpointNotFoundError):
         against(store, table(ROWS), 1)
 

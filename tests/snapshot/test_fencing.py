@@ -75,10 +75,10 @@ def test_a_command_says_before_it_starts_whom_it_replaces(
     claim = replace(claims(url)[-1], generation=3, name=name)
     LocalStorage(url).put_if_absent(writer_path(3), claim_to_json(claim))
     run: Callable[[StateStore, bool], Any] = {
-        "compact": lambda store, dry: store.compact(everything=True, dry_run=dry),
-        "edit": lambda store, dry: store.edit("u", "n", delete=["k2"], dry_run=dry),
-        "purge": lambda store, dry: store.purge("u", "k2", dry_run=dry),
-        "rekey": lambda store, dry: store.rekey("u", max_parallelism=4, dry_run=dry),
+        "compact": lambda store, dry: store.maintenance.compact(everything=True, dry_run=dry),
+        "edit": lambda store, dry: store.maintenance.edit("u", "n", delete=["k2"], dry_run=dry),
+        "purge": lambda store, dry: store.maintenance.purge("u", "k2", dry_run=dry),
+        "rekey": lambda store, dry: store.maintenance.rekey("u", max_parallelism=4, dry_run=dry),
     }[command]
     run(opened(url), True)
     assert caplog.messages == []
@@ -420,7 +420,7 @@ def test_a_checkpoint_that_expired_under_its_writer_keeps_its_files(url: str) ->
         successor = opened(url)
         with successor.snapshot(parallelism=2) as checkpoint:
             checkpoint.keyed("u", "n", key="k").changes([{"k": "c", "v": 3}])
-        assert successor.expire(retain=1).expired == (1,)
+        assert successor.maintenance.expire(retain=1).expired == (1,)
 
     stalled = StateStore.over(
         _Stalls(url, succeed_and_expire, before=False), table_format="parquet"
@@ -428,7 +428,7 @@ def test_a_checkpoint_that_expired_under_its_writer_keeps_its_files(url: str) ->
     with pytest.raises(CommitConflictError, match=r"checkpoint 1 .* has a tombstone"):
         take(stalled)
     store = opened(url)
-    assert store.verify().is_sound
+    assert store.maintenance.verify().is_sound
     assert store.restore().keyed("u", "n").get("a") == [{"k": "a", "v": 1}]
 
 
@@ -439,8 +439,8 @@ def test_who_loses_at_its_put_deletes_nothing(url: str) -> None:
         take(late)
     files = stored_files(url)
     store = opened(url)
-    assert store.gc(minimum_age_s=0).removed.files == len(files - stored_files(url)) > 0
-    assert store.verify().is_sound
+    assert store.maintenance.gc(minimum_age_s=0).removed.files == len(files - stored_files(url)) > 0
+    assert store.maintenance.verify().is_sound
 
 
 def _take(url: str) -> None:

@@ -59,7 +59,7 @@ def test_a_copy_does_not_bring_one(store: StateStore, tmp_path: Path) -> None:
     other = opened(str(tmp_path / "other"))
     put(other, ("U", "n"))
     with pytest.raises(InvalidArgumentError, match="differ in case alone"):
-        store.copy("latest", other)
+        store.maintenance.copy("latest", other)
 
 
 def test_a_store_that_has_both_goes_on(store: StateStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,6 +71,6 @@ def test_a_store_that_has_both_goes_on(store: StateStore, monkeypatch: pytest.Mo
     restored = store.restore(parallelism=1)
     for name in (("u", "n"), ("U", "n"), ("u", "N")):
         assert restored.keyed(*name).subtask(0).read_all().num_rows == len(ROWS)
-    store.compact(everything=True)
+    store.maintenance.compact(everything=True)
     with pytest.raises(InvalidArgumentError, match="differ in case alone"):
         put(store, ("U", "N"))

@@ -154,7 +154,7 @@ def test_no_key_is_deleted_by_another_value(
         lambda: change(store, deletes=pa.table({"k": deleted})),
         lambda: change(store, deletes=[{"k": deleted[0].as_py()}]),
         lambda: store.restore(parallelism=1).keyed("u", "n").keys(pa.table({"k": deleted})),
-        lambda: store.edit("u", "n", delete=[deleted[0].as_py()]),
+        lambda: store.maintenance.edit("u", "n", delete=[deleted[0].as_py()]),
     ):
         with pytest.raises(InvalidArgumentError, match="'k'"):
             ask()
@@ -202,8 +202,8 @@ def test_every_way_in_refuses_what_would_be_lost(store: StateStore, name: str, v
         compared,
         by_subtask,
         elements,
-        lambda: store.edit("u", "n", put=rows),
-        lambda: store.edit("u", "n", rows=rows),
+        lambda: store.maintenance.edit("u", "n", put=rows),
+        lambda: store.maintenance.edit("u", "n", rows=rows),
     ):
         place = "element 1 of subtask 0" if ask is elements else "row 1"
         with pytest.raises((InvalidArgumentError, SchemaMismatchError)) as caught:
@@ -239,8 +239,10 @@ def test_an_answer_in_sql_is_stored_as_it_is(store: StateStore, sql: str, column
     floats = pa.array([1.0], pa.float32())
     put(store, pa.table({"k": ["a"], "d": [date(2026, 1, 31)], "b": [True], "f": floats, "n": [1]}))
     with pytest.raises(SchemaMismatchError, match=f"{column}.*cast it in the expression"):
-        store.edit("u", "n", sql=sql)
-    store.edit("u", "n", sql="SELECT k, d, b, f, sum(n) + 1 AS n FROM state GROUP BY ALL")
+        store.maintenance.edit("u", "n", sql=sql)
+    store.maintenance.edit(
+        "u", "n", sql="SELECT k, d, b, f, sum(n) + 1 AS n FROM state GROUP BY ALL"
+    )
     assert rows_of(store)[0]["n"] == 2
 
 
@@ -372,12 +374,12 @@ def test_far_times_are_named_or_shown(store: StateStore) -> None:
     for ask in (
         lambda: state.get("a"),
         lambda: state.lazy(0).get("a"),
-        lambda: store.key_history("a", "u", "n"),
+        lambda: store.inspect.history("a", "u", "n"),
     ):
         with pytest.raises(StateStoreError, match="time in 'at' that Python"):
             ask()
     assert state.keys([{"k": "a"}]).column("at").cast(pa.int64()).to_pylist() == [FAR]
-    [example] = store.diff(1, 2).states[0].examples
+    [example] = store.inspect.diff(1, 2).states[0].examples
     assert example.a is not None
     assert example.a["at"] == "11103-08-29 17:22:31.711744"
 

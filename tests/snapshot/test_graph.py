@@ -120,7 +120,7 @@ def test_state_that_no_operator_claims_is_refused(store: StateStore, tmp_path: P
     with pytest.raises(StateNotFoundError, match="the job graph has no operator 'totals'"):
         allowed.keyed("totals", "sums")
     out = tmp_path / "out"
-    done = store.restore_to(out, graph=job(GONE), allow_non_restored_state=True)
+    done = store.export(out, graph=job(GONE), allow_non_restored_state=True)
     assert {state.uid for state in done.states} == {"clean", "source"}
 
 
@@ -237,11 +237,11 @@ def test_states_are_written_and_planned_under_the_new_jobs_names(
     found = store.restore(**given)
     counts = {uid: found.keyed(uid, "s").entry.rows for uid in ("a", "b", "new")}
     assert counts == {"a": 20, "b": 10, "new": 30}
-    done = store.restore_to(tmp_path / "out", **given)
+    done = store.export(tmp_path / "out", **given)
     assert {state.uid: state.rows for state in done.states} == counts
     assert {path.name for path in (tmp_path / "out").iterdir()} == set(counts)
     assert len(list((tmp_path / "out" / "b" / "s").iterdir())) == 3
-    one = store.restore_to(tmp_path / "one", uid="new", name="s", **given)
+    one = store.export(tmp_path / "one", uid="new", name="s", **given)
     assert [(state.uid, state.rows) for state in one.states] == [("new", 30)]
     plan = store.plan(graph=graph)
     rows = {of.uid: sum(s.rows for s in of.subtasks) for of in plan.operators}
@@ -249,7 +249,7 @@ def test_states_are_written_and_planned_under_the_new_jobs_names(
     assert [of.uid for of in store.plan(graph=graph, uid="new").operators] == ["new"]
     for gone in ("c", "d"):
         with pytest.raises(StateNotFoundError, match=f"the job graph has no operator '{gone}'"):
-            store.restore_to(tmp_path / "none", uid=gone, **given)
+            store.export(tmp_path / "none", uid=gone, **given)
         with pytest.raises(StateNotFoundError):
             store.plan(graph=graph, uid=gone)
 

@@ -157,9 +157,9 @@ def test_uuids_in_dictionaries_are_keys(tmp_path: Path, form: str) -> None:
     state = store.restore(parallelism=1).keyed("u", "n")
     assert state.keys([{"k": IDS[5]}, {"k": IDS[9]}]).column("v").to_pylist() == [50]
     assert state.get(IDS[5]) == state.get({"k": IDS[5]}) == [{"k": held([5])[0], "v": 50}]
-    store.edit("u", "n", delete=[IDS[2]], put=[{"k": IDS[7], "v": 7}])
+    store.maintenance.edit("u", "n", delete=[IDS[2]], put=[{"k": IDS[7], "v": 7}])
     check({3: 3, 4: 4, 5: 50, 7: 7})
-    store.edit("u", "n", rows=[{"k": IDS[7], "v": 8}])
+    store.maintenance.edit("u", "n", rows=[{"k": IDS[7], "v": 8}])
     check({7: 8})
 
 

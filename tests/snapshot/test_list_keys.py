@@ -86,14 +86,14 @@ def check(store: StateStore, rows: Rows) -> None:
         assert row["key_group"] == key_group_of(row["k"], max_parallelism=8)
     for key in KEYS:
         assert taken(state.get(key)) == wanted(rows, key)
-        (shown,) = store.key(key, uid="u").states
+        (shown,) = store.inspect.key(key, uid="u").states
         assert taken(list(shown.rows)) == wanted(rows, key)
     asked = pa.table({"k": pa.array(KEYS, SCHEMA.field("k").type)})
     assert taken(state.keys(asked).to_pylist()) == wanted(rows)
     assert taken(store.query("SELECT * FROM s").read_all().to_pylist()) == wanted(rows)
     counted = store.query("SELECT count(*) AS n FROM s WHERE k = [['a'], ['b']]").read_all()
     assert counted.to_pylist() == [{"n": len(wanted(rows, [["a"], ["b"]]))}]
-    assert store.verify("all", deep=True).is_sound
+    assert store.maintenance.verify("all", deep=True).is_sound
 
 
 @pytest.mark.parametrize("layout", ["partitioned", "ranged"])
@@ -115,30 +115,30 @@ def test_a_history_of_lists(tmp_path: Path, layout: str) -> None:
     left = without({i: row for i, row in rows.items() if i not in of_gone}, [["a", "b"]]) | came
     check(store, left)
 
-    (found,) = store.diff(1, 2).states
+    (found,) = store.inspect.diff(1, 2).states
     assert (found.added, found.removed, found.changed) == (0, len(rows) - len(left), len(came))
-    beside = store.as_of(1, 2, "u", "s").read_all().column("change").to_pylist()
+    beside = store.inspect.as_of(1, 2, "u", "s").read_all().column("change").to_pylist()
     assert (beside.count("removed"), beside.count("changed")) == (found.removed, found.changed)
     for key in KEYS:
-        history = store.key_history(key, "u", "s")
+        history = store.inspect.history(key, "u", "s")
         assert [taken(list(one.rows or ())) for one in history] == [
             wanted(rows, key),
             wanted(left, key),
         ]
 
-    store.compact(rule=FOLD_ALL, everything=True)
+    store.maintenance.compact(rule=FOLD_ALL, everything=True)
     check(store, left)
     with store.snapshot(parallelism=2) as checkpoint:
         entry = checkpoint.map("u", "s", **OPTIONS).changes_against("latest", rows_of(left))
     assert entry.layers == ()
     put = dict(zip(SCHEMA.names, (*IDENTITIES[-1], 7), strict=True))
-    store.edit("u", "s", delete=[[[""]]], put=[put])
+    store.maintenance.edit("u", "s", delete=[[[""]]], put=[put])
     left = without(left, [[""]]) | {canonical(IDENTITIES[-1]): (IDENTITIES[-1], 7)}
     check(store, left)
-    store.rekey("u", "s", hash_scheme="pyflink")
-    store.rekey("u", "s", hash_scheme="java")
+    store.maintenance.rekey("u", "s", hash_scheme="pyflink")
+    store.maintenance.rekey("u", "s", hash_scheme="java")
     check(store, left)
-    store.purge("u", [[None]])
+    store.maintenance.purge("u", [[None]])
     check(store, without(left, [[None]]))
 
 

@@ -141,7 +141,7 @@ def test_compaction_as_a_command_writes_nothing_else(tmp_path: Path, ears: Ears)
     layered.full(users(60))
     layered.change({("u001", 0): 5})
     layered.store.add_listener(ears)
-    layered.store.compact(everything=True)
+    layered.store.maintenance.compact(everything=True)
     metrics, manifest = figures(layered.store), layered.store.manifest()
     assert (metrics.written, metrics.changed_share) == (Amount(), 0)
     assert 0 < metrics.compaction.files <= manifest.files
@@ -151,7 +151,7 @@ def test_compaction_as_a_command_writes_nothing_else(tmp_path: Path, ears: Ears)
 
 def test_an_edit_has_written_the_key_group_it_rewrote(store: StateStore) -> None:
     fill(store)
-    edited = store.edit("u", "s", delete=["k1"])
+    edited = store.maintenance.edit("u", "s", delete=["k1"])
     metrics = figures(store)
     assert metrics.files_written == edited.files
     assert metrics.written.size_bytes == edited.size_bytes

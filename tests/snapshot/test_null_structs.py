@@ -64,7 +64,7 @@ def _check(store: StateStore, rows: Rows) -> None:
     assert (len(asked), _taken(asked)) == (len(rows), _wanted(rows))
     many = state.keys(pa.table({"k": pa.array(range(4), pa.int64())}))
     assert _taken(many.to_pylist()) == _wanted(rows)
-    assert store.verify(deep=True).is_sound
+    assert store.maintenance.verify(deep=True).is_sound
 
 
 def _options() -> dict[str, Any]:
@@ -93,23 +93,23 @@ def test_histories_keep_them_apart(
                     rows = {at: row for at, row in rows.items() if at not in kept} | upserts
                     state.changes(_table(upserts), _table(kept))
             last = checkpoint.id
-            joined = store.as_of(last - 1, last, "u", "s").read_all()["change"].to_pylist()
+            joined = store.inspect.as_of(last - 1, last, "u", "s").read_all()["change"].to_pylist()
             assert joined.count("added") == len(rows.keys() - before.keys())
             assert joined.count("removed") == len(before.keys() - rows.keys())
-            (difference,) = store.diff(last - 1, last).states
+            (difference,) = store.inspect.diff(last - 1, last).states
             assert difference.added == len(rows.keys() - before.keys())
             assert difference.changed == joined.count("changed")
         _check(store, rows)
-        store.compact(everything=True, rule=FOLD_ALL)
+        store.maintenance.compact(everything=True, rule=FOLD_ALL)
         _check(store, rows)
         if rows:
             edited = data.draw(st.sampled_from(sorted(rows, key=repr)), label="edited")
             identity = rows[edited][0]
             rows[edited] = (identity, 77)
             put = dict(zip(SCHEMA.names, (*identity, 77), strict=True))
-            store.edit("u", "s", put=[put])
+            store.maintenance.edit("u", "s", put=[put])
             _check(store, rows)
-            store.edit("u", "s", sql="SELECT * FROM state")
+            store.maintenance.edit("u", "s", sql="SELECT * FROM state")
             _check(store, rows)
 
 

@@ -79,7 +79,7 @@ def test_ids_may_leave_some_out_but_never_go_back(url: str) -> None:
     store = opened(url)
     assert take(store, 3).id == 3
     assert take(store, 10).id == 10
-    store._storage.put_if_absent(tombstone_path(10), b"")
+    store.parts.storage.put_if_absent(tombstone_path(10), b"")
     before = len(claims(url))
     for checkpoint_id in (1, 9, 10):
         with pytest.raises(InvalidArgumentError, match="the next one is 11"):
@@ -121,7 +121,7 @@ def test_an_id_that_expired_meanwhile_is_not_committed(url: str) -> None:
     store = opened(url)
     checkpoint = store.snapshot(parallelism=2).__enter__()
     checkpoint.keyed("u", "n", ROWS, key="k")
-    store._storage.put_if_absent(tombstone_path(1), b"")
+    store.parts.storage.put_if_absent(tombstone_path(1), b"")
     with pytest.raises(CommitConflictError, match="has a tombstone"):
         checkpoint.__exit__(None, None, None)
     assert stored_files(url) == set()

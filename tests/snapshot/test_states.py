@@ -394,8 +394,8 @@ def test_no_parallelism_at_all_is_a_wrong_argument(store: StateStore, parallelis
         lambda: store.plan(parallelism=parallelism),
         lambda: store.restore(parallelism=parallelism),
         lambda: store.restore(parallelism=parallelism, balance="rows"),
-        lambda: store.compare([parallelism]),
-        lambda: store.place({"a": 9}, parallelism=parallelism),
+        lambda: store.inspect.compare([parallelism]),
+        lambda: store.inspect.placement({"a": 9}, parallelism=parallelism),
         lambda: Node("n", parallelism=parallelism),
     ):
         with pytest.raises(InvalidArgumentError) as caught:

@@ -95,7 +95,7 @@ def _run(store: StateStore, call: str, given_rows: list[Any], has_ttl: bool) -> 
     options: dict[str, Any] = {"key": "k", "max_parallelism": GROUPS}
     options["ttl"] = TimeToLive(10**6, "t") if has_ttl else None
     if call == "edit":
-        store.edit("u", "s", rows=given_rows[0])
+        store.maintenance.edit("u", "s", rows=given_rows[0])
         return
     with store.snapshot(parallelism=PARALLELISM, now_ms=NOW) as checkpoint:
         if call == "full":

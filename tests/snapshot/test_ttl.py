@@ -90,7 +90,7 @@ def test_every_way_to_read_leaves_them_out(store: StateStore) -> None:
     full(store, ROWS, ttl=TTL)
     for now, there in ((99, ROWS[:1]), (100, [])):
         assert store.restore(now_ms=now).keyed("u", "n").get("a") == there
-        assert [list(one.rows) for one in store.key("a", now_ms=now).states] == [there]
+        assert [list(one.rows) for one in store.inspect.key("a", now_ms=now).states] == [there]
         asked = store.query("SELECT k, v, \"at\" FROM n WHERE k = 'a'", now_ms=now)
         assert asked.read_all().to_pylist() == there
 
@@ -102,7 +102,7 @@ def test_the_clock_is_the_machines_unless_given(store: StateStore) -> None:
         keyed(checkpoint).changes([{"k": "b"}])
     restored = store.restore(parallelism=1)
     assert keys(restored.keyed("u", "n").subtask(0).read_all().to_pylist()) == ["b"]
-    assert [len(one.rows) for key in "ab" for one in store.key(key).states] == [0, 1]
+    assert [len(one.rows) for key in "ab" for one in store.inspect.key(key).states] == [0, 1]
     assert store.query("SELECT k FROM n").read_all().to_pylist() == [{"k": "b"}]
 
 
@@ -337,7 +337,7 @@ def test_an_unknown_clock_is_refused_before_anything_is_claimed(store: StateStor
     for ask in (
         lambda: store.snapshot(parallelism=1, now_ms=bad),
         lambda: store.restore(now_ms=bad),
-        lambda: store.key("a", now_ms=bad),
+        lambda: store.inspect.key("a", now_ms=bad),
         lambda: store.query("SELECT 1", now_ms=bad),
     ):
         with pytest.raises(StateStoreError, match="now_ms"):
@@ -373,7 +373,7 @@ def test_compact_all_drops_expired_rows_of_key_groups_without_changes(tmp_path: 
     rows = [{"k": number, "seen": number * 10} for number in range(100)]
     with store.snapshot(parallelism=1, now_ms=0) as checkpoint:
         checkpoint.keyed("u", "s", rows, key="k", ttl=TimeToLive(500, "seen"))
-    report = store.compact(everything=True, now_ms=1000)
+    report = store.maintenance.compact(everything=True, now_ms=1000)
     assert report.new_checkpoint_id == 2
     assert store.manifest(2).keyed[0].rows == 49  # those seen after 500
     assert store.manifest(1).keyed[0].rows == 100

@@ -149,17 +149,17 @@ def test_rows_are_compared_by_what_they_hold(
             checkpoint.keyed("u", "s", _table(after, new, has_new), key="k")
         assert state.state.schema.names == ("k", "v")
         for a, b in ((2, 3), (3, 2)):
-            (found,) = store.diff(a, b, keys=100).states
+            (found,) = store.inspect.diff(a, b, keys=100).states
             assert {one.identity["k"] for one in found.examples} == wanted
             assert (found.added, found.removed, found.changed) == (0, 0, len(wanted))
             if not has_new:
                 groups = {one.key_group for one in found.key_groups}
                 assert found.key_groups_differing == len(groups)
-            joined = store.as_of(a, b, "u", "s").read_all()
+            joined = store.inspect.as_of(a, b, "u", "s").read_all()
             changes = dict(zip(joined["k"].to_pylist(), joined["change"].to_pylist(), strict=True))
             assert {key for key, change in changes.items() if change == "changed"} == wanted
             assert len(changes) == len(before)
-        history = [store.key_history(key, "u", "s") for key in range(len(before))]
+        history = [store.inspect.history(key, "u", "s") for key in range(len(before))]
         assert {key for key, known in enumerate(history) if known[2].is_changed} == wanted
         assert all(known[1].is_changed for known in history)
 
@@ -186,7 +186,7 @@ def test_elements_are_compared_by_what_they_hold(
             with store.snapshot(parallelism=1) as checkpoint:
                 checkpoint.split("u", "e", _table(values, kind, False))
             stores.append(store)
-        (found,) = stores[0].diff(1, 1, other=stores[1]).states
+        (found,) = stores[0].inspect.diff(1, 1, other=stores[1]).states
         assert (found.added, found.removed, found.changed) == (0, 0, wanted)
 
 
@@ -195,7 +195,14 @@ def test_minus_zero_is_a_change_to_every_reader(tmp_path: Any) -> None:
     for value in (0.0, -0.0, float("nan"), float("nan")):
         with store.snapshot(parallelism=1) as checkpoint:
             checkpoint.keyed("u", "s", pa.table({"k": [1], "v": [value]}), key="k")
-    assert [one.is_changed for one in store.key_history(1, "u", "s")] == [True, True, True, False]
+    assert [one.is_changed for one in store.inspect.history(1, "u", "s")] == [
+        True,
+        True,
+        True,
+        False,
+    ]
     for a, b, changed in ((1, 2, 1), (2, 3, 1), (3, 4, 0)):
-        assert store.diff(a, b).states[0].changed == changed
-        assert (store.as_of(a, b, "u", "s").read_all()["change"][0].as_py() == "changed") == changed
+        assert store.inspect.diff(a, b).states[0].changed == changed
+        assert (
+            store.inspect.as_of(a, b, "u", "s").read_all()["change"][0].as_py() == "changed"
+        ) == changed

@@ -272,7 +272,7 @@ def test_other_states_stay_as_they_are(world: World) -> None:
     assert [one["name"] for i in range(4) for one in files.subtask(i)] == ["a", "b", "c"]
     rest = [world.store.restore(parallelism=4).operator("sink", name) for name in ("seen", "rules")]
     assert [state.subtask(3) for state in rest] == [[{"id": 1}, {"id": 2}], [{"id": 3}]]
-    assert not world.store.verify(deep=True).broken
+    assert not world.store.maintenance.verify(deep=True).broken
 
 
 def test_a_query_keeps_about_so_many_checkpoints(
