@@ -6,6 +6,7 @@ code of its class; anything else is a bug and keeps its traceback.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -13,9 +14,10 @@ from typing import Any, ClassVar
 import click
 
 from statestore._version import __version__
+from statestore.cli.documents import document_of
 from statestore.cli.help import INTERRUPTED, Root
 from statestore.cli.invocation import Invocation, common_options
-from statestore.cli.output import emit_json, page, report
+from statestore.cli.output import is_unicode, page, report
 from statestore.cli.text import write_text
 from statestore.cli.values import Result
 from statestore.cli.verbs.as_of import join_checkpoints, show_history
@@ -66,10 +68,13 @@ class Command(Root):
         if not isinstance(result, Result):
             return result
         if invocation.settings.output == "json":
-            emit_json(result)
+            text = json.dumps(
+                document_of(result), indent=2, ensure_ascii=not is_unicode(sys.stdout)
+            )
+            sys.stdout.write(f"{text}\n")
         else:
             write_text(result, page())
-            sys.stdout.flush()
+        sys.stdout.flush()
         if result.problem is not None:
             raise result.problem
         return result.status
