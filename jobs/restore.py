@@ -35,7 +35,7 @@ from jobs.frames import element_rows, exists, keyed_rows, naming, refuse_existin
 from jobs.places import SinkSettings
 from jobs.settings import RestoredStateSettings, RestoreSettings
 from statestore import RestoredCheckpoint, StateStore
-from statestore.cli.targets import graph_of
+from statestore.cli.arguments import graph_of
 from statestore.format.manifest import Entry, KeyedEntry
 
 __all__ = ["Restore", "main"]

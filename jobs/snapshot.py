@@ -33,7 +33,7 @@ from jobs.frames import naming, read, session
 from jobs.places import TableFormat
 from jobs.settings import KeyedSettings, OperatorSettings, SnapshotSettings
 from statestore import CheckpointWriter, StateStore
-from statestore.cli.targets import graph_of
+from statestore.cli.arguments import graph_of
 from statestore.errors import CommitConflictError, LateCommitError, LeftOutStateError
 from statestore.format.manifest import Entry, KeyedEntry, Writer
 from statestore.format.state import TimeDomain

@@ -103,7 +103,7 @@ PURE = (
 LAZY = {
     ("statestore.files.engines", "statestore.spark"),  # Spark's half, loaded on first use
     ("statestore.restore.query", "statestore.restore.dataset"),  # Arrow's datasets load pandas
-    ("statestore.cli.verbs.demo", "statestore.demo"),  # the one verb that needs Spark
+    ("statestore.cli.verbs.other", "statestore.demo"),  # the one verb that needs Spark
 }
 
 SOURCES = modules("statestore", "jobs")

@@ -1,4 +1,6 @@
-"""Drawings in text: key groups cut for a parallelism, and bars; pure, in Unicode or ASCII.
+"""Drawings in text: key groups cut for a parallelism, bars, and numbers as people read them.
+
+All of it is pure, in Unicode or ASCII; programs get numbers exact, from ``--output json``.
 
 ::
 
@@ -11,13 +13,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from itertools import pairwise
 
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 
-__all__ = ["ASCII", "UNICODE", "Pen", "bar", "key_group_bars", "range_text", "spans"]
+__all__ = [
+    "ASCII",
+    "UNICODE",
+    "Pen",
+    "amount",
+    "bar",
+    "count",
+    "counted",
+    "duration",
+    "key_group_bars",
+    "range_text",
+    "size",
+    "span_text",
+    "spans",
+    "when",
+]
 
 NARROWEST = 20
+_UNITS = ("kB", "MB", "GB", "TB", "PB", "EB")
+_SPANS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
+_LAST_MS = 253_402_300_799_999  # the end of the year 9999, where datetime ends
 
 
 @dataclass(frozen=True)
@@ -78,10 +99,53 @@ def span_text(first: int, last: int, pen: Pen) -> str:
     return str(first) if first == last else f"{first}{pen.dash}{last}"
 
 
-def spans(count: int, most: int) -> list[range]:
-    """Return ``range(count)`` as consecutive parts, ``most`` at most, sizes within one."""
-    parts = min(count, most)
-    return [range(count * i // parts, count * (i + 1) // parts) for i in range(parts)]
+def spans(number: int, most: int) -> list[range]:
+    """Return ``range(number)`` as consecutive parts, ``most`` at most, sizes within one."""
+    parts = min(number, most)
+    return [range(number * i // parts, number * (i + 1) // parts) for i in range(parts)]
+
+
+def count(number: int) -> str:
+    """Return a number with its thousands apart: ``12,345``."""
+    return f"{number:,}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return ``1 file``, ``1,200 files``."""
+    return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
+
+
+def size(size_bytes: int) -> str:
+    """Return bytes in the decimal unit that leaves up to four digits: ``12.3 MB``."""
+    if size_bytes < 1000:
+        return f"{size_bytes} B"
+    value = float(size_bytes)
+    for unit in _UNITS:
+        value /= 1000
+        if value < 999.95 or unit == _UNITS[-1]:
+            break
+    return f"{value:.1f} {unit}"
+
+
+def amount(size_bytes: int, files: int) -> str:
+    """Return ``12.3 MB in 4 files``."""
+    return f"{size(size_bytes)} in {counted(files, 'file')}"
+
+
+def duration(milliseconds: int) -> str:
+    """Return a span of time in its largest unit: ``350 ms``, ``4 min``, ``12 d``."""
+    for length, unit in _SPANS:
+        if abs(milliseconds) >= length:
+            return f"{milliseconds // length} {unit}"
+    return f"{milliseconds} ms"
+
+
+def when(milliseconds: int) -> str:
+    """Return a moment since 1970 as ``2026-01-31 12:00:00 UTC``."""
+    if milliseconds > _LAST_MS:
+        return f"{milliseconds} ms"
+    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _ruler(max_parallelism: int, cells: int) -> str:
@@ -98,7 +162,7 @@ def _cut(max_parallelism: int, ranges: Sequence[KeyGroupRange], cells: int, pen:
     widths = [stop - start for start, stop in pairwise(edges)]
     if min(widths) >= 2:
         drawn = zip(ranges, widths, strict=True)
-        return "".join(_segment(range_text(groups, pen), size, pen) for groups, size in drawn)
+        return "".join(_segment(range_text(groups, pen), room, pen) for groups, room in drawn)
     smallest, largest = min(map(len, ranges)), max(map(len, ranges))
     plural = "" if largest == 1 else "s"
     each = f"{span_text(smallest, largest, pen)} key group{plural} each"

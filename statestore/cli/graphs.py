@@ -1,4 +1,4 @@
-"""A job graph drawn, and which operator of it finds which state.
+"""A job graph, and which operator of it finds which state, as JSON and drawn.
 
 ::
 
@@ -11,18 +11,92 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from statestore.cli.drawing import ASCII
+from statestore.cli.drawing import ASCII, count, counted, size
 from statestore.cli.output import Page
-from statestore.cli.units import count, counted, size
 from statestore.flink.chaining import JobVertex, job_vertices
 from statestore.flink.graph import JobGraph
 from statestore.flink.matching import Matching, StoredOperator
 from statestore.flink.operators import label_of, operator_ids
 from statestore.format.manifest import KeyedEntry, Manifest
-from statestore.restore.plan import ParallelismChoice
 
-__all__ = ["write_choices", "write_graph", "write_matching"]
+__all__ = ["graph_document", "matching_document", "write_graph", "write_matching"]
+
+
+def graph_document(manifest: Manifest, graph: JobGraph) -> dict[str, Any]:
+    """Return the job vertices with their operators, and the edges between them."""
+    ids = operator_ids(graph)
+    vertices = job_vertices(graph, ids)
+    return {
+        "vertices": [
+            {
+                "id": vertex.id,
+                "parallelism": vertex.parallelism,
+                "max_parallelism": vertex.max_parallelism,
+                "operators": [
+                    {
+                        "name": name,
+                        "uid": graph.node(name).uid,
+                        "uid_hash": graph.node(name).uid_hash,
+                        "operator_id": ids[name],
+                        "states": [
+                            entry.state.name
+                            for entry in manifest.entries
+                            if entry.state.uid == label_of(graph.node(name))
+                        ],
+                    }
+                    for name in vertex.in_order
+                ],
+            }
+            for vertex in vertices
+        ],
+        "edges": [
+            {"from": edge.source, "to": edge.target, "partitioner": graph.partitioner(edge).value}
+            for edge in graph.edges
+        ],
+    }
+
+
+def matching_document(matching: Matching | None) -> dict[str, Any] | None:
+    """Return what each operator finds, what is dropped and how to keep it; None without a graph."""
+    if matching is None:
+        return None
+    return {
+        "operators": [
+            {
+                "name": found.node.name,
+                "operator_id": found.operator_id,
+                "outcome": found.outcome.value,
+                "found_by": found.found_by and found.found_by.value,
+                "stored": found.stored and _stored(found.stored),
+            }
+            for found in matching.nodes
+        ],
+        "dropped": [_stored(stored) for stored in matching.dropped],
+        "ignored": [_stored(stored) for stored in matching.ignored],
+        "hints": [
+            {
+                "operator": hint.node,
+                "uid": hint.uid,
+                "uid_hash": hint.uid_hash,
+                "stored": _stored(hint.stored),
+                "reason": hint.reason.value,
+            }
+            for hint in matching.hints
+        ],
+    }
+
+
+def _stored(stored: StoredOperator) -> dict[str, Any]:
+    return {
+        "operator_id": stored.operator_id,
+        "uid": stored.uid,
+        "name": stored.name,
+        "states": list(stored.states),
+        "rows": stored.rows,
+        "size_bytes": stored.size_bytes,
+    }
 
 
 def write_graph(page: Page, manifest: Manifest, graph: JobGraph) -> None:
@@ -70,20 +144,6 @@ def write_matching(page: Page, matching: Matching) -> None:
         page.line(f"  hint: {hint}")
     if matching.dropped:
         page.line("  a restore refuses to drop state; --allow-non-restored-state allows it", "bold")
-
-
-def write_choices(page: Page, choices: tuple[ParallelismChoice, ...], parallelism: int) -> None:
-    """Write how a parallelism was chosen from the bytes of the key groups."""
-    page.line(f"parallelism {parallelism} is chosen by bytes:", "bold")
-    for choice in choices:
-        how = choice.decision
-        page.line(
-            f"  {choice.uid}: {size(how.total_bytes)} of keyed state; first guess "
-            f"{how.first_guess}, cut by bytes into {counted(len(how.byte_ranges), 'range')}: "
-            f"parallelism {how.parallelism}; its largest subtask gets "
-            f"{size(how.largest_by_number)} (with ranges cut by bytes: "
-            f"{size(how.largest_by_bytes)})"
-        )
 
 
 def _parallelism(vertex: JobVertex) -> str:

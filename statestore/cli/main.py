@@ -14,35 +14,26 @@ from typing import Any, ClassVar
 import click
 
 from statestore._version import __version__
-from statestore.cli.documents import document_of
-from statestore.cli.help import INTERRUPTED, Root
-from statestore.cli.invocation import Invocation, common_options
-from statestore.cli.output import is_unicode, page, report
-from statestore.cli.text import write_text
-from statestore.cli.values import Result
+from statestore.cli.command import INTERRUPTED, Invocation, Root, common_options
+from statestore.cli.output import Result, is_unicode, page, report
 from statestore.cli.verbs.as_of import join_checkpoints, show_history
+from statestore.cli.verbs.collect import collect, expire_checkpoints
 from statestore.cli.verbs.compact import compact_checkpoint
-from statestore.cli.verbs.config import print_settings
-from statestore.cli.verbs.copy import copy_checkpoint
+from statestore.cli.verbs.copy import copy_checkpoint, fork_checkpoint
 from statestore.cli.verbs.decide import decide_parallelism
-from statestore.cli.verbs.demo import run_demo
 from statestore.cli.verbs.diff import compare_checkpoints
 from statestore.cli.verbs.edit import edit_state
-from statestore.cli.verbs.expire import expire_checkpoints
-from statestore.cli.verbs.fork import fork_checkpoint
-from statestore.cli.verbs.gc import collect
 from statestore.cli.verbs.get import get_rows
 from statestore.cli.verbs.heavy import find_heavy
+from statestore.cli.verbs.hold import keep_savepoint, pin_checkpoint, unpin_checkpoint
 from statestore.cli.verbs.list import list_checkpoints
-from statestore.cli.verbs.pin import pin_checkpoint, unpin_checkpoint
+from statestore.cli.verbs.other import print_settings, run_demo
 from statestore.cli.verbs.plan import plan_restore
 from statestore.cli.verbs.purge import purge_key
 from statestore.cli.verbs.query import query_states
 from statestore.cli.verbs.rekey import rekey_operator
-from statestore.cli.verbs.repair import repair_store
 from statestore.cli.verbs.restore import restore_checkpoint
-from statestore.cli.verbs.salvage import salvage_checkpoint
-from statestore.cli.verbs.savepoint import keep_savepoint
+from statestore.cli.verbs.salvage import repair_store, salvage_checkpoint
 from statestore.cli.verbs.show import show_checkpoint
 from statestore.cli.verbs.verify import verify_checkpoint
 from statestore.cli.verbs.watch import watch_checkpoints
@@ -68,12 +59,10 @@ class Command(Root):
         if not isinstance(result, Result):
             return result
         if invocation.settings.output == "json":
-            text = json.dumps(
-                document_of(result), indent=2, ensure_ascii=not is_unicode(sys.stdout)
-            )
+            text = json.dumps(result.to_json(), indent=2, ensure_ascii=not is_unicode(sys.stdout))
             sys.stdout.write(f"{text}\n")
         else:
-            write_text(result, page())
+            result.write(page())
         sys.stdout.flush()
         if result.problem is not None:
             raise result.problem

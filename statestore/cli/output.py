@@ -6,11 +6,13 @@ wide, tables as wide as they need, and nothing is cut off or left out.
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TextIO
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.progress import (
@@ -24,16 +26,25 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from statestore.cli.drawing import ASCII, UNICODE, Pen
+from statestore.cli.drawing import ASCII, UNICODE, Pen, count
+from statestore.errors import StateStoreError
+from statestore.restore.export import json_value
 
 __all__ = [
     "DRAWING_WIDTH",
     "Bar",
     "Page",
+    "Result",
+    "cell",
+    "is_unicode",
+    "json_text",
     "page",
     "printable",
     "progress_bar",
     "report",
+    "table_of",
+    "value_text",
+    "write_rows",
 ]
 
 DRAWING_WIDTH = 100
@@ -82,6 +93,64 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result(ABC):
+    """What a verb found; ``problem`` is raised after the rest has been printed, and ``status`` is
+    how the command ends without one.
+    """
+
+    problem: StateStoreError | None = None
+    status: int = 0
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """Return it as ``--output json`` prints it: a stable contract, to which fields are only
+        ever added; docs/JSON.md lists them all.
+        """
+
+    @abstractmethod
+    def write(self, page: Page) -> None:
+        """Write it as ``--output text`` prints it: for people, and free to change."""
+
+
+def table_of(*columns: str, right: frozenset[str] | set[str] = frozenset()) -> Table:
+    """Return an empty table; what does not fit the terminal is folded, never cut off."""
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for name in columns:
+        side = "right" if name in right else "left"
+        table.add_column(cell(name), justify=side, overflow="fold")  # type: ignore[arg-type]
+    return table
+
+
+def cell(text: str) -> Text:
+    """Return a cell's text as it is, without control characters or markup."""
+    return Text(printable(text))
+
+
+def json_text(value: Any) -> str:
+    """Return a value of a column, or several, on one line as JSON."""
+    return json.dumps(json_value(value), ensure_ascii=False)
+
+
+def value_text(value: Any) -> str:
+    """Return a value of a column as a cell shows it: text as it is, anything else as JSON."""
+    plain = json_value(value)
+    return plain if isinstance(plain, str) else json_text(plain)
+
+
+def write_rows(
+    page: Page, columns: Iterable[str], rows: Sequence[Iterable[str]], *, is_cut: bool
+) -> None:
+    """Write the rows of an answer as a table; ``is_cut`` says that there are more."""
+    table = table_of(*columns)
+    for row in rows:
+        table.add_row(*map(cell, row))
+    page.table(table)
+    if is_cut:
+        shown = count(len(rows))
+        page.line(f"these are the first {shown} rows; there are more, and --limit 0 gives all")
 
 
 def report(error: BaseException, *, label: str = "error") -> None:

@@ -21,9 +21,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from statestore import StateStore, __version__, errors
-from statestore.cli import watching
-from statestore.cli.help import INTERRUPTED, Root, Verb, exit_statuses
+from statestore.cli.command import INTERRUPTED, Root, Verb, exit_statuses
 from statestore.cli.main import Command, cli, main
+from statestore.cli.verbs import watch
 from statestore.errors import StateStoreError
 from statestore.format.documents import Pin, pin_to_json
 from statestore.format.names import pin_path
@@ -110,7 +110,7 @@ def test_examples_work(run: Run, filled: Path, monkeypatch: Any, example: str) -
     monkeypatch.setattr(
         importlib, "import_module", lambda name: demo if name == "statestore.demo" else real(name)
     )
-    monkeypatch.setattr(watching, "time", SimpleNamespace(sleep=ctrl_c, time_ns=time.time_ns))
+    monkeypatch.setattr(watch, "time", SimpleNamespace(sleep=ctrl_c, time_ns=time.time_ns))
     Path("new-job.toml").write_text(JOB)
     words = shlex.split(example)
     env = dict(word.split("=", 1) for word in words[: words.index("statestore")])

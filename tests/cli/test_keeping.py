@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 
 from statestore import StateStore
-from statestore.cli.spans import span_seconds
+from statestore.cli.arguments import span_seconds
 from statestore.format.names import pin_path, savepoint_path
 
 Run = Callable[..., Result]

@@ -11,9 +11,9 @@ from click.testing import Result
 from rich.console import Console
 
 from statestore import StateStore
+from statestore.cli.checkpoints import write_subtasks
 from statestore.cli.drawing import ASCII, UNICODE, Pen, bar, key_group_bars, spans
 from statestore.cli.output import Page
-from statestore.cli.subtasks import write_subtasks
 from statestore.keys.groups import KeyGroupRange
 from statestore.restore.plan import OperatorPlan, SubtaskPlan
 

@@ -14,7 +14,7 @@ import pytest
 from click.testing import Result
 
 from statestore import StateStore
-from statestore.cli.rates import MOST_STORES, Rate, keep_rate, kept_rate, rates_file
+from statestore.cli.verbs.plan import MOST_STORES, Rate, keep_rate, kept_rate, rates_file
 from statestore.restore.compare_plans import Prices
 
 Run = Callable[..., Result]

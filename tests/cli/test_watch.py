@@ -19,7 +19,7 @@ import pytest
 from click.testing import Result
 
 from statestore import StateStore
-from statestore.cli.watching import followed
+from statestore.cli.verbs.watch import followed
 from statestore.errors import StorageError
 from statestore.format.manifest import Manifest
 from statestore.storage import LocalStorage

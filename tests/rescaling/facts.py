@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jobs.places import JobSettings
 from statestore import JobGraph, StateStore
-from statestore.cli.units import duration, size
+from statestore.cli.drawing import duration, size
 from statestore.errors import StateStoreError
 from statestore.flink.adaptive import BYTES_PER_TASK
 from statestore.flink.graph import Node

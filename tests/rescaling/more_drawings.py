@@ -10,8 +10,7 @@ from pathlib import Path
 from jobs.places import JobSettings
 from jobs.restarts import with_strategy
 from statestore import KeyGroupRange
-from statestore.cli.drawing import UNICODE, bar, range_text
-from statestore.cli.units import size
+from statestore.cli.drawing import UNICODE, bar, range_text, size
 from statestore.flink.restart import RestartStrategy
 from statestore.flink.slots import PreviousAllocation, place_subtasks
 from tests.rescaling.facts import RATE, decision

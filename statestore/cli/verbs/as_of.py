@@ -1,24 +1,23 @@
-"""``statestore as-of`` and ``statestore history``: a state over several checkpoints."""
+"""``statestore as-of`` and ``history``: a state over several checkpoints."""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from statestore.cli.help import Verb
-from statestore.cli.histories import Joined, KeyHistory
-from statestore.cli.invocation import Invocation, pass_invocation
-from statestore.cli.keys import parse_key
-from statestore.cli.verbs.get import GetVerb
+from statestore.cli.arguments import key_value, limit_option, parse_key
+from statestore.cli.command import Invocation, KeyVerb, Verb, one_state_options, pass_invocation
+from statestore.cli.drawing import count, when
+from statestore.cli.output import Page, Result, cell, table_of, value_text, write_rows
 from statestore.files.values import shown
 from statestore.format.state import KeyedState
-from statestore.restore.history import CHANGE, CHANGES
+from statestore.restore.export import json_value
+from statestore.restore.history import CHANGE, CHANGES, KeyAt
 
-__all__ = ["join_checkpoints", "show_history"]
-
-_MOST_ROWS = 1000
+__all__ = ["Joined", "KeyHistory", "join_checkpoints", "show_history"]
 
 
 @click.command(
@@ -42,16 +41,9 @@ _MOST_ROWS = 1000
 )
 @click.argument("a", metavar="A")
 @click.argument("b", default="latest", metavar="[B]")
-@click.option("--operator", "--uid", "uid", metavar="UID", required=True, help="Its operator.")
-@click.option("--state", "--name", "name", metavar="NAME", required=True, help="The keyed state.")
+@one_state_options
 @click.option("--changed-only", is_flag=True, help="Leave out rows that are the same.")
-@click.option(
-    "--limit",
-    type=click.IntRange(min=0),
-    default=_MOST_ROWS,
-    metavar="ROWS",
-    help=f"At most so many rows; 0 for all. [{_MOST_ROWS}]",
-)
+@limit_option
 @pass_invocation
 def join_checkpoints(
     invocation: Invocation, a: str, b: str, uid: str, name: str, changed_only: bool, limit: int
@@ -87,7 +79,7 @@ def join_checkpoints(
 
 @click.command(
     "history",
-    cls=GetVerb,
+    cls=KeyVerb,
     prints=(
         "A line per kept checkpoint, oldest first: its number, when it was taken, and the rows "
         "that the key has in the state; * where they are others than at the checkpoint before. "
@@ -103,8 +95,7 @@ def join_checkpoints(
     ),
 )
 @click.argument("key")
-@click.option("--operator", "--uid", "uid", metavar="UID", required=True, help="Its operator.")
-@click.option("--state", "--name", "name", metavar="NAME", required=True, help="The keyed state.")
+@one_state_options
 @pass_invocation
 def show_history(invocation: Invocation, key: str, uid: str, name: str) -> KeyHistory:
     """Show what one key had at each kept checkpoint."""
@@ -114,7 +105,99 @@ def show_history(invocation: Invocation, key: str, uid: str, name: str) -> KeyHi
     def of(state: KeyedState) -> Any:
         values = parse_key(key, state)
         parsed.update(zip(state.key, values, strict=True))
-        return values[0] if len(values) == 1 else values
+        return key_value(values)
 
     history = store.key_history(of, uid, name)
     return KeyHistory(store=store.url, uid=uid, state=name, key=parsed, history=history)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joined(Result):
+    """Rows of a state at two checkpoints side by side; ``counts`` are of all, by change."""
+
+    store: str
+    ids: tuple[int, int]
+    uid: str
+    state: str
+    columns: tuple[tuple[str, str], ...]
+    rows: tuple[tuple[Any, ...], ...]
+    counts: dict[str, int]
+    is_cut: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            "store": self.store,
+            "a": self.ids[0],
+            "b": self.ids[1],
+            "operator": self.uid,
+            "state": self.state,
+            "columns": [{"name": name, "type": kind} for name, kind in self.columns],
+            "rows": [[json_value(value) for value in row] for row in self.rows],
+            "counts": self.counts,
+            "cut": self.is_cut,
+        }
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        a, b = self.ids
+        page.line(f"state {self.state} of operator {self.uid} of {self.store}", "bold")
+        told = ", ".join(f"{count(rows)} {change}" for change, rows in self.counts.items())
+        page.line(f"  a is checkpoint {a}, b is checkpoint {b}: {told}")
+        names = [name for name, _ in self.columns]
+        write_rows(page, names, [map(_text, row) for row in self.rows], is_cut=self.is_cut)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyHistory(Result):
+    """What a key had at each kept checkpoint; ``key`` has the key columns in order."""
+
+    store: str
+    uid: str
+    state: str
+    key: dict[str, Any]
+    history: tuple[KeyAt, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            "store": self.store,
+            "operator": self.uid,
+            "state": self.state,
+            "key": json_value(self.key),
+            "checkpoints": [
+                {
+                    "id": one.checkpoint_id,
+                    "created_at_ms": one.created_at_ms,
+                    "changed": one.is_changed,
+                    "rows": None if one.rows is None else [json_value(row) for row in one.rows],
+                }
+                for one in self.history
+            ],
+        }
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        key = ", ".join(f"{name} {_text(value)}" for name, value in self.key.items())
+        page.line(f"state {self.state} of operator {self.uid} of {self.store}: {key}", "bold")
+        table = table_of("", "id", "taken", "rows", "values", right={"id", "rows"})
+        for one in self.history:
+            mark = "*" if one.is_changed else ""
+            first = (mark, str(one.checkpoint_id), when(one.created_at_ms))
+            table.add_row(*map(cell, (*first, *_rows(one, self.key))))
+        page.table(table)
+
+
+def _rows(one: KeyAt, key: dict[str, Any]) -> tuple[str, str]:
+    """Return the number of rows, and all of them on one line, without the key."""
+    if one.rows is None:
+        return "", "no such state, or another key"
+    rows = [
+        ", ".join(f"{name} {_text(value)}" for name, value in row.items() if name not in key)
+        for row in one.rows
+    ]
+    return count(len(rows)), "; ".join(rows)
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else value_text(value)

@@ -1,15 +1,18 @@
-"""``statestore copy``: a checkpoint or savepoint to another store."""
+"""``statestore copy`` and ``fork``: a checkpoint in another store, or in a new one."""
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
+from typing import Any
+
 import click
 
-from statestore.cli.help import Verb
-from statestore.cli.invocation import Invocation, checkpoint_argument, pass_invocation
-from statestore.cli.moving import Copied
-from statestore.cli.output import progress_bar
+from statestore.cli.command import Invocation, Verb, checkpoint_argument, pass_invocation
+from statestore.cli.drawing import amount, counted
+from statestore.cli.output import Page, Result, progress_bar
+from statestore.maintenance.copy import CopiedCheckpoint
 
-__all__ = ["copy_checkpoint"]
+__all__ = ["Copied", "Forked", "copy_checkpoint", "fork_checkpoint"]
 
 
 @click.command(
@@ -44,3 +47,102 @@ def copy_checkpoint(
             checkpoint, target, as_savepoint=as_savepoint, dry_run=dry_run, on_progress=progress
         )
     return Copied(copied=copied)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copied(Result):
+    """What was copied."""
+
+    copied: CopiedCheckpoint
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        document = asdict(self.copied)
+        return {"store": document.pop("store"), "id": document.pop("checkpoint_id"), **document}
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        done = self.copied
+        source = f"checkpoint {done.checkpoint_id} of {done.store}"
+        all_of_it = amount(done.size_bytes, done.files)
+        copied = amount(done.copied_bytes, done.copied_files)
+        if done.found:
+            there = f"checkpoint {done.new_id} of {done.target}"
+            page.line(f"{source} was copied before: it is {there}")
+        elif done.dry_run:
+            page.line(f"would copy {source} to {done.target}", "bold")
+            page.line(f"  {all_of_it}, of which the target lacks {copied}")
+        else:
+            page.line(f"copied {source} to {done.target}: checkpoint {done.new_id} there", "bold")
+            page.line(f"  {all_of_it}, of which the target lacked {copied}")
+        if done.savepoint is not None:
+            page.line(f"  savepoint {done.savepoint}")
+        if done.tables_without_log:
+            tables = counted(done.tables_without_log, "Delta table")
+            verb = "would be" if done.dry_run else "is" if done.tables_without_log == 1 else "are"
+            page.line(f"  {tables} {verb} plain Parquet there: a Delta log is written with Spark")
+
+
+@click.command(
+    "fork",
+    cls=Verb,
+    prints=(
+        "How many files and bytes the new store shares with this one, and how many had to be "
+        "copied. On one file system none are: a file has a name in each store, and goes when both "
+        "have let go of it, so whatever is expired, compacted, purged or collected in one, the "
+        "other keeps what it has. From and to a bucket, and to another disk, files are copied. A "
+        "file that is damaged in place is damaged in both. CHECKPOINT may be the name of a "
+        "savepoint, which is then one there. With --dry-run: the same, and nothing is written."
+    ),
+    examples=(
+        "statestore fork --to ./what-if --dry-run --store ./fraud",
+        "statestore fork 1 --to ./what-if --store ./fraud",
+    ),
+)
+@checkpoint_argument
+@click.option("--to", "target", metavar="URL", required=True, help="Where the new store will be.")
+@click.option("--dry-run", is_flag=True, help="Say what would be shared and stop.")
+@pass_invocation
+def fork_checkpoint(invocation: Invocation, checkpoint: str, target: str, dry_run: bool) -> Forked:
+    """Begin a new store with a checkpoint of this one, without copying it."""
+    store = invocation.store()
+    with progress_bar("forking") as progress:
+        forked = store.fork(target, checkpoint, dry_run=dry_run, on_progress=progress)
+    return Forked(forked=forked)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forked(Result):
+    """The new store, and what of it is shared."""
+
+    forked: CopiedCheckpoint
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        done = self.forked
+        return {
+            "store": done.store,
+            "id": done.checkpoint_id,
+            "target": done.target,
+            "dry_run": done.dry_run,
+            "new_id": done.new_id,
+            "savepoint": done.savepoint,
+            "files": done.files,
+            "size_bytes": done.size_bytes,
+            "copied_files": done.copied_files,
+            "copied_bytes": done.copied_bytes,
+        }
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        done = self.forked
+        source = f"checkpoint {done.checkpoint_id} of {done.store}"
+        if done.dry_run:
+            page.line(f"would fork {source} to {done.target}", "bold")
+        else:
+            page.line(f"forked {source} to {done.target}: checkpoint {done.new_id} there", "bold")
+        shared = amount(done.size_bytes - done.copied_bytes, done.files - done.copied_files)
+        page.line(f"  shared  {shared}")
+        page.line(f"  copied  {amount(done.copied_bytes, done.copied_files)}")
+        if done.savepoint is not None:
+            page.line(f"  savepoint {done.savepoint}")

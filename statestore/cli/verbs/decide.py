@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import click
 
-from statestore.cli.help import Verb
-from statestore.cli.targets import Bytes
-from statestore.cli.values import Decided
-from statestore.maintenance.decide import decide
+from statestore.cli.arguments import Bytes
+from statestore.cli.command import Verb
+from statestore.cli.drawing import counted, size
+from statestore.cli.output import Page, Result
+from statestore.maintenance.decide import DecidedParallelism, decide
 
-__all__ = ["decide_parallelism"]
+__all__ = ["Decided", "decide_parallelism"]
 
 
 @click.command(
@@ -65,3 +67,43 @@ def decide_parallelism(
         algorithm=algorithm,
     )
     return Decided(decided=decided)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decided(Result):
+    """A parallelism, and what it follows from."""
+
+    decided: DecidedParallelism
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        document = asdict(self.decided)
+        inputs = [
+            {
+                "url": one.url,
+                "broadcast": one.broadcast,
+                "size_bytes": one.size_bytes,
+                "files": len(one.sizes),
+            }
+            for one in self.decided.inputs
+        ]
+        return document | {"inputs": inputs}
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        done = self.decided
+        page.line(f"parallelism {done.parallelism}", "bold")
+        page.line(
+            f"  {size(done.bytes_per_task)} per task, between {done.min_parallelism} and "
+            f"{done.max_parallelism}, as Flink {done.algorithm} decides"
+        )
+        if done.task_bytes is not None:
+            page.line(
+                f"  {done.first_guess} by bytes alone; whole files are dealt, in order, so that "
+                f"the largest task reads {size(max(done.task_bytes))}"
+            )
+        for one in done.inputs:
+            read = "read whole by every task" if one.broadcast else "divided"
+            page.line(
+                f"  {one.url}: {size(one.size_bytes)} in {counted(len(one.sizes), 'file')}, {read}"
+            )

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
 import click
 
-from statestore.cli.comparing import Differed
-from statestore.cli.help import Verb
-from statestore.cli.invocation import Invocation, pass_invocation, state_options
-from statestore.cli.output import progress_bar
+from statestore.cli.command import Invocation, Verb, pass_invocation, state_options
+from statestore.cli.drawing import count, size
+from statestore.cli.output import Page, Result, cell, json_text, progress_bar, table_of
 from statestore.maintenance.diff import DEFAULT_EXAMPLES
+from statestore.maintenance.diff_rows import (
+    CheckpointDifference,
+    Example,
+    Other,
+    Side,
+    StateDifference,
+)
+from statestore.restore.export import json_value
 from statestore.store import StateStore
 
-__all__ = ["compare_checkpoints"]
+__all__ = ["Differed", "compare_checkpoints"]
+
+_SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 
 
 @click.command(
@@ -65,3 +78,120 @@ def compare_checkpoints(
     with progress_bar("comparing") as progress:
         found = store.diff(a, b, other=second, uid=uid, name=name, keys=keys, on_progress=progress)
     return Differed(difference=found, status=1 if exit_code and found.differs else 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Differed(Result):
+    """What tells two checkpoints apart."""
+
+    difference: CheckpointDifference
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        found = self.difference
+        return {
+            "a": _side(found.a),
+            "b": _side(found.b),
+            "differs": found.differs,
+            "others": [asdict(one) for one in found.others],
+            "graph": [asdict(one) for one in found.graph],
+            "states": [_state(state) for state in found.states],
+        }
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        found = self.difference
+        verdict = "they differ" if found.differs else "they are the same"
+        page.line(f"a is {_named(found.a)}, b is {_named(found.b)}: {verdict}", "bold")
+        _write_others((*found.others, *found.graph), page)
+        if found.states:
+            page.line()
+            numbers = ["rows in a", "rows in b", "added", "removed", "changed", "key groups"]
+            table = table_of("operator", "state", *numbers, right={*numbers})
+            for state in found.states:
+                table.add_row(*(cell(text) for text in _row(state)))
+            page.table(table)
+        for state in found.states:
+            _write_state(state, page)
+
+
+def _side(side: Side) -> dict[str, Any]:
+    return {
+        "store": side.store,
+        "id": side.checkpoint_id,
+        "size_bytes": side.size_bytes,
+        "read_bytes": side.bytes_read,
+    }
+
+
+def _state(state: StateDifference) -> dict[str, Any]:
+    columns = state.compared_columns
+    return {
+        "operator": state.uid,
+        "state": state.name,
+        "sort": state.sort,
+        "differs": state.differs,
+        "only_in": state.only_in,
+        "rows_a": state.rows_a,
+        "rows_b": state.rows_b,
+        "added": state.added,
+        "removed": state.removed,
+        "changed": state.changed,
+        "not_compared": state.not_compared,
+        "compared_columns": None if columns is None else list(columns),
+        "others": [asdict(one) for one in state.others],
+        "key_groups_differing": state.key_groups_differing,
+        "key_groups_read": state.key_groups_read,
+        "key_groups": [asdict(group) for group in state.key_groups],
+        "examples": [
+            {
+                "change": one.change,
+                "key_group": one.key_group,
+                "identity": json_value(dict(one.identity)),
+                "a": one.a and json_value(dict(one.a)),
+                "b": one.b and json_value(dict(one.b)),
+            }
+            for one in state.examples
+        ],
+    }
+
+
+def _named(side: Side) -> str:
+    read = f"read {size(side.bytes_read)} of {size(side.size_bytes)}"
+    return f"checkpoint {side.checkpoint_id} of {side.store} ({read})"
+
+
+def _row(state: StateDifference) -> tuple[str, ...]:
+    changes = (state.added, state.removed, state.changed)
+    counts = ("?",) * 3 if state.not_compared else (count(one) for one in changes)
+    groups = state.key_groups_differing
+    rows = ("?" if one is None else count(one) for one in (state.rows_a, state.rows_b))
+    return (state.uid, state.name, *rows, *counts, "" if groups is None else count(groups))
+
+
+def _write_state(state: StateDifference, page: Page) -> None:
+    if not state.differs:
+        return
+    page.line()
+    only = f", only in {state.only_in}" if state.only_in else ""
+    page.line(f"state {state.name} of operator {state.uid}{only}", "bold")
+    _write_others(state.others, page)
+    if state.not_compared is not None:
+        page.line(f"  rows are not compared: {state.not_compared}")
+    if state.compared_columns is not None:
+        page.line(f"  compared by what both have: {', '.join(state.compared_columns)}")
+    for example in state.examples:
+        page.line(f"  {_SIGNS[example.change]} {_example(example)}")
+    if state.examples and len(state.examples) < state.added + state.removed + state.changed:
+        page.line("  …")
+
+
+def _example(example: Example) -> str:
+    rows = [json_text(dict(row)) for row in (example.a, example.b) if row is not None]
+    group = "" if example.key_group is None else f"  (key group {example.key_group})"
+    return " → ".join(rows) + group
+
+
+def _write_others(others: Iterable[Other], page: Page) -> None:
+    for one in others:
+        page.line(f"  {one.what}: {one.a or 'none'} → {one.b or 'none'}")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
 
-from statestore.cli.help import Verb
-from statestore.cli.invocation import Invocation, pass_invocation
-from statestore.cli.keys import parse_key, parse_row
-from statestore.cli.moving import Edited
+from statestore.cli.arguments import key_of, parse_row
+from statestore.cli.command import Invocation, Verb, one_state_options, pass_invocation
+from statestore.cli.drawing import amount, count, counted
+from statestore.cli.output import Page, Result
+from statestore.maintenance.edit import EditedState
 
-__all__ = ["edit_state"]
+__all__ = ["Edited", "edit_state"]
 
 
 @click.command(
@@ -42,8 +44,7 @@ __all__ = ["edit_state"]
         ),
     ),
 )
-@click.option("--operator", "--uid", "uid", metavar="UID", required=True, help="Its operator.")
-@click.option("--state", "--name", "name", metavar="NAME", required=True, help="The keyed state.")
+@one_state_options
 @click.option("--delete", multiple=True, metavar="KEY", help="Remove a key; may be repeated.")
 @click.option("--put", multiple=True, metavar="JSON", help="Put a row; may be repeated.")
 @click.option("--sql", metavar="SELECT", help="Replace the state by the answer.")
@@ -65,16 +66,44 @@ def edit_state(
         raise click.UsageError("nothing to change: give --delete KEY, --put JSON, or --sql SELECT")
     store = invocation.store()
     state = store.manifest(checkpoint).keyed_entry(uid, name).state
-    keys: list[Any] = [parse_key(text, state) for text in delete]
-    if len(state.key) == 1:
-        keys = [value for (value,) in keys]
     edited = store.edit(
         uid,
         name,
-        delete=keys,
+        delete=[key_of(text)(state) for text in delete],
         put=[parse_row(text, state) for text in put],
         sql=sql,
         checkpoint=checkpoint,
         dry_run=dry_run,
     )
     return Edited(edited=edited)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edited(Result):
+    """What was changed."""
+
+    edited: EditedState
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        document = asdict(self.edited)
+        renamed = {"id": document.pop("checkpoint_id"), "operator": document.pop("uid")}
+        return {"store": document.pop("store"), **renamed, **document}
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        done = self.edited
+        where = f"state {done.state} of operator {done.uid}, checkpoint {done.checkpoint_id}"
+        if done.dry_run:
+            page.line(f"would edit {where} of {done.store}", "bold")
+        elif done.new_id is None:
+            page.line(f"nothing to change in {where} of {done.store}: no such key", "bold")
+        else:
+            page.line(f"edited {where} of {done.store}: checkpoint {done.new_id}", "bold")
+        before, after = count(done.rows_before), count(done.rows_after)
+        page.line(f"  rows         {before} before, {after} after")
+        if done.how == "keys":
+            page.line(f"  changed      {count(done.deleted)} deleted, {count(done.put)} put")
+        verb = "to replace" if done.dry_run else "written   "
+        written = amount(done.size_bytes, done.files)
+        page.line(f"  {verb}   {written}, {counted(len(done.key_groups), 'key group')}")

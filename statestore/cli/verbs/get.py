@@ -1,42 +1,25 @@
-"""``statestore get``: the rows of one key."""
+"""``statestore get``: the rows of one key, in a keyed state or in all."""
 
 from __future__ import annotations
 
-import re
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from statestore.cli.asking import KeyFound
-from statestore.cli.help import Verb
-from statestore.cli.invocation import Invocation, checkpoint_argument, pass_invocation
-from statestore.cli.keys import parse_key
-from statestore.cli.values import FoundRows
-from statestore.format.state import KeyedState
+from statestore.cli.arguments import key_of, key_value, parse_key
+from statestore.cli.command import Invocation, KeyVerb, checkpoint_argument, pass_invocation
+from statestore.cli.output import Page, Result, cell, json_text, table_of, value_text
+from statestore.format.manifest import KeyedEntry
+from statestore.restore.export import json_value
+from statestore.restore.history import KeyStates
 
-__all__ = ["get_rows"]
-
-
-class GetVerb(Verb):
-    """Explains how to pass a negative number, which looks like an option."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse as click does."""
-        given = list(args)
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            key = next((arg for arg in given if re.match(r"-[0-9.]", arg)), None)
-            if key is None or "--" in given:
-                raise
-            raise click.UsageError(
-                f"a key that begins with '-' stands after '--': -- {key}"
-            ) from error
+__all__ = ["FoundRows", "KeyFound", "get_rows"]
 
 
 @click.command(
     "get",
-    cls=GetVerb,
+    cls=KeyVerb,
     prints=(
         "The rows of the key in a keyed state, a line each; at most one data file is read. "
         "KEY is text of the key column's type: u17, 42, 2026-01-31. With several key columns "
@@ -63,11 +46,7 @@ def get_rows(
     """Look up one key, in a keyed state or in all."""
     store = invocation.store()
     if uid is None or name is None:
-
-        def of(state: KeyedState) -> Any:
-            return _one(parse_key(key, state))
-
-        found = store.key(of, checkpoint, uid=uid, name=name)
+        found = store.key(key_of(key), checkpoint, uid=uid, name=name)
         return KeyFound(store=store.url, key=key, found=found)
     restored = store.restore(checkpoint=checkpoint)
     state = restored.keyed(uid, name)
@@ -77,10 +56,84 @@ def get_rows(
         checkpoint_id=restored.checkpoint_id,
         entry=state.entry,
         key=values,
-        rows=tuple(state.get(_one(values))),
+        rows=tuple(state.get(key_value(values))),
     )
 
 
-def _one(values: tuple[Any, ...]) -> Any:
-    """Return a key as a lookup takes it: of one column, its value."""
-    return values[0] if len(values) == 1 else values
+@dataclass(frozen=True, kw_only=True)
+class FoundRows(Result):
+    """The rows of one key; ``key`` has the key columns in order."""
+
+    store: str
+    checkpoint_id: int
+    entry: KeyedEntry
+    key: tuple[Any, ...]
+    rows: tuple[dict[str, Any], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        state = self.entry.state
+        return {
+            "store": self.store,
+            "id": self.checkpoint_id,
+            "operator": state.uid,
+            "state": state.name,
+            "key": json_value(dict(zip(state.key, self.key, strict=True))),
+            "rows": [json_value(row) for row in self.rows],
+        }
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        state = self.entry.state
+        if not self.rows:
+            key = json_text(self.key)
+            page.line(f"no rows of key {key} in {state}, checkpoint {self.checkpoint_id}")
+            return
+        table = table_of(*state.schema.names)
+        for row in self.rows:
+            table.add_row(*(cell(value_text(row[name])) for name in state.schema.names))
+        page.table(table)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyFound(Result):
+    """The rows of one key in all states; ``key`` as it was given."""
+
+    store: str
+    key: str
+    found: KeyStates
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        found = self.found
+        states = [
+            {
+                "operator": one.entry.state.uid,
+                "state": one.entry.state.name,
+                "kind": one.entry.state.kind.value,
+                "rows": [json_value(row) for row in one.rows],
+            }
+            for one in found.states
+        ]
+        skipped = [
+            {"operator": one.entry.state.uid, "state": one.entry.state.name, "why": one.reason}
+            for one in found.skipped
+        ]
+        document = {"store": self.store, "id": found.checkpoint_id, "key": self.key}
+        return document | {"states": states, "skipped": skipped}
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        found = self.found
+        if not found.rows:
+            page.line(f"no rows of key {self.key} in any state, checkpoint {found.checkpoint_id}")
+        else:
+            table = table_of("operator", "state", "row")
+            for one in found.states:
+                state = one.entry.state
+                for row in one.rows:
+                    values = ", ".join(f"{name} {value_text(value)}" for name, value in row.items())
+                    table.add_row(cell(state.uid), cell(state.name), cell(values))
+            page.table(table)
+        for skipped in found.skipped:
+            page.line(f"skipped {skipped.entry.state}, whose key is ({skipped.key})")

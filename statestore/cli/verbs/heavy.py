@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
+from typing import Any
+
 import click
 
-from statestore.cli.heavies import FoundHeavy
-from statestore.cli.help import Verb
-from statestore.cli.invocation import (
+from statestore.cli.arguments import key_value
+from statestore.cli.command import (
     Invocation,
+    Verb,
     checkpoint_argument,
     pass_invocation,
     state_options,
 )
+from statestore.cli.drawing import bar, count, counted, size
+from statestore.cli.output import Page, Result, cell, table_of, value_text
+from statestore.restore.export import json_value
 from statestore.restore.plan import Weight
-from statestore.restore.skew import FACTOR, KEYS, READ_GROUPS
+from statestore.restore.skew import FACTOR, KEYS, READ_GROUPS, HeavyOperator, HeavyReport, HotKeys
 
-__all__ = ["find_heavy"]
+__all__ = ["FoundHeavy", "find_heavy"]
+
+BAR = 20
 
 
 @click.command(
@@ -81,3 +89,107 @@ def find_heavy(
         uid, name, keys=keys, checkpoint=checkpoint, by=by, factor=times, read_groups=read
     )
     return FoundHeavy(store=store.url, report=report)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundHeavy(Result):
+    """Heavy key groups and hot keys."""
+
+    store: str
+    report: HeavyReport
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        report = self.report
+        return {
+            "store": self.store,
+            "id": report.checkpoint_id,
+            "by": report.by.value,
+            "factor": report.factor,
+            "operators": [_operator(operator) for operator in report.operators],
+        }
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        report = self.report
+        page.line(f"checkpoint {report.checkpoint_id} of {self.store}", "bold")
+        if not report.operators:
+            page.line("no keyed state")
+        for operator in report.operators:
+            page.line()
+            page.line(f"operator {operator.uid} ({', '.join(operator.states)})", "bold")
+            _write_groups(page, report, operator)
+            for hot in operator.hot:
+                _write_keys(page, hot)
+
+
+def _operator(found: HeavyOperator) -> dict[str, Any]:
+    return {
+        "uid": found.uid,
+        "states": list(found.states),
+        "key_groups": found.key_groups,
+        "rows": found.rows,
+        "size_bytes": found.size_bytes,
+        "heavy": [asdict(group) for group in found.heavy],
+        "hot": [_hot(hot) for hot in found.hot],
+    }
+
+
+def _hot(hot: HotKeys) -> dict[str, Any]:
+    return {
+        "state": hot.state,
+        "rows": hot.rows,
+        "keys": [
+            {
+                "key": json_value(one.key),
+                "key_group": one.key_group,
+                "rows": one.rows,
+                "share": one.rows / hot.rows,
+            }
+            for one in hot.keys
+        ],
+        "read": list(hot.read),
+        "exact": hot.is_exact,
+    }
+
+
+def _write_groups(page: Page, report: HeavyReport, operator: HeavyOperator) -> None:
+    among = f"of {counted(operator.key_groups, 'key group')}"
+    rule = f"more than {report.factor:g} times the even share of {report.by.value}"
+    if not operator.heavy:
+        page.line(f"no key group {among} has {rule}")
+        return
+    verb = "has" if len(operator.heavy) == 1 else "have"
+    page.line(f"{count(len(operator.heavy))} {among} {verb} {rule}")
+    columns = ("key group", "rows", "bytes", "share", "times even", "")
+    table = table_of(*columns, right={*columns[:-1]})
+    most = operator.heavy[0].share
+    for one in operator.heavy:
+        cells = (
+            str(one.key_group),
+            count(one.rows),
+            size(one.size_bytes),
+            f"{one.share:.2%}",
+            f"{one.times:.2f}",
+            bar(one.share, most, width=BAR, pen=page.pen),
+        )
+        table.add_row(*map(cell, cells))
+    page.table(table)
+
+
+def _write_keys(page: Page, hot: HotKeys) -> None:
+    page.line()
+    read = counted(len(hot.read), "key group")
+    if not hot.keys:
+        page.line(f"state {hot.state}: no rows")
+        return
+    sure = "no other key has more" if hot.is_exact else "keys of other key groups may have more"
+    page.line(f"state {hot.state}: the keys with most rows, of {read}; {sure}")
+    table = table_of("key", "key group", "rows", "share", "", right={"key group", "rows", "share"})
+    most = hot.keys[0].rows
+    for one in hot.keys:
+        text = value_text(key_value(tuple(one.key.values())))
+        drawn = bar(one.rows, most, width=BAR, pen=page.pen)
+        cells = (text, str(one.key_group), count(one.rows), f"{one.rows / hot.rows:.2%}", drawn)
+        table.add_row(*map(cell, cells))
+    page.table(table)

@@ -1,14 +1,22 @@
-"""``statestore list``: the checkpoints of a store, the damaged ones too."""
+"""``statestore list``: the checkpoints of a store, the damaged ones too, and what keeps them."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
+from typing import Any
 
 import click
 
-from statestore.cli.help import Verb
-from statestore.cli.invocation import Invocation, pass_invocation
-from statestore.cli.values import CheckpointList, CheckpointRow
+from statestore.cli.checkpoints import (
+    changed_rows_document,
+    error_document,
+    pin_document,
+    rows_text,
+)
+from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.drawing import count, duration, size, when
+from statestore.cli.output import DRAWING_WIDTH, Page, Result, cell, table_of
 from statestore.errors import (
     CheckpointNotFoundError,
     CorruptionError,
@@ -16,9 +24,17 @@ from statestore.errors import (
     StateStoreError,
 )
 from statestore.format.documents import Pin, Savepoint
+from statestore.format.manifest import Manifest
 from statestore.store import StateStore
 
-__all__ = ["list_checkpoints"]
+__all__ = ["CheckpointList", "CheckpointRow", "list_checkpoints"]
+
+_COLUMNS = (
+    *("id", "taken", "age", "parallelism", "operators", "states", "rows", "bytes", "files"),
+    "made by",
+)
+_FOR_WIDE_ONES = ("operators", "states", "files")
+"""Columns that a narrow terminal has no room for."""
 
 
 @click.command(
@@ -79,3 +95,128 @@ def _problem(rows: tuple[CheckpointRow, ...]) -> StateStoreError | None:
     for error in errors:
         problem.add_note(str(error))
     return problem
+
+
+@dataclass(frozen=True)
+class CheckpointRow:
+    """One checkpoint of a list: its manifest, or why that cannot be read."""
+
+    checkpoint_id: int
+    manifest: Manifest | None
+    error: StateStoreError | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointList(Result):
+    """The visible checkpoints, oldest first, and what is held."""
+
+    store: str
+    now_ms: int
+    rows: tuple[CheckpointRow, ...]
+    savepoints: tuple[Savepoint, ...] = ()
+    pins: tuple[Pin, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        rows = [_row_document(row, self.now_ms) for row in self.rows]
+        return {"store": self.store, "checkpoints": rows} | _holds_document(self)
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        if not self.rows:
+            page.line(f"{self.store} has no checkpoint yet")
+            _write_holds(self, page)
+            return
+        left_out = set(_FOR_WIDE_ONES) if page.width < DRAWING_WIDTH else set()
+        if not any(row.manifest is not None and row.manifest.origin for row in self.rows):
+            left_out.add("made by")
+        shown = [name for name in _COLUMNS if name not in left_out]
+        table = table_of(*shown, right=set(shown) - {"taken", "age", "made by"})
+        for row in self.rows:
+            values = dict(zip(_COLUMNS, _row_cells(row, self.now_ms), strict=False))
+            table.add_row(*(cell(values.get(name, "")) for name in shown))
+        page.table(table)
+        _write_holds(self, page)
+
+
+def _row_document(row: CheckpointRow, now_ms: int) -> dict[str, Any]:
+    manifest, error = row.manifest, row.error
+    document: dict[str, Any] = {"id": row.checkpoint_id}
+    if manifest is None:
+        unknown = "created_at_ms age_ms parallelism operators states rows size_bytes files origin"
+        document |= dict.fromkeys(unknown.split())
+    else:
+        document |= {
+            "created_at_ms": manifest.created_at_ms,
+            "age_ms": now_ms - manifest.created_at_ms,
+            "parallelism": manifest.parallelism,
+            "operators": len(manifest.uids),
+            "states": len(manifest.entries),
+            "rows": manifest.rows,
+            "size_bytes": manifest.size_bytes,
+            "files": manifest.files,
+            "origin": manifest.origin and dict(manifest.origin),
+        } | changed_rows_document(manifest)
+    return document | {"error": error_document(error)}
+
+
+def _holds_document(result: CheckpointList) -> dict[str, Any]:
+    """Return the savepoints and the pins of a list; ``expired`` says that nothing but the savepoint
+    keeps its checkpoint, ``over`` that the lease is.
+    """
+    visible = {row.checkpoint_id for row in result.rows}
+    savepoints = [
+        {
+            "name": one.name,
+            "id": one.checkpoint_id,
+            "created_at_ms": one.created_at_ms,
+            "age_ms": result.now_ms - one.created_at_ms,
+            "expired": one.checkpoint_id not in visible,
+        }
+        for one in result.savepoints
+    ]
+    pins = [pin_document(pin) | {"over": pin.until_ms <= result.now_ms} for pin in result.pins]
+    return {"savepoints": savepoints, "pins": pins}
+
+
+def _row_cells(row: CheckpointRow, now_ms: int) -> list[str]:
+    manifest = row.manifest
+    if manifest is None:
+        return [str(row.checkpoint_id), "damaged"]
+    return [
+        str(row.checkpoint_id),
+        when(manifest.created_at_ms),
+        duration(now_ms - manifest.created_at_ms),
+        str(manifest.parallelism),
+        count(len(manifest.uids)),
+        count(len(manifest.entries)),
+        rows_text(manifest),
+        size(manifest.size_bytes),
+        count(manifest.files),
+        *(
+            [f"{manifest.origin['command']} of {manifest.origin['checkpoint']}"]
+            if manifest.origin
+            else []
+        ),
+    ]
+
+
+def _write_holds(result: CheckpointList, page: Page) -> None:
+    """Write the savepoints and pins below the checkpoints, if there are any."""
+    visible = {row.checkpoint_id for row in result.rows}
+    if result.savepoints:
+        page.line()
+        table = table_of("savepoint", "id", "made", "age", "", right={"id", "age"})
+        for one in result.savepoints:
+            note = "" if one.checkpoint_id in visible else "has expired; kept by this alone"
+            age = duration(result.now_ms - one.created_at_ms)
+            row = (one.name, str(one.checkpoint_id), when(one.created_at_ms), age, note)
+            table.add_row(*(cell(text) for text in row))
+        page.table(table)
+    if result.pins:
+        page.line()
+        table = table_of("pin", "id", "until", "holder", right={"id"})
+        for pin in result.pins:
+            until = "over" if pin.until_ms <= result.now_ms else when(pin.until_ms)
+            table.add_row(*map(cell, (pin.token, str(pin.checkpoint_id), until, pin.holder)))
+        page.table(table)

@@ -1,29 +1,59 @@
-"""``statestore plan``: what a restore would read, and which operator would find its state."""
+"""``statestore plan``: what a restore would read, and which operator would find its state.
+
+How fast the last restore of a store was on this machine is kept for the expected seconds of the
+next one: in one small JSON file in the user's cache folder, by store id. It is a convenience: what
+cannot be read is not known, and what cannot be written is left out.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import click
 
-from statestore.cli.help import Verb
-from statestore.cli.invocation import Invocation, checkpoint_argument, pass_invocation
-from statestore.cli.planning import ComparedPlans
-from statestore.cli.rates import kept_rate
-from statestore.cli.targets import Parallelism, graph_of, target_options
-from statestore.cli.values import PlannedRestore
+from statestore.cli.arguments import Parallelism, graph_of, target_options
+from statestore.cli.checkpoints import (
+    amplification_document,
+    choices_document,
+    skew_document,
+    write_choices,
+    write_key_groups,
+    write_placements,
+    write_skew,
+    write_subtasks,
+)
+from statestore.cli.command import Invocation, Verb, checkpoint_argument, pass_invocation
+from statestore.cli.drawing import amount, count, size, when
+from statestore.cli.graphs import matching_document, write_matching
+from statestore.cli.output import Page, Result, cell, table_of
 from statestore.errors import InvalidArgumentError, SettingsError
-from statestore.restore.compare_plans import Prices
+from statestore.restore.compare_plans import Compared, Comparison, Prices
 from statestore.restore.placement import LOCALITY, STRATEGIES, OperatorPlacement
+from statestore.restore.plan import OperatorPlan, RestorePlan, SubtaskPlan
 from statestore.restore.skew import RangeSkew
 from statestore.restore.target import bytes_of
 from statestore.settings import read_text
 from statestore.store import StateStore
 
-__all__ = ["plan_restore"]
+__all__ = [
+    "MOST_STORES",
+    "ComparedPlans",
+    "PlannedRestore",
+    "Rate",
+    "keep_rate",
+    "kept_rate",
+    "plan_restore",
+    "rates_file",
+]
+
+MOST_STORES = 100
 
 
 class _Hosts(click.ParamType[Any]):
@@ -198,3 +228,233 @@ def _prices_of(path: str | None) -> Prices | None:
     except InvalidArgumentError as error:
         error.add_note(f"in {path}")
         raise
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRestore(Result):
+    """Who would read what, and if hosts were named, where; with balanced ranges the skew of both
+    ways.
+    """
+
+    store: str
+    plan: RestorePlan
+    placements: tuple[OperatorPlacement, ...] = ()
+    skews: tuple[RangeSkew, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        plan = self.plan
+        return {
+            "store": self.store,
+            "id": plan.checkpoint_id,
+            "old_parallelism": plan.old_parallelism,
+            "parallelism": plan.parallelism,
+            "size_bytes": plan.size_bytes,
+            "local_bytes": plan.local_bytes,
+            "files": plan.files,
+            "operators": [_operator_document(operator) for operator in plan.operators],
+            "choices": choices_document(plan.choices),
+            "matching": matching_document(plan.matching),
+            "placements": [asdict(placement) for placement in self.placements],
+            "skew": [skew_document(skew) for skew in self.skews],
+        } | amplification_document(plan)
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        plan = self.plan
+        change = f"parallelism {plan.old_parallelism} to {plan.parallelism}"
+        page.line(f"restore of checkpoint {plan.checkpoint_id} of {self.store}: {change}", "bold")
+        page.line(f"reads {amount(plan.size_bytes, plan.files)}; rewrites nothing")
+        if plan.local_bytes:
+            page.line(f"{size(plan.local_bytes)} of them are in the local cache of this host")
+        if plan.choices:
+            write_choices(page, plan.choices, plan.parallelism)
+        if plan.matching is not None:
+            write_matching(page, plan.matching)
+        write_key_groups(page, plan)
+        for operator in plan.operators:
+            page.line()
+            page.line(f"operator {operator.uid} ({', '.join(operator.states)})", "bold")
+            write_subtasks(page, operator)
+        for skew in self.skews:
+            write_skew(page, skew)
+        write_placements(page, self.placements, plan)
+
+
+def _operator_document(plan: OperatorPlan) -> dict[str, Any]:
+    return {
+        "uid": plan.uid,
+        "max_parallelism": plan.max_parallelism,
+        "states": list(plan.states),
+        "largest_subtask": plan.largest.subtask,
+        "subtasks": [_subtask_document(subtask) for subtask in plan.subtasks],
+    } | amplification_document(plan)
+
+
+def _subtask_document(plan: SubtaskPlan) -> dict[str, Any]:
+    groups = plan.key_groups
+    changed = {"changed_rows": plan.changed_rows} if plan.changed_rows else {}
+    return {
+        "subtask": plan.subtask,
+        "key_groups": groups and {"first": groups.first, "last": groups.last},
+        "rows": plan.rows,
+        "size_bytes": plan.size_bytes,
+        "local_bytes": plan.local_bytes,
+        "files": plan.files,
+        "requests": plan.requests,
+        "elements": plan.elements,
+    } | changed
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedPlans(Result):
+    """Parallelisms side by side; ``measured`` is the restore whose rate was taken, if one was."""
+
+    store: str
+    comparison: Comparison
+    measured: Rate | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        found = self.comparison
+        return {
+            "store": self.store,
+            "id": found.checkpoint_id,
+            "old_parallelism": found.old_parallelism,
+            "hosts": list(found.hosts),
+            "bytes_per_second": found.rate,
+            "measured_at_ms": self.measured and self.measured.at_ms,
+            "prices": found.prices and asdict(found.prices),
+            "options": [asdict(one) for one in found.options],
+            "chosen": found.chosen,
+            "why": found.why,
+        }
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        found = self.comparison
+        page.line(
+            f"restores of checkpoint {found.checkpoint_id} of {self.store}, taken at parallelism "
+            f"{found.old_parallelism}",
+            "bold",
+        )
+        page.table(_table(found))
+        page.line(f"moved: {_moved(found)}")
+        page.line(f"seconds: {_seconds(self)}")
+        if found.prices is not None:
+            page.line(f"money: {_money(found)}")
+        page.line(f"would take parallelism {found.chosen}: {found.why}", "bold")
+
+
+def _table(found: Comparison) -> Any:
+    prices = found.prices
+    columns = ["", "parallelism", "moved", "largest subtask", "read", "files", "requests"]
+    columns += ["seconds"] if found.rate is not None else []
+    columns += [f"money {prices.currency}".strip()] if prices is not None else []
+    table = table_of(*columns, right={*columns[1:]})
+    for one in found.options:
+        mark = "->" if one.parallelism == found.chosen else ""
+        table.add_row(*(cell(text) for text in [mark, *_row(one)]))
+    return table
+
+
+def _row(one: Compared) -> Sequence[str]:
+    row = [
+        str(one.parallelism),
+        size(one.moved_bytes),
+        size(one.largest_bytes),
+        size(one.size_bytes),
+        count(one.files),
+        count(one.requests),
+    ]
+    row += [] if one.seconds is None else ["<0.01" if one.seconds < 0.01 else f"{one.seconds:.3g}"]
+    return row if one.money is None else [*row, f"{one.money:.4g}"]
+
+
+def _moved(found: Comparison) -> str:
+    if found.hosts:
+        return f"no copy on the host of their subtask, of {', '.join(found.hosts)}"
+    return "owned by another subtask than in the checkpoint"
+
+
+def _seconds(result: ComparedPlans) -> str:
+    rate, measured = result.comparison.rate, result.measured
+    if rate is None:
+        return "not known; give --rate 200MB/s, or restore once with statestore restore"
+    if measured is None:
+        return f"the largest subtask at {size(round(rate))}/s, as given"
+    return (
+        f"the largest subtask at {size(round(rate))}/s, as the restore of {when(measured.at_ms)} "
+        "on this machine"
+    )
+
+
+def _money(found: Comparison) -> str:
+    prices = found.prices
+    assert prices is not None
+    unit = f" {prices.currency}" if prices.currency else ""
+    named = {
+        "1,000 requests": prices.per_1000_requests,
+        "GB read": prices.per_gb_read,
+        "GB moved": prices.per_gb_moved,
+        "subtask hour": prices.per_subtask_hour,
+    }
+    parts = [f"{value:g}{unit} per {what}" for what, value in named.items() if value]
+    text = ", ".join(parts) or "nothing has a price"
+    if prices.per_subtask_hour and found.rate is None:
+        text += "; without seconds no subtask hours are counted"
+    return text
+
+
+@dataclass(frozen=True)
+class Rate:
+    """What a restore read, in how many seconds, one subtask after the other, and when it ended."""
+
+    size_bytes: int
+    seconds: float
+    at_ms: int
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Bytes per second, above 0."""
+        return self.size_bytes / self.seconds
+
+
+def rates_file(environment: Mapping[str, str]) -> Path:
+    """Return where rates are kept: below ``XDG_CACHE_HOME``, by default ``~/.cache``."""
+    folder = environment.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(folder, "statestore", "restore-rates.json")
+
+
+def kept_rate(environment: Mapping[str, str], store_id: str) -> Rate | None:
+    """Return the rate of the last restore of a store, None when none is known."""
+    known: Any = _known(rates_file(environment)).get(store_id)
+    try:
+        rate = Rate(int(known["size_bytes"]), float(known["seconds"]), int(known["at_ms"]))
+    except (TypeError, KeyError, ValueError, OverflowError):
+        return None
+    return rate if rate.size_bytes > 0 and 0 < rate.seconds < float("inf") else None
+
+
+def keep_rate(environment: Mapping[str, str], store_id: str, rate: Rate) -> None:
+    """Keep the rate of a restore, and those of the last other stores; one that read nothing says
+    nothing.
+    """
+    if rate.size_bytes <= 0 or rate.seconds <= 0:
+        return
+    path = rates_file(environment)
+    others = [one for one in _known(path).items() if one[0] != store_id]
+    known = dict([*others[1 - MOST_STORES :], (store_id, asdict(rate))])
+    aside = path.with_name(f"{path.name}.{os.getpid()}")
+    with suppress(OSError):  # a restore does not fail for want of a cache
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside.write_text(json.dumps(known, indent=1) + "\n")
+        aside.replace(path)
+
+
+def _known(path: Path) -> dict[str, Any]:
+    try:
+        known = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
 
-from statestore.cli.help import Verb
-from statestore.cli.invocation import Invocation, pass_invocation
-from statestore.cli.keys import parse_key
-from statestore.cli.moving import Purged, Searched
-from statestore.cli.output import progress_bar
-from statestore.format.state import KeyedState
+from statestore.cli.arguments import key_of
+from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.drawing import count, counted, size
+from statestore.cli.output import Page, Result, cell, progress_bar, table_of
+from statestore.maintenance.purge import PurgedKey, ReplacedCheckpoint
+from statestore.maintenance.purge_files import KeySearch
 
-__all__ = ["purge_key"]
+__all__ = ["Purged", "Searched", "purge_key"]
 
 
 @click.command(
@@ -60,17 +61,108 @@ def purge_key(
     """Remove a key from the checkpoints that are kept."""
     if sum((checkpoint is not None, every, check)) != 1:
         raise click.UsageError("give one of --checkpoint N, --all and --check")
-
-    def key_of(state: KeyedState) -> Any:
-        values = parse_key(key, state)
-        return values[0] if len(values) == 1 else values
-
     store = invocation.store()
     if check:
         with progress_bar("searching") as progress:
-            search = store.find_key(uid, key_of, name, on_progress=progress)
+            search = store.find_key(uid, key_of(key), name, on_progress=progress)
         return Searched(search=search, problem=search.problem)
     purged = store.purge(
-        uid, key_of, name, checkpoint=checkpoint, ignore_pins=ignore_pins, dry_run=dry_run
+        uid, key_of(key), name, checkpoint=checkpoint, ignore_pins=ignore_pins, dry_run=dry_run
     )
     return Purged(purged=purged)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Purged(Result):
+    """What was replaced."""
+
+    purged: PurgedKey
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        done = self.purged
+        return {
+            "store": done.store,
+            "dry_run": done.dry_run,
+            "operator": done.uid,
+            "replaced": [asdict(one) for one in done.replaced],
+            "finished": [asdict(one) for one in done.finished],
+            "logs": list(done.logs),
+            "pins": list(done.pins),
+        }
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        done = self.purged
+        held = [one for one in done.replaced if one.states]
+        verb = "would remove" if done.dry_run else "removed"
+        if held:
+            page.line(
+                f"{verb} the key of operator {done.uid} from {counted(len(held), 'checkpoint')} of "
+                f"{done.store}",
+                "bold",
+            )
+            _write_replaced(page, done.replaced)
+        else:
+            page.line(f"no kept checkpoint of {done.store} holds the key of operator {done.uid}")
+        for one in done.finished:
+            page.line(f"  checkpoint {one.old_id} had its replacement, {one.new_id}, already")
+        for table in done.logs:
+            page.line(f"  deleted the Delta log of {table}: the next snapshot writes a new one")
+        for pin in done.pins:
+            page.line(f"  pinned all the same: {pin}")
+        if held and not done.dry_run:
+            page.line("  the old files stay until 'statestore gc'; then look with --check")
+
+
+def _write_replaced(page: Page, replaced: tuple[ReplacedCheckpoint, ...]) -> None:
+    right = {"checkpoint", "replaced by", "key group", "rows"}
+    columns = ("checkpoint", "replaced by", "savepoints", "state", "key group", "rows", "rewritten")
+    table = table_of(*columns, right=right)
+    for one in replaced:
+        new = "" if one.new_id is None else str(one.new_id)
+        first = (str(one.old_id), new, ", ".join(one.savepoints))
+        states = [
+            (s.name, str(s.key_group), count(s.rows), f"{size(s.size_bytes)}") for s in one.states
+        ] or [("without it", "", "", "")]
+        for number, state in enumerate(states):
+            table.add_row(*map(cell, (*(first if number == 0 else ("", "", "")), *state)))
+    page.table(table)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Searched(Result):
+    """What still has a key; ``problem`` says that something has."""
+
+    search: KeySearch
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        search = self.search
+        return {
+            "store": search.store,
+            "operator": search.uid,
+            "gone": not search.found,
+            "files": search.files,
+            "size_bytes": search.size_bytes,
+            "searched_bytes": search.searched_bytes,
+            "found": [asdict(one) for one in search.found],
+            "unreadable": list(search.unreadable),
+        }
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        search = self.search
+        looked = f"{counted(search.files, 'file')}, {size(search.size_bytes)}"
+        if search.found:
+            page.line(f"the key is still in {counted(len(search.found), 'file')} of {search.store}")
+        else:
+            page.line(f"the key is gone from {search.store}: looked at {looked}", "bold")
+        for one in search.found:
+            rows = "" if one.rows is None else f"{counted(one.rows, 'row')}: "
+            page.line(f"  {one.file}  {rows}{one.what}")
+        for name in search.unreadable:
+            page.line(f"  {name}  is no whole Parquet file: only its bytes were searched")
+        if not search.searched_bytes:
+            searched = "only rows and Delta logs were searched"
+            page.line(f"  the key is no text, or a short one: {searched}")

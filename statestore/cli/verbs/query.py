@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
-from statestore.cli.asking import Answered, ListedViews
-from statestore.cli.help import Verb
-from statestore.cli.invocation import Invocation, pass_invocation
+from statestore.cli.arguments import limit_option
+from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.drawing import count
+from statestore.cli.output import Page, Result, cell, table_of, value_text, write_rows
 from statestore.files.values import shown_values
+from statestore.format.manifest import KeyedEntry
+from statestore.restore.export import json_value
+from statestore.restore.query import View
 
-__all__ = ["query_states"]
-
-_MOST_ROWS = 1000
+__all__ = ["Answered", "ListedViews", "query_states"]
 
 
 @click.command(
@@ -37,13 +40,7 @@ _MOST_ROWS = 1000
     "--checkpoint", default="latest", metavar="ID", help="Of this checkpoint or savepoint. [latest]"
 )
 @click.option("--tables", is_flag=True, help="List the views, their columns and rows, instead.")
-@click.option(
-    "--limit",
-    type=click.IntRange(min=0),
-    default=_MOST_ROWS,
-    metavar="ROWS",
-    help=f"At most so many rows; 0 for all. [{_MOST_ROWS}]",
-)
+@limit_option
 @click.option(
     "--verify",
     is_flag=True,
@@ -74,7 +71,6 @@ def query_states(
             checkpoint_id=number,
             columns=tuple((field.name, str(field.type)) for field in answer.schema),
             rows=rows,
-            limit=limit or None,
             is_cut=is_cut,
         )
 
@@ -88,3 +84,70 @@ def _first(answer: Any, limit: int) -> tuple[tuple[tuple[Any, ...], ...], bool]:
         if limit and len(rows) > limit:
             return tuple(rows[:limit]), True
     return tuple(rows), False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answered(Result):
+    """The answer to a query: its columns, and rows; ``is_cut`` says that there are more."""
+
+    store: str
+    checkpoint_id: int
+    columns: tuple[tuple[str, str], ...]
+    rows: tuple[tuple[Any, ...], ...]
+    is_cut: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            "store": self.store,
+            "id": self.checkpoint_id,
+            "columns": [{"name": name, "type": kind} for name, kind in self.columns],
+            "rows": [[json_value(value) for value in row] for row in self.rows],
+            "cut": self.is_cut,
+        }
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        names = [name for name, _ in self.columns]
+        write_rows(page, names, [map(value_text, row) for row in self.rows], is_cut=self.is_cut)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedViews(Result):
+    """What a query of a checkpoint can name."""
+
+    store: str
+    checkpoint_id: int
+    views: tuple[View, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        views = [
+            {
+                "view": view.sql,
+                "schema": view.schema,
+                "name": view.name,
+                "operator": view.entry.state.uid,
+                "state": view.entry.state.name,
+                "rows": _known_rows(view),
+                "columns": [{"name": f.name, "type": str(f.type)} for f in view.columns],
+            }
+            for view in self.views
+        ]
+        return {"store": self.store, "id": self.checkpoint_id, "views": views}
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        table = table_of("view", "rows", "columns", right={"rows"})
+        for view in self.views:
+            columns = ", ".join(f"{field.name} {field.type}" for field in view.columns)
+            known = _known_rows(view)
+            rows = "?" if known is None else count(known)
+            table.add_row(*(cell(text) for text in (view.sql, rows, columns)))
+        page.table(table)
+
+
+def _known_rows(view: View) -> int | None:
+    """Return the rows of a state, None with changes: what they leave is known after reading."""
+    entry = view.entry
+    return None if isinstance(entry, KeyedEntry) and entry.layers else entry.rows

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
+from typing import Any
+
 import click
 
-from statestore.cli.help import Verb
-from statestore.cli.invocation import Invocation, pass_invocation
-from statestore.cli.output import progress_bar
-from statestore.cli.remaking import Rekeyed
+from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.drawing import count, size
+from statestore.cli.output import Page, Result, cell, progress_bar, table_of
+from statestore.format.digest import digest_text
 from statestore.keys.hashing import HASH_SCHEMES
+from statestore.maintenance.rekey import RekeyedState, RekeyReport
 
-__all__ = ["rekey_operator"]
+__all__ = ["Rekeyed", "rekey_operator"]
 
 
 @click.command(
@@ -76,3 +80,66 @@ def rekey_operator(
             on_progress=progress,
         )
     return Rekeyed(report=report)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rekeyed(Result):
+    """The states over other key groups."""
+
+    report: RekeyReport
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        report = self.report
+        return {
+            "store": report.store,
+            "id": report.checkpoint_id,
+            "new_id": report.new_checkpoint_id,
+            "dry_run": report.dry_run,
+            "operator": report.uid,
+            "read_bytes": report.read_bytes,
+            "states": [_state(state) for state in report.states],
+        }
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        report = self.report
+        where = f"operator {report.uid}, checkpoint {report.checkpoint_id} of {report.store}"
+        if report.dry_run:
+            page.line(f"would rekey {where}", "bold")
+        else:
+            page.line(f"rekeyed {where}: checkpoint {report.new_checkpoint_id}", "bold")
+        page.line(f"  {'to read' if report.dry_run else 'read'}  {size(report.read_bytes)}")
+        numbers = ("rows", "files", "size")
+        columns = ("state", "key", "max parallelism", "hash scheme", *numbers, "digest")
+        table = table_of(*columns, right={*numbers})
+        for state in report.states:
+            table.add_row(*map(cell, _row(state)))
+        page.table(table)
+
+
+def _state(state: RekeyedState) -> dict[str, Any]:
+    document = asdict(state)
+    digest = None if state.digest is None else digest_text(state.digest)
+    return (
+        document
+        | {"key_before": list(state.key_before), "key": list(state.key)}
+        | {"digest": digest}
+    )
+
+
+def _row(state: RekeyedState) -> tuple[str, ...]:
+    return (
+        state.state,
+        _change(", ".join(state.key_before), ", ".join(state.key)),
+        _change(str(state.max_parallelism_before), str(state.max_parallelism)),
+        _change(state.hash_scheme_before, state.hash_scheme),
+        count(state.rows),
+        "" if state.files is None else count(state.files),
+        "" if state.size_bytes is None else size(state.size_bytes),
+        "" if state.digest is None else digest_text(state.digest),
+    )
+
+
+def _change(before: str, after: str) -> str:
+    return after if before == after else f"{before} -> {after}"

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import click
 
-from statestore.cli.help import Verb
-from statestore.cli.invocation import (
+from statestore.cli.arguments import graph_of, target_options
+from statestore.cli.command import (
     Invocation,
+    Verb,
     checkpoint_argument,
     pass_invocation,
     state_options,
 )
-from statestore.cli.output import progress_bar
-from statestore.cli.rates import Rate, keep_rate
-from statestore.cli.targets import graph_of, target_options
-from statestore.cli.values import PlannedRestore, Restored
+from statestore.cli.drawing import count, size
+from statestore.cli.output import Page, Result, cell, progress_bar, table_of
+from statestore.cli.verbs.plan import PlannedRestore, Rate, keep_rate
 from statestore.files.writer import ParquetOptions
-from statestore.restore.export import EXPORT_FORMATS
+from statestore.format.digest import RowSet, digest_text
+from statestore.restore.export import EXPORT_FORMATS, ExportedCheckpoint, ExportedState
 
-__all__ = ["restore_checkpoint"]
+__all__ = ["Restored", "restore_checkpoint"]
 
 
 @click.command(
@@ -114,3 +116,78 @@ def restore_checkpoint(
     store_id = store.manifest(checkpoint).store_id
     keep_rate(os.environ, store_id, Rate(plan.size_bytes, seconds, time.time_ns() // 1_000_000))
     return Restored(store=store.url, exported=exported)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restored(Result):
+    """What was written."""
+
+    store: str
+    exported: ExportedCheckpoint
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        done = self.exported
+        return {
+            "store": self.store,
+            "id": done.checkpoint_id,
+            "parallelism": done.parallelism,
+            "directory": str(done.directory),
+            "format": done.form,
+            "rows": sum(state.rows for state in done.states),
+            "size_bytes": sum(state.size_bytes for state in done.states),
+            "files": sum(state.files for state in done.states),
+            "states": [_exported(state) for state in done.states],
+        }
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        done = self.exported
+        page.line(
+            f"checkpoint {done.checkpoint_id} restored at parallelism {done.parallelism} "
+            f"to {done.directory}",
+            "bold",
+        )
+        table = table_of(
+            "operator", "state", "rows", "bytes", "files", right={"rows", "bytes", "files"}
+        )
+        for state in done.states:
+            numbers = (count(state.rows), size(state.size_bytes), count(state.files))
+            table.add_row(*(cell(text) for text in (state.uid, state.name, *numbers)))
+        page.table(table)
+        for state in done.states:
+            _write_proof(page, state)
+
+
+def _exported(state: ExportedState) -> dict[str, Any]:
+    proof = state.proof
+    return {
+        "uid": state.uid,
+        "name": state.name,
+        "rows": state.rows,
+        "size_bytes": state.size_bytes,
+        "files": state.files,
+        "proof": {
+            "stored": _row_set(proof.stored),
+            "subtasks": [_row_set(found) for found in proof.subtasks],
+            "copies": proof.copies,
+        },
+    }
+
+
+def _row_set(found: RowSet) -> dict[str, Any]:
+    return {"rows": found.rows, "digest": digest_text(found.digest)}
+
+
+def _write_proof(page: Page, state: ExportedState) -> None:
+    """Write what each subtask got of a state, and that it is what is stored (I7)."""
+    proof = state.proof
+    page.line()
+    page.line(f"state {state.name} of operator {state.uid}", "bold")
+    table = table_of("subtask", "rows", "digest", right={"subtask", "rows"})
+    rows = [(str(i), found) for i, found in enumerate(proof.subtasks)]
+    rows.append(("each" if proof.copies else "sum", proof.together))
+    for name, found in (*rows, ("stored", proof.stored)):
+        cells = (name, count(found.rows), digest_text(found.digest))
+        table.add_row(*(cell(text) for text in cells))
+    page.table(table)

@@ -1,16 +1,24 @@
-"""``statestore salvage``: what is readable of a damaged checkpoint as a new one."""
+"""``statestore salvage`` and ``repair``: what is damaged, made readable and writable again."""
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
+from typing import Any
+
 import click
 
-from statestore.cli.help import Verb
-from statestore.cli.invocation import Invocation, pass_invocation
-from statestore.cli.output import progress_bar
-from statestore.cli.repairing import Salvaged
-from statestore.maintenance.salvage import DEFAULT_KEYS
+from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.drawing import count, counted
+from statestore.cli.output import Page, Result, cell, json_text, progress_bar, table_of
+from statestore.errors import CorruptionError
+from statestore.keys.groups import KeyGroupRange
+from statestore.maintenance.repair import RepairedStore
+from statestore.maintenance.salvage import DEFAULT_KEYS, LostPart, SalvagedState, SalvageReport
+from statestore.restore.export import json_value
 
-__all__ = ["salvage_checkpoint"]
+__all__ = ["Repaired", "Salvaged", "repair_store", "salvage_checkpoint"]
+
+_KEYS_IN_TEXT = 10
 
 
 @click.command(
@@ -49,3 +57,153 @@ def salvage_checkpoint(
     with progress_bar("checking") as progress:
         report = store.salvage(checkpoint, from_older, dry_run, keys, progress)
     return Salvaged(report=report)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Salvaged(Result):
+    """What was lost, and the checkpoint that has the rest."""
+
+    report: SalvageReport
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        report = self.report
+        return {
+            "store": report.store,
+            "id": report.checkpoint_id,
+            "new_id": report.new_checkpoint_id,
+            "dry_run": report.dry_run,
+            "sound": report.is_sound,
+            "files": report.files,
+            "damaged": [
+                {
+                    "file": one.file,
+                    "kind": one.kind,
+                    "what": list(one.what),
+                    "operator": one.uid,
+                    "state": one.state,
+                }
+                for one in report.damaged
+            ],
+            "states": [_state(state) for state in report.states],
+        }
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        report = self.report
+        where = f"checkpoint {report.checkpoint_id} of {report.store}"
+        if report.is_sound:
+            files = counted(report.files, "file")
+            page.line(f"{where}: nothing is damaged in {files}, and nothing was written", "bold")
+            return
+        done = (
+            "a dry run, nothing was written"
+            if report.new_checkpoint_id is None
+            else f"what can be read is checkpoint {report.new_checkpoint_id}"
+        )
+        damaged = counted(len(report.damaged), "file")
+        page.line(f"{where}: {damaged} of {count(report.files)} damaged; {done}", "bold")
+        table = table_of("operator", "state", "damaged file", "what is wrong")
+        for one in report.damaged:
+            row = (one.uid or "", one.state or "", one.file, "; ".join(one.what))
+            table.add_row(*(cell(text) for text in row))
+        page.table(table)
+        for state in report.states:
+            _write_state(state, page)
+
+
+def _state(state: SalvagedState) -> dict[str, Any]:
+    return {
+        "operator": state.uid,
+        "state": state.name,
+        "sort": state.sort,
+        "damaged_files": state.damaged_files,
+        "rows_before": state.rows_before,
+        "rows_after": state.rows_after,
+        "lost_rows": state.lost_rows,
+        "lost_key_groups": state.lost_key_groups,
+        "lost": [asdict(part) for part in state.lost],
+        "lost_keys": state.lost_keys,
+        "keys": [json_value(dict(key)) for key in state.keys],
+        "why_not_filled": list(state.why_not_filled),
+    }
+
+
+def _write_state(state: SalvagedState, page: Page) -> None:
+    page.line()
+    page.line(f"state {state.name} of operator {state.uid}: {_fate(state)}", "bold")
+    if state.lost:
+        columns = ["key groups", "rows lost", "known in", "keys there", "filled from"]
+        table = table_of(*columns, right={*columns[1:]})
+        for part in state.lost:
+            table.add_row(*(cell(text) for text in _part(part)))
+        page.table(table)
+    if state.keys:
+        shown = ", ".join(json_text(dict(key)) for key in state.keys[:_KEYS_IN_TEXT])
+        more = " …" if state.lost_keys > len(state.keys[:_KEYS_IN_TEXT]) else ""
+        page.line(f"  of {counted(state.lost_keys, 'key')} there: {shown}{more}")
+    for reason in state.why_not_filled:
+        page.line(f"  not filled: {reason}")
+
+
+def _fate(state: SalvagedState) -> str:
+    rows = "rows" if state.sort == "keyed" else "elements"
+    if not state.lost:
+        return f"all {count(state.rows_after)} {rows} could be read, and were written anew"
+    lost = f"{count(state.lost_rows)} of {count(state.rows_before)} {rows} lost"
+    if not state.rows_after:
+        return f"{lost}; the state is there, without {rows}"
+    return f"{lost}, it has {count(state.rows_after)} now"
+
+
+def _part(part: LostPart) -> tuple[str, ...]:
+    groups = "all"
+    if part.first is not None:
+        groups = str(KeyGroupRange(part.first, part.last or part.first))
+    numbers = part.known_in, part.keys, part.filled_from
+    return (groups, count(part.rows), *("" if one is None else count(one) for one in numbers))
+
+
+@click.command(
+    "repair",
+    cls=Verb,
+    prints=(
+        "What was made again: statestore.json, of its own checksum or of what the checkpoints say; "
+        "a claim of the store above a damaged one, after which a job at work there commits no "
+        "more; an entry that a Delta log lacks, where a checkpoint and Delta's checksum file prove "
+        "what it held. Then what cannot be proved, and what to do: the exit status is that of "
+        "damage. Checkpoints are not looked into: see verify and salvage. With --dry-run: the "
+        "same, and nothing is changed."
+    ),
+    examples=(
+        "statestore repair --dry-run --store ./fraud",
+        "statestore repair --store ./fraud",
+    ),
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be repaired and stop.")
+@pass_invocation
+def repair_store(invocation: Invocation, dry_run: bool) -> Repaired:
+    """Mend what blocks all writing though no checkpoint is damaged."""
+    done = invocation.store().repair(dry_run=dry_run)
+    return Repaired(repaired=done, status=CorruptionError.exit_code if done.left else 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repaired(Result):
+    """What was mended, and what cannot be."""
+
+    repaired: RepairedStore
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return asdict(self.repaired)
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        done = self.repaired
+        verb = "would repair" if done.dry_run else "repaired"
+        page.line(f"{verb} {counted(len(done.repaired), 'file')} of {done.store}", "bold")
+        for one in done.repaired:
+            page.line(f"  {one.file}: {one.what}")
+        for one in done.left:
+            page.line(f"  cannot be repaired: {one.file}: {one.what}")

@@ -1,23 +1,41 @@
-"""``statestore show``: what one checkpoint holds."""
+"""``statestore show``: what one checkpoint holds, or its job graph."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import click
 
-from statestore.cli.help import Verb
-from statestore.cli.invocation import (
+from statestore.cli.checkpoints import (
+    changed_rows_document,
+    held_text,
+    layers_document,
+    layers_text,
+    metrics_document,
+    metrics_text,
+    write_key_groups,
+    write_subtasks,
+)
+from statestore.cli.command import (
     Invocation,
+    Verb,
     checkpoint_argument,
     pass_invocation,
     state_options,
 )
-from statestore.cli.values import ShownCheckpoint, ShownGraph
+from statestore.cli.drawing import amount, count, counted, duration, when
+from statestore.cli.graphs import graph_document, write_graph
+from statestore.cli.output import Page, Result
 from statestore.errors import InvalidArgumentError
+from statestore.format.digest import digest_text
+from statestore.format.manifest import Entry, KeyedEntry, Manifest
+from statestore.format.schema import Schema, type_text
+from statestore.restore.plan import RestorePlan
 from statestore.restore.target import select
 
-__all__ = ["show_checkpoint"]
+__all__ = ["ShownCheckpoint", "ShownGraph", "show_checkpoint"]
 
 
 @click.command(
@@ -58,3 +76,186 @@ def show_checkpoint(
         manifest=select(manifest, uid, name),
         plan=store.plan(checkpoint=manifest.checkpoint_id, uid=uid, name=name),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownCheckpoint(Result):
+    """One checkpoint, or the selected states of it; ``plan`` is at its own parallelism."""
+
+    store: str
+    now_ms: int
+    manifest: Manifest
+    plan: RestorePlan
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        manifest = self.manifest
+        return (
+            {
+                "store": self.store,
+                "id": manifest.checkpoint_id,
+                "store_id": manifest.store_id,
+                "parallelism": manifest.parallelism,
+                "started_at_ms": manifest.started_at_ms,
+                "created_at_ms": manifest.created_at_ms,
+                "age_ms": self.now_ms - manifest.created_at_ms,
+                "writer": asdict(manifest.writer),
+                "rows": manifest.rows,
+                "size_bytes": manifest.size_bytes,
+                "files": manifest.files,
+                "operators": [
+                    {
+                        "uid": uid,
+                        "operator_id": manifest.operators.id_of(uid),
+                        "max_parallelism": _max_parallelism(manifest, uid),
+                        "states": [
+                            _state_document(entry)
+                            for entry in manifest.entries
+                            if entry.state.uid == uid
+                        ],
+                    }
+                    for uid in manifest.uids
+                ],
+            }
+            | changed_rows_document(manifest)
+            | metrics_document(manifest)
+        )
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        manifest = self.manifest
+        took = duration(manifest.created_at_ms - manifest.started_at_ms)
+        age = duration(self.now_ms - manifest.created_at_ms)
+        page.line(f"checkpoint {manifest.checkpoint_id} of {self.store}", "bold")
+        _write_pairs(
+            page,
+            ("taken", f"{when(manifest.created_at_ms)}, {age} ago; it took {took}"),
+            ("parallelism", str(manifest.parallelism)),
+            ("written by", f"{manifest.writer.name}, statestore {manifest.writer.release}"),
+            ("holds", held_text(manifest)),
+            *metrics_text(manifest),
+        )
+        write_key_groups(page, self.plan)
+        for operator in self.plan.operators:
+            page.line()
+            page.line(f"operator {operator.uid}", "bold")
+            groups = _max_parallelism(manifest, operator.uid)
+            _write_pairs(
+                page,
+                ("operator id", manifest.operators.id_of(operator.uid)),
+                ("max parallelism", "none: no keyed state" if groups is None else str(groups)),
+            )
+            _write_states(page, manifest, operator.uid)
+            write_subtasks(page, operator)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownGraph(Result):
+    """The job graph of a checkpoint, which has one."""
+
+    store: str
+    manifest: Manifest
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        manifest = self.manifest
+        assert manifest.graph is not None
+        document = {"store": self.store, "id": manifest.checkpoint_id}
+        return document | graph_document(manifest, manifest.graph)
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        manifest = self.manifest
+        assert manifest.graph is not None
+        page.line(f"job graph of checkpoint {manifest.checkpoint_id} of {self.store}", "bold")
+        write_graph(page, manifest, manifest.graph)
+
+
+def _max_parallelism(manifest: Manifest, uid: str) -> int | None:
+    """Return the max parallelism of an operator, None when it has no keyed state."""
+    found = (e.state.max_parallelism for e in manifest.keyed if e.state.uid == uid)
+    return next(found, None)
+
+
+def _state_document(entry: Entry) -> dict[str, Any]:
+    state, base = entry.state, entry.parts[0]
+    document: dict[str, Any] = {
+        "name": state.name,
+        "sort": "keyed" if isinstance(entry, KeyedEntry) else "operator",
+        "columns": [{"name": f.name, "type": type_text(f.type)} for f in state.schema.fields],
+        "rows": base.rows,
+        "size_bytes": base.size_bytes,
+        "files": base.files,
+        "digest": digest_text(base.digest),
+        "table": asdict(entry.table),
+    }
+    if not isinstance(entry, KeyedEntry):
+        return document | {
+            "mode": entry.state.mode.value,
+            "elements_per_subtask": list(entry.counts),
+        }
+    keyed = entry.state
+    return (
+        document
+        | {
+            "kind": keyed.kind.value,
+            "key": list(keyed.key),
+            "key_types": list(keyed.key_types),
+            "namespace": list(keyed.namespace),
+            "entry": list(keyed.entry),
+            "time_domain": keyed.time_domain and keyed.time_domain.value,
+            "hash_scheme": keyed.hash_scheme,
+            "layout": keyed.layout.value,
+        }
+        | ({"ttl": asdict(keyed.ttl)} if keyed.ttl else {})
+        | layers_document(entry)
+    )
+
+
+def _write_states(page: Page, manifest: Manifest, uid: str) -> None:
+    for entry in manifest.entries:
+        if entry.state.uid == uid:
+            page.line()
+            page.line(f"  state {entry.state.name}", "bold")
+            _write_pairs(page, *_state_pairs(entry), indent="    ")
+
+
+def _state_pairs(entry: Entry) -> list[tuple[str, str]]:
+    base = entry.parts[0]
+    held = f"{counted(base.rows, 'row')}, {amount(base.size_bytes, base.files)}"
+    version = "" if entry.table.version is None else f", Delta table version {entry.table.version}"
+    table = f"{entry.table.format}{version}, {entry.table.path}"
+    last = [("holds", held), ("digest", digest_text(base.digest)), ("table", table)]
+    if not isinstance(entry, KeyedEntry):
+        mode = f"operator state, {entry.state.mode.value}"
+        columns = ("columns", str(entry.state.schema))
+        elements = " ".join(count(number) for number in entry.counts)
+        return [("mode", mode), columns, ("elements per subtask", elements), *last]
+    if entry.layers:
+        last[:2] = layers_text(entry, held)
+    state = entry.state
+    domain = f" in {state.time_domain.value} time" if state.time_domain else ""
+    hashed = f"{state.hash_scheme} ({', '.join(state.key_types)})"
+    roles = (
+        ("key", state.key),
+        ("namespace", state.namespace),
+        ("entry", state.entry),
+        ("values", state.values),
+    )
+    return [
+        ("kind", f"{state.kind.value} state{domain}"),
+        *((role, _columns(state.schema, names)) for role, names in roles if names),
+        ("hash scheme", hashed),
+        *([("time to live", str(state.ttl))] if state.ttl else []),
+        *last,
+    ]
+
+
+def _columns(schema: Schema, names: tuple[str, ...]) -> str:
+    return str(schema.select(names))
+
+
+def _write_pairs(page: Page, *pairs: tuple[str, str], indent: str = "  ") -> None:
+    longest = max(len(name) for name, _ in pairs)
+    for name, value in pairs:
+        page.line(f"{indent}{name:<{longest}}  {value}")

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
 import click
+from rich.table import Table
 
-from statestore.cli.help import Verb
-from statestore.cli.invocation import Invocation, checkpoint_argument, pass_invocation
-from statestore.cli.output import progress_bar
-from statestore.cli.values import Verified
-from statestore.maintenance.verify import ALL
+from statestore.cli.command import Invocation, Verb, checkpoint_argument, pass_invocation
+from statestore.cli.drawing import counted, size
+from statestore.cli.output import Page, Result, cell, progress_bar, table_of
+from statestore.format.names import KEY_GROUP
+from statestore.maintenance.verify import ALL, BrokenFile, VerifyReport
 
-__all__ = ["verify_checkpoint"]
+__all__ = ["Verified", "verify_checkpoint"]
+
+SHALLOW = "manifest, length, rows, row groups and columns of every file; no data (--deep reads it)"
+DEEP = "every byte and every row: SHA-256, digest, key groups, order, duplicates, null keys"
 
 
 @click.command(
@@ -42,3 +50,93 @@ def verify_checkpoint(invocation: Invocation, checkpoint: str, deep: bool, every
     with progress_bar("verifying") as progress:
         report = store.verify(ALL if every else checkpoint, deep, progress)
     return Verified(report=report, problem=report.problem)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verified(Result):
+    """What was checked, and what is broken; ``problem`` says that something is."""
+
+    report: VerifyReport
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        report = self.report
+        return {
+            "store": report.store,
+            "checkpoints": list(report.checkpoints),
+            "deep": report.deep,
+            "sound": report.is_sound,
+            "files": report.files,
+            "rows": report.rows,
+            "size_bytes": report.size_bytes,
+            "broken": [_broken(file) for file in report.broken],
+            "strays": list(report.strays),
+        }
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        report = self.report
+        ids = ", ".join(map(str, report.checkpoints)) or "none"
+        broken = _by_file(report.broken)
+        verdict = "sound" if report.is_sound else f"{counted(len(broken), 'broken file')}"
+        page.line(f"checkpoint {ids} of {report.store}: {verdict}", "bold")
+        page.line(f"  read   {DEEP if report.deep else SHALLOW}")
+        amount = f"{counted(report.rows, 'row')}, {size(report.size_bytes)}"
+        page.line(f"  holds  {amount} in {counted(report.files, 'file')}")
+        if broken:
+            page.line()
+            page.table(_broken_table(broken, is_of_several=len(report.checkpoints) > 1))
+        if report.strays:
+            page.line()
+            page.line(f"{counted(len(report.strays), 'stray file')}, which no manifest names:")
+            for name in report.strays:
+                page.line(f"  {name}")
+
+
+def _broken(file: BrokenFile) -> dict[str, Any]:
+    groups = file.key_groups
+    return {
+        "file": file.file,
+        "kind": file.kind,
+        "what": list(file.what),
+        "id": file.checkpoint_id,
+        "operator": file.uid,
+        "state": file.state,
+        "key_groups": groups and {"first": groups.first, "last": groups.last},
+    }
+
+
+def _by_file(broken: Iterable[BrokenFile]) -> list[tuple[BrokenFile, ...]]:
+    """Return what is broken by file: several checkpoints may name one, which is one damage."""
+    files: dict[str, list[BrokenFile]] = {}
+    for one in broken:
+        files.setdefault(one.file, []).append(one)
+    return [tuple(group) for group in files.values()]
+
+
+def _broken_table(files: Sequence[tuple[BrokenFile, ...]], *, is_of_several: bool) -> Table:
+    """Return a line for each file; a column that would say what others do is left out."""
+    columns: dict[str, list[str]] = {
+        "operator": [file.uid or "" for file, *_ in files],
+        "state": [file.state or "" for file, *_ in files],
+        "key groups": [_groups(file) for file, *_ in files],
+        "checkpoints": [_ids(group) if is_of_several else "" for group in files],
+        "file": [file.file for file, *_ in files],
+        "what is wrong": [
+            "; ".join(dict.fromkeys(text for one in group for text in one.what)) for group in files
+        ],
+    }
+    told = {name: texts for name, texts in columns.items() if any(texts)}
+    table = table_of(*told)
+    for row in zip(*told.values(), strict=True):
+        table.add_row(*map(cell, row))
+    return table
+
+
+def _ids(group: Iterable[BrokenFile]) -> str:
+    return ", ".join(str(one.checkpoint_id) for one in group if one.checkpoint_id is not None)
+
+
+def _groups(file: BrokenFile) -> str:
+    """Return the key groups of a file, empty where its path says them."""
+    return "" if file.key_groups is None or f"{KEY_GROUP}=" in file.file else str(file.key_groups)

@@ -1,18 +1,54 @@
-"""``statestore watch``: a live store followed in the terminal."""
+"""``statestore watch``: a live store followed in the terminal, live, as lines, or as JSON.
+
+A store is followed by listing its checkpoints; of one that is new its manifest is read, and nothing
+else.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
 
 import click
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
 
-from statestore.cli.help import Verb
-from statestore.cli.invocation import Invocation, pass_invocation
-from statestore.cli.output import page, printable
-from statestore.cli.spans import SPAN
-from statestore.cli.watching import JsonLines, LiveScreen, TextLines, followed
+from statestore.cli.arguments import SPAN
+from statestore.cli.checkpoints import (
+    changed_rows_document,
+    error_document,
+    held_text,
+    metrics_document,
+    metrics_text,
+    share,
+    spent,
+)
+from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.drawing import count, counted, duration, size, when
+from statestore.cli.output import Page, cell, page, printable, table_of
+from statestore.errors import (
+    CheckpointNotFoundError,
+    CorruptionError,
+    FormatVersionError,
+    StateStoreError,
+    StorageError,
+    StoreNotFoundError,
+)
+from statestore.format.manifest import Manifest
+from statestore.store import StateStore
 
-__all__ = ["watch_checkpoints"]
+__all__ = ["JsonLines", "LiveScreen", "TextLines", "Watched", "followed", "watch_checkpoints"]
+
+SHORTEST_S = 0.05  # an interval of 0 would only keep a core, or an object store, busy
+SHOWN = 12
+"""How many checkpoints a live screen has."""
 
 
 @click.command(
@@ -60,3 +96,236 @@ def watch_checkpoints(invocation: Invocation, interval: float, stop_after: int |
 def _say(text: str) -> None:
     sys.stderr.write(f"{printable(text)}\n")
     sys.stderr.flush()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """A checkpoint that was found: its manifest, or why that cannot be read.
+
+    ``is_new`` is False for the newest one that was there when watching began.
+    """
+
+    store: str
+    checkpoint_id: int
+    is_new: bool
+    manifest: Manifest | None
+    error: StateStoreError | None = None
+
+
+def followed(
+    store: StateStore, *, interval_s: float, stop_after: int | None, say: Callable[[str], None]
+) -> Iterator[Watched]:
+    """Yield the newest checkpoint, then each new one once, in order of id; after ``stop_after``
+    new ones end.
+
+    ``say`` hears, once, that the store is not there yet, has no checkpoint, or cannot be reached
+    for now. Raises StorageError when it cannot be reached the first time.
+    """
+    seen: set[int] | None = None
+    found, said = 0, ""
+    while True:
+        ids, why = _ids(store, is_first=seen is None)
+        if why != said and why:
+            say(why)
+        said = why
+        if ids is not None:
+            there = ids[-1:] if seen is None else tuple(sorted(set(ids) - seen))
+            for checkpoint_id in there:
+                watched = _look(store, checkpoint_id, is_new=seen is not None)
+                if watched is not None:
+                    yield watched
+                    found += watched.is_new
+                    if found == stop_after:
+                        return
+            seen = set(ids)
+        time.sleep(max(interval_s, SHORTEST_S))
+
+
+def _ids(store: StateStore, *, is_first: bool) -> tuple[tuple[int, ...] | None, str]:
+    """Return the checkpoints that there are, None when that is not known; and what to say."""
+    try:
+        ids = store.checkpoints()
+    except StoreNotFoundError:
+        return (), f"waiting for a store at {store.url}"
+    except StorageError as error:
+        if is_first:
+            raise
+        return None, f"trying again: {error}"
+    return ids, "" if ids else f"waiting for the first checkpoint of {store.url}"
+
+
+def _look(store: StateStore, checkpoint_id: int, *, is_new: bool) -> Watched | None:
+    """Return a checkpoint, None when it has expired meanwhile."""
+    manifest, wrong = None, None
+    try:
+        manifest = store.manifest(checkpoint_id)
+    except CheckpointNotFoundError:
+        return None
+    except (CorruptionError, FormatVersionError, StorageError) as error:
+        wrong = error
+    return Watched(
+        store=store.url, checkpoint_id=checkpoint_id, is_new=is_new, manifest=manifest, error=wrong
+    )
+
+
+class JsonLines:
+    """Writes each checkpoint to stdout as a JSON object on a line of its own."""
+
+    def opened(self) -> AbstractContextManager[object]:
+        """Return the block in which checkpoints are shown."""
+        return nullcontext()
+
+    def show(self, watched: Watched) -> None:
+        """Write a checkpoint."""
+        _write(json.dumps(_document(watched), ensure_ascii=True))
+
+
+class TextLines(JsonLines):
+    """Writes each checkpoint to stdout as a line for people."""
+
+    def show(self, watched: Watched) -> None:
+        """Write a checkpoint."""
+        _write(printable(_line(watched)))
+
+
+class LiveScreen(JsonLines):
+    """Draws the newest checkpoints on a terminal, and how old they are."""
+
+    def __init__(self, page: Page, store: str) -> None:
+        """Draw on a page, which is a terminal."""
+        self._page, self._store = page, store
+        self._shown: deque[Watched] = deque(maxlen=SHOWN)
+
+    def opened(self) -> AbstractContextManager[object]:
+        """Return the block in which the screen is drawn, once a second."""
+        return Live(
+            console=self._page.console,
+            get_renderable=self._drawn,
+            refresh_per_second=1,
+            screen=False,
+        )
+
+    def show(self, watched: Watched) -> None:
+        """Put a checkpoint on the screen."""
+        self._shown.append(watched)
+
+    def _drawn(self) -> Group:
+        if not self._shown:
+            return Group(Text(printable(f"{self._store}: no checkpoint yet"), style="bold"))
+        newest = self._shown[-1]
+        parts: list[Any] = [Text(printable(f"{newest.store}: {_headline(newest)}"), style="bold")]
+        if newest.manifest is not None:
+            parts.append(Text(f"holds    {held_text(newest.manifest)}"))
+            parts += [Text(f"{name:<7}  {text}") for name, text in metrics_text(newest.manifest)]
+        columns = (
+            "id",
+            "age",
+            "took",
+            "slowest phase",
+            "rows",
+            "bytes",
+            "files",
+            "share",
+            "layers",
+        )
+        table = table_of(*columns, right={*columns})
+        for watched in reversed(self._shown):
+            table.add_row(*map(cell, _row(watched)))
+        return Group(*parts, Text(), table)
+
+
+def _headline(watched: Watched) -> str:
+    if watched.manifest is None:
+        return f"checkpoint {watched.checkpoint_id} cannot be read"
+    return f"checkpoint {watched.checkpoint_id}, {_age(watched.manifest)} ago"
+
+
+def _row(watched: Watched) -> tuple[str, ...]:
+    manifest, number = watched.manifest, str(watched.checkpoint_id)
+    if manifest is None:
+        return (number, "damaged", *[""] * 7)
+    metrics = manifest.metrics
+    layers = count(_layers(manifest))
+    if metrics is None:
+        return (number, _age(manifest), spent(_took(manifest)), *["-"] * 5, layers)
+    phase, taken = metrics.phases.slowest
+    written = metrics.written
+    return (
+        number,
+        _age(manifest),
+        spent(_took(manifest)),
+        f"{phase} {spent(taken)}",
+        count(written.rows),
+        size(written.size_bytes),
+        count(metrics.files_written),
+        share(metrics.changed_share),
+        layers,
+    )
+
+
+def _line(watched: Watched) -> str:
+    manifest = watched.manifest
+    if manifest is None:
+        return f"checkpoint {watched.checkpoint_id} cannot be read: {watched.error}"
+    parts = [
+        f"checkpoint {watched.checkpoint_id}",
+        f"taken {when(manifest.created_at_ms)}",
+        f"took {spent(_took(manifest))}",
+    ]
+    if manifest.metrics is not None:
+        parts.append(f"changed share {share(manifest.metrics.changed_share)}")
+    parts.append(f"holds {held_text(manifest)}")
+    if layers := _layers(manifest):
+        parts.append(counted(layers, "layer"))
+    return "; ".join(parts)
+
+
+def _document(watched: Watched) -> dict[str, Any]:
+    manifest, error = watched.manifest, watched.error
+    document: dict[str, Any] = {
+        "store": watched.store,
+        "id": watched.checkpoint_id,
+        "new": watched.is_new,
+        "error": error_document(error),
+    }
+    if manifest is None:
+        return document
+    return (
+        document
+        | {
+            "created_at_ms": manifest.created_at_ms,
+            "age_ms": _age_ms(manifest),
+            "took_ms": _took(manifest),
+            "parallelism": manifest.parallelism,
+            "rows": manifest.rows,
+            "size_bytes": manifest.size_bytes,
+            "files": manifest.files,
+            "layers": _layers(manifest),
+        }
+        | changed_rows_document(manifest)
+        | metrics_document(manifest)
+    )
+
+
+def _took(manifest: Manifest) -> int:
+    """Return how long a checkpoint took, in ms; by the wall clock where it was not measured."""
+    if manifest.metrics is not None:
+        return manifest.metrics.duration_ms
+    return max(0, manifest.created_at_ms - manifest.started_at_ms)
+
+
+def _layers(manifest: Manifest) -> int:
+    return sum(len(entry.layers) for entry in manifest.keyed)
+
+
+def _age(manifest: Manifest) -> str:
+    return duration(max(0, _age_ms(manifest)))
+
+
+def _age_ms(manifest: Manifest) -> int:
+    return time.time_ns() // 1_000_000 - manifest.created_at_ms
+
+
+def _write(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()  # who reads a pipe wants each checkpoint when it is taken

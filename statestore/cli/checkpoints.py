@@ -1,0 +1,416 @@
+"""How a checkpoint and its plan are shown, as JSON and text: layers, figures, subtasks as bars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.table import Table
+
+from statestore.cli.drawing import (
+    amount,
+    bar,
+    count,
+    counted,
+    duration,
+    key_group_bars,
+    size,
+    span_text,
+    spans,
+)
+from statestore.cli.output import Page, cell, table_of
+from statestore.errors import StateStoreError
+from statestore.format.digest import digest_text
+from statestore.format.documents import Pin
+from statestore.format.manifest import KeyedEntry, Manifest
+from statestore.format.metrics import CheckpointMetrics, metrics_to_json
+from statestore.keys.ranges import RangeAssignment
+from statestore.restore.placement import OperatorPlacement
+from statestore.restore.plan import (
+    OperatorPlan,
+    ParallelismChoice,
+    RestorePlan,
+    SubtaskPlan,
+    Weight,
+)
+from statestore.restore.skew import RangeSkew
+
+__all__ = [
+    "amplification_document",
+    "changed_rows_document",
+    "choices_document",
+    "error_document",
+    "held_text",
+    "layers_document",
+    "layers_text",
+    "metrics_document",
+    "metrics_text",
+    "pin_document",
+    "rows_text",
+    "share",
+    "skew_document",
+    "spent",
+    "write_choices",
+    "write_key_groups",
+    "write_placements",
+    "write_skew",
+    "write_subtasks",
+]
+
+MOST_LINES = 64
+"""How many bars a terminal gets, one below the other."""
+GAP = 2
+_WHOLE_SECONDS_MS = 10_000
+
+
+def error_document(error: StateStoreError | None) -> dict[str, Any] | None:
+    """Return why a checkpoint cannot be read; None when it can."""
+    return None if error is None else {"kind": error.kind, "message": str(error)}
+
+
+def pin_document(pin: Pin) -> dict[str, Any]:
+    """Return a pin: its token, what it keeps, for whom, and for how long."""
+    known = {"token": pin.token, "id": pin.checkpoint_id, "holder": pin.holder}
+    return known | {"until_ms": pin.until_ms}
+
+
+def layers_document(entry: KeyedEntry) -> dict[str, Any]:
+    """Return the member ``changes`` of a state in ``show``, nothing of one without changes."""
+    if not entry.layers:
+        return {}
+    return {
+        "changes": [
+            {
+                "checkpoint": layer.checkpoint_id,
+                "depth": layer.depth,
+                "rows": layer.entry.rows,
+                "size_bytes": layer.entry.size_bytes,
+                "files": layer.entry.files,
+                "live": [[one.first, one.last] for one in layer.live],
+            }
+            for layer in entry.layers
+        ]
+    }
+
+
+def changed_rows_document(manifest: Manifest) -> dict[str, Any]:
+    """Return the member ``changed_rows`` of a checkpoint, nothing of one without changes."""
+    changed = _changed_rows(manifest)
+    return {"changed_rows": changed} if changed else {}
+
+
+def amplification_document(plan: RestorePlan | OperatorPlan) -> dict[str, Any]:
+    """Return the member ``read_amplification``, nothing when no changes are read."""
+    amplification = plan.read_amplification
+    return {} if amplification is None else {"read_amplification": round(amplification, 4)}
+
+
+def layers_text(entry: KeyedEntry, base: str) -> list[tuple[str, str]]:
+    """Return what ``show`` says of a state with changes; ``base`` is what it says of its base."""
+    parts = [layer.entry for layer in entry.layers]
+    changed = sum(part.size_bytes for part in parts)
+    files = sum(part.files for part in parts)
+    stored = f"{counted(files, 'file')} of {counted(len(parts), 'layer')}"
+    return [
+        ("base", base),
+        ("digest of base", digest_text(entry.parts[0].digest)),
+        (
+            "changes",
+            f"{counted(entry.changed_rows, 'row')}, {size(changed)} in {stored}",
+        ),
+    ]
+
+
+def rows_text(manifest: Manifest) -> str:
+    """Return the rows of a checkpoint, those of changes apart."""
+    changed = _changed_rows(manifest)
+    rows = count(manifest.rows - changed)
+    return f"{rows} + {count(changed)}" if changed else rows
+
+
+def held_text(manifest: Manifest) -> str:
+    """Return what a checkpoint holds, rows of changes named apart."""
+    changed = _changed_rows(manifest)
+    rows = counted(manifest.rows - changed, "row")
+    more = f" and {counted(changed, 'row')} of changes" if changed else ""
+    return f"{rows}{more}, {amount(manifest.size_bytes, manifest.files)}"
+
+
+def _changed_rows(manifest: Manifest) -> int:
+    return sum(entry.changed_rows for entry in manifest.keyed)
+
+
+def metrics_document(manifest: Manifest) -> dict[str, Any]:
+    """Return the member ``metrics`` of a checkpoint, nothing of one that has none: as in the
+    manifest, and with sums.
+    """
+    metrics = manifest.metrics
+    if metrics is None:
+        return {}
+    document = metrics_to_json(metrics)
+    for state, shown in zip(metrics.states, document["states"], strict=True):
+        shown["changed_share"] = state.changed_share
+    sums = {"written": asdict(metrics.written), "changed_share": metrics.changed_share}
+    return {"metrics": document | sums}
+
+
+def metrics_text(manifest: Manifest) -> list[tuple[str, str]]:
+    """Return what ``show`` says of a checkpoint's figures, nothing when it has none."""
+    metrics = manifest.metrics
+    if metrics is None:
+        return []
+    phases = ", ".join(f"{name} {spent(taken)}" for name, taken in metrics.phases.items())
+    return [("phases", phases), ("written", _written(metrics))]
+
+
+def spent(milliseconds: int) -> str:
+    """Return how long a phase took: ``1,234 ms``, or from ten seconds on as any duration."""
+    if milliseconds < _WHOLE_SECONDS_MS:
+        return f"{count(milliseconds)} ms"
+    return duration(milliseconds)
+
+
+def share(changed: float | None) -> str:
+    """Return a changed share in percent, two digits of it; ``-`` for none."""
+    return "-" if changed is None else f"{changed * 100:.2g}%" if changed < 1 else f"{changed:.0%}"
+
+
+def _written(metrics: CheckpointMetrics) -> str:
+    written, compacted = metrics.written, metrics.compaction
+    text = f"{counted(written.rows, 'row')}, {amount(written.size_bytes, written.files)}"
+    if compacted.files:
+        text += f", and {amount(compacted.size_bytes, compacted.files)} by compaction"
+    if metrics.changed_share is not None:
+        text += f"; changed share {share(metrics.changed_share)}"
+    return text
+
+
+def choices_document(choices: tuple[ParallelismChoice, ...]) -> list[dict[str, Any]]:
+    """Return how each operator's parallelism was chosen; none when it was given."""
+    return [
+        {
+            "uid": choice.uid,
+            "total_bytes": choice.decision.total_bytes,
+            "first_guess": choice.decision.first_guess,
+            "ranges_at_limit": choice.decision.ranges_at_limit,
+            "parallelism": choice.decision.parallelism,
+            "largest_subtask_bytes": choice.decision.largest_by_number,
+            "largest_byte_range_bytes": choice.decision.largest_by_bytes,
+        }
+        for choice in choices
+    ]
+
+
+def write_choices(page: Page, choices: tuple[ParallelismChoice, ...], parallelism: int) -> None:
+    """Write how a parallelism was chosen from the bytes of the key groups."""
+    page.line(f"parallelism {parallelism} is chosen by bytes:", "bold")
+    for choice in choices:
+        how = choice.decision
+        page.line(
+            f"  {choice.uid}: {size(how.total_bytes)} of keyed state; first guess "
+            f"{how.first_guess}, cut by bytes into {counted(len(how.byte_ranges), 'range')}: "
+            f"parallelism {how.parallelism}; its largest subtask gets "
+            f"{size(how.largest_by_number)} (with ranges cut by bytes: "
+            f"{size(how.largest_by_bytes)})"
+        )
+
+
+def write_key_groups(page: Page, plan: RestorePlan) -> None:
+    """Write, for every max parallelism in the plan, its key groups cut for both parallelisms."""
+    parallelisms = tuple(dict.fromkeys((plan.old_parallelism, plan.parallelism)))
+    known = {operator.max_parallelism for operator in plan.operators}
+    for max_parallelism in sorted(number for number in known if number is not None):
+        page.line()
+        fitting = [parallelism for parallelism in parallelisms if parallelism <= max_parallelism]
+        others = [
+            (f"ranges of {operator.uid}", operator.assignment.ranges())
+            for operator in plan.operators
+            if operator.max_parallelism == max_parallelism
+            and isinstance(operator.assignment, RangeAssignment)
+        ]
+        for line in key_group_bars(
+            max_parallelism, fitting, width=page.width, pen=page.pen, others=others
+        ):
+            page.line(line)
+
+
+def write_subtasks(page: Page, operator: OperatorPlan) -> None:
+    """Write what each subtask reads, with a bar for its rows.
+
+    On a terminal many subtasks are summed up in at most 64 lines; elsewhere each has its line.
+    """
+    subtasks = operator.subtasks
+    parts = spans(len(subtasks), MOST_LINES if page.terminal else len(subtasks))
+    summed = [subtasks[part.start : part.stop] for part in parts]
+    keyed = operator.max_parallelism is not None
+    columns = [_columns(part, page) for part in summed]
+    names = ["subtask", "key groups", "rows", "elements", "bytes", "files", "requests"]
+    if not keyed:
+        names.remove("key groups")
+        names.remove("rows")
+    elif not any(subtask.elements for subtask in subtasks):
+        names.remove("elements")
+    layered = operator.read_amplification is not None
+    titles = ["rows read" if layered and name == "rows" else name for name in names]
+    widths = [
+        max(len(title), *(len(values[name]) for values in columns))
+        for name, title in zip(names, titles, strict=True)
+    ]
+    room = page.width - sum(width + GAP for width in widths)
+    width = _bar_width(room)
+    weights = [_weight(part, keyed) for part in summed]
+    most = max(weights)
+    drawn = [bar(weight, most, width=width, pen=page.pen) for weight in weights]
+    at = names.index("rows" if keyed else "elements") + 1
+    page.line()
+    page.line(_line(titles, widths, at, " " * width), "bold")
+    for values, drawing in zip(columns, drawn, strict=True):
+        page.line(_line([values[name] for name in names], widths, at, f"{drawing:<{width}}"))
+    if len(summed) < len(subtasks):
+        page.line(f"a line sums up to {max(map(len, summed))} subtasks; --output json has each")
+    _write_extremes(page, subtasks)
+    if operator.read_amplification is None:
+        return
+    changed = sum(subtask.changed_rows for subtask in subtasks)
+    if not changed:
+        page.line(
+            f"of key groups of another number {operator.read_amplification:.2f} rows are read for "
+            "each that is kept"
+        )
+    else:
+        page.line(
+            f"{counted(changed, 'row')} of these {'is a change' if changed == 1 else 'are changes'}"
+            f": {operator.read_amplification:.2f} rows are read for each of the base"
+        )
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], at: int, drawing: str) -> str:
+    """Return one line, numbers to the right, the drawing before cell ``at``; rich is slow at it."""
+    parts = [f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True)]
+    parts.insert(at, drawing)
+    return (" " * GAP).join(parts)
+
+
+def _weight(part: Sequence[SubtaskPlan], keyed: bool) -> int:
+    return sum(subtask.rows if keyed else subtask.elements for subtask in part)
+
+
+def _columns(part: Sequence[SubtaskPlan], page: Page) -> dict[str, str]:
+    first, last = part[0], part[-1]
+    groups = ""
+    if first.key_groups is not None and last.key_groups is not None:
+        groups = span_text(first.key_groups.first, last.key_groups.last, page.pen)
+    return {
+        "subtask": span_text(first.subtask, last.subtask, page.pen),
+        "key groups": groups,
+        "rows": count(sum(subtask.rows for subtask in part)),
+        "elements": count(sum(subtask.elements for subtask in part)),
+        "bytes": size(sum(subtask.size_bytes for subtask in part)),
+        "files": count(sum(subtask.files for subtask in part)),
+        "requests": count(sum(subtask.requests for subtask in part)),
+    }
+
+
+def _write_extremes(page: Page, subtasks: Sequence[SubtaskPlan]) -> None:
+    """Say how uneven the rows are: the slowest subtask decides how long a restore takes."""
+    rows = [subtask.rows for subtask in subtasks]
+    if len(subtasks) < 2 or not any(rows):
+        return
+    most = rows.index(max(rows))
+    ratio = rows[most] * len(rows) / sum(rows)
+    page.line(
+        f"most rows: subtask {most} with {count(rows[most])}, {ratio:.2f} times the mean; "
+        f"fewest: {count(min(rows))}"
+    )
+
+
+def write_placements(
+    page: Page, placements: Sequence[OperatorPlacement], plan: RestorePlan
+) -> None:
+    """Write the host of each slot, and what of each operator lies there, by slot sharing group."""
+    groups: dict[str, list[OperatorPlacement]] = {}
+    for one in placements:
+        groups.setdefault(one.slot_group, []).append(one)
+    total = size(sum(task.size_bytes for one in plan.operators for task in one.subtasks))
+    local = size(sum(one.local_bytes for one in placements))
+    for number, (group, members) in enumerate(groups.items()):
+        page.line()
+        if not number:
+            page.line(f"on hosts, {members[0].strategy}: {local} of {total} stay local", "bold")
+        named = "" if len(groups) == 1 else f"slot sharing group {group}: "
+        page.line(f"{named}a subtask of each operator in one slot; local bytes of each")
+        page.table(_placement_table(members))
+
+
+def _placement_table(members: Sequence[OperatorPlacement]) -> Table:
+    uids = [one.uid for one in members]
+    table = table_of("subtask", "host", *uids, right={"subtask", *uids})
+    for number in range(max(len(one.subtasks) for one in members)):
+        here = [one.subtasks[number] if number < len(one.subtasks) else None for one in members]
+        host = next(placed.host for placed in here if placed)
+        bytes_there = ["-" if one is None else size(one.local_bytes) for one in here]
+        table.add_row(*map(cell, (str(number), host, *bytes_there)))
+    return table
+
+
+def skew_document(skew: RangeSkew) -> dict[str, Any]:
+    """Return the numbers of a skew: ``even`` and ``balanced`` have one of each subtask."""
+    return {
+        "uid": skew.uid,
+        "by": skew.by.value,
+        "even": list(skew.even),
+        "balanced": list(skew.balanced),
+        "largest_even": max(skew.even),
+        "largest_balanced": max(skew.balanced),
+        "times_mean_even": round(skew.ratio(skew.even), 4),
+        "times_mean_balanced": round(skew.ratio(skew.balanced), 4),
+        "gain": round(skew.gain, 4),
+    }
+
+
+def write_skew(page: Page, skew: RangeSkew) -> None:
+    """Write the subtasks of an operator with even ranges, and beside them with balanced ones.
+
+    On a terminal a line stands for several subtasks when there are many, for the largest of them.
+    """
+    number = len(skew.even)
+    parts = spans(number, MOST_LINES if page.terminal else number)
+    even = [max(skew.even[part.start : part.stop]) for part in parts]
+    other = [max(skew.balanced[part.start : part.stop]) for part in parts]
+    names = [span_text(part.start, part.stop - 1, page.pen) for part in parts]
+    numbers = [[_weight_text(skew.by, value) for value in side] for side in (even, other)]
+    titles = ("subtask", f"even {skew.by.value}", f"balanced {skew.by.value}")
+    widths = [
+        max(len(title), *map(len, cells))
+        for title, cells in zip(titles, (names, *numbers), strict=True)
+    ]
+    room = (page.width - sum(widths) - 4 * GAP) // 2
+    width = _bar_width(room)
+    most = max(*even, *other)
+    page.line()
+    page.line(f"operator {skew.uid}: ranges by number of key groups, and by {skew.by.value}")
+    page.line(_skew_line(titles, widths, (" " * width, "")), "bold")
+    for name, left, right, one, two in zip(names, *numbers, even, other, strict=True):
+        bars = [f"{bar(value, most, width=width, pen=page.pen):<{width}}" for value in (one, two)]
+        page.line(_skew_line((name, left, right), widths, bars))
+    page.line(
+        f"largest: {_weight_text(skew.by, max(skew.even))} even, {skew.ratio(skew.even):.2f} times "
+        f"the mean; {_weight_text(skew.by, max(skew.balanced))} balanced, "
+        f"{skew.ratio(skew.balanced):.2f} times: {skew.gain:.2f} times as much even"
+    )
+
+
+def _skew_line(cells: Sequence[str], widths: Sequence[int], bars: Sequence[str]) -> str:
+    name, left, right = (f"{one:>{width}}" for one, width in zip(cells, widths, strict=True))
+    gap = " " * GAP
+    return gap.join((name, left, bars[0], right, bars[1])).rstrip()
+
+
+def _weight_text(by: Weight, value: int) -> str:
+    return size(value) if by is Weight.BYTES else count(value)
+
+
+def _bar_width(room: int) -> int:
+    """Return how long bars are drawn where there is ``room``: 8 to 30."""
+    return min(max(room, 8), 30)

@@ -1,0 +1,248 @@
+"""How a verb becomes a command: the options that every verb has, settings, store, and help.
+
+``--store``, ``--output`` and ``--config`` may stand before or after the verb; after it wins.
+Nothing is opened before a verb asks for it. The help says what a verb prints, shows examples and
+knows close names; what an exit status means is read off the error classes, so that it is written
+once.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, get_args, get_type_hints
+
+import click
+
+from statestore.errors import StateStoreError
+from statestore.settings import ResolvedSettings, Settings, resolve_settings
+from statestore.store import StateStore
+
+__all__ = [
+    "INTERRUPTED",
+    "Invocation",
+    "KeyVerb",
+    "Root",
+    "Verb",
+    "checkpoint_argument",
+    "common_options",
+    "exit_statuses",
+    "one_state_options",
+    "pass_invocation",
+    "state_options",
+]
+
+INTERRUPTED = 130
+
+
+class Invocation:
+    """The arguments given so far, and what follows from them."""
+
+    def __init__(self) -> None:
+        """Start with no arguments."""
+        self.arguments: dict[str, Any] = {}
+
+    @cached_property
+    def resolved(self) -> ResolvedSettings:
+        """The settings in effect; SettingsError when one is wrong."""
+        given = {name: value for name, value in self.arguments.items() if name != "config"}
+        return resolve_settings(
+            config=self.arguments.get("config"), environment=os.environ, arguments=given
+        )
+
+    @property
+    def settings(self) -> Settings:
+        """The values of the settings."""
+        return self.resolved.settings
+
+    def store(self) -> StateStore:
+        """Open the store; a usage error when none is named."""
+        url = self.settings.store
+        if not url:
+            raise click.UsageError("no store is named: give --store URL, or set STATESTORE_URI")
+        settings = self.settings
+        return StateStore.open(
+            url,
+            table_format=settings.table_format,
+            local_cache=settings.local_cache,
+            local_cache_bytes=settings.local_cache_bytes,
+            parallel_streams=settings.parallel_streams,
+        )
+
+
+pass_invocation = click.make_pass_decorator(Invocation, ensure=True)
+
+
+def common_options() -> list[click.Parameter]:
+    """Return the options of the command and of every verb."""
+    outputs = get_args(get_type_hints(Settings)["output"])
+    return [
+        _option("--store", metavar="URL", help="Path or s3:// URL of the store. [STATESTORE_URI]"),
+        _option(
+            "--output",
+            type=click.Choice(outputs),
+            help="text for people, json for programs. [STATESTORE_OUTPUT]",
+        ),
+        _option("--config", metavar="FILE", help="Settings in TOML. [STATESTORE_CONFIG]"),
+    ]
+
+
+def checkpoint_argument(function: Any) -> Any:
+    """Give a verb the argument CHECKPOINT: a number, the name of a savepoint, or ``latest``, which
+    is the default.
+    """
+    decorate = click.argument("checkpoint", default="latest", metavar="[CHECKPOINT]")
+    return decorate(function)
+
+
+def state_options(function: Any) -> Any:
+    """Give a verb ``--operator`` and ``--state``, which narrow what it is about."""
+    uid = click.option("--operator", "uid", metavar="UID", help="Only this operator.")
+    name = click.option("--state", "name", metavar="NAME", help="Only this state of the operator.")
+    return uid(name(function))
+
+
+def one_state_options(function: Any) -> Any:
+    """Give a verb ``--operator`` and ``--state``, both required: the keyed state it is about."""
+    uid = click.option(
+        "--operator", "--uid", "uid", metavar="UID", required=True, help="Its operator."
+    )
+    name = click.option(
+        "--state", "--name", "name", metavar="NAME", required=True, help="The keyed state."
+    )
+    return uid(name(function))
+
+
+class Verb(click.Command):
+    """A command whose help says what it prints, and shows examples."""
+
+    def __init__(
+        self, *args: Any, prints: str = "", examples: Sequence[str] = (), **attributes: Any
+    ) -> None:
+        """Take what click takes, and the two more parts of the help."""
+        super().__init__(*args, **attributes)
+        self.prints, self.examples = prints, tuple(examples)
+        self.params.extend(common_options())
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse as click does; of what is too much the message says how a store is named."""
+        ctx.allow_extra_args = True
+        rest = super().parse_args(ctx, args)
+        if rest and not ctx.resilient_parsing:
+            plural = "s" if len(rest) > 1 else ""
+            hint = f"; a store is named so: --store {rest[0]}" if _is_path(rest[0]) else ""
+            raise click.UsageError(
+                f"got unexpected extra argument{plural} ({' '.join(rest)}){hint}", ctx
+            )
+        return rest
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write what stands below the options."""
+        _write_sections(formatter, self.prints, self.examples)
+        formatter.write_paragraph()
+        formatter.write_text("What an exit status means: statestore --help")
+
+
+class KeyVerb(Verb):
+    """Explains how to pass a negative number, which looks like an option."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse as click does."""
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            key = next((arg for arg in given if re.match(r"-[0-9.]", arg)), None)
+            if key is None or "--" in given:
+                raise
+            raise click.UsageError(
+                f"a key that begins with '-' stands after '--': -- {key}"
+            ) from error
+
+
+class Root(click.Group):
+    """The command itself: knows its verbs, and a close one for a name that is none."""
+
+    examples: tuple[str, ...] = ()
+    sections: ClassVar[Mapping[str, Sequence[str]]] = {}
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the verbs under their headings, each with all of its sentence."""
+        width = max(map(len, self.commands))
+        for title, names in self.sections.items():
+            with formatter.section(title):
+                rows = [(f"{name:<{width}}", _sentence(self.commands[name])) for name in names]
+                formatter.write_dl(rows)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the verb; a usage error with close names when there is no such verb."""
+        name = args[0]
+        if name.startswith("-") or self.get_command(ctx, name) is not None:
+            return super().resolve_command(ctx, args)
+        verbs = self.list_commands(ctx)
+        close = get_close_matches(name, verbs, n=1)
+        hint = f"did you mean '{close[0]}'?" if close else f"there is {', '.join(verbs)}"
+        raise click.UsageError(f"no command '{name}'; {hint}", ctx)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write what stands below the verbs."""
+        _write_sections(formatter, "", self.examples)
+        with formatter.section("Exit status"):
+            formatter.write_dl([(str(code), text) for code, text in exit_statuses().items()])
+
+
+def exit_statuses() -> dict[int, str]:
+    """Return what every exit status means, in ascending order."""
+    meanings = {0: "success", StateStoreError.exit_code: "a failure without a class of its own"}
+    for error in _with_own_code(StateStoreError):
+        meanings[error.exit_code] = f"{error.kind}: {_summary(error)}"
+    meanings[INTERRUPTED] = "interrupted"
+    return dict(sorted(meanings.items()))
+
+
+def _option(name: str, **attributes: Any) -> click.Option:
+    return click.Option([name], expose_value=False, callback=_remember, **attributes)
+
+
+def _remember(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    if value is not None and parameter.name is not None:
+        context.ensure_object(Invocation).arguments[parameter.name] = value
+
+
+def _with_own_code(error: type[StateStoreError]) -> list[type[StateStoreError]]:
+    found = []
+    for child in error.__subclasses__():
+        found += [child] if "exit_code" in vars(child) else []
+        found += _with_own_code(child)
+    return found
+
+
+def _summary(error: type[StateStoreError]) -> str:
+    first = (error.__doc__ or "").split("\n\n")[0]
+    # What follows is about attributes, which a shell does not see.
+    for_shells = " ".join(first.split()).partition("; ``")[0]
+    return for_shells.replace("``", "").rstrip(".")
+
+
+def _is_path(text: str) -> bool:
+    return "/" in text or text.startswith(".") or Path(text).exists()
+
+
+def _sentence(command: click.Command) -> str:
+    return " ".join((command.help or "").split()).rstrip(".")
+
+
+def _write_sections(formatter: click.HelpFormatter, prints: str, examples: Sequence[str]) -> None:
+    if prints:
+        with formatter.section("Prints"):
+            formatter.write_text(prints)
+    if examples:
+        with formatter.section("Examples"):
+            for example in examples:
+                formatter.write(f"  {example}\n")

@@ -1,0 +1,158 @@
+"""``statestore expire`` and ``gc``: give up checkpoints, and delete what nothing needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import click
+
+from statestore.cli.arguments import SPAN
+from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.drawing import amount, counted, duration
+from statestore.cli.output import Page, Result, progress_bar
+from statestore.format.documents import Held
+from statestore.maintenance.expire import ExpiredCheckpoints
+from statestore.maintenance.gc import Amount, CollectedGarbage
+
+__all__ = ["Collected", "Expired", "collect", "expire_checkpoints"]
+
+
+@click.command(
+    "expire",
+    cls=Verb,
+    prints=(
+        "The checkpoints that are given up and those that stay, and how many files and bytes no "
+        "kept checkpoint uses any more. With --retain and --older-than both, what is neither "
+        "among the newest nor young is given up. The newest always stays, and what a savepoint or "
+        "a pin holds is passed over, and named. An expired checkpoint cannot be seen, listed or "
+        "restored again, and its number is not used again. Its files stay until gc. With "
+        "--dry-run: the same, and nothing is changed."
+    ),
+    examples=(
+        "statestore expire --retain 1 --dry-run --store ./fraud",
+        "statestore expire --retain 10 --store ./fraud",
+        "statestore expire --older-than 7d --retain 3 --store ./fraud",
+    ),
+)
+@click.option("--retain", type=int, metavar="N", help="How many of the newest to keep.")
+@click.option(
+    "--older-than", type=SPAN, metavar="SPAN", help="Give up only what is older: 12h, 7d."
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be expired and stop.")
+@pass_invocation
+def expire_checkpoints(
+    invocation: Invocation, retain: int | None, older_than: float | None, dry_run: bool
+) -> Expired:
+    """Give up all but the newest checkpoints."""
+    if retain is None and older_than is None:
+        raise click.UsageError("give --retain N, or --older-than SPAN, or both")
+    store = invocation.store()
+    return Expired(expired=store.expire(retain=retain, older_than_s=older_than, dry_run=dry_run))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expired(Result):
+    """What was given up."""
+
+    expired: ExpiredCheckpoints
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return asdict(self.expired) | {"held": _held_document(self.expired.held)}
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        done = self.expired
+        verb = "would expire" if done.dry_run else "expired"
+        page.line(f"{verb} {counted(len(done.expired), 'checkpoint')} of {done.store}", "bold")
+        page.line(f"  expired     {_numbers(done.expired)}")
+        page.line(f"  kept        {_numbers(done.kept)}")
+        page.line(f"  unused now  {amount(done.size_bytes, done.files)}")
+        _write_held(page, done.held)
+        if done.damaged:
+            page.line(f"  the manifest cannot be read of {_numbers(done.damaged)}")
+
+
+@click.command(
+    "gc",
+    cls=Verb,
+    prints=(
+        "The files and bytes that are removed, and those that stay: in use by a checkpoint, a "
+        "savepoint or a pin, or too young. Removed are data files that none of these needs, "
+        "whoever left them, the manifests of expired checkpoints whose files are gone, pins whose "
+        "lease is over, and what broken-off writes left. When it cannot be known what is needed, "
+        "nothing is removed, and the error says why. A snapshot that takes longer than the minimum "
+        "age must not run at the same time, and none at all with --minimum-age 0. Versions of a "
+        "Delta table whose files are removed cannot be read any more. With --dry-run: the same, "
+        "and nothing is removed."
+    ),
+    examples=(
+        "statestore gc --dry-run --store ./fraud",
+        "statestore gc --minimum-age 7d --store ./fraud",
+    ),
+)
+@click.option(
+    "--minimum-age",
+    type=SPAN,
+    default="24h",
+    show_default=True,
+    metavar="SPAN",
+    help="Leave what was written, or given up, less than this ago.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be removed and stop.")
+@pass_invocation
+def collect(invocation: Invocation, minimum_age: float, dry_run: bool) -> Collected:
+    """Delete the files that nothing kept needs."""
+    store = invocation.store()
+    with progress_bar("deleting") as progress:
+        done = store.gc(minimum_age_s=minimum_age, dry_run=dry_run, on_progress=progress)
+    return Collected(collected=done)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collected(Result):
+    """What was removed."""
+
+    collected: CollectedGarbage
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return asdict(self.collected) | {"held": _held_document(self.collected.held)}
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        done = self.collected
+        verb = "would remove" if done.dry_run else "removed"
+        page.line(f"{verb} {_amount(done.removed)} of {done.store}", "bold")
+        page.line(f"  kept, in use     {_amount(done.live)}")
+        unused = f" (unused, for less than {duration(done.minimum_age_ms)})"
+        why = unused if done.young.files else ""
+        page.line(f"  kept, too young  {_amount(done.young)}{why}")
+        if done.manifests:
+            page.line(f"  {verb} the manifests of {_numbers(done.manifests)}")
+        if done.tombstones:
+            page.line(f"  {verb} {counted(len(done.tombstones), 'tombstone')} of long ago")
+        if done.pins:
+            page.line(f"  {verb} {counted(len(done.pins), 'pin')} whose lease is over")
+        if done.leftovers:
+            page.line(f"  {verb} {counted(done.leftovers, 'unfinished write')} that a crash left")
+        _write_held(page, done.held)
+
+
+def _held_document(held: Iterable[Held]) -> list[dict[str, Any]]:
+    return [{"id": one.checkpoint_id, "by": one.by} for one in held]
+
+
+def _write_held(page: Page, held: Iterable[Held]) -> None:
+    for one in held:
+        page.line(f"  checkpoint {one.checkpoint_id} is held by {one.by}")
+
+
+def _amount(found: Amount) -> str:
+    return amount(found.size_bytes, found.files)
+
+
+def _numbers(numbers: Iterable[int]) -> str:
+    return " ".join(map(str, numbers)) or "none"

@@ -1,0 +1,158 @@
+"""``statestore savepoint``, ``pin`` and ``unpin``: what keeps a checkpoint, and how long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from statestore.cli.arguments import SPAN
+from statestore.cli.checkpoints import pin_document
+from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.output import Page, Result
+from statestore.format.documents import Pin
+
+__all__ = ["Pinned", "Saved", "Unpinned", "keep_savepoint", "pin_checkpoint", "unpin_checkpoint"]
+
+
+@click.command(
+    "savepoint",
+    cls=Verb,
+    prints=(
+        "The savepoint and the checkpoint that it keeps. A savepoint's checkpoint is neither "
+        "expired nor collected, and wherever a command takes a checkpoint it takes the name. NAME "
+        "is no number, and neither 'latest' nor 'all'. With --delete the checkpoint is again one "
+        "as any other."
+    ),
+    examples=(
+        "statestore savepoint before-upgrade --store ./fraud",
+        "statestore savepoint end-of-january --checkpoint 1 --store ./fraud",
+        "statestore savepoint --delete before-upgrade --store ./fraud",
+    ),
+)
+@click.argument("name")
+@click.option(
+    "--checkpoint", metavar="N", help="Its number, or the name of a savepoint; else the latest."
+)
+@click.option("--delete", is_flag=True, help="Delete the savepoint.")
+@pass_invocation
+def keep_savepoint(
+    invocation: Invocation, name: str, checkpoint: str | None, delete: bool
+) -> Saved:
+    """Keep a checkpoint under a name."""
+    if delete and checkpoint is not None:
+        raise click.UsageError(
+            "--delete goes by the savepoint's name alone: leave out --checkpoint"
+        )
+    store = invocation.store()
+    if delete:
+        gone = store.delete_savepoint(name)
+        number = None if gone is None else gone.checkpoint_id
+        return Saved(store=store.url, name=name, checkpoint_id=number, deleted=True)
+    made = store.savepoint(name, "latest" if checkpoint is None else checkpoint)
+    return Saved(store=store.url, name=made.name, checkpoint_id=made.checkpoint_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved(Result):
+    """A savepoint that was made or deleted; of a damaged one the checkpoint is not known."""
+
+    store: str
+    name: str
+    checkpoint_id: int | None
+    deleted: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        number = self.checkpoint_id
+        return {"store": self.store, "name": self.name, "id": number, "deleted": self.deleted}
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        verb = "is deleted; it kept" if self.deleted else "keeps"
+        kept = f"checkpoint {self.checkpoint_id}"
+        if self.checkpoint_id is None:
+            kept = "nobody knows what: its document was damaged"
+        page.line(f"savepoint {self.name} of {self.store} {verb} {kept}")
+
+
+@click.command(
+    "pin",
+    cls=Verb,
+    prints=(
+        "The pin's token, for unpin. A pinned checkpoint is neither expired nor collected until "
+        "it is unpinned or the lease is over, whichever comes first."
+    ),
+    examples=(
+        "statestore pin --lease 2h --store ./fraud",
+        "statestore pin --checkpoint 1 --lease 7d --holder 'monthly report' --store ./fraud",
+    ),
+)
+@click.option(
+    "--checkpoint",
+    default="latest",
+    metavar="N",
+    help="Its number, or the name of a savepoint; else the latest.",
+)
+@click.option(
+    "--lease", type=SPAN, required=True, metavar="SPAN", help="How long at most: 90s, 15min, 2h."
+)
+@click.option("--holder", metavar="TEXT", help="Who reads; else this host and process.")
+@pass_invocation
+def pin_checkpoint(
+    invocation: Invocation, checkpoint: str, lease: float, holder: str | None
+) -> Pinned:
+    """Keep a checkpoint while it is read."""
+    store = invocation.store()
+    made = store.pin(checkpoint, lease_s=lease, holder=holder)
+    pin = Pin(made.token, made.checkpoint_id, made.holder, made.until_ms)
+    return Pinned(store=store.url, pin=pin)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pinned(Result):
+    """A pin that was made."""
+
+    store: str
+    pin: Pin
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {"store": self.store} | pin_document(self.pin)
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        # Nothing else: a shell keeps it in a variable.
+        page.line(self.pin.token)
+
+
+@click.command(
+    "unpin",
+    cls=Verb,
+    prints="That the pin holds no more.",
+    examples=("statestore unpin 0d2f61c8a1b94d7fb5f0c7a9e6d83b12 --store ./fraud",),
+)
+@click.argument("token")
+@pass_invocation
+def unpin_checkpoint(invocation: Invocation, token: str) -> Unpinned:
+    """Let go of a checkpoint that was pinned."""
+    store = invocation.store()
+    store.unpin(token)
+    return Unpinned(store=store.url, token=token)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unpinned(Result):
+    """A pin that is gone."""
+
+    store: str
+    token: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {"store": self.store, "token": self.token}
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        page.line(f"pin {self.token} of {self.store} holds no more")

@@ -1,0 +1,84 @@
+"""``statestore config``, the settings in effect, and ``demo``, a snapshot and a restore to watch.
+
+The demo is the only part of the command that needs Spark, so this is the one place that loads it,
+and only when it is asked for: every other verb starts without pyspark.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.output import Page, Result, cell, table_of
+from statestore.errors import MissingDependencyError
+from statestore.settings import Setting
+
+__all__ = ["Configuration", "print_settings", "run_demo"]
+
+
+@click.command(
+    "config",
+    cls=Verb,
+    prints=(
+        "Every setting with its value, unit, default, and where the value came from: the "
+        "default, a file, the environment or an argument, of which the later wins."
+    ),
+    examples=(
+        "statestore config",
+        "STATESTORE_ZSTD_LEVEL=3 statestore config --output json",
+    ),
+)
+@pass_invocation
+def print_settings(invocation: Invocation) -> Configuration:
+    """Print the settings and where each comes from."""
+    return Configuration(settings=invocation.resolved.each())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configuration(Result):
+    """The settings in effect."""
+
+    settings: tuple[Setting, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {"settings": [asdict(setting) for setting in self.settings]}
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        table = table_of("setting", "value", "unit", "default", "source")
+        for setting in self.settings:
+            value = "none" if setting.value is None else str(setting.value)
+            default = "none" if setting.default is None else str(setting.default)
+            row = (setting.name, value, setting.unit, default, setting.source)
+            table.add_row(*(cell(text) for text in row))
+        page.table(table)
+
+
+@click.command(
+    "demo",
+    cls=Verb,
+    prints=(
+        "What it does as it does it, with Spark on this machine: a snapshot of real data, and"
+        " its restore at another parallelism. The store stays in DIR (./statestore-demo)."
+    ),
+    examples=("statestore demo", "statestore demo ./demo-store"),
+)
+@click.argument("directory", default="statestore-demo", metavar="[DIR]")
+@pass_invocation
+def run_demo(invocation: Invocation, directory: str) -> int:
+    """Take a snapshot and restore it at another parallelism, to watch."""
+    try:
+        demo = importlib.import_module("statestore.demo")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "statestore":
+            raise
+        raise MissingDependencyError(
+            f"the demo needs {error.name}, which is not installed: pip install 'statestore[demo]'"
+        ) from error
+    return int(demo.run(Path(directory), output=invocation.settings.output))
