@@ -137,7 +137,7 @@ def json_text(value: Any) -> str:
 def value_text(value: Any) -> str:
     """Return a value of a column as a cell shows it: text as it is, anything else as JSON."""
     plain = json_value(value)
-    return plain if isinstance(plain, str) else json_text(plain)
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
 
 
 def write_rows(
