@@ -53,7 +53,7 @@ def join_checkpoints(
     counts: Counter[str] = Counter()
     different: list[tuple[Any, ...]] = []
     same: list[tuple[Any, ...]] = []
-    with store.as_of(a, b, uid, name) as answer:
+    with store.inspect.as_of(a, b, uid, name) as answer:
         # No column for the key group: it is where a row lies, and not what it is.
         names = answer.schema.names[1:]
         for batch in answer:
@@ -107,7 +107,7 @@ def show_history(invocation: Invocation, key: str, uid: str, name: str) -> KeyHi
         parsed.update(zip(state.key, values, strict=True))
         return key_value(values)
 
-    history = store.key_history(of, uid, name)
+    history = store.inspect.history(of, uid, name)
     return KeyHistory(store=store.url, uid=uid, state=name, key=parsed, history=history)
 
 

@@ -49,7 +49,9 @@ def expire_checkpoints(
     if retain is None and older_than is None:
         raise click.UsageError("give --retain N, or --older-than SPAN, or both")
     store = invocation.store()
-    return Expired(expired=store.expire(retain=retain, older_than_s=older_than, dry_run=dry_run))
+    return Expired(
+        expired=store.maintenance.expire(retain=retain, older_than_s=older_than, dry_run=dry_run)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +109,9 @@ def collect(invocation: Invocation, minimum_age: float, dry_run: bool) -> Collec
     """Delete the files that nothing kept needs."""
     store = invocation.store()
     with progress_bar("deleting") as progress:
-        done = store.gc(minimum_age_s=minimum_age, dry_run=dry_run, on_progress=progress)
+        done = store.maintenance.gc(
+            minimum_age_s=minimum_age, dry_run=dry_run, on_progress=progress
+        )
     return Collected(collected=done)
 
 

@@ -53,7 +53,7 @@ def compact_checkpoint(
     """Fold changes of incremental checkpoints into their base, as a new checkpoint."""
     store = invocation.store()
     with progress_bar("compacting") as progress:
-        report = store.compact(
+        report = store.maintenance.compact(
             checkpoint,
             uid=uid,
             name=name,

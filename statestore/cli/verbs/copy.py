@@ -43,7 +43,7 @@ def copy_checkpoint(
     """Copy a checkpoint or savepoint to another store."""
     store = invocation.store()
     with progress_bar("copying") as progress:
-        copied = store.copy(
+        copied = store.maintenance.copy(
             checkpoint, target, as_savepoint=as_savepoint, dry_run=dry_run, on_progress=progress
         )
     return Copied(copied=copied)
@@ -107,7 +107,7 @@ def fork_checkpoint(invocation: Invocation, checkpoint: str, target: str, dry_ru
     """Begin a new store with a checkpoint of this one, without copying it."""
     store = invocation.store()
     with progress_bar("forking") as progress:
-        forked = store.fork(target, checkpoint, dry_run=dry_run, on_progress=progress)
+        forked = store.maintenance.fork(target, checkpoint, dry_run=dry_run, on_progress=progress)
     return Forked(forked=forked)
 
 

@@ -76,7 +76,9 @@ def compare_checkpoints(
         streams = invocation.settings.parallel_streams
         second = StateStore.open(other, parallel_streams=streams)
     with progress_bar("comparing") as progress:
-        found = store.diff(a, b, other=second, uid=uid, name=name, keys=keys, on_progress=progress)
+        found = store.inspect.diff(
+            a, b, other=second, uid=uid, name=name, keys=keys, on_progress=progress
+        )
     return Differed(difference=found, status=1 if exit_code and found.differs else 0)
 
 

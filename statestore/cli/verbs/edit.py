@@ -66,7 +66,7 @@ def edit_state(
         raise click.UsageError("nothing to change: give --delete KEY, --put JSON, or --sql SELECT")
     store = invocation.store()
     state = store.manifest(checkpoint).keyed_entry(uid, name).state
-    edited = store.edit(
+    edited = store.maintenance.edit(
         uid,
         name,
         delete=[key_of(text)(state) for text in delete],

@@ -46,7 +46,7 @@ def get_rows(
     """Look up one key, in a keyed state or in all."""
     store = invocation.store()
     if uid is None or name is None:
-        found = store.key(key_of(key), checkpoint, uid=uid, name=name)
+        found = store.inspect.key(key_of(key), checkpoint, uid=uid, name=name)
         return KeyFound(store=store.url, key=key, found=found)
     restored = store.restore(checkpoint=checkpoint)
     state = restored.keyed(uid, name)

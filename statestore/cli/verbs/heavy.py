@@ -85,7 +85,7 @@ def find_heavy(
 ) -> FoundHeavy:
     """Say which key groups and keys have more than their share."""
     store = invocation.store()
-    report = store.heavy(
+    report = store.inspect.heavy(
         uid, name, keys=keys, checkpoint=checkpoint, by=by, factor=times, read_groups=read
     )
     return FoundHeavy(store=store.url, report=report)

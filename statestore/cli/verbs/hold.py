@@ -47,10 +47,10 @@ def keep_savepoint(
         )
     store = invocation.store()
     if delete:
-        gone = store.delete_savepoint(name)
+        gone = store.maintenance.delete_savepoint(name)
         number = None if gone is None else gone.checkpoint_id
         return Saved(store=store.url, name=name, checkpoint_id=number, deleted=True)
-    made = store.savepoint(name, "latest" if checkpoint is None else checkpoint)
+    made = store.maintenance.savepoint(name, "latest" if checkpoint is None else checkpoint)
     return Saved(store=store.url, name=made.name, checkpoint_id=made.checkpoint_id)
 
 
@@ -105,7 +105,7 @@ def pin_checkpoint(
 ) -> Pinned:
     """Keep a checkpoint while it is read."""
     store = invocation.store()
-    made = store.pin(checkpoint, lease_s=lease, holder=holder)
+    made = store.maintenance.pin(checkpoint, lease_s=lease, holder=holder)
     pin = Pin(made.token, made.checkpoint_id, made.holder, made.until_ms)
     return Pinned(store=store.url, pin=pin)
 
@@ -138,7 +138,7 @@ class Pinned(Result):
 def unpin_checkpoint(invocation: Invocation, token: str) -> Unpinned:
     """Let go of a checkpoint that was pinned."""
     store = invocation.store()
-    store.unpin(token)
+    store.maintenance.unpin(token)
     return Unpinned(store=store.url, token=token)
 
 

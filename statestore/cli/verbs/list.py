@@ -62,7 +62,7 @@ def list_checkpoints(invocation: Invocation) -> CheckpointList:
     savepoints: tuple[Savepoint, ...] = ()
     pins: tuple[Pin, ...] = ()
     try:
-        savepoints, pins = store.savepoints(), store.pins()
+        savepoints, pins = store.maintenance.savepoints(), store.maintenance.pins()
     except (CorruptionError, FormatVersionError) as error:
         problem = problem or error
     return CheckpointList(

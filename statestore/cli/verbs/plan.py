@@ -175,11 +175,13 @@ def plan_restore(
     placed: tuple[OperatorPlacement, ...] = ()
     if hosts:
         known = {name: target[name] for name in ("parallelism", "checkpoint", "bytes_per_task")}
-        placed = store.place(hosts, strategy=placement, graph=target["graph"], **known)
+        placed = store.inspect.placement(hosts, strategy=placement, graph=target["graph"], **known)
     plan = store.plan(**target)
     skews: tuple[RangeSkew, ...] = ()
     if given["balance"] is not None:
-        skews = store.skew(parallelism=plan.parallelism, by=given["balance"], checkpoint=checkpoint)
+        skews = store.inspect.skew(
+            parallelism=plan.parallelism, by=given["balance"], checkpoint=checkpoint
+        )
     return PlannedRestore(store=store.url, plan=plan, placements=placed, skews=skews)
 
 
@@ -204,7 +206,7 @@ def _compare(
         if rate is not None
         else kept_rate(os.environ, store.manifest(target["checkpoint"]).store_id)
     )
-    comparison = store.compare(
+    comparison = store.inspect.compare(
         {*compared, *([] if own is None else [own])},
         checkpoint=target["checkpoint"],
         balance=target["balance"],

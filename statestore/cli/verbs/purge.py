@@ -64,9 +64,9 @@ def purge_key(
     store = invocation.store()
     if check:
         with progress_bar("searching") as progress:
-            search = store.find_key(uid, key_of(key), name, on_progress=progress)
+            search = store.maintenance.find_key(uid, key_of(key), name, on_progress=progress)
         return Searched(search=search, problem=search.problem)
-    purged = store.purge(
+    purged = store.maintenance.purge(
         uid, key_of(key), name, checkpoint=checkpoint, ignore_pins=ignore_pins, dry_run=dry_run
     )
     return Purged(purged=purged)

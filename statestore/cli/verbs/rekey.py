@@ -68,7 +68,7 @@ def rekey_operator(
         raise click.UsageError("nothing to change: give --max-parallelism, --key or --hash-scheme")
     store = invocation.store()
     with progress_bar("rekeying") as progress:
-        report = store.rekey(
+        report = store.maintenance.rekey(
             uid,
             name,
             max_parallelism=max_parallelism,

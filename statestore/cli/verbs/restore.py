@@ -97,7 +97,7 @@ def restore_checkpoint(
     settings = invocation.settings
     began = time.monotonic()
     with progress_bar("restoring") as progress:
-        exported = store.restore_to(
+        exported = store.export(
             Path(directory),
             allow_non_restored_state=allow_non_restored_state,
             uid=uid,

@@ -55,7 +55,7 @@ def salvage_checkpoint(
     """Make a new checkpoint of what can be read of a damaged one."""
     store = invocation.store()
     with progress_bar("checking") as progress:
-        report = store.salvage(checkpoint, from_older, dry_run, keys, progress)
+        report = store.maintenance.salvage(checkpoint, from_older, dry_run, keys, progress)
     return Salvaged(report=report)
 
 
@@ -184,7 +184,7 @@ def _part(part: LostPart) -> tuple[str, ...]:
 @pass_invocation
 def repair_store(invocation: Invocation, dry_run: bool) -> Repaired:
     """Mend what blocks all writing though no checkpoint is damaged."""
-    done = invocation.store().repair(dry_run=dry_run)
+    done = invocation.store().maintenance.repair(dry_run=dry_run)
     return Repaired(repaired=done, status=CorruptionError.exit_code if done.left else 0)
 
 

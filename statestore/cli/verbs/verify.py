@@ -48,7 +48,7 @@ def verify_checkpoint(invocation: Invocation, checkpoint: str, deep: bool, every
         raise click.UsageError(f"--all is every checkpoint: leave out {checkpoint!r}")
     store = invocation.store()
     with progress_bar("verifying") as progress:
-        report = store.verify(ALL if every else checkpoint, deep, progress)
+        report = store.maintenance.verify(ALL if every else checkpoint, deep, progress)
     return Verified(report=report, problem=report.problem)
 
 
