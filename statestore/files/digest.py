@@ -218,7 +218,7 @@ def _is_large(kind: pa.DataType) -> bool:
 
 
 def _mix(x: U64Array) -> U64Array:
-    """Apply ``model.digest.mix`` to each element, in place; wrapping is what unsigned arrays do."""
+    """Apply ``format.digest.mix`` to each element, in place; unsigned arrays wrap."""
     x ^= x >> np.uint64(30)
     x *= np.uint64(0xBF58476D1CE4E5B9)
     x ^= x >> np.uint64(27)

@@ -132,7 +132,7 @@ def is_lazy(rows: Any) -> bool:
 
 
 def read_stream(rows: Any, subject: str) -> pa.Table:
-    """Return the rows of what speaks Arrow as a table; pandas' as :mod:`pandas_frames` reads them.
+    """Return the rows of what speaks Arrow as a table; pandas' as told below.
 
     InvalidArgumentError for a stream that was read before, or that fails.
     """

@@ -4,7 +4,7 @@ Follows ``DefaultVertexParallelismAndInputInfosDecider`` of Flink 2.3, which the
 scheduler asks once the inputs of a vertex are complete:
 
 1. A first guess: all bytes that are not broadcast, divided by the bytes per task, in the bounds.
-2. Each input is cut into contiguous ranges by bytes (``byte_ranges.py``). How many there are *is*
+2. Each input is cut into contiguous ranges by bytes (``parallelism.py``). How many there are *is*
    the parallelism, so it may differ from the guess.
 3. Inputs whose keys have to meet are cut together, and a skewed subpartition may be split
    (``skew.py``); the others follow at the parallelism that is then fixed.

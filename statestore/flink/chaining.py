@@ -1,7 +1,7 @@
 """Chaining: which operators of a job run in one task, a *job vertex*.
 
 Follows Flink 2.3's ``StreamingJobGraphGenerator``. Chaining decides where state moves together and,
-because a generated operator id depends on it, which state is found again (``operator_id.py``).
+because a generated operator id depends on it, which state is found again (``operators.py``).
 
 A chain keeps the parallelism and the max parallelism of its first operator, its head. A source
 that runs inside a HEAD_WITH_SOURCES operator is no member of Flink's list of a vertex's operators;

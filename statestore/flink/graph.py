@@ -1,6 +1,6 @@
 """The graph of a job: its operators in creation order, and the edges between them.
 
-What Flink's ``StreamGraph`` knows of a job and what decides, in ``operator_id.py`` and
+What Flink's ``StreamGraph`` knows of a job and what decides, in ``operators.py`` and
 ``chaining.py``, which ids its operators have and which of them run in one task. Nothing of the
 operators' code is in it.
 

@@ -13,7 +13,7 @@ broadcast   New subtask ``i`` gets the copy of the ``i % m``-th of the ``m`` sub
 At unchanged parallelism split state and reported broadcast copies stay where they were. Old
 subtasks without state (``None``: they had finished) count for the parallelism and report nothing.
 
-States are dealt in the iteration order of Java's ``HashMap`` (``hashmap.py``); it decides only who
+States are dealt in the iteration order of Java's ``HashMap`` (below); it decides only who
 gets a remainder.
 
 A restore reads only, so k restores of one snapshot give the same k times. A job that snapshots a

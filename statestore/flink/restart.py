@@ -39,7 +39,7 @@ __all__ = [
 #
 # Count a restart only where ``is_new_attempt`` holds. A failure that no restart can cure fails the
 # job without asking. Times are ints in milliseconds, by any clock that does not run backwards.
-# ``restart_options.py`` reads a strategy from Flink's options.
+# Below a strategy is read from Flink's options.
 #
 # Differs on purpose: a backoff near 2**63 ms is capped, where Flink's arithmetic overflows; jitter
 # is drawn by a function that the caller passes in, so that a test or a replay sees the same waits.

@@ -116,7 +116,7 @@ class KeyedEntry:
 class Layer:
     """Changes of a keyed state: rows that come, and marks of rows that go, by key group.
 
-    ``entry`` is what lies in files, with the state of ``model.changes.change_state``. It has the
+    ``entry`` is what lies in files, with the state of ``layers.change_state``. It has the
     changes up to checkpoint ``checkpoint_id``, those of several if it was merged of layers, as
     ``depth`` tells: 0 for one, else one more than they had. Only its rows of the key groups in
     ``live`` (ascending) still count: those of the others are in the base already.

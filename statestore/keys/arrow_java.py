@@ -1,6 +1,6 @@
-"""Java's ``hashCode()`` of Arrow arrays, by numpy; the vectorised twin of ``model.javahash``.
+"""Java's ``hashCode()`` of Arrow arrays, by numpy; the vectorised twin of ``keys.java``.
 
-The contract is ``model.javascalars``. All arithmetic is modulo 2**32 on unsigned integers, which is
+The contract is ``keys.java``. All arithmetic is modulo 2**32 on unsigned integers, which is
 what Java's int arithmetic does bit for bit. A null, allowed inside a struct only, hashes to 0 as it
 does in a Java Tuple.
 """

@@ -1,7 +1,7 @@
 """The Murmur3 hash of ``BinaryRowData``, for Arrow columns, without building the rows.
 
 The contract is Flink's ``BinaryRowData``; the scalar twin, which does build the bytes, is
-``model.sqlhash``. Murmur3 reads four bytes at a time, so it is enough to know each 32-bit word of a
+``keys.sql``. Murmur3 reads four bytes at a time, so it is enough to know each 32-bit word of a
 row: the header, two words a column, then the variable part of every column in order.
 """
 

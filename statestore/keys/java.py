@@ -1,6 +1,6 @@
 """``hashCode()`` of the Java objects that Flink keys by, for Python values.
 
-The contract is Java's own for the types of ``javascalars``, Flink 2.3's ``Tuple0..25``, and
+The contract is Java's own for the types below, Flink 2.3's ``Tuple0..25``, and
 its ``Row.hashCode`` (``RowUtils.deepHashCode``) for rows; results are signed 32-bit ints. What
 Flink refuses as a key is refused: arrays and enums have an identity hash, different in every JVM.
 Inside a Row, arrays count by content, as in Flink.

@@ -1,6 +1,6 @@
 """The data files of a checkpoint on their way to another store: checked, linked or copied.
 
-Each gets a name in the target that no file has had (``new_names.py``). What a copy that was ended
+Each gets a name in the target that no file has had (``derive.py``). What a copy that was ended
 has left there, with the right length and SHA-256, is given the new name as well, and is not copied
 again; a file that a kept checkpoint of the target names is named again. Bytes are hashed while they
 are copied. Nothing is deleted: what nobody names is left to ``gc``.

@@ -1,8 +1,8 @@
 """Collect garbage: delete the data files that nothing kept needs, whoever left them (I4, I9, I10).
 
-``mark.py`` says which files are live. Every other data file is dead, whether its checkpoint was
-given up, or a crashed writer left it; it is deleted when it is older than the minimum age. Then go
-manifests of checkpoints that were given up, and pins whose lease is over, and what broken-off
+The mark, below, says which files are live. Every other data file is dead, whether its checkpoint
+was given up, or a crashed writer left it; it is deleted when it is older than the minimum age. Then
+go manifests of checkpoints that were given up, and pins whose lease is over, and what broken-off
 writes left: hidden files, and in a bucket the parts of uploads; and tombstones of more than 30 days
 whose manifests are gone. Claims, the greatest id's tombstone, and the logs of Delta tables stay.
 
@@ -19,7 +19,7 @@ any more and deleting begins.
   was given up less than the minimum age ago. Besides, a writer asks for the size of every file
   before it commits: what was deleted until then fails that snapshot, and breaks no checkpoint.
 * *A copy, a fork, a rekey*: what they find that was there before gets a name of its own, and is
-  young under that (``new_names.py``); the old name may go at any time.
+  young under that (``derive.py``); the old name may go at any time.
 * *Another collection*: both delete the same; a file that is gone is no error.
 
 **The limit.** A snapshot, or a reader without a pin of a checkpoint that expires under it, that

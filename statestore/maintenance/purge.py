@@ -15,7 +15,7 @@ claimed: whoever looks for the newest one finds the newest state at every moment
 the newest is committed under each id that a writer which stalled before its put could take: what
 that has would be buried, and may have the key; when all are there, these are given up. A run begins
 by finishing what an earlier one left: where a checkpoint and its replacement are both there,
-savepoints are moved, and the tombstone is put (``replace.py``).
+savepoints are moved, and the tombstone is put (below).
 
 **Delta logs** hold the least and greatest keys of each file, so those of the rewritten tables go,
 newest entry first: what is left at any moment is a log that ends earlier. The manifest is what

@@ -96,7 +96,7 @@ def key_hash_column(
 
 
 def owner_column(key_group: Column, *, max_parallelism: int, parallelism: int) -> Column:
-    """Return ``model.keygroups.subtask_of_key_group`` as an int column; nothing is checked."""
+    """Return ``keys.groups.subtask_of_key_group`` as an int column; nothing is checked."""
     return divide(key_group.cast("bigint") * parallelism, max_parallelism).cast("int")
 
 

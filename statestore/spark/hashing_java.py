@@ -1,4 +1,4 @@
-"""Java's ``hashCode()`` as Spark expressions; the native twin of ``model.javahash``.
+"""Java's ``hashCode()`` as Spark expressions; the native twin of ``keys.java``.
 
 Every expression is a bigint that holds a signed 32-bit value: Spark's int arithmetic fails on
 overflow in ANSI mode and wraps otherwise, bigint never gets there. A value is used twice at most,

@@ -1,7 +1,7 @@
 """Flink SQL's key hash as a Spark expression: the bytes of a ``BinaryRowData``, then Spark's
 ``hash()``.
 
-The contract is Flink's ``BinaryRowData``; the scalar twin is ``model.sqlhash``. Spark's hash of a
+The contract is Flink's ``BinaryRowData``; the scalar twin is ``keys.sql``. Spark's hash of a
 binary is Murmur3-x86-32 with seed 42, and equals Flink's whenever the length is a multiple of 4,
 which that of a row always is. Spark itself keeps one NaN only, so the payload of a NaN does not
 count here.

@@ -8,8 +8,8 @@ raises, and imports the standard library only. So this file also runs before any
 
 It prints the Java home and exits 0, or prints one sentence to stderr and exits 16, the exit code of
 :class:`statestore.errors.MissingDependencyError`, which :mod:`statestore.spark.session` raises.
-The file is not under ``table/`` because Python searches a script's own directory first, where
-``types.py`` would hide the standard library's.
+Python searches a script's own directory first, so no module beside this one may have the name of
+one of the standard library.
 
 Spark 4.2 runs on Java 17, 21 and 25. Before 25.0.3 the default garbage collector of Java 25 could
 corrupt data, so those are refused. ``JAVA_HOME`` and the ``java`` on the path come first when they

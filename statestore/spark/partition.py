@@ -173,7 +173,7 @@ def _rebalanced(partitioner: Rebalance, parallelism: int) -> Column:
 
 
 def _rescaled(up: int, down: int) -> Column:
-    """Return the subtask behind the record's channel, as ``model.wiring.pointwise`` wires."""
+    """Return the subtask behind the record's channel, as ``flink.partitioners.pointwise`` wires."""
     source = F.spark_partition_id().cast("bigint")
     if up >= down:
         return divide((source + 1) * down - 1, up).cast("int")

@@ -8,7 +8,7 @@ every commit rests on (I4), so it is ours per file system, not fsspec's generic 
 * S3: a conditional put (``If-None-Match: *``).
 
 Other file systems are refused when a store is opened, instead of being trusted; and of these two,
-one where it does not hold in fact is refused when a store is made (``probe.py``). Errors of the
+one where it does not hold in fact is refused when a store is made (``base.py``). Errors of the
 file system come out as StorageError with the cause kept, except FileNotFoundError, which says just
 that.
 """

@@ -1,4 +1,4 @@
-"""A store as a dictionary: what it must answer, by the pure functions of ``model`` alone.
+"""A store as a dictionary: what it must answer, by the pure functions of the package alone.
 
 It is the oracle of the property tests: slow, small, and without files, Arrow or numpy. Rows and
 elements are dictionaries of plain Python values.

@@ -1,4 +1,4 @@
-"""Strategies for the values of ``model``: types, schemas, states, handles and manifests."""
+"""Strategies for values: types, schemas, states, handles and manifests."""
 
 from __future__ import annotations
 

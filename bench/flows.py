@@ -1,0 +1,86 @@
+"""Which modules of the package a flow passes: ``python -m bench.flows``.
+
+A module counts when one of its functions runs between the first call of a flow and its last, in
+this process and thread or in the threads that it starts; what only an import runs does not count.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pyarrow as pa
+
+from statestore.store import StateStore
+
+__all__ = ["FLOWS", "main", "modules_of"]
+
+ROWS = pa.table({"k": [f"k{i}" for i in range(500)], "v": list(range(500))})
+OFFSETS = [[{"topic": "t", "partition": p, "offset": 10 * p}] for p in range(4)]
+
+
+def modules_of(flow: Callable[[], object]) -> list[str]:
+    """Return the modules of the package of which a function ran, in order of name."""
+    seen: set[str] = set()
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_code.co_name != "<module>":
+            seen.add(frame.f_globals.get("__name__", ""))
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        flow()
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+    return sorted(name for name in seen if name.partition(".")[0] == "statestore")
+
+
+def snapshot(store: StateStore) -> None:
+    """A table becomes a keyed state, partitioned by key group."""
+    with store.snapshot(parallelism=4) as checkpoint:
+        checkpoint.keyed("u", "n", ROWS, key="k", max_parallelism=16, layout="ranged")
+
+
+def restore(store: StateStore) -> None:
+    """One subtask of another parallelism reads its rows."""
+    store.restore(parallelism=3).keyed("u", "n").subtask(1)
+
+
+def change(store: StateStore) -> None:
+    """Some rows change, and the layers are folded into the base in the background."""
+    with store.snapshot(parallelism=4) as checkpoint:
+        checkpoint.keyed("u", "n", key="k").changes(ROWS.slice(0, 400))
+
+
+def element(store: StateStore) -> None:
+    """An operator's elements are written and dealt to other subtasks."""
+    with store.snapshot(parallelism=4) as checkpoint:
+        checkpoint.carry_rest()
+        checkpoint.split("source", "offsets", OFFSETS)
+    store.restore(parallelism=3).operator("source", "offsets").subtask(1)
+
+
+FLOWS = {"snapshot": snapshot, "restore": restore, "change": change, "operator element": element}
+
+
+def main() -> None:
+    """Print for each flow how many modules it passes, and which."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = StateStore.open(str(Path(folder, "store")), table_format="parquet")
+        snapshot(store)  # what a first use does alone is in no flow
+        restore(store)
+        for name, flow in FLOWS.items():
+            found = modules_of(lambda flow=flow: flow(store))  # type: ignore[misc]
+            print(f"{name}: {len(found)} modules")
+            print(*(f"  {module}" for module in found), sep="\n")
+
+
+if __name__ == "__main__":
+    main()
