@@ -30,6 +30,7 @@ from statestore.files.values import (
     table_of_dicts,
 )
 from statestore.files.writer import FileWriter, ParquetOptions
+from statestore.files.written import WrittenFiles
 from statestore.flink.redistribution import RedistributionMode, redistribute_counts
 from statestore.format.handles import OperatorStateHandle
 from statestore.format.manifest import OperatorEntry
@@ -146,9 +147,9 @@ def write_elements(
             writer.write(batch)
         handle = OperatorStateHandle(path, **writer.close())
         storage.sync([f"{folder}/{path}"])
-    except BaseException:
+    except BaseException as error:
         writer.abandon()
-        storage.delete(f"{folder}/{path}")
+        WrittenFiles(storage, [f"{folder}/{path}"]).delete(error)
         raise
     return (handle,)
 

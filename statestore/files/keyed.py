@@ -22,6 +22,7 @@ from statestore.files.digest import row_hashes
 from statestore.files.runs import checked, null_key_error, null_keys, runs_of
 from statestore.files.types import arrow_schema
 from statestore.files.writer import Encodings, FileWriter, ParquetOptions
+from statestore.files.written import WrittenFiles
 from statestore.format.handles import GroupIndex, KeyedStateHandle
 from statestore.format.layers import MARK
 from statestore.format.names import KEY_GROUP, partition_file, ranged_file
@@ -81,8 +82,8 @@ def write_runs(runs: Iterable[pa.Table], target: KeyedTarget) -> tuple[KeyedStat
             for batch in rows.to_batches(target.options.row_group_rows):
                 writer.write(batch)
         return writer.finish()
-    except BaseException:
-        writer.abandon()
+    except BaseException as error:
+        writer.abandon(error)
         raise
 
 
@@ -129,13 +130,14 @@ class _GroupWriter:
         self._syncer.finish()
         return tuple(self._handles)
 
-    def abandon(self) -> None:
+    def abandon(self, reason: BaseException) -> None:
         self._syncer.abandon()
+        written = WrittenFiles(self._target.storage)
         if self._file is not None:
             self._file.abandon()
-            self._target.storage.delete(self._file.name)
-        for handle in self._handles:
-            self._target.storage.delete(f"{self._target.folder}/{handle.path}")
+            written.names.append(self._file.name)
+        written.add(self._target.folder, self._handles)
+        written.delete(reason)
 
     def _begin(self, key_group: int) -> FileWriter:
         """Open the file of a new key group, or go on with that of the one before it."""

@@ -241,9 +241,9 @@ def _compacted(
                 progress(count, total)
             done.append(entry)
     except BaseException as error:
-        compactor.forget(error)
+        compactor.new.delete(error)
         raise
-    writer.carry_written(done, compactor.new, compacted=True)
+    writer.collected.carry_written(done, compactor.new.names, compacted=True)
     return done
 
 

@@ -164,7 +164,7 @@ def _make(deriver: Deriver, manifest: Manifest, work: FileCopy, savepoint: str |
     with deriver.begin(manifest, seen=None) as writer:
         names = work.copy(writer.planned[0])
         for entry in manifest.entries:
-            writer.carry_entry(_moved(entry, names, keeps_log=deriver.spark is not None))
+            writer.collected.carry_entry(_moved(entry, names, keeps_log=deriver.spark is not None))
         origin: dict[str, object] = {
             "command": "fork" if work.linked else "copy",
             "store": manifest.store_id,

@@ -129,7 +129,7 @@ def edit(
             number, _ = writer.planned
             target = KeyedTarget(storage, entry.table.path, number, entry.state, deriver.parquet)
             changed = _change(storage, entry, wanted, there, target, owners)
-            writer.carry_entry(changed.entry, changed.files)
+            writer.collected.carry_entry(changed.entry, changed.files)
             carry_others(writer, manifest, {(uid, name)})
             writer.say_origin(_origin(manifest, entry, wanted, changed))
         new_id = writer.id
@@ -155,7 +155,7 @@ def carry_others(writer: CheckpointWriter, manifest: Manifest, but: set[tuple[st
     """Carry every state of a checkpoint but those that are named, by uid and name."""
     for entry in manifest.entries:
         if (entry.state.uid, entry.state.name) not in but:
-            writer.carry_entry(entry)
+            writer.collected.carry_entry(entry)
 
 
 def _change(

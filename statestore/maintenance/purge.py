@@ -471,11 +471,11 @@ def _write_again(
     for entry in manifest.entries:
         hit = hits.get(entry.state.name) if entry.state.uid == wanted.uid else None
         if hit is None or not isinstance(entry, KeyedEntry):
-            writer.carry_entry(_without_log(entry, logs))
+            writer.collected.carry_entry(_without_log(entry, logs))
         else:
             checkpoint_id, _ = writer.planned
             done, new = rewriter.without_key(hit, checkpoint_id)
-            writer.carry_written([_without_log(done, logs)], new)
+            writer.collected.carry_written([_without_log(done, logs)], new)
     writer.say_origin(_origin(seen, manifest, wanted))
 
 

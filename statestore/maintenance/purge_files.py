@@ -27,7 +27,6 @@ from statestore.errors import (
     MissingFileError,
     StateNotFoundError,
     StateStoreError,
-    StorageError,
 )
 from statestore.files.digest import row_hashes
 from statestore.files.keyed import KeyedTarget
@@ -35,6 +34,7 @@ from statestore.files.lookup import key_batch, key_group_of, table_of_key
 from statestore.files.reader import open_data
 from statestore.files.types import arrow_schema
 from statestore.files.writer import LONGEST_TEXT, ParquetOptions
+from statestore.files.written import WrittenFiles
 from statestore.format.handles import Handle, KeyedStateHandle
 from statestore.format.manifest import KeyedEntry
 from statestore.format.names import (
@@ -131,20 +131,20 @@ class KeyRewriter:
         Raises MissingFileError, DamagedFileError or StorageError; then nothing that this call has
         written stays.
         """
-        new: list[str] = []
+        new = WrittenFiles(self._storage)
         try:
             base, *changes = [
                 self._without(part, hit, checkpoint_id, new) for part in hit.entry.parts
             ]
         except BaseException as error:
-            self._forget(new, error)
+            new.delete(error)
             raise
         layers = zip(hit.entry.layers, changes, strict=True)
         left = tuple(replace(layer, entry=part) for layer, part in layers if part.handles)
-        return replace(hit.entry, handles=base.handles, layers=left), new
+        return replace(hit.entry, handles=base.handles, layers=left), new.names
 
     def _without(
-        self, part: KeyedEntry, hit: Hit, checkpoint_id: int, new: list[str]
+        self, part: KeyedEntry, hit: Hit, checkpoint_id: int, new: WrittenFiles
     ) -> KeyedEntry:
         handles: list[KeyedStateHandle] = []
         folder = part.table.path
@@ -161,16 +161,9 @@ class KeyRewriter:
                 gone = changes_of(part.state, [hit.key], ())
                 done = rewrite(self._storage, alone, gone, target)
                 self._done[file] = done.new
-                new += [f"{folder}/{one.path}" for one in done.new]
+                new.add(folder, done.new)
             handles += self._done[file]
         return replace(part, handles=tuple(handles))
-
-    def _forget(self, names: Iterable[str], reason: BaseException) -> None:
-        for name in names:
-            try:
-                self._storage.delete(name)
-            except StorageError as error:
-                reason.add_note(f"its file stays behind: {error}")
 
 
 # Where in a store a key is still to be found: rows of data files, and bytes of all others.

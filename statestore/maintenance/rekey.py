@@ -260,7 +260,7 @@ def rekey(
                 own = folder.below(str(place))
                 done.append(_Run(deriver, writer, entry, state, own, counter).finish())
             names = [name for entry in done for name in _names(entry)]
-            writer.carry_written(done, names, kept=folder.kept)
+            writer.collected.carry_written(done, names, kept=folder.kept)
             carry_others(writer, manifest, {(e.state.uid, e.state.name) for e in done})
             writer.say_origin(_origin(manifest, wanted, done))
         new_id = writer.id
@@ -308,7 +308,7 @@ class _Run:
             if (
                 not self.work.kept
             ):  # nobody can go on from here, so an error deletes what was written
-                self.writer.carry_written((), _names(known[-1]))
+                self.writer.collected.carry_written((), _names(known[-1]))
             self._note(known)
             self.counter.add(known[-1].rows)
         handles = tuple(handle for one in known for handle in one.handles)

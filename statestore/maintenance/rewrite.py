@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from statestore.errors import InvalidArgumentError, SchemaMismatchError, StorageError
+from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.files.changes import stored_again
 from statestore.files.digest import row_hashes
 from statestore.files.keyed import KeyedTarget, write_runs
@@ -32,6 +32,7 @@ from statestore.files.reader import restored_schema
 from statestore.files.runs import checked, null_key_error, null_keys, runs_of
 from statestore.files.types import arrow_schema, uuid_columns, with_uuids
 from statestore.files.values import fitted_table, shown, table_of_dicts
+from statestore.files.written import WrittenFiles
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.layers import MARK, live_without, widened_spans
 from statestore.format.manifest import KeyedEntry
@@ -49,7 +50,6 @@ __all__ = [
     "Changes",
     "Rewritten",
     "changes_of",
-    "forget",
     "rewrite",
     "rewrite_by_sql",
 ]
@@ -136,19 +136,10 @@ def rewrite(
         return work.run()
     except BaseException as error:
         if target is not None:
-            forget(target.storage, target.folder, work.new, error)
+            written = WrittenFiles(target.storage)
+            written.add(target.folder, work.new)
+            written.delete(error)
         raise
-
-
-def forget(
-    storage: Storage, folder: str, handles: Iterable[KeyedStateHandle], reason: BaseException
-) -> None:
-    """Delete files that nothing names yet; what cannot be deleted is noted on the reason."""
-    for handle in handles:
-        try:
-            storage.delete(f"{folder}/{handle.path}")
-        except StorageError as error:
-            reason.add_note(f"its file stays behind: {error}")
 
 
 class _Work:

@@ -19,6 +19,7 @@ from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError, MalformedManifestError
 from statestore.files.key_groups import exact_groups, group_digests
 from statestore.files.keyed import KeyedTarget
+from statestore.files.written import WrittenFiles
 from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef
 from statestore.format.state import Layout
@@ -35,7 +36,6 @@ from statestore.maintenance.damage import (
     rewrite_groups,
 )
 from statestore.maintenance.derive import Deriver
-from statestore.maintenance.rewrite import forget
 from statestore.maintenance.verify import BrokenFile
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import Storage
@@ -312,15 +312,17 @@ def _write(
     for entry in manifest.entries:
         one = damaged.get((entry.state.uid, entry.state.name))
         if one is None:
-            writer.carry_entry(entry)
+            writer.collected.carry_entry(entry)
         elif isinstance(one, DamagedKeyed):
             number, _ = writer.planned
             target = KeyedTarget(
                 deriver.catalog.storage, entry.table.path, number, one.entry.state, deriver.parquet
             )
-            writer.carry_entry(*_rewritten(storage, one, target))
+            writer.collected.carry_entry(*_rewritten(storage, one, target))
         else:
-            writer.carry_entry(*_with_elements(deriver.catalog.storage, writer, one, fill))
+            writer.collected.carry_entry(
+                *_with_elements(deriver.catalog.storage, writer, one, fill)
+            )
 
 
 def _rewritten(
@@ -351,7 +353,9 @@ def _rewritten(
                 damaged = replace(entry, handles=(handle,))
                 new += rewrite_groups(storage, [(damaged, readable), *others], target)
     except BaseException as error:
-        forget(target.storage, target.folder, new, error)
+        written = WrittenFiles(target.storage)
+        written.add(target.folder, new)
+        written.delete(error)
         raise
     ordered = sorted([*kept, *new], key=lambda handle: handle.key_groups.first)
     return replace(entry, handles=tuple(ordered), table=_no_version(entry)), new

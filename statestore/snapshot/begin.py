@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from statestore.catalog.catalog import Catalog
 from statestore.catalog.fence import Fence
@@ -19,16 +19,18 @@ from statestore.files.table import StateTable
 from statestore.files.writer import ParquetOptions
 from statestore.flink.graph import JobGraph
 from statestore.flink.operators import Operators
-from statestore.flink.redistribution import RedistributionMode, check_parallelism
+from statestore.flink.redistribution import check_parallelism
 from statestore.format.documents import Claim, document_bytes
 from statestore.format.graph_json import graph_to_json
 from statestore.format.layers import CompactionRule
 from statestore.format.manifest import Entry, Manifest, OperatorEntry, Writer
+from statestore.format.metrics import CheckpointMetrics
 from statestore.format.names import GREATEST_GIVEN_ID, manifest_path
 from statestore.keys.ranges import RangeAssignment
 from statestore.restore.plan import owners_of
 from statestore.snapshot.attempt import Attempt, History
 from statestore.snapshot.changes import StoredChanges
+from statestore.snapshot.collected import USED
 from statestore.snapshot.metrics import Measuring
 from statestore.snapshot.subtasks import Acknowledgement, Attempted, KeyedWriter
 from statestore.snapshot.writer import CheckpointWriter
@@ -45,8 +47,22 @@ class CommittedCheckpoint(CheckpointWriter):
 
     def __init__(self, manifest: Manifest) -> None:
         """Take the stored manifest; ``id`` and ``manifest`` are known at once."""
-        self._committed, self._metrics = manifest, manifest.metrics
-        self._entered = self._left = False
+        self._stored, self._entered = manifest, False
+
+    @property
+    def manifest(self) -> Manifest:
+        """The stored manifest."""
+        return self._stored
+
+    @property
+    def metrics(self) -> CheckpointMetrics | None:
+        """What the checkpoint cost, as its manifest says."""
+        return self._stored.metrics
+
+    @property
+    def planned(self) -> tuple[int, Writer]:
+        """The checkpoint's number, and who wrote it."""
+        return self._stored.checkpoint_id, self._stored.writer
 
     def keyed(self, uid: str, name: str, rows: Any = None, **options: Any) -> Any:
         """Return the stored keyed state, or for a schema its writer, whose subtasks write nothing;
@@ -80,14 +96,25 @@ class CommittedCheckpoint(CheckpointWriter):
         """Return False: whatever the subtask wrote, the checkpoint has its files already."""
         return False
 
-    def _write_operator(
-        self, uid: str, name: str, elements: Any, mode: RedistributionMode
-    ) -> OperatorEntry:
+    def split(self, uid: str, name: str, elements: Any) -> OperatorEntry:
+        """Return the stored state; StateNotFoundError when the checkpoint has none."""
         return self.manifest.operator_entry(uid, name)
+
+    union = split
+    broadcast = split
+
+    def give_up(self) -> None:
+        """Do nothing: what is stored stays."""
+
+    def __enter__(self) -> Self:
+        """Return the writer; InvalidArgumentError when it was used before."""
+        if self._entered:
+            raise InvalidArgumentError(USED)
+        self._entered = True
+        return self
 
     def __exit__(self, *error: object) -> None:
         """Do nothing: neither the end of the block nor an error in it changes what is stored."""
-        self._left = True
 
 
 def begin(

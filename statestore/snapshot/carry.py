@@ -9,33 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from types import TracebackType
-from typing import Any
 
-from statestore.arguments import checked_methods
 from statestore.errors import InvalidArgumentError, LeftOutStateError, StateNotFoundError
-from statestore.files.elements import write_elements
 from statestore.flink.redistribution import RedistributionMode
-from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef
-from statestore.format.names import operator_table
+from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
 from statestore.keys.groups import effective_max_parallelism
 from statestore.restore.restored import RestoredOperatorState
-from statestore.snapshot.attempt import Attempt
-from statestore.snapshot.commit import Commit
-from statestore.snapshot.states import operator_state
+from statestore.snapshot.collected import Collected
+from statestore.snapshot.written_states import write_operator
 
-__all__ = ["CarryingCommit"]
+__all__ = ["LATEST", "Carrying"]
 
 LATEST = "latest"
 
 
-@checked_methods
-class CarryingCommit(Commit):
-    """A commit that knows what the checkpoint before it has."""
+class Carrying:
+    """What one checkpoint carries and drops of the one before it."""
 
-    def __init__(self, attempt: Attempt) -> None:
-        """Start with no states; see ``StateStore.snapshot``."""
-        super().__init__(attempt)
+    def __init__(self, collected: Collected) -> None:
+        """Begin with nothing carried or dropped."""
+        self._collected, self._attempt = collected, collected.attempt
         self._dropped: set[tuple[str, str]] = set()
         self._rest_of: int | str | None = None
 
@@ -53,14 +46,14 @@ class CarryingCommit(Commit):
                 f"no state {name!r} of operator {uid!r} can be carried: the store has no "
                 "checkpoint yet"
             )
-        self._refuse_twice(uid, name)
+        self._collected.refuse_twice(uid, name)
         return self._carry(manifest, self._find(manifest, uid, name), uid)
 
     def carry_rest(self, *, base: int | str = LATEST) -> None:
         """Take over, when the block ends, each state of the newest checkpoint, or of ``base``, that
         is neither in this one by then nor dropped; else as :meth:`carry`.
         """
-        if self._left:
+        if self._collected.left:
             raise InvalidArgumentError("carry_rest() is called within the 'with' block")
         self._rest_of = base
 
@@ -69,7 +62,7 @@ class CarryingCommit(Commit):
 
         Nothing happens when there is no such state.
         """
-        if self._left:
+        if self._collected.left:
             raise InvalidArgumentError("drop(…) is called within the 'with' block")
         self._dropped.add((uid, name))
 
@@ -80,28 +73,17 @@ class CarryingCommit(Commit):
         before = self._before()
         if before is None or self._rest_of is not None:
             return ()
-        known = {*naming, *self._named()}
+        known = {*naming, *self._collected.names}
         return tuple((e.state.uid, e.state.name) for e in self._missing(before, known))
 
     def _before(self) -> Manifest | None:
         return self._attempt.made_of or self._attempt.history.before()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Carry the rest if that was asked for, refuse what would be lost, and commit."""
-        if error is None:
-            try:
-                self._settle()
-            except BaseException as failure:
-                super().__exit__(type(failure), failure, failure.__traceback__)
-                raise
-        super().__exit__(kind, error, trace)
+    def settle(self) -> None:
+        """Carry the rest if that was asked for, and refuse what would be lost.
 
-    def _settle(self) -> None:
+        Raises LeftOutStateError, or InvalidArgumentError for what is dropped and here.
+        """
         self._refuse_dropped()
         if self._rest_of is not None:
             self._carry_missing(self._of(self._rest_of))
@@ -116,7 +98,7 @@ class CarryingCommit(Commit):
     def _carry_missing(self, manifest: Manifest | None) -> None:
         if manifest is None:
             return
-        for entry in self._missing(manifest, self._named()):
+        for entry in self._missing(manifest, self._collected.names):
             label = self._label(manifest, entry)
             if label is not None:  # else it is refused, unless it is dropped
                 self._carry(manifest, entry, label)
@@ -128,12 +110,12 @@ class CarryingCommit(Commit):
             return
         for entry in before.entries:
             state = entry.state.uid, entry.state.name
-            if state in self._dropped and self._is_known(before, entry, self._named()):
+            if state in self._dropped and self._is_known(before, entry, self._collected.names):
                 raise InvalidArgumentError(f"{entry.state} is dropped, and in this checkpoint")
 
     def _refuse_left_out(self) -> None:
         before = self._before()
-        missing = [] if before is None else self._missing(before, self._named())
+        missing = [] if before is None else self._missing(before, self._collected.names)
         if before is None or not missing:
             return
         self._attempt.fence.check()  # who was replaced is told that first
@@ -156,10 +138,6 @@ class CarryingCommit(Commit):
     def _label(self, before: Manifest, entry: Entry) -> str | None:
         stored = entry.state.uid
         return self._attempt.operators.label_of_id(before.operators.id_of(stored), stored)
-
-    def _named(self) -> set[tuple[str, str]]:
-        states = {(entry.state.uid, entry.state.name) for entry in self._entries()}
-        return states | {writer.state for writer in self._changing}
 
     def _missing(self, before: Manifest, known: Collection[tuple[str, str]]) -> list[Entry]:
         """Return the states of a checkpoint that are not known here; operator ids tell who is who,
@@ -202,7 +180,7 @@ class CarryingCommit(Commit):
             carried = replace(entry, state=replace(entry.state, uid=uid))
         else:
             return self._deal(manifest, entry, uid, parallelism)
-        self.carry_entry(carried)
+        self._collected.carry_entry(carried)
         return carried
 
     def _deal(
@@ -215,22 +193,4 @@ class CarryingCommit(Commit):
             lists = [state.subtask(0), *([] for _ in range(parallelism - 1))]
         else:
             lists = [state.subtask(subtask) for subtask in range(parallelism)]
-        return self._write_operator(uid, name, lists, mode)
-
-    def _write_operator(
-        self, uid: str, name: str, elements: Any, mode: RedistributionMode
-    ) -> OperatorEntry:
-        self._refuse_twice(uid, name)
-        attempt = self._attempt
-        with attempt.measuring.writing(uid, name):
-            state, table, counts = operator_state(
-                uid, name, elements, mode, attempt.operators.parallelism_of(uid), attempt.history
-            )
-            folder = operator_table(uid, name)
-            handles = write_elements(
-                table, state, attempt.catalog.storage, folder, attempt.checkpoint_id
-            )
-        written = OperatorEntry(state, TableRef(attempt.table.format, folder), counts, handles)
-        self._operator.append(written)
-        attempt.measuring.wrote(written)
-        return written
+        return write_operator(self._collected, uid, name, lists, mode)

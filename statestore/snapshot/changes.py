@@ -7,8 +7,8 @@ build on, what comes is written in full.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,12 +28,20 @@ from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment
 from statestore.snapshot.attempt import Attempt
-from statestore.snapshot.states import TtlAsked, changed_ttl, kept_ttl, refuse_new_times, stamped
+from statestore.snapshot.collected import Collected
+from statestore.snapshot.states import (
+    KeyedRequest,
+    changed_ttl,
+    kept_ttl,
+    refuse_new_times,
+    stamped,
+)
+from statestore.snapshot.written_states import checked_state, write_full
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ChangeWriter", "KeyedChanges", "StoredChanges", "latest_or"]
+__all__ = ["KeyedChanges", "StoredChanges", "latest_or"]
 
 LATEST = "latest"
 Write = Callable[[Assignment, KeyedTarget], tuple[KeyedStateHandle, ...]]
@@ -47,9 +55,9 @@ _log = logging.getLogger(__name__)
 class KeyedChanges:
     """A keyed state of a checkpoint of which only changes are given; see ``checkpoint.keyed``."""
 
-    def __init__(self, write: ChangeWriter) -> None:
-        """Take who writes; call one of the methods once."""
-        self._write = write
+    def __init__(self, collected: Collected, request: KeyedRequest) -> None:
+        """Take the checkpoint so far, and what is asked for; call one of the methods once."""
+        self._writer = _ChangeWriter(collected, request)
 
     def changes(
         self,
@@ -82,8 +90,7 @@ class KeyedChanges:
         parallelism are not those of the base; CheckpointNotFoundError when the base has expired;
         each before anything is visible.
         """
-        with self._write.measured():
-            return self._write.changes(upserts, deletes, cleared, base)
+        return self._writer.changes(upserts, deletes, cleared, base)
 
     def changes_against(self, previous: int | str, rows: Any) -> KeyedEntry:
         """Write what tells ``rows``, all rows of the state, from a checkpoint; return the state.
@@ -98,8 +105,7 @@ class KeyedChanges:
         Raises what :meth:`changes` raises, and MissingFileError or DamagedFileError for a file of
         ``previous`` that is not what was written.
         """
-        with self._write.measured():
-            return self._write.changes_against(previous, rows)
+        return self._writer.changes_against(previous, rows)
 
 
 class StoredChanges:
@@ -118,40 +124,25 @@ class StoredChanges:
         return self._stored
 
 
-class ChangeWriter:
-    """Writes the changes of one state of one attempt; ``full`` writes rows as a full snapshot."""
+class _ChangeWriter:
+    """Writes the changes of one state, or where there is nothing to build on, its rows in full."""
 
-    def __init__(
-        self,
-        attempt: Attempt,
-        uid: str,
-        name: str,
-        *,
-        checked: Callable[[Engine, Any], KeyedState],
-        full: Callable[[Any], KeyedEntry],
-        add: Callable[[KeyedEntry, list[str]], None],
-        ttl: TtlAsked = None,
-    ) -> None:
-        """Take the state's name, who checks its columns, who takes the result, and the time to live
-        that is asked for.
-        """
-        self._ttl = ttl
-        self._attempt, self._uid, self._name = attempt, uid, name
-        self._checked, self._full, self._add = checked, full, add
-        self.state = uid, name
-        self.is_used = False
+    def __init__(self, collected: Collected, request: KeyedRequest) -> None:
+        self._collected, self._attempt = collected, collected.attempt
+        self._request, self._uid, self._name = request, request.uid, request.name
+        self._ttl = request.ttl
+        collected.changing[request.uid, request.name] = False
 
     def __str__(self) -> str:
         """Return how messages name the state."""
         return f"state {self._name!r} of operator {self._uid!r}"
 
-    def measured(self) -> AbstractContextManager[None]:
-        """Return a block whose time counts to the writing of the state."""
-        return self._attempt.measuring.writing(self._uid, self._name)
-
     def changes(self, upserts: Any, deletes: Any, cleared: Any, base: int | str) -> KeyedEntry:
         """See :meth:`KeyedChanges.changes`."""
-        self._use()
+        with self._used():
+            return self._changes(upserts, deletes, cleared, base)
+
+    def _changes(self, upserts: Any, deletes: Any, cleared: Any, base: int | str) -> KeyedEntry:
         if upserts is None and deletes is None and cleared is None:
             raise InvalidArgumentError(
                 f"no changes of {self} are given; give upserts=, deletes= or cleared=, an empty "
@@ -176,7 +167,10 @@ class ChangeWriter:
 
     def changes_against(self, previous: int | str, rows: Any) -> KeyedEntry:
         """See :meth:`KeyedChanges.changes_against`."""
-        self._use()
+        with self._used():
+            return self._changes_against(previous, rows)
+
+    def _changes_against(self, previous: int | str, rows: Any) -> KeyedEntry:
         if rows is None:
             raise InvalidArgumentError(
                 f"no rows of {self} are given; give all that it has now, an empty table for none"
@@ -195,10 +189,15 @@ class ChangeWriter:
             lambda owners, target: engine.write_against(rows, owners, against, target),
         )
 
-    def _use(self) -> None:
-        if self.is_used:
+    @contextmanager
+    def _used(self) -> Iterator[None]:
+        """Say that changes came, which they do once, and measure the block."""
+        state = self._uid, self._name
+        if self._collected.changing[state]:
             raise InvalidArgumentError(f"the changes of {self} are given already; give them once")
-        self.is_used = True
+        self._collected.changing[state] = True
+        with self._attempt.measuring.writing(*state):
+            yield
 
     def _deletes(
         self, given: Any, sign: int, state: KeyedState, what: str
@@ -231,12 +230,12 @@ class ChangeWriter:
                 "rows that it has as upserts"
             )
         _log.warning("the newest checkpoint has no %s: its rows are written in full", self)
-        return self._full(upserts)
+        return write_full(self._collected, self._request, upserts)
 
     def _like(self, old: KeyedEntry, upserts: Any) -> KeyedEntry:
         """Return the entry to build on, checked against what the caller asks for."""
         engine, rows = engine_of(arrow_schema(old.state.schema) if upserts is None else upserts)
-        state = self._checked(engine, rows)
+        state = checked_state(self._collected, engine, rows, self._request)
         if not same_columns(state.schema, old.state.schema):
             raise SchemaMismatchError(
                 f"{self} is stored with the columns ({old.state.schema}), and its changes have "
@@ -285,7 +284,7 @@ class ChangeWriter:
             everything = KeyGroupRange(0, changes.max_parallelism - 1)
             layer = Layer(stored, attempt.checkpoint_id, 0, (everything,))
             entry = replace(entry, layers=(*entry.layers, layer))
-        self._add(entry, [f"{folder}/{handle.path}" for handle in handles])
+        self._collected.add_changed(entry, [f"{folder}/{handle.path}" for handle in handles])
         return entry
 
 

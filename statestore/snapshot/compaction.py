@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from statestore.errors import StorageError
 from statestore.files.keyed import KeyedTarget, write_runs
 from statestore.files.merge import marked_expired, merged_changes, not_cleaned_up, read_reads
 from statestore.files.runs import runs_of
 from statestore.files.writer import ParquetOptions
+from statestore.files.written import WrittenFiles
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.layers import CompactionRule, layers_to_merge, live_without, spans_to_fold
 from statestore.format.manifest import KeyedEntry, Layer
@@ -34,7 +34,7 @@ __all__ = [
 
 @dataclass
 class Compactor:
-    """Compacts states for one checkpoint; ``new`` are the names of the files it has written.
+    """Compacts states for one checkpoint; ``new`` are the files that it has written.
 
     What it writes is without the rows that have expired by the clock, ``now_ms``; without a clock
     all are kept.
@@ -47,7 +47,7 @@ class Compactor:
 
     def __post_init__(self) -> None:
         """Begin with no files."""
-        self.new: list[str] = []
+        self.new = WrittenFiles(self.storage)
 
     def by_rule(self, entry: KeyedEntry, rule: CompactionRule) -> KeyedEntry:
         """Return the state as the rule has it after another layer: spans folded, layers merged.
@@ -114,16 +114,8 @@ class Compactor:
     def _noted(
         self, entry: KeyedEntry, handles: tuple[KeyedStateHandle, ...]
     ) -> tuple[KeyedStateHandle, ...]:
-        self.new += [f"{entry.table.path}/{handle.path}" for handle in handles]
+        self.new.add(entry.table.path, handles)
         return handles
-
-    def forget(self, reason: BaseException) -> None:
-        """Delete what was written; what cannot be deleted is noted on the reason."""
-        for name in self.new:
-            try:
-                self.storage.delete(name)
-            except StorageError as error:
-                reason.add_note(f"its file stays behind: {error}")
 
 
 # Compaction in the background of a snapshot: by the rule, in a thread, until the block ends.
@@ -163,7 +155,7 @@ class Compactions:
 
         Raises what compacting a state raised, once all have ended.
         """
-        done = [(future.result(), compactor.new) for compactor, future in self._under_way]
+        done = [(future.result(), compactor.new.names) for compactor, future in self._under_way]
         self._close()
         self._under_way.clear()
         return done
@@ -172,7 +164,7 @@ class Compactions:
         """End what is under way and delete what it has written."""
         self._close()
         for compactor, _ in self._under_way:
-            compactor.forget(reason)
+            compactor.new.delete(reason)
 
     def _close(self) -> None:
         if self._pool is not None:

@@ -7,33 +7,30 @@ exception in the block deletes what was written and commits nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
 
 from statestore.arguments import checked_methods
 from statestore.errors import InvalidArgumentError
 from statestore.files.arrow import is_schema
-from statestore.files.engines import Engine, engine_of, reread
-from statestore.files.given import is_dicts
-from statestore.files.types import with_uuids
-from statestore.files.values import table_like
 from statestore.flink.redistribution import RedistributionMode
-from statestore.format.manifest import OperatorEntry
-from statestore.format.state import KeyedState, Layout, StateKind, TimeDomain, TimeToLive
-from statestore.snapshot.carry import CarryingCommit
-from statestore.snapshot.changes import ChangeWriter, KeyedChanges
-from statestore.snapshot.commit import USED
+from statestore.format.manifest import Entry, Manifest, OperatorEntry, Writer
+from statestore.format.metrics import CheckpointMetrics
+from statestore.format.state import Layout, StateKind, TimeDomain, TimeToLive
+from statestore.snapshot.attempt import Attempt
+from statestore.snapshot.carry import LATEST, Carrying
+from statestore.snapshot.changes import KeyedChanges
+from statestore.snapshot.collected import NOT_ENTERED, USED, Collected
+from statestore.snapshot.commit import Commit
 from statestore.snapshot.states import (
     KeyedRequest,
     KeyTypes,
-    kept_ttl,
-    keyed_state,
-    refuse_new_times,
-    stamped,
-    uuid_columns_of,
 )
-from statestore.snapshot.subtasks import Acknowledged, Acknowledgement, KeyedWriter
+from statestore.snapshot.subtasks import Acknowledgement
+from statestore.snapshot.written_states import declare, write_full, write_operator
 
 __all__ = ["CheckpointWriter"]
 
@@ -41,8 +38,56 @@ Columns = str | Sequence[str]
 
 
 @checked_methods
-class CheckpointWriter(CarryingCommit):
-    """Collects the states of one checkpoint; commits them together when its block ends."""
+class CheckpointWriter:
+    """Collects the states of one checkpoint; commits them together when its block ends.
+
+    ``already_committed`` says that an earlier attempt had committed this id, and nothing is written
+    now.
+    """
+
+    already_committed = False
+
+    def __init__(self, attempt: Attempt) -> None:
+        """Start with no states; see ``StateStore.snapshot``."""
+        self._attempt = attempt
+        self._collected = Collected(attempt)
+        self._carrying = Carrying(self._collected)
+        self._commit = Commit(self._collected)
+
+    @property
+    def id(self) -> int:
+        """The checkpoint's number, known once it is committed; InvalidArgumentError before."""
+        return self.manifest.checkpoint_id
+
+    @property
+    def planned(self) -> tuple[int, Writer]:
+        """The number that the checkpoint gets, and its writer; known before it is committed.
+
+        Who never hears whether the commit was done finds out by asking again for this number: the
+        checkpoint is this one if its manifest names the same writer.
+        """
+        return self._attempt.checkpoint_id, self._attempt.writer
+
+    @property
+    def manifest(self) -> Manifest:
+        """The committed manifest; InvalidArgumentError before the block has ended."""
+        if self._commit.manifest is None:
+            raise InvalidArgumentError(
+                "the checkpoint is committed when its 'with' block ends, not before"
+            )
+        return self._commit.manifest
+
+    @property
+    def metrics(self) -> CheckpointMetrics | None:
+        """What the checkpoint cost, that of its manifest's put too; what the manifest says when it
+        was committed before. InvalidArgumentError before the block has ended.
+        """
+        return self.manifest.metrics if self._commit.metrics is None else self._commit.metrics
+
+    @property
+    def collected(self) -> Collected:
+        """The states so far; what a checkpoint that is made of another one is put together of."""
+        return self._collected
 
     def keyed(
         self,
@@ -91,7 +136,7 @@ class CheckpointWriter(CarryingCommit):
         DuplicateKeyError, UnsupportedTypeError, SchemaMismatchError or ParallelismError before
         anything is visible.
         """
-        self._refuse_twice(uid, name)
+        self._collected.refuse_twice(uid, name)
         request = KeyedRequest(
             uid=uid,
             name=name,
@@ -109,71 +154,11 @@ class CheckpointWriter(CarryingCommit):
             regroup=regroup,
             ttl=ttl,
         )
-        return self._changes_of(request) if rows is None else self._full(rows, request, placed)
-
-    def _changes_of(self, request: KeyedRequest) -> KeyedChanges:
-        writer = ChangeWriter(
-            self._attempt,
-            request.uid,
-            request.name,
-            checked=lambda engine, rows: self._keyed_state(engine, rows, request),
-            full=lambda rows: self._in_full(rows, request, False),
-            add=self._add_changed,
-            ttl=request.ttl,
-        )
-        self._changing.append(writer)
-        return KeyedChanges(writer)
-
-    def _full(self, rows: Any, request: KeyedRequest, placed: bool) -> Any:
-        with self._attempt.measuring.writing(request.uid, request.name):
-            return self._in_full(rows, request, placed)
-
-    def _in_full(self, rows: Any, request: KeyedRequest, placed: bool) -> Any:
-        declared, rows = is_schema(rows), self._as_stored(reread(rows, str(request)), request)
-        if not declared:
-            rows = self._with_times(rows, request)
-        engine, rows = engine_of(rows, str(request))
-        if request.regroup:
-            rows = engine.ungrouped(rows)  # they come with the key groups that they had
-        request = replace(request, rows=None if declared else engine.rows_known(rows))
-        state = self._keyed_state(engine, rows, request)
-        return self._write_keyed(engine, rows, state, declared, placed)
-
-    def _as_stored(self, rows: Any, request: KeyedRequest) -> Any:
-        """Return dictionaries as a table of the stored types, as far as these hold the values."""
-        if not is_dicts(rows):
-            return rows
-        stored = self._attempt.history.keyed(request.uid, request.name)
-        rows = with_uuids(rows, uuid_columns_of(request, stored))
-        if stored is None:
-            return rows
-        return table_like(rows, stored.schema.renamed(request.renamed), subject=str(request))
-
-    def _with_times(self, rows: Any, request: KeyedRequest) -> Any:
-        """Return all rows of a state, each with its time; see :mod:`statestore.snapshot.states`."""
-        stored = self._attempt.history.keyed(request.uid, request.name)
-        ttl = kept_ttl(request.ttl, stored.ttl if stored else None, request.renamed)
-        if ttl is None:
-            return rows
-        engine, rows = engine_of(rows, str(request))
-        refuse_new_times(ttl, stored, engine.schema_of(rows).names)
-        return stamped(rows, ttl, stored, self._attempt.now_ms)
-
-    def _write_keyed(
-        self, engine: Engine, rows: Any, state: KeyedState, declared: bool, placed: bool
-    ) -> Any:
-        attempt, uid, name = self._attempt, state.uid, state.name
-        empty, target = attempt.entry_of(state), attempt.target_of(state, placed=placed)
-        owners = attempt.owners_of(state)
-        if declared:
-            writer = KeyedWriter(attempt.id, empty, owners, target)
-            self._acknowledged[uid, name] = Acknowledged(writer, target.storage)
-            attempt.measuring.declared(uid, name)
-            return writer
-        written = replace(empty, handles=engine.write_keyed(rows, owners, target))
-        self._keyed.append(written)
-        attempt.measuring.wrote(written)
-        return written
+        if rows is None:
+            return KeyedChanges(self._collected, request)
+        with self._attempt.measuring.writing(uid, name):
+            write = declare if is_schema(rows) else write_full
+            return write(self._collected, request, rows, placed=placed)
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
         """Take a subtask's answer: the checkpoint will have its files. May be called from threads.
@@ -183,7 +168,7 @@ class CheckpointWriter(CarryingCommit):
         InvalidArgumentError for an answer to another checkpoint or attempt, or of a state that is
         not awaited; its files are left alone.
         """
-        if self._left:
+        if self._collected.left:
             raise InvalidArgumentError(USED)
         state, attempted = acknowledgement.entry.state, self._attempt.id
         if acknowledgement.attempt != attempted:
@@ -192,7 +177,7 @@ class CheckpointWriter(CarryingCommit):
                 f"{acknowledgement.attempt}, and this is {attempted}; write again with the writer "
                 "that this checkpoint's keyed(…) returned"
             )
-        awaited = self._acknowledged.get((state.uid, state.name))
+        awaited = self._collected.awaited.get((state.uid, state.name))
         if awaited is None:
             raise InvalidArgumentError(
                 f"{state} is not awaited here; declare it with checkpoint.keyed(…, schema, …)"
@@ -246,27 +231,108 @@ class CheckpointWriter(CarryingCommit):
         ``elements`` is a list of elements per subtask, or a DataFrame or table of elements with or
         without the columns ``subtask`` and ``position``.
         """
-        return self._write_operator(uid, name, elements, RedistributionMode.SPLIT)
+        return write_operator(self._collected, uid, name, elements, RedistributionMode.SPLIT)
 
     def union(self, uid: str, name: str, elements: Any) -> OperatorEntry:
         """Write union state: on a restore every subtask gets every element. Else as
         :meth:`split`.
         """
-        return self._write_operator(uid, name, elements, RedistributionMode.UNION)
+        return write_operator(self._collected, uid, name, elements, RedistributionMode.UNION)
 
     def broadcast(self, uid: str, name: str, elements: Any) -> OperatorEntry:
         """Write broadcast state, which is the same in every subtask: one list of elements."""
-        return self._write_operator(uid, name, elements, RedistributionMode.BROADCAST)
+        return write_operator(self._collected, uid, name, elements, RedistributionMode.BROADCAST)
 
-    def _keyed_state(self, engine: Engine, rows: Any, request: KeyedRequest) -> KeyedState:
-        return keyed_state(
-            request,
-            schema=engine.schema_of(rows),
-            key_types=lambda *asked: engine.key_types(rows, *asked),
-            parallelism=self._attempt.operators.parallelism_of(request.uid),
-            history=self._attempt.history,
-            so_far=self._all_keyed(),
+    def carry(self, uid: str, name: str, *, base: int | str = LATEST) -> Entry:
+        """Take a state over from the newest checkpoint, or from ``base``; return it.
+
+        Its files are named again, and no row is read; elements of an operator are dealt anew when
+        its parallelism is another one. Raises StateNotFoundError, CheckpointNotFoundError,
+        MalformedManifestError, ParallelismError, or InvalidArgumentError for a state that is in
+        this checkpoint already.
+        """
+        return self._carrying.carry(uid, name, base=base)
+
+    def carry_rest(self, *, base: int | str = LATEST) -> None:
+        """Take over, when the block ends, each state of the newest checkpoint, or of ``base``, that
+        is neither in this one by then nor dropped; else as :meth:`carry`.
+        """
+        self._carrying.carry_rest(base=base)
+
+    def drop(self, uid: str, name: str) -> None:
+        """Leave a state of the newest checkpoint out of this one, and so of those that follow.
+
+        Nothing happens when there is no such state.
+        """
+        self._carrying.drop(uid, name)
+
+    def left_out(self, naming: Iterable[tuple[str, str]] = ()) -> tuple[tuple[str, str], ...]:
+        """Return operator and name of each state that would be lost if the block ended now, after
+        those in ``naming`` had been written: states of the newest checkpoint that this one has not.
+        """
+        return self._carrying.left_out(naming)
+
+    @contextmanager
+    def compacting(self) -> Iterator[None]:
+        """Count the time of a block to the compaction of states that are carried."""
+        with self._attempt.measuring.phase("compaction"):
+            yield
+
+    def say_origin(self, origin: Mapping[str, Any]) -> None:
+        """Say of which checkpoint, and how, this one is made; plain JSON values, for the
+        manifest.
+        """
+        self._commit.origin = origin
+
+    def give_up(self) -> None:
+        """Take no checkpoint after all; nothing was written yet. InvalidArgumentError within the
+        block.
+        """
+        if self._collected.entered and not self._collected.left:
+            raise InvalidArgumentError("within its 'with' block, a snapshot ends by an exception")
+        self._collected.entered = self._collected.left = True
+
+    def __del__(self) -> None:
+        """Warn of a checkpoint whose block was never entered: nothing of it was committed."""
+        collected = getattr(self, "_collected", None)
+        if collected is None or collected.entered or collected.left:
+            return
+        warnings.warn(
+            f"checkpoint {self._attempt.checkpoint_id} of {self._attempt.catalog.storage.url} "
+            f"was begun and never taken: {NOT_ENTERED}",
+            ResourceWarning,
+            stacklevel=2,
+            source=self,
         )
+
+    def __enter__(self) -> Self:
+        """Return the writer; InvalidArgumentError when it was used before."""
+        if self._collected.entered:
+            raise InvalidArgumentError(USED)
+        self._collected.entered = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Carry the rest if that was asked for, refuse what would be lost, and commit; after an
+        exception delete what was written.
+        """
+        try:
+            if error is None:
+                self._carrying.settle()
+        except BaseException as failure:
+            self._commit.fail(failure)
+            raise
+        finally:
+            self._collected.left = True
+        if error is None:
+            self._commit.run()
+        else:
+            self._commit.fail(error)
 
 
 def _names(columns: Columns) -> tuple[str, ...]:

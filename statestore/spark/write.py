@@ -41,6 +41,7 @@ from statestore.files.keyed import KeyedTarget, write_grouped, write_runs
 from statestore.files.runs import null_key_error, null_keys, runs_of
 from statestore.files.types import arrow_schema
 from statestore.files.values import fits_by_type
+from statestore.files.written import WrittenFiles
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.layers import MARK
 from statestore.format.names import KEY_GROUP
@@ -348,9 +349,10 @@ def write_keyed(
     rows = df.select(*map(column_of, beside(target.state.schema.names, df.columns)))
     if target.placed:
         outcomes = _outcomes(map_in_arrow(rows, _write_placed(target, owners), _OUTCOME))
-        if not any(isinstance(outcome, _OutOfOrderError) for outcome in outcomes):
+        disorder = next((one for one in outcomes if isinstance(one, _OutOfOrderError)), None)
+        if disorder is None:
             return _handles(outcomes, target)
-        _delete(outcomes, target)
+        _delete(outcomes, target, disorder)  # they are written again, sorted; what stays is gc's
     packed = map_in_arrow(rows, _pack(target, owners), _PACKED)
     if not target.placed:
         packed = packed.repartitionById(owners.parallelism, F.col("subtask"))
@@ -382,8 +384,8 @@ def write_against(
         task = _write_against(against, target, owners, unseen)
         try:
             outcomes += _outcomes(map_in_arrow(nothing, task, _OUTCOME))
-        except BaseException:
-            _delete(outcomes, target)
+        except BaseException as error:
+            _delete(outcomes, target, error)
             raise
     return _handles(outcomes, target)
 
@@ -396,16 +398,17 @@ def _handles(outcomes: list[Outcome], target: KeyedTarget) -> tuple[KeyedStateHa
     """Return the handles of all tasks in order; after an error delete their files and raise it."""
     errors = [outcome for outcome in outcomes if isinstance(outcome, StateStoreError)]
     if errors:
-        _delete(outcomes, target)
-        raise _one_of(errors, target.state)
+        reason = _one_of(errors, target.state)
+        _delete(outcomes, target, reason)
+        raise reason
     handles = [outcome for outcome in outcomes if isinstance(outcome, KeyedStateHandle)]
     return tuple(sorted(handles, key=lambda handle: handle.key_groups.first))
 
 
-def _delete(outcomes: list[Outcome], target: KeyedTarget) -> None:
-    for outcome in outcomes:
-        if isinstance(outcome, KeyedStateHandle):
-            target.storage.delete(f"{target.folder}/{outcome.path}")
+def _delete(outcomes: list[Outcome], target: KeyedTarget, reason: BaseException) -> None:
+    written = WrittenFiles(target.storage)
+    written.add(target.folder, (one for one in outcomes if isinstance(one, KeyedStateHandle)))
+    written.delete(reason)
 
 
 def _pack(target: KeyedTarget, owners: Assignment) -> Task:

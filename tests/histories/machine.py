@@ -123,7 +123,7 @@ class Histories(RuleBasedStateMachine):
         self.owner = writer
         made.__enter__()
         for entry in manifest.entries:
-            made.carry_entry(entry)
+            made.collected.carry_entry(entry)
         self.under_way[writer] = UnderWay(made, known, now_ms)
         return True
 

@@ -309,9 +309,9 @@ def test_an_exception_deletes_what_compaction_wrote_as_well(tmp_path: Path) -> N
     def failing() -> None:
         with checkpoint:
             checkpoint.keyed("u", "s", key="k").changes(table({"u1": 100}))
-            ((compactor, future),) = checkpoint._compactions._under_way
+            ((compactor, future),) = checkpoint.collected._compactions._under_way
             future.result()
-            assert compactor.new
+            assert compactor.new.names
             assert set(files(tmp_path)) > before
             raise ZeroDivisionError
 

@@ -67,9 +67,9 @@ def test_folded_spans_are_in_the_base_and_old_files_stay(made: Made) -> None:
     assert (done.layers, done.rows, done.table.version) == ((), len(state), None)
     assert rows_of(store, done) == state
     assert {name: files(store)[name] for name in before} == before
-    assert set(files(store)) - set(before) == set(compactor.new)
+    assert set(files(store)) - set(before) == set(compactor.new.names)
     assert compactor.fold(entry, []) is entry
-    compactor.forget(ValueError())
+    compactor.new.delete(ValueError())
     assert files(store) == before
 
 

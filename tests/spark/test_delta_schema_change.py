@@ -95,7 +95,7 @@ def test_a_checkpoint_that_was_never_committed_leaves_no_columns_behind(
     crashed = store.snapshot(parallelism=1)
     crashed.__enter__()
     crashed.keyed("u", "n", lost, key="k")
-    crashed._publish()
+    crashed._commit._manifest()
     assert "w" in spark.read.format("delta").load(table).columns
     with StateStore.open(store.url, spark=spark).snapshot(parallelism=1) as checkpoint:
         checkpoint.keyed("u", "n", kept, key="k")

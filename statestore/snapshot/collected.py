@@ -1,0 +1,199 @@
+"""The states of one checkpoint as they come: each once, with the files that were written for it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from statestore.errors import InvalidArgumentError, ParallelismError, StorageError
+from statestore.files.written import WrittenFiles
+from statestore.format.handles import Handle
+from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
+from statestore.format.state import KeyedState
+from statestore.snapshot.attempt import Attempt
+from statestore.snapshot.compaction import Compactions
+from statestore.snapshot.states import refuse_folded
+from statestore.snapshot.subtasks import Acknowledged
+
+__all__ = ["NOT_ENTERED", "USED", "Collected"]
+
+_log = logging.getLogger(__name__)
+USED = "the 'with' block of this snapshot has begun already; take another one: store.snapshot(…)"
+NOT_ENTERED = (
+    "a snapshot is taken in a 'with' block, and committed when that ends; write 'with "
+    "store.snapshot(…) as checkpoint:'"
+)
+Name = tuple[str, str]
+
+
+class Collected:
+    """What a checkpoint has so far: states that were written, declared or carried.
+
+    ``changing`` are the states that were named without rows, and whether changes of them came.
+    """
+
+    def __init__(self, attempt: Attempt) -> None:
+        """Begin with no states."""
+        self.attempt = attempt
+        self.awaited: dict[Name, Acknowledged] = {}
+        self.changing: dict[Name, bool] = {}
+        self.entered = self.left = False
+        self._keyed: list[KeyedEntry] = []
+        self._operator: list[OperatorEntry] = []
+        self._carried: list[Entry] = []
+        self._compactions = Compactions(attempt)
+        self._written = WrittenFiles(attempt.catalog.storage)
+        self._stored: frozenset[Name] | None = None
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """All states, with the files that are known so far."""
+        return (*self.keyed, *self._operator, *self._carried)
+
+    @property
+    def keyed(self) -> tuple[KeyedEntry, ...]:
+        """The keyed states that are written for this checkpoint."""
+        return (*self._keyed, *(awaited.entry for awaited in self.awaited.values()))
+
+    @property
+    def names(self) -> set[Name]:
+        """Operator and name of all states, those too of which changes are to come."""
+        return {_name(entry) for entry in self.entries} | set(self.changing)
+
+    def refuse_twice(self, uid: str, name: str) -> None:
+        """Raise InvalidArgumentError outside of the ``with`` block, for an operator that the job
+        has not, and for a state that is here already, or is but for the case of its letters.
+        """
+        if self.left:
+            raise InvalidArgumentError(USED)
+        if not self.entered:
+            raise InvalidArgumentError(NOT_ENTERED)
+        self.attempt.operators.check(uid)
+        for written in self.entries:
+            if _name(written) == (uid, name):
+                raise InvalidArgumentError(
+                    f"{written.state} is in this checkpoint already; name it once"
+                )
+        if self._stored is None:
+            self._stored = self.attempt.stored_names()
+        refuse_folded((uid, name), map(_name, self.entries), self._stored)
+
+    def add_keyed(self, entry: KeyedEntry) -> None:
+        """Take a keyed state that was written in full."""
+        self._keyed.append(entry)
+        self._written.add(entry.table.path, entry.handles)
+        self.attempt.measuring.wrote(entry)
+
+    def add_operator(self, entry: OperatorEntry) -> None:
+        """Take an operator's state that was written."""
+        self._operator.append(entry)
+        self._written.add(entry.table.path, entry.handles)
+        self.attempt.measuring.wrote(entry)
+
+    def add_changed(self, entry: KeyedEntry, new: Sequence[str]) -> None:
+        """Take a state with changes, and the names of the files that were written for it."""
+        self.carry_written([entry], new)
+        self._compactions.begin(entry)
+
+    def carry_entry(self, entry: Entry, new: Sequence[Handle] = ()) -> None:
+        """Take a state over as another checkpoint of this store has it, with its files.
+
+        The files are not copied, only named again; an error in the block does not delete them, but
+        those in ``new``, which were written for this checkpoint. Raises InvalidArgumentError for a
+        state that is in this checkpoint already.
+        """
+        self.refuse_twice(*_name(entry))
+        self._carried.append(entry)
+        self.attempt.measuring.wrote(entry, self._written.add(entry.table.path, new))
+
+    def carry_written(
+        self,
+        entries: Sequence[KeyedEntry],
+        new: Sequence[str],
+        *,
+        compacted: bool = False,
+        kept: bool = False,
+    ) -> None:
+        """Take states over as :meth:`carry_entry` does; ``new`` are the names of the files that
+        were written for them, below the store, or by compaction of them. An error does not delete
+        them if they are ``kept``, for another attempt to go on from.
+        """
+        for entry in entries:
+            self.refuse_twice(*_name(entry))
+        self._carried += entries
+        self._written.names += () if kept else new
+        measuring = self.attempt.measuring
+        for entry in entries:
+            (measuring.compacted if compacted else measuring.wrote)(entry, new)
+
+    def settle(self) -> None:
+        """Wait for what is under way: all subtasks have answered, and compaction has ended.
+
+        Raises InvalidArgumentError when a subtask has not, or when a state was named without rows
+        and changes, ParallelismError for an operator whose states have different numbers of key
+        groups, and what compaction raised.
+        """
+        for awaited in self.awaited.values():
+            awaited.refuse_missing()
+            self.attempt.measuring.wrote(awaited.entry)
+        self._refuse_unused()
+        self._refuse_mixed()
+        with self.attempt.measuring.phase("wait"):
+            compacted = self._compactions.finish()
+        for entry, new in compacted:
+            self.attempt.measuring.compacted(entry, new)
+            self._written.names += new
+        known = {_name(entry): entry for entry, _ in compacted}
+        self._carried = [known.get(_name(entry), entry) for entry in self._carried]
+
+    def _refuse_unused(self) -> None:
+        for (uid, name), is_used in self.changing.items():
+            if not is_used:
+                raise InvalidArgumentError(
+                    f"state {name!r} of operator {uid!r} was named without rows, and no changes of "
+                    "it were given; call .changes(…) or .changes_against(…), or give its rows"
+                )
+
+    def _refuse_mixed(self) -> None:
+        """Refuse states of one operator with different numbers of key groups."""
+        known: dict[str, KeyedState] = {}
+        for entry in self.entries:
+            if not isinstance(entry, KeyedEntry):
+                continue
+            other = known.setdefault(entry.state.uid, entry.state)
+            if other.max_parallelism != entry.state.max_parallelism:
+                raise ParallelismError(
+                    f"{other} has max parallelism {other.max_parallelism} and {entry.state} has "
+                    f"{entry.state.max_parallelism}; an operator has one: write all of its keyed "
+                    "states with regroup=True and the new one"
+                )
+
+    def delete_merged(self, manifest: Manifest) -> None:
+        """Delete what was written for this checkpoint and compacted before it was committed; what
+        cannot be deleted is left to ``gc``.
+        """
+        named = {f"{e.table.path}/{handle.path}" for e in manifest.parts for handle in e.handles}
+        for name in sorted(set(self._written.names) - named):
+            try:
+                self._written.storage.delete(name)
+            except StorageError as error:
+                _log.warning("a file that was merged stays behind, until gc: %s", error)
+
+    def abandon(self, reason: BaseException, *, published: bool) -> None:
+        """End what is under way, and delete what was written; what cannot be deleted is noted on
+        the reason, and left.
+
+        Files that a table's log may name already, since it is ``published``, stay: without them the
+        table could not be read.
+        """
+        self._compactions.abandon(reason)
+        if published:
+            reason.add_note("its files stay behind: the tables' newest versions name them")
+            return
+        for awaited in self.awaited.values():
+            self._written.add(awaited.entry.table.path, awaited.entry.handles)
+        self._written.delete(reason)
+
+
+def _name(entry: Entry) -> Name:
+    return entry.state.uid, entry.state.name
