@@ -21,9 +21,8 @@ LAYERS = (
     ("statestore.settings",),
     ("statestore",),  # the public names
     ("statestore.store",),
-    ("statestore.asking",),  # of it, what only asks
-    ("statestore.care",),  # the half of the store that needs no job
-    ("statestore.keeping",),  # of it, what reads no rows
+    ("statestore.store_inspection", "statestore.store_maintenance"),
+    ("statestore.store_parts",),
     ("statestore.maintenance", "statestore.spark"),
     ("statestore.snapshot",),
     ("statestore.restore",),
@@ -75,8 +74,7 @@ HOMES = {
 }
 FOR_TYPES = (
     "statestore.store",
-    "statestore.asking",
-    "statestore.care",
+    "statestore.store_inspection",
     "statestore.restore",
     "statestore.snapshot",
     "statestore.maintenance",

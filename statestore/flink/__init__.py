@@ -1,0 +1,54 @@
+"""Flink's rules for a job, in plain Python: what is checked against the real Flink classes.
+
+Job graphs and operator ids; partitioners and how subtasks are wired; how elements of operator state
+are dealt; how many subtasks a batch vertex gets, and which of them reads what; which slot a subtask
+is placed in; whether a failed job restarts; which completed checkpoints are kept, and whose shared
+files go. Nothing here reads or writes a store.
+"""
+
+from statestore.flink.adaptive import ConsumedInput
+from statestore.flink.graph import Edge, JobGraph, Node
+from statestore.flink.operators import operator_id
+from statestore.flink.partitioners import (
+    Broadcast,
+    Custom,
+    Forward,
+    Global,
+    KeyGroup,
+    Rebalance,
+    Rescale,
+    Shuffle,
+)
+from statestore.flink.redistribution import RedistributionMode, redistribute
+from statestore.flink.restart import ExponentialDelay, FailureRate, FixedDelay, NoRestart
+from statestore.flink.restart import strategy_of as restart_strategy_of
+from statestore.flink.retention import Retention, SharedFiles
+from statestore.flink.slots import assign_by_locality, place_subtasks, slots_per_group
+
+__all__ = [
+    "Broadcast",
+    "ConsumedInput",
+    "Custom",
+    "Edge",
+    "ExponentialDelay",
+    "FailureRate",
+    "FixedDelay",
+    "Forward",
+    "Global",
+    "JobGraph",
+    "KeyGroup",
+    "NoRestart",
+    "Node",
+    "Rebalance",
+    "RedistributionMode",
+    "Rescale",
+    "Retention",
+    "SharedFiles",
+    "Shuffle",
+    "assign_by_locality",
+    "operator_id",
+    "place_subtasks",
+    "redistribute",
+    "restart_strategy_of",
+    "slots_per_group",
+]

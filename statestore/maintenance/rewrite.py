@@ -42,7 +42,7 @@ from statestore.format.slices import reads_of
 from statestore.format.state import KeyedState
 from statestore.keys.arrow import key_groups
 from statestore.keys.groups import KeyGroupRange
-from statestore.restore.dataset import SETTINGS, duckdb, said, unsliced
+from statestore.restore.duck import SETTINGS, duckdb, said, unsliced
 from statestore.storage import Storage
 
 __all__ = [

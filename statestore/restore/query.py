@@ -29,7 +29,7 @@ from statestore.files.merge import clock_ms
 from statestore.files.reader import restored_schema
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.schema import names_with_nul
-from statestore.restore.dataset import SETTINGS, duckdb, said
+from statestore.restore.duck import SETTINGS, duckdb, said
 from statestore.storage import Storage
 
 __all__ = [

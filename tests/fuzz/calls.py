@@ -12,7 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 import statestore
-from statestore import StateStore, TimeToLive
+from statestore import StateStore, TimeToLive, flink
+from statestore.keys.groups import default_max_parallelism, effective_max_parallelism
 from statestore.snapshot.subtasks import KeyedWriter
 from tests.fuzz.hostile import draw_hostile, draw_rows
 
@@ -121,18 +122,10 @@ def _public(target: Any) -> list[str]:
 
 
 def _functions() -> list[Callable[..., Any]]:
-    names = [
-        *("key_group_of", "operator_id", "redistribute", "default_max_parallelism"),
-        *(
-            "effective_max_parallelism",
-            "KeyGroupAssignment",
-            "KeyGroupRange",
-            "TimeToLive",
-            "decide",
-        ),
-    ]
+    names = ("key_group_of", "KeyGroupAssignment", "KeyGroupRange", "TimeToLive", "decide")
     found: list[Callable[..., Any]] = [getattr(statestore, name) for name in names]
-    return [*found, StateStore.open, statestore.JobGraph.from_toml]
+    found += [flink.operator_id, flink.redistribute, flink.JobGraph.from_toml]
+    return [*found, default_max_parallelism, effective_max_parallelism, StateStore.open]
 
 
 def _restored(store: StateStore) -> list[tuple[Any, str]]:

@@ -419,7 +419,9 @@ def test_flinks_options_name_a_strategy() -> None:
         "restart-strategy.type": "failure-rate",
         "restart-strategy.failure-rate.delay": "2 s",
     }
-    assert statestore.restart_strategy_of(options) == statestore.FailureRate(delay_ms=2_000)
+    assert statestore.flink.restart_strategy_of(options) == statestore.flink.FailureRate(
+        delay_ms=2_000
+    )
 
 
 @pytest.mark.parametrize("wrong", [None, "fixed-delay", 3, FixedDelay])

@@ -14,8 +14,9 @@ from deltalake import write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statestore import ConsumedInput, decide
+from statestore import decide
 from statestore.errors import CorruptionError, InvalidArgumentError, NotFoundError
+from statestore.flink import ConsumedInput
 from statestore.maintenance.decide import DecidedParallelism
 from tests.support.vectors import cases
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from statestore import JobGraph, StateStore, redistribute
+from statestore import StateStore
 from statestore.cli.drawing import UNICODE, key_group_bars
 from statestore.errors import ParallelismError
+from statestore.flink import JobGraph, redistribute
 from statestore.flink.chaining import job_vertices
 from statestore.flink.graph import Edge, Node
 from statestore.flink.operators import operator_ids

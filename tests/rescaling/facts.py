@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from jobs.places import JobSettings
-from statestore import JobGraph, StateStore
+from statestore import StateStore
 from statestore.cli.drawing import duration, size
 from statestore.errors import StateStoreError
+from statestore.flink import JobGraph
 from statestore.flink.adaptive import BYTES_PER_TASK
 from statestore.flink.graph import Node
 from statestore.flink.matching import StoredOperator, match

@@ -9,7 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from unittest import mock
 
-from statestore import JobGraph, KeyGroupAssignment, Manifest, StateStore, key_group_of
+from statestore import KeyGroupAssignment, Manifest, StateStore, key_group_of
+from statestore.flink import JobGraph
 from statestore.format.manifest import KeyedEntry, OperatorEntry
 
 OLD, NEW = 3, 4

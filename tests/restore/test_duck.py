@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from statestore import StateStore
 from statestore.files.digest import row_hashes, rows_digest
 from statestore.format.state import Layout
-from statestore.restore.dataset import unsliced
+from statestore.restore.duck import unsliced
 from tests.support.strategies import Kind, structs, value_kinds
 
 CONNECTION = duckdb.connect(":memory:", config={"threads": 1})

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from statestore import CheckpointWriter, JobGraph, StateStore
+from statestore import CheckpointWriter, StateStore
 from statestore.errors import (
     CheckpointNotFoundError,
     InvalidArgumentError,
@@ -19,6 +19,7 @@ from statestore.errors import (
     ParallelismError,
     StateNotFoundError,
 )
+from statestore.flink import JobGraph
 
 GROUPS = 4
 STATES = [(uid, name) for uid in ("a", "b") for name in ("k1", "k2", "split", "union", "same")]

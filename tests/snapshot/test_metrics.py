@@ -14,14 +14,13 @@ from statestore import (
     CheckpointCommitted,
     CheckpointFailed,
     CheckpointListener,
-    CheckpointMetrics,
     CheckpointRestored,
     StateStore,
     key_group_of,
 )
 from statestore.errors import CommitConflictError, InvalidArgumentError, StorageError
 from statestore.format.layers import CompactionRule
-from statestore.format.metrics import Amount, StateMetrics
+from statestore.format.metrics import Amount, CheckpointMetrics, StateMetrics
 from statestore.storage import LocalStorage
 from tests.servers.slow import SlowStorage
 from tests.support.layered import Layered, users
