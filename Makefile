@@ -13,7 +13,7 @@ KAFKA := $(VENV)/.kafka
 WITH_JAVA := JAVA_HOME="$$($(PY) statestore/spark/java.py)" && export JAVA_HOME &&
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo test kills kills-streaming lint check races flips histories fuzz simulate protocol bench docs lock clean
+.PHONY: help demo cluster-demo test quick kills kills-streaming lint check races flips histories fuzz simulate protocol bench docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -27,6 +27,9 @@ cluster-demo: $(READY) $(KAFKA) ## run the demo on a Spark cluster, Kafka and S3
 # Files go to the workers in their order, so that the long ones do not come last.
 test: $(READY) $(DELTA) $(S3) $(KAFKA) ## run all tests, two files at a time; ARGS="-k name" goes to pytest
 	@$(WITH_JAVA) $(PY) -m pytest --numprocesses $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+quick: $(READY) ## run the tests that need no JVM and no server, in a minute or two
+	@$(PY) -m pytest --numprocesses $(or $(WORKERS),2) -m "not spark and not slow" $(ARGS)
 
 kills: $(READY) $(DELTA) ## kill a job COUNT times (200) and look what is left
 	@$(WITH_JAVA) $(PY) -m tests.faults.kills --count $(or $(COUNT),200)

@@ -7,6 +7,7 @@ everywhere else it looks for new ones. Spark starts only when a test asks for ``
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -46,3 +47,20 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         )
     yield session
     session.stop()
+
+
+# What a mark says of a folder; a test that has Spark's session has the mark as well.
+SPARK = {"demo", "jobs", "streaming"}
+SLOW = {"faults", "flips", "fuzz", "histories", "protocol", "races", "services", "simulate"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs a JVM, what needs servers, and what takes long, for ``-m``."""
+    for item in items:
+        folder = item.path.relative_to(Path(__file__).parent).parts[0]
+        if "spark" in getattr(item, "fixturenames", ()) or folder in SPARK:
+            item.add_marker("spark")
+        if folder == "services":
+            item.add_marker("services")
+        if folder in SLOW:
+            item.add_marker("slow")

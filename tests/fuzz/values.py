@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 
 from tests.fuzz.kinds import BITS, SCALARS, Kind, canonical, fits, is_ordered, name_of
+from tests.support.strategies import with_one_zero
 
 __all__ = ["draw_key_kind", "draw_kind", "draw_ordered_kind", "draw_value"]
 
@@ -101,22 +102,8 @@ def _pairs(draw: Random, kind: Kind, nulls: float) -> list[tuple[Any, Any]]:
     pairs: dict[str, tuple[Any, Any]] = {}
     for _ in range(draw.choice((0, 1, 2, 3))):
         key, item = draw_value(draw, kind[1], 0), draw_value(draw, kind[2], nulls)
-        pairs[repr(canonical(_with_one_zero(key), kind[1]))] = key, item
+        pairs[repr(canonical(with_one_zero(key), kind[1]))] = key, item
     return list(pairs.values())
-
-
-def _with_one_zero(value: Any) -> Any:
-    """Return a key of a map, 0.0 for each -0.0: engines that have maps as dictionaries, and Spark's
-    maps, know one zero.
-    """
-    match value:
-        case float():
-            return value + 0.0
-        case list() | tuple():
-            return type(value)(map(_with_one_zero, value))
-        case dict():
-            return {name: _with_one_zero(part) for name, part in value.items()}
-    return value
 
 
 def _scalar(draw: Random, kind: Kind) -> Any:

@@ -37,7 +37,7 @@ from statestore.testing.faults import Fault, FaultKind, FaultyStorage
 from tests.faults.cases import over
 source, target, at = sys.argv[1:]
 storage = FaultyStorage(LocalStorage(target), Fault(int(at), FaultKind.KILLED))
-over(LocalStorage(source)).copy("latest", over(storage))
+over(LocalStorage(source)).maintenance.copy("latest", over(storage))
 """
 
 

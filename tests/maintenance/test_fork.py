@@ -154,7 +154,7 @@ def test_neither_store_harms_the_other(tmp_path: Path, seed: int) -> None:
         assert held(other) == wanted, (what, step)
     for each, wanted in sides:
         collect(each)
-        assert each.verify("all", deep=True).is_sound
+        assert each.maintenance.verify("all", deep=True).is_sound
         assert held(each) == wanted
 
 

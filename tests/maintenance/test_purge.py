@@ -43,7 +43,7 @@ from statestore.storage import LocalStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage
 url, key, at = sys.argv[1:]
 storage = FaultyStorage(LocalStorage(url), Fault(int(at), FaultKind.KILLED))
-StateStore.over(storage, table_format="parquet").purge("users", key)
+StateStore.over(storage, table_format="parquet").maintenance.purge("users", key)
 """
 
 

@@ -129,8 +129,26 @@ def arrays(kind: Kind) -> Kind:
 
 def maps(key: Kind, value: Kind) -> Kind:
     entries = st.tuples(key.values, st.none() | value.values)
-    unique = st.lists(entries, max_size=3, unique_by=lambda entry: canonical(entry[0]))
+    unique = st.lists(entries, max_size=3, unique_by=_key_of)
     return Kind(pa.map_(key.type, value.type), unique)
+
+
+def _key_of(entry: tuple[Any, Any]) -> Any:
+    return canonical(with_one_zero(entry[0]))
+
+
+def with_one_zero(value: Any) -> Any:
+    """Return a key of a map, 0.0 for each -0.0: engines that have maps as dictionaries, and Spark's
+    maps, know one zero.
+    """
+    match value:
+        case float():
+            return value + 0.0
+        case list() | tuple():
+            return type(value)(map(with_one_zero, value))
+        case dict():
+            return {name: with_one_zero(part) for name, part in value.items()}
+    return value
 
 
 key_kinds = st.recursive(
