@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.syntax import Module, modules
+from tests.syntax import Module, imports, modules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 MODULE_LINES = 600
+SMALL_LINES = 80
 FUNCTION_LINES = 50  # of code: a long signature and its docstring are not hard to follow
 
 PRODUCT = modules("statestore", "jobs", "bench")
@@ -33,6 +34,18 @@ def test_modules_are_short(module: Module) -> None:
 def test_functions_are_short(module: Module) -> None:
     too_long = [f.name for f in functions(module) if lines(f) > FUNCTION_LINES]
     assert too_long == []
+
+
+def test_small_modules_have_several_importers() -> None:
+    """A module of a few lines that one other uses belongs to that one."""
+    importers: dict[str, set[str]] = {}
+    for module in EVERYTHING:
+        for one in imports(module):
+            # Of a name that is imported the longer form is no module, which changes nothing.
+            for name in (one.name, one.name.rpartition(".")[0]):
+                importers.setdefault(name, set()).add(module.name)
+    small = [one.name for one in modules("statestore") if 0 < one.text.count("\n") < SMALL_LINES]
+    assert [name for name in small if len(importers.get(name, ())) == 1] == []
 
 
 @pytest.mark.parametrize("module", PRODUCT, ids=str)
