@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 import time
 from collections import Counter
 
@@ -28,7 +29,9 @@ def run_schedules(
     counts: Counter[str] = Counter()
     calls = 0
     wrong = []
-    for seed in seeds:
+    for done, seed in enumerate(seeds):
+        if sys.stderr.isatty() and done % 100 == 0:
+            print(f"\r{done:,} of {len(seeds):,} schedules", end="", file=sys.stderr, flush=True)
         mix, plan, chance = drawn(seed, mixes)
         outcome = simulate(plan, chance)
         counts[mix] += 1
@@ -37,6 +40,8 @@ def run_schedules(
             wrong.append((seed, mix, outcome))
             if len(wrong) >= most_wrong:
                 break
+    if sys.stderr.isatty():
+        print(end="\r", file=sys.stderr)
     return counts, calls, wrong
 
 
