@@ -28,7 +28,7 @@ cluster-demo: $(READY) $(KAFKA) ## run the demo on a Spark cluster, Kafka and S3
 test: $(READY) $(DELTA) $(S3) $(KAFKA) ## run all tests, two files at a time; ARGS="-k name" goes to pytest
 	@$(WITH_JAVA) $(PY) -m pytest --numprocesses $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-quick: $(READY) ## run the tests that need no JVM and no server, in a minute or two
+quick: $(READY) ## run the tests that need no JVM, no server and no long histories
 	@$(PY) -m pytest --numprocesses $(or $(WORKERS),2) -m "not spark and not slow" $(ARGS)
 
 kills: $(READY) $(DELTA) ## kill a job COUNT times (200) and look what is left
