@@ -21,7 +21,7 @@ from statestore.files.changes import change_table
 from statestore.files.digest import row_hashes
 from statestore.files.equality import found
 from statestore.files.key_groups import group_digests
-from statestore.files.merge import read_reads
+from statestore.files.merge import read_state
 from statestore.files.reader import restored_schema
 from statestore.files.runs import checked, runs_of
 from statestore.format.layers import change_state
@@ -102,7 +102,7 @@ class Against:
     def _merged(self, new: pa.Table | None, key_groups: KeyGroupRange) -> Iterator[pa.Table]:
         """Yield the changes of neighbouring key groups; ``new`` are their rows, in order."""
         left = restored_schema(self.state.schema).empty_table() if new is None else new
-        old_rows = read_reads(
+        old_rows = read_state(
             self.storage, self.entry, reads_of(self.entry, key_groups), verify=False
         )
         for old in runs_of(old_rows):

@@ -23,7 +23,7 @@ from statestore.files.merge import (
     kept_rows,
     live_rows_of,
     merged_rows,
-    read_reads,
+    read_state,
     unexpired,
 )
 from statestore.files.reader import open_data, placed, read_slices, restored_schema, row_groups_of
@@ -532,7 +532,7 @@ class LazySubtask:
         if held is None:
             one = KeyGroupRange(group, group)
             reads = reads_within(self._entry, one, self._max)
-            batches = read_reads(
+            batches = read_state(
                 self._storage, self._entry, reads, verify=self._verify, now_ms=self._now_ms
             )
             schema = restored_schema(self._entry.state.schema)

@@ -42,7 +42,7 @@ __all__ = [
     "merged_changes",
     "merged_rows",
     "not_cleaned_up",
-    "read_reads",
+    "read_state",
     "record_batch_reader",
     "side_by_side",
     "time_column",
@@ -189,11 +189,11 @@ def record_batch_reader(
 ) -> pa.RecordBatchReader:
     """Return the rows of a subtask as a stream of Arrow batches, ``key_group`` first."""
     schema = restored_schema(entry.state.schema)
-    batches = read_reads(storage, entry, reads, verify=verify, now_ms=now_ms)
+    batches = read_state(storage, entry, reads, verify=verify, now_ms=now_ms)
     return pa.RecordBatchReader.from_batches(schema, batches)
 
 
-def read_reads(
+def read_state(
     storage: Storage,
     entry: KeyedEntry,
     reads: StateReads,

@@ -21,7 +21,7 @@ from statestore.errors import (
 from statestore.files.arrow import by_key_group, key_types
 from statestore.files.digest import rows_digest
 from statestore.files.keyed import KeyedTarget, write_runs
-from statestore.files.merge import read_reads
+from statestore.files.merge import read_state
 from statestore.files.runs import null_key_error, null_keys, runs_of
 from statestore.files.types import arrow_schema
 from statestore.flink.chaining import job_vertices
@@ -226,7 +226,7 @@ def spread(
     rows = digest = nulls = 0
     with ExitStack() as stack:
         writers: dict[int, pa.RecordBatchFileWriter] = {}
-        for batch in read_reads(storage, entry, reads_of(entry, every), verify=True):
+        for batch in read_state(storage, entry, reads_of(entry, every), verify=True):
             own = batch.select(stored.names)
             nulls += null_keys(own, state)
             if nulls:

@@ -27,7 +27,7 @@ from statestore.files.changes import stored_again
 from statestore.files.digest import row_hashes
 from statestore.files.keyed import KeyedTarget, write_runs
 from statestore.files.lookup import key_batch, key_group_of
-from statestore.files.merge import read_reads
+from statestore.files.merge import read_state
 from statestore.files.reader import restored_schema
 from statestore.files.runs import checked, null_key_error, null_keys, runs_of
 from statestore.files.types import arrow_schema, uuid_columns, with_uuids
@@ -226,7 +226,7 @@ class _Work:
 
     def _rows_of(self, span: KeyGroupRange) -> Iterator[pa.Table]:
         reads = reads_of(self._entry, span)
-        runs = runs_of(read_reads(self._storage, self._entry, reads, verify=True))
+        runs = runs_of(read_state(self._storage, self._entry, reads, verify=True))
         return map(stored_again, runs) if MARK in self._entry.state.entry else runs
 
     def _change(self, group: int, rows: pa.Table) -> pa.Table:
@@ -343,7 +343,7 @@ def _load(connection: Any, storage: Storage, entry: KeyedEntry) -> None:
     reads = reads_of(entry, KeyGroupRange(0, entry.state.max_parallelism - 1))
     schema = arrow_schema(entry.state.schema)
     batches = (
-        batch.select(schema.names) for batch in read_reads(storage, entry, reads, verify=True)
+        batch.select(schema.names) for batch in read_state(storage, entry, reads, verify=True)
     )
     _insert_all(connection, VIEW, schema, batches)
     for setting in SETTINGS:

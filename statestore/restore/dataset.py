@@ -27,7 +27,7 @@ import pyarrow.fs as pafs
 
 from statestore.errors import StateStoreError
 from statestore.files.fetch import Begun
-from statestore.files.merge import hides, read_reads
+from statestore.files.merge import hides, read_state
 from statestore.files.reader import DataFile, open_data, placed
 from statestore.format.handles import Handle, KeyedStateHandle
 from statestore.format.manifest import Entry, KeyedEntry
@@ -198,7 +198,7 @@ class _Scan:
 
     def _merged(self, entry: KeyedEntry) -> Iterator[pa.RecordBatch]:
         for groups in self._key_groups(entry.state.max_parallelism):
-            yield from read_reads(
+            yield from read_state(
                 self.rows.storage,
                 entry,
                 reads_of(entry, groups),

@@ -19,7 +19,7 @@ from statestore.errors import (
 )
 from statestore.files.equality import common_schema, found, hashes_of, same_rows
 from statestore.files.lookup import rows_of_key, table_of_key
-from statestore.files.merge import clock_ms, read_reads, side_by_side
+from statestore.files.merge import clock_ms, read_state, side_by_side
 from statestore.files.runs import runs_of
 from statestore.files.types import arrow_schema
 from statestore.files.values import dictionaries
@@ -223,7 +223,7 @@ def _refuse_unlike(a: KeyedEntry, b: KeyedEntry) -> None:
 def _batches(storage: Storage, sides: _Sides, now_ms: int | None) -> Iterator[pa.RecordBatch]:
     every = KeyGroupRange(0, sides.a.state.max_parallelism - 1)
     runs = [
-        runs_of(read_reads(storage, entry, reads_of(entry, every), now_ms=now_ms))
+        runs_of(read_state(storage, entry, reads_of(entry, every), now_ms=now_ms))
         for entry in (sides.a, sides.b)
     ]
     for old, new in side_by_side(runs):

@@ -18,7 +18,7 @@ import pyarrow as pa
 from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.files.digest import row_hashes
-from statestore.files.merge import read_reads
+from statestore.files.merge import read_state
 from statestore.files.reader import open_data, row_groups_of
 from statestore.files.types import arrow_schema
 from statestore.files.values import shown
@@ -191,7 +191,7 @@ def _keys(storage: Storage, entry: KeyedEntry, key_group: int) -> Iterator[pa.Re
     keys = arrow_schema(entry.state.schema.select(entry.state.key))
     reads = reads_of(entry, own)
     if reads.layers:
-        for batch in read_reads(storage, entry, reads):
+        for batch in read_state(storage, entry, reads):
             yield batch.select(names)
         return
     for part in reads.base:

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 from statestore.files.keyed import KeyedTarget, write_runs
-from statestore.files.merge import marked_expired, merged_changes, not_cleaned_up, read_reads
+from statestore.files.merge import marked_expired, merged_changes, not_cleaned_up, read_state
 from statestore.files.runs import runs_of
 from statestore.files.writer import ParquetOptions
 from statestore.files.written import WrittenFiles
@@ -80,7 +80,7 @@ class Compactor:
         )
 
     def _base_of(self, entry: KeyedEntry, span: KeyGroupRange) -> tuple[KeyedStateHandle, ...]:
-        every = read_reads(self.storage, entry, reads_of(entry, span), verify=True)
+        every = read_state(self.storage, entry, reads_of(entry, span), verify=True)
         rows = (not_cleaned_up(batch, entry.state, self.now_ms) for batch in every)
         target = KeyedTarget(
             self.storage, entry.table.path, self.checkpoint_id, entry.state, self.options

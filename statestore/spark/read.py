@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from statestore.files.lookup import RowCache, WantedKeys, rows_of_keys
-from statestore.files.merge import read_reads, unexpired
+from statestore.files.merge import read_state, unexpired
 from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import StateReads
 from statestore.spark.hashing import column_of
@@ -84,7 +84,7 @@ def dataframe(
         for batch in batches:
             for subtask in batch.column(0).to_pylist():
                 reads = per_subtask[subtask]
-                for rows in read_reads(storage, entry, reads, verify=verify, now_ms=now_ms):
+                for rows in read_state(storage, entry, reads, verify=verify, now_ms=now_ms):
                     yield rows.cast(arrow)
 
     return numbers(spark, parallelism, hosts).mapInArrow(read, schema)
@@ -122,7 +122,7 @@ class SubtaskReader(DataSourceReader):
         assert isinstance(partition, SubtaskPartition)
         storage, entry, reads = partition.storage, partition.entry, partition.reads
         verify, now_ms = self._verify, self._now_ms
-        for rows in read_reads(storage, entry, reads, verify=verify, now_ms=now_ms):
+        for rows in read_state(storage, entry, reads, verify=verify, now_ms=now_ms):
             yield rows.cast(self._arrow)
 
 

@@ -12,6 +12,7 @@ No row passes through a Python function.
 from __future__ import annotations
 
 import itertools
+import logging
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -70,6 +71,8 @@ __all__ = [
     "write_against",
     "write_keyed",
 ]
+
+_log = logging.getLogger(__name__)
 
 
 # Rows on their way through an exchange: those of one key group packed together, as one value.
@@ -352,7 +355,9 @@ def write_keyed(
         disorder = next((one for one in outcomes if isinstance(one, _OutOfOrderError)), None)
         if disorder is None:
             return _handles(outcomes, target)
-        _delete(outcomes, target, disorder)  # they are written again, sorted; what stays is gc's
+        _delete(outcomes, target, disorder)  # they are written again, sorted
+        for note in getattr(disorder, "__notes__", ()):
+            _log.warning("rows that lay in no order were written: %s, until gc", note)
     packed = map_in_arrow(rows, _pack(target, owners), _PACKED)
     if not target.placed:
         packed = packed.repartitionById(owners.parallelism, F.col("subtask"))

@@ -98,7 +98,7 @@ _log = logging.getLogger(__name__)
 class S3Storage:
     """A prefix of a bucket, through s3fs; each call sees what other writers did before it.
 
-    What fails in passing is tried again, a few times and for seconds (``s3retry.py``).
+    What fails in passing is tried again, a few times and for seconds (``s3_requests.py``).
 
     Fork-safe, and pickled with its options: a worker gets the credentials it was given here.
     """
@@ -144,7 +144,7 @@ class S3Storage:
             ) from error
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidArgumentError(f"the storage options do not fit: {error}") from error
-        # botocore repeats a request; both of them would multiply (s3retry.py).
+        # botocore repeats a request; both of them would multiply (s3_requests.py).
         self._opened.retries = 1
         self._process = os.getpid()
         if self._opened not in _HELD:

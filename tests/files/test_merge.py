@@ -13,7 +13,7 @@ from statestore import StateStore
 from statestore.files import equality, runs
 from statestore.files.digest import rows_digest
 from statestore.files.equality import equal_rows, found
-from statestore.files.merge import read_reads
+from statestore.files.merge import read_state
 from statestore.files.writer import ParquetOptions
 from statestore.format.slices import reads_of
 from statestore.keys.groups import KeyGroupRange
@@ -46,7 +46,7 @@ def store_of(path: Path, row_group_rows: int = 10_000) -> tuple[StateStore, dict
 
 def merged(store: StateStore, key_groups: KeyGroupRange = EVERYTHING) -> list[pa.RecordBatch]:
     (entry,) = store.manifest().keyed
-    return [*read_reads(LocalStorage(store.url), entry, reads_of(entry, key_groups), verify=True)]
+    return [*read_state(LocalStorage(store.url), entry, reads_of(entry, key_groups), verify=True)]
 
 
 def constant_hashes(rows: Any) -> Any:

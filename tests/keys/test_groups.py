@@ -63,7 +63,7 @@ def answer(question: dict[str, Any]) -> Any:
 
 
 def questions(*, failing: bool) -> list[dict[str, Any]]:
-    """Return the vectors about key groups; those about keys are in test_keyhash.py.
+    """Return the vectors about key groups; those about keys are in test_hashing.py.
 
     Without the one where Flink answers for a subtask past the end: a test of its own.
     """

@@ -8,7 +8,7 @@ import pytest
 
 from statestore import StateStore
 from statestore.errors import CorruptionError
-from statestore.files.merge import read_reads
+from statestore.files.merge import read_state
 from statestore.files.writer import ParquetOptions
 from statestore.format.layers import widened_spans
 from statestore.format.manifest import KeyedEntry
@@ -23,7 +23,7 @@ def compactor_of(store: StateStore) -> Compactor:
 
 
 def rows_of(store: StateStore, entry: KeyedEntry) -> dict[str, int]:
-    rows = read_reads(LocalStorage(store.url), entry, reads_of(entry, EVERYTHING), verify=True)
+    rows = read_state(LocalStorage(store.url), entry, reads_of(entry, EVERYTHING), verify=True)
     return {row["k"]: row["v"] for batch in rows for row in batch.to_pylist()}
 
 
