@@ -41,10 +41,9 @@ Numbers = frozenset[int]
 
 
 class Made(NamedTuple):
-    """A manifest: its writer and generation, the files that it names, and what its writer saw."""
+    """A manifest: its writer's generation, the files that it names, and what its writer saw."""
 
     number: int
-    who: int
     generation: int
     files: Files
     saw: Numbers
@@ -72,7 +71,7 @@ class State(NamedTuple):
 
     actors: tuple[Actor, ...]
     generation: int = 1
-    made: tuple[Made, ...] = (Made(1, -1, 1, frozenset({"first"}), frozenset({1})),)
+    made: tuple[Made, ...] = (Made(1, 1, frozenset({"first"}), frozenset({1})),)
     tombstones: Numbers = frozenset()
     young: Files = frozenset()
     old: Files = frozenset({"first"})
@@ -121,7 +120,7 @@ def begin(kinds: tuple[str, ...], *, rounds: int = 1, ages: int = 1) -> State:
         return State(actors, old=old, ages=ages)
     late = Actor("writer", "put", 1, 0, 1, frozenset({"late"}), frozenset({1}), frozenset({"late"}))
     actors = tuple(late if one.kind == "latecomer" else one for one in actors)
-    second = Made(2, -1, 1, frozenset({"second"}), frozenset({1, 2}))
+    second = Made(2, 1, frozenset({"second"}), frozenset({1, 2}))
     return State(
         actors,
         made=(*State(()).made, second),
@@ -132,29 +131,45 @@ def begin(kinds: tuple[str, ...], *, rounds: int = 1, ages: int = 1) -> State:
     )
 
 
-def steps(state: State, faults: frozenset[str]) -> Iterator[Step]:
-    """Yield what can happen next, and what comes of it."""
+def steps(state: State, faults: frozenset[str], *, tidy: bool = True) -> Iterator[Step]:
+    """Yield what can happen next, and what comes of it; ``tidy`` of states that go on alike one."""
     for place, actor in enumerate(state.actors):
-        for said, after, changed in ACTS[actor.kind](state, place, actor, faults):
+        for said, after, changed in ACTS[actor.kind](state, actor, faults):
             actors = (*state.actors[:place], changed, *state.actors[place + 1 :])
-            after = _tidied(after._replace(actors=actors), faults)
-            yield f"{actor.kind} {place} {said}", after
+            after = after._replace(actors=actors)
+            after = _tidied(after, faults) if tidy else after
+            yield f"{actor.kind} {changed.generation or actor.generation or ''} {said}", after
     if state.ages and state.young:
         yield "files grow old", _aged(state)
 
 
 def _tidied(state: State, faults: frozenset[str]) -> State:
-    """Forget files that nobody can name any more: with or without them all goes on alike."""
-    if faults & SHARING:
+    """Return one of the many states that go on alike.
+
+    Who is refused for ever is refused at once: until then nobody can see what it does. Files that
+    nobody can name any more are forgotten. Actors of one kind stand in the order of their claims.
+    """
+    if faults & SHARING:  # what was refused deletes what others may name
         return state
+    actors = [one.ended() if _refused(state, one, faults) else one for one in state.actors]
     used = state.files_of(state.numbers).union(
-        *(one.files | one.wrote for one in state.actors if one.kind in ("writer", "copier"))
+        *(one.files | one.wrote for one in actors if one.kind in ("writer", "copier"))
     )
-    actors = tuple(
-        one._replace(files=one.files & used) if one.kind == "collector" and one.files else one
-        for one in state.actors
-    )
-    return state._replace(actors=actors, young=state.young & used, old=state.old & used)
+    for place, one in enumerate(actors):
+        if one.kind == "collector" and one.files:
+            left = one.files & used
+            actors[place] = one._replace(files=left) if left else one.ended()
+    actors.sort(key=lambda one: (one.kind, one.generation, one.at))
+    return state._replace(actors=tuple(actors), young=state.young & used, old=state.old & used)
+
+
+def _refused(state: State, me: Actor, faults: frozenset[str]) -> bool:
+    """Return whether a writer will not get to its put: each of these reasons stays one."""
+    if me.kind not in ("writer", "copier") or me.at not in ("look", "write", "check"):
+        return False
+    replaced = "no fence" not in faults and state.generation > me.generation
+    taken = me.at != "look" and state.next_number > me.number
+    return replaced or taken or not me.files <= state.young | state.old
 
 
 def _aged(state: State) -> State:
@@ -173,7 +188,7 @@ def _aged(state: State) -> State:
 Act = Iterator[tuple[str, State, Actor]]
 
 
-def _write(state: State, place: int, me: Actor, faults: frozenset[str]) -> Act:
+def _write(state: State, me: Actor, faults: frozenset[str]) -> Act:
     """A writer may name the newest checkpoint's files again; each names one of its own."""
     if me.at == "begin":
         claim = state.generation + 1
@@ -185,16 +200,14 @@ def _write(state: State, place: int, me: Actor, faults: frozenset[str]) -> Act:
             again = state.files_of(frozenset({max(state.visible)}))
             yield "looks, and writes changes", state, changed._replace(files=again)
     elif me.at == "write":
-        yield from _file(state, place, me, faults)
+        yield from _file(state, me, faults)
     elif me.at == "check":
-        replaced = "no fence" not in faults and state.generation > me.generation
-        taken = state.next_number > me.number
-        if replaced or taken or not me.files <= state.young | state.old:
+        if _refused(state, me, faults):
             yield "is refused", _without(state, me.wrote), me.ended()
         else:
             yield "checks", state, me._replace(at="put")
     elif me.at == "put":
-        yield from _put(state, place, me, faults)
+        yield from _put(state, me, faults)
     elif me.at == "tombstone":
         if me.number not in state.tombstones:
             next_round = Actor(me.kind, "look", me.rounds - 1, me.generation)
@@ -206,9 +219,9 @@ def _write(state: State, place: int, me: Actor, faults: frozenset[str]) -> Act:
             yield "finds a tombstone", state, me.ended()
 
 
-def _file(state: State, place: int, me: Actor, faults: frozenset[str]) -> Act:
+def _file(state: State, me: Actor, faults: frozenset[str]) -> Act:
     """Write a file whose name no other attempt has."""
-    name = f"of-{place}-{me.rounds}"
+    name = f"of-{me.generation}-{me.rounds}"
     shared = me.kind == "copier" and bool(faults & SHARING)
     if shared:
         name = "copied"
@@ -222,10 +235,9 @@ def _file(state: State, place: int, me: Actor, faults: frozenset[str]) -> Act:
     yield "writes", written, changed
 
 
-def _put(state: State, place: int, me: Actor, faults: frozenset[str]) -> Act:
-    made = Made(me.number, place, me.generation, me.files, me.saw | {me.number})
-    taken = state.of(me.number)
-    if taken is not None and "a put overwrites" not in faults:
+def _put(state: State, me: Actor, faults: frozenset[str]) -> Act:
+    made = Made(me.number, me.generation, me.files, me.saw | {me.number})
+    if state.of(me.number) is not None and "a put overwrites" not in faults:
         yield "is too late", state, me.ended()
         return
     others = tuple(one for one in state.made if one.number != me.number)
@@ -239,7 +251,7 @@ def _without(state: State, files: Files) -> State:
     return state._replace(young=state.young - files, old=state.old - files)
 
 
-def _hold(state: State, place: int, me: Actor, faults: frozenset[str]) -> Act:
+def _hold(state: State, me: Actor, faults: frozenset[str]) -> Act:
     """A savepoint of any visible checkpoint."""
     if me.at == "begin":
         for number in sorted(state.visible):
@@ -260,7 +272,7 @@ def _hold(state: State, place: int, me: Actor, faults: frozenset[str]) -> Act:
             yield "takes it back", held, me.ended()
 
 
-def _collect(state: State, place: int, me: Actor, faults: frozenset[str]) -> Act:
+def _collect(state: State, me: Actor, faults: frozenset[str]) -> Act:
     """An expiry that keeps the newest, then a collection: what ``saw`` is depends on the step."""
     if me.at == "begin":
         yield "lists checkpoints", state, me._replace(at="expire", saw=state.visible)
@@ -305,7 +317,7 @@ def _listed(state: State, me: Actor, faults: frozenset[str]) -> Act:
     yield "marks", state, Actor(me.kind, "delete", files=dead)
 
 
-def _clean(state: State, place: int, me: Actor, faults: frozenset[str]) -> Act:
+def _clean(state: State, me: Actor, faults: frozenset[str]) -> Act:
     """First manifests, beside their tombstones; then, in another round, tombstones without one."""
     old = state.tombstones if "young tombstones go" in faults else state.aged
     old -= {state.next_number - 1}  # the greatest number is always known
@@ -328,7 +340,7 @@ def _clean(state: State, place: int, me: Actor, faults: frozenset[str]) -> Act:
         yield "is done", state, me._replace(at="begin", rounds=1) if me.rounds > 1 else me.ended()
 
 
-ACTS: dict[str, Callable[[State, int, Actor, frozenset[str]], Act]] = {
+ACTS: dict[str, Callable[[State, Actor, frozenset[str]], Act]] = {
     "writer": _write,
     "copier": _write,
     "holder": _hold,

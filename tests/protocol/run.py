@@ -41,30 +41,35 @@ def explore(
     """Return how many states there are, what is wrong in the first one that is, and how to get
     there.
 
-    States are known by their hash, each with the step that led to it and the one before.
+    States are known by their hash, each with that of the one before: millions fit into memory.
     """
-    known: dict[int, tuple[int, str]] = {hash(first): (0, "")}
+    known = {hash(first): 0}
     waiting = deque([first])
     while waiting:
         state = waiting.popleft()
-        for said, after in steps(state, faults):
-            place = hash(after)
-            if place in known:
+        here = hash(state)
+        for _, after in steps(state, faults):
+            there = hash(after)
+            if there in known:
                 continue
-            known[place] = (hash(state), said)
+            known[there] = here
             broken = wrong(state, after)
             if broken is not None:
-                return len(known), broken, _way(known, place)
+                return len(known), broken, _way(first, known, there, faults)
             waiting.append(after)
     return len(known), None, []
 
 
-def _way(known: dict[int, tuple[int, str]], place: int) -> list[str]:
-    way = []
-    while known[place][1]:
-        place, said = known[place]
+def _way(first: State, known: dict[int, int], last: int, faults: frozenset[str]) -> list[str]:
+    """Return what was done from the first state to the last: the steps are taken again."""
+    places = [last]
+    while places[-1] != hash(first):
+        places.append(known[places[-1]])
+    way, state = [], first
+    for place in places[-2::-1]:
+        said, state = next(step for step in steps(state, faults) if hash(step[1]) == place)
         way.append(said)
-    return way[::-1]
+    return way
 
 
 def main(arguments: list[str] | None = None) -> int:

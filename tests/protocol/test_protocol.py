@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.protocol.model import FAULTS
+from tests.protocol.model import FAULTS, State, steps
 from tests.protocol.run import SMALL, explore, main
 
 
@@ -21,6 +21,27 @@ def test_it_finds(fault: str) -> None:
     broken, way = next((broken, way) for _, broken, way in found if broken is not None)
     assert broken
     assert way
+
+
+def _stores(first: State, *, tidy: bool) -> set[State]:
+    """Return all stores that actors can come to, without what the actors know."""
+    known, waiting = {first}, [first]
+    while waiting:
+        new = {after for _, after in steps(waiting.pop(), frozenset(), tidy=tidy)} - known
+        known |= new
+        waiting += new
+    seen = set()
+    for state in known:
+        named = state.files_of(state.visible | state.held)
+        young, old = state.young & named, state.old & named
+        seen.add(state._replace(actors=(), young=young | old, old=frozenset(), ages=0))
+    return seen
+
+
+@pytest.mark.parametrize("first", [one for one in SMALL if len(one.actors) < 4])
+def test_of_states_that_go_on_alike_one_is_enough(first: State) -> None:
+    """Every store is come to, whether or not the others are left out."""
+    assert _stores(first, tidy=True) == _stores(first, tidy=False)
 
 
 def test_the_command_prints_the_way(capsys: pytest.CaptureFixture[str]) -> None:
