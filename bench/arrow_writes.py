@@ -182,7 +182,7 @@ def _runs(
 
     def snapshot(name: str) -> None:
         with store.snapshot(parallelism=PROCESSES) as checkpoint:
-            state = checkpoint.keyed(
+            state = checkpoint.declare(
                 "bench", "state", schema, key="user", max_parallelism=MAX_PARALLELISM
             )
             for subtask, worker in enumerate(workers):

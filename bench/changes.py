@@ -84,7 +84,7 @@ def _full(store: StateStore, rows: DataFrame, sizes: dict[str, int]) -> None:
 
 def _part(store: StateStore, rows: DataFrame, share: float, sizes: dict[str, int]) -> None:
     with store.snapshot(parallelism=PARALLELISM) as checkpoint:
-        entry = checkpoint.keyed("bench", "state", key="user").changes(rows)
+        entry = checkpoint.changes("bench", "state", rows, key="user")
     sizes[_changes(share)] = entry.layers[-1].entry.size_bytes
 
 
@@ -99,7 +99,7 @@ def history(folder: Path, rows: int, repeats: int) -> list[Figure]:
     for upserts, deletes in _random_changes(base):
         start = time.perf_counter()
         with store.snapshot(parallelism=PARALLELISM) as checkpoint:
-            checkpoint.keyed("bench", "state", key="user").changes(upserts, deletes)
+            checkpoint.changes("bench", "state", upserts, deletes, key="user")
         seconds.append(time.perf_counter() - start)
         amplification.append(_amplification(checkpoint.manifest.keyed[0]))
     entry = store.manifest().keyed[0]
@@ -146,7 +146,7 @@ def _amplification(entry: KeyedEntry) -> float:
 def _subtasks(store: StateStore) -> Iterator[pa.Table]:
     restored = store.restore(parallelism=PARALLELISM).keyed("bench", "state")
     for subtask in range(PARALLELISM):
-        yield restored.subtask(subtask).read_all()
+        yield restored.to_arrow(subtask).read_all()
 
 
 def _read(store: StateStore) -> int:

@@ -50,13 +50,13 @@ def snapshot(store: StateStore) -> None:
 
 def restore(store: StateStore) -> None:
     """One subtask of another parallelism reads its rows."""
-    store.restore(parallelism=3).keyed("u", "n").subtask(1)
+    store.restore(parallelism=3).keyed("u", "n").to_arrow(1)
 
 
 def change(store: StateStore) -> None:
     """Some rows change, and the layers are folded into the base in the background."""
     with store.snapshot(parallelism=4) as checkpoint:
-        checkpoint.keyed("u", "n", key="k").changes(ROWS.slice(0, 400))
+        checkpoint.changes("u", "n", ROWS.slice(0, 400), key="k")
 
 
 def element(store: StateStore) -> None:

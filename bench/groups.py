@@ -78,12 +78,12 @@ def _snapshot(store: StateStore, rows: Any, groups: int) -> None:
 
 def _arrow(restored: RestoredKeyedState) -> None:
     for subtask in range(RESTORED_AT):
-        for _ in restored.subtask(subtask):
+        for _ in restored.to_arrow(subtask):
             pass
 
 
 def _spark(restored: RestoredKeyedState) -> None:
-    restored.dataframe().write.format("noop").mode("overwrite").save()
+    restored.to_spark().write.format("noop").mode("overwrite").save()
 
 
 def _figure(values: dict[str, list[float]], unit: str, goal: float | None = None) -> Figure:

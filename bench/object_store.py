@@ -51,5 +51,5 @@ def _restore(keyed: RestoredKeyedState) -> None:
 
 
 def _read(keyed: RestoredKeyedState, subtask: int) -> None:
-    for _ in keyed.subtask(subtask):
+    for _ in keyed.to_arrow(subtask):
         pass

@@ -147,14 +147,14 @@ def _restore_arrow(store: StateStore, rows: int) -> None:
     restored = store.restore(parallelism=RESTORED_AT).keyed("bench", "state")
 
     def read(subtask: int) -> int:
-        return sum(batch.num_rows for batch in restored.subtask(subtask))
+        return sum(batch.num_rows for batch in restored.to_arrow(subtask))
 
     with ThreadPoolExecutor(CORES) as pool:
         assert sum(pool.map(read, range(RESTORED_AT))) == rows
 
 
 def _restore_spark(store: StateStore) -> None:
-    _noop(store.restore(parallelism=RESTORED_AT).keyed("bench", "state").dataframe())
+    _noop(store.restore(parallelism=RESTORED_AT).keyed("bench", "state").to_spark())
 
 
 def _noop(frame: DataFrame) -> None:

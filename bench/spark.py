@@ -27,7 +27,7 @@ RESTORED_AT = (3, 16, 64)
 PLAIN, SHUFFLED = "write.parquet, no shuffle", "repartitionById, write.parquet"
 READ = "read.parquet of the same files"
 
-MOST_OF_PLAIN, MOST_OF_SHUFFLED, MOST_PLACED, MOST_READ = 2.5, 1.15, 1.5, 1.2
+MOST_OF_PLAIN, MOST_OF_SHUFFLED, MOST_CO_LOCATED, MOST_READ = 2.5, 1.15, 1.5, 1.2
 
 FLINK_BYTES_A_ROW = 88
 """Flink's compressed savepoint of 98 bytes of payload a row, as measured beside this one."""
@@ -56,7 +56,7 @@ class _State:
         self._store = StateStore.open(str(folder / "store"), spark=spark)
         self._namespace = () if skew is None else ("window",)
         self._suffix = "" if skew is None else f", {skew}"
-        self._snapshot(rows, placed=False)
+        self._snapshot(rows, co_located=False)
 
     def figures(self, repeats: int) -> list[Figure]:
         name = self._named
@@ -66,7 +66,9 @@ class _State:
             times("", name(SHUFFLED), written, floor=name(PLAIN)),
             times("B1", name("snapshot"), written, floor=name(PLAIN), goal=MOST_OF_PLAIN),
             times("B1", name("snapshot"), written, floor=name(SHUFFLED), goal=MOST_OF_SHUFFLED),
-            times("B2", name("snapshot, placed"), written, floor=name(PLAIN), goal=MOST_PLACED),
+            times(
+                "B2", name("snapshot, co-located"), written, floor=name(PLAIN), goal=MOST_CO_LOCATED
+            ),
         ]
         read = in_turn(self._reads(), repeats)
         found.append(times("", name(READ), read))
@@ -83,7 +85,7 @@ class _State:
         rows = self._rows
         # What the job before this one left in Spark's memory, where it belongs.
         restored = self._store.restore(parallelism=PARALLELISM).keyed("bench", "state")
-        lying = restored.dataframe().drop("key_group").persist()
+        lying = restored.to_spark().drop("key_group").persist()
         lying.count()
         key_group = key_group_column(
             rows.schema, ("user",), max_parallelism=MAX_PARALLELISM, hash_scheme="java"
@@ -92,8 +94,8 @@ class _State:
         runs: Runs = {
             PLAIN: partial(self._plain, rows),
             SHUFFLED: partial(self._plain, rows.repartitionById(PARALLELISM, owner)),
-            "snapshot": partial(self._snapshot, rows, placed=False),
-            "snapshot, placed": partial(self._snapshot, lying, placed=True),
+            "snapshot": partial(self._snapshot, rows, co_located=False),
+            "snapshot, co-located": partial(self._snapshot, lying, co_located=True),
         }
         return {self._named(what): run for what, run in runs.items()}
 
@@ -106,7 +108,7 @@ class _State:
             runs[self._named(_restore(parallelism))] = partial(_read, restored)
         return runs
 
-    def _snapshot(self, rows: DataFrame, *, placed: bool) -> None:
+    def _snapshot(self, rows: DataFrame, *, co_located: bool) -> None:
         with self._store.snapshot(parallelism=PARALLELISM) as checkpoint:
             checkpoint.keyed(
                 "bench",
@@ -115,7 +117,7 @@ class _State:
                 key="user",
                 namespace=self._namespace,
                 max_parallelism=MAX_PARALLELISM,
-                placed=placed,
+                co_located=co_located,
             )
 
     def _plain(self, rows: DataFrame) -> None:
@@ -131,7 +133,7 @@ def _restore(parallelism: int) -> str:
 
 
 def _read(restored: RestoredKeyedState) -> None:
-    _noop(restored.dataframe())
+    _noop(restored.to_spark())
 
 
 def _noop(frame: DataFrame) -> None:

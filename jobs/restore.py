@@ -113,7 +113,7 @@ def _keyed(
     settings: RestoreSettings, restored: RestoredCheckpoint
 ) -> Iterator[tuple[RestoredStateSettings, DataFrame]]:
     for state in settings.keyed:
-        rows = restored.keyed(state.uid, state.name).dataframe()
+        rows = restored.keyed(state.uid, state.name).to_spark()
         yield state, keyed_rows(rows, per_subtask=state.sink.per_subtask)
 
 
@@ -122,8 +122,7 @@ def _operator(
 ) -> Iterator[tuple[RestoredStateSettings, DataFrame]]:
     for state in settings.operator:
         operator = restored.operator(state.uid, state.name)
-        parallelism = restored.parallelism_of(state.uid)
-        lists = [operator.subtask(subtask) for subtask in range(parallelism)]
+        lists = [*operator.subtasks()]
         yield state, element_rows(spark, operator.entry.state.schema.to_json(), lists)
 
 

@@ -36,7 +36,6 @@ from statestore import CheckpointWriter, StateStore
 from statestore.cli.arguments import graph_of
 from statestore.errors import CommitConflictError, LateCommitError, LeftOutStateError
 from statestore.format.manifest import Entry, KeyedEntry, Writer
-from statestore.format.state import TimeDomain
 
 __all__ = ["Snapshot", "main"]
 
@@ -152,27 +151,23 @@ def _put(
             "broadcast": checkpoint.broadcast,
         }[state.mode]
         return put(state.uid, state.name, rows)
-    in_full = state.changes == "off"
-    written: Any = checkpoint.keyed(
-        state.uid,
-        state.name,
-        rows if in_full else None,
-        key=state.key,
-        namespace=state.namespace,
-        kind=state.kind,
-        entry=state.entry,
-        time_domain=None if state.time_domain is None else TimeDomain(state.time_domain),
-        max_parallelism=state.max_parallelism,
-        hash_scheme=state.hash_scheme,
-        key_types=state.key_types,
-        renamed=state.renamed,
-        dropped=state.dropped,
-    )
-    if not in_full:  # what came back takes changes
-        upserts = state.changes == "upserts"
-        written = written.changes(rows) if upserts else written.changes_against("latest", rows)
-    entry: KeyedEntry = written
-    return entry
+    options: dict[str, Any] = {
+        "key": state.key,
+        "namespace": state.namespace,
+        "kind": state.kind,
+        "entry": state.entry,
+        "time_domain": state.time_domain,
+        "max_parallelism": state.max_parallelism,
+        "hash_scheme": state.hash_scheme,
+        "key_types": state.key_types,
+        "renamed": state.renamed,
+        "dropped": state.dropped,
+    }
+    if state.changes == "off":
+        return checkpoint.keyed(state.uid, state.name, rows, **options)
+    if state.changes == "upserts":
+        return checkpoint.changes(state.uid, state.name, rows, **options)
+    return checkpoint.changes_against(state.uid, state.name, rows, **options)
 
 
 def _report(store: str, checkpoint: CheckpointWriter) -> Report:

@@ -34,14 +34,21 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     is of another type than the signature says.
 
     ``Any``, and what only a type checker imports, is not checked; elements of an iterator neither,
-    which can be looked at once.
+    which can be looked at once. The keys of a TypedDict in ``**options: Unpack[…]`` are parameters
+    as all others, in the signature that ``help()`` shows too; one that is unknown or missing is a
+    TypeError.
     """
-    signature = inspect.signature(function)
+    signature, has_options = _signature(function)
     checks: dict[str, _Parameter] | None = None
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         nonlocal checks
+        if has_options:
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}: {error}") from None
         if checks is None:  # when it is called, all that a signature names is defined
             checks = _checks(function, signature)
         if not checks:
@@ -55,7 +62,29 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
                 )
         return function(*args, **kwargs)
 
+    vars(call)["__signature__"] = signature
     return call
+
+
+def _signature(function: Callable[..., Any]) -> tuple[inspect.Signature, bool]:
+    """Return the signature with the keys of an unpacked TypedDict, and whether there are any."""
+    signature = inspect.signature(function)
+    *first, last = signature.parameters.values() or [None]
+    if last is None or last.kind is not last.VAR_KEYWORD or "Unpack[" not in str(last.annotation):
+        return signature, False
+    [options] = get_args(
+        _evaluated(last.annotation, _Names(vars(sys.modules[function.__module__])))
+    )
+    keys = [
+        inspect.Parameter(
+            key,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if key in options.__required_keys__ else ...,
+            annotation=kind.__forward_arg__,
+        )
+        for key, kind in options.__annotations__.items()
+    ]
+    return signature.replace(parameters=[*first, *keys]), True
 
 
 def checked_methods(cls: C) -> C:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 from statestore._version import __version__
 from statestore.arguments import checked_methods
@@ -42,9 +42,21 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-__all__ = ["StateStore"]
+__all__ = ["RestoreOptions", "StateStore"]
 
 COMPACTION = CompactionRule()
+
+
+class RestoreOptions(TypedDict, total=False):
+    """How a checkpoint is restored, beside its parallelism; see :meth:`StateStore.restore`."""
+
+    max_parallelism: int | None
+    bytes_per_task: int | None
+    graph: JobGraph | None
+    allow_non_restored_state: bool
+    balance: Weight | str | None
+    verify: bool
+    now_ms: int | None
 
 
 @checked_methods
@@ -310,7 +322,7 @@ class StateStore:
         form: str = "parquet",
         options: ParquetOptions | None = None,
         progress: Progress | None = None,
-        **target: Any,
+        **target: Unpack[RestoreOptions],
     ) -> ExportedCheckpoint:
         """Write a checkpoint's rows to files, ``parquet`` or ``jsonl``, one folder per subtask.
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import pytest
 
+from statestore import CheckpointWriter
 from statestore.arguments import checked, checked_methods
 from statestore.errors import InvalidArgumentError
 from statestore.keys.groups import KeyGroupRange
@@ -144,3 +146,36 @@ def test_public_methods_of_a_class_are_checked() -> None:
     for wrong in (lambda: store.get(1), lambda: Store.open(1)):  # type: ignore[arg-type]
         with pytest.raises(InvalidArgumentError):
             wrong()
+
+
+class Needed(TypedDict):
+    key: str
+
+
+class Options(Needed, total=False):
+    size: int | None
+
+
+@checked
+def with_options(uid: str, **options: Unpack[Options]) -> dict[str, Any]:
+    """Return the options."""
+    return {**options}
+
+
+def test_options_are_arguments_as_all_others() -> None:
+    assert with_options("u", key="k", size=None) == {"key": "k", "size": None}
+    wrong: dict[str, Any] = {"key": "k", "size": "1"}
+    with pytest.raises(InvalidArgumentError, match=r"with_options: size is of type int \| None"):
+        with_options("u", **wrong)
+    bad: list[tuple[dict[str, Any], str]] = [
+        ({}, "missing.*'key'"),
+        ({"key": "k", "sise": 1}, "'sise'"),
+    ]
+    for given, said in bad:
+        with pytest.raises(TypeError, match=said):
+            with_options("u", **given)
+
+
+def test_help_shows_the_options() -> None:
+    assert list(inspect.signature(with_options).parameters) == ["uid", "key", "size"]
+    assert {"namespace", "ttl", "kind"} <= {*inspect.signature(CheckpointWriter.keyed).parameters}

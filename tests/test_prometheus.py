@@ -54,7 +54,7 @@ def take(store: StateStore, changes: list[dict[str, object]] | None = None) -> N
         if changes is None:
             checkpoint.keyed("u", "s", ROWS, key="k", max_parallelism=4)
         else:
-            checkpoint.keyed("u", "s", key="k", max_parallelism=4).changes(changes)
+            checkpoint.changes("u", "s", changes, key="k", max_parallelism=4)
 
 
 def test_an_endpoint_tells_what_the_manifests_do(

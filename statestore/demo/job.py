@@ -240,7 +240,7 @@ def restore(store: StateStore, checkpoint: int, parallelism: int) -> Job:
             if subtask_of(count["topic"], count["partition"], parallelism) == subtask:
                 unkeyed[count["partition"]] = count["flights"]
     keyed = (restored.keyed(AIRCRAFT, name) for name in ("totals", "routes", "recent"))
-    states = States(*(state.dataframe().drop("key_group") for state in keyed))
+    states = States(*(state.to_spark().drop("key_group") for state in keyed))
     return Job(parallelism, states, offsets, unkeyed)
 
 

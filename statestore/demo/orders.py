@@ -109,7 +109,7 @@ def _restored(old: RestoredCheckpoint | None) -> dict[str, Any] | None:
     """Return what each subtask restored, counted where it did: Spark partition i is subtask i."""
     if old is None:
         return None
-    rows = old.keyed(UID, STATE).dataframe().groupBy(F.spark_partition_id().alias("subtask"))
+    rows = old.keyed(UID, STATE).to_spark().groupBy(F.spark_partition_id().alias("subtask"))
     counts = {row["subtask"]: row["count"] for row in rows.count().collect()}
     return {
         "checkpoint": old.checkpoint_id,
@@ -123,7 +123,7 @@ def _restored_offsets(old: RestoredCheckpoint | None, parallelism: int) -> PerSu
     if old is None:
         return ((),) * parallelism
     state = old.operator(SOURCE, OFFSETS)
-    return tuple(tuple(map(source_offset, state.subtask(i))) for i in range(parallelism))
+    return tuple(tuple(map(source_offset, elements)) for elements in state.subtasks())
 
 
 def _moved(begun: PerSubtask, ends: Sequence[SourceOffset]) -> PerSubtask:
@@ -143,12 +143,12 @@ def _put(checkpoint: Any, come: DataFrame, old: RestoredCheckpoint | None) -> No
     if old is None:
         checkpoint.keyed(UID, STATE, come, key="customer", max_parallelism=MAX_PARALLELISM)
         return
-    state = old.keyed(UID, STATE).dataframe().drop("key_group")
+    state = old.keyed(UID, STATE).to_spark().drop("key_group")
     before = state.select("customer", *(F.col(name).alias(f"old_{name}") for name in _ADDED))
     added = [(F.col(n) + F.coalesce(F.col(f"old_{n}"), F.lit(0))).alias(n) for n in _ADDED]
     changed = come.join(before, "customer", "left").select("customer", *added, "last_id")
     # By number: what changed since the checkpoint that was restored, whatever came after it.
-    checkpoint.keyed(UID, STATE, key="customer").changes(changed, base=old.checkpoint_id)
+    checkpoint.changes(UID, STATE, changed, base=old.checkpoint_id, key="customer")
 
 
 _ADDED = ("orders", "cents")

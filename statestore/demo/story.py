@@ -223,7 +223,7 @@ def compare(
     restored = store.restore(checkpoint=checkpoint, parallelism=uninterrupted.parallelism)
     differing = {}
     for name, expected in uninterrupted.states.by_name().items():
-        found = restored.keyed(AIRCRAFT, name).dataframe().drop("key_group")
+        found = restored.keyed(AIRCRAFT, name).to_spark().drop("key_group")
         differing[AIRCRAFT, name] = differing_rows(found, expected)
     for name, per_subtask in elements(uninterrupted).items():
         stored = restored.operator(SOURCE, name).per_old_subtask()

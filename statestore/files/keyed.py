@@ -47,7 +47,7 @@ _SYNC_FILES = 16
 class KeyedTarget:
     """Where a keyed state of one checkpoint is written, and how; can be pickled to a worker.
 
-    ``placed`` says that the rows of a DataFrame lie where they belong already.
+    ``co_located`` says that the rows of a DataFrame are where they belong already.
     """
 
     storage: Storage
@@ -55,7 +55,7 @@ class KeyedTarget:
     checkpoint_id: int
     state: KeyedState
     options: ParquetOptions = field(default_factory=ParquetOptions)
-    placed: bool = False
+    co_located: bool = False
 
 
 def write_grouped(

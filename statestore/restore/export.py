@@ -40,7 +40,7 @@ from statestore.format.digest import RescaleProof, RowSet
 from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry
 from statestore.format.names import KEY_GROUP, escape
 from statestore.format.schema import Schema
-from statestore.restore.plan import OperatorPlan, redistribution_of
+from statestore.restore.plan import OperatorPlan
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.restore.target import selected
 from statestore.storage import LocalStorage
@@ -491,17 +491,11 @@ class _Export:
 
     def _readers(self, uid: str, entry: Entry) -> Iterator[pa.RecordBatchReader]:
         restored, name = self._restored, entry.state.name
-        parallelism = restored.parallelism_of(uid)
         if isinstance(entry, KeyedEntry):
             keyed = restored.keyed(uid, name)
-            yield from (keyed.subtask(i) for i in range(parallelism))
+            yield from (keyed.to_arrow(i) for i in range(restored.parallelism_of(uid)))
             return
-        # The file is small and is read once, not once per subtask.
-        lists = restored.operator(uid, name).per_old_subtask()
-        dealt = redistribution_of(restored.manifest, entry.state.uid, parallelism)
-        for subtask in range(parallelism):
-            runs = dealt.runs(subtask)[name]
-            elements = [e for run in runs for e in lists[run.subtask][run.first : run.stop]]
+        for elements in restored.operator(uid, name).subtasks():
             yield elements_reader(elements, entry.state.schema)
 
     def _advance(self, rows: int) -> None:
@@ -523,15 +517,11 @@ def _total(
     """Return how many rows and elements are written, by all subtasks together."""
     total = 0
     for operator in operators:
-        parallelism = len(operator.subtasks)
         for entry in _entries(restored, operator):
             if isinstance(entry, KeyedEntry):
                 total += keyed[operator.uid, entry.state.name].rows
-                continue
-            dealt = redistribution_of(restored.manifest, operator.stored_uid, parallelism)
-            for subtask in range(parallelism):
-                runs = dealt.runs(subtask)[entry.state.name]
-                total += sum(run.stop - run.first for run in runs)
+            else:
+                total += restored.operator(operator.uid, entry.state.name).count()
     return total
 
 

@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from statestore.arguments import checked_methods
 from statestore.catalog.catalog import Catalog
-from statestore.errors import InvalidArgumentError, ParallelismError, StateStoreError
+from statestore.errors import (
+    InvalidArgumentError,
+    MissingDependencyError,
+    ParallelismError,
+    StateStoreError,
+)
 from statestore.files.digest import rows_digest
 from statestore.files.elements import read_elements
 from statestore.files.engines import spark_module
@@ -35,6 +40,8 @@ from statestore.restore.target import RestoreTarget, plan_target
 from statestore.storage import CachedStorage
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
@@ -173,7 +180,7 @@ class RestoredKeyedState:
     def digest(self) -> int:
         """Order-free digest of the state's rows: as recorded when it was written, or for a state
         with changes, or with a time to live that hides rows, computed of those that are handed
-        over, by reading all of it. Errors are those of :meth:`subtask`.
+        over, by reading all of it. Errors are those of :meth:`to_arrow`.
         """
         return self.contents().digest
 
@@ -191,23 +198,53 @@ class RestoredKeyedState:
             digest = combine((digest, rows_digest(batch.select(names))))
         return RowSet(rows, digest)
 
-    def subtask(self, subtask: int) -> pa.RecordBatchReader:
-        """Return one subtask's rows, ``key_group`` first, in order of key group; with another max
-        parallelism than the stored one, in order of the stored key group.
+    def to_arrow(self, subtask: int) -> pa.RecordBatchReader:
+        """Return one subtask's rows as a stream of Arrow batches.
 
         Needs no Spark and no JVM; at most one Parquet row group is in memory, of a state with
-        changes the key groups at hand. Reading raises MissingFileError or DamagedFileError naming
-        the file.
+        changes the key groups at hand.
+
+        Args:
+            subtask: its number, from 0.
+
+        Returns:
+            The rows, ``key_group`` first, in order of key group; with another max parallelism than
+            the stored one, in order of the stored key group.
+
+        Raises:
+            ParallelismError: when there is no such subtask.
+            MissingFileError or DamagedFileError: naming the file, while the rows are read.
         """
         return self._reader(self.assignment.range_of(subtask))
 
-    def dataframe(self) -> DataFrame:
+    def to_pandas(self, subtask: int) -> pd.DataFrame:
+        """Return one subtask's rows as a pandas DataFrame; else as :meth:`to_arrow`."""
+        return self.to_arrow(subtask).read_all().to_pandas()
+
+    def to_polars(self, subtask: int) -> pl.DataFrame:
+        """Return one subtask's rows as a Polars DataFrame; else as :meth:`to_arrow`.
+
+        Raises:
+            MissingDependencyError: without Polars.
+        """
+        try:
+            import polars as pl
+        except ImportError as error:
+            raise MissingDependencyError(
+                "Polars is not installed: pip install polars, or read with .to_arrow(subtask)"
+            ) from error
+        frame = pl.from_arrow(self.to_arrow(subtask).read_all())
+        assert isinstance(frame, pl.DataFrame)  # of a table
+        return frame
+
+    def to_spark(self) -> DataFrame:
         """Return a DataFrame whose Spark partition i holds exactly subtask i's rows; no shuffle.
 
         With a local cache Spark is asked to run a subtask on the host that kept copies of its files
         when they were written. It may run elsewhere, and then reads from the store.
 
-        Raises InvalidArgumentError when the store was opened without a Spark session.
+        Raises:
+            InvalidArgumentError: when the store was opened without a Spark session.
         """
         spark = self._session()
         per_subtask = self._per_subtask()
@@ -226,12 +263,12 @@ class RestoredKeyedState:
         if self._spark is None:
             raise InvalidArgumentError(
                 "a DataFrame needs Spark: open the store with StateStore.open(url, spark=spark), "
-                "or read a subtask without Spark: .subtask(0)"
+                "or read a subtask without Spark: .to_arrow(0)"
             )
         return self._spark
 
     def key_groups(self, key_groups: KeyGroupRange) -> pa.RecordBatchReader:
-        """Return the rows of some key groups, whoever owns them; else as :meth:`subtask`.
+        """Return the rows of some key groups, whoever owns them; else as :meth:`to_arrow`.
 
         ParallelismError when there are not so many.
         """
@@ -242,7 +279,7 @@ class RestoredKeyedState:
             )
         return self._reader(key_groups)
 
-    def keys(self, keys: Any) -> pa.Table:
+    def lookup(self, keys: Any) -> pa.Table:
         """Return the rows of many keys, ``key_group`` first: a table, a frame that speaks Arrow or
         dictionaries with the key columns. No Spark; only files with key groups of theirs are read.
 
@@ -265,7 +302,7 @@ class RestoredKeyedState:
             now_ms=self.now_ms,
         )
 
-    def rows_of(
+    def lookup_in_spark(
         self, keys: pa.Table, *, cache_bytes: int = 0, spark: SparkSession | None = None
     ) -> DataFrame:
         """Return the rows of many keys, given by their key columns, as a DataFrame of ``spark``, or
@@ -341,6 +378,7 @@ class RestoredOperatorState:
         """Keep the parts; see :meth:`RestoredCheckpoint.operator`."""
         self.entry = entry
         self._catalog, self._verify = catalog, verify
+        self._parallelism = parallelism
         self._dealt = redistribution_of(manifest, entry.state.uid, parallelism)
 
     def subtask(
@@ -353,6 +391,20 @@ class RestoredOperatorState:
         """
         runs = self._dealt.runs(subtask)[self.entry.state.name]
         return [element for _, _, element in self._elements(where, runs)]
+
+    def subtasks(self) -> Iterator[list[dict[str, Any]]]:
+        """Yield the elements of every new subtask, in order; the file is read once, for all."""
+        lists = self.per_old_subtask()
+        for runs in self._runs():
+            yield [element for run in runs for element in lists[run.subtask][run.first : run.stop]]
+
+    def count(self) -> int:
+        """Return how many elements all new subtasks get together; nothing is read."""
+        return sum(run.stop - run.first for runs in self._runs() for run in runs)
+
+    def _runs(self) -> Iterator[tuple[Run, ...]]:
+        for subtask in range(self._parallelism):
+            yield self._dealt.runs(subtask)[self.entry.state.name]
 
     def per_old_subtask(self) -> list[list[dict[str, Any]]]:
         """Return the elements as they were stored, one list per old subtask."""

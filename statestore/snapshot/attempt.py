@@ -202,8 +202,8 @@ class Attempt:
             return given
         return KeyGroupAssignment(max_parallelism=state.max_parallelism, parallelism=parallelism)
 
-    def target_of(self, state: KeyedState, *, placed: bool) -> KeyedTarget:
+    def target_of(self, state: KeyedState, *, co_located: bool) -> KeyedTarget:
         """Return where the state is written, and how."""
         folder = keyed_table(state.uid, state.name)
         storage, number = self.catalog.storage, self.checkpoint_id
-        return KeyedTarget(storage, folder, number, state, self.parquet, placed=placed)
+        return KeyedTarget(storage, folder, number, state, self.parquet, co_located=co_located)

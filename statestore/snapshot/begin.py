@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from statestore.catalog.catalog import Catalog
 from statestore.catalog.fence import Fence
 from statestore.errors import InvalidArgumentError
-from statestore.files.arrow import is_schema
 from statestore.files.merge import clock_ms
 from statestore.files.table import StateTable
 from statestore.files.writer import ParquetOptions
@@ -23,17 +22,17 @@ from statestore.flink.redistribution import check_parallelism
 from statestore.format.documents import Claim, document_bytes
 from statestore.format.graph_json import graph_to_json
 from statestore.format.layers import CompactionRule
-from statestore.format.manifest import Entry, Manifest, OperatorEntry, Writer
+from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, Writer
 from statestore.format.metrics import CheckpointMetrics
 from statestore.format.names import GREATEST_GIVEN_ID, manifest_path
 from statestore.keys.ranges import RangeAssignment
 from statestore.restore.plan import owners_of
 from statestore.snapshot.attempt import Attempt, History
-from statestore.snapshot.changes import StoredChanges
+from statestore.snapshot.carry import LATEST
 from statestore.snapshot.collected import USED
 from statestore.snapshot.metrics import Measuring
 from statestore.snapshot.subtasks import Acknowledgement, Attempted, KeyedWriter
-from statestore.snapshot.writer import CheckpointWriter
+from statestore.snapshot.writer import ChangeOptions, CheckpointWriter, KeyedOptions
 
 __all__ = ["CommittedCheckpoint", "begin"]
 
@@ -64,25 +63,50 @@ class CommittedCheckpoint(CheckpointWriter):
         """The checkpoint's number, and who wrote it."""
         return self._stored.checkpoint_id, self._stored.writer
 
-    def keyed(self, uid: str, name: str, rows: Any = None, **options: Any) -> Any:
-        """Return the stored keyed state, or for a schema its writer, whose subtasks write nothing;
-        StateNotFoundError when the checkpoint has none.
-        """
-        stored = self.manifest.keyed_entry(uid, name)
-        if rows is None:
-            return StoredChanges(stored)
-        if not is_schema(rows):
-            return stored
-        manifest = self.manifest
+    def keyed(self, uid: str, name: str, rows: Any, **options: Unpack[KeyedOptions]) -> KeyedEntry:
+        """Return the stored state; StateNotFoundError when the checkpoint has none."""
+        return self.manifest.keyed_entry(uid, name)
+
+    def declare(
+        self, uid: str, name: str, schema: Any, **options: Unpack[KeyedOptions]
+    ) -> KeyedWriter:
+        """Return a writer whose subtasks write nothing; errors as :meth:`keyed`."""
+        manifest, stored = self.manifest, self.manifest.keyed_entry(uid, name)
         attempt = Attempted(manifest.store_id, manifest.checkpoint_id, manifest.writer.token)
         owners = owners_of(manifest, uid)
         return KeyedWriter(attempt, replace(stored, handles=()), owners, target=None)
 
-    def carry(self, uid: str, name: str, *, base: int | str = "latest") -> Entry:
+    def changes(
+        self,
+        uid: str,
+        name: str,
+        upserts: Any = None,
+        deletes: Any = None,
+        *,
+        cleared: Any = None,
+        base: int | str = LATEST,
+        **options: Unpack[ChangeOptions],
+    ) -> KeyedEntry:
+        """Return the stored state; errors as :meth:`keyed`."""
+        return self.manifest.keyed_entry(uid, name)
+
+    def changes_against(
+        self,
+        uid: str,
+        name: str,
+        rows: Any,
+        *,
+        base: int | str = LATEST,
+        **options: Unpack[ChangeOptions],
+    ) -> KeyedEntry:
+        """Return the stored state; errors as :meth:`keyed`."""
+        return self.manifest.keyed_entry(uid, name)
+
+    def carry(self, uid: str, name: str, *, base: int | str = LATEST) -> Entry:
         """Return the stored state; StateNotFoundError when the checkpoint has none."""
         return self.manifest.find(uid, name)
 
-    def carry_rest(self, *, base: int | str = "latest") -> None:
+    def carry_rest(self, *, base: int | str = LATEST) -> None:
         """Do nothing: the checkpoint has what it has."""
 
     def drop(self, uid: str, name: str) -> None:

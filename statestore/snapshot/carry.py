@@ -192,5 +192,5 @@ class Carrying:
         if mode is RedistributionMode.UNION:
             lists = [state.subtask(0), *([] for _ in range(parallelism - 1))]
         else:
-            lists = [state.subtask(subtask) for subtask in range(parallelism)]
+            lists = [*state.subtasks()]
         return write_operator(self._collected, uid, name, lists, mode)

@@ -7,12 +7,10 @@ build on, what comes is written in full.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from statestore.arguments import checked_methods
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, SchemaMismatchError
 from statestore.files.against import Against
 from statestore.files.changes import change_table, typed_deletes, typed_rows, width_of
@@ -28,11 +26,13 @@ from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment
 from statestore.snapshot.attempt import Attempt
+from statestore.snapshot.carry import LATEST
 from statestore.snapshot.collected import Collected
 from statestore.snapshot.states import (
     KeyedRequest,
     changed_ttl,
     kept_ttl,
+    keyed_request,
     refuse_new_times,
     stamped,
 )
@@ -41,9 +41,8 @@ from statestore.snapshot.written_states import checked_state, write_full
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["KeyedChanges", "StoredChanges", "latest_or"]
+__all__ = ["changed_request", "latest_or", "write_against", "write_changes"]
 
-LATEST = "latest"
 Write = Callable[[Assignment, KeyedTarget], tuple[KeyedStateHandle, ...]]
 _ON_DRIVER_BYTES = 8 * 2**20
 """Changes of which no Spark partition has more are brought to this process: a task for each would
@@ -51,77 +50,50 @@ cost more than their rows."""
 _log = logging.getLogger(__name__)
 
 
-@checked_methods
-class KeyedChanges:
-    """A keyed state of a checkpoint of which only changes are given; see ``checkpoint.keyed``."""
+def changed_request(
+    attempt: Attempt, uid: str, name: str, base: int | str, **options: Any
+) -> KeyedRequest:
+    """Return what a caller asks for; what a state is, and its key, by default as it is stored.
 
-    def __init__(self, collected: Collected, request: KeyedRequest) -> None:
-        """Take the checkpoint so far, and what is asked for; call one of the methods once."""
-        self._writer = _ChangeWriter(collected, request)
-
-    def changes(
-        self,
-        upserts: Any = None,
-        deletes: Any = None,
-        *,
-        cleared: Any = None,
-        base: int | str = LATEST,
-    ) -> KeyedEntry:
-        """Write what changed since the newest checkpoint, or since ``base``; return the state.
-
-        ``upserts`` are whole rows, in the state's columns: each takes the place of the row with its
-        key, namespace and entry columns, or is new. ``deletes`` name rows that go: by key, which
-        deletes all of a key's rows, by key and namespace, or by these and the entry columns (one
-        element of a list, one map entry, one timer); other columns play no part, and a list of
-        dictionaries may mix the three. A value of another type goes in if it comes out equal, else
-        the error names its column and row. ``cleared`` are
-        deletes too, of keys that upserts of the same checkpoint may write anew. Each is a Spark
-        DataFrame, an Arrow table, a frame that speaks Arrow, a list of dictionaries, or what yields
-        them once, as :meth:`CheckpointWriter.keyed` takes it.
-
-        Of a state with a time to live, upserts without its column get the checkpoint's clock: what
-        is written now is used now. Where reads count too, upserts are also the rows that were read.
-
-        A job that was restored from an older checkpoint gives it as ``base``. When the newest
-        checkpoint lacks the state, the upserts are written in full, and a warning is logged.
-
-        Raises DuplicateKeyError for an entry that comes twice, or comes and is deleted;
-        NullKeyError; SchemaMismatchError or ParallelismError when columns, hash scheme or max
-        parallelism are not those of the base; CheckpointNotFoundError when the base has expired;
-        each before anything is visible.
-        """
-        return self._writer.changes(upserts, deletes, cleared, base)
-
-    def changes_against(self, previous: int | str, rows: Any) -> KeyedEntry:
-        """Write what tells ``rows``, all rows of the state, from a checkpoint; return the state.
-
-        For callers who do not know what changed. ``previous`` is a checkpoint's id, ``latest``, or
-        a savepoint's name; the new checkpoint builds on it, whatever came after it. Key groups of
-        which the stored digest is that of the rows are not read, the others are merged and compared
-        one after another, in Spark by the tasks that write. When nothing changed, no file is
-        written. When the newest checkpoint lacks the state, the rows are written in full, and a
-        warning is logged.
-
-        Raises what :meth:`changes` raises, and MissingFileError or DamagedFileError for a file of
-        ``previous`` that is not what was written.
-        """
-        return self._writer.changes_against(previous, rows)
+    Raises InvalidArgumentError for a state that is not stored, and is given without its key, and
+    what :func:`latest_or` raises.
+    """
+    if "key" not in options:
+        stored = latest_or(attempt, uid, name, base)
+        if stored is None:
+            raise InvalidArgumentError(
+                f"the newest checkpoint has no state {name!r} of operator {uid!r}: give key=, and "
+                "kind= and entry= where it has entries, so that its rows can be written in full"
+            )
+        state = stored.state
+        options = {
+            "key": state.key,
+            "namespace": state.namespace,
+            "kind": state.kind,
+            "entry": state.entry,
+            "time_domain": state.time_domain,
+            **options,
+        }
+    return keyed_request(attempt, uid, name, **options)
 
 
-class StoredChanges:
-    """The changes of a state of a checkpoint that was committed: nothing is written."""
+def write_changes(
+    collected: Collected,
+    request: KeyedRequest,
+    upserts: Any,
+    deletes: Any,
+    cleared: Any,
+    base: int | str,
+) -> KeyedEntry:
+    """Write what changed, and return the state; see ``CheckpointWriter.changes``."""
+    return _ChangeWriter(collected, request).changes(upserts, deletes, cleared, base)
 
-    def __init__(self, stored: KeyedEntry) -> None:
-        """Take the state as it is stored."""
-        self._stored = stored
 
-    def changes(self, *changes: Any, **options: Any) -> KeyedEntry:
-        """Return the stored state."""
-        return self._stored
-
-    def changes_against(self, previous: int | str, rows: Any) -> KeyedEntry:
-        """Return the stored state."""
-        return self._stored
+def write_against(
+    collected: Collected, request: KeyedRequest, rows: Any, base: int | str
+) -> KeyedEntry:
+    """Write what tells all rows from a checkpoint; see ``CheckpointWriter.changes_against``."""
+    return _ChangeWriter(collected, request).changes_against(rows, base)
 
 
 class _ChangeWriter:
@@ -131,18 +103,12 @@ class _ChangeWriter:
         self._collected, self._attempt = collected, collected.attempt
         self._request, self._uid, self._name = request, request.uid, request.name
         self._ttl = request.ttl
-        collected.changing[request.uid, request.name] = False
 
     def __str__(self) -> str:
         """Return how messages name the state."""
-        return f"state {self._name!r} of operator {self._uid!r}"
+        return str(self._request)
 
     def changes(self, upserts: Any, deletes: Any, cleared: Any, base: int | str) -> KeyedEntry:
-        """See :meth:`KeyedChanges.changes`."""
-        with self._used():
-            return self._changes(upserts, deletes, cleared, base)
-
-    def _changes(self, upserts: Any, deletes: Any, cleared: Any, base: int | str) -> KeyedEntry:
         if upserts is None and deletes is None and cleared is None:
             raise InvalidArgumentError(
                 f"no changes of {self} are given; give upserts=, deletes= or cleared=, an empty "
@@ -165,18 +131,13 @@ class _ChangeWriter:
         engine, rows = self._rows(marked, entry.state, changes)
         return self._layered(entry, lambda owners, target: engine.write_keyed(rows, owners, target))
 
-    def changes_against(self, previous: int | str, rows: Any) -> KeyedEntry:
-        """See :meth:`KeyedChanges.changes_against`."""
-        with self._used():
-            return self._changes_against(previous, rows)
-
-    def _changes_against(self, previous: int | str, rows: Any) -> KeyedEntry:
+    def changes_against(self, rows: Any, base: int | str) -> KeyedEntry:
         if rows is None:
             raise InvalidArgumentError(
                 f"no rows of {self} are given; give all that it has now, an empty table for none"
             )
         rows = reread(rows, str(self))
-        old = latest_or(self._attempt, self._uid, self._name, previous)
+        old = latest_or(self._attempt, self._uid, self._name, base)
         if old is None:
             return self._in_full(rows)
         engine, rows = engine_of(typed_rows(rows, old.state))
@@ -188,16 +149,6 @@ class _ChangeWriter:
             entry,
             lambda owners, target: engine.write_against(rows, owners, against, target),
         )
-
-    @contextmanager
-    def _used(self) -> Iterator[None]:
-        """Say that changes came, which they do once, and measure the block."""
-        state = self._uid, self._name
-        if self._collected.changing[state]:
-            raise InvalidArgumentError(f"the changes of {self} are given already; give them once")
-        self._collected.changing[state] = True
-        with self._attempt.measuring.writing(*state):
-            yield
 
     def _deletes(
         self, given: Any, sign: int, state: KeyedState, what: str

@@ -27,16 +27,12 @@ Name = tuple[str, str]
 
 
 class Collected:
-    """What a checkpoint has so far: states that were written, declared or carried.
-
-    ``changing`` are the states that were named without rows, and whether changes of them came.
-    """
+    """What a checkpoint has so far: states that were written, declared or carried."""
 
     def __init__(self, attempt: Attempt) -> None:
         """Begin with no states."""
         self.attempt = attempt
         self.awaited: dict[Name, Acknowledged] = {}
-        self.changing: dict[Name, bool] = {}
         self.entered = self.left = False
         self._keyed: list[KeyedEntry] = []
         self._operator: list[OperatorEntry] = []
@@ -57,8 +53,8 @@ class Collected:
 
     @property
     def names(self) -> set[Name]:
-        """Operator and name of all states, those too of which changes are to come."""
-        return {_name(entry) for entry in self.entries} | set(self.changing)
+        """Operator and name of all states."""
+        return {_name(entry) for entry in self.entries}
 
     def refuse_twice(self, uid: str, name: str) -> None:
         """Raise InvalidArgumentError outside of the ``with`` block, for an operator that the job
@@ -129,14 +125,12 @@ class Collected:
     def settle(self) -> None:
         """Wait for what is under way: all subtasks have answered, and compaction has ended.
 
-        Raises InvalidArgumentError when a subtask has not, or when a state was named without rows
-        and changes, ParallelismError for an operator whose states have different numbers of key
-        groups, and what compaction raised.
+        Raises InvalidArgumentError when a subtask has not, ParallelismError for an operator whose
+        states have different numbers of key groups, and what compaction raised.
         """
         for awaited in self.awaited.values():
             awaited.refuse_missing()
             self.attempt.measuring.wrote(awaited.entry)
-        self._refuse_unused()
         self._refuse_mixed()
         with self.attempt.measuring.phase("wait"):
             compacted = self._compactions.finish()
@@ -145,14 +139,6 @@ class Collected:
             self._written.names += new
         known = {_name(entry): entry for entry, _ in compacted}
         self._carried = [known.get(_name(entry), entry) for entry in self._carried]
-
-    def _refuse_unused(self) -> None:
-        for (uid, name), is_used in self.changing.items():
-            if not is_used:
-                raise InvalidArgumentError(
-                    f"state {name!r} of operator {uid!r} was named without rows, and no changes of "
-                    "it were given; call .changes(…) or .changes_against(…), or give its rows"
-                )
 
     def _refuse_mixed(self) -> None:
         """Refuse states of one operator with different numbers of key groups."""

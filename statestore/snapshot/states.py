@@ -43,7 +43,7 @@ from statestore.format.state import (
 )
 from statestore.keys.groups import default_max_parallelism, effective_max_parallelism
 from statestore.keys.hashing import HASH_SCHEMES
-from statestore.snapshot.attempt import History
+from statestore.snapshot.attempt import Attempt, History
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,10 +51,13 @@ if TYPE_CHECKING:
 __all__ = [
     "AUTO_LAYOUT",
     "OFF",
+    "Columns",
+    "KeyTypes",
     "KeyedRequest",
     "TtlAsked",
     "changed_ttl",
     "kept_ttl",
+    "keyed_request",
     "keyed_state",
     "operator_state",
     "refuse_folded",
@@ -120,8 +123,8 @@ def refuse_new_times(
         return
     raise InvalidArgumentError(
         f"{stored} has a time to live, and its rows lack the column {ttl.column!r}: they would all "
-        "begin to live anew. Give each row its time, write what changed with .changes(…), which "
-        f"may leave it out, or end the time to live with ttl={OFF!r}"
+        "begin to live anew. Give each row its time, write what changed with "
+        "checkpoint.changes(…), which may leave it out, or end the time to live with ttl={OFF!r}"
     )
 
 
@@ -157,6 +160,8 @@ MANY_KEY_GROUPS = 1024
 """More key groups than this get ranged files while nothing is known of the rows."""
 
 
+Columns = str | Sequence[str]
+
 KeyTypes = str | Mapping[str, str | None] | Sequence[str | None] | None
 """What key columns are hashed as: one name, by column, or in the key's order; None: as they are."""
 
@@ -187,6 +192,51 @@ class KeyedRequest:
     def __str__(self) -> str:
         """Return how messages name the state."""
         return f"state {self.name!r} of operator {self.uid!r}"
+
+
+def keyed_request(
+    attempt: Attempt,
+    uid: str,
+    name: str,
+    *,
+    key: Columns,
+    namespace: Columns = (),
+    kind: StateKind | str = StateKind.VALUE,
+    entry: Columns = (),
+    time_domain: TimeDomain | str | None = None,
+    max_parallelism: int | None = None,
+    hash_scheme: str | None = None,
+    key_types: KeyTypes = None,
+    layout: Layout | str | None = None,
+    renamed: Mapping[str, str] | None = None,
+    dropped: Columns = (),
+    ttl: TtlAsked = None,
+    regroup: bool = False,
+) -> KeyedRequest:
+    """Return what a caller asks for, with the defaults; ParallelismError for an operator of which
+    the job's graph says something else.
+    """
+    return KeyedRequest(
+        uid=uid,
+        name=name,
+        kind=StateKind(kind),
+        key=_names(key),
+        namespace=_names(namespace),
+        entry=_names(entry),
+        max_parallelism=attempt.max_parallelism_of(uid, max_parallelism),
+        hash_scheme=hash_scheme,
+        key_types=key_types,
+        time_domain=None if time_domain is None else TimeDomain(time_domain),
+        layout=layout or attempt.parquet.layout,
+        renamed=renamed or {},
+        dropped=_names(dropped),
+        regroup=regroup,
+        ttl=ttl,
+    )
+
+
+def _names(columns: Columns) -> tuple[str, ...]:
+    return (columns,) if isinstance(columns, str) else tuple(columns)
 
 
 def keyed_state(

@@ -8,33 +8,68 @@ exception in the block deletes what was written and commits nothing.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 from statestore.arguments import checked_methods
 from statestore.errors import InvalidArgumentError
 from statestore.files.arrow import is_schema
 from statestore.flink.redistribution import RedistributionMode
-from statestore.format.manifest import Entry, Manifest, OperatorEntry, Writer
+from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, Writer
 from statestore.format.metrics import CheckpointMetrics
 from statestore.format.state import Layout, StateKind, TimeDomain, TimeToLive
 from statestore.snapshot.attempt import Attempt
 from statestore.snapshot.carry import LATEST, Carrying
-from statestore.snapshot.changes import KeyedChanges
+from statestore.snapshot.changes import changed_request, write_against, write_changes
 from statestore.snapshot.collected import NOT_ENTERED, USED, Collected
 from statestore.snapshot.commit import Commit
-from statestore.snapshot.states import (
-    KeyedRequest,
-    KeyTypes,
-)
-from statestore.snapshot.subtasks import Acknowledgement
+from statestore.snapshot.states import Columns, KeyedRequest, KeyTypes, keyed_request
+from statestore.snapshot.subtasks import Acknowledgement, KeyedWriter
 from statestore.snapshot.written_states import declare, write_full, write_operator
 
-__all__ = ["CheckpointWriter"]
+__all__ = ["ChangeOptions", "CheckpointWriter", "KeyedOptions", "StateOptions"]
 
-Columns = str | Sequence[str]
+
+class _Common(TypedDict, total=False):
+    namespace: Columns
+    max_parallelism: int | None
+    hash_scheme: str | None
+    key_types: KeyTypes
+    layout: Layout | str | None
+    renamed: Mapping[str, str] | None
+    dropped: Columns
+    ttl: TimeToLive | str | None
+    regroup: bool
+
+
+class _Kind(TypedDict, total=False):
+    kind: StateKind | str
+    entry: Columns
+    time_domain: TimeDomain | str | None
+
+
+class _Key(TypedDict):
+    key: Columns
+
+
+class StateOptions(_Key, _Common, total=False):
+    """How a keyed state is written, whatever its kind; :meth:`CheckpointWriter.keyed` says what
+    each option does.
+    """
+
+    co_located: bool
+
+
+class KeyedOptions(StateOptions, _Kind, total=False):
+    """How a keyed state of any kind is written; see :meth:`CheckpointWriter.keyed`."""
+
+
+class ChangeOptions(_Common, _Kind, total=False):
+    """How a keyed state is named of which changes are written: by default as it is stored."""
+
+    key: Columns
 
 
 @checked_methods
@@ -89,76 +124,178 @@ class CheckpointWriter:
         """The states so far; what a checkpoint that is made of another one is put together of."""
         return self._collected
 
-    def keyed(
+    def keyed(self, uid: str, name: str, rows: Any, **options: Unpack[KeyedOptions]) -> KeyedEntry:
+        """Write all rows of a keyed state: one per key and namespace unless ``kind`` says
+        otherwise.
+
+        Args:
+            uid: the operator.
+            name: the state.
+            rows: a Spark DataFrame, an Arrow table or stream, a frame that speaks Arrow, or
+                dictionaries; of an iterator, all. The column ``key_group`` of what a restore gave
+                is checked, and not stored again.
+            key: the key columns.
+            namespace: the namespace columns; by default none.
+            kind: what a row is; ``value`` unless given.
+            entry: the columns that tell the entries of one key apart, of a list, map or timer.
+            time_domain: ``event`` or ``processing``, of timers.
+            max_parallelism: how many key groups there are, fixed for the life of the operator's
+                state; by default what the job's graph says, else as stored, else Flink's default
+                for this parallelism.
+            regroup: lets ``max_parallelism`` be another one than the stored.
+            hash_scheme: how keys are hashed; by default as stored, else Flink's of Java objects.
+            key_types: what a key column is hashed as where that is not its own type: a name, one a
+                column, or by column (``{"at": "TIMESTAMP(3)"}``); by default as stored.
+            layout: ``partitioned`` (a file per key group), ``ranged`` (few files, each of a range)
+                or ``auto`` (ranged below 2,048 rows a key group); by default what the store was
+                opened with.
+            co_located: says that Spark partition i of a DataFrame holds subtask i's rows, as a
+                restore at this parallelism left them: nothing is shuffled, and a row that belongs
+                to another subtask is refused.
+            renamed: ``{"old": "new"}`` names a value column that has another name now. Value
+                columns may also be new, left out or of a wider type than before.
+            dropped: value columns that none replaces.
+            ttl: how long rows live; kept until another one or ``"off"`` is given. To turn it on,
+                rows may come without its column, and get the checkpoint's clock.
+
+        Returns:
+            The state as the checkpoint will name it.
+
+        Raises:
+            NullKeyError, DuplicateKeyError, UnsupportedTypeError, SchemaMismatchError,
+            ParallelismError or InvalidArgumentError: before anything is visible.
+        """
+        co_located = options.pop("co_located", False)
+        request = self._request(uid, name, **options)
+        if rows is None or is_schema(rows):
+            raise InvalidArgumentError(
+                f"{request} is given without rows; write what changed with checkpoint.changes(…), "
+                "and what subtasks write after checkpoint.declare(…)"
+            )
+        with self._attempt.measuring.writing(uid, name):
+            return write_full(self._collected, request, rows, co_located=co_located)
+
+    def declare(
+        self, uid: str, name: str, schema: Any, **options: Unpack[KeyedOptions]
+    ) -> KeyedWriter:
+        """Say that subtasks write a keyed state, in any process; nothing is written here.
+
+        Args:
+            uid: the operator.
+            name: the state.
+            schema: the columns of the rows, a ``pyarrow.Schema``; the options are those of
+                :meth:`keyed`.
+
+        Returns:
+            A writer to send to the subtasks: ``writer.subtask(i).write(table)`` writes the rows of
+            subtask i, and each answer goes to :meth:`acknowledge`.
+
+        Raises:
+            What :meth:`keyed` raises.
+        """
+        co_located = options.pop("co_located", False)
+        request = self._request(uid, name, **options)
+        if not is_schema(schema):
+            raise InvalidArgumentError(
+                f"{request} is declared with a pyarrow.Schema, not {type(schema).__name__}; rows "
+                "are written with checkpoint.keyed(…)"
+            )
+        with self._attempt.measuring.writing(uid, name):
+            return declare(self._collected, request, schema, co_located=co_located)
+
+    def changes(
         self,
         uid: str,
         name: str,
-        rows: Any = None,
+        upserts: Any = None,
+        deletes: Any = None,
         *,
-        key: Columns,
-        namespace: Columns = (),
-        max_parallelism: int | None = None,
-        hash_scheme: str | None = None,
-        key_types: KeyTypes = None,
-        kind: StateKind | str = StateKind.VALUE,
-        entry: Columns = (),
-        time_domain: TimeDomain | str | None = None,
-        layout: Layout | str | None = None,
-        placed: bool = False,
-        renamed: Mapping[str, str] | None = None,
-        dropped: Columns = (),
-        ttl: TimeToLive | str | None = None,
-        regroup: bool = False,
-    ) -> Any:
-        """Write a keyed state: one row per key and namespace unless ``kind`` says otherwise.
+        cleared: Any = None,
+        base: int | str = LATEST,
+        **options: Unpack[ChangeOptions],
+    ) -> KeyedEntry:
+        """Write what changed in a keyed state since the newest checkpoint, or since ``base``.
 
-        ``rows`` is a Spark DataFrame, an Arrow table or stream, a frame that speaks Arrow, or
-        dictionaries; of an iterator, all. Max parallelism is fixed for the life of the operator's
-        state: by default it is what the job's graph says, else as it was stored, else Flink's
-        default for this parallelism; ``regroup`` lets it be another one. ``key_types`` says what a
-        key column is hashed as where that is not its own type: a name, one a column, or by column
-        (``{"at": "TIMESTAMP(3)"}``); by default as stored. ``layout`` is one of
-        ``partitioned`` (a file per key group), ``ranged`` (few files, each of a range) or ``auto``
-        (ranged below 2,048 rows a key group); by default what the store was opened with. ``placed``
-        says that Spark partition i of a DataFrame holds subtask i's rows, as a restore at this
-        parallelism left them: nothing is shuffled, and a row that lies elsewhere is refused. Value
-        columns may be new, left out or of a wider type than before; ``renamed={"old": "new"}``
-        names a column that has another name now, ``dropped`` those that none replaces. ``ttl``, how
-        long rows live, is kept until another one or ``"off"`` is given; to turn it on, rows may
-        come without its column, and get the checkpoint's clock. Returns a KeyedEntry.
+        A value of another type than the column's goes in if it comes out equal, else the error
+        names its column and row. Of a state with a time to live, upserts without its column get the
+        checkpoint's clock: what is written now is used now. Where reads count too, upserts are also
+        the rows that were read. When the newest checkpoint lacks the state, the upserts are written
+        in full, and a warning is logged.
 
-        The column ``key_group`` of what a restore gave is checked, and not stored again.
+        Args:
+            uid: the operator.
+            name: the state.
+            upserts: whole rows, in the state's columns: each takes the place of the row with its
+                key, namespace and entry columns, or is new; given in the forms that :meth:`keyed`
+                takes.
+            deletes: rows that go: by key, which deletes all of a key's rows, by key and namespace,
+                or by these and the entry columns (one element of a list, one map entry, one timer);
+                other columns play no part, and a list of dictionaries may mix the three.
+            cleared: deletes too, of keys that upserts of the same checkpoint may write anew.
+            base: the checkpoint that the changes build on; a job that was restored from an older
+                one gives its number. The options are those of :meth:`keyed`, by default as stored;
+                ``key``, and ``kind`` and ``entry`` where they apply, are needed for a state that
+                may not be stored yet.
 
-        With a ``pyarrow.Schema`` for ``rows`` nothing is written here: returned is a KeyedWriter,
-        whose ``subtask(i).write(table)`` writes the rows of subtask i in any process, and each
-        answer goes to :meth:`acknowledge`. Without ``rows`` a KeyedChanges is returned, whose
-        ``changes(upserts, deletes)`` writes only what changed. Raises NullKeyError,
-        DuplicateKeyError, UnsupportedTypeError, SchemaMismatchError or ParallelismError before
-        anything is visible.
+        Returns:
+            The state as the checkpoint will name it.
+
+        Raises:
+            DuplicateKeyError: for an entry that comes twice, or comes and is deleted.
+            NullKeyError: for a null in a key.
+            SchemaMismatchError or ParallelismError: when columns, hash scheme or max parallelism
+                are not those of the base.
+            CheckpointNotFoundError: when the base has expired.
         """
-        self._collected.refuse_twice(uid, name)
-        request = KeyedRequest(
-            uid=uid,
-            name=name,
-            kind=StateKind(kind),
-            key=_names(key),
-            namespace=_names(namespace),
-            entry=_names(entry),
-            max_parallelism=self._attempt.max_parallelism_of(uid, max_parallelism),
-            hash_scheme=hash_scheme,
-            key_types=key_types,
-            time_domain=None if time_domain is None else TimeDomain(time_domain),
-            layout=layout or self._attempt.parquet.layout,
-            renamed=renamed or {},
-            dropped=_names(dropped),
-            regroup=regroup,
-            ttl=ttl,
-        )
-        if rows is None:
-            return KeyedChanges(self._collected, request)
+        request = self._changed(uid, name, base, **options)
         with self._attempt.measuring.writing(uid, name):
-            write = declare if is_schema(rows) else write_full
-            return write(self._collected, request, rows, placed=placed)
+            return write_changes(self._collected, request, upserts, deletes, cleared, base)
+
+    def changes_against(
+        self,
+        uid: str,
+        name: str,
+        rows: Any,
+        *,
+        base: int | str = LATEST,
+        **options: Unpack[ChangeOptions],
+    ) -> KeyedEntry:
+        """Write what tells all rows of a keyed state from a checkpoint, for callers who do not know
+        what changed.
+
+        Key groups of which the stored digest is that of the rows are not read, the others are
+        merged and compared one after another, in Spark by the tasks that write. When nothing
+        changed, no file is written. When the newest checkpoint lacks the state, the rows are
+        written in full, and a warning is logged.
+
+        Args:
+            uid: the operator.
+            name: the state.
+            rows: all rows of the state.
+            base: the checkpoint to compare with: its number, ``latest``, or a savepoint's name; the
+                new checkpoint builds on it, whatever came after it. The options are those of
+                :meth:`changes`.
+
+        Returns:
+            The state as the checkpoint will name it.
+
+        Raises:
+            What :meth:`changes` raises, and MissingFileError or DamagedFileError for a file of
+            ``base`` that is not what was written.
+        """
+        request = self._changed(uid, name, base, **options)
+        with self._attempt.measuring.writing(uid, name):
+            return write_against(self._collected, request, rows, base)
+
+    def _request(self, uid: str, name: str, **options: Any) -> KeyedRequest:
+        self._collected.refuse_twice(uid, name)
+        return keyed_request(self._attempt, uid, name, **options)
+
+    def _changed(
+        self, uid: str, name: str, base: int | str, **options: Unpack[ChangeOptions]
+    ) -> KeyedRequest:
+        self._collected.refuse_twice(uid, name)
+        return changed_request(self._attempt, uid, name, base, **options)
 
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
         """Take a subtask's answer: the checkpoint will have its files. May be called from threads.
@@ -175,12 +312,12 @@ class CheckpointWriter:
             raise InvalidArgumentError(
                 f"the acknowledgement of subtask {acknowledgement.subtask} of {state} is of "
                 f"{acknowledgement.attempt}, and this is {attempted}; write again with the writer "
-                "that this checkpoint's keyed(…) returned"
+                "that this checkpoint's declare(…) returned"
             )
         awaited = self._collected.awaited.get((state.uid, state.name))
         if awaited is None:
             raise InvalidArgumentError(
-                f"{state} is not awaited here; declare it with checkpoint.keyed(…, schema, …)"
+                f"{state} is not awaited here; declare it with checkpoint.declare(…)"
             )
         is_new = awaited.add(acknowledgement)
         if is_new:
@@ -188,24 +325,34 @@ class CheckpointWriter:
         return is_new
 
     def list(
-        self, uid: str, name: str, rows: Any = None, *, position: str = "position", **options: Any
-    ) -> Any:
+        self,
+        uid: str,
+        name: str,
+        rows: Any,
+        *,
+        position: str = "position",
+        **options: Unpack[StateOptions],
+    ) -> KeyedEntry:
         """Write a list state: one row per element, ordered by an integer column. Else as
         :meth:`keyed`.
         """
         return self.keyed(uid, name, rows, kind=StateKind.LIST, entry=position, **options)
 
     def map(
-        self, uid: str, name: str, rows: Any = None, *, map_key: Columns, **options: Any
-    ) -> Any:
+        self, uid: str, name: str, rows: Any, *, map_key: Columns, **options: Unpack[StateOptions]
+    ) -> KeyedEntry:
         """Write a map state: one row per key and map key. Else as :meth:`keyed`."""
         return self.keyed(uid, name, rows, kind=StateKind.MAP, entry=map_key, **options)
 
-    def reducing(self, uid: str, name: str, rows: Any = None, **options: Any) -> Any:
+    def reducing(
+        self, uid: str, name: str, rows: Any, **options: Unpack[StateOptions]
+    ) -> KeyedEntry:
         """Write a reducing state: one row per key, the reduced value. Else as :meth:`keyed`."""
         return self.keyed(uid, name, rows, kind=StateKind.REDUCING, **options)
 
-    def aggregating(self, uid: str, name: str, rows: Any = None, **options: Any) -> Any:
+    def aggregating(
+        self, uid: str, name: str, rows: Any, **options: Unpack[StateOptions]
+    ) -> KeyedEntry:
         """Write an aggregating state: one row per key, the accumulator. Else as :meth:`keyed`."""
         return self.keyed(uid, name, rows, kind=StateKind.AGGREGATING, **options)
 
@@ -213,16 +360,23 @@ class CheckpointWriter:
         self,
         uid: str,
         name: str,
-        rows: Any = None,
+        rows: Any,
         *,
         time_domain: TimeDomain | str,
         timestamp: str = "timestamp",
-        **options: Any,
-    ) -> Any:
-        """Write timers: one row per key, namespace and time, in event or processing time."""
-        domain = TimeDomain(time_domain)
+        **options: Unpack[StateOptions],
+    ) -> KeyedEntry:
+        """Write timers: one row per key, namespace and time, in event or processing time. Else as
+        :meth:`keyed`.
+        """
         return self.keyed(
-            uid, name, rows, kind=StateKind.TIMERS, entry=timestamp, time_domain=domain, **options
+            uid,
+            name,
+            rows,
+            kind=StateKind.TIMERS,
+            entry=timestamp,
+            time_domain=time_domain,
+            **options,
         )
 
     def split(self, uid: str, name: str, elements: Any) -> OperatorEntry:
@@ -333,7 +487,3 @@ class CheckpointWriter:
             self._commit.run()
         else:
             self._commit.fail(error)
-
-
-def _names(columns: Columns) -> tuple[str, ...]:
-    return (columns,) if isinstance(columns, str) else tuple(columns)

@@ -30,7 +30,7 @@ __all__ = ["checked_state", "declare", "write_full", "write_operator"]
 
 
 def write_full(
-    collected: Collected, request: KeyedRequest, rows: Any, *, placed: bool = False
+    collected: Collected, request: KeyedRequest, rows: Any, *, co_located: bool = False
 ) -> KeyedEntry:
     """Write all rows of a keyed state, and return it.
 
@@ -45,7 +45,7 @@ def write_full(
         rows = engine.ungrouped(rows)  # they come with the key groups that they had
     request = replace(request, rows=engine.rows_known(rows))
     state = checked_state(collected, engine, rows, request)
-    target, owners = attempt.target_of(state, placed=placed), attempt.owners_of(state)
+    target, owners = attempt.target_of(state, co_located=co_located), attempt.owners_of(state)
     handles = engine.write_keyed(rows, owners, target)
     written = replace(attempt.entry_of(state), handles=handles)
     collected.add_keyed(written)
@@ -53,13 +53,13 @@ def write_full(
 
 
 def declare(
-    collected: Collected, request: KeyedRequest, schema: Any, *, placed: bool = False
+    collected: Collected, request: KeyedRequest, schema: Any, *, co_located: bool = False
 ) -> KeyedWriter:
     """Return who writes a keyed state of these columns, subtask by subtask, in any process."""
     attempt = collected.attempt
     engine, rows = engine_of(schema, str(request))
     state = checked_state(collected, engine, rows, request)
-    target, owners = attempt.target_of(state, placed=placed), attempt.owners_of(state)
+    target, owners = attempt.target_of(state, co_located=co_located), attempt.owners_of(state)
     writer = KeyedWriter(attempt.id, attempt.entry_of(state), owners, target)
     collected.awaited[state.uid, state.name] = Acknowledged(writer, target.storage)
     attempt.measuring.declared(state.uid, state.name)

@@ -350,8 +350,8 @@ def write_keyed(
     all tasks are then deleted. An error of the DataFrame itself comes out as Spark raised it.
     """
     rows = df.select(*map(column_of, beside(target.state.schema.names, df.columns)))
-    if target.placed:
-        outcomes = _outcomes(map_in_arrow(rows, _write_placed(target, owners), _OUTCOME))
+    if target.co_located:
+        outcomes = _outcomes(map_in_arrow(rows, _write_co_located(target, owners), _OUTCOME))
         disorder = next((one for one in outcomes if isinstance(one, _OutOfOrderError)), None)
         if disorder is None:
             return _handles(outcomes, target)
@@ -359,7 +359,7 @@ def write_keyed(
         for note in getattr(disorder, "__notes__", ()):
             _log.warning("rows that lay in no order were written: %s, until gc", note)
     packed = map_in_arrow(rows, _pack(target, owners), _PACKED)
-    if not target.placed:
+    if not target.co_located:
         packed = packed.repartitionById(owners.parallelism, F.col("subtask"))
     in_order = packed.sortWithinPartitions("bundle")
     return _handles(_outcomes(map_in_arrow(in_order, _write_packed(target), _OUTCOME)), target)
@@ -423,7 +423,7 @@ def _pack(target: KeyedTarget, owners: Assignment) -> Task:
         settle()
         try:
             for packed in pack(batches, target.state, owners):
-                if target.placed:
+                if target.co_located:
                     own = pc.unique(packed.column(0)).to_pylist()
                     _refuse_foreign(own, target.state, owners)
                 yield packed
@@ -487,7 +487,7 @@ def _write_against(
     return write
 
 
-def _write_placed(target: KeyedTarget, owners: Assignment) -> Task:
+def _write_co_located(target: KeyedTarget, owners: Assignment) -> Task:
     """The task for rows that lie right, which is all there is."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -531,9 +531,9 @@ def _refuse_foreign(subtasks: Iterable[int], state: KeyedState, owners: Assignme
     for subtask in subtasks:
         if subtask != here:
             raise InvalidArgumentError(
-                f"{state} is said to be placed, and Spark partition {here} has a row of a key "
+                f"{state} is said to be co-located, and Spark partition {here} has a row of a key "
                 f"group that belongs to subtask {subtask} of {owners.parallelism}; leave out "
-                "placed=True"
+                "co_located=True"
             )
 
 

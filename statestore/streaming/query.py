@@ -121,7 +121,7 @@ class StatefulQuery:
         Raises CommitConflictError when another writer has taken the store over, NullKeyError for
         events without a key, SchemaMismatchError when the update returns other columns than the
         state's, InvalidArgumentError for a query or a micro-batch that cannot be the next one, and
-        what ``checkpoint.keyed(…).changes`` raises; nothing is committed.
+        what ``checkpoint.changes`` raises; nothing is committed.
         """
         # The store is claimed before it is looked at: what is newest then stays so until we commit.
         checkpoint = self.store.snapshot(parallelism=self.parallelism, now_ms=batch.planned_at_ms)
@@ -192,7 +192,7 @@ class StatefulQuery:
         if restored is None or not keys.rows.num_rows or not self._has_state(restored):
             return none
         state = restored.keyed(self.uid, self.name)
-        rows = state.rows_of(keys.rows, cache_bytes=self.cache_bytes, spark=spark)
+        rows = state.lookup_in_spark(keys.rows, cache_bytes=self.cache_bytes, spark=spark)
         missing = [name for name in none.columns if name not in rows.columns]
         if missing:
             raise InvalidArgumentError(
@@ -224,11 +224,14 @@ class StatefulQuery:
         if restored is None or not self._has_state(restored):
             checkpoint.keyed(self.uid, self.name, changes.upserts, **options)
             return
-        checkpoint.keyed(self.uid, self.name, **options).changes(
+        checkpoint.changes(
+            self.uid,
+            self.name,
             changes.upserts,
             changes.deletes,
             cleared=changes.cleared,
             base=restored.checkpoint_id,
+            **options,
         )
 
     def _write_progress(self, checkpoint: CheckpointWriter, done: Progress) -> None:

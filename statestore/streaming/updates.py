@@ -31,7 +31,7 @@ __all__ = [
 class Changes:
     """What an update does to the state: rows that come, and keys or entries that go.
 
-    They are those of ``checkpoint.keyed(…).changes``. ``shared`` is a DataFrame that several of
+    They are those of ``checkpoint.changes``. ``shared`` is a DataFrame that several of
     them are made of: it is computed once, and kept until the micro-batch is committed.
     """
 
@@ -130,4 +130,4 @@ def initial_state(state: RestoredKeyedState) -> GroupedData:
     Spark exchanges them once, by its own hash of the key, when the query starts for the first time.
     Raises InvalidArgumentError when the store was opened without Spark.
     """
-    return state.dataframe().drop("key_group").groupBy(*state.entry.state.key)
+    return state.to_spark().drop("key_group").groupBy(*state.entry.state.key)

@@ -49,7 +49,7 @@ class StateTableSuite:
         """I7: the subtasks together hold each written row once, in Spark and in Arrow."""
         take(store, users)
         restored = store.restore(parallelism=parallelism).keyed("totals", "total")
-        assert spark_rows(restored.dataframe()) == rows_of(users)
+        assert spark_rows(restored.to_spark()) == rows_of(users)
         assert arrow_rows(restored, parallelism) == rows_of(users)
 
     @pytest.mark.parametrize("parallelism", [3, 4, 32])
@@ -60,21 +60,21 @@ class StateTableSuite:
         take(store, users)
         assignment = KeyGroupAssignment(max_parallelism=MAX_PARALLELISM, parallelism=parallelism)
         restored = store.restore(parallelism=parallelism).keyed("totals", "total")
-        frame = restored.dataframe().withColumn("at", F.spark_partition_id())
+        frame = restored.to_spark().withColumn("at", F.spark_partition_id())
         assert frame.rdd.getNumPartitions() == parallelism
         for row in frame.collect():
             key_group = key_group_of(row.user, max_parallelism=MAX_PARALLELISM)
             assert row.key_group == key_group
             assert row.at == assignment.subtask_of(key_group)
         for subtask in range(parallelism):
-            groups = restored.subtask(subtask).read_all().column("key_group").to_pylist()
+            groups = restored.to_arrow(subtask).read_all().column("key_group").to_pylist()
             assert groups == sorted(groups)
             assert set(groups) <= set(assignment.range_of(subtask))
 
     def test_a_restore_has_no_shuffle(self, store: StateStore, users: Any) -> None:
         """I8: the physical plan of a restored DataFrame has no exchange."""
         take(store, users)
-        frame = store.restore(parallelism=7).keyed("totals", "total").dataframe()
+        frame = store.restore(parallelism=7).keyed("totals", "total").to_spark()
         plan = frame._jdf.queryExecution().executedPlan().toString()
         assert "Exchange" not in plan
 
@@ -86,7 +86,7 @@ class StateTableSuite:
         source = spark.read.format("keyed_state").option("store", store.url)
         source = source.option("operator", "totals").option("state", "total")
         frame = source.option("parallelism", 7).load()
-        wanted = store.restore(parallelism=7).keyed("totals", "total").dataframe()
+        wanted = store.restore(parallelism=7).keyed("totals", "total").to_spark()
         assert frame.schema == wanted.schema
         assert placed(frame) == placed(wanted)
         assert frame.rdd.getNumPartitions() == 7
@@ -97,7 +97,7 @@ class StateTableSuite:
         restored = store.restore(parallelism=5)
         for name, frame in written.items():
             state = restored.keyed("all", name)
-            assert spark_rows(state.dataframe()) == rows_of(frame), name
+            assert spark_rows(state.to_spark()) == rows_of(frame), name
             assert arrow_rows(state, 5) == rows_of(frame), name
 
     def test_a_list_keeps_its_order(self, store: StateStore, spark: SparkSession) -> None:
@@ -113,9 +113,9 @@ class StateTableSuite:
         """A state without rows has a schema, and restores to no rows at any parallelism."""
         take(store, users.where("total < 0"))
         restored = store.restore(parallelism=3).keyed("totals", "total")
-        assert restored.dataframe().count() == 0
-        assert restored.dataframe().columns == ["key_group", "user", "total"]
-        assert restored.subtask(2).read_all().num_rows == 0
+        assert restored.to_spark().count() == 0
+        assert restored.to_spark().columns == ["key_group", "user", "total"]
+        assert restored.to_arrow(2).read_all().num_rows == 0
         assert restored.get("user-001") == []
 
     def test_older_checkpoints_stay_readable(self, store: StateStore, users: Any) -> None:
@@ -123,7 +123,7 @@ class StateTableSuite:
         take(store, users)
         take(store, users.withColumn("total", F.col("total") + 1).where("total > 100"))
         first = store.restore(checkpoint=1, parallelism=3).keyed("totals", "total")
-        assert spark_rows(first.dataframe()) == rows_of(users)
+        assert spark_rows(first.to_spark()) == rows_of(users)
 
     def test_publishing_again_changes_nothing(self, store: StateStore, users: Any) -> None:
         """A retried publish of the same checkpoint and files finds the first one's version."""
@@ -169,7 +169,7 @@ class StateTableSuite:
         with pytest.raises(ZeroDivisionError):
             take_and_fail(store, users.where("total > 5"))
         assert store.checkpoints() == (1,)
-        assert spark_rows(store.restore().keyed("totals", "total").dataframe()) == rows_of(users)
+        assert spark_rows(store.restore().keyed("totals", "total").to_spark()) == rows_of(users)
 
     def test_operator_state_is_dealt_by_its_mode(self, store: StateStore) -> None:
         """I7: split once, union in full to each, broadcast one copy to each."""
@@ -256,7 +256,7 @@ def spark_rows(frame: Any) -> Counter[str]:
 
 def arrow_rows(restored: Any, parallelism: int) -> Counter[str]:
     """Return the rows of all subtasks, read without Spark, as a multiset."""
-    tables: list[pa.Table] = [restored.subtask(i).read_all() for i in range(parallelism)]
+    tables: list[pa.Table] = [restored.to_arrow(i).read_all() for i in range(parallelism)]
     return as_multiset(pa.concat_tables(tables).drop_columns(["key_group"]).to_pylist())
 
 

@@ -22,7 +22,7 @@ def changed(path: Path) -> str:
     rows = pa.table({"k": [f"k{i}" for i in range(50)], "v": list(range(50))})
     for some in (rows, rows.slice(0, 5)):
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.keyed("u", "s", key="k", max_parallelism=8).changes(some)
+            checkpoint.changes("u", "s", some, key="k", max_parallelism=8)
     return str(path)
 
 

@@ -24,9 +24,8 @@ def test_restore_writes_what_each_subtask_gets(run: Run, fraud: Path, tmp_path: 
     for uid, name in (("totals-by-user", "totals"), ("totals-by-shop", "totals")):
         for subtask in range(7):
             file = tmp_path / "out" / uid / name / f"subtask={subtask:05}" / "part-0.parquet"
-            assert (
-                pq.ParquetFile(file).read() == restored.keyed(uid, name).subtask(subtask).read_all()
-            )
+            rows = restored.keyed(uid, name).to_arrow(subtask).read_all()
+            assert pq.ParquetFile(file).read() == rows
     for subtask in range(7):
         folder = tmp_path / "out" / "orders-source" / "files" / f"subtask={subtask:05}"
         elements = pq.ParquetFile(folder / "part-0.parquet").read().to_pylist()

@@ -38,8 +38,13 @@ def opened(path: Path) -> StateStore:
 def take(store: StateStore, checkpoint_id: int | None = None) -> int:
     """Take a checkpoint: the first in full, of the others the changes."""
     with store.snapshot(parallelism=2, checkpoint_id=checkpoint_id) as checkpoint:
-        keyed = checkpoint.keyed("u", "s", key="k", max_parallelism=8)
-        keyed.changes(ROWS if checkpoint.planned[0] == 1 else ROWS.slice(0, 5))
+        checkpoint.changes(
+            "u",
+            "s",
+            ROWS if checkpoint.planned[0] == 1 else ROWS.slice(0, 5),
+            key="k",
+            max_parallelism=8,
+        )
     return checkpoint.id
 
 

@@ -43,7 +43,7 @@ def run(storage: Storage, what: str) -> None:
         store.maintenance.compact(everything=True)
         return
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "s", key="k").changes_against(1, rows(STATES[3]))
+        checkpoint.changes_against("u", "s", rows(STATES[3]), base=1, key="k")
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def layered(memory: Path) -> Path:
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.keyed("u", "s", rows(BASE), key="k", max_parallelism=2, layout="ranged")
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "s", key="k").changes([{"k": "u1", "v": 10}])
+        checkpoint.changes("u", "s", [{"k": "u1", "v": 10}], key="k")
     return folder
 
 
@@ -64,7 +64,7 @@ def whole(folder: Path, what: str) -> tuple[int, ...]:
     wanted = STATES | ({3: STATES[2]} if what == "compact" else {})
     for number in store.checkpoints():
         keyed = store.restore(checkpoint=number, parallelism=1, verify=True).keyed("u", "s")
-        found = keyed.subtask(0).read_all().to_pylist()
+        found = keyed.to_arrow(0).read_all().to_pylist()
         assert {row["k"]: row["v"] for row in found} == wanted[min(number, 3)]
     assert store.maintenance.verify("all", deep=True).is_sound
     return store.checkpoints()

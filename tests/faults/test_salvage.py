@@ -46,7 +46,7 @@ def content(store: StateStore, checkpoint: int) -> Any:
     """Return the rows of all states; digests are checked on the way."""
     restored = store.restore(checkpoint=checkpoint, parallelism=1, verify=True)
     keyed = [
-        rows_of(restored.keyed("users", name).subtask(0).read_all())
+        rows_of(restored.keyed("users", name).to_arrow(0).read_all())
         for name in ("totals", "others")
     ]
     names = ("offsets", "splits")

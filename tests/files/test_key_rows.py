@@ -69,10 +69,15 @@ def change(store: StateStore, chance: random.Random, state: Rows) -> Rows:
     whole = chance.random() < 0.5  # keys, or single entries of them
     goes = [{"k": k} for k in gone] if whole else [{"k": k, "m": m} for k, m in entries]
     with store.snapshot(parallelism=chance.randrange(1, 9)) as checkpoint:
-        checkpoint.map("u", "s", key="k", map_key="m").changes(
+        checkpoint.changes(
+            "u",
+            "s",
             [{"k": k, "m": m, "v": v} for (k, m), v in upserts.items()],
             goes,
             cleared=[{"k": k} for k in cleared],
+            kind="map",
+            key="k",
+            entry="m",
         )
     left = {
         (k, m): v

@@ -37,7 +37,7 @@ class Counted:
     def change(self) -> None:
         with self.store.snapshot(parallelism=2) as checkpoint:
             new = [{"k": "k1", "v": -1}, {"k": "new", "v": 7}]
-            checkpoint.keyed("u", "s", key="k").changes(new, [{"k": "k2"}])
+            checkpoint.changes("u", "s", new, [{"k": "k2"}], key="k")
         self.rows |= {"k1": -1, "new": 7}
         del self.rows["k2"]
 
@@ -93,7 +93,7 @@ def test_a_lookup_is_right_at_any_max_parallelism(
 
 def test_the_first_lookup_reads_one_key_group(counted: Counted) -> None:
     state = counted.state(1)
-    state.subtask(0).read_all()
+    state.to_arrow(0).read_all()
     files, whole = counted.read()
     lazy = state.lazy(0)
     assert (counted.read(), lazy.fetched) == ((0, 0), ())

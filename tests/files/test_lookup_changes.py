@@ -65,8 +65,12 @@ def test_keys_are_told_apart_as_in_a_full_state(tmp_path: Path) -> None:
         full = rows((0.0, "x", 1), (-0.0, "x", 2), (NAN, "x", 3), (1.0, None, 4), (1.0, "x", 5))
         checkpoint.keyed("u", "s", full, **options)
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "s", **options).changes(
-            rows((-0.0, "x", 20), (NAN, "x", 30)), rows((0.0, "x", 0), (1.0, None, 0))
+        checkpoint.changes(
+            "u",
+            "s",
+            rows((-0.0, "x", 20), (NAN, "x", 30)),
+            rows((0.0, "x", 0), (1.0, None, 0)),
+            **options,
         )
     keyed = store.restore().keyed("u", "s")
     answers = {

@@ -35,10 +35,13 @@ def store_of(path: Path, row_group_rows: int = 10_000) -> tuple[StateStore, dict
         upserts = {f"k{i}": -i * number for i in range(0, 80, 4 * number)}
         gone = [f"k{i}" for i in range(number, 60, 9) if f"k{i}" not in upserts]
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.keyed("u", "s", key="k").changes(
+            checkpoint.changes(
+                "u",
+                "s",
                 [{"k": k, "v": v} for k, v in upserts.items()],
                 [{"k": k} for k in gone],
                 cleared=[{"k": next(iter(upserts))}],
+                key="k",
             )
         state = {k: v for k, v in state.items() if k not in gone} | upserts
     return store, state

@@ -50,7 +50,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def read(storage: Storage, parallelism: int) -> tuple[KeyedEntry, list[pa.Table]]:
     keyed = StateStore.over(storage).restore(parallelism=parallelism).keyed("uid", "name")
-    return keyed.entry, [keyed.subtask(subtask).read_all() for subtask in range(parallelism)]
+    return keyed.entry, [keyed.to_arrow(subtask).read_all() for subtask in range(parallelism)]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -104,7 +104,7 @@ def test_row_groups_side_by_side_are_asked_for_together(stores: dict[str, Path])
     """A request for the end of each file, and one for what is wanted of it: it fits in one."""
     storage = CountingStorage(str(stores[RANGED]), STREAMS)
     keyed = StateStore.over(storage).restore(parallelism=8).keyed("uid", "name")
-    rows = keyed.subtask(1).read_all().num_rows
+    rows = keyed.to_arrow(1).read_all().num_rows
     asked = Counter(name for name, _, _ in storage.ranges)
     assert rows > 2 * 512
     assert max(asked.values()) <= 2
@@ -150,7 +150,7 @@ def test_what_is_asked_ahead_is_bounded_and_what_is_needed_never_waits() -> None
 def test_an_abandoned_reader_asks_for_nothing_more(stores: dict[str, Path]) -> None:
     """Its requests that have not begun are withdrawn."""
     storage = SlowStorage(str(stores[PARTITIONED]), streams=2, latency_seconds=0.01)
-    batches = StateStore.over(storage).restore(parallelism=1).keyed("uid", "name").subtask(0)
+    batches = StateStore.over(storage).restore(parallelism=1).keyed("uid", "name").to_arrow(0)
     batches.read_next_batch()
     del batches
     time.sleep(0.1)
@@ -219,7 +219,7 @@ def test_a_request_that_fails_is_a_storage_error(
     keyed = store.restore(parallelism=3).keyed("uid", "name")
     monkeypatch.setattr(CountingStorage, "read_range", failing)
     with pytest.raises(StorageError, match=r"cannot read .*\.parquet: .*Input/output error"):
-        keyed.subtask(1).read_all()
+        keyed.to_arrow(1).read_all()
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

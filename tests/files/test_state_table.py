@@ -48,22 +48,22 @@ class TestParquetTable(StateTableSuite):
         """
         take(store, users)
         restored = store.restore(parallelism=3).keyed("totals", "total")
-        updated = restored.dataframe().drop("key_group").withColumn("total", F.col("total") + 1)
+        updated = restored.to_spark().drop("key_group").withColumn("total", F.col("total") + 1)
         monkeypatch.setattr(DataFrame, "repartitionById", None)
         wanted = users.withColumn("total", F.col("total") + 1)
         for lying in (updated, updated.sortWithinPartitions(F.desc("user"))):
             with store.snapshot(parallelism=3) as checkpoint:
-                entry = checkpoint.keyed("totals", "total", lying, key="user", placed=True)
+                entry = checkpoint.keyed("totals", "total", lying, key="user", co_located=True)
             found = store.restore(parallelism=5).keyed("totals", "total")
-            assert spark_rows(found.dataframe()) == rows_of(wanted)
+            assert spark_rows(found.to_spark()) == rows_of(wanted)
             written = Path(store.url, entry.table.path).rglob(f"{checkpoint.id:010d}-*.parquet")
             assert len([*written]) == len(entry.handles)
         for wrong in (users, updated.repartition(7), updated.coalesce(1)):
             with (
-                pytest.raises(errors.InvalidArgumentError, match="is said to be placed"),
+                pytest.raises(errors.InvalidArgumentError, match="is said to be co-located"),
                 store.snapshot(parallelism=3) as checkpoint,
             ):
-                checkpoint.keyed("totals", "total", wrong, key="user", placed=True)
+                checkpoint.keyed("totals", "total", wrong, key="user", co_located=True)
         assert store.checkpoints() == (1, 2, 3)
 
 
@@ -127,7 +127,7 @@ class TestDeltaTable(StateTableSuite):
             read = spark.read.format("delta").option("versionAsOf", number - 1).load(path)
             assert spark_rows(read) == rows_of(frame)
             restored = store.restore(checkpoint=number, parallelism=3).keyed("totals", "total")
-            assert spark_rows(restored.dataframe()) == rows_of(frame)
+            assert spark_rows(restored.to_spark()) == rows_of(frame)
         assert spark_rows(_Frame(pl.read_delta(path).to_arrow())) == rows_of(frames[-1])
 
     def test_the_manifest_names_the_table_version(
@@ -149,7 +149,7 @@ class TestDeltaTable(StateTableSuite):
         take(store, users.where("total >= 1000"))
         DeltaTable.forPath(spark, f"{store.url}/{TABLE}").vacuum()
         restored = store.restore(checkpoint=1, parallelism=3).keyed("totals", "total")
-        assert spark_rows(restored.dataframe()) == rows_of(users)
+        assert spark_rows(restored.to_spark()) == rows_of(users)
 
     def test_key_bounds_are_in_the_log(
         self, store: StateStore, users: Any, spark: SparkSession
@@ -169,7 +169,7 @@ class TestDeltaTable(StateTableSuite):
         foreign = users.limit(1).select(F.lit(0).alias("key_group"), "user", "total")
         foreign.write.format("delta").mode("append").save(f"{store.url}/{TABLE}")
         kept = store.restore(checkpoint=1, parallelism=3).keyed("totals", "total")
-        assert spark_rows(kept.dataframe()) == rows_of(users)
+        assert spark_rows(kept.to_spark()) == rows_of(users)
         take(store, users)
         assert spark_rows(spark.read.format("delta").load(f"{store.url}/{TABLE}")) == rows_of(users)
 

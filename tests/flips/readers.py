@@ -29,7 +29,7 @@ def _found(rows: pa.Table) -> tuple[int, int]:
 def _restore(store: StateStore, parallelism: int) -> Any:
     restored = store.restore(parallelism=parallelism)
     return [
-        _found(restored.keyed("u", name).subtask(subtask).read_all())
+        _found(restored.keyed("u", name).to_arrow(subtask).read_all())
         for name in _STATES
         for subtask in range(parallelism)
     ]
@@ -46,7 +46,7 @@ def _get(store: StateStore) -> Any:
 
 def _keys(store: StateStore) -> Any:
     restored = store.restore(parallelism=1)
-    return [_found(restored.keyed("u", name).keys(pa.table({"k": _KEYS}))) for name in _STATES]
+    return [_found(restored.keyed("u", name).lookup(pa.table({"k": _KEYS}))) for name in _STATES]
 
 
 def _lazy(store: StateStore) -> Any:

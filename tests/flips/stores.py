@@ -37,8 +37,13 @@ def fill(path: Path, layout: Layout) -> StateStore:
             if number == 1:
                 checkpoint.keyed("u", "changed", _rows(0, KEYS), **told)
             else:
-                changes = checkpoint.keyed("u", "changed", **told)
-                changes.changes(_rows(KEYS // 2, KEYS + 9), pa.table({"k": ["k000", "k001"]}))
+                checkpoint.changes(
+                    "u",
+                    "changed",
+                    _rows(KEYS // 2, KEYS + 9),
+                    pa.table({"k": ["k000", "k001"]}),
+                    **told,
+                )
             checkpoint.split("source", "splits", splits)
             checkpoint.union("source", "offsets", splits)
             checkpoint.broadcast("source", PROGRESS, [{"query": QUERY, "batch": number}])

@@ -28,7 +28,7 @@ def digests(spark: SparkSession, url: str, *, source: bool) -> list[tuple[int, i
             frame = reader.option("operator", "u").option("state", name).load()
         else:
             store = StateStore.open(url, spark=spark)
-            frame = store.restore(parallelism=3).keyed("u", name).dataframe()
+            frame = store.restore(parallelism=3).keyed("u", name).to_spark()
         rows = frame.drop("key_group").toArrow()
         found.append((rows.num_rows, rows_digest(rows)))
     return found

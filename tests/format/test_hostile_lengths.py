@@ -61,7 +61,7 @@ def made(path: Path) -> dict[str, Any]:
             getattr(checkpoint, sort)("v", sort, [[{"p": 1}], [{"p": 2}]])
         checkpoint.broadcast("v", "rule", [{"p": 1}])
     with store.snapshot(parallelism=2, graph=graph) as checkpoint:
-        checkpoint.keyed("u", "long", key="k").changes([{"k": "1", "v": 7, "at": 0}])
+        checkpoint.changes("u", "long", [{"k": "1", "v": 7, "at": 0}], key="k")
         checkpoint.carry_rest()
     document: dict[str, Any] = json.loads((path / "checkpoints/0000000002.json").read_bytes())
     del document["sha256"]

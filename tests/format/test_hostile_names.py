@@ -48,7 +48,7 @@ def made(path: Path) -> StateStore:
             checkpoint.keyed("u", name, rows, key="k", max_parallelism=2, layout=layout)
         checkpoint.union("u", "list", [[{"p": 1}]])
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "part", key="k").changes([{"k": "1", "v": 7}])
+        checkpoint.changes("u", "part", [{"k": "1", "v": 7}], key="k")
         checkpoint.carry_rest()
     return store
 
@@ -182,7 +182,7 @@ def test_no_command_reads_writes_or_deletes_where_a_name_leads(tmp_path: Path) -
         name.write_bytes(document_bytes(manifest))
         before = contents(tmp_path)
         commands: tuple[Callable[[], object], ...] = (
-            lambda: cached.restore(parallelism=1).keyed("u", "part").subtask(0).read_all(),
+            lambda: cached.restore(parallelism=1).keyed("u", "part").to_arrow(0).read_all(),
             lambda: store.maintenance.copy("latest", str(tmp_path / "copy")),
             lambda: store.maintenance.fork(str(tmp_path / "fork")),
             lambda: store.maintenance.purge("u", "1"),

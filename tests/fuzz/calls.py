@@ -31,7 +31,7 @@ def made_store(folder: Path) -> StateStore:
         checkpoint.keyed("op", "totals", ROWS, key="user", max_parallelism=4)
         checkpoint.union("op", "offsets", OFFSETS)
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("op", "totals", key="user").changes(ROWS.slice(1))
+        checkpoint.changes("op", "totals", ROWS.slice(1), key="user")
         checkpoint.union("op", "offsets", OFFSETS)
     return store
 
@@ -190,7 +190,7 @@ def _writing(store: StateStore, draw: Random) -> Call:
         if how == "edit":
             return store.maintenance.edit("op", "totals", rows=rows)
         if how == "keys":
-            return store.restore(parallelism=1).keyed("op", "totals").keys(rows)
+            return store.restore(parallelism=1).keyed("op", "totals").lookup(rows)
         with store.snapshot(parallelism=2) as checkpoint:
             others = {("op", "totals"), ("op", "offsets")}
             if how == "operator":
@@ -215,11 +215,11 @@ def _keyed(checkpoint: Any, how: str, uid: str, name: str, rows: Any) -> None:
     if how == "keyed":
         checkpoint.keyed(uid, name, rows, **options)
     elif how == "changes":
-        checkpoint.keyed(uid, name, **options).changes(rows, deletes=rows)
+        checkpoint.changes(uid, name, rows, deletes=rows, **options)
     elif how == "against":
-        checkpoint.keyed(uid, name, **options).changes_against("latest", rows)
+        checkpoint.changes_against(uid, name, rows, **options)
     else:
-        writer = checkpoint.keyed(uid, name, SCHEMA, **options)
+        writer = checkpoint.declare(uid, name, SCHEMA, **options)
         assert isinstance(writer, KeyedWriter)
         for subtask in range(writer.parallelism):
             checkpoint.acknowledge(writer.subtask(subtask).write(rows))
@@ -229,4 +229,4 @@ def _carry(checkpoint: Any, store: StateStore, others: set[tuple[str, str]]) -> 
     manifest = store.manifest()
     for entry in manifest.entries:
         if (entry.state.uid, entry.state.name) in others:
-            checkpoint.carry(entry)
+            checkpoint.carry(entry.state.uid, entry.state.name)

@@ -80,7 +80,7 @@ def subtasks(world: World, number: int, draw: Random) -> None:
     keyed, found = restored.keyed(UID, NAME), []
     for subtask in range(restored.parallelism):
         own = range_of(subtask, restored.parallelism, known.max_parallelism)
-        table = keyed.subtask(subtask).read_all()
+        table = keyed.to_arrow(subtask).read_all()
         rows = with_groups(world, known, table, known.max_parallelism, own, "subtask")
         groups = [row["key_group"] for row in rows]
         assert groups == sorted(groups), f"subtask: key groups {groups}"
@@ -102,7 +102,7 @@ def balanced(world: World, number: int, draw: Random) -> None:
         for row in with_groups(
             world,
             known,
-            keyed.subtask(subtask).read_all(),
+            keyed.to_arrow(subtask).read_all(),
             known.max_parallelism,
             every,
             "balanced",
@@ -126,7 +126,7 @@ def other_ceiling(world: World, number: int, draw: Random) -> None:
     keyed, found = restored.keyed(UID, NAME), []
     for subtask in range(restored.parallelism):
         own = range_of(subtask, restored.parallelism, most)
-        table = keyed.subtask(subtask).read_all()
+        table = keyed.to_arrow(subtask).read_all()
         found += with_groups(world, known, table, most, own, "ceiling")
     same(found, world.model.visible(known).values(), known.columns, "ceiling")
 
@@ -209,7 +209,7 @@ def keys(world: World, number: int, draw: Random) -> None:
         dict(zip([c.name for c in names], key if several else (key,), strict=True))
         for key, _, _ in some
     ]
-    table = keyed.keys(plain_table(asked, names))
+    table = keyed.lookup(plain_table(asked, names))
     every = range(known.max_parallelism)
     found = with_groups(world, known, table, known.max_parallelism, every, "keys")
     same(found, [row for _, _, rows in some for row in rows], known.columns, "keys")

@@ -36,7 +36,7 @@ def dataframe(world: World, number: int, draw: Random) -> None:
     restored = world.store.restore(
         checkpoint=number, parallelism=parallelism, now_ms=world.model.now_ms
     )
-    _by_part(world, known, restored.keyed(UID, NAME).dataframe(), parallelism, "DataFrame")
+    _by_part(world, known, restored.keyed(UID, NAME).to_spark(), parallelism, "DataFrame")
 
 
 def data_source(world: World, number: int, draw: Random) -> None:
@@ -73,7 +73,7 @@ def lookup(world: World, number: int, draw: Random) -> None:
         for key, _, _ in some
     ]
     restored = world.store.restore(checkpoint=number, now_ms=world.model.now_ms)
-    table = restored.keyed(UID, NAME).rows_of(plain_table(asked, names)).toArrow()
+    table = restored.keyed(UID, NAME).lookup_in_spark(plain_table(asked, names)).toArrow()
     most = known.max_parallelism
     found = with_groups(world, known, table, most, range(most), "rows_of")
     same(found, [row for _, _, rows in some for row in rows], known.columns, "rows_of")

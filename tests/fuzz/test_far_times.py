@@ -26,15 +26,16 @@ def made(folder: Path, rows: pa.Table) -> StateStore:
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.keyed("u", "s", rows, key="k", max_parallelism=2)
     with store.snapshot(parallelism=1) as checkpoint:
-        changed = checkpoint.keyed("u", "s", key="k")
-        changed.changes(rows.set_column(1, "v", rows.column("v").take(pa.array([1, 0]))))
+        checkpoint.changes(
+            "u", "s", rows.set_column(1, "v", rows.column("v").take(pa.array([1, 0]))), key="k"
+        )
     return store
 
 
 Ask = Callable[[StateStore, Any, Path], Any]
 IN_ARROW: dict[str, Ask] = {
-    "subtask": lambda store, key, _: store.restore().keyed("u", "s").subtask(0).read_all(),
-    "keys": lambda store, key, _: store.restore().keyed("u", "s").keys(pa.table({"k": [1, 2]})),
+    "subtask": lambda store, key, _: store.restore().keyed("u", "s").to_arrow(0).read_all(),
+    "keys": lambda store, key, _: store.restore().keyed("u", "s").lookup(pa.table({"k": [1, 2]})),
     "query": lambda store, key, _: store.query("SELECT * FROM s").read_all(),
     "as_of": lambda store, key, _: store.inspect.as_of(1, 2, "u", "s").read_all(),
     "parquet": lambda store, key, folder: store.export(folder / "parquet"),
@@ -73,7 +74,7 @@ def test_keys_far_away(far: str, tmp_path: Path) -> None:
     store = made(tmp_path, rows)
     near = rows.column("k")[1].as_py()
     assert store.restore().keyed("u", "s").get(near) == [{"k": near, "v": 1}]
-    found = store.restore().keyed("u", "s").keys(rows.select(["k"]))
+    found = store.restore().keyed("u", "s").lookup(rows.select(["k"]))
     assert sorted(found.column("v").to_pylist()) == [1, 2]
     for what in ("diff", "jsonl", "purge", "find_key", "compact", "rekey", "verify"):
         assert IN_ARROW[what](store, near, tmp_path) is not None, what

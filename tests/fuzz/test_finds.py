@@ -60,13 +60,13 @@ def zeros_are_one(patch: Patch) -> None:
 
 
 def two_subtasks_are_swapped(patch: Patch) -> None:
-    real = RestoredKeyedState.subtask
+    real = RestoredKeyedState.to_arrow
 
     def broken(self: RestoredKeyedState, subtask: int) -> Any:
         swapped = {0: 1, 1: 0} if len(self.assignment.ranges()) > 1 else {}
         return real(self, swapped.get(subtask, subtask))
 
-    patch.setattr(RestoredKeyedState, "subtask", broken)
+    patch.setattr(RestoredKeyedState, "to_arrow", broken)
 
 
 def a_lookup_passes_the_newest_layer_over(patch: Patch) -> None:

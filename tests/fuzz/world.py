@@ -172,7 +172,7 @@ class World:
         from statestore.keys.arrow import key_groups
 
         table = plain_table(rows, columns)
-        writer = checkpoint.keyed(UID, NAME, table.schema, **options)
+        writer = checkpoint.declare(UID, NAME, table.schema, **options)
         groups = key_groups(
             [table.column(column.name) for column in self.shape.key],
             max_parallelism=self.max_parallelism,
@@ -194,11 +194,14 @@ class World:
         names = model.identity[: model.width(step)]
 
         def write(checkpoint: Any) -> None:
-            checkpoint.keyed(UID, NAME, **self.options()).changes(
+            checkpoint.changes(
+                UID,
+                NAME,
                 self.given(upserts.values(), model.columns, step),
                 self.given(deletes.values(), names, step) if deletes else None,
                 cleared=self.given(cleared.values(), self.shape.key, step) if cleared else None,
                 base=number,
+                **self.options(),
             )
 
         self.commit(step, model.changed(model.known[number], step), model.columns, write)
@@ -209,7 +212,7 @@ class World:
         given = self.given(rows.values(), self.model.columns, step)
 
         def write(checkpoint: Any) -> None:
-            checkpoint.keyed(UID, NAME, **self.options()).changes_against(number, given)
+            checkpoint.changes_against(UID, NAME, given, base=number, **self.options())
 
         self.commit(step, rows, self.model.columns, write)
 

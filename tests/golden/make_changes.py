@@ -43,9 +43,11 @@ def main() -> None:
                 layout="partitioned",
             )
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.map("golden", "n", **told).changes(rows({("u2", "x"): 20}), [{"user": "u1"}])
+            checkpoint.changes("golden", "n", rows({("u2", "x"): 20}), [{"user": "u1"}])
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.map("golden", "n", **told).changes(
+            checkpoint.changes(
+                "golden",
+                "n",
                 rows({("u0", "new"): 1}),
                 [{"user": "u3", "m": None}],
                 cleared=[{"user": "u0"}],

@@ -162,8 +162,7 @@ class Histories(RuleBasedStateMachine):
             if number % 4 == 1:
                 keyed = made.keyed("users", "totals", rows, key="user", max_parallelism=2)
             else:
-                keyed = made.keyed("users", "totals", key="user", max_parallelism=2)
-                keyed = keyed.changes_against("latest", rows)
+                keyed = made.changes_against("users", "totals", rows, key="user", max_parallelism=2)
             offsets = made.split("source", "offsets", lists)
         except CommitConflictError:
             assert self.owner != writer

@@ -161,7 +161,7 @@ def test_a_snapshot_whose_store_cannot_be_written_comes_back_at_another_parallel
     assert store.checkpoints() == (1, 2)
     assert store.manifest().parallelism == 3
     state = store.restore(parallelism=1).keyed("totals-by-user", "totals")
-    totals = state.subtask(0).read_all().column("total").to_pylist()
+    totals = state.to_arrow(0).read_all().column("total").to_pylist()
     assert sorted(totals) == [user * 10 for user in range(20)]
 
 
@@ -305,7 +305,7 @@ def test_a_restore_whose_sink_fails_comes_back_from_the_newest_checkpoint(
     # Mode error: what the first attempt made is replaced, with nothing of its four subtasks left.
     found = users_of(tmp_path / "totals")
     state = store.restore(parallelism=3).keyed("totals-by-user", "totals")
-    counts = [state.subtask(subtask).read_all().num_rows for subtask in range(3)]
+    counts = [state.to_arrow(subtask).read_all().num_rows for subtask in range(3)]
     assert found == {f"subtask={subtask}": rows for subtask, rows in enumerate(counts)}
     assert sum(counts) == 50
     lines = [p.read_text() for p in (tmp_path / "sinks" / "offsets").rglob("*.json")]

@@ -38,7 +38,7 @@ def store(tmp_path: Path) -> StateStore:
         ({"u1": 3, "extra": 0}, []),
     ):
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.keyed("u", "s", key="k").changes(table(rows), gone or None)
+            checkpoint.changes("u", "s", table(rows), gone or None, key="k")
             checkpoint.carry("u", "other")
             checkpoint.carry("o", "files")
     assert content(store) == LAST
@@ -188,7 +188,7 @@ def test_of_two_at_once_the_later_one_commits(
 def test_a_writer_that_is_at_work_commits_no_more(store: StateStore, tmp_path: Path) -> None:
     checkpoint = store.snapshot(parallelism=2)
     checkpoint.__enter__()
-    checkpoint.keyed("u", "s", key="k").changes(table({"new": 1}))
+    checkpoint.changes("u", "s", table({"new": 1}), key="k")
     before = files(tmp_path)
     opened(tmp_path).maintenance.compact(everything=True)
     with pytest.raises(CommitConflictError):

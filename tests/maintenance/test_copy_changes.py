@@ -80,6 +80,13 @@ def test_a_damaged_layer_is_not_copied(taken: Layered, target: StateStore) -> No
 def test_changes_go_on_over_a_copy(taken: Layered, target: StateStore) -> None:
     taken.store.maintenance.copy(5, target)
     with target.snapshot(parallelism=2) as checkpoint:
-        changes = checkpoint.map("u", "s", key="k", map_key="m", max_parallelism=16)
-        changes.changes([{"k": "late", "m": 1, "v": 2}])
+        checkpoint.changes(
+            "u",
+            "s",
+            [{"k": "late", "m": 1, "v": 2}],
+            kind="map",
+            key="k",
+            entry="m",
+            max_parallelism=16,
+        )
     assert rows_of(target) == taken.rows | {("late", 1): 2}

@@ -67,7 +67,7 @@ def test_a_dry_run_changes_nothing(folder: Path) -> None:
 
 def test_one_that_is_being_read_is_read_to_its_end(folder: Path) -> None:
     store = store_in(folder)
-    reader = store.restore(checkpoint=1, parallelism=1).keyed("users", "totals").subtask(0)
+    reader = store.restore(checkpoint=1, parallelism=1).keyed("users", "totals").to_arrow(0)
     store.maintenance.expire(retain=1)
     assert isinstance(reader.read_all(), pa.Table)
 

@@ -39,14 +39,13 @@ def put(store: StateStore, rows: Rows) -> int:
 def change(store: StateStore, rows: Rows, upserts: Rows, deletes: list[str]) -> Rows:
     frame = [{"k": k, "v": v} for k, v in upserts.items()]
     with store.snapshot(parallelism=2) as checkpoint:
-        state = checkpoint.keyed("u", "s", key="k")
-        state.changes(frame, [{"k": k} for k in deletes] or None)
+        checkpoint.changes("u", "s", frame, [{"k": k} for k in deletes] or None, key="k")
     return {k: v for k, v in rows.items() if k not in deletes} | upserts
 
 
 def held(store: StateStore, checkpoint: int | str = "latest") -> Rows:
     state = store.restore(parallelism=1, checkpoint=checkpoint).keyed("u", "s")
-    found = state.subtask(0).read_all().to_pylist()
+    found = state.to_arrow(0).read_all().to_pylist()
     assert len(found) == len({row["k"] for row in found})
     return {row["k"]: row["v"] for row in found}
 

@@ -22,8 +22,7 @@ def test_the_log_of_a_layered_state_goes_and_begins_anew(
         rows = pa.table({"key": range(40), "n": range(40)})
         checkpoint.keyed("job", "totals", rows, **options)
     with store.snapshot(parallelism=1) as checkpoint:
-        changes = checkpoint.keyed("job", "totals", **options)
-        changes.changes([{"key": key, "n": -1} for key in (3, 50)])
+        checkpoint.changes("job", "totals", [{"key": key, "n": -1} for key in (3, 50)], **options)
     log = Path(store.url, store.manifest(1).keyed_entry("job", "totals").table.path, "_delta_log")
     assert [*log.iterdir()]
 
@@ -34,7 +33,7 @@ def test_the_log_of_a_layered_state_goes_and_begins_anew(
     assert (len(entry.layers), entry.table.version) == (1, None)
     assert not [file for file in log.rglob("*") if file.is_file()]
     assert store.maintenance.find_key("job", 3, "totals").found == ()
-    rows = store.restore(parallelism=1).keyed("job", "totals").subtask(0).read_all()
+    rows = store.restore(parallelism=1).keyed("job", "totals").to_arrow(0).read_all()
     left = {key: key for key in range(40) if key != 3} | {50: -1}
     assert {row["key"]: row["n"] for row in rows.to_pylist()} == left
 

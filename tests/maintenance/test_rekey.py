@@ -54,7 +54,7 @@ def rows_of(store: StateStore, name: str = "s", parallelism: int = 3, **where: A
     state = store.restore(parallelism=parallelism, **where).keyed("u", name)
     found = []
     for subtask in range(parallelism):
-        for row in state.subtask(subtask).read_all().to_pylist():
+        for row in state.to_arrow(subtask).read_all().to_pylist():
             assert row["key_group"] in state.assignment.range_of(subtask)
             found.append(row)
     return found
@@ -72,7 +72,7 @@ def test_any_max_parallelism_over_a_layered_state(store: StateStore, layout: str
     put(store, [{"k": k, "v": v} for k, v in wanted.items()], layout=layout)
     with store.snapshot(parallelism=2) as checkpoint:
         new = [{"k": "k1", "v": -1}, {"k": "new", "v": 7}]
-        checkpoint.keyed("u", "s", key="k").changes(new, [{"k": "k2"}])
+        checkpoint.changes("u", "s", new, [{"k": "k2"}], key="k")
     wanted |= {"k1": -1, "new": 7}
     del wanted["k2"]
     for most in (7, 100, 3):
@@ -89,7 +89,7 @@ def test_any_max_parallelism_over_a_layered_state(store: StateStore, layout: str
         assert store.maintenance.verify("latest", deep=True).is_sound
     assert {row["k"]: row["v"] for row in rows_of(store, checkpoint=2)} == wanted
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "s", key="k").changes([{"k": "k5", "v": -5}])
+        checkpoint.changes("u", "s", [{"k": "k5", "v": -5}], key="k")
     assert {row["k"]: row["v"] for row in rows_of(store)} == wanted | {"k5": -5}
 
 
@@ -114,7 +114,7 @@ def test_every_kind_of_state_and_the_states_of_others(tmp_path: Path) -> None:
 
 def rows_for(store: StateStore, name: str) -> list[str]:
     state = store.restore(parallelism=1).keyed("job", name)
-    return plain(state.subtask(0).read_all().to_pylist())
+    return plain(state.to_arrow(0).read_all().to_pylist())
 
 
 @pytest.mark.usefixtures("many_ranges")
@@ -310,7 +310,7 @@ def test_the_jobs_graph_gets_the_max_parallelism_of_the_chain(store: StateStore)
     assert [node.max_parallelism for node in new.nodes] == [None, 12, 12]
     assert store.manifest().operators.max_parallelism_of("u") == 12
     with store.snapshot(parallelism=2, graph=new) as checkpoint:
-        checkpoint.keyed("u", "s", key="k").changes([{"k": "b"}])
+        checkpoint.changes("u", "s", [{"k": "b"}], key="k")
     assert {row["k"] for row in rows_of(store)} == {"a", "b"}
     with store.snapshot(parallelism=2, graph=new) as checkpoint:
         checkpoint.keyed("u", "s", [{"k": "a"}], key="k")

@@ -30,7 +30,7 @@ def test_delta_tables_get_the_salvaged_files(spark: SparkSession, tmp_path: Path
         assert {Path(uri).name for uri in table.file_uris()} == {
             Path(handle.path).name for handle in new.handles
         }
-    frame = store.restore(checkpoint=3, parallelism=2).keyed("job", "totals").dataframe()
+    frame = store.restore(checkpoint=3, parallelism=2).keyed("job", "totals").to_spark()
     found = {row["key"]: (row["key_group"], row["n"]) for row in frame.collect()}
     group = lost.key_groups.first
     assert found == {k: (g, k if g == group else 2 * k) for k, (g, _) in found.items()}

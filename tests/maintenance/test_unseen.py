@@ -37,7 +37,7 @@ def written(store: StateStore, *users: str) -> Any:
     """Return a checkpoint of which all but its commit is done."""
     checkpoint = store.snapshot(parallelism=1).__enter__()
     rows = pa.table({"user": users, "n": [1] * len(users)})
-    checkpoint.keyed("users", "totals", key="user").changes(rows)
+    checkpoint.changes("users", "totals", rows, key="user")
     return checkpoint
 
 
@@ -52,7 +52,7 @@ def folder(tmp_path: Path) -> Path:
         checkpoint.keyed("users", "broken", rows, key="user", max_parallelism=2, layout="ranged")
     with store.snapshot(parallelism=1) as checkpoint:
         rows = pa.table({"user": ["ann"], "n": [3]})
-        checkpoint.keyed("users", "totals", key="user").changes(rows)
+        checkpoint.changes("users", "totals", rows, key="user")
         checkpoint.carry_rest()
     return tmp_path / "store"
 

@@ -300,11 +300,11 @@ def test_a_verified_restore_names_the_file(store: StateStore, name: str) -> None
         fails(lambda: verified.operator("source", name).subtask(0), file)
         return
     state = restored.keyed("job", name)
-    (user, *_) = state.subtask(0).read_all().column("user").to_pylist()
+    (user, *_) = state.to_arrow(0).read_all().column("user").to_pylist()
     assert state.get(user)
-    fails(lambda: verified.keyed("job", name).subtask(0).read_all(), file)
+    fails(lambda: verified.keyed("job", name).to_arrow(0).read_all(), file)
     fails(lambda: verified.keyed("job", name).get(user), file)
-    assert verified.keyed("job", name).subtask(1).read_all().num_rows
+    assert verified.keyed("job", name).to_arrow(1).read_all().num_rows
 
 
 def test_a_verified_dataframe_names_the_file(store: StateStore, spark: SparkSession) -> None:
@@ -313,8 +313,8 @@ def test_a_verified_dataframe_names_the_file(store: StateStore, spark: SparkSess
     change_unread_byte(file)
     with_spark = StateStore.open(store.url, spark=spark)
     rows = store.manifest().keyed_entry("job", "value").rows
-    assert with_spark.restore().keyed("job", "value").dataframe().count() == rows
-    frame = with_spark.restore(verify=True).keyed("job", "value").dataframe()
+    assert with_spark.restore().keyed("job", "value").to_spark().count() == rows
+    frame = with_spark.restore(verify=True).keyed("job", "value").to_spark()
     with pytest.raises(PythonException, match="holds other bytes than were written") as caught:
         frame.collect()
     assert file.name in str(caught.value)

@@ -38,14 +38,14 @@ def test_a_delete_of_a_key_names_no_entry_and_is_no_flaw(tmp_path: Path, kind: s
     store = StateStore.open(str(tmp_path), table_format="parquet", compaction=None)
     rows = pa.table({"k": ["a", "a", "b"], "at": pa.array([1, 2, 1], pa.int64()), "v": [1, 2, 3]})
     options: dict[str, Any] = {"key": "k", "max_parallelism": 4}
-    more = {"position": "at"} if kind == "list" else {"timestamp": "at", "time_domain": "event"}
+    options |= {"kind": kind, "entry": "at"}
+    options |= {"time_domain": "event"} if kind == "timers" else {}
     for changed in (False, True):
         with store.snapshot(parallelism=1) as checkpoint:
-            write = getattr(checkpoint, kind)
             if not changed:
-                write("u", "s", rows, **options, **more)
+                checkpoint.keyed("u", "s", rows, **options)
             else:
-                write("u", "s", **options, **more).changes(rows.slice(2), cleared=[{"k": "a"}])
+                checkpoint.changes("u", "s", rows.slice(2), cleared=[{"k": "a"}])
     assert state_of(store).changed_rows == 2
     assert store.maintenance.verify("all", deep=True).is_sound
 

@@ -202,7 +202,7 @@ def test_a_history_reads_no_file_twice(tmp_path: Path) -> None:
     put(store, [{"k": i, "v": i} for i in range(50)])
     for _ in range(3):
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.keyed("u", "s", key="k").changes([])
+            checkpoint.changes("u", "s", [], key="k")
     storage.opened.clear()
     history = store.inspect.history(7, "u", "s")
     assert [one.is_changed for one in history] == [True, False, False, False]

@@ -41,7 +41,7 @@ def test_it_is_what_the_bytes_of_the_key_groups_ask_for(store: StateStore, tasks
     assert restored.parallelism == max(wish.parallelism for wish in wishes)
     assert tasks <= restored.parallelism <= tasks + 2
     users = restored.keyed("users", "texts")
-    rows = sum(users.subtask(i).read_all().num_rows for i in range(restored.parallelism))
+    rows = sum(users.to_arrow(i).read_all().num_rows for i in range(restored.parallelism))
     assert rows == 5000
     assert len(restored.operator("source", "offsets").subtask(0)) == 2
 

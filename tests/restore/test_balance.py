@@ -47,7 +47,7 @@ def loads(restored: Any) -> list[int]:
     sizes = []
     for subtask in range(restored.parallelism):
         own = keyed.assignment.range_of(subtask)
-        rows = keyed.subtask(subtask).read_all().to_pylist()
+        rows = keyed.to_arrow(subtask).read_all().to_pylist()
         assert all(row["key_group"] in own for row in rows)
         found.update(row["n"] for row in rows)
         sizes.append(len(rows))
@@ -144,12 +144,12 @@ def test_changes_count_as_they_are_read(store: StateStore) -> None:
     hot = ROWS[0]["k"]
     with store.snapshot(parallelism=3) as checkpoint:
         rows = [{"k": hot, "n": 10_000 + i, "v": i} for i in range(3000)]
-        checkpoint.keyed("u", "s", key="k", namespace="n").changes(rows)
+        checkpoint.changes("u", "s", rows, key="k", namespace="n")
     restored = store.restore(parallelism=4, balance="rows")
     planned = [subtask.rows for subtask in restored.plan.operators[0].subtasks]
     assert sum(planned) == len(ROWS) + 3000
     keyed = restored.keyed("u", "s")
-    assert [keyed.subtask(i).read_all().num_rows for i in range(4)] == planned
+    assert [keyed.to_arrow(i).read_all().num_rows for i in range(4)] == planned
 
 
 @st.composite
@@ -171,7 +171,7 @@ def test_subtasks_write_the_ranges_that_a_checkpoint_is_taken_with(
     ]
     schema = pa.schema({"k": pa.int64()})
     with store.snapshot(parallelism=len(owned), ranges={"u": ranges}) as checkpoint:
-        writer = checkpoint.keyed("u", "s", schema, key="k", max_parallelism=GROUPS)
+        writer = checkpoint.declare("u", "s", schema, key="k", max_parallelism=GROUPS)
         if len(owned) > 1 and owned[1]:
             with pytest.raises(InvalidArgumentError, match="belongs to subtask 1"):
                 writer.subtask(0).write(owned[1])
@@ -180,7 +180,7 @@ def test_subtasks_write_the_ranges_that_a_checkpoint_is_taken_with(
             checkpoint.acknowledge(writer.subtask(subtask).write(part))
     restored = store.restore(parallelism=len(owned)).keyed("u", "s")
     for subtask, part in enumerate(owned):
-        found = restored.subtask(subtask).read_all()["k"].to_pylist()
+        found = restored.to_arrow(subtask).read_all()["k"].to_pylist()
         assert sorted(found) == sorted(row["k"] for row in part)
     options = {"store": store.url, "operator": "u", "state": "s"}
     for parallelism in {len(owned), 1, 3}:
@@ -192,7 +192,7 @@ def test_subtasks_write_the_ranges_that_a_checkpoint_is_taken_with(
     assert resolve(options).per_subtask == tuple(restored._per_subtask())
     # Again, by a retry that finds it committed.
     with store.snapshot(parallelism=len(owned), checkpoint_id=1) as again:
-        declared = again.keyed("u", "s", schema, key="k")
+        declared = again.declare("u", "s", schema, key="k")
         assert declared.assignment == restored.assignment
 
 
@@ -218,7 +218,7 @@ def test_spark_goes_by_the_ranges(spark: SparkSession, tmp_path: Path) -> None:
     frame = reader.option("operator", "u").option("state", "s").load()
     groups = frame.selectExpr("spark_partition_id() AS p", "key_group").distinct().collect()
     assert all(row.key_group in ranges.range_of(row.p) for row in groups)
-    rows = store.restore().keyed("u", "s").dataframe().drop("key_group")
+    rows = store.restore().keyed("u", "s").to_spark().drop("key_group")
     with store.snapshot(parallelism=3, ranges={"u": ranges}) as checkpoint:
-        checkpoint.keyed("u", "s", rows, key="k", namespace="n", placed=True)
+        checkpoint.keyed("u", "s", rows, key="k", namespace="n", co_located=True)
     assert store.inspect.diff(1, 2).states[0].differs is False

@@ -50,19 +50,13 @@ class Made:
     def table(self) -> list[dict[str, Any]]:
         return [{"k": k, "e": e, "v": v} for (k, e), v in self.rows.items()]
 
-    def declare(self, checkpoint: Any, rows: Any = None, **more: Any) -> Any:
-        given = () if rows is None else (rows,)
-        if self.kind == "list":
-            return checkpoint.list("u", "s", *given, key="k", position="e", **more)
-        if self.kind == "map":
-            return checkpoint.map("u", "s", *given, key="k", map_key="e", **more)
-        if self.kind == "ttl":
-            more["ttl"] = TimeToLive(60_000, "v")
-        return checkpoint.keyed("u", "s", *given, key="k", **more)
-
     def take(self, rows: Any, groups: int = STORED, **more: Any) -> int:
         with self.store.snapshot(parallelism=3, now_ms=NOW) as checkpoint:
-            self.declare(checkpoint, rows, max_parallelism=groups, **more)
+            if self.kind in ("list", "map"):
+                more |= {"kind": self.kind, "entry": "e"}
+            if self.kind == "ttl":
+                more["ttl"] = TimeToLive(60_000, "v")
+            checkpoint.keyed("u", "s", rows, key="k", max_parallelism=groups, **more)
         return int(checkpoint.id)
 
     def change(self) -> None:
@@ -72,8 +66,7 @@ class Made:
         self.rows = {i: v for i, v in self.rows.items() if i[0] not in gone} | upserts
         rows = [{"k": k, "e": e, "v": v} for (k, e), v in upserts.items()]
         with self.store.snapshot(parallelism=3) as checkpoint:
-            state = self.declare(checkpoint)
-            state.changes(rows, [{"k": k} for k in gone])
+            checkpoint.changes("u", "s", rows, [{"k": k} for k in gone])
 
     def check(self, parallelism: int, groups: int, **more: Any) -> Any:
         """Restore all subtasks; each has its own rows, and together they have all, once."""
@@ -83,7 +76,7 @@ class Made:
         found: dict[Identity, int] = {}
         for subtask in range(parallelism):
             self.storage.opened.clear()
-            for row in keyed.subtask(subtask).read_all().to_pylist():
+            for row in keyed.to_arrow(subtask).read_all().to_pylist():
                 group = group_of(row["k"], groups)
                 assert (row["key_group"], owners.subtask_of(group)) == (group, subtask)
                 assert (row["k"], row["e"]) not in found
@@ -177,7 +170,7 @@ def test_without_regroup_the_stored_number_holds(tmp_path: Path) -> None:
 def test_states_of_an_operator_have_one_number(tmp_path: Path) -> None:
     made = Made(tmp_path, "value", "partitioned")
     with made.store.snapshot(parallelism=3) as checkpoint:
-        made.declare(checkpoint, made.table(), max_parallelism=24, regroup=True)
+        checkpoint.keyed("u", "s", made.table(), key="k", max_parallelism=24, regroup=True)
         with pytest.raises(ParallelismError) as caught:
             checkpoint.keyed("u", "t", made.table(), key="k", max_parallelism=12, regroup=True)
     assert "for state 't' of operator 'u'" in caught.value.__notes__
@@ -191,7 +184,7 @@ def test_changes_are_of_the_same_number_as_their_base(tmp_path: Path) -> None:
         pytest.raises(SchemaMismatchError, match=r"max parallelism 12 .* take a full snapshot"),
         made.store.snapshot(parallelism=3) as checkpoint,
     ):
-        made.declare(checkpoint).changes([{"k": "k1", "e": 0, "v": 1}], base=1)
+        checkpoint.changes("u", "s", [{"k": "k1", "e": 0, "v": 1}], base=1)
 
 
 @pytest.mark.parametrize("groups", [18, 5, 100])

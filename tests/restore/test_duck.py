@@ -104,9 +104,10 @@ def test_a_query_and_an_edit_have_the_rows_of_a_restore(
             checkpoint.keyed("u", "n", rows, **options)
         with store.snapshot(parallelism=2) as checkpoint:
             changed = rows.slice(data.draw(st.integers(1, len(rows))))
-            state = checkpoint.keyed("u", "n", **options)
-            state.changes(changed, pa.table({"k": pa.array([0], pa.int64())}))
-        expected = store.restore(parallelism=1).keyed("u", "n").subtask(0).read_all()
+            checkpoint.changes(
+                "u", "n", changed, pa.table({"k": pa.array([0], pa.int64())}), **options
+            )
+        expected = store.restore(parallelism=1).keyed("u", "n").to_arrow(0).read_all()
         found = store.query("SELECT * FROM n").read_all().cast(expected.schema)
         assert rows_digest(found) == rows_digest(expected)
         for group in range(4):
@@ -114,6 +115,6 @@ def test_a_query_and_an_edit_have_the_rows_of_a_restore(
             own = [row["v"] for row in expected.to_pylist() if row["key_group"] == group]
             assert rows_digest(part) == rows_digest(pa.table([pa.array(own, kind.type)], ["v"]))
         store.maintenance.edit("u", "n", sql="SELECT * FROM state")
-        again = store.restore(parallelism=1).keyed("u", "n").subtask(0).read_all()
+        again = store.restore(parallelism=1).keyed("u", "n").to_arrow(0).read_all()
         assert rows_digest(again) == rows_digest(expected)
         assert again.num_rows == expected.num_rows

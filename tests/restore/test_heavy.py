@@ -88,7 +88,7 @@ def test_changes_are_put_over_the_base(tmp_path: Path, layout: str) -> None:
     hottest = Counter(row["k"] for row in rows).most_common(1)[0][0]
     new = [{"k": "k7", "n": 5000 + i, "pad": ""} for i in range(900)]
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.map("u", "m", key="k", map_key="n").changes(new, [{"k": hottest}])
+        checkpoint.changes("u", "m", new, [{"k": hottest}], kind="map", key="k", entry="n")
         checkpoint.keyed("u", "v", [{"k": "a", "v": 1}], key="k")
         checkpoint.carry_rest()
     counts = Counter(row["k"] for row in [*rows, *new] if row["k"] != hottest)

@@ -70,7 +70,7 @@ def test_a_view_has_the_rows_of_a_restore(store: StateStore) -> None:
     """Every type, encoding and null; ``key_group`` too."""
     found = store.query('SELECT * FROM "by user".totals').read_all()
     state = store.restore(parallelism=1).keyed("by user", "totals")
-    restored = state.subtask(0).read_all()
+    restored = state.to_arrow(0).read_all()
     assert found.schema.names == restored.schema.names
     assert rows_digest(found.cast(restored.schema)) == rows_digest(restored)
 
@@ -225,7 +225,7 @@ def test_a_query_can_verify(tmp_path: Path, layout: str, changed: bool) -> None:
         entry = checkpoint.keyed("u", "n", ROWS, **options)
     if changed:
         with store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.keyed("u", "n", **options).changes(ROWS.slice(0, 9))
+            checkpoint.changes("u", "n", ROWS.slice(0, 9), **options)
     sql = "SELECT count(*) AS c, sum(n) AS s FROM n"
     expected = [{"c": COUNT, "s": sum(range(COUNT))}]
     assert ask(store, sql, verify=True) == expected

@@ -109,8 +109,7 @@ def test_columns_of_all_types_are_asked_as_in_a_full_state(tmp_path: Path) -> No
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.keyed("u", "s", typed(0, 130), key="k", max_parallelism=16)
     with store.snapshot(parallelism=2) as checkpoint:
-        changes = checkpoint.keyed("u", "s", key="k")
-        changes.changes(typed(100, 120, 1000), typed(0, 20).select(["k"]))
+        checkpoint.changes("u", "s", typed(100, 120, 1000), typed(0, 20).select(["k"]), key="k")
     pieces = [typed(20, 100), typed(100, 120, 1000), typed(120, 130)]
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.keyed("u", "s", pa.concat_tables(pieces), key="k", max_parallelism=16)

@@ -61,7 +61,7 @@ def multiset(rows: Iterable[Any]) -> Counter[Any]:
 def every_subtask(state: RestoredKeyedState) -> list[pa.Table]:
     """Every subtask's rows, columns in order of name."""
     subtasks = range(state.assignment.parallelism)
-    return [state.subtask(subtask).read_all() for subtask in subtasks]
+    return [state.to_arrow(subtask).read_all() for subtask in subtasks]
 
 
 def check(state: RestoredKeyedState, oracle: ReferenceKeyed) -> None:
@@ -117,7 +117,7 @@ def test_a_subtask_opens_files_of_its_own_key_groups_once(
         assert not storage.opened
         for subtask, own in enumerate(assignment.ranges()):
             storage.opened.clear()
-            state.subtask(subtask).read_all()
+            state.to_arrow(subtask).read_all()
             meeting = [h for h in entry.handles if h.key_groups.intersect(own)]
             assert storage.opened == {f"{entry.table.path}/{h.path}": 1 for h in meeting}
 
@@ -173,8 +173,10 @@ def test_operator_state_is_dealt_as_flink_deals_it(data: st.DataObject, old: int
         for name, given_lists in lists.items():
             state = restored.operator("u", name)
             assert state.per_old_subtask() == given_lists
-            for subtask in range(new):
-                expected = list(oracle.elements("u", name, subtask, new))
+            every = [list(oracle.elements("u", name, subtask, new)) for subtask in range(new)]
+            assert [*state.subtasks()] == every
+            assert state.count() == sum(map(len, every))
+            for subtask, expected in enumerate(every):
                 assert state.subtask(subtask) == expected
                 assert state.subtask(subtask, where={"partition": [0, 1]}) == [
                     element for element in expected if element["partition"] in (0, 1)
@@ -274,16 +276,26 @@ def test_a_subtask_that_does_not_exist_is_refused(store: StateStore, subtask: An
         checkpoint.union("u", "offsets", [[{"p": 1}], []])
     restored = store.restore()
     with pytest.raises(InvalidArgumentError, match="subtask"):
-        restored.keyed("u", "n").subtask(subtask)
+        restored.keyed("u", "n").to_arrow(subtask)
     with pytest.raises(InvalidArgumentError, match="subtask"):
         restored.operator("u", "offsets").subtask(subtask)
+
+
+def test_rows_come_as_frames_too(store: StateStore) -> None:
+    """Of pandas and of Polars."""
+    take(store)
+    keyed = store.restore(parallelism=2).keyed("u", "n")
+    for subtask in range(2):
+        rows = keyed.to_arrow(subtask).read_all()
+        assert keyed.to_pandas(subtask).to_dict("records") == rows.to_pylist()
+        assert keyed.to_polars(subtask).to_arrow().to_pylist() == rows.to_pylist()
 
 
 def test_a_dataframe_needs_spark(store: StateStore) -> None:
     """And the message says what does not."""
     take(store)
     with pytest.raises(InvalidArgumentError, match=r"needs Spark: .*\.subtask\(0\)"):
-        store.restore().keyed("u", "n").dataframe()
+        store.restore().keyed("u", "n").to_spark()
 
 
 # --- damage ---------------------------------------------------------------------------------------
@@ -306,12 +318,12 @@ def test_a_missing_or_damaged_file_is_named_with_its_state(store: StateStore) ->
     ):
         damage()
         with pytest.raises(error, match=path.name) as caught:
-            state.subtask(owner).read_all()
+            state.to_arrow(owner).read_all()
         assert caught.value.__notes__ == [
             f"while restoring state 'n' of operator 'u', key group {owner}"
         ]
     others = [i for i in range(128) if i != owner]
-    assert sum(state.subtask(i).read_all().num_rows for i in others) == 2
+    assert sum(state.to_arrow(i).read_all().num_rows for i in others) == 2
     assert sum(t.num_rows for t in every_subtask(store.restore(checkpoint=1).keyed("u", "n"))) == 3
 
 

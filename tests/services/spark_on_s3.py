@@ -54,13 +54,13 @@ def _checked(spark: SparkSession, store: StateStore, users: Any) -> dict[str, An
     spark.sparkContext.setLogLevel("ERROR")
     versions = [store.manifest(number).keyed[0].table.version for number in (1, 2)]
     return {
-        "restored with Spark": spark_rows(keyed.dataframe()) == first,
+        "restored with Spark": spark_rows(keyed.to_spark()) == first,
         "restored without": arrow_rows(keyed, 3) == first,
         "newest table": newest == second,
         "first version": spark_rows(delta.option("versionAsOf", versions[0]).load(url)) == first,
         "union": all(offsets.subtask(subtask) == OFFSETS[0] + OFFSETS[1] for subtask in range(3)),
         "versions": versions == [0, 1],
-        "partitions": keyed.dataframe().rdd.getNumPartitions() == 3,
+        "partitions": keyed.to_spark().rdd.getNumPartitions() == 3,
         "a bucket that is not there": _refusal(spark),
         "digests": [store.manifest(number).keyed[0].digest for number in (1, 2)],
         "rows": sorted(users.toArrow().column("user").to_pylist()),

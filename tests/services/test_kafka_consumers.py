@@ -81,7 +81,7 @@ class Job:
         """How often each record counts, by the newest checkpoint."""
         if not self.store.manifest().keyed:
             return Counter()
-        rows = self.store.restore(parallelism=1).keyed(UID, "seen").subtask(0).read_all()
+        rows = self.store.restore(parallelism=1).keyed(UID, "seen").to_arrow(0).read_all()
         return Counter({row["id"]: row["times"] for row in rows.to_pylist()})
 
     @contextmanager

@@ -161,7 +161,7 @@ def test_a_snapshot_survives(url: str, options: dict[str, Any], proxy: FlakyProx
             checkpoint.keyed("totals", "total", rows, key="user", max_parallelism=2)
             proxy.fail(fault, times=1)
         proxy.fail(fault, times=1)
-        found = store.restore(parallelism=1).keyed("totals", "total").subtask(0).read_all()
+        found = store.restore(parallelism=1).keyed("totals", "total").to_arrow(0).read_all()
         assert sorted(found["total"].to_pylist()) == list(range(20))
     assert store.checkpoints() == (1, 2)
 

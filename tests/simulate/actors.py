@@ -86,11 +86,14 @@ def take(
                 groups = 2 if newest is None else None
                 checkpoint.keyed(UID, NAME, [*rows.values()], key=KEY, max_parallelism=groups)
             else:
-                state = checkpoint.keyed(UID, NAME, key=KEY)
                 if how == "against":
-                    state.changes_against(newest.number, [*rows.values()])
+                    checkpoint.changes_against(
+                        UID, NAME, [*rows.values()], base=newest.number, key=KEY
+                    )
                 else:
-                    state.changes([row(key) for key in keys], base=newest.number)
+                    checkpoint.changes(
+                        UID, NAME, [row(key) for key in keys], base=newest.number, key=KEY
+                    )
             if rest and newest is not None:
                 checkpoint.carry_rest()
     except LateCommitError:

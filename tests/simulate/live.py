@@ -51,7 +51,7 @@ class Query(StatefulQuery):
         if restored is None or not self._has_state(restored):
             return Frame(SCHEMA.empty_table())
         touched = set(events.rows.column(KEY).to_pylist())
-        stored = restored.keyed(UID, NAME).subtask(0).read_all().to_pylist()
+        stored = restored.keyed(UID, NAME).to_arrow(0).read_all().to_pylist()
         rows = [{KEY: one[KEY], COUNT: one[COUNT]} for one in stored if one[KEY] in touched]
         return Frame(pa.Table.from_pylist(rows, SCHEMA))
 

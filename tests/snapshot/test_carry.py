@@ -59,7 +59,7 @@ def content(store: StateStore, checkpoint: int | str = "latest") -> dict[tuple[s
         uid, name = entry.state.uid, entry.state.name
         if name.startswith("k"):
             state = restored.keyed(uid, name)
-            rows = [state.subtask(i).read_all() for i in range(restored.parallelism)]
+            rows = [state.to_arrow(i).read_all() for i in range(restored.parallelism)]
             found[uid, name] = sorted((r["k"], r["n"]) for t in rows for r in t.to_pylist())
         else:
             lists = restored.operator(uid, name).per_old_subtask()
@@ -150,9 +150,9 @@ def test_changes_of_one_state_do_not_drop_another(store: StateStore) -> None:
         pytest.raises(LeftOutStateError, match="state 'union' of operator 'a'"),
         store.snapshot(parallelism=2) as checkpoint,
     ):
-        checkpoint.keyed("a", "k1", key="k").changes([{"k": "new", "n": 1}])
+        checkpoint.changes("a", "k1", [{"k": "new", "n": 1}], key="k")
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("a", "k1", key="k").changes([{"k": "new", "n": 1}])
+        checkpoint.changes("a", "k1", [{"k": "new", "n": 1}], key="k")
         checkpoint.carry_rest()
     assert names(checkpoint) == {("a", "k1"), ("a", "union")}
 

@@ -57,7 +57,7 @@ def full(store: StateStore, rows: dict[str, Any] = ROWS) -> None:
 
 def change(store: StateStore, *given: Any, **options: Any) -> KeyedEntry:
     with store.snapshot(parallelism=2) as checkpoint:
-        entry: KeyedEntry = checkpoint.keyed("u", "s", key="k").changes(*given, **options)
+        entry: KeyedEntry = checkpoint.changes("u", "s", *given, key="k", **options)
         checkpoint.carry_rest()
     return entry
 
@@ -65,7 +65,7 @@ def change(store: StateStore, *given: Any, **options: Any) -> KeyedEntry:
 def content(store: StateStore, checkpoint: int | str = "latest") -> dict[str, Any]:
     """Return the state, whose digest must be that of its rows."""
     keyed = store.restore(checkpoint=checkpoint, parallelism=3).keyed("u", "s")
-    rows = pa.concat_tables([keyed.subtask(i).read_all() for i in range(3)])
+    rows = pa.concat_tables([keyed.to_arrow(i).read_all() for i in range(3)])
     assert keyed.digest == rows_digest(rows.drop_columns(["key_group"]))
     found = {row["k"]: row["v"] for row in rows.to_pylist()}
     assert len(found) == rows.num_rows
@@ -133,12 +133,12 @@ def test_dictionaries_have_the_types_of_the_base(tmp_path: Path) -> None:
     nulls = {"m": None, "v": None}
     for upserts, deletes in (([], [{"k": "a", "m": None}]), ([{"k": "b", **nulls}], [])):
         with store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.map("u", "s", **told).changes(upserts, deletes)
+            checkpoint.changes("u", "s", upserts, deletes)
     found = store.restore(parallelism=1).keyed("u", "s")
     assert [row["m"] for row in found.get("a")] == ["x"]
     assert [(row["m"], row["v"]) for row in found.get("b")] == [(None, None)]
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.map("u", "s", **told).changes_against("latest", [])
+        checkpoint.changes_against("u", "s", [])
     assert store.restore(parallelism=1).keyed("u", "s").digest == 0
 
 
@@ -150,8 +150,14 @@ def test_a_key_that_is_cleared_may_come_again(tmp_path: Path) -> None:
         checkpoint.map("u", "s", rows, key="k", map_key="m", max_parallelism=4)
     for _ in range(2):
         with store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.map("u", "s", key="k", map_key="m").changes(
-                [{"k": "a", "m": 3, "v": 9}], cleared=keys("a")
+            checkpoint.changes(
+                "u",
+                "s",
+                [{"k": "a", "m": 3, "v": 9}],
+                cleared=keys("a"),
+                kind="map",
+                key="k",
+                entry="m",
             )
     found = store.restore(parallelism=1).keyed("u", "s")
     assert [row["m"] for row in found.get("a")] == [3]
@@ -181,8 +187,8 @@ def test_deletes_by_key_by_namespace_and_by_entry(
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.keyed("u", "s", rows, max_parallelism=4, **state)
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "s", **state).changes(deletes=deletes)
-    found = store.restore(parallelism=1).keyed("u", "s").subtask(0).read_all().to_pylist()
+        checkpoint.changes("u", "s", deletes=deletes, **state)
+    found = store.restore(parallelism=1).keyed("u", "s").to_arrow(0).read_all().to_pylist()
     assert {(row["k"], row["n"], row["e"]) for row in found} == left
 
 
@@ -202,11 +208,10 @@ def test_a_retry_of_a_committed_id_writes_nothing(store: StateStore, tmp_path: P
     for compared in (False, True):
         with store.snapshot(parallelism=2, checkpoint_id=2) as checkpoint:
             assert checkpoint.already_committed
-            keyed = checkpoint.keyed("u", "s", key="k")
             if compared:
-                entry = keyed.changes_against("latest", table({"u1": 5}))
+                entry = checkpoint.changes_against("u", "s", table({"u1": 5}), key="k")
             else:
-                entry = keyed.changes(table({"u1": 5}), keys("u9"))
+                entry = checkpoint.changes("u", "s", table({"u1": 5}), keys("u9"), key="k")
         assert entry == store.manifest(2).keyed[0]
     assert files(tmp_path) == before
     assert content(store) == ROWS | {"u1": 100}
@@ -248,7 +253,7 @@ def test_changes_for_other_key_groups_than_the_base_has(
         pytest.raises((SchemaMismatchError, ParallelismError)),
         store.snapshot(parallelism=2) as checkpoint,
     ):
-        checkpoint.keyed("u", "s", key="k", **options).changes(table({"a": 1}))
+        checkpoint.changes("u", "s", table({"a": 1}), key="k", **options)
     assert store.checkpoints() == (1,)
 
 
@@ -262,7 +267,7 @@ def test_changes_of_an_expired_base(store: StateStore) -> None:
 
 def test_changes_of_a_state_that_the_base_lacks(store: StateStore) -> None:
     with pytest.raises(StateNotFoundError), store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "other", key="k").changes(table({"a": 1}), base=1)
+        checkpoint.changes("u", "other", table({"a": 1}), base=1, key="k")
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -274,21 +279,52 @@ def test_changes_of_a_damaged_checkpoint_are_refused(store: StateStore, tmp_path
         change(store, table({"u2": 1}))
 
 
-def test_changes_that_were_never_given(store: StateStore) -> None:
-    with (
-        pytest.raises(InvalidArgumentError, match="no changes of it were given"),
-        store.snapshot(parallelism=2) as checkpoint,
-    ):
-        checkpoint.keyed("u", "s", key="k")
+def test_a_state_is_changed_once(store: StateStore) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
-        changes = checkpoint.keyed("u", "s", key="k")
-        changes.changes(table({"a": 1}))
-        with pytest.raises(InvalidArgumentError, match="given already"):
-            changes.changes_against("latest", table({"a": 1}))
+        checkpoint.changes("u", "s", table({"a": 1}), key="k")
+        with pytest.raises(InvalidArgumentError, match="in this checkpoint already"):
+            checkpoint.changes_against("u", "s", table({"a": 1}), key="k")
     assert store.checkpoints() == (1, 2)
 
 
 # --- compaction in the background -----------------------------------------------------------------
+
+
+def test_what_a_state_is_need_not_be_said_again(tmp_path: Path) -> None:
+    """Key, kind and entry columns are those that are stored."""
+    store = opened(tmp_path)
+    rows = pa.table({"k": ["a", "a", "b"], "m": [1, 2, 1], "v": [1, 2, 3]})
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.map("u", "s", rows, key="k", map_key="m", max_parallelism=4)
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.changes("u", "s", rows.slice(2), [{"k": "a", "m": 1}])
+    with store.snapshot(parallelism=2) as checkpoint:
+        entry = checkpoint.changes_against("u", "s", rows.slice(1))
+    assert [layer.checkpoint_id for layer in entry.layers] == [2]  # nothing more has changed
+    assert [row["m"] for row in store.restore().keyed("u", "s").get("a")] == [2]
+    for write in ("changes", "changes_against"):
+        with (
+            pytest.raises(InvalidArgumentError, match="no state 'new' of operator 'u': give key="),
+            store.snapshot(parallelism=2) as checkpoint,
+        ):
+            getattr(checkpoint, write)("u", "new", rows)
+
+
+def test_rows_are_written_and_columns_are_declared(store: StateStore) -> None:
+    """Neither goes where the other belongs, nor nothing at all."""
+    rows = table({"a": 1})
+    for given in (None, rows.schema):
+        with (
+            pytest.raises(InvalidArgumentError, match=r"without rows.*changes.*declare"),
+            store.snapshot(parallelism=2) as checkpoint,
+        ):
+            checkpoint.keyed("u", "s", given, key="k")
+    with (
+        pytest.raises(InvalidArgumentError, match=r"declared with a pyarrow.Schema, not Table"),
+        store.snapshot(parallelism=2) as checkpoint,
+    ):
+        checkpoint.declare("u", "s", rows, key="k")
+    assert store.checkpoints() == (1,)
 
 
 def test_compaction_by_the_rule_is_in_the_same_checkpoint(tmp_path: Path) -> None:
@@ -308,7 +344,7 @@ def test_an_exception_deletes_what_compaction_wrote_as_well(tmp_path: Path) -> N
 
     def failing() -> None:
         with checkpoint:
-            checkpoint.keyed("u", "s", key="k").changes(table({"u1": 100}))
+            checkpoint.changes("u", "s", table({"u1": 100}), key="k")
             ((compactor, future),) = checkpoint.collected._compactions._under_way
             future.result()
             assert compactor.new.names
@@ -365,16 +401,16 @@ def test_changes_from_spark(
         all_rows = spark.createDataFrame([*rows.items()], "k string, v long")
         layers = len(store.manifest().keyed[0].layers)
         with store.snapshot(parallelism=3) as checkpoint:
-            entry = checkpoint.keyed("u", "s", key="k").changes_against("latest", all_rows)
+            entry = checkpoint.changes_against("u", "s", all_rows, key="k")
         assert content(store) == rows
         assert len(entry.layers) == layers + 1
     layers, before = len(entry.layers), files(tmp_path)
     with store.snapshot(parallelism=3) as checkpoint:
-        entry = checkpoint.keyed("u", "s", key="k").changes_against("latest", all_rows)
+        entry = checkpoint.changes_against("u", "s", all_rows, key="k")
     assert (len(entry.layers), files(tmp_path)) == (layers, before)
     twice = spark.createDataFrame([("x", 1), ("x", 2)], "k string, v long")
     with pytest.raises(DuplicateKeyError), store.snapshot(parallelism=3) as checkpoint:
-        checkpoint.keyed("u", "s", key="k").changes_against("latest", twice)
+        checkpoint.changes_against("u", "s", twice, key="k")
     assert files(tmp_path) == before
     store.maintenance.compact(everything=True)
     entry = store.manifest().keyed[0]

@@ -26,7 +26,7 @@ from tests.snapshot.test_changes import ROWS, change, content, files, full, open
 
 def against(store: StateStore, rows: Any, previous: int | str = "latest") -> KeyedEntry:
     with store.snapshot(parallelism=2) as checkpoint:
-        entry: KeyedEntry = checkpoint.keyed("u", "s", key="k").changes_against(previous, rows)
+        entry: KeyedEntry = checkpoint.changes_against("u", "s", rows, base=previous, key="k")
     return entry
 
 

@@ -81,7 +81,7 @@ def test_one_span_after_another(tmp_path: Path) -> None:
         rows = [{"k": k, "v": v} for k, v in state.items()]
         checkpoint.keyed("u", "s", rows, key="k", max_parallelism=GROUPS, layout="partitioned")
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "s", key="k").changes([{"k": k, "v": -v} for k, v in state.items()])
+        checkpoint.changes("u", "s", [{"k": k, "v": -v} for k, v in state.items()], key="k")
     entry = store.manifest().keyed[0]
     compactor = compactor_of(store)
     for span in reversed(widened_spans(entry)):

@@ -62,7 +62,7 @@ def test_a_command_says_before_it_starts_whom_it_replaces(
         rows = [{"k": f"k{i}", "v": i} for i in range(50)]
         checkpoint.keyed("u", "n", rows, key="k", max_parallelism=2, layout="ranged")
     with opened(url).snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "n", key="k").changes([{"k": "k1", "v": 7}])
+        checkpoint.changes("u", "n", [{"k": "k1", "v": 7}], key="k")
     ended = subprocess.Popen(["true"])
     ended.wait()
     here = socket.gethostname()
@@ -419,7 +419,7 @@ def test_a_checkpoint_that_expired_under_its_writer_keeps_its_files(url: str) ->
     def succeed_and_expire() -> None:
         successor = opened(url)
         with successor.snapshot(parallelism=2) as checkpoint:
-            checkpoint.keyed("u", "n", key="k").changes([{"k": "c", "v": 3}])
+            checkpoint.changes("u", "n", [{"k": "c", "v": 3}], key="k")
         assert successor.maintenance.expire(retain=1).expired == (1,)
 
     stalled = StateStore.over(

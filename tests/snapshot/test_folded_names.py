@@ -70,7 +70,7 @@ def test_a_store_that_has_both_goes_on(store: StateStore, monkeypatch: pytest.Mo
     put(store, ("u", "n"), ("U", "n"), ("u", "N"))
     restored = store.restore(parallelism=1)
     for name in (("u", "n"), ("U", "n"), ("u", "N")):
-        assert restored.keyed(*name).subtask(0).read_all().num_rows == len(ROWS)
+        assert restored.keyed(*name).to_arrow(0).read_all().num_rows == len(ROWS)
     store.maintenance.compact(everything=True)
     with pytest.raises(InvalidArgumentError, match="differ in case alone"):
         put(store, ("U", "N"))

@@ -33,7 +33,7 @@ def opened(folder: Any) -> StateStore:
 
 def rows_of(store: StateStore, parallelism: int = 3) -> pa.Table:
     restored = store.restore(parallelism=parallelism).keyed("u", "s")
-    return pa.concat_tables([restored.subtask(i).read_all() for i in range(parallelism)])
+    return pa.concat_tables([restored.to_arrow(i).read_all() for i in range(parallelism)])
 
 
 def put(store: StateStore, call: str, rows: pa.Table, form: Any) -> None:
@@ -41,7 +41,7 @@ def put(store: StateStore, call: str, rows: pa.Table, form: Any) -> None:
         if call == "keyed":
             checkpoint.keyed("u", "s", form(rows), key="k", max_parallelism=GROUPS)
         elif call == "subtasks":
-            writer = checkpoint.keyed("u", "s", rows.schema, key="k", max_parallelism=GROUPS)
+            writer = checkpoint.declare("u", "s", rows.schema, key="k", max_parallelism=GROUPS)
             owners = KeyGroupAssignment(max_parallelism=GROUPS, parallelism=2)
             for i in range(2):
                 own = [
@@ -53,13 +53,12 @@ def put(store: StateStore, call: str, rows: pa.Table, form: Any) -> None:
                     writer.subtask(i).write(form(part) if part.num_rows else part)
                 )
         else:
-            state = checkpoint.keyed("u", "s", key="k")
             if call == "changes":
-                state.changes(form(rows))
+                checkpoint.changes("u", "s", form(rows), key="k")
             elif call == "deletes":
-                state.changes(deletes=form(rows))
+                checkpoint.changes("u", "s", deletes=form(rows), key="k")
             else:
-                state.changes_against("latest", form(rows))
+                checkpoint.changes_against("u", "s", form(rows), key="k")
 
 
 @settings(max_examples=60)
@@ -104,8 +103,14 @@ def test_some_of_the_changes_may_come_with_their_key_group(tmp_path: Path) -> No
     put(store, "keyed", pa.table({"k": ["a", "b"], "v": [1, 2]}), FORMS["table"])
     kept = rows_of(store)
     with store.snapshot(parallelism=2) as checkpoint:
-        state = checkpoint.keyed("u", "s", key="k")
-        state.changes(pa.table({"k": ["c"], "v": [3]}), kept.slice(0, 1), cleared=[{"k": "b"}])
+        checkpoint.changes(
+            "u",
+            "s",
+            pa.table({"k": ["c"], "v": [3]}),
+            kept.slice(0, 1),
+            cleared=[{"k": "b"}],
+            key="k",
+        )
     gone = kept.column("k")[0].as_py()
     assert {row["k"] for row in rows_of(store).to_pylist()} == {"a", "b", "c"} - {gone, "b"}
 

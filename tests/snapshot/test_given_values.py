@@ -43,12 +43,12 @@ def change(store: StateStore, **changes: Any) -> None:
     if state.entry:
         options = {"kind": state.kind, "entry": state.entry, "namespace": state.namespace}
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "n", key="k", **options).changes(**changes)
+        checkpoint.changes("u", "n", key="k", **changes, **options)
 
 
 def rows_of(store: StateStore) -> list[dict[str, Any]]:
     keyed = store.restore(parallelism=1).keyed("u", "n")
-    found: list[dict[str, Any]] = keyed.subtask(0).read_all().drop_columns("key_group").to_pylist()
+    found: list[dict[str, Any]] = keyed.to_arrow(0).read_all().drop_columns("key_group").to_pylist()
     return found
 
 
@@ -120,9 +120,9 @@ def test_get_keys_lazy_and_deletes_say_the_same_of_a_key(
         return  # NaN, or a float of 32 bits: covered where the columns are
     state = store.restore(parallelism=1).keyed("u", "n")
     by_value = answer(lambda: len(state.get(wanted)))
-    assert answer(lambda: state.keys([{"k": wanted}]).num_rows) == by_value
+    assert answer(lambda: state.lookup([{"k": wanted}]).num_rows) == by_value
     assert answer(lambda: len(state.lazy(0).get(wanted))) == by_value
-    by_column = answer(lambda: state.keys(pa.table({"k": column})).num_rows)
+    by_column = answer(lambda: state.lookup(pa.table({"k": column})).num_rows)
     if by_column != by_value:  # a column has a type, and that may be none of the key's
         assert by_column == "refused"
     for deletes, found in (([{"k": wanted}], by_value), (pa.table({"k": column}), by_column)):
@@ -153,7 +153,7 @@ def test_no_key_is_deleted_by_another_value(
     for ask in (
         lambda: change(store, deletes=pa.table({"k": deleted})),
         lambda: change(store, deletes=[{"k": deleted[0].as_py()}]),
-        lambda: store.restore(parallelism=1).keyed("u", "n").keys(pa.table({"k": deleted})),
+        lambda: store.restore(parallelism=1).keyed("u", "n").lookup(pa.table({"k": deleted})),
         lambda: store.maintenance.edit("u", "n", delete=[deleted[0].as_py()]),
     ):
         with pytest.raises(InvalidArgumentError, match="'k'"):
@@ -187,11 +187,11 @@ def test_every_way_in_refuses_what_would_be_lost(store: StateStore, name: str, v
 
     def compared() -> None:
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.keyed("u", "n", key="k").changes_against("latest", rows)
+            checkpoint.changes_against("u", "n", rows, key="k")
 
     def by_subtask() -> None:
         with store.snapshot(parallelism=1) as checkpoint:
-            checkpoint.keyed("u", "new", TYPED, key="k").subtask(0).write(rows)
+            checkpoint.declare("u", "new", TYPED, key="k").subtask(0).write(rows)
 
     def elements() -> None:
         with store.snapshot(parallelism=1) as checkpoint:
@@ -314,7 +314,7 @@ def test_polars_categories_are_stored_as_text(store: StateStore) -> None:
     put(store, frame)
     state = store.restore(parallelism=1).keyed("u", "n")
     assert state.get("a") == [{"k": "a", "v": "x"}]
-    assert state.keys(frame.select("k")).num_rows == 2
+    assert state.lookup(frame.select("k")).num_rows == 2
     change(store, deletes=frame.select("k").head(1))
     assert [row["k"] for row in rows_of(store)] == ["b"]
 
@@ -378,7 +378,7 @@ def test_far_times_are_named_or_shown(store: StateStore) -> None:
     ):
         with pytest.raises(StateStoreError, match="time in 'at' that Python"):
             ask()
-    assert state.keys([{"k": "a"}]).column("at").cast(pa.int64()).to_pylist() == [FAR]
+    assert state.lookup([{"k": "a"}]).column("at").cast(pa.int64()).to_pylist() == [FAR]
     [example] = store.inspect.diff(1, 2).states[0].examples
     assert example.a is not None
     assert example.a["at"] == "11103-08-29 17:22:31.711744"

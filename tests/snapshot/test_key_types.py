@@ -28,7 +28,7 @@ def opened(path: Path) -> StateStore:
 
 def groups_of(store: StateStore, key_type: Any, **options: Any) -> None:
     """Hold the key group of each stored row against that of its key alone."""
-    restored = store.restore(parallelism=1).keyed("u", "n").subtask(0).read_all()
+    restored = store.restore(parallelism=1).keyed("u", "n").to_arrow(0).read_all()
     assert restored.num_rows
     for row in restored.to_pylist():
         assert row["key_group"] == key_group_of(
@@ -48,13 +48,13 @@ def test_a_timestamp_has_the_precision_that_is_said(tmp_path: Path, digits: int,
         checkpoint.keyed("u", "n", rows, key="k", key_types=name, **SQL)
     assert store.manifest().keyed_entry("u", "n").state.key_types == (name,)
     groups_of(store, name, hash_scheme="flink-sql")
-    again = store.restore(parallelism=1).keyed("u", "n").subtask(0).read_all()
+    again = store.restore(parallelism=1).keyed("u", "n").to_arrow(0).read_all()
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.keyed("u", "n", again.drop_columns(["key_group"]), key="k")
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "n", key="k").changes(deletes=[{"k": moments[0]}])
+        checkpoint.changes("u", "n", deletes=[{"k": moments[0]}], key="k")
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("u", "n", key="k").changes([{"k": moments[1], "v": 99}])
+        checkpoint.changes("u", "n", [{"k": moments[1], "v": 99}], key="k")
     state = store.restore(parallelism=3).keyed("u", "n")
     assert (state.get(moments[0]), state.get(moments[1])[0]["v"]) == ([], 99)
     groups_of(store, name, hash_scheme="flink-sql")
@@ -123,9 +123,9 @@ def test_a_uuid_is_a_key(tmp_path: Path, form: str) -> None:
     state = store.restore(parallelism=2).keyed("u", "n")
     assert [state.get(one)[0]["v"] for one in IDS] == list(range(40))
     with store.snapshot(parallelism=2) as checkpoint:
-        gone = pa.table({"k": state.subtask(0).read_all()["k"]})
-        checkpoint.keyed("u", "n", key="k").changes(deletes=gone)
-    assert store.restore(parallelism=2).keyed("u", "n").subtask(0).read_all().num_rows == 0
+        gone = pa.table({"k": state.to_arrow(0).read_all()["k"]})
+        checkpoint.changes("u", "n", deletes=gone, key="k")
+    assert store.restore(parallelism=2).keyed("u", "n").to_arrow(0).read_all().num_rows == 0
 
 
 @pytest.mark.parametrize("form", ["bytes", "text"])
@@ -137,7 +137,7 @@ def test_uuids_in_dictionaries_are_keys(tmp_path: Path, form: str) -> None:
         return [IDS[at].bytes if form == "bytes" else str(IDS[at]) for at in numbers]
 
     def check(wanted: dict[int, int]) -> None:
-        rows = store.restore(parallelism=1).keyed("u", "n").subtask(0).read_all().to_pylist()
+        rows = store.restore(parallelism=1).keyed("u", "n").to_arrow(0).read_all().to_pylist()
         found = {row["k"]: row["v"] for row in rows}
         assert found == dict(zip(held(wanted), wanted.values(), strict=True))
         groups_of(store, "UUID")
@@ -151,11 +151,12 @@ def test_uuids_in_dictionaries_are_keys(tmp_path: Path, form: str) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.keyed("u", "n", [{"k": IDS[at], "v": at} for at in range(6)], key="k")
     with store.snapshot(parallelism=2) as checkpoint:
-        state = checkpoint.keyed("u", "n", key="k")
-        state.changes([{"k": IDS[5], "v": 50}], [{"k": IDS[0]}], cleared=[{"k": IDS[1]}])
+        checkpoint.changes(
+            "u", "n", [{"k": IDS[5], "v": 50}], [{"k": IDS[0]}], cleared=[{"k": IDS[1]}], key="k"
+        )
     check({2: 2, 3: 3, 4: 4, 5: 50})
     state = store.restore(parallelism=1).keyed("u", "n")
-    assert state.keys([{"k": IDS[5]}, {"k": IDS[9]}]).column("v").to_pylist() == [50]
+    assert state.lookup([{"k": IDS[5]}, {"k": IDS[9]}]).column("v").to_pylist() == [50]
     assert state.get(IDS[5]) == state.get({"k": IDS[5]}) == [{"k": held([5])[0], "v": 50}]
     store.maintenance.edit("u", "n", delete=[IDS[2]], put=[{"k": IDS[7], "v": 7}])
     check({3: 3, 4: 4, 5: 50, 7: 7})
@@ -180,7 +181,7 @@ def test_a_uuid_is_no_value_of_another_column(tmp_path: Path) -> None:
             pytest.raises(SchemaMismatchError, match="UUID is none of its values"),
             store.snapshot(parallelism=1) as checkpoint,
         ):
-            checkpoint.keyed("u", "n", key="k").changes([row])
+            checkpoint.changes("u", "n", [row], key="k")
 
 
 @pytest.mark.parametrize(
@@ -206,7 +207,7 @@ def test_a_column_carries_a_key_of_another_type(
             "u", "n", rows, key="k", key_types=key_type, hash_scheme=scheme, max_parallelism=128
         )
     restored = store.restore(parallelism=1).keyed("u", "n")
-    for row in restored.subtask(0).read_all().to_pylist():
+    for row in restored.to_arrow(0).read_all().to_pylist():
         key = list(row["k"].values()) if kind is not None else row["k"]
         assert row["key_group"] == key_group_of(
             key, max_parallelism=128, key_type=key_type, hash_scheme=scheme

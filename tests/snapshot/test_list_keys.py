@@ -80,7 +80,7 @@ def opened(folder: Path, layout: str, **options: Any) -> StateStore:
 def check(store: StateStore, rows: Rows) -> None:
     """Every reader has these rows, where the keys alone say."""
     state = store.restore(parallelism=3).keyed("u", "s")
-    found = [row for i in range(3) for row in state.subtask(i).read_all().to_pylist()]
+    found = [row for i in range(3) for row in state.to_arrow(i).read_all().to_pylist()]
     assert taken(found) == wanted(rows)
     for row in found:
         assert row["key_group"] == key_group_of(row["k"], max_parallelism=8)
@@ -89,7 +89,7 @@ def check(store: StateStore, rows: Rows) -> None:
         (shown,) = store.inspect.key(key, uid="u").states
         assert taken(list(shown.rows)) == wanted(rows, key)
     asked = pa.table({"k": pa.array(KEYS, SCHEMA.field("k").type)})
-    assert taken(state.keys(asked).to_pylist()) == wanted(rows)
+    assert taken(state.lookup(asked).to_pylist()) == wanted(rows)
     assert taken(store.query("SELECT * FROM s").read_all().to_pylist()) == wanted(rows)
     counted = store.query("SELECT count(*) AS n FROM s WHERE k = [['a'], ['b']]").read_all()
     assert counted.to_pylist() == [{"n": len(wanted(rows, [["a"], ["b"]]))}]
@@ -110,8 +110,7 @@ def test_a_history_of_lists(tmp_path: Path, layout: str) -> None:
     came = without({i: row for i, row in some(3, 2).items() if i not in of_gone}, [["a", "b"]])
     deletes = [dict(zip("kne", one, strict=True)) for one in gone]
     with store.snapshot(parallelism=2) as checkpoint:
-        state = checkpoint.map("u", "s", **OPTIONS)
-        state.changes(rows_of(came), [*deletes, {"k": [["a", "b"]]}])
+        checkpoint.changes("u", "s", rows_of(came), [*deletes, {"k": [["a", "b"]]}])
     left = without({i: row for i, row in rows.items() if i not in of_gone}, [["a", "b"]]) | came
     check(store, left)
 
@@ -129,7 +128,7 @@ def test_a_history_of_lists(tmp_path: Path, layout: str) -> None:
     store.maintenance.compact(rule=FOLD_ALL, everything=True)
     check(store, left)
     with store.snapshot(parallelism=2) as checkpoint:
-        entry = checkpoint.map("u", "s", **OPTIONS).changes_against("latest", rows_of(left))
+        entry = checkpoint.changes_against("u", "s", rows_of(left))
     assert entry.layers == ()
     put = dict(zip(SCHEMA.names, (*IDENTITIES[-1], 7), strict=True))
     store.maintenance.edit("u", "s", delete=[[[""]]], put=[put])
@@ -149,7 +148,7 @@ def test_rows_lie_in_the_order_of_lists(tmp_path: Path) -> None:
     rows = pa.table({"k": ["a"] * len(lists), "n": pa.array(lists, pa.list_(pa.int64()))})
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.keyed("u", "s", rows, key="k", namespace="n", max_parallelism=1)
-    found = store.restore(parallelism=1).keyed("u", "s").subtask(0).read_all()
+    found = store.restore(parallelism=1).keyed("u", "s").to_arrow(0).read_all()
     ordered = [None, [], [None], [-1], [1], [1, None], [1, 2], [2]]
     assert found.column("n").to_pylist() == ordered
 
@@ -204,16 +203,15 @@ def test_spark_and_delta_have_the_lists(spark: SparkSession, tmp_path: Path, lay
     assert taken(equal.toArrow().to_pylist()) == wanted(rows, [["a"], ["b"]])
 
     with store.snapshot(parallelism=2) as checkpoint:
-        state = checkpoint.map("u", "s", **OPTIONS)
         deleted = spark.createDataFrame([([[None]],)], "k array<array<string>>")
-        state.changes(spark.createDataFrame(rows_of(came)), deleted)
+        checkpoint.changes("u", "s", spark.createDataFrame(rows_of(came)), deleted)
     left = without(rows, [[None]]) | came
     check(store, left)
     restored = store.restore(parallelism=2).keyed("u", "s")
-    assert taken(restored.dataframe().toArrow().to_pylist()) == wanted(left)
+    assert taken(restored.to_spark().toArrow().to_pylist()) == wanted(left)
     options: dict[str, Any] = {"store": store.url, "operator": "u", "state": "s", "parallelism": 2}
     source = spark.read.format("keyed_state").options(**options).load()
     assert taken(source.toArrow().to_pylist()) == wanted(left)
     asked = pa.table({"k": pa.array(KEYS[::2], SCHEMA.field("k").type)})
-    found = restored.rows_of(spark.createDataFrame(asked)).toArrow().to_pylist()
+    found = restored.lookup_in_spark(spark.createDataFrame(asked)).toArrow().to_pylist()
     assert taken(found) == sorted((one for key in KEYS[::2] for one in wanted(left, key)), key=repr)

@@ -68,9 +68,9 @@ def test_a_local_time_is_stored_as_it_is_whoever_writes_it(
         with store.snapshot(parallelism=2) as checkpoint:
             checkpoint.keyed("u", "n", full, key="k")
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.keyed("u", "n", key="k").changes(upserts=upserts, deletes=deletes)
+            checkpoint.changes("u", "n", upserts=upserts, deletes=deletes, key="k")
         found = store.restore(parallelism=2).keyed("u", "n")
-        stored = [tuple(row) for row in found.dataframe().collect()]
+        stored = [tuple(row) for row in found.to_spark().collect()]
         answers[name] = sorted(stored, key=lambda row: row[1])
         for time in (GAP + timedelta(minutes=30), OVERLAP + timedelta(minutes=30)):
             assert found.get(time) == [{"k": time, "s": {"t": time}, "l": [time, None]}], name

@@ -109,8 +109,14 @@ def test_a_full_checkpoint_has_written_all_that_it_names(store: StateStore, ears
 def test_changes_are_measured_beside_what_is_only_named_again(store: StateStore) -> None:
     fill(store)
     with store.snapshot(parallelism=2) as checkpoint:
-        keyed = checkpoint.keyed("u", "s", key="k", max_parallelism=16)
-        keyed.changes([{"k": "k1", "v": 5}, {"k": "new", "v": 5}], [{"k": "k2"}])
+        checkpoint.changes(
+            "u",
+            "s",
+            [{"k": "k1", "v": 5}, {"k": "new", "v": 5}],
+            [{"k": "k2"}],
+            key="k",
+            max_parallelism=16,
+        )
         checkpoint.carry_rest()
     metrics, layer = figures(store), store.manifest().keyed[0].layers[0].entry
     assert metrics.written == Amount(3, layer.size_bytes, layer.files)
@@ -159,7 +165,7 @@ def test_an_edit_has_written_the_key_group_it_rewrote(store: StateStore) -> None
 
 def test_a_state_of_many_processes_is_measured_by_its_answers(store: StateStore) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
-        writer = checkpoint.keyed("u", "s", KEYS.schema, key="k", max_parallelism=16)
+        writer = checkpoint.declare("u", "s", KEYS.schema, key="k", max_parallelism=16)
         groups = [key_group_of(key, max_parallelism=16) for key in KEYS["k"].to_pylist()]
         for subtask in (writer.subtask(0), writer.subtask(1)):
             own = pa.array([group in subtask.key_groups for group in groups])

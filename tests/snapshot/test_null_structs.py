@@ -56,13 +56,13 @@ def _wanted(rows: Rows) -> set[Any]:
 def _check(store: StateStore, rows: Rows) -> None:
     """Every reader has these rows."""
     state = store.restore(parallelism=2).keyed("u", "s")
-    found = [row for i in range(2) for row in state.subtask(i).read_all().to_pylist()]
+    found = [row for i in range(2) for row in state.to_arrow(i).read_all().to_pylist()]
     assert (len(found), _taken(found)) == (len(rows), _wanted(rows))
     looked_up = [row for key in range(4) for row in state.get(key)]
     assert (len(looked_up), _taken(looked_up)) == (len(rows), _wanted(rows))
     asked = store.query("SELECT * FROM s").read_all().to_pylist()
     assert (len(asked), _taken(asked)) == (len(rows), _wanted(rows))
-    many = state.keys(pa.table({"k": pa.array(range(4), pa.int64())}))
+    many = state.lookup(pa.table({"k": pa.array(range(4), pa.int64())}))
     assert _taken(many.to_pylist()) == _wanted(rows)
     assert store.maintenance.verify(deep=True).is_sound
 
@@ -85,13 +85,12 @@ def test_histories_keep_them_apart(
             before = dict(rows)
             kept = {canonical(one): (one, 0) for one in deleted if canonical(one) not in upserts}
             with store.snapshot(parallelism=2) as checkpoint:
-                state = checkpoint.map("u", "s", **_options())
                 if data.draw(st.booleans(), label="against"):
                     rows = dict(upserts)
-                    state.changes_against("latest", _table(upserts))
+                    checkpoint.changes_against("u", "s", _table(upserts))
                 else:
                     rows = {at: row for at, row in rows.items() if at not in kept} | upserts
-                    state.changes(_table(upserts), _table(kept))
+                    checkpoint.changes("u", "s", _table(upserts), _table(kept))
             last = checkpoint.id
             joined = store.inspect.as_of(last - 1, last, "u", "s").read_all()["change"].to_pylist()
             assert joined.count("added") == len(rows.keys() - before.keys())
@@ -133,12 +132,10 @@ def test_spark_keeps_them_apart(spark: SparkSession, tmp_path: Path) -> None:
         checkpoint.map("u", "s", spark.createDataFrame(_table(first)), **_options())
     _check(store, first)
     with store.snapshot(parallelism=2) as checkpoint:
-        state = checkpoint.map("u", "s", **_options())
-        state.changes(spark.createDataFrame(_table(changed)))
+        checkpoint.changes("u", "s", spark.createDataFrame(_table(changed)))
     with store.snapshot(parallelism=2) as checkpoint:
-        state = checkpoint.map("u", "s", **_options())
-        state.changes_against("latest", spark.createDataFrame(_table(first | changed)))
-    frame = store.restore(parallelism=2).keyed("u", "s").dataframe()
+        checkpoint.changes_against("u", "s", spark.createDataFrame(_table(first | changed)))
+    frame = store.restore(parallelism=2).keyed("u", "s").to_spark()
     assert _taken([row.asDict(recursive=True) for row in frame.collect()]) == _wanted(
         first | changed
     )

@@ -65,7 +65,7 @@ def test_one_key_group_opens_its_files_once(tmp_path: Path) -> None:
     layered.opened()
     state.key_groups(KeyGroupRange(3, 3)).read_all()
     assert layered.opened() == dict.fromkeys(with_groups(layered, {3}), 1)
-    state.subtask(0).read_all()
+    state.to_arrow(0).read_all()
     assert len(layered.opened()) == GROUPS
 
 
@@ -74,7 +74,7 @@ def test_keys_are_those_rows_and_no_others(layered: Layered, most: int) -> None:
     state = layered.store.restore(parallelism=2, max_parallelism=most).keyed("u", "s")
     wanted = ["u005", "u006", "u007", "new", "nobody", "u005"]
     layered.opened()
-    found = state.keys([{"k": key} for key in wanted]).to_pylist()
+    found = state.lookup([{"k": key} for key in wanted]).to_pylist()
     opened = layered.opened()
     assert entries_of(found) == {e: v for e, v in layered.rows.items() if e[0] in wanted}
     for row in found:
@@ -83,8 +83,8 @@ def test_keys_are_those_rows_and_no_others(layered: Layered, most: int) -> None:
     assert set(opened) == with_groups(layered, groups)
     assert set(opened.values()) == {1}
     frame = pa.table({"k": wanted, "other": range(len(wanted))})
-    assert entries_of(state.keys(frame).to_pylist()) == entries_of(found)
-    assert state.keys(frame.slice(0, 0)).num_rows == 0
+    assert entries_of(state.lookup(frame).to_pylist()) == entries_of(found)
+    assert state.lookup(frame.slice(0, 0)).num_rows == 0
     assert layered.opened() == dict.fromkeys(opened, 1)  # for the one before it alone
 
 
@@ -93,7 +93,7 @@ def test_what_is_no_key_or_key_group_is_refused(layered: Layered) -> None:
     with pytest.raises(ParallelismError, match=r"state 's' of operator 'u' has key groups 0\.\.15"):
         state.key_groups(KeyGroupRange(3, GROUPS))
     with pytest.raises(InvalidArgumentError, match="'k' is missing"):
-        state.keys([{"m": 1}])
+        state.lookup([{"m": 1}])
     with pytest.raises(NullKeyError):
-        state.keys(pa.table({"k": pa.array([None], pa.string())}))
+        state.lookup(pa.table({"k": pa.array([None], pa.string())}))
     assert layered.opened() == {}

@@ -34,7 +34,7 @@ def take(store: StateStore, columns: dict[str, Any], **options: Any) -> Any:
 
 def read(store: StateStore, checkpoint: int | str = "latest") -> pa.Table:
     state = store.restore(checkpoint=checkpoint, parallelism=1, verify=True).keyed("u", "n")
-    return state.subtask(0).read_all().drop_columns(["key_group"]).sort_by("k")
+    return state.to_arrow(0).read_all().drop_columns(["key_group"]).sort_by("k")
 
 
 def files(store: StateStore) -> list[str]:
@@ -121,7 +121,7 @@ def test_subtasks_write_the_changed_columns(store: StateStore) -> None:
     take(store, {"v": pa.array([1, 2], pa.int32())})
     schema = pa.schema([("w", pa.string()), ("k", pa.string()), ("v", pa.int64())])
     with store.snapshot(parallelism=1) as checkpoint:
-        writer = checkpoint.keyed("u", "n", schema, key="k")
+        writer = checkpoint.declare("u", "n", schema, key="k")
         rows = [{"k": "a", "v": 2**40, "w": "x"}, {"k": "b", "v": None, "w": None}]
         checkpoint.acknowledge(writer.subtask(0).write(rows))
     assert read(store).to_pylist() == [

@@ -105,7 +105,7 @@ def test_a_job_that_raises_leaves_nothing(store: StateStore, error: BaseExceptio
     assert caught.value is error
     assert files(store) == before
     assert store.checkpoints() == (1,)
-    assert store.restore(parallelism=1).keyed("u", "n").subtask(0).read_all().num_rows == 3
+    assert store.restore(parallelism=1).keyed("u", "n").to_arrow(0).read_all().num_rows == 3
     assert take(store) is not None
     assert store.checkpoints() == (1, 2)
 
@@ -128,7 +128,7 @@ def test_of_two_writers_at_a_time_one_commits(store: StateStore) -> None:
             with first:
                 first.keyed("u", "n", ROWS, key="k")
     assert len(files(store)) == len(store.manifest().keyed[0].handles)
-    assert store.restore(parallelism=1).keyed("u", "n").subtask(0).read_all().num_rows == 3
+    assert store.restore(parallelism=1).keyed("u", "n").to_arrow(0).read_all().num_rows == 3
     take(store)
     assert store.checkpoints() == (1, 2)
 
@@ -149,7 +149,7 @@ def test_files_of_a_commit_that_may_have_happened_stay(
         checkpoint.keyed("u", "n", ROWS, key="k")
         monkeypatch.setattr(LocalStorage, "put_if_absent", lost)
     assert store.checkpoints() == (1, 2)
-    assert store.restore(parallelism=1).keyed("u", "n").subtask(0).read_all().num_rows == 3
+    assert store.restore(parallelism=1).keyed("u", "n").to_arrow(0).read_all().num_rows == 3
 
 
 def test_an_error_while_cleaning_up_does_not_hide_the_jobs_own(
@@ -177,7 +177,7 @@ def test_a_writer_is_used_once(store: StateStore) -> None:
         checkpoint.union("u", "other", [[]])
     with pytest.raises(InvalidArgumentError, match="take another one"), checkpoint:
         raise AssertionError
-    assert store.restore(parallelism=1).keyed("u", "n").subtask(0).read_all().num_rows == 3
+    assert store.restore(parallelism=1).keyed("u", "n").to_arrow(0).read_all().num_rows == 3
 
 
 def test_a_full_disk_leaves_nothing(store: StateStore) -> None:

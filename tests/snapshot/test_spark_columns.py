@@ -28,13 +28,14 @@ def test_a_column_may_have_a_dot_in_its_name(spark: SparkSession, tmp_path: Path
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.keyed("u", "n", rows, key="k.x")
     with store.snapshot(parallelism=2) as checkpoint:
-        state = checkpoint.keyed("u", "n", key="k.x")
-        state.changes(deletes=spark.createDataFrame([("y",)], "`k.x` string"))
+        checkpoint.changes(
+            "u", "n", deletes=spark.createDataFrame([("y",)], "`k.x` string"), key="k.x"
+        )
     found = store.restore(parallelism=2).keyed("u", "n")
     wanted: list[Any] = [("x", 1, (1,))]
-    assert [tuple(row)[1:] for row in found.dataframe().collect()] == wanted
+    assert [tuple(row)[1:] for row in found.to_spark().collect()] == wanted
     keys = pa.table({"k.x": ["x", "y"]})
-    assert [tuple(row)[1:] for row in found.rows_of(keys).collect()] == wanted
+    assert [tuple(row)[1:] for row in found.lookup_in_spark(keys).collect()] == wanted
     assert found.get("x") == [dict(zip(NAMES, ("x", 1, {"t": 1}), strict=True))]
 
 
@@ -53,5 +54,5 @@ def test_a_delete_of_a_narrower_type_is_refused(
         pytest.raises(SchemaMismatchError, match=r"'k' of changes .* timestamp_ntz, .* date"),
         store.snapshot(parallelism=1) as checkpoint,
     ):
-        checkpoint.keyed("u", "n", key="k").changes(deletes=gone)
+        checkpoint.changes("u", "n", deletes=gone, key="k")
     assert store.checkpoints() == (1,)

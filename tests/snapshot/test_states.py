@@ -187,7 +187,7 @@ def test_keys_of_any_length_and_script_are_kept(store: StateStore) -> None:
     keys = ["", "x" * 10_000, "é", "e\u0301", "日本", "😀", "\0", " "]
     entry = take(store, pa.table({"k": keys}))
     restored = store.restore(parallelism=1).keyed("u", "n")
-    assert sorted(restored.subtask(0).read_all().column("k").to_pylist()) == sorted(keys)
+    assert sorted(restored.to_arrow(0).read_all().column("k").to_pylist()) == sorted(keys)
     assert entry.rows == len(keys)
     with store.snapshot(parallelism=1) as checkpoint:
         assert checkpoint.keyed("u", "zeros", pa.table({"k": [0.0, -0.0]}), key="k").rows == 2
@@ -198,7 +198,7 @@ def test_columns_may_be_called_what_operator_state_reserves(store: StateStore) -
     """And anything else that Parquet can hold."""
     names = ["subtask", "position", "a.b", "a b", "`", "é", ",;{}()\n\t="]
     take(store, pa.table({"k": [1], **{name: [2] for name in names}}))
-    [row] = store.restore(parallelism=1).keyed("u", "n").subtask(0).read_all().to_pylist()
+    [row] = store.restore(parallelism=1).keyed("u", "n").to_arrow(0).read_all().to_pylist()
     assert {row[name] for name in names} == {2}
 
 

@@ -102,9 +102,9 @@ def _run(store: StateStore, call: str, given_rows: list[Any], has_ttl: bool) -> 
             checkpoint.keyed("u", "s", given_rows[0], **options)
         elif call == "changes":
             upserts, deletes, cleared = given_rows
-            checkpoint.keyed("u", "s", **options).changes(upserts, deletes, cleared=cleared)
+            checkpoint.changes("u", "s", upserts, deletes, cleared=cleared, **options)
         elif call == "against":
-            checkpoint.keyed("u", "s", **options).changes_against("latest", given_rows[0])
+            checkpoint.changes_against("u", "s", given_rows[0], **options)
         elif call == "subtasks":
             _write_subtasks(checkpoint, given_rows, options)
         else:
@@ -113,7 +113,7 @@ def _run(store: StateStore, call: str, given_rows: list[Any], has_ttl: bool) -> 
 
 
 def _write_subtasks(checkpoint: CheckpointWriter, parts: list[Any], options: Any) -> None:
-    writer = checkpoint.keyed("u", "s", SCHEMA, **options)
+    writer = checkpoint.declare("u", "s", SCHEMA, **options)
     assert isinstance(writer, KeyedWriter)
     for subtask, part in enumerate(parts):
         checkpoint.acknowledge(writer.subtask(subtask).write(part))
@@ -138,7 +138,7 @@ def _stored(store: StateStore) -> list[Any]:
     for number in range(1, store.manifest().checkpoint_id + 1):
         restored = store.restore(checkpoint=number, parallelism=1, now_ms=NOW)
         for entry in restored.manifest.keyed:
-            rows = restored.keyed(entry.state.uid, entry.state.name).subtask(0).read_all()
+            rows = restored.keyed(entry.state.uid, entry.state.name).to_arrow(0).read_all()
             found.append((number, entry.digest, rows))
         found += [(number, entry.digest, entry.rows) for entry in restored.manifest.operator]
     return found
@@ -180,10 +180,10 @@ def test_what_a_restore_gives_is_taken_as_it_is(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path), table_format="parquet")
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.keyed("u", "s", _table({1: ("a", 0)}), key="k", max_parallelism=GROUPS)
-    rows = store.restore().keyed("u", "s").subtask(0)
+    rows = store.restore().keyed("u", "s").to_arrow(0)
     bare = (batch.drop_columns(["key_group"]) for batch in rows)
     with store.snapshot(parallelism=1) as checkpoint:
-        checkpoint.keyed("u", "s", key="k").changes_against("latest", bare)
+        checkpoint.changes_against("u", "s", bare, key="k")
     assert store.restore().keyed("u", "s").get(1) == [{"k": 1, "v": "a", "t": 0}]
 
 

@@ -42,7 +42,7 @@ def store(tmp_path: Path) -> StateStore:
 
 
 def declare(checkpoint: CheckpointWriter) -> KeyedWriter:
-    writer = checkpoint.keyed("u", "n", SCHEMA, key="user", max_parallelism=MAX_PARALLELISM)
+    writer = checkpoint.declare("u", "n", SCHEMA, key="user", max_parallelism=MAX_PARALLELISM)
     assert isinstance(writer, KeyedWriter)
     return writer
 
@@ -67,7 +67,7 @@ def table(rows: list[dict[str, Any]]) -> pa.Table:
 
 def restored(store: StateStore, parallelism: int = 2) -> Counter[str]:
     keyed = store.restore(parallelism=parallelism, verify=True).keyed("u", "n")
-    parts = [keyed.subtask(i).read_all().drop_columns(["key_group"]) for i in range(parallelism)]
+    parts = [keyed.to_arrow(i).read_all().drop_columns(["key_group"]) for i in range(parallelism)]
     return Counter(repr(sorted(row.items())) for part in parts for row in part.to_pylist())
 
 
@@ -171,9 +171,9 @@ def test_written_states_and_awaited_ones_are_one_commit(store: StateStore) -> No
             declare(checkpoint)
         with pytest.raises(InvalidArgumentError, match="in this checkpoint already"):
             checkpoint.keyed("u", "n", ROWS, key="user")
-        timers = checkpoint.timers(
+        timers = checkpoint.declare(
             "u", "t", pa.schema([("user", "string"), ("timestamp", "int64")]),
-            key="user", time_domain="event",
+            key="user", kind="timers", entry="timestamp", time_domain="event",
         )  # fmt: skip
         for subtask in range(2):
             checkpoint.acknowledge(writer.subtask(subtask).write(rows_of(writer, subtask)))

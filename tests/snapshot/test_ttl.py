@@ -29,6 +29,7 @@ TTL = TimeToLive(100, "at")
 SHOWN = TimeToLive(100, "at", visibility=TtlVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP)
 LONG_MAX = 2**63 - 1
 EVERYTHING = KeyGroupRange(0, 7)
+KEYED: dict[str, Any] = {"key": "k", "max_parallelism": 8}
 
 
 @pytest.fixture
@@ -36,26 +37,22 @@ def store(tmp_path: Path) -> StateStore:
     return StateStore.open(str(tmp_path), table_format="parquet", compaction=None)
 
 
-def keyed(checkpoint: Any, rows: Any = None, **options: Any) -> Any:
-    return checkpoint.keyed("u", "n", rows, key="k", max_parallelism=8, **options)
-
-
 def full(store: StateStore, rows: Any, now: int = 0, **options: Any) -> KeyedEntry:
     with store.snapshot(parallelism=2, now_ms=now) as checkpoint:
-        keyed(checkpoint, rows, **options)
+        checkpoint.keyed("u", "n", rows, **KEYED, **options)
     return checkpoint.manifest.keyed[0]
 
 
 def change(store: StateStore, now: int, ttl: Any = None, **changes: Any) -> KeyedEntry:
     with store.snapshot(parallelism=2, now_ms=now) as checkpoint:
-        keyed(checkpoint, ttl=ttl).changes(**changes)
+        checkpoint.changes("u", "n", **KEYED, ttl=ttl, **changes)
     return checkpoint.manifest.keyed[0]
 
 
 def at(store: StateStore, now: int, parallelism: int = 2, **where: Any) -> list[dict[str, Any]]:
     """Return the rows that a restore hands over, without their key group."""
     restored = store.restore(parallelism=parallelism, now_ms=now, **where).keyed("u", "n")
-    tables = [restored.subtask(subtask).read_all() for subtask in range(parallelism)]
+    tables = [restored.to_arrow(subtask).read_all() for subtask in range(parallelism)]
     rows = pa.concat_tables(tables).drop_columns(["key_group"])
     assert restored.digest == rows_digest(rows)
     return sorted(rows.to_pylist(), key=lambda row: repr(row["k"]))
@@ -99,9 +96,9 @@ def test_the_clock_is_the_machines_unless_given(store: StateStore) -> None:
     """One row of 1970, one of now."""
     full(store, [{"k": "a", "at": 0}], ttl=TimeToLive(3_600_000, "at"))
     with store.snapshot(parallelism=2) as checkpoint:
-        keyed(checkpoint).changes([{"k": "b"}])
+        checkpoint.changes("u", "n", [{"k": "b"}])
     restored = store.restore(parallelism=1)
-    assert keys(restored.keyed("u", "n").subtask(0).read_all().to_pylist()) == ["b"]
+    assert keys(restored.keyed("u", "n").to_arrow(0).read_all().to_pylist()) == ["b"]
     assert [len(one.rows) for key in "ab" for one in store.inspect.key(key).states] == [0, 1]
     assert store.query("SELECT k FROM n").read_all().to_pylist() == [{"k": "b"}]
 
@@ -137,9 +134,17 @@ def test_list_elements_and_map_entries_expire_alone(store: StateStore) -> None:
         checkpoint.map("u", "map", entries, map_key="m", key="k", max_parallelism=8, ttl=TTL)
     with store.snapshot(parallelism=2, now_ms=115) as checkpoint:
         touched = [{"k": "a", "position": 1, "v": 7}]
-        checkpoint.list("u", "list", key="k", max_parallelism=8).changes(touched)
-        checkpoint.map("u", "map", map_key="m", key="k", max_parallelism=8).changes(
-            [{"k": "a", "m": "m0", "v": 8}]
+        checkpoint.changes(
+            "u", "list", touched, kind="list", key="k", max_parallelism=8, entry="position"
+        )
+        checkpoint.changes(
+            "u",
+            "map",
+            [{"k": "a", "m": "m0", "v": 8}],
+            kind="map",
+            entry="m",
+            key="k",
+            max_parallelism=8,
         )
     restored = store.restore(now_ms=120)
     assert [row["v"] for row in restored.keyed("u", "list").get("a")] == [7, 3]
@@ -178,7 +183,7 @@ def test_any_history_restores_what_has_not_expired(
     """Compared with a dict, whatever was merged or folded meanwhile."""
     rng = random.Random(f"{kind} {rule}")
     store = StateStore.open(str(tmp_path), table_format="parquet", compaction=rule)
-    entry = {"kind": "map", "entry": "m"} if kind == "map" else {}
+    entry: dict[str, Any] = {"kind": "map", "entry": "m"} if kind == "map" else {}
     known: dict[tuple[str, int], dict[str, Any]] = {}
     for step in range(10):
         now = 20 * step
@@ -189,8 +194,9 @@ def test_any_history_restores_what_has_not_expired(
         }
         gone = {f"k{rng.randrange(20)}" for _ in range(2)} - {name for name, _ in upserts}
         with store.snapshot(parallelism=3, now_ms=now) as checkpoint:
-            writing = keyed(checkpoint, ttl=TTL if step == 0 else None, **entry)
-            writing.changes(list(upserts.values()), [{"k": name} for name in sorted(gone)] or None)
+            deletes = [{"k": name} for name in sorted(gone)] or None
+            ttl = TTL if step == 0 else None
+            checkpoint.changes("u", "n", list(upserts.values()), deletes, **KEYED, ttl=ttl, **entry)
         known = {name: row for name, row in known.items() if name[0] not in gone} | upserts
         for parallelism, later in ((1, 0), (3, rng.randrange(100))):
             left = [row for row in known.values() if row["at"] + 100 > now + later]
@@ -233,7 +239,7 @@ def test_rows_of_a_state_that_has_one_come_with_their_times(store: StateStore) -
         pytest.raises(InvalidArgumentError, match="begin to live anew"),
         store.snapshot(parallelism=2, now_ms=9) as checkpoint,
     ):
-        keyed(checkpoint).changes_against("latest", [{"k": "a", "v": 1}])
+        checkpoint.changes_against("u", "n", [{"k": "a", "v": 1}])
     change(store, now=70, upserts=[{"k": "a", "v": 9}])
     assert at(store, 160) == [{"k": "a", "v": 9, "at": 70}]
     assert len(store.checkpoints()) == 2
@@ -248,7 +254,7 @@ def test_changes_of_nothing_yet_are_stamped_and_written_in_full(store: StateStor
         checkpoint.split("u", "o", [[], []])
         checkpoint.drop("u", "n")
     with store.snapshot(parallelism=2, now_ms=7) as checkpoint:
-        keyed(checkpoint).changes([{"k": "b"}])
+        checkpoint.changes("u", "n", [{"k": "b"}])
         checkpoint.carry_rest()
     assert at(store, 8) == [{"k": "b", "at": 7}]
 
@@ -304,7 +310,7 @@ def test_changes_of_an_older_base_have_its_time_to_live(store: StateStore) -> No
     full(store, ROWS)
     full(store, ROWS, ttl=TTL)
     with store.snapshot(parallelism=2, now_ms=9) as checkpoint:
-        keyed(checkpoint).changes(ROWS[:1], base=1)
+        checkpoint.changes("u", "n", ROWS[:1], base=1)
     assert checkpoint.manifest.keyed[0].state.ttl is None
     assert keys(at(store, LONG_MAX)) == ["a", "b", "c"]
 
@@ -323,9 +329,10 @@ def test_declared_rows_declare_their_times(store: StateStore) -> None:
         pytest.raises(InvalidArgumentError, match="goes by the column 'at'"),
         store.snapshot(parallelism=1, now_ms=0) as checkpoint,
     ):
-        keyed(checkpoint, bare, ttl=TTL)
+        checkpoint.declare("u", "n", bare, **KEYED, ttl=TTL)
     with store.snapshot(parallelism=1, now_ms=0) as checkpoint:
-        writer = keyed(checkpoint, bare.append(pa.field("at", pa.int64())), ttl=TTL)
+        timed = bare.append(pa.field("at", pa.int64()))
+        writer = checkpoint.declare("u", "n", timed, **KEYED, ttl=TTL)
         checkpoint.acknowledge(writer.subtask(0).write(ROWS))
     assert keys(at(store, 100)) == ["b"]
 
@@ -353,14 +360,14 @@ def test_spark_stamps_and_leaves_out_the_same_rows(spark: SparkSession, tmp_path
     full_again = spark.sql("SELECT id AS k FROM range(9)")
     with store.snapshot(parallelism=2, now_ms=50) as checkpoint:
         checkpoint.keyed("u", "longs", full_again, key="k", max_parallelism=8, ttl=TTL)
-        keyed(checkpoint).changes(deletes=[{"k": "c"}])
+        checkpoint.changes("u", "n", deletes=[{"k": "c"}])
     for now, left in ((92, ["a", "b"]), (93, ["b"]), (150, [])):
         assert keys(at(store, now)) == left
     restored = store.restore(now_ms=149)
     assert [row["at"] for key in range(9) for row in restored.keyed("u", "longs").get(key)] == [
         50
     ] * 9
-    frame = store.restore(now_ms=93, parallelism=2).keyed("u", "n").dataframe()
+    frame = store.restore(now_ms=93, parallelism=2).keyed("u", "n").to_spark()
     assert [row.k for row in frame.collect()] == ["b"]
     read = spark.read.format("keyed_state").options(store=str(tmp_path), operator="u", state="n")
     assert read.load().collect() == []

@@ -142,7 +142,7 @@ def test_rows_are_compared_by_what_they_hold(
             state = checkpoint.keyed("u", "s", rows.slice(0, 0), key="k", max_parallelism=4)
         with store.snapshot(parallelism=1) as checkpoint:
             if is_layered:
-                checkpoint.keyed("u", "s", key="k").changes(rows)
+                checkpoint.changes("u", "s", rows, key="k")
             else:
                 checkpoint.keyed("u", "s", rows, key="k")
         with store.snapshot(parallelism=1) as checkpoint:

@@ -64,7 +64,7 @@ def test_versions_and_checkpoints_keep_their_columns(
         then = reader.load(table).drop("key_group").toArrow()
         assert (then.column_names, rows_of(then)) == expected
         state = store.restore(checkpoint=number, parallelism=3).keyed("u", "n")
-        found = state.dataframe().drop("key_group").toArrow()
+        found = state.to_spark().drop("key_group").toArrow()
         assert (found.column_names, rows_of(found)) == expected
     assert store.maintenance.verify("all", deep=True).is_sound
 

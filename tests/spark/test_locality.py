@@ -96,7 +96,7 @@ def contents(frame: DataFrame) -> list[list[tuple[Any, ...]]]:
 def contents_by_arrow(state: RestoredKeyedState) -> list[list[tuple[Any, ...]]]:
     """Return the rows of each subtask, read without Spark."""
     subtasks = range(state.assignment.parallelism)
-    tables = [state.subtask(i).read_all() for i in subtasks]
+    tables = [state.to_arrow(i).read_all() for i in subtasks]
     return [[tuple(row.values()) for row in table.to_pylist()] for table in tables]
 
 
@@ -114,7 +114,7 @@ def test_the_real_host_is_asked_for(folder: Path, spark: SparkSession, paralleli
     """
     state = restored(folder, spark, parallelism)
     assert {handle.host for handle in state.entry.handles} == {socket.gethostname()}
-    frame = state.dataframe()
+    frame = state.to_spark()
     (here,) = executor_hosts(spark)
     assert locations(frame) == [[here]] * parallelism
     assert contents(frame) == contents_by_arrow(state)
@@ -129,7 +129,7 @@ def test_each_partition_asks_for_the_host_of_its_slot(
 ) -> None:
     """Exactly ``parallelism`` partitions, and no exchange."""
     state = restored(folder, spark, parallelism, *hosts)
-    frame = state.dataframe()
+    frame = state.to_spark()
     assert isinstance(state.assignment, KeyGroupAssignment)
     offered = previous_allocations(state.entry.handles, state.assignment)
     placed = place_subtasks(state.assignment, offered.previous, offered.slots)
@@ -147,7 +147,7 @@ def test_rows_and_schema_are_those_of_a_plain_restore(folder: Path, spark: Spark
     """On hosts of any name, also when some subtasks have none."""
     state = restored(folder, spark, 5, "b", "", "a")
     plain = opened(folder, spark, cache=False).restore(parallelism=5).keyed("users", "n")
-    frame, wanted = state.dataframe(), plain.dataframe()
+    frame, wanted = state.to_spark(), plain.to_spark()
     assert [] in locations(frame)
     assert frame.schema == wanted.schema
     assert contents(frame) == contents(wanted) == contents_by_arrow(plain)
@@ -156,7 +156,7 @@ def test_rows_and_schema_are_those_of_a_plain_restore(folder: Path, spark: Spark
 @pytest.mark.usefixtures("cluster")
 def test_locations_stay_below_narrow_steps(folder: Path, spark: SparkSession) -> None:
     """A filter, a column and a cached DataFrame: a subtask is still read where its copies lie."""
-    frame = restored(folder, spark, 2, "a", "b").dataframe()
+    frame = restored(folder, spark, 2, "a", "b").to_spark()
     assert locations(frame.where("n > 10").select("user")) == [["a"], ["b"]]
     cached = frame.cache()
     assert locations(cached) == [["a"], ["b"]]
@@ -166,7 +166,7 @@ def test_locations_stay_below_narrow_steps(folder: Path, spark: SparkSession) ->
 @pytest.mark.usefixtures("cluster")
 def test_a_wish_that_cannot_be_met_stops_nothing(folder: Path, spark: SparkSession) -> None:
     """No executor runs on that host: another reads the rows, and none waits for it."""
-    frame = restored(folder, spark, 2, "gone.invalid").dataframe()
+    frame = restored(folder, spark, 2, "gone.invalid").to_spark()
     assert locations(frame) == [["gone.invalid"]] * 2
     frame.count()
     start = time.monotonic()
@@ -178,11 +178,11 @@ def test_in_local_mode_no_other_host_is_asked_for(folder: Path, spark: SparkSess
     """Spark would wait for ever: nothing offers the task a core while none other ends."""
     here = socket.gethostname()
     (name,) = executor_hosts(spark)
-    frame = restored(folder, spark, 2, here, "gone.invalid").dataframe()
+    frame = restored(folder, spark, 2, here, "gone.invalid").to_spark()
     assert locations(frame) == [[name], []]
     assert frame.count() == ROWS.num_rows
     assert localities(frame) == ["NODE_LOCAL", "PROCESS_LOCAL"]  # the latter is no wish at all
-    other = restored(folder, spark, 2, "gone.invalid").dataframe()
+    other = restored(folder, spark, 2, "gone.invalid").to_spark()
     assert "Range (0, 2" in explained(other)
 
 
@@ -196,9 +196,9 @@ def test_without_hosts_or_cache_it_is_a_plain_range(
         with opened(folder, None, cache=False).snapshot(parallelism=4) as checkpoint:
             checkpoint.keyed("users", "n", ROWS, key="user", max_parallelism=MAX_PARALLELISM)
     frame = opened(folder, spark, cache=cache).restore(parallelism=3).keyed("users", "n")
-    assert "Range (0, 3, step=1, splits=3)" in explained(frame.dataframe())
-    assert locations(frame.dataframe()) == [[], [], []]
-    assert frame.dataframe().count() == ROWS.num_rows
+    assert "Range (0, 3, step=1, splits=3)" in explained(frame.to_spark())
+    assert locations(frame.to_spark()) == [[], [], []]
+    assert frame.to_spark().count() == ROWS.num_rows
 
 
 # --- Numbers with places --------------------------------------------------------------------------

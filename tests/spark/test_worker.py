@@ -29,7 +29,7 @@ store = StateStore.open("store", spark=spark, table_format="parquet")
 rows = spark.range(1_000, numPartitions=2).selectExpr("id", "uuid() AS text")
 with store.snapshot(parallelism=2) as checkpoint:
     checkpoint.keyed("u", "s", rows, key="id", max_parallelism=2)
-frame = store.restore().keyed("u", "s").dataframe()
+frame = store.restore().keyed("u", "s").to_spark()
 assert frame.toArrow().num_rows == 1_000
 spark.stop()
 time.sleep(1)

@@ -49,7 +49,7 @@ def rows(store: StateStore) -> list[dict[str, object]]:
     restored = store.restore(parallelism=3)
     keyed = restored.keyed("users", "totals")
     assert restored.operator("source", "offsets").subtask(0) == [{"p": 0, "o": 7}, {"p": 1, "o": 8}]
-    found = [row for i in range(3) for row in keyed.subtask(i).read_all().to_pylist()]
+    found = [row for i in range(3) for row in keyed.to_arrow(i).read_all().to_pylist()]
     return sorted(({k: row[k] for k in ("user", "n")} for row in found), key=lambda row: row["n"])
 
 

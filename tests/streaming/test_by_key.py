@@ -46,7 +46,9 @@ def test_by_key_with_a_list_of_rows(world: World) -> None:
         query.process(world.spark.createDataFrame(rows, EVENTS), MicroBatch("q", number))
     restored = world.store.restore(parallelism=1).keyed("totals", "per-user")
     found: dict[str, list[int]] = {"a": [], "b": []}
-    for row in sorted(restored.subtask(0).read_all().to_pylist(), key=lambda r: int(r["position"])):
+    for row in sorted(
+        restored.to_arrow(0).read_all().to_pylist(), key=lambda r: int(r["position"])
+    ):
         found[row["user"]].append(row["id"])
     assert found == {"a": [22, 30, 32], "b": [23, 31, 33]}
 
@@ -77,6 +79,7 @@ def test_by_key_with_lists_for_keys_and_entries(world: World) -> None:
         query.process(frame, MicroBatch("q", number))
     restored = world.store.restore(parallelism=1).keyed("totals", "per-user")
     found = [
-        (row["users"], row["entry"], row["n"]) for row in restored.subtask(0).read_all().to_pylist()
+        (row["users"], row["entry"], row["n"])
+        for row in restored.to_arrow(0).read_all().to_pylist()
     ]
     assert sorted(found, key=repr) == [(["a", None], ["3", None], 1), (["a", None], ["4", None], 1)]

@@ -90,8 +90,7 @@ def test_it_is_there_when_the_first_events_come(
         checkpoint.keyed("totals", "per-user", rows, key="user", max_parallelism=8)
     with store.snapshot(parallelism=4) as checkpoint:
         changes = [{"user": "u1", "n": 100, "total": 1000}]
-        state = checkpoint.keyed("totals", "per-user", key="user")
-        state.changes(changes, [{"user": "u2"}])
+        checkpoint.changes("totals", "per-user", changes, [{"user": "u2"}], key="user")
     restored = store.restore(parallelism=3).keyed("totals", "per-user")
 
     events: Iterable[list[tuple[str, int]]] = (

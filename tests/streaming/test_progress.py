@@ -222,7 +222,7 @@ def test_rows_live_by_the_time_of_their_micro_batch(world: World) -> None:
     for number, (users, now_ms) in enumerate((("ab", 5000), ("a", 5600), ("ab", 6100))):
         query.process(world.frame(*users), MicroBatch("q", number, planned_at_ms=now_ms))
     rows = world.store.restore(parallelism=1, now_ms=6100).keyed("totals", "per-user")
-    found = {row["user"]: row for row in rows.subtask(0).read_all().to_pylist()}
+    found = {row["user"]: row for row in rows.to_arrow(0).read_all().to_pylist()}
     assert {user: (row["n"], row["used"]) for user, row in found.items()} == {
         "a": (3, 6100),
         "b": (1, 6100),
@@ -239,7 +239,7 @@ def test_what_spark_planned_is_read_from_its_checkpoint_location(world: World) -
         row["used"]
         for row in world.store.restore(parallelism=1)
         .keyed("totals", "per-user")
-        .subtask(0)
+        .to_arrow(0)
         .read_all()
         .to_pylist()
     }

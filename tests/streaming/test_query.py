@@ -259,8 +259,8 @@ def test_other_states_stay_as_they_are(world: World) -> None:
     with store.snapshot(parallelism=3) as checkpoint:
         checkpoint.carry_rest()
         changes = [{"user": "u3", "n": 7, "total": 7}]
-        checkpoint.keyed("totals", "layered", key="user").changes(changes, [{"user": "u4"}])
-        checkpoint.keyed("totals", "other", key="user").changes(changes)
+        checkpoint.changes("totals", "layered", changes, [{"user": "u4"}], key="user")
+        checkpoint.changes("totals", "other", changes, key="user")
     before = world.state("other"), world.state("layered")
     for number, parallelism in enumerate((2, 5)):
         query = world.query(parallelism=parallelism)

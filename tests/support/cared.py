@@ -73,7 +73,7 @@ def change(taken: Layered, number: int, rng: random.Random) -> int:
 def rows_of(store: StateStore, checkpoint: int | str = "latest") -> Entries:
     """Return the rows of a checkpoint."""
     restored = store.restore(checkpoint=checkpoint, parallelism=1, verify=True)
-    return entries_of(restored.keyed("u", "s").subtask(0).read_all().to_pylist())
+    return entries_of(restored.keyed("u", "s").to_arrow(0).read_all().to_pylist())
 
 
 def state_of(store: StateStore, checkpoint: int | str = "latest") -> KeyedEntry:

@@ -49,8 +49,17 @@ class Layered:
         self.rows = left | dict(upserts)
         keys = pa.table({"k": pa.array(cleared, pa.string())})
         with self.store.snapshot(parallelism=2) as checkpoint:
-            changes = checkpoint.map("u", "s", key="k", map_key="m", max_parallelism=GROUPS)
-            changes.changes(table(upserts), table(dict.fromkeys(entries, 0)), cleared=keys)
+            checkpoint.changes(
+                "u",
+                "s",
+                table(upserts),
+                table(dict.fromkeys(entries, 0)),
+                cleared=keys,
+                kind="map",
+                key="k",
+                entry="m",
+                max_parallelism=GROUPS,
+            )
         return self._take(checkpoint.id)
 
     def _take(self, checkpoint_id: int) -> int:
