@@ -11,6 +11,8 @@ from __future__ import annotations
 import uuid
 from contextlib import suppress
 
+from msgspec import Struct
+
 from statestore.catalog.holds import Holds
 from statestore.errors import (
     CheckpointNotFoundError,
@@ -23,7 +25,7 @@ from statestore.errors import (
     StoreNotFoundError,
 )
 from statestore.format.documents import document_bytes, is_savepoint_name, parse_document
-from statestore.format.manifest import TABLE_FORMATS, Manifest
+from statestore.format.manifest import Manifest, TableFormat
 from statestore.format.manifest_json import manifest_from_json, manifest_to_json
 from statestore.format.names import (
     CHECKPOINTS,
@@ -39,6 +41,11 @@ __all__ = ["DEFAULT_TABLE_FORMAT", "Catalog", "store_document"]
 STORE_FORMAT = "statestore"
 STORE_FORMAT_VERSION = 1
 DEFAULT_TABLE_FORMAT = "delta"
+
+
+class _StoreDocument(Struct, frozen=True):
+    store_id: str
+    table_format: TableFormat | None = None
 
 
 class Catalog:
@@ -83,17 +90,15 @@ class Catalog:
 
         Raises MalformedManifestError or FormatVersionError.
         """
-        root = parse_document(
+        document = parse_document(
             raw,
+            _StoreDocument,
             name=f"{storage.url}/{STORE_FILE}",
             form=STORE_FORMAT,
             newest=STORE_FORMAT_VERSION,
             mend=f"'statestore --store {storage.url} repair' makes it again",
         )
-        remembered = root.maybe("table_format")
-        if remembered is not None and remembered.text() not in TABLE_FORMATS:
-            raise remembered.fail(f"there is no table format {remembered.text()!r}")
-        return cls(storage, root.at("store_id").text(), remembered.text() if remembered else None)
+        return cls(storage, document.store_id, document.table_format)
 
     def table_format(self, wanted: str | None) -> str:
         """Return the format of the tables that a snapshot writes: the one the store remembers.

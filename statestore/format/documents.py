@@ -2,7 +2,8 @@
 
 A document's last member is the SHA-256 of all bytes before it, at a place counted from the end of
 the file, so a flipped byte anywhere is found before the document is read. Errors of content name
-the place: ``$.operators[0].keyed[1].rows``.
+the place: ``$.operators[0].keyed[1].rows``. What a document holds is declared, by classes whose
+members have types and bounds; small functions say what members must be together.
 """
 
 from __future__ import annotations
@@ -10,112 +11,102 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from statestore.errors import FormatVersionError, InvalidArgumentError, MalformedManifestError
+from msgspec import Meta, Struct, ValidationError, convert
+
+from statestore.errors import (
+    CorruptionError,
+    FormatVersionError,
+    InvalidArgumentError,
+    MalformedManifestError,
+    StateStoreError,
+)
 from statestore.format.names import GREATEST_ID
 
 __all__ = [
     "SEAL_BYTES",
+    "CheckpointId",
     "Claim",
+    "Count",
     "Held",
-    "Node",
+    "Moment",
     "Pin",
     "Savepoint",
     "check_savepoint_name",
     "claim_from_json",
     "claim_to_json",
+    "converted",
     "document_bytes",
     "healed",
     "is_savepoint_name",
     "parse_document",
     "pin_from_json",
     "pin_to_json",
+    "placed",
     "savepoint_from_json",
     "savepoint_to_json",
     "sealed",
+    "unfit",
 ]
 
-# The greatest number that fits into a column, and the last millisecond of the year 9999.
-_GREATEST, _LAST_MS = 2**63 - 1, 253_402_300_799_999
 _SEAL, _END = b',"sha256":"', b'"}\n'
 SEAL_BYTES = len(_SEAL) + 64 + len(_END)
 
 
-class Node:
-    """A value inside a JSON document, with its path; every getter checks the type it promises."""
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+"""A number that fits into a column."""
 
-    def __init__(self, value: Any, path: str, name: str) -> None:
-        """Wrap ``value``, found at ``path`` of the document called ``name``."""
-        self.value, self.path, self.name = value, path, name
+Moment = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
+"""Milliseconds since 1970, before the year 10000."""
 
-    def fail(self, what: str) -> MalformedManifestError:
-        """Return the error for this place; the caller raises it."""
-        return MalformedManifestError(f"{self.name} at {self.path}: {what}")
+CheckpointId = Annotated[int, Meta(ge=0, le=GREATEST_ID)]
 
-    def at(self, key: str) -> Node:
-        """Return a member; MalformedManifestError when it is missing."""
-        if not isinstance(self.value, dict):
-            raise self.fail(f"expected an object, found {type(self.value).__name__}")
-        if key not in self.value:
-            raise self.fail(f"{key!r} is missing")
-        return Node(self.value[key], f"{self.path}.{key}", self.name)
+T = TypeVar("T")
+_AT = " - at `$"  # how msgspec ends what it says, with the place and another `
 
-    def maybe(self, key: str) -> Node | None:
-        """Return a member, None when it is missing or null."""
-        found = isinstance(self.value, dict) and self.value.get(key) is not None
-        return self.at(key) if found else None
 
-    def items(self) -> Iterator[Node]:
-        """Yield the elements of an array."""
-        for index, value in enumerate(self._as(list)):
-            yield Node(value, f"{self.path}[{index}]", self.name)
+class _Header(Struct, frozen=True):
+    format: str
+    format_version: Count
 
-    def object(self) -> dict[str, Any]:
-        """Return the value, an object."""
-        value: dict[str, Any] = self._as(dict)
-        return value
 
-    def text(self) -> str:
-        """Return the value, a string."""
-        value: str = self._as(str)
-        return value
+def converted(value: Any, kind: type[T], name: str, place: str = "$") -> T:
+    """Return a JSON value, or what was made of one, as ``kind``, which declares what it takes.
 
-    def number(self, greatest: int = _GREATEST) -> int:
-        """Return the value, an integer that is not negative, at most 2**63 - 1 or as said."""
-        value: int = self._as(int)
-        if isinstance(value, bool) or not 0 <= value <= greatest:
-            raise self.fail(f"expected a number in 0..{greatest}, found {value}")
-        return value
+    ``value`` stands at ``place`` of the document called ``name``. Members that are not declared are
+    passed over. Raises MalformedManifestError with the place of what does not fit.
+    """
+    with placed(name, place):
+        return convert(value, kind, from_attributes=True)
 
-    def time(self) -> int:
-        """Return the value, milliseconds since 1970."""
-        return self.number(_LAST_MS)
 
-    def texts(self) -> tuple[str, ...]:
-        """Return the value, an array of strings."""
-        return self._array(str)
+@contextmanager
+def placed(name: str, place: str) -> Iterator[None]:
+    """Make each error of a block, which reads what is at ``place``, a MalformedManifestError."""
+    try:
+        yield
+    except CorruptionError:
+        raise
+    except (
+        StateStoreError,
+        ValidationError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
+        what, _, inside = str(error).partition(_AT)
+        raise MalformedManifestError(f"{name} at {place}{inside[:-1]}: {what}") from error
 
-    def numbers(self) -> tuple[int, ...]:
-        """Return the value, an array of integers that are not negative."""
-        values: tuple[int, ...] = self._array(int)
-        for value in (min(values), max(values)) if values else ():
-            if not 0 <= value <= _GREATEST:
-                raise self.fail(f"expected numbers in 0..{_GREATEST}, found {value}")
-        return values
 
-    def _array(self, kind: type) -> tuple[Any, ...]:
-        values = self._as(list)
-        if set(map(type, values)) - {kind}:
-            raise self.fail(f"expected an array of {kind.__name__}")
-        return tuple(values)
-
-    def _as(self, kind: type) -> Any:
-        if not isinstance(self.value, kind):
-            raise self.fail(f"expected {kind.__name__}, found {type(self.value).__name__}")
-        return self.value
+def unfit(member: str, what: str) -> ValidationError:
+    """Return the error for a member (``.rows``) of what is being read, for :func:`placed`."""
+    return ValidationError(f"{what}{_AT}{member}`")
 
 
 def document_bytes(document: dict[str, Any]) -> bytes:
@@ -134,9 +125,15 @@ def _seal(body: bytes | memoryview) -> bytes:
 
 
 def parse_document(
-    raw: bytes, *, name: str, form: str, newest: int, mend: str = "bring it back from a copy"
-) -> Node:
-    """Return the root of a document of the given form; ``mend`` is what to do about a damaged one.
+    raw: bytes,
+    kind: type[T],
+    *,
+    name: str,
+    form: str,
+    newest: int,
+    mend: str = "bring it back from a copy",
+) -> T:
+    """Return a document of the given form; ``mend`` is what to do about a damaged one.
 
     Raises MalformedManifestError when a byte differs from those that were written or the bytes are
     no such document, and FormatVersionError when its ``format_version`` is greater than ``newest``,
@@ -148,18 +145,20 @@ def parse_document(
             f"{name} is damaged: its bytes are not those that were written (SHA-256); {mend}"
         )
     try:
-        root = Node(json.loads(raw), "$", name)
+        root = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise MalformedManifestError(f"{name} is not valid JSON: {error}") from error
-    if root.at("format").text() != form:
-        raise root.at("format").fail(f"expected {form!r}, found {root.at('format').text()!r}")
-    version = root.at("format_version").number()
-    if version > newest:
-        raise FormatVersionError(
-            f"{name} has format version {version}; this release reads up to {newest}. "
-            "Upgrade: pip install --upgrade statestore"
+    header = converted(root, _Header, name)
+    if header.format != form:
+        raise MalformedManifestError(
+            f"{name} at $.format: expected {form!r}, found {header.format!r}"
         )
-    return root
+    if header.format_version > newest:
+        raise FormatVersionError(
+            f"{name} has format version {header.format_version}; this release reads up to "
+            f"{newest}. Upgrade: pip install --upgrade statestore"
+        )
+    return converted(root, kind, name)
 
 
 # A writer's claim to a store: one small document per generation, each newer than all before (I6).
@@ -180,12 +179,12 @@ class Claim:
     will use although smaller ids are free; 0 when none has.
     """
 
-    generation: int
+    generation: Count
     name: str
     token: str
     release: str
-    claimed_at_ms: int
-    announced_id: int
+    claimed_at_ms: Moment
+    announced_id: CheckpointId
 
     def __str__(self) -> str:
         """Return ``writer host:pid (statestore 1.0, generation 3, since 2026-01-31 …)``."""
@@ -209,14 +208,8 @@ def claim_from_json(raw: bytes, *, name: str, generation: int) -> Claim:
     Raises MalformedManifestError, also when it is not the claim of ``generation``, or
     FormatVersionError.
     """
-    root = parse_document(raw, name=name, form=CLAIM_FORMAT, newest=CLAIM_VERSION, mend=CLAIM_MEND)
-    claim = Claim(
-        generation=root.at("generation").number(),
-        name=root.at("name").text(),
-        token=root.at("token").text(),
-        release=root.at("release").text(),
-        claimed_at_ms=root.at("claimed_at_ms").time(),
-        announced_id=root.at("announced_id").number(GREATEST_ID),
+    claim = parse_document(
+        raw, Claim, name=name, form=CLAIM_FORMAT, newest=CLAIM_VERSION, mend=CLAIM_MEND
     )
     if claim.generation != generation:
         raise MalformedManifestError(
@@ -242,8 +235,8 @@ class Savepoint:
     """A checkpoint that is kept under a name until the savepoint is deleted."""
 
     name: str
-    checkpoint_id: int
-    created_at_ms: int
+    checkpoint_id: CheckpointId
+    created_at_ms: Moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,9 +244,9 @@ class Pin:
     """A checkpoint that somebody (``holder``, free text) reads until ``until_ms``, its lease."""
 
     token: str
-    checkpoint_id: int
+    checkpoint_id: CheckpointId
     holder: str
-    until_ms: int
+    until_ms: Count
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,13 +275,7 @@ def check_savepoint_name(name: str) -> str:
 def savepoint_to_json(savepoint: Savepoint) -> bytes:
     """Return the document of a savepoint."""
     return document_bytes(
-        {
-            "format": SAVEPOINT_FORMAT,
-            "format_version": HOLD_VERSION,
-            "name": savepoint.name,
-            "checkpoint_id": savepoint.checkpoint_id,
-            "created_at_ms": savepoint.created_at_ms,
-        }
+        {"format": SAVEPOINT_FORMAT, "format_version": HOLD_VERSION, **asdict(savepoint)}
     )
 
 
@@ -297,37 +284,17 @@ def savepoint_from_json(raw: bytes, *, name: str) -> Savepoint:
 
     Raises MalformedManifestError or FormatVersionError.
     """
-    root = parse_document(raw, name=name, form=SAVEPOINT_FORMAT, newest=HOLD_VERSION)
-    return Savepoint(
-        root.at("name").text(),
-        root.at("checkpoint_id").number(GREATEST_ID),
-        root.at("created_at_ms").time(),
-    )
+    return parse_document(raw, Savepoint, name=name, form=SAVEPOINT_FORMAT, newest=HOLD_VERSION)
 
 
 def pin_to_json(pin: Pin) -> bytes:
     """Return the document of a pin."""
-    return document_bytes(
-        {
-            "format": PIN_FORMAT,
-            "format_version": HOLD_VERSION,
-            "token": pin.token,
-            "checkpoint_id": pin.checkpoint_id,
-            "holder": pin.holder,
-            "until_ms": pin.until_ms,
-        }
-    )
+    return document_bytes({"format": PIN_FORMAT, "format_version": HOLD_VERSION, **asdict(pin)})
 
 
 def pin_from_json(raw: bytes, *, name: str) -> Pin:
     """Return the pin of a document; errors as those of :func:`savepoint_from_json`."""
-    root = parse_document(raw, name=name, form=PIN_FORMAT, newest=HOLD_VERSION)
-    return Pin(
-        root.at("token").text(),
-        root.at("checkpoint_id").number(GREATEST_ID),
-        root.at("holder").text(),
-        root.at("until_ms").number(),
-    )
+    return parse_document(raw, Pin, name=name, form=PIN_FORMAT, newest=HOLD_VERSION)
 
 
 # A document of which one byte changed, as it was: its own SHA-256 proves it.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import zlib
-from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal
+from base64 import b64encode
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
 
 from statestore.format.digest import digest_text
-from statestore.format.documents import Node
+from statestore.format.documents import Count, unfit
 from statestore.format.handles import (
     Footer,
     GroupIndex,
@@ -17,26 +19,138 @@ from statestore.format.handles import (
     OperatorStateHandle,
 )
 from statestore.format.layers import change_state
-from statestore.format.manifest import KeyedEntry, Layer, TableRef
+from statestore.format.manifest import Entry, KeyedEntry, Layer, TableRef
 from statestore.format.names import is_operator_file, is_ranged_file, key_group_of_file, table_of
-from statestore.format.state import KeyedState
+from statestore.format.state import KeyedState, Layout, OperatorState
 from statestore.keys.groups import MAX_PARALLELISM, KeyGroupRange
 
 __all__ = [
+    "Digest",
+    "Files",
+    "KeyedFiles",
+    "LayerDocument",
+    "Sort",
     "files_json",
     "keyed_files_json",
-    "keyed_handles",
     "layers_json",
     "layers_of",
-    "operator_handles",
     "refuse_foreign_folder",
-    "refuse_misplaced_files",
-    "refuse_other_files",
+    "refuse_other_totals",
     "what_is_twice",
 ]
 
 _UNKNOWN = Footer(0, "")
-_SHOWN = 80
+
+Digest = Annotated[str, Meta(pattern=r"\A[0-9a-f]{16}\Z")]
+"""A digest as :func:`statestore.format.digest.digest_text` writes it."""
+
+_Sha256 = Annotated[str, Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+_KeyGroup = Annotated[int, Meta(ge=0, lt=MAX_PARALLELISM)]
+
+
+class Files(Struct, frozen=True, kw_only=True):
+    """The files of a state, column by column, an item of each column for every file."""
+
+    path: tuple[str, ...]
+    rows: tuple[Count, ...]
+    size_bytes: tuple[Count, ...]
+    row_groups: tuple[Count, ...]
+    digest: tuple[Digest, ...]
+    sha256: tuple[_Sha256, ...]
+    footer_bytes: tuple[Count, ...] | None = None
+    footer_sha256: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse columns of different length; ``hosts`` is none."""
+        members = (getattr(self, name) for name in self.__struct_fields__ if name != "hosts")
+        if len({len(column) for column in members if column is not None}) != 1:
+            raise ValueError("the arrays differ in length")
+        if self.footer_bytes is not None and self.footer_sha256 is None:
+            raise ValueError("'footer_sha256' is missing")
+
+    def columns(self) -> tuple[Sequence[Any], ...]:
+        """Return what there is of files of any state, as handles take it."""
+        digests = [int(text, 16) for text in self.digest]
+        return self.path, self.rows, self.size_bytes, self.row_groups, digests, self.sha256
+
+    def footers(self) -> Sequence[Footer | None]:
+        """Return the footer of each file, None where it is not known."""
+        if self.footer_bytes is None or self.footer_sha256 is None:
+            return [None] * len(self.path)
+        footers = zip(self.footer_bytes, self.footer_sha256, strict=True)
+        return [Footer(size, sha256) if size else None for size, sha256 in footers]
+
+    def handles(self) -> tuple[OperatorStateHandle, ...]:
+        """Return the files of an operator state."""
+        self.refuse_names(map(is_operator_file, self.path), "operator")
+        return tuple(map(OperatorStateHandle, *self.columns(), self.footers()))
+
+    def refuse_names(self, own: Iterable[bool], sort: str) -> None:
+        """Refuse a file whose name is not that of a data file of such state, as ``own`` says."""
+        for path, is_own in zip(self.path, own, strict=True):
+            if not is_own:
+                raise unfit(
+                    ".files.path", f"{path!r} is not the name of a data file of {sort} state"
+                )
+
+
+class KeyedFiles(Files, frozen=True, kw_only=True):
+    """The files of a keyed state; each of a ranged one says what its key groups have."""
+
+    first: tuple[_KeyGroup, ...]
+    last: tuple[_KeyGroup, ...]
+    hosts: tuple[str, ...] | None = None
+    host: tuple[Count, ...] | None = None
+    group_rows: tuple[bytes, ...] | None = None
+    group_digests: tuple[bytes, ...] | None = None
+
+    def keyed(self, state: KeyedState, *, packed: bool = False) -> tuple[KeyedStateHandle, ...]:
+        """Return the files of a state that :func:`keyed_files_json` wrote."""
+        key_groups = list(map(KeyGroupRange, self.first, self.last))
+        _refuse_disorder(key_groups, state.max_parallelism, ".files")
+        indexes: Sequence[GroupIndex | None] = [None] * len(self.path)
+        own: Iterable[bool]
+        if state.layout is Layout.PARTITIONED:
+            places = map(key_group_of_file, self.path)
+            own = (a == b == c for a, b, c in zip(places, self.first, self.last, strict=True))
+        else:
+            own = map(is_ranged_file, self.path)
+            indexes = self._indexes(packed) if self.path else ()
+        self.refuse_names(own, state.layout)
+        path, *rest = self.columns()
+        columns = (path, key_groups, *rest, self._hosts(), indexes, self.footers())
+        return tuple(map(KeyedStateHandle, *columns))
+
+    def _hosts(self) -> Sequence[str]:
+        if self.hosts is None:
+            return [""] * len(self.path)
+        if self.host is None or max(self.host, default=-1) >= len(self.hosts):
+            raise unfit(".files.host", "it is not one place in hosts for each file")
+        return [self.hosts[at] for at in self.host]
+
+    def _indexes(self, packed: bool) -> list[GroupIndex]:
+        """Return the index of each file, which adds up to what the file has."""
+        if self.group_rows is None or self.group_digests is None:
+            raise unfit(".files", "'group_rows' or 'group_digests' is missing")
+        columns = (self.path, self.first, self.last, self.rows, self.digest)
+        indexes = []
+        for path, first, last, rows, digest, of_rows, of_digests in zip(
+            *columns, self.group_rows, self.group_digests, strict=True
+        ):
+            groups = last + 1 - first
+            index = GroupIndex(
+                *(_unpacked(raw, 8 * groups, packed) for raw in (of_rows, of_digests))
+            )
+            if not 8 * groups == len(index.rows) == len(index.digests):
+                raise unfit(".files.group_rows", f"{path} has {groups} key groups, not as many")
+            if index.rows_in(0, groups) != rows:
+                what = f"the key groups of {path} do not add up to its rows"
+                raise unfit(".files.group_rows", what)
+            if digest_text(index.digest_in(0, groups)) != digest:
+                what = f"the key groups of {path} do not add up to its digest"
+                raise unfit(".files.group_digests", what)
+            indexes.append(index)
+        return indexes
 
 
 def keyed_files_json(
@@ -56,33 +170,6 @@ def keyed_files_json(
     )
 
 
-def keyed_handles(
-    files: Node, *, indexed: bool, packed: bool = False
-) -> tuple[KeyedStateHandle, ...]:
-    """Return the files that :func:`keyed_files_json` wrote; ``indexed`` says that each states what
-    its key groups have. MalformedManifestError, or another error for the caller to place.
-    """
-    paths, *rest = _columns(files)
-    first, last = files.at("first"), files.at("last")
-    if not len(paths) == len(first.numbers()) == len(last.numbers()):
-        raise first.fail("the arrays differ in length")
-    if max(last.numbers(), default=0) >= MAX_PARALLELISM:
-        raise last.fail(f"key groups are below {MAX_PARALLELISM}, found {max(last.numbers())}")
-    ranges = map(KeyGroupRange, first.numbers(), last.numbers())
-    sizes = [8 * max(0, b + 1 - a) for a, b in zip(first.numbers(), last.numbers(), strict=True)]
-    hosts, indexes = _hosts(files), _indexes(files, indexed, packed, sizes)
-    handles = tuple(map(KeyedStateHandle, paths, ranges, *rest, hosts, indexes, _footers(files)))
-    _check_indexes(files, handles)
-    return handles
-
-
-def operator_handles(files: Node) -> tuple[OperatorStateHandle, ...]:
-    """Return the files of an operator state that :func:`files_json` wrote; errors as of
-    :func:`keyed_handles`.
-    """
-    return tuple(map(OperatorStateHandle, *_columns(files), _footers(files)))
-
-
 def files_json(handles: Sequence[Handle]) -> dict[str, Any]:
     """Return what there is of files of any state, column by column."""
     return {
@@ -94,30 +181,6 @@ def files_json(handles: Sequence[Handle]) -> dict[str, Any]:
         "sha256": [handle.sha256 for handle in handles],
         **_footers_json(handles),
     }
-
-
-def _columns(files: Node) -> list[tuple[Any, ...]]:
-    """Return what there is of every file, column by column, of one length."""
-    columns: list[tuple[Any, ...]] = [
-        files.at("path").texts(),
-        files.at("rows").numbers(),
-        files.at("size_bytes").numbers(),
-        files.at("row_groups").numbers(),
-        tuple(int(text, 16) for text in _hexes(files.at("digest"), 16)),
-        _hexes(files.at("sha256"), 64),
-    ]
-    if len({len(column) for column in columns}) != 1:
-        raise files.fail("the arrays differ in length")
-    return columns
-
-
-def _hexes(node: Node, digits: int) -> tuple[str, ...]:
-    """Return the value, an array of lower-case hex numbers of so many digits."""
-    texts = node.texts()
-    for text in texts:
-        if len(text) != digits or text.strip("0123456789abcdef"):
-            raise node.fail(f"expected {digits} hex digits, found {text[:_SHOWN]!r}")
-    return texts
 
 
 def _footers_json(
@@ -133,21 +196,6 @@ def _footers_json(
         "footer_bytes": [footer.size_bytes for footer in footers],
         "footer_sha256": [footer.sha256 for footer in footers],
     }
-
-
-def _footers(files: Node) -> list[Footer | None]:
-    """Return the footer of each file, None where it is not known."""
-    count = len(files.at("path").texts())
-    sizes = files.maybe("footer_bytes")
-    if sizes is None:
-        return [None] * count
-    sums = files.at("footer_sha256").texts()
-    if not count == len(sizes.numbers()) == len(sums):
-        raise sizes.fail("the arrays differ in length")
-    return [
-        Footer(size, sha256) if size else None
-        for size, sha256 in zip(sizes.numbers(), sums, strict=True)
-    ]
 
 
 def _hosts_json(handles: Sequence[KeyedStateHandle]) -> dict[str, Any]:
@@ -171,63 +219,16 @@ def _index_json(handles: Sequence[KeyedStateHandle], packed: bool) -> dict[str, 
     }
 
 
-def _hosts(files: Node) -> list[str]:
-    """Return the host of each file, empty where none is known."""
-    count = len(files.at("first").numbers())
-    hosts = files.maybe("hosts")
-    if hosts is None:
-        return [""] * count
-    names, numbers = hosts.texts(), files.at("host").numbers()
-    if len(numbers) != count or not all(number < len(names) for number in numbers):
-        raise files.at("host").fail("it is not one place in hosts for each file")
-    return [names[number] for number in numbers]
-
-
-def _indexes(
-    files: Node, indexed: bool, packed: bool, sizes: Sequence[int]
-) -> Sequence[GroupIndex | None]:
-    """Return the index of each file; only files of several key groups have one. ``sizes`` is how
-    long it is.
+def _unpacked(raw: bytes, size: int, packed: bool) -> bytes:
+    """Return bytes that are ``size`` or too many: the rest is not looked for, since a megabyte can
+    stand for a gigabyte.
     """
-    count = len(files.at("first").numbers())
-    if not indexed or not count:
-        return [None] * count
-    rows, digests = files.at("group_rows"), files.at("group_digests")
-    if not count == len(rows.texts()) == len(digests.texts()):
-        raise rows.fail("the arrays differ in length")
-    return [
-        GroupIndex(_unpacked(of_rows, size, packed), _unpacked(of_digests, size, packed))
-        for of_rows, of_digests, size in zip(rows.texts(), digests.texts(), sizes, strict=True)
-    ]
-
-
-def _unpacked(text: str, size: int, packed: bool) -> bytes:
-    """Return the bytes that a text holds, which are ``size`` or too many: the rest is not looked
-    for, since a text of a megabyte can stand for a gigabyte.
-    """
-    raw = b64decode(text, validate=True)
     if not packed:
         return raw
     try:
         return zlib.decompressobj().decompress(raw, size + 1)
     except zlib.error as error:
         raise ValueError(str(error)) from error
-
-
-def _check_indexes(files: Node, handles: Sequence[KeyedStateHandle]) -> None:
-    """Refuse indexes that do not add up to their files."""
-    for handle in handles:
-        index, path, groups = handle.index, handle.path, len(handle.key_groups)
-        if index is None:
-            continue
-        if not 8 * groups == len(index.rows) == len(index.digests):
-            raise files.at("group_rows").fail(f"{path} has {groups} key groups, not as many")
-        if index.rows_in(0, groups) != handle.rows:
-            raise files.at("group_rows").fail(f"the key groups of {path} do not add up to its rows")
-        if index.digest_in(0, groups) != handle.digest:
-            raise files.at("group_digests").fail(
-                f"the key groups of {path} do not add up to its digest"
-            )
 
 
 # Names that a document may have: those that its writer would have given, and no others.
@@ -241,19 +242,18 @@ Sort = Literal["keyed", "changes", "operator"]
 
 
 def refuse_foreign_folder(
-    path: Node, sort: Sort, uid: str, state: str, *, relabelled: bool
+    path: str, sort: Sort, state: KeyedState | OperatorState, member: str, relabelled: bool
 ) -> None:
-    """Raise MalformedManifestError unless the path is that of the table of this state.
+    """Refuse a path, found in ``member``, that is not that of the table of this state.
 
     ``relabelled`` says that the operator may have had another label when the table was made, as
     one can that has no uid but a place in a job graph.
     """
-    found = table_of(path.text())
-    if found is None or found[1:] != (sort, state) or (found[0] != uid and not relabelled):
-        raise path.fail(
-            f"{path.text()!r} is not the folder of the {sort} table of state {state!r} of operator "
-            f"{uid!r}"
-        )
+    found = table_of(path)
+    own = found is not None and found[1:] == (sort, state.name)
+    if found is None or not own or (found[0] != state.uid and not relabelled):
+        what = f"{path!r} is not the folder of the {sort} table of {state}"
+        raise unfit(member, what)
 
 
 def what_is_twice(folders: Iterable[tuple[str, str, str]]) -> str | None:
@@ -271,23 +271,6 @@ def what_is_twice(folders: Iterable[tuple[str, str, str]]) -> str | None:
         states.add((uid, state))
         owners[path] = uid, state
     return None
-
-
-def refuse_misplaced_files(files: Node) -> None:
-    """Raise MalformedManifestError unless each file lies in the folder of its key group."""
-    names, groups = files.at("path"), files.at("first").numbers()
-    for name, group in zip(names.texts(), groups, strict=True):
-        if key_group_of_file(name) != group:
-            raise names.fail(f"{name!r} is not the name of a data file of key group {group}")
-
-
-def refuse_other_files(files: Node, sort: Literal["ranged", "operator"]) -> None:
-    """Raise MalformedManifestError unless each file has the name of such a data file."""
-    is_own: Callable[[str], bool] = is_ranged_file if sort == "ranged" else is_operator_file
-    names = files.at("path")
-    for name in names.texts():
-        if not is_own(name):
-            raise names.fail(f"{name!r} is not the name of a data file of {sort} state")
 
 
 # The layers of changes of a keyed state as a manifest has them, and back.
@@ -313,45 +296,57 @@ def layers_json(entry: KeyedEntry) -> dict[str, Any]:
     }
 
 
-def layers_of(node: Node, state: KeyedState, *, relabelled: bool) -> tuple[Layer, ...]:
-    """Return the layers of a state; MalformedManifestError, or another error for the caller to
-    place. ``relabelled`` as of :func:`statestore.format.files_json.refuse_foreign_folder`.
-    """
-    changes = node.maybe("changes")
-    if changes is None:
-        return ()
-    stored = change_state(state)
+class LayerDocument(Struct, frozen=True):
+    """A layer of changes."""
+
+    checkpoint: Count
+    depth: Count
+    live: tuple[tuple[Count, Count], ...]
+    path: str
+    rows: Count
+    digest: Digest
+    files: KeyedFiles
+
+    def layer(self, stored: KeyedState) -> Layer:
+        """Return the layer, of a state that is ``stored`` so."""
+        handles = self.files.keyed(stored, packed=True)
+        entry = KeyedEntry(stored, TableRef("parquet", self.path), handles)
+        refuse_other_totals(entry, self, ("rows", "digest"))
+        live = tuple(KeyGroupRange(first, last) for first, last in self.live)
+        _refuse_disorder(live, stored.max_parallelism, ".live")
+        return Layer(entry, self.checkpoint, self.depth, live)
+
+
+def layers_of(
+    changes: Sequence[LayerDocument], state: KeyedState, *, relabelled: bool
+) -> tuple[Layer, ...]:
+    """Return the layers of a state; ``relabelled`` as of :func:`refuse_foreign_folder`."""
+    stored = change_state(state) if changes else state
     layers = []
-    for item in changes.items():
-        path = item.at("path")
-        refuse_foreign_folder(path, "changes", state.uid, state.name, relabelled=relabelled)
-        layers.append(_layer(item, stored))
+    for at, one in enumerate(changes):
+        refuse_foreign_folder(one.path, "changes", state, f".changes[{at}].path", relabelled)
+        layers.append(one.layer(stored))
     return tuple(layers)
 
 
-def _layer(node: Node, stored: KeyedState) -> Layer:
-    handles = keyed_handles(node.at("files"), indexed=True, packed=True)
-    refuse_other_files(node.at("files"), "ranged")
-    entry = KeyedEntry(stored, TableRef("parquet", node.at("path").text()), handles)
-    if node.at("rows").number() != entry.rows:
-        raise node.at("rows").fail(f"its files add up to {entry.rows}")
-    if node.at("digest").text() != digest_text(entry.digest):
-        raise node.at("digest").fail(f"its files add up to {digest_text(entry.digest)}")
-    live = tuple(KeyGroupRange(*item.numbers()) for item in node.at("live").items())
-    _refuse_disorder(node.at("live"), live, stored.max_parallelism)
-    files = tuple(handle.key_groups for handle in handles)
-    _refuse_disorder(node.at("files"), files, stored.max_parallelism)
-    checkpoint_id, depth = node.at("checkpoint").number(), node.at("depth").number()
-    return Layer(entry, checkpoint_id, depth, live)
-
-
-def _refuse_disorder(node: Node, ranges: tuple[KeyGroupRange, ...], max_parallelism: int) -> None:
-    """Refuse key groups that come twice, out of order, or are none of the state."""
+def _refuse_disorder(ranges: Iterable[KeyGroupRange], max_parallelism: int, member: str) -> None:
+    """Refuse key groups that come twice, out of order, or are none of the state: a plan looks for
+    files by bisection.
+    """
     next_free = 0
     for one in ranges:
         if not next_free <= one.first <= one.last < max_parallelism:
-            raise node.fail(
+            raise unfit(
+                member,
                 f"the key groups {one} come twice, out of order, or are not below max parallelism "
-                f"{max_parallelism}"
+                f"{max_parallelism}",
             )
         next_free = one.last + 1
+
+
+def refuse_other_totals(entry: Entry, document: object, members: Iterable[str]) -> None:
+    """Refuse totals in a document that its files do not add up to."""
+    for member in members:
+        found, said = getattr(entry, member), getattr(document, member)
+        if said != (digest_text(found) if member == "digest" else found):
+            raise unfit(f".{member}", f"says {said}, its files add up to {found}")

@@ -1,4 +1,4 @@
-"""A job graph as a JSON value and back: ``graph_from_json(Node(graph_to_json(g), …)) == g``.
+"""A job graph as a JSON value and back: ``graph_from_json(graph_to_json(g), …) == g``.
 
 It is stored in a checkpoint's manifest, so that a later job can say which of its operators the
 stored ones were.
@@ -6,18 +6,47 @@ stored ones were.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any
 
-from statestore.errors import InvalidArgumentError, ParallelismError
-from statestore.flink.graph import ChainingStrategy, Edge, Exchange, JobGraph, Node, Partitioner
-from statestore.format.documents import Node as Place
+from msgspec import Struct
+
+from statestore.errors import InvalidArgumentError
+from statestore.flink.graph import ChainingStrategy, Exchange, JobGraph, Partitioner
+from statestore.format.documents import Count, converted
 
 __all__ = ["graph_from_json", "graph_to_json"]
 
-V = TypeVar("V")
 _OPTIONS = ("chaining", "chain_different_max", "auto_generate_uids")
+
+
+class _Node(Struct, frozen=True):
+    name: str
+    parallelism: Count
+    strategy: ChainingStrategy
+    slot_group: str
+    source: bool
+    legacy_source: bool
+    yielding: bool
+    uid: str | None = None
+    uid_hash: str | None = None
+    max_parallelism: Count | None = None
+
+
+class _Edge(Struct, frozen=True):
+    source: str
+    target: str
+    exchange: Exchange
+    number: Count
+    partitioner: Partitioner | None = None
+
+
+class _Graph(Struct, frozen=True):
+    nodes: tuple[_Node, ...]
+    edges: tuple[_Edge, ...]
+    chaining: bool
+    chain_different_max: bool
+    auto_generate_uids: bool
 
 
 def graph_to_json(graph: JobGraph) -> dict[str, Any]:
@@ -38,57 +67,13 @@ def graph_to_json(graph: JobGraph) -> dict[str, Any]:
     }
 
 
-def graph_from_json(place: Place) -> JobGraph:
-    """Return the graph that a JSON object holds; members that are not known are passed over.
+def graph_from_json(value: Any, name: str, place: str) -> JobGraph:
+    """Return the graph that a JSON object holds, at ``place`` of the document called ``name``;
+    members that are not known are passed over.
 
     Raises MalformedManifestError with the place of what is missing or wrong.
     """
-    nodes = [_built(node, _node) for node in place.at("nodes").items()]
-    edges = [_built(edge, _edge) for edge in place.at("edges").items()]
-    options = {option: _flag(place.at(option)) for option in _OPTIONS}
-    return _built(place, lambda _: JobGraph(tuple(nodes), tuple(edges), **options))
-
-
-def _node(place: Place) -> Node:
-    uid, uid_hash = place.maybe("uid"), place.maybe("uid_hash")
-    highest = place.maybe("max_parallelism")
-    return Node(
-        place.at("name").text(),
-        uid=uid.text() if uid else None,
-        uid_hash=uid_hash.text() if uid_hash else None,
-        parallelism=place.at("parallelism").number(),
-        max_parallelism=highest.number() if highest else None,
-        strategy=ChainingStrategy(place.at("strategy").text()),
-        slot_group=place.at("slot_group").text(),
-        source=_flag(place.at("source")),
-        legacy_source=_flag(place.at("legacy_source")),
-        yielding=_flag(place.at("yielding")),
-    )
-
-
-def _edge(place: Place) -> Edge:
-    partitioner = place.maybe("partitioner")
-    return Edge(
-        place.at("source").text(),
-        place.at("target").text(),
-        partitioner=Partitioner(partitioner.text()) if partitioner else None,
-        exchange=Exchange(place.at("exchange").text()),
-        number=place.at("number").number(),
-    )
-
-
-def _flag(place: Place) -> bool:
-    if not isinstance(place.value, bool):
-        raise place.fail(f"expected true or false, found {place.value!r}")
-    return place.value
-
-
-def _built(place: Place, build: Callable[[Place], V]) -> V:
-    """Build a part; what its class refuses becomes an error with the place."""
-    try:
-        return build(place)
-    except (InvalidArgumentError, ParallelismError) as error:
-        raise place.fail(str(error)) from error
+    return converted(converted(value, _Graph, name, place), JobGraph, name, place)
 
 
 def _check_encodable(key: str, text: str) -> None:

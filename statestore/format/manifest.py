@@ -11,12 +11,15 @@ from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from msgspec import Meta
 
 from statestore.errors import StateNotFoundError
 from statestore.flink.graph import JobGraph
 from statestore.flink.operators import Operators
 from statestore.format.digest import combine
+from statestore.format.documents import Count
 from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.format.metrics import CheckpointMetrics
 from statestore.format.state import KeyedState, OperatorState
@@ -29,11 +32,13 @@ __all__ = [
     "Layer",
     "Manifest",
     "OperatorEntry",
+    "TableFormat",
     "TableRef",
     "Writer",
 ]
 
 TABLE_FORMATS = ("delta", "parquet")
+TableFormat = Annotated[str, Meta(pattern=rf"\A({'|'.join(TABLE_FORMATS)})\Z")]
 
 
 @dataclass(frozen=True)
@@ -42,9 +47,9 @@ class TableRef:
     version.
     """
 
-    format: str
+    format: TableFormat
     path: str
-    version: int | None = None
+    version: Count | None = None
 
 
 @dataclass(frozen=True)

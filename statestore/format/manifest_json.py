@@ -7,36 +7,41 @@ member.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import Annotated, Any, TypeVar
 
-from statestore.errors import (
-    CorruptionError,
-    InvalidArgumentError,
-    ParallelismError,
-    StateStoreError,
-)
+from msgspec import Meta, Struct, structs
+
+from statestore.errors import InvalidArgumentError
 from statestore.flink.redistribution import RedistributionMode
 from statestore.format.digest import digest_text
-from statestore.format.documents import Node, document_bytes, is_savepoint_name, parse_document
+from statestore.format.documents import (
+    CheckpointId,
+    Count,
+    Moment,
+    converted,
+    document_bytes,
+    is_savepoint_name,
+    parse_document,
+    placed,
+)
 from statestore.format.files_json import (
+    Digest,
+    Files,
+    KeyedFiles,
+    LayerDocument,
+    Sort,
     files_json,
     keyed_files_json,
-    keyed_handles,
     layers_json,
     layers_of,
-    operator_handles,
     refuse_foreign_folder,
-    refuse_misplaced_files,
-    refuse_other_files,
+    refuse_other_totals,
     what_is_twice,
 )
 from statestore.format.graph_json import graph_from_json, graph_to_json
-from statestore.format.handles import KeyedStateHandle
 from statestore.format.manifest import (
-    TABLE_FORMATS,
     Entry,
     KeyedEntry,
     Manifest,
@@ -45,8 +50,7 @@ from statestore.format.manifest import (
     Writer,
 )
 from statestore.format.metrics import metrics_from_json, metrics_to_json
-from statestore.format.names import GREATEST_ID
-from statestore.format.schema import Schema, schema_from_json
+from statestore.format.schema import Schema
 from statestore.format.state import (
     KeyedState,
     Layout,
@@ -79,22 +83,33 @@ __all__ = [
 _FROM_ELSEWHERE = ("copy", "fork")
 
 
-def origin_from_json(node: Node, checkpoint_id: int) -> dict[str, Any]:
+class _Moved(Struct, frozen=True):
+    name: str
+    created_at_ms: Moment
+
+    def __post_init__(self) -> None:
+        if not is_savepoint_name(self.name):
+            raise ValueError(f"no savepoint is called {self.name!r}")
+
+
+class _Origin(Struct, frozen=True):
+    command: str
+    checkpoint: Any
+    savepoints: tuple[_Moved, ...] | None = None
+    expired: bool | None = None
+
+
+def origin_from_json(value: dict[str, Any], checkpoint_id: int, name: str) -> dict[str, Any]:
     """Return the origin of checkpoint ``checkpoint_id``; MalformedManifestError with the place for
     one that no command says. Members that nobody acts upon are not looked at.
     """
-    command, old = node.at("command").text(), node.at("checkpoint")
-    if command not in _FROM_ELSEWHERE and not 0 < old.number() < checkpoint_id:
-        raise old.fail(f"checkpoint {checkpoint_id} cannot have been made of {old.number()}")
-    savepoints = node.maybe("savepoints")
-    for one in savepoints.items() if savepoints else ():
-        one.at("created_at_ms").time()
-        if not is_savepoint_name(one.at("name").text()):
-            raise one.at("name").fail(f"no savepoint is called {one.at('name').text()!r}")
-    expired = node.maybe("expired")
-    if expired is not None and not isinstance(expired.value, bool):
-        raise expired.fail(f"it is true or false, not {expired.value!r}")
-    return node.object()
+    origin = converted(value, _Origin, name, "$.origin")
+    old = origin.checkpoint
+    made = origin.command in _FROM_ELSEWHERE or (type(old) is int and 0 < old < checkpoint_id)
+    with placed(name, "$.origin.checkpoint"):
+        if not made:
+            raise ValueError(f"checkpoint {checkpoint_id} cannot have been made of {old!r}")
+    return value
 
 
 FORMAT = "statestore-checkpoint"
@@ -105,7 +120,100 @@ changes of a state, which a reader must not leave out, or a time to live, which 
 # Of all operators together: a plan has what each of them reads.
 _MOST_SUBTASKS = 2**20
 
-V = TypeVar("V")
+E = TypeVar("E", KeyedEntry, OperatorEntry)
+_Groups = Annotated[int, Meta(ge=1, le=MAX_PARALLELISM)]
+
+
+class _Writer(Struct, frozen=True):
+    release: str
+    name: str
+    token: str
+    generation: Count | None = None
+
+
+class _Ttl(Struct, frozen=True):
+    duration_ms: Count
+    column: str
+    update: TtlUpdate
+    visibility: TtlVisibility
+
+
+class _Stored(Struct, frozen=True, kw_only=True):
+    name: str
+    schema: Schema
+    table: TableRef
+    rows: Count
+    size_bytes: Count
+    digest: Digest
+
+    def agreeing(self, entry: E, sort: Sort, *, relabelled: bool) -> E:
+        """Return the entry that was made of this, if it lies in its own table, and its files add
+        up to the totals that stand beside them.
+        """
+        refuse_foreign_folder(self.table.path, sort, entry.state, ".table.path", relabelled)
+        refuse_other_totals(entry, self, ("rows", "size_bytes", "digest"))
+        return entry
+
+
+class _Operator(_Stored, frozen=True, kw_only=True):
+    mode: RedistributionMode
+    counts: tuple[Count, ...]
+    files: Files
+
+    def entry_of(self, uid: str, *, relabelled: bool) -> OperatorEntry:
+        """Return the state of operator ``uid``."""
+        state = OperatorState(uid=uid, name=self.name, mode=self.mode, schema=self.schema)
+        entry = OperatorEntry(state, self.table, self.counts, self.files.handles())
+        return self.agreeing(entry, "operator", relabelled=relabelled)
+
+
+_STATE_MEMBERS = [one.name for one in fields(KeyedState) if one.name not in ("uid", "ttl")]
+
+
+class _Keyed(_Stored, frozen=True, kw_only=True):
+    kind: StateKind
+    key: tuple[str, ...]
+    key_types: tuple[str, ...]
+    namespace: tuple[str, ...]
+    entry: tuple[str, ...]
+    max_parallelism: _Groups
+    hash_scheme: str
+    layout: Layout
+    files: KeyedFiles
+    time_domain: TimeDomain | None = None
+    ttl: _Ttl | None = None
+    changes: tuple[LayerDocument, ...] | None = None
+
+    def entry_of(self, uid: str, *, relabelled: bool = False) -> KeyedEntry:
+        """Return the state of operator ``uid``; ``relabelled`` as of
+        :func:`statestore.format.files_json.refuse_foreign_folder`.
+        """
+        ttl = None if self.ttl is None else TimeToLive(**structs.asdict(self.ttl))
+        members = {name: getattr(self, name) for name in _STATE_MEMBERS}
+        state = KeyedState(uid=uid, ttl=ttl, **members)
+        base = KeyedEntry(state, self.table, self.files.keyed(state))
+        layers = layers_of(self.changes or (), state, relabelled=relabelled)
+        return replace(self.agreeing(base, "keyed", relabelled=relabelled), layers=layers)
+
+
+class _States(Struct, frozen=True):
+    uid: Annotated[str, Meta(min_length=1)]
+    keyed: tuple[_Keyed, ...]
+    operator: tuple[_Operator, ...]
+
+
+class _Manifest(Struct, frozen=True):
+    store_id: str
+    checkpoint_id: CheckpointId
+    parallelism: _Groups
+    started_at_ms: Moment
+    created_at_ms: Moment
+    writer: _Writer
+    operators: tuple[_States, ...]
+    graph: Any = None
+    origin: dict[str, Any] | None = None
+    ranges: dict[str, tuple[Count, ...]] | None = None
+    metrics: Any = None
 
 
 def manifest_to_json(manifest: Manifest) -> bytes:
@@ -155,35 +263,45 @@ def manifest_from_json(raw: bytes, *, name: str) -> Manifest:
 
     Raises MalformedManifestError with the place, or FormatVersionError.
     """
-    root = parse_document(raw, name=name, form=FORMAT, newest=FORMAT_VERSION)
-    operators = list(root.at("operators").items())
-    if not 0 < root.at("parallelism").number() <= MAX_PARALLELISM:
-        raise root.at("parallelism").fail(f"it is not in 1..{MAX_PARALLELISM}")
-    names = ("graph", "origin", "metrics", "ranges")
-    graph, origin, metrics, ranges = (root.maybe(name) for name in names)
-    # Without a graph every label is a uid, and an operator keeps it.
-    keyed = partial(keyed_from_json, relabelled=graph is not None)
-    operator = partial(_operator_entry, relabelled=graph is not None)
-    manifest = Manifest(
-        store_id=root.at("store_id").text(),
-        checkpoint_id=root.at("checkpoint_id").number(GREATEST_ID),
-        parallelism=root.at("parallelism").number(),
-        started_at_ms=root.at("started_at_ms").time(),
-        created_at_ms=root.at("created_at_ms").time(),
-        writer=_writer(root.at("writer")),
-        keyed=tuple(_each(operators, "keyed", keyed)),
-        operator=tuple(_each(operators, "operator", partial(_built, operator))),
-        graph=graph_from_json(graph) if graph else None,
-        origin=origin_from_json(origin, root.at("checkpoint_id").number()) if origin else None,
-        ranges=_ranges(ranges) if ranges else {},
-        metrics=metrics_from_json(metrics) if metrics else None,
+    document = parse_document(raw, _Manifest, name=name, form=FORMAT, newest=FORMAT_VERSION)
+    graph, origin, metrics, writer = (
+        document.graph,
+        document.origin,
+        document.metrics,
+        document.writer,
     )
-    if wrong := _what_no_reader_takes(manifest):
-        raise root.at("operators").fail(wrong)
-    for entry in manifest.operator:
-        subtasks = manifest.operators.parallelism_of(entry.state.uid)
-        _check_counts(root.at("operators"), entry, subtasks)
+    with placed(name, "$.ranges"):
+        ranges = {uid: RangeAssignment(stops) for uid, stops in (document.ranges or {}).items()}
+    manifest = Manifest(
+        store_id=document.store_id,
+        checkpoint_id=document.checkpoint_id,
+        parallelism=document.parallelism,
+        started_at_ms=document.started_at_ms,
+        created_at_ms=document.created_at_ms,
+        writer=Writer(writer.release, writer.name, writer.token, writer.generation or 0),
+        keyed=tuple(_entries(document, "keyed", name)),
+        operator=tuple(_entries(document, "operator", name)),
+        graph=None if graph is None else graph_from_json(graph, name, "$.graph"),
+        origin=None if origin is None else origin_from_json(origin, document.checkpoint_id, name),
+        ranges=ranges,
+        metrics=None if metrics is None else metrics_from_json(metrics, name, "$.metrics"),
+    )
+    with placed(name, "$.operators"):
+        if wrong := _what_no_reader_takes(manifest):
+            raise ValueError(wrong)
+        for entry in manifest.operator:
+            _check_counts(entry, manifest.operators.parallelism_of(entry.state.uid))
     return manifest
+
+
+def _entries(document: _Manifest, sort: str, name: str) -> Iterator[Any]:
+    """Yield the states of a sort, in the order of the document."""
+    # Without a graph every label is a uid, and an operator keeps it.
+    relabelled = document.graph is not None
+    for at, states in enumerate(document.operators):
+        for place, state in enumerate(getattr(states, sort)):
+            with placed(name, f"$.operators[{at}].{sort}[{place}]"):
+                yield state.entry_of(states.uid, relabelled=relabelled)
 
 
 def _what_no_reader_takes(manifest: Manifest) -> str | None:
@@ -193,24 +311,6 @@ def _what_no_reader_takes(manifest: Manifest) -> str | None:
         return f"its operators have {subtasks:,} subtasks, and {_MOST_SUBTASKS:,} at most"
     folders = ((one.state.uid, one.state.name, one.table.path) for one in manifest.entries)
     return what_is_twice(folders)
-
-
-def _ranges(node: Node) -> dict[str, RangeAssignment]:
-    """Return who owned which key groups, by operator."""
-    try:
-        return {uid: RangeAssignment(node.at(uid).numbers()) for uid in node.object()}
-    except ParallelismError as error:
-        raise node.fail(str(error)) from error
-
-
-def _writer(node: Node) -> Writer:
-    generation = node.maybe("generation")
-    return Writer(
-        release=node.at("release").text(),
-        name=node.at("name").text(),
-        token=node.at("token").text(),
-        generation=generation.number() if generation else 0,
-    )
 
 
 def keyed_to_json(entry: KeyedEntry) -> dict[str, Any]:
@@ -239,15 +339,6 @@ def _ttl_json(state: KeyedState) -> dict[str, Any]:
     return {} if state.ttl is None else {"ttl": vars(state.ttl)}
 
 
-def _ttl(node: Node) -> TimeToLive:
-    return TimeToLive(
-        node.at("duration_ms").number(),
-        node.at("column").text(),
-        TtlUpdate(node.at("update").text()),
-        TtlVisibility(node.at("visibility").text()),
-    )
-
-
 def _operator_json(entry: OperatorEntry) -> dict[str, Any]:
     return {
         "name": entry.state.name,
@@ -268,133 +359,21 @@ def _stored_json(entry: Entry) -> dict[str, Any]:
     }
 
 
-def keyed_from_json(node: Node, uid: str, *, relabelled: bool = False) -> KeyedEntry:
-    """Return what :func:`keyed_to_json` wrote; MalformedManifestError with the place.
-
-    ``relabelled`` as of :func:`statestore.format.files_json.refuse_foreign_folder`.
+def keyed_from_json(value: Any, uid: str, name: str, place: str = "$") -> KeyedEntry:
+    """Return what :func:`keyed_to_json` wrote, found at ``place`` of the document called ``name``;
+    MalformedManifestError with the place.
     """
-    return _built(partial(_keyed_entry, relabelled=relabelled), node, uid)
+    state = converted(value, _Keyed, name, place)
+    with placed(name, place):
+        return state.entry_of(uid)
 
 
-def _keyed_entry(node: Node, uid: str, *, relabelled: bool) -> KeyedEntry:
-    domain, ttl = node.maybe("time_domain"), node.maybe("ttl")
-    state = KeyedState(
-        uid=uid,
-        name=node.at("name").text(),
-        kind=StateKind(node.at("kind").text()),
-        schema=_schema(node),
-        key=node.at("key").texts(),
-        key_types=node.at("key_types").texts(),
-        namespace=node.at("namespace").texts(),
-        entry=node.at("entry").texts(),
-        time_domain=TimeDomain(domain.text()) if domain else None,
-        max_parallelism=node.at("max_parallelism").number(),
-        hash_scheme=node.at("hash_scheme").text(),
-        layout=Layout(node.at("layout").text()),
-        ttl=_ttl(ttl) if ttl else None,
-    )
-    handles = keyed_handles(node.at("files"), indexed=state.layout is Layout.RANGED)
-    _check_order(node, handles)
-    if state.layout is Layout.RANGED:
-        refuse_other_files(node.at("files"), "ranged")
-    else:
-        refuse_misplaced_files(node.at("files"))
-    path = node.at("table").at("path")
-    refuse_foreign_folder(path, "keyed", uid, state.name, relabelled=relabelled)
-    base = _agreeing(node, KeyedEntry(state, _table(node), handles))
-    return replace(base, layers=layers_of(node, state, relabelled=relabelled))
-
-
-def _check_order(node: Node, handles: Sequence[KeyedStateHandle]) -> None:
-    """Refuse files out of order: a plan looks for them by bisection."""
-    number = node.at("max_parallelism")
-    if not 0 < number.number() <= MAX_PARALLELISM:
-        raise number.fail(f"max parallelism {number.number()} is not in 1..{MAX_PARALLELISM}")
-    next_free = 0
-    partitioned = node.at("layout").text() == Layout.PARTITIONED
-    for handle in handles:
-        if partitioned and len(handle.key_groups) != 1:
-            raise node.at("files").fail(f"{handle.path} has several key groups, but no index")
-        if not next_free <= handle.key_groups.first <= handle.key_groups.last < number.number():
-            raise node.at("files").fail(
-                f"the key groups {handle.key_groups} of {handle.path} come twice, out of order, or "
-                f"are not below max parallelism {number.number()}"
-            )
-        next_free = handle.key_groups.last + 1
-
-
-def _operator_entry(node: Node, uid: str, *, relabelled: bool) -> OperatorEntry:
-    state = OperatorState(
-        uid=uid,
-        name=node.at("name").text(),
-        mode=RedistributionMode(node.at("mode").text()),
-        schema=_schema(node),
-    )
-    handles = operator_handles(node.at("files"))
-    refuse_other_files(node.at("files"), "operator")
-    path = node.at("table").at("path")
-    refuse_foreign_folder(path, "operator", uid, state.name, relabelled=relabelled)
-    return _agreeing(node, OperatorEntry(state, _table(node), node.at("counts").numbers(), handles))
-
-
-def _check_counts(node: Node, entry: OperatorEntry, parallelism: int) -> None:
+def _check_counts(entry: OperatorEntry, parallelism: int) -> None:
     """Refuse counts that would leave elements out: one per old subtask, adding up to the rows."""
     lists = 1 if entry.state.mode is RedistributionMode.BROADCAST else parallelism
     stored = sum(handle.rows for handle in entry.handles)
     if len(entry.counts) != lists or entry.rows != stored:
-        raise node.fail(
+        raise ValueError(
             f"{entry.state} has {len(entry.counts)} counts of together {entry.rows} elements; "
             f"there are {lists} lists, and its files hold {stored}"
         )
-
-
-def _agreeing(node: Node, entry: V) -> V:
-    """Return the entry if its files add up to the totals that stand beside them."""
-    assert isinstance(entry, KeyedEntry | OperatorEntry)
-    for key, found in (("rows", entry.rows), ("size_bytes", entry.size_bytes)):
-        if node.at(key).number() != found:
-            raise node.at(key).fail(f"says {node.at(key).number()}, its files add up to {found}")
-    if node.at("digest").text() != digest_text(entry.digest):
-        raise node.at("digest").fail(f"its files' digests add up to {digest_text(entry.digest)}")
-    return entry
-
-
-def _schema(node: Node) -> Schema:
-    return schema_from_json(node.at("schema").object())
-
-
-def _table(node: Node) -> TableRef:
-    table = node.at("table")
-    version = table.maybe("version")
-    if table.at("format").text() not in TABLE_FORMATS:
-        raise table.at("format").fail(f"there is no table format {table.at('format').text()!r}")
-    return TableRef(
-        table.at("format").text(), table.at("path").text(), version.number() if version else None
-    )
-
-
-def _each(operators: list[Node], sort: str, build: Callable[[Node, str], V]) -> Iterator[V]:
-    """Build every state of a sort."""
-    for operator in operators:
-        uid = operator.at("uid").text()
-        if not uid:
-            raise operator.at("uid").fail("it is empty")
-        for node in operator.at(sort).items():
-            yield build(node, uid)
-
-
-def _built(build: Callable[[Node, str], V], node: Node, uid: str) -> V:
-    """Build a state; whatever is wrong with it becomes an error with its place."""
-    try:
-        return build(node, uid)
-    except CorruptionError:
-        raise
-    except (
-        StateStoreError,
-        AttributeError,
-        LookupError,
-        RecursionError,
-        TypeError,
-        ValueError,
-    ) as error:
-        raise node.fail(f"{type(error).__name__}: {error}") from error

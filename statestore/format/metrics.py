@@ -11,7 +11,9 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Protocol
 
-from statestore.format.documents import Node
+from msgspec import Struct, structs
+
+from statestore.format.documents import Count, converted
 
 __all__ = [
     "Amount",
@@ -64,13 +66,13 @@ class PhaseTimes:
     manifest; None where it is not known.
     """
 
-    begin_ms: int = 0
-    write_ms: int = 0
-    compaction_ms: int = 0
-    wait_ms: int = 0
-    check_ms: int = 0
-    publish_ms: int = 0
-    put_ms: int | None = None
+    begin_ms: Count = 0
+    write_ms: Count = 0
+    compaction_ms: Count = 0
+    wait_ms: Count = 0
+    check_ms: Count = 0
+    publish_ms: Count = 0
+    put_ms: Count | None = None
 
     def items(self) -> tuple[tuple[str, int], ...]:
         """Return the phases in their order, each with its name (``begin``) and ms; without the put
@@ -172,34 +174,36 @@ def _state_json(state: StateMetrics) -> dict[str, Any]:
     return document if state.base_rows is None else document | {"base_rows": state.base_rows}
 
 
-def metrics_from_json(node: Node) -> CheckpointMetrics:
-    """Return what :func:`metrics_to_json` wrote; MalformedManifestError with the place.
+class _Amount(Struct, frozen=True):
+    rows: Count
+    size_bytes: Count
+    files: Count
+
+
+class _State(_Amount, frozen=True, kw_only=True):
+    uid: str
+    name: str
+    write_ms: Count
+    base_rows: Count | None = None
+
+    @property
+    def written(self) -> _Amount:
+        return self
+
+
+class _Metrics(Struct, frozen=True):
+    duration_ms: Count
+    phases: dict[str, Any]
+    states: tuple[_State, ...]
+    compaction: _Amount
+
+
+def metrics_from_json(value: Any, name: str, place: str) -> CheckpointMetrics:
+    """Return what :func:`metrics_to_json` wrote, found at ``place`` of the document called
+    ``name``; MalformedManifestError with the place.
 
     A phase that is missing took no time.
     """
-    phases = node.at("phases")
-    phases.object()
-    known = {one.name: phases.maybe(one.name) for one in fields(PhaseTimes)}
-    return CheckpointMetrics(
-        duration_ms=node.at("duration_ms").number(),
-        phases=PhaseTimes(**{name: spent.number() for name, spent in known.items() if spent}),
-        states=tuple(_state(state) for state in node.at("states").items()),
-        compaction=_amount(node.at("compaction")),
-    )
-
-
-def _state(node: Node) -> StateMetrics:
-    base = node.maybe("base_rows")
-    return StateMetrics(
-        uid=node.at("uid").text(),
-        name=node.at("name").text(),
-        write_ms=node.at("write_ms").number(),
-        written=_amount(node),
-        base_rows=base.number() if base else None,
-    )
-
-
-def _amount(node: Node) -> Amount:
-    return Amount(
-        node.at("rows").number(), node.at("size_bytes").number(), node.at("files").number()
-    )
+    read = converted(value, _Metrics, name, place)
+    taken = {phase: spent for phase, spent in read.phases.items() if spent is not None}
+    return converted(structs.replace(read, phases=taken), CheckpointMetrics, name, place)

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 
 from statestore.errors import CorruptionError, InvalidArgumentError, StorageError
 from statestore.files.keyed import KeyedTarget
-from statestore.format.documents import Node
+from statestore.format.documents import converted
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.manifest_json import keyed_from_json, keyed_to_json
 from statestore.format.state import KeyedState
@@ -356,8 +356,9 @@ class _Run:
         if written is None:
             return []
         known: list[KeyedEntry] = []
-        for item in Node(written, "$", str(self.work.path / _WRITTEN)).items():
-            one = self._adopted(keyed_from_json(item, self.state.uid))
+        name = str(self.work.path / _WRITTEN)
+        for at, item in enumerate(converted(written, list[Any], name)):
+            one = self._adopted(keyed_from_json(item, self.state.uid, name, f"$[{at}]"))
             if one is None:
                 break
             known.append(one)

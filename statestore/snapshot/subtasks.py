@@ -14,11 +14,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from msgspec import Struct
+
 from statestore.arguments import checked_methods
 from statestore.errors import InvalidArgumentError
 from statestore.files.arrow import write_subtask
 from statestore.files.keyed import KeyedTarget
-from statestore.format.documents import document_bytes, parse_document
+from statestore.format.documents import Count, document_bytes, parse_document
 from statestore.format.manifest import KeyedEntry
 from statestore.format.manifest_json import keyed_from_json, keyed_to_json
 from statestore.format.names import partition_file, ranged_file
@@ -53,6 +55,15 @@ class Attempted:
     store_id: str
     checkpoint_id: int
     token: str
+
+
+class _Document(Struct, frozen=True):
+    store_id: str
+    checkpoint_id: Count
+    token: str
+    subtask: Count
+    uid: str
+    keyed: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +103,10 @@ class Acknowledgement:
 
         Raises MalformedManifestError with the place, or FormatVersionError.
         """
-        root = parse_document(raw, name="an acknowledgement", form=FORMAT, newest=FORMAT_VERSION)
-        attempt = Attempted(
-            root.at("store_id").text(), root.at("checkpoint_id").number(), root.at("token").text()
-        )
-        uid = root.at("uid").text()
-        return cls(attempt, root.at("subtask").number(), keyed_from_json(root.at("keyed"), uid))
+        name = "an acknowledgement"
+        read = parse_document(raw, _Document, name=name, form=FORMAT, newest=FORMAT_VERSION)
+        attempt = Attempted(read.store_id, read.checkpoint_id, read.token)
+        return cls(attempt, read.subtask, keyed_from_json(read.keyed, read.uid, name, "$.keyed"))
 
 
 _TOKEN = re.compile(r"-([0-9a-f]{16}(?:-[0-9]+)?)\.parquet")

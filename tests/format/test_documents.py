@@ -7,75 +7,75 @@ from typing import Any
 
 import pytest
 
-from statestore.errors import FormatVersionError, MalformedManifestError
-from statestore.format.documents import Node, document_bytes, parse_document, sealed
+from statestore.errors import DamagedFileError, FormatVersionError, MalformedManifestError
+from statestore.format.documents import (
+    CheckpointId,
+    Count,
+    Moment,
+    converted,
+    document_bytes,
+    parse_document,
+    placed,
+    sealed,
+    unfit,
+)
 
 
-def parse(document: Any) -> Node:
-    return parse_document(document_bytes(document), name="doc", form="f", newest=3)
-
-
-def node(value: Any) -> Node:
-    return Node({"a": {"b": [value]}}, "$", "doc")
-
-
-def test_getters_give_what_they_promise() -> None:
-    """Each one type."""
-    root = parse(
-        {
-            "format": "f",
-            "format_version": 3,
-            "text": "é",
-            "number": 0,
-            "texts": ["a"],
-            "numbers": [0, 7],
-            "nothing": None,
-        }
-    )
-    assert root.at("text").text() == "é"
-    assert root.at("number").number() == 0
-    assert root.at("texts").texts() == ("a",)
-    assert root.at("numbers").numbers() == (0, 7)
-    assert [item.text() for item in root.at("texts").items()] == ["a"]
-    assert root.maybe("nothing") is root.maybe("absent") is None
-    assert root.object()["number"] == 0
-
-
-WRONG: dict[str, list[Any]] = {
-    "text": [1, None, [], {}],
-    "number": ["1", -1, 1.0, True, None, [], {}],
-    "texts": ["a", [1], [None], {}, ["a", 1]],
-    "numbers": [1, [-1], [True], [1.0], ["1"], [0, None]],
-    "object": [[], "a", None],
-    "items": [{}, "a", None],
-}
+def parse(document: Any) -> dict[str, Any]:
+    return parse_document(document_bytes(document), dict[str, Any], name="doc", form="f", newest=3)
 
 
 @pytest.mark.parametrize(
-    ("getter", "value"), [(getter, value) for getter, values in WRONG.items() for value in values]
+    ("kind", "greatest"),
+    [(Count, 2**63 - 1), (Moment, 253_402_300_799_999), (CheckpointId, 10**10 - 1)],
 )
-def test_another_type_is_refused_with_its_place(getter: str, value: Any) -> None:
-    """A path into the document."""
-    place = next(node(value).at("a").at("b").items())
-    with pytest.raises(MalformedManifestError, match=r"^doc at \$\.a\.b\[0\]: expected"):
-        list(getattr(place, getter)() or ())
+def test_a_number_has_its_bounds_and_is_written_as_one(kind: Any, greatest: int) -> None:
+    """No fraction, truth or text is a number, not even one that equals one."""
+    assert converted([0, greatest], list[kind], "doc") == [0, greatest]
+    wrongs: list[Any] = [
+        -1,
+        greatest + 1,
+        2**70,
+        10**400,
+        1.0,
+        True,
+        "1",
+        None,
+        [],
+        {},
+        float("nan"),
+    ]
+    for wrong in wrongs:
+        with pytest.raises(MalformedManifestError, match=r"^doc at \$\.a\.b\[0\]: Expected `int`"):
+            converted([wrong], list[kind], "doc", "$.a.b")
 
 
-def test_a_missing_member_is_named() -> None:
-    """With the place that lacks it."""
-    with pytest.raises(MalformedManifestError, match=r"doc at \$\.a: 'c' is missing"):
-        node(1).at("a").at("c")
-    with pytest.raises(MalformedManifestError, match=r"doc at \$\.a\.b: expected an object"):
-        node(1).at("a").at("b").at("c")
+def test_what_a_reader_refuses_has_its_place() -> None:
+    """Also what is no error of a document's; what says that files are damaged stays as it is."""
+    for error, message in (
+        (unfit(".rows", "too many"), r"doc at \$\.a\.rows: too many"),
+        (ValueError("of value"), r"doc at \$\.a: of value"),
+        (KeyError("k"), r"doc at \$\.a: 'k'"),
+    ):
+        with pytest.raises(MalformedManifestError, match=f"^{message}$"), placed("doc", "$.a"):
+            raise error
+    with pytest.raises(DamagedFileError, match=r"^bad$"), placed("doc", "$.a"):
+        raise DamagedFileError("bad")
+
+
+def test_of_a_member_that_is_there_twice_the_last_counts() -> None:
+    """As for other readers of JSON."""
+    raw = sealed(b'{"format":"f","format_version":1,"a":"x","a":2')
+    assert parse_document(raw, dict[str, Any], name="doc", form="f", newest=1)["a"] == 2
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"nonsense", b"\xff", b"\x00", b"[" * 10**5, b"1 2"])
 def test_what_is_no_json_is_malformed(raw: bytes) -> None:
     """Whatever the parser thinks of it; without its checksum it is not even given to the parser."""
     with pytest.raises(MalformedManifestError, match="doc is not valid JSON"):
-        parse_document(sealed(raw), name="doc", form="f", newest=1)
+        parse_document(sealed(raw), dict, name="doc", form="f", newest=1)
     with pytest.raises(MalformedManifestError, match="doc is damaged"):
-        parse_document(raw, name="doc", form="f", newest=1)
+        parse_document(raw, dict, name="doc", form="f", newest=1)
 
 
 def test_every_other_byte_is_damage() -> None:
@@ -85,10 +85,10 @@ def test_every_other_byte_is_damage() -> None:
         for value in set(range(256)) - {raw[at]}:
             changed = raw[:at] + bytes([value]) + raw[at + 1 :]
             with pytest.raises(MalformedManifestError, match="doc is damaged"):
-                parse_document(changed, name="doc", form="f", newest=1)
+                parse_document(changed, dict, name="doc", form="f", newest=1)
     for changed in (raw[:-1], raw[1:], raw + b"\n", b" " + raw, raw.replace(b",", b", ")):
         with pytest.raises(MalformedManifestError, match="doc is damaged"):
-            parse_document(changed, name="doc", form="f", newest=1)
+            parse_document(changed, dict, name="doc", form="f", newest=1)
 
 
 def test_a_document_is_json_for_any_reader() -> None:

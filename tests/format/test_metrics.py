@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from statestore.format.documents import Node
 from statestore.format.metrics import (
     Amount,
     CheckpointMetrics,
@@ -28,7 +27,7 @@ def state(rows: int, base: int | None, files: int = 1) -> StateMetrics:
 
 
 def read(document: Any) -> CheckpointMetrics:
-    return metrics_from_json(Node(json.loads(json.dumps(document)), "$.metrics", "m"))
+    return metrics_from_json(json.loads(json.dumps(document)), "m", "$.metrics")
 
 
 @given(metrics)

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, MalformedManifestError, UnsupportedTypeError
-from statestore.format.documents import Node
 from statestore.format.layers import change_state
 from statestore.format.manifest import KeyedEntry, Manifest, TableRef, Writer
 from statestore.format.manifest_json import (
@@ -180,7 +179,7 @@ def test_a_damaged_one_has_its_place_named(bad: dict[str, Any]) -> None:
     for name in ("key", "key_types", "namespace", "entry"):
         document[name] = list(document[name])
     with pytest.raises(MalformedManifestError, match=r"\$"):
-        keyed_from_json(Node(document, "$", "m"), "u")
+        keyed_from_json(document, "u", "m")
 
 
 def entry_of(state: KeyedState) -> KeyedEntry:
