@@ -19,7 +19,6 @@ from typing import Annotated, Any, TypeVar
 from msgspec import Meta, Struct, ValidationError, convert
 
 from statestore.errors import (
-    CorruptionError,
     FormatVersionError,
     InvalidArgumentError,
     MalformedManifestError,
@@ -51,6 +50,7 @@ __all__ = [
     "savepoint_to_json",
     "sealed",
     "unfit",
+    "within",
 ]
 
 _SEAL, _END = b',"sha256":"', b'"}\n'
@@ -74,38 +74,40 @@ class _Header(Struct, frozen=True):
     format_version: Count
 
 
-def converted(value: Any, kind: type[T], name: str, place: str = "$") -> T:
+def converted(value: Any, kind: type[T], name: str, place: str = "") -> T:
     """Return a JSON value, or what was made of one, as ``kind``, which declares what it takes.
 
-    ``value`` stands at ``place`` of the document called ``name``. Members that are not declared are
-    passed over. Raises MalformedManifestError with the place of what does not fit.
+    ``value`` stands at ``place`` (``.operators[0]``) of the document called ``name``. Members that
+    are not declared are passed over. Raises MalformedManifestError with the place of what does not
+    fit.
     """
     with placed(name, place):
         return convert(value, kind, from_attributes=True)
 
 
 @contextmanager
-def placed(name: str, place: str) -> Iterator[None]:
-    """Make each error of a block, which reads what is at ``place``, a MalformedManifestError."""
+def placed(name: str, place: str = "") -> Iterator[None]:
+    """Make each error of a block that reads what is at ``place`` a MalformedManifestError."""
+    try:
+        with within(place):
+            yield
+    except ValidationError as error:
+        what, _, found = str(error).partition(_AT)
+        raise MalformedManifestError(f"{name} at ${found[:-1]}: {what}") from error
+
+
+@contextmanager
+def within(place: str) -> Iterator[None]:
+    """Put ``place`` before the place in each error of a block that reads what is there."""
     try:
         yield
-    except CorruptionError:
-        raise
-    except (
-        StateStoreError,
-        ValidationError,
-        AttributeError,
-        LookupError,
-        RecursionError,
-        TypeError,
-        ValueError,
-    ) as error:
-        what, _, inside = str(error).partition(_AT)
-        raise MalformedManifestError(f"{name} at {place}{inside[:-1]}: {what}") from error
+    except (StateStoreError, RecursionError, TypeError, ValueError) as error:
+        what, _, found = str(error).partition(_AT)
+        raise ValidationError(f"{what}{_AT}{place}{found or '`'}") from error
 
 
 def unfit(member: str, what: str) -> ValidationError:
-    """Return the error for a member (``.rows``) of what is being read, for :func:`placed`."""
+    """Return the error for a member (``.rows``) of what is being read."""
     return ValidationError(f"{what}{_AT}{member}`")
 
 

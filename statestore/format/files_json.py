@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from statestore.format.digest import digest_text
-from statestore.format.documents import Count, unfit
+from statestore.format.documents import Count, unfit, within
 from statestore.format.handles import (
     Footer,
     GroupIndex,
@@ -68,12 +68,12 @@ class Files(Struct, frozen=True, kw_only=True):
         if self.footer_bytes is not None and self.footer_sha256 is None:
             raise ValueError("'footer_sha256' is missing")
 
-    def columns(self) -> tuple[Sequence[Any], ...]:
+    def _columns(self) -> tuple[Sequence[Any], ...]:
         """Return what there is of files of any state, as handles take it."""
         digests = [int(text, 16) for text in self.digest]
         return self.path, self.rows, self.size_bytes, self.row_groups, digests, self.sha256
 
-    def footers(self) -> Sequence[Footer | None]:
+    def _footers(self) -> Sequence[Footer | None]:
         """Return the footer of each file, None where it is not known."""
         if self.footer_bytes is None or self.footer_sha256 is None:
             return [None] * len(self.path)
@@ -82,16 +82,14 @@ class Files(Struct, frozen=True, kw_only=True):
 
     def handles(self) -> tuple[OperatorStateHandle, ...]:
         """Return the files of an operator state."""
-        self.refuse_names(map(is_operator_file, self.path), "operator")
-        return tuple(map(OperatorStateHandle, *self.columns(), self.footers()))
+        self._refuse_names(map(is_operator_file, self.path), "operator")
+        return tuple(map(OperatorStateHandle, *self._columns(), self._footers()))
 
-    def refuse_names(self, own: Iterable[bool], sort: str) -> None:
+    def _refuse_names(self, own: Iterable[bool], sort: str) -> None:
         """Refuse a file whose name is not that of a data file of such state, as ``own`` says."""
         for path, is_own in zip(self.path, own, strict=True):
             if not is_own:
-                raise unfit(
-                    ".files.path", f"{path!r} is not the name of a data file of {sort} state"
-                )
+                raise unfit(".path", f"{path!r} is not the name of a data file of {sort} state")
 
 
 class KeyedFiles(Files, frozen=True, kw_only=True):
@@ -107,7 +105,7 @@ class KeyedFiles(Files, frozen=True, kw_only=True):
     def keyed(self, state: KeyedState, *, packed: bool = False) -> tuple[KeyedStateHandle, ...]:
         """Return the files of a state that :func:`keyed_files_json` wrote."""
         key_groups = list(map(KeyGroupRange, self.first, self.last))
-        _refuse_disorder(key_groups, state.max_parallelism, ".files")
+        _refuse_disorder(key_groups, state.max_parallelism)
         indexes: Sequence[GroupIndex | None] = [None] * len(self.path)
         own: Iterable[bool]
         if state.layout is Layout.PARTITIONED:
@@ -116,22 +114,22 @@ class KeyedFiles(Files, frozen=True, kw_only=True):
         else:
             own = map(is_ranged_file, self.path)
             indexes = self._indexes(packed) if self.path else ()
-        self.refuse_names(own, state.layout)
-        path, *rest = self.columns()
-        columns = (path, key_groups, *rest, self._hosts(), indexes, self.footers())
+        self._refuse_names(own, state.layout)
+        path, *rest = self._columns()
+        columns = (path, key_groups, *rest, self._hosts(), indexes, self._footers())
         return tuple(map(KeyedStateHandle, *columns))
 
     def _hosts(self) -> Sequence[str]:
         if self.hosts is None:
             return [""] * len(self.path)
         if self.host is None or max(self.host, default=-1) >= len(self.hosts):
-            raise unfit(".files.host", "it is not one place in hosts for each file")
+            raise unfit(".host", "it is not one place in hosts for each file")
         return [self.hosts[at] for at in self.host]
 
     def _indexes(self, packed: bool) -> list[GroupIndex]:
         """Return the index of each file, which adds up to what the file has."""
         if self.group_rows is None or self.group_digests is None:
-            raise unfit(".files", "'group_rows' or 'group_digests' is missing")
+            raise ValueError("'group_rows' or 'group_digests' is missing")
         columns = (self.path, self.first, self.last, self.rows, self.digest)
         indexes = []
         for path, first, last, rows, digest, of_rows, of_digests in zip(
@@ -142,13 +140,13 @@ class KeyedFiles(Files, frozen=True, kw_only=True):
                 *(_unpacked(raw, 8 * groups, packed) for raw in (of_rows, of_digests))
             )
             if not 8 * groups == len(index.rows) == len(index.digests):
-                raise unfit(".files.group_rows", f"{path} has {groups} key groups, not as many")
+                raise unfit(".group_rows", f"{path} has {groups} key groups, not as many")
             if index.rows_in(0, groups) != rows:
                 what = f"the key groups of {path} do not add up to its rows"
-                raise unfit(".files.group_rows", what)
+                raise unfit(".group_rows", what)
             if digest_text(index.digest_in(0, groups)) != digest:
                 what = f"the key groups of {path} do not add up to its digest"
-                raise unfit(".files.group_digests", what)
+                raise unfit(".group_digests", what)
             indexes.append(index)
         return indexes
 
@@ -309,11 +307,13 @@ class LayerDocument(Struct, frozen=True):
 
     def layer(self, stored: KeyedState) -> Layer:
         """Return the layer, of a state that is ``stored`` so."""
-        handles = self.files.keyed(stored, packed=True)
+        with within(".files"):
+            handles = self.files.keyed(stored, packed=True)
         entry = KeyedEntry(stored, TableRef("parquet", self.path), handles)
         refuse_other_totals(entry, self, ("rows", "digest"))
-        live = tuple(KeyGroupRange(first, last) for first, last in self.live)
-        _refuse_disorder(live, stored.max_parallelism, ".live")
+        with within(".live"):
+            live = tuple(KeyGroupRange(first, last) for first, last in self.live)
+            _refuse_disorder(live, stored.max_parallelism)
         return Layer(entry, self.checkpoint, self.depth, live)
 
 
@@ -324,22 +324,22 @@ def layers_of(
     stored = change_state(state) if changes else state
     layers = []
     for at, one in enumerate(changes):
-        refuse_foreign_folder(one.path, "changes", state, f".changes[{at}].path", relabelled)
-        layers.append(one.layer(stored))
+        with within(f".changes[{at}]"):
+            refuse_foreign_folder(one.path, "changes", state, ".path", relabelled)
+            layers.append(one.layer(stored))
     return tuple(layers)
 
 
-def _refuse_disorder(ranges: Iterable[KeyGroupRange], max_parallelism: int, member: str) -> None:
+def _refuse_disorder(ranges: Iterable[KeyGroupRange], max_parallelism: int) -> None:
     """Refuse key groups that come twice, out of order, or are none of the state: a plan looks for
     files by bisection.
     """
     next_free = 0
     for one in ranges:
         if not next_free <= one.first <= one.last < max_parallelism:
-            raise unfit(
-                member,
+            raise ValueError(
                 f"the key groups {one} come twice, out of order, or are not below max parallelism "
-                f"{max_parallelism}",
+                f"{max_parallelism}"
             )
         next_free = one.last + 1
 

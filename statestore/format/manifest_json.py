@@ -8,7 +8,7 @@ member.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct, structs
@@ -25,6 +25,7 @@ from statestore.format.documents import (
     is_savepoint_name,
     parse_document,
     placed,
+    within,
 )
 from statestore.format.files_json import (
     Digest,
@@ -103,10 +104,10 @@ def origin_from_json(value: dict[str, Any], checkpoint_id: int, name: str) -> di
     """Return the origin of checkpoint ``checkpoint_id``; MalformedManifestError with the place for
     one that no command says. Members that nobody acts upon are not looked at.
     """
-    origin = converted(value, _Origin, name, "$.origin")
+    origin = converted(value, _Origin, name, ".origin")
     old = origin.checkpoint
     made = origin.command in _FROM_ELSEWHERE or (type(old) is int and 0 < old < checkpoint_id)
-    with placed(name, "$.origin.checkpoint"):
+    with placed(name, ".origin.checkpoint"):
         if not made:
             raise ValueError(f"checkpoint {checkpoint_id} cannot have been made of {old!r}")
     return value
@@ -163,7 +164,9 @@ class _Operator(_Stored, frozen=True, kw_only=True):
     def entry_of(self, uid: str, *, relabelled: bool) -> OperatorEntry:
         """Return the state of operator ``uid``."""
         state = OperatorState(uid=uid, name=self.name, mode=self.mode, schema=self.schema)
-        entry = OperatorEntry(state, self.table, self.counts, self.files.handles())
+        with within(".files"):
+            handles = self.files.handles()
+        entry = OperatorEntry(state, self.table, self.counts, handles)
         return self.agreeing(entry, "operator", relabelled=relabelled)
 
 
@@ -191,7 +194,9 @@ class _Keyed(_Stored, frozen=True, kw_only=True):
         ttl = None if self.ttl is None else TimeToLive(**structs.asdict(self.ttl))
         members = {name: getattr(self, name) for name in _STATE_MEMBERS}
         state = KeyedState(uid=uid, ttl=ttl, **members)
-        base = KeyedEntry(state, self.table, self.files.keyed(state))
+        with within(".files"):
+            handles = self.files.keyed(state)
+        base = KeyedEntry(state, self.table, handles)
         layers = layers_of(self.changes or (), state, relabelled=relabelled)
         return replace(self.agreeing(base, "keyed", relabelled=relabelled), layers=layers)
 
@@ -240,7 +245,7 @@ def manifest_to_json(manifest: Manifest) -> bytes:
         "parallelism": manifest.parallelism,
         "started_at_ms": manifest.started_at_ms,
         "created_at_ms": manifest.created_at_ms,
-        "writer": vars(manifest.writer),
+        "writer": asdict(manifest.writer),
         "operators": operators,
     }
     if manifest.graph is not None:
@@ -270,7 +275,7 @@ def manifest_from_json(raw: bytes, *, name: str) -> Manifest:
         document.metrics,
         document.writer,
     )
-    with placed(name, "$.ranges"):
+    with placed(name, ".ranges"):
         ranges = {uid: RangeAssignment(stops) for uid, stops in (document.ranges or {}).items()}
     manifest = Manifest(
         store_id=document.store_id,
@@ -281,12 +286,12 @@ def manifest_from_json(raw: bytes, *, name: str) -> Manifest:
         writer=Writer(writer.release, writer.name, writer.token, writer.generation or 0),
         keyed=tuple(_entries(document, "keyed", name)),
         operator=tuple(_entries(document, "operator", name)),
-        graph=None if graph is None else graph_from_json(graph, name, "$.graph"),
+        graph=None if graph is None else graph_from_json(graph, name, ".graph"),
         origin=None if origin is None else origin_from_json(origin, document.checkpoint_id, name),
         ranges=ranges,
-        metrics=None if metrics is None else metrics_from_json(metrics, name, "$.metrics"),
+        metrics=None if metrics is None else metrics_from_json(metrics, name, ".metrics"),
     )
-    with placed(name, "$.operators"):
+    with placed(name, ".operators"):
         if wrong := _what_no_reader_takes(manifest):
             raise ValueError(wrong)
         for entry in manifest.operator:
@@ -300,7 +305,7 @@ def _entries(document: _Manifest, sort: str, name: str) -> Iterator[Any]:
     relabelled = document.graph is not None
     for at, states in enumerate(document.operators):
         for place, state in enumerate(getattr(states, sort)):
-            with placed(name, f"$.operators[{at}].{sort}[{place}]"):
+            with placed(name, f".operators[{at}].{sort}[{place}]"):
                 yield state.entry_of(states.uid, relabelled=relabelled)
 
 
@@ -336,7 +341,7 @@ def keyed_to_json(entry: KeyedEntry) -> dict[str, Any]:
 
 
 def _ttl_json(state: KeyedState) -> dict[str, Any]:
-    return {} if state.ttl is None else {"ttl": vars(state.ttl)}
+    return {} if state.ttl is None else {"ttl": asdict(state.ttl)}
 
 
 def _operator_json(entry: OperatorEntry) -> dict[str, Any]:
@@ -352,14 +357,14 @@ def _operator_json(entry: OperatorEntry) -> dict[str, Any]:
 
 def _stored_json(entry: Entry) -> dict[str, Any]:
     return {
-        "table": vars(entry.table),
+        "table": asdict(entry.table),
         "rows": entry.rows,
         "size_bytes": entry.size_bytes,
         "digest": digest_text(entry.digest),
     }
 
 
-def keyed_from_json(value: Any, uid: str, name: str, place: str = "$") -> KeyedEntry:
+def keyed_from_json(value: Any, uid: str, name: str, place: str = "") -> KeyedEntry:
     """Return what :func:`keyed_to_json` wrote, found at ``place`` of the document called ``name``;
     MalformedManifestError with the place.
     """

@@ -87,7 +87,11 @@ class Schema:
             if not field.name:
                 raise InvalidArgumentError("a column has an empty name; give it one")
             seen[folded] = field.name
-            check_type(field.type, field.name)
+            try:
+                check_type(field.type, field.name)
+            except (AttributeError, LookupError, TypeError) as error:
+                what = f"column {field.name!r} has a type without {error}"
+                raise UnsupportedTypeError(what) from error
 
     @property
     def names(self) -> tuple[str, ...]:

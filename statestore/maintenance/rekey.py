@@ -358,7 +358,7 @@ class _Run:
         known: list[KeyedEntry] = []
         name = str(self.work.path / _WRITTEN)
         for at, item in enumerate(converted(written, list[Any], name)):
-            one = self._adopted(keyed_from_json(item, self.state.uid, name, f"$[{at}]"))
+            one = self._adopted(keyed_from_json(item, self.state.uid, name, f"[{at}]"))
             if one is None:
                 break
             known.append(one)

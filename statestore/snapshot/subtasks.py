@@ -106,7 +106,7 @@ class Acknowledgement:
         name = "an acknowledgement"
         read = parse_document(raw, _Document, name=name, form=FORMAT, newest=FORMAT_VERSION)
         attempt = Attempted(read.store_id, read.checkpoint_id, read.token)
-        return cls(attempt, read.subtask, keyed_from_json(read.keyed, read.uid, name, "$.keyed"))
+        return cls(attempt, read.subtask, keyed_from_json(read.keyed, read.uid, name, ".keyed"))
 
 
 _TOKEN = re.compile(r"-([0-9a-f]{16}(?:-[0-9]+)?)\.parquet")

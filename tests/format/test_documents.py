@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from statestore.errors import DamagedFileError, FormatVersionError, MalformedManifestError
+from statestore.errors import FormatVersionError, MalformedManifestError, ParallelismError
 from statestore.format.documents import (
     CheckpointId,
     Count,
@@ -18,6 +18,7 @@ from statestore.format.documents import (
     placed,
     sealed,
     unfit,
+    within,
 )
 
 
@@ -47,20 +48,22 @@ def test_a_number_has_its_bounds_and_is_written_as_one(kind: Any, greatest: int)
     ]
     for wrong in wrongs:
         with pytest.raises(MalformedManifestError, match=r"^doc at \$\.a\.b\[0\]: Expected `int`"):
-            converted([wrong], list[kind], "doc", "$.a.b")
+            converted([wrong], list[kind], "doc", ".a.b")
 
 
 def test_what_a_reader_refuses_has_its_place() -> None:
-    """Also what is no error of a document's; what says that files are damaged stays as it is."""
+    """Whoever raises it, and however deep."""
     for error, message in (
-        (unfit(".rows", "too many"), r"doc at \$\.a\.rows: too many"),
-        (ValueError("of value"), r"doc at \$\.a: of value"),
-        (KeyError("k"), r"doc at \$\.a: 'k'"),
+        (unfit(".rows", "too many"), r"doc at \$\.a\[0\]\.rows: too many"),
+        (ValueError("of value"), r"doc at \$\.a\[0\]: of value"),
+        (ParallelismError("too few"), r"doc at \$\.a\[0\]: too few"),
     ):
-        with pytest.raises(MalformedManifestError, match=f"^{message}$"), placed("doc", "$.a"):
+        with (
+            pytest.raises(MalformedManifestError, match=f"^{message}$"),
+            placed("doc", ".a"),
+            within("[0]"),
+        ):
             raise error
-    with pytest.raises(DamagedFileError, match=r"^bad$"), placed("doc", "$.a"):
-        raise DamagedFileError("bad")
 
 
 def test_of_a_member_that_is_there_twice_the_last_counts() -> None:

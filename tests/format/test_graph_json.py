@@ -66,7 +66,7 @@ def graphs(draw: st.DrawFn) -> JobGraph:
 
 
 def read(value: Any) -> JobGraph:
-    return graph_from_json(value, "MANIFEST", "$.graph")
+    return graph_from_json(value, "MANIFEST", ".graph")
 
 
 @given(graphs())

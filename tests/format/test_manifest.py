@@ -137,6 +137,23 @@ def test_a_manifest_comes_back_from_its_bytes(manifest: Manifest) -> None:
     assert manifest_to_json(manifest_from_json(raw, name="m")) == raw
 
 
+def backwards(value: Any) -> Any:
+    """The members of every object in the opposite order."""
+    if isinstance(value, dict):
+        return {key: backwards(value[key]) for key in reversed(value)}
+    return [backwards(part) for part in value] if isinstance(value, list) else value
+
+
+def test_members_may_come_in_any_order_and_are_written_in_one() -> None:
+    """Also those that were left out because they are null."""
+    turned = backwards(document())
+    assert read(turned) == read(document())
+    del turned["operators"][1]["keyed"][0]["time_domain"]
+    turned["operators"][1]["keyed"][0]["table"]["version"] = None
+    again = change(in_place("keyed.table.version"), delete=True)
+    assert manifest_to_json(read(turned)) == manifest_to_json(read(again))
+
+
 def test_unknown_members_are_ignored() -> None:
     """A later release may add some, at any place, without a new format version."""
     changed = document()

@@ -27,7 +27,7 @@ def state(rows: int, base: int | None, files: int = 1) -> StateMetrics:
 
 
 def read(document: Any) -> CheckpointMetrics:
-    return metrics_from_json(json.loads(json.dumps(document)), "m", "$.metrics")
+    return metrics_from_json(json.loads(json.dumps(document)), "m", ".metrics")
 
 
 @given(metrics)
