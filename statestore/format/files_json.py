@@ -348,5 +348,6 @@ def refuse_other_totals(entry: Entry, document: object, members: Iterable[str]) 
     """Refuse totals in a document that its files do not add up to."""
     for member in members:
         found, said = getattr(entry, member), getattr(document, member)
-        if said != (digest_text(found) if member == "digest" else found):
+        found = digest_text(found) if member == "digest" else found
+        if said != found:
             raise unfit(f".{member}", f"says {said}, its files add up to {found}")

@@ -6,47 +6,46 @@ stored ones were.
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, convert, to_builtins
 
 from statestore.errors import InvalidArgumentError
 from statestore.flink.graph import ChainingStrategy, Exchange, JobGraph, Partitioner
 from statestore.format.documents import Count, converted
 
-__all__ = ["graph_from_json", "graph_to_json"]
-
-_OPTIONS = ("chaining", "chain_different_max", "auto_generate_uids")
+__all__ = ["GraphDocument", "graph_from_json", "graph_to_json"]
 
 
-class _Node(Struct, frozen=True):
+class _Node(Struct, frozen=True, kw_only=True):
     name: str
+    uid: str | None = None
+    uid_hash: str | None = None
     parallelism: Count
+    max_parallelism: Count | None = None
     strategy: ChainingStrategy
     slot_group: str
     source: bool
     legacy_source: bool
     yielding: bool
-    uid: str | None = None
-    uid_hash: str | None = None
-    max_parallelism: Count | None = None
 
 
-class _Edge(Struct, frozen=True):
+class _Edge(Struct, frozen=True, kw_only=True):
     source: str
     target: str
+    partitioner: Partitioner | None = None
     exchange: Exchange
     number: Count
-    partitioner: Partitioner | None = None
 
 
-class _Graph(Struct, frozen=True):
-    nodes: tuple[_Node, ...]
-    edges: tuple[_Edge, ...]
+class GraphDocument(Struct, frozen=True):
+    """What is written of a graph, in this order; only what is null may be left out."""
+
     chaining: bool
     chain_different_max: bool
     auto_generate_uids: bool
+    nodes: tuple[_Node, ...]
+    edges: tuple[_Edge, ...]
 
 
 def graph_to_json(graph: JobGraph) -> dict[str, Any]:
@@ -54,17 +53,13 @@ def graph_to_json(graph: JobGraph) -> dict[str, Any]:
 
     Raises InvalidArgumentError for a text with an unpaired surrogate, which UTF-8 cannot hold.
     """
-    nodes = [asdict(node) for node in graph.nodes]
-    edges = [asdict(edge) for edge in graph.edges]
-    for member in (*nodes, *edges):
+    members = convert(graph, GraphDocument, from_attributes=True)
+    document: dict[str, Any] = to_builtins(members)
+    for member in (*document["nodes"], *document["edges"]):
         for key, value in member.items():
             if isinstance(value, str):
                 _check_encodable(key, value)
-                member[key] = str(value)  # a StrEnum is written as its word
-    return {option: getattr(graph, option) for option in _OPTIONS} | {
-        "nodes": nodes,
-        "edges": edges,
-    }
+    return document
 
 
 def graph_from_json(value: Any, name: str, place: str) -> JobGraph:
@@ -73,7 +68,7 @@ def graph_from_json(value: Any, name: str, place: str) -> JobGraph:
 
     Raises MalformedManifestError with the place of what is missing or wrong.
     """
-    return converted(converted(value, _Graph, name, place), JobGraph, name, place)
+    return converted(converted(value, GraphDocument, name, place), JobGraph, name, place)
 
 
 def _check_encodable(key: str, text: str) -> None:

@@ -41,7 +41,7 @@ from statestore.format.files_json import (
     refuse_other_totals,
     what_is_twice,
 )
-from statestore.format.graph_json import graph_from_json, graph_to_json
+from statestore.format.graph_json import GraphDocument, graph_from_json, graph_to_json
 from statestore.format.manifest import (
     Entry,
     KeyedEntry,
@@ -50,7 +50,7 @@ from statestore.format.manifest import (
     TableRef,
     Writer,
 )
-from statestore.format.metrics import metrics_from_json, metrics_to_json
+from statestore.format.metrics import MetricsDocument, metrics_from_json, metrics_to_json
 from statestore.format.schema import Schema
 from statestore.format.state import (
     KeyedState,
@@ -215,10 +215,10 @@ class _Manifest(Struct, frozen=True):
     created_at_ms: Moment
     writer: _Writer
     operators: tuple[_States, ...]
-    graph: Any = None
+    graph: GraphDocument | None = None
     origin: dict[str, Any] | None = None
     ranges: dict[str, tuple[Count, ...]] | None = None
-    metrics: Any = None
+    metrics: MetricsDocument | None = None
 
 
 def manifest_to_json(manifest: Manifest) -> bytes:
@@ -269,12 +269,7 @@ def manifest_from_json(raw: bytes, *, name: str) -> Manifest:
     Raises MalformedManifestError with the place, or FormatVersionError.
     """
     document = parse_document(raw, _Manifest, name=name, form=FORMAT, newest=FORMAT_VERSION)
-    graph, origin, metrics, writer = (
-        document.graph,
-        document.origin,
-        document.metrics,
-        document.writer,
-    )
+    writer, origin = document.writer, document.origin
     with placed(name, ".ranges"):
         ranges = {uid: RangeAssignment(stops) for uid, stops in (document.ranges or {}).items()}
     manifest = Manifest(
@@ -286,10 +281,10 @@ def manifest_from_json(raw: bytes, *, name: str) -> Manifest:
         writer=Writer(writer.release, writer.name, writer.token, writer.generation or 0),
         keyed=tuple(_entries(document, "keyed", name)),
         operator=tuple(_entries(document, "operator", name)),
-        graph=None if graph is None else graph_from_json(graph, name, ".graph"),
+        graph=document.graph and graph_from_json(document.graph, name, ".graph"),
         origin=None if origin is None else origin_from_json(origin, document.checkpoint_id, name),
         ranges=ranges,
-        metrics=None if metrics is None else metrics_from_json(metrics, name, ".metrics"),
+        metrics=document.metrics and metrics_from_json(document.metrics, name, ".metrics"),
     )
     with placed(name, ".operators"):
         if wrong := _what_no_reader_takes(manifest):

@@ -18,6 +18,7 @@ from statestore.format.documents import Count, converted
 __all__ = [
     "Amount",
     "CheckpointMetrics",
+    "MetricsDocument",
     "PhaseTimes",
     "StateMetrics",
     "amount_of",
@@ -191,7 +192,9 @@ class _State(_Amount, frozen=True, kw_only=True):
         return self
 
 
-class _Metrics(Struct, frozen=True):
+class MetricsDocument(Struct, frozen=True):
+    """What is written of the figures; a phase that is missing took no time."""
+
     duration_ms: Count
     phases: dict[str, Any]
     states: tuple[_State, ...]
@@ -201,9 +204,7 @@ class _Metrics(Struct, frozen=True):
 def metrics_from_json(value: Any, name: str, place: str) -> CheckpointMetrics:
     """Return what :func:`metrics_to_json` wrote, found at ``place`` of the document called
     ``name``; MalformedManifestError with the place.
-
-    A phase that is missing took no time.
     """
-    read = converted(value, _Metrics, name, place)
+    read = converted(value, MetricsDocument, name, place)
     taken = {phase: spent for phase, spent in read.phases.items() if spent is not None}
     return converted(structs.replace(read, phases=taken), CheckpointMetrics, name, place)
