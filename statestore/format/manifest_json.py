@@ -269,7 +269,8 @@ def manifest_from_json(raw: bytes, *, name: str) -> Manifest:
     Raises MalformedManifestError with the place, or FormatVersionError.
     """
     document = parse_document(raw, _Manifest, name=name, form=FORMAT, newest=FORMAT_VERSION)
-    writer, origin = document.writer, document.origin
+    writer, graph = document.writer, document.graph
+    origin, metrics = document.origin, document.metrics
     with placed(name, ".ranges"):
         ranges = {uid: RangeAssignment(stops) for uid, stops in (document.ranges or {}).items()}
     manifest = Manifest(
@@ -281,10 +282,10 @@ def manifest_from_json(raw: bytes, *, name: str) -> Manifest:
         writer=Writer(writer.release, writer.name, writer.token, writer.generation or 0),
         keyed=tuple(_entries(document, "keyed", name)),
         operator=tuple(_entries(document, "operator", name)),
-        graph=document.graph and graph_from_json(document.graph, name, ".graph"),
+        graph=None if graph is None else graph_from_json(graph, name, ".graph"),
         origin=None if origin is None else origin_from_json(origin, document.checkpoint_id, name),
         ranges=ranges,
-        metrics=document.metrics and metrics_from_json(document.metrics, name, ".metrics"),
+        metrics=None if metrics is None else metrics_from_json(metrics, name, ".metrics"),
     )
     with placed(name, ".operators"):
         if wrong := _what_no_reader_takes(manifest):
