@@ -101,7 +101,7 @@ def within(place: str) -> Iterator[None]:
     """Put ``place`` before the place in each error of a block that reads what is there."""
     try:
         yield
-    except (StateStoreError, RecursionError, TypeError, ValueError) as error:
+    except (StateStoreError, ValidationError, RecursionError, TypeError, ValueError) as error:
         what, _, found = str(error).partition(_AT)
         raise ValidationError(f"{what}{_AT}{place}{found or '`'}") from error
 
