@@ -106,6 +106,18 @@ def test_a_hostile_name_is_refused_where_it_stands(store: StateStore, at: int) -
         assert repr(hostile) in str(refused.value)
 
 
+def test_what_is_wrong_in_a_layer_or_a_type_has_its_own_place(store: StateStore) -> None:
+    manifest = document(store)
+    at, state = next((at, one) for at, one in enumerate(states_of(manifest)) if "changes" in one)
+    place = rf"^m\.json at \$\.operators\[0\]\.keyed\[{at}\]"
+    state["changes"][0]["files"]["path"][0] = "x"
+    with pytest.raises(MalformedManifestError, match=rf"{place}\.changes\[0\]\.files\.path: 'x'"):
+        manifest_from_json(document_bytes(manifest), name="m.json")
+    state["schema"]["fields"][0]["type"] = {"type": "array"}
+    with pytest.raises(MalformedManifestError, match=rf"{place}\.schema: .*'elementType'"):
+        manifest_from_json(document_bytes(manifest), name="m.json")
+
+
 @given(
     at=st.integers(0, NUMBER_OF_PLACES - 1),
     parts=st.lists(
