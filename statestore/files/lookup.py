@@ -33,7 +33,7 @@ from statestore.files.writer import positions_of
 from statestore.format.handles import KeyedStateSlice
 from statestore.format.manifest import KeyedEntry
 from statestore.format.schema import type_text
-from statestore.format.slices import Slices, StateReads, reads_of, reads_within
+from statestore.format.slices import ReadSlices, Slices, reads_of
 from statestore.format.state import KeyedState
 from statestore.keys.arrow import key_groups
 from statestore.keys.groups import KeyGroupRange
@@ -274,7 +274,7 @@ class WantedKeys:
         order = np.argsort(hashes, kind="stable")
         return cls(keys.take(pa.array(order)), hashes[order], np.asarray(groups, np.int32)[order])
 
-    def of_reads(self, reads: StateReads) -> WantedKeys:
+    def of_reads(self, reads: ReadSlices) -> WantedKeys:
         """Return the keys in key groups of which something is read."""
         lies = np.zeros(len(self.groups), np.bool_)
         for part in reads.slices:
@@ -429,7 +429,7 @@ class _Search:
 def rows_of_keys(
     storage: Storage,
     entry: KeyedEntry,
-    reads: StateReads,
+    reads: ReadSlices,
     wanted: WantedKeys,
     cache: RowCache | None = None,
     *,
@@ -531,7 +531,7 @@ class LazySubtask:
         held = self._held.get(group)
         if held is None:
             one = KeyGroupRange(group, group)
-            reads = reads_within(self._entry, one, self._max)
+            reads = reads_of(self._entry, one, self._max)
             batches = read_state(
                 self._storage, self._entry, reads, verify=self._verify, now_ms=self._now_ms
             )

@@ -24,7 +24,7 @@ from statestore.files.runs import in_order, runs_of
 from statestore.format.layers import MARK
 from statestore.format.manifest import KeyedEntry
 from statestore.format.names import KEY_GROUP
-from statestore.format.slices import KeptGroups, LayerReads, StateReads
+from statestore.format.slices import KeptGroups, LayerReads, ReadSlices
 from statestore.format.state import KeyedState, check_time
 from statestore.keys.arrow import key_groups
 from statestore.keys.groups import KeyGroupRange
@@ -182,7 +182,7 @@ Places = npt.NDArray[np.intp]
 def record_batch_reader(
     storage: Storage,
     entry: KeyedEntry,
-    reads: StateReads,
+    reads: ReadSlices,
     *,
     verify: bool = False,
     now_ms: int | None = None,
@@ -196,7 +196,7 @@ def record_batch_reader(
 def read_state(
     storage: Storage,
     entry: KeyedEntry,
-    reads: StateReads,
+    reads: ReadSlices,
     *,
     verify: bool = False,
     now_ms: int | None = None,
@@ -212,7 +212,7 @@ def read_state(
 
 
 def _all_rows(
-    storage: Storage, entry: KeyedEntry, reads: StateReads, verify: bool
+    storage: Storage, entry: KeyedEntry, reads: ReadSlices, verify: bool
 ) -> Iterator[pa.RecordBatch]:
     base = read_slices(storage, entry, reads.base, verify=verify)
     if not reads.layers:

@@ -15,6 +15,7 @@ import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 
@@ -98,19 +99,14 @@ class KeyedStateHandle:
 
         Without an index that is the whole file, whose reader skips the other key groups.
         """
-        common = self.key_groups.intersect(key_groups)
+        own = self.key_groups
+        common = own.intersect(key_groups)
         if common is None:
             return None
-        whole = self.index is None
-        return KeyedStateSlice(self, self.key_groups if whole else common, self.rows_of(key_groups))
-
-    def rows_of(self, key_groups: KeyGroupRange) -> int:
-        """Return the rows of the part that :meth:`cut` makes, which must not be None."""
-        own = self.key_groups
-        first, last = max(own.first, key_groups.first), min(own.last, key_groups.last)
-        if self.index is None or (first == own.first and last == own.last):
-            return self.rows
-        return self.index.rows_in(first - own.first, last + 1 - own.first)
+        if self.index is None or common is own:
+            return KeyedStateSlice(self, own, self.rows)
+        rows = self.index.rows_in(common.first - own.first, common.last + 1 - own.first)
+        return KeyedStateSlice(self, common, rows)
 
     def group_bytes(self) -> Iterator[tuple[int, int]]:
         """Yield each key group with its share of the file's bytes; without an index each has it
@@ -127,8 +123,7 @@ class KeyedStateHandle:
         return -(-self.size_bytes * rows // max(self.rows, 1))
 
 
-@dataclass(frozen=True, slots=True)
-class KeyedStateSlice:
+class KeyedStateSlice(NamedTuple):
     """A part of a data file: the ``rows`` rows of ``key_groups``, which lie together."""
 
     handle: KeyedStateHandle
@@ -154,8 +149,18 @@ class KeyedStateSlice:
 
     @property
     def size_bytes(self) -> int:
-        """Its share of the file's bytes, by rows; of a whole file its length."""
-        return self.handle.size_bytes if self.is_whole else self.handle.bytes_of(self.rows)
+        """Its share of the file's bytes, by rows; of all of them its length."""
+        return self.handle.bytes_of(self.rows)
+
+    @property
+    def row_groups(self) -> int:
+        """How many row groups hold some of its rows: of a file that is cut its share, and the one
+        that is cut as well.
+        """
+        handle = self.handle
+        if self.rows == handle.rows:
+            return handle.row_groups
+        return min(handle.row_groups * self.rows // handle.rows + 1, handle.row_groups)
 
     @property
     def _first(self) -> int:

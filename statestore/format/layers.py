@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from statestore.errors import InvalidArgumentError
+from statestore.format.handles import assign
 from statestore.format.manifest import KeyedEntry, Layer
 from statestore.format.schema import Field, Schema
 from statestore.format.state import KeyedState, Layout, StateKind
@@ -97,11 +98,10 @@ def live_rows(layer: Layer, key_groups: KeyGroupRange) -> int:
     """Return how many of a layer's rows in these key groups still count."""
     common = (one.intersect(key_groups) for one in layer.live)
     return sum(
-        handle.rows_of(groups)
+        part.rows
         for groups in common
         if groups is not None
-        for handle in layer.entry.handles
-        if handle.key_groups.intersect(groups) is not None
+        for part in assign(layer.entry.handles, groups)
     )
 
 

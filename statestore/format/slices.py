@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from statestore.format.handles import KeyedStateHandle, KeyedStateSlice, assign
 from statestore.format.manifest import KeyedEntry, Layer
@@ -12,17 +13,17 @@ from statestore.keys.groups import (
     KeyGroupRange,
     effective_max_parallelism,
 )
-from statestore.keys.ranges import ceiling_of
+from statestore.keys.ranges import Assignment, ceiling_of
 
 __all__ = [
     "KeptGroups",
+    "KeyedPlan",
     "LayerReads",
+    "ReadSlices",
     "Slices",
-    "StateReads",
     "assignment_of",
     "handles_of",
     "reads_of",
-    "reads_within",
     "slices_of",
 ]
 
@@ -49,8 +50,7 @@ class KeptGroups:
     max_parallelism: int
 
 
-@dataclass(frozen=True)
-class StateReads:
+class ReadSlices(NamedTuple):
     """What a subtask reads of a state: slices of its base, and of its layers, oldest first, and
     which of their rows it keeps, None for all.
     """
@@ -60,9 +60,43 @@ class StateReads:
     kept: KeptGroups | None = None
 
     @property
+    def changes(self) -> Slices:
+        """The slices of all layers."""
+        return tuple([part for layer in self.layers for part in layer.slices])
+
+    @property
     def slices(self) -> Slices:
         """All slices."""
-        return (*self.base, *(part for layer in self.layers for part in layer.slices))
+        return (*self.base, *self.changes) if self.layers else self.base
+
+    def names(self, entry: KeyedEntry) -> tuple[str, ...]:
+        """Return the files in the store of which something is read, in order of :attr:`slices`."""
+        own = [(entry, part) for part in self.base]
+        own += [(layer.entry, part) for layer in self.layers for part in layer.slices]
+        return tuple([f"{entry.table.path}/{part.handle.path}" for entry, part in own])
+
+
+@dataclass(frozen=True)
+class KeyedPlan:
+    """What is read of a keyed state, by whom: a plan counts these slices, and a restore reads them.
+
+    They are found anew each time: a job may have a hundred states and thousands of subtasks.
+    """
+
+    entry: KeyedEntry
+    owners: Assignment
+
+    def of_subtask(self, subtask: int) -> ReadSlices:
+        """Return what a subtask reads; ParallelismError when there is no such subtask."""
+        return self.of_groups(self.owners.range_of(subtask))
+
+    def of_groups(self, key_groups: KeyGroupRange) -> ReadSlices:
+        """Return what is read for some key groups, whoever owns them."""
+        return reads_of(self.entry, key_groups, self.owners.max_parallelism)
+
+    def of_all(self) -> tuple[ReadSlices, ...]:
+        """Return what each subtask reads, in order."""
+        return tuple([self.of_groups(key_groups) for key_groups in self.owners.ranges()])
 
 
 def assignment_of(
@@ -99,30 +133,23 @@ def slices_of(entry: KeyedEntry, key_groups: KeyGroupRange) -> Slices:
     return tuple([part for part in parts if part.rows])
 
 
-def reads_of(entry: KeyedEntry, key_groups: KeyGroupRange) -> StateReads:
-    """Return all that a subtask that owns ``key_groups`` reads, of base and changes."""
-    layers = (_layer_reads(layer, key_groups) for layer in entry.layers)
-    used = tuple(layer for layer in layers if layer.slices)
-    return StateReads(slices_of(entry, key_groups), used)
+def reads_of(
+    entry: KeyedEntry, key_groups: KeyGroupRange, max_parallelism: int | None = None
+) -> ReadSlices:
+    """Return all that the owner of ``key_groups`` reads, of base and changes.
 
-
-def reads_within(entry: KeyedEntry, key_groups: KeyGroupRange, max_parallelism: int) -> StateReads:
-    """Return what the owner of ``key_groups``, of ``max_parallelism``, reads; else as
-    :func:`reads_of`.
-
-    Of another max parallelism than the stored one that is the stored key groups in which its rows
-    lie, and of a file of several what lies between them too, so that it is opened once.
+    With a ``max_parallelism`` they are of so many, else of the stored ones. Of another one than
+    that it is the stored key groups in which its rows lie, and of a file of several what lies
+    between them too, so that it is opened once.
     """
-    ceiling = ceiling_of(entry.state.max_parallelism, max_parallelism)
+    ceiling = ceiling_of(entry.state.max_parallelism, max_parallelism) if max_parallelism else None
     if ceiling is None:
-        return reads_of(entry, key_groups)
+        return ReadSlices(slices_of(entry, key_groups), _layer_reads(entry, key_groups))
+    assert max_parallelism is not None
     spans = ceiling.stored_groups(key_groups)
-    layers = (_layer_reads(layer, *spans) for layer in entry.layers)
-    return StateReads(
-        _once([part for span in spans for part in slices_of(entry, span)]),
-        tuple(layer for layer in layers if layer.slices),
-        KeptGroups(key_groups, max_parallelism),
-    )
+    base = _once([part for span in spans for part in slices_of(entry, span)])
+    kept = KeptGroups(key_groups, max_parallelism)
+    return ReadSlices(base, _layer_reads(entry, *spans), kept)
 
 
 def _once(slices: list[KeyedStateSlice]) -> Slices:
@@ -139,13 +166,21 @@ def _once(slices: list[KeyedStateSlice]) -> Slices:
     return tuple(found.values())
 
 
-def _layer_reads(layer: Layer, *spans: KeyGroupRange) -> LayerReads:
+def _layer_reads(entry: KeyedEntry, *spans: KeyGroupRange) -> tuple[LayerReads, ...]:
+    """Return the reads of the layers of which something is read."""
+    if not entry.layers:
+        return ()
+    found = [_reads_of_layer(layer, spans) for layer in entry.layers]
+    return tuple([reads for reads in found if reads is not None and reads.slices])
+
+
+def _reads_of_layer(layer: Layer, spans: tuple[KeyGroupRange, ...]) -> LayerReads | None:
     """Return the reads of a layer: what lies between two live ranges is read too, so that a file is
     opened once.
     """
     pairs = ((own, span) for own in layer.live for span in spans)
     common = [one for one in (own.intersect(span) for own, span in pairs) if one is not None]
     if not common:
-        return LayerReads(layer.entry, (), ())
+        return None
     hull = KeyGroupRange(common[0].first, common[-1].last)
     return LayerReads(layer.entry, slices_of(layer.entry, hull), tuple(common))

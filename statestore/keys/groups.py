@@ -188,7 +188,12 @@ class KeyGroupRange:
     def intersect(self, other: KeyGroupRange) -> KeyGroupRange | None:
         """The key groups that both ranges hold, or None when there is none."""
         first, last = max(self.first, other.first), min(self.last, other.last)
-        return KeyGroupRange(first, last) if first <= last else None
+        if first > last:
+            return None
+        for one in (self, other):  # most often one lies within the other
+            if one.first == first and one.last == last:
+                return one
+        return KeyGroupRange(first, last)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

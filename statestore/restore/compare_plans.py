@@ -8,7 +8,7 @@ follows a rule of two lines, :func:`chosen_of`; nothing here is a law, and all o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -295,7 +295,7 @@ def compare(
     strategy: str,
     rate: float | None,
     prices: Prices | None,
-    local: Container[str] = frozenset(),
+    local: Collection[str] = frozenset(),
 ) -> Comparison:
     """Return what restores of a checkpoint at these parallelisms would read, move, take and cost.
 

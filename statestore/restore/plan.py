@@ -7,12 +7,10 @@ parallelism.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
-from itertools import chain
-from typing import NamedTuple
 
 from statestore.errors import StateNotFoundError
 from statestore.flink.matching import Matching
@@ -25,8 +23,8 @@ from statestore.flink.redistribution import (
     plan_redistribution,
 )
 from statestore.format.handles import KeyedStateHandle
-from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
-from statestore.format.slices import assignment_of, handles_of, reads_of, reads_within
+from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry
+from statestore.format.slices import KeyedPlan, assignment_of
 from statestore.format.state import unknown_choice
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment, RangeAssignment, balanced
@@ -111,7 +109,8 @@ class OperatorPlan:
     """What the subtasks of one operator read; ``max_parallelism`` is None without keyed state.
 
     ``uid`` is the operator that is restored, ``stored_uid`` the one whose state it takes over: of
-    another name only with a job graph.
+    another name only with a job graph. Of each of its keyed states ``keyed`` has what is read:
+    ``subtasks`` counts it, and a restore reads it.
     """
 
     uid: str
@@ -119,8 +118,21 @@ class OperatorPlan:
     states: tuple[str, ...]
     subtasks: tuple[SubtaskPlan, ...]
     stored_uid: str
-    base_rows: int = 0
-    assignment: Assignment | None = None
+    keyed: tuple[KeyedPlan, ...] = field(default=(), repr=False)
+
+    def keyed_state(self, name: str) -> KeyedPlan:
+        """Return what is read of a keyed state, which there must be."""
+        return next(plan for plan in self.keyed if plan.entry.state.name == name)
+
+    @property
+    def assignment(self) -> Assignment | None:
+        """Who owns which key groups, None without keyed state."""
+        return self.keyed[0].owners if self.keyed else None
+
+    @property
+    def base_rows(self) -> int:
+        """Rows of keyed state, changes left out."""
+        return sum(handle.rows for plan in self.keyed for handle in plan.entry.handles)
 
     @property
     def largest(self) -> SubtaskPlan:
@@ -233,7 +245,7 @@ def plan_restore(
     *,
     balance: Weight | None = None,
     ranges: Mapping[str, RangeAssignment] | None = None,
-    local: Container[str] = frozenset(),
+    local: Collection[str] = frozenset(),
 ) -> RestorePlan:
     """Return the plan of restoring a checkpoint at ``parallelism``, one for all operators or each.
 
@@ -314,23 +326,23 @@ def _plan_operator(
     uid: str,
     assignment: Assignment | None,
     parallelism: int,
-    local: Container[str],
+    local: Collection[str],
 ) -> OperatorPlan:
-    keyed = [entry for entry in manifest.keyed if entry.state.uid == uid]
-    operator = [entry for entry in manifest.operator if entry.state.uid == uid]
+    entries = [entry for entry in manifest.entries if entry.state.uid == uid]
+    operator = [entry for entry in entries if isinstance(entry, OperatorEntry)]
     dealt = redistribution_of(manifest, uid, parallelism) if operator else None
-    of_operator = tuple(_operator_reads(operator))  # every subtask reads the same of these
+    keyed: tuple[KeyedPlan, ...] = ()
+    ranges: Sequence[KeyGroupRange | None] = [None] * parallelism
+    if assignment is not None:
+        keyed = tuple(KeyedPlan(e, assignment) for e in entries if isinstance(e, KeyedEntry))
+        ranges = _ranges_of(assignment)
     subtasks = tuple(
-        _plan_subtask(keyed, of_operator, assignment, subtask, dealt, local)
-        for subtask in range(parallelism)
+        _plan_subtask(keyed, operator, key_groups, subtask, dealt, local)
+        for subtask, key_groups in enumerate(ranges)
     )
-    entries: list[Entry] = [*keyed, *operator]
     names = tuple(entry.state.name for entry in entries)
     most = assignment.max_parallelism if assignment else None
-    rows = sum(handle.rows for entry in keyed for handle in entry.handles)
-    return OperatorPlan(
-        uid, most, names, subtasks, stored_uid=uid, base_rows=rows, assignment=assignment
-    )
+    return OperatorPlan(uid, most, names, subtasks, stored_uid=uid, keyed=keyed)
 
 
 @lru_cache(maxsize=8)
@@ -340,24 +352,35 @@ def _ranges_of(assignment: Assignment) -> tuple[KeyGroupRange, ...]:
 
 
 def _plan_subtask(
-    keyed: list[KeyedEntry],
-    of_operator: tuple[_Read, ...],
-    assignment: Assignment | None,
+    keyed: tuple[KeyedPlan, ...],
+    operator: list[OperatorEntry],
+    key_groups: KeyGroupRange | None,
     subtask: int,
     dealt: RedistributionPlan | None,
-    local: Container[str],
+    local: Collection[str],
 ) -> SubtaskPlan:
-    key_groups = _ranges_of(assignment)[subtask] if assignment else None
     rows = changed_rows = size_bytes = files = requests = local_bytes = 0
     # One pass, and no sum per number: a job may have a hundred states and a thousand subtasks.
-    most = assignment.max_parallelism if assignment else 0
-    for read in chain(_keyed_reads(keyed, key_groups, most), of_operator):
-        rows += read.rows
-        changed_rows += read.changed_rows
-        size_bytes += read.size_bytes
-        files += 1
-        requests += 2 + read.row_groups
-        local_bytes += read.size_bytes if read.name in local else 0
+    for plan in keyed:
+        assert key_groups is not None  # it has keyed state
+        reads = plan.of_groups(key_groups)
+        for part in reads.slices:
+            rows += part.rows
+            size_bytes += part.size_bytes
+            files += 1
+            requests += 2 + part.row_groups
+        if reads.layers:
+            changed_rows += sum(part.rows for part in reads.changes)
+        if local:
+            named = zip(reads.names(plan.entry), reads.slices, strict=True)
+            local_bytes += sum(part.size_bytes for name, part in named if name in local)
+    for entry in operator:  # every subtask reads the whole files of these
+        for handle in entry.handles:
+            size_bytes += handle.size_bytes
+            files += 1
+            requests += 2 + handle.row_groups
+            name = f"{entry.table.path}/{handle.path}"
+            local_bytes += handle.size_bytes if name in local else 0
     return SubtaskPlan(
         subtask=subtask,
         key_groups=key_groups,
@@ -369,65 +392,6 @@ def _plan_subtask(
         local_bytes=local_bytes,
         changed_rows=changed_rows,
     )
-
-
-class _Read(NamedTuple):
-    """What one subtask reads of one file; ``rows`` counts keyed rows alone, changes among them."""
-
-    name: str
-    rows: int
-    size_bytes: int
-    row_groups: int
-    changed_rows: int = 0
-
-
-def _keyed_reads(
-    keyed: list[KeyedEntry], key_groups: KeyGroupRange | None, max_parallelism: int
-) -> Iterator[_Read]:
-    if key_groups is None:
-        return
-    for entry in keyed:
-        if entry.state.max_parallelism != max_parallelism:
-            yield from _rescaled_reads(entry, key_groups, max_parallelism)
-            continue
-        for layer in reads_of(entry, key_groups).layers if entry.layers else ():
-            for part in layer.slices:
-                read = _read_of(layer.entry, part.handle, part.rows)
-                yield read._replace(changed_rows=part.rows)
-        # As slices_of, without a slice for each: a plan may have hundreds of thousands.
-        for handle in handles_of(entry, key_groups):
-            rows = handle.rows_of(key_groups)
-            if not rows:
-                continue
-            yield _read_of(entry, handle, rows)
-
-
-def _rescaled_reads(
-    entry: KeyedEntry, key_groups: KeyGroupRange, max_parallelism: int
-) -> Iterator[_Read]:
-    """Yield the reads of key groups of another max parallelism: more rows than are kept."""
-    reads = reads_within(entry, key_groups, max_parallelism)
-    for part in reads.base:
-        yield _read_of(entry, part.handle, part.rows)
-    for layer in reads.layers:
-        for part in layer.slices:
-            read = _read_of(layer.entry, part.handle, part.rows)
-            yield read._replace(changed_rows=part.rows)
-
-
-def _read_of(entry: KeyedEntry, handle: KeyedStateHandle, rows: int) -> _Read:
-    # Of a file that is cut, its share, and the row group that is cut as well.
-    share = handle.row_groups * rows // max(handle.rows, 1) + 1
-    row_groups = handle.row_groups if rows == handle.rows else min(share, handle.row_groups)
-    name = f"{entry.table.path}/{handle.path}"
-    return _Read(name, rows, handle.bytes_of(rows), row_groups)
-
-
-def _operator_reads(operator: list[OperatorEntry]) -> Iterator[_Read]:
-    for entry in operator:
-        for handle in entry.handles:
-            name = f"{entry.table.path}/{handle.path}"
-            yield _Read(name, 0, handle.size_bytes, handle.row_groups)
 
 
 def _elements(dealt: RedistributionPlan | None, subtask: int) -> int:

@@ -29,10 +29,10 @@ from statestore.flink.matching import Matching
 from statestore.flink.redistribution import Run
 from statestore.format.digest import RowSet, combine
 from statestore.format.handles import KeyedStateHandle
-from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry
-from statestore.format.slices import StateReads, reads_within
+from statestore.format.manifest import Manifest, OperatorEntry
+from statestore.format.slices import KeyedPlan
 from statestore.keys.groups import KeyGroupRange
-from statestore.keys.ranges import Assignment, RangeAssignment
+from statestore.keys.ranges import RangeAssignment
 from statestore.listeners import CheckpointRestored, Listeners
 from statestore.restore.placement import preferred_hosts
 from statestore.restore.plan import RestorePlan, redistribution_of
@@ -138,16 +138,11 @@ class RestoredCheckpoint:
 
         With a job graph ``uid`` is an operator of it: its uid, or its name if it has none.
         """
-        entry = self.manifest.keyed_entry(self.plan.operator(uid).stored_uid, name)
-        assignment = self.plan.operator(uid).assignment
-        assert assignment is not None  # its operator has this keyed state
+        planned = self.plan.operator(uid)
+        self.manifest.keyed_entry(planned.stored_uid, name)
+        plan = planned.keyed_state(name)
         return RestoredKeyedState(
-            self._catalog,
-            self._spark,
-            entry,
-            assignment,
-            verify=self._verify,
-            now_ms=self.now_ms,
+            self._catalog, self._spark, plan, verify=self._verify, now_ms=self.now_ms
         )
 
     def operator(self, uid: str, name: str) -> RestoredOperatorState:
@@ -166,14 +161,14 @@ class RestoredKeyedState:
         self,
         catalog: Catalog,
         spark: Any,
-        entry: KeyedEntry,
-        assignment: Assignment,
+        plan: KeyedPlan,
         *,
         verify: bool = False,
         now_ms: int | None = None,
     ) -> None:
         """Keep the parts; see :meth:`RestoredCheckpoint.keyed`."""
-        self.entry, self.assignment, self.now_ms = entry, assignment, now_ms
+        self.plan, self.entry, self.assignment = plan, plan.entry, plan.owners
+        self.now_ms = now_ms
         self._catalog, self._spark, self._verify = catalog, spark, verify
 
     @property
@@ -247,12 +242,11 @@ class RestoredKeyedState:
             InvalidArgumentError: when the store was opened without a Spark session.
         """
         spark = self._session()
-        per_subtask = self._per_subtask()
         frame: DataFrame = spark_module("read").dataframe(
             spark,
             self._catalog.storage,
             self.entry,
-            per_subtask,
+            self.plan.of_all(),
             hosts=self._hosts(),
             verify=self._verify,
             now_ms=self.now_ms,
@@ -287,7 +281,7 @@ class RestoredKeyedState:
         """
         wanted = WantedKeys.of(keys, self.entry.state)
         every = KeyGroupRange(0, self.assignment.max_parallelism - 1)
-        rows = rows_of_keys(self._catalog.storage, self.entry, self._reads(every), wanted)
+        rows = rows_of_keys(self._catalog.storage, self.entry, self.plan.of_groups(every), wanted)
         return unexpired(rows, self.entry.state, self.now_ms)
 
     def lazy(self, subtask: int, *, limit_bytes: int = LAZY_BYTES) -> LazySubtask:
@@ -317,7 +311,7 @@ class RestoredKeyedState:
             spark or self._session(),
             self._catalog.storage,
             self.entry,
-            self._per_subtask(),
+            self.plan.of_all(),
             keys,
             cache_bytes=cache_bytes,
             verify=self._verify,
@@ -343,12 +337,6 @@ class RestoredKeyedState:
             return ()
         return preferred_hosts(self._files(), self.assignment)
 
-    def _reads(self, key_groups: KeyGroupRange) -> StateReads:
-        return reads_within(self.entry, key_groups, self.assignment.max_parallelism)
-
-    def _per_subtask(self) -> list[StateReads]:
-        return [self._reads(groups) for groups in self.assignment.ranges()]
-
     def _files(self) -> tuple[KeyedStateHandle, ...]:
         return tuple(handle for part in self.entry.parts for handle in part.handles)
 
@@ -356,7 +344,7 @@ class RestoredKeyedState:
         return record_batch_reader(
             self._catalog.storage,
             self.entry,
-            self._reads(key_groups),
+            self.plan.of_groups(key_groups),
             verify=verify or self._verify,
             now_ms=self.now_ms,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final, Literal
@@ -127,7 +127,7 @@ class RestoreTarget:
 
 
 def plan_target(
-    manifest: Manifest, target: RestoreTarget, local: Container[str] = frozenset()
+    manifest: Manifest, target: RestoreTarget, local: Collection[str] = frozenset()
 ) -> RestorePlan:
     """Return the plan of a restore; unclaimed state is in its ``matching``, and not yet refused.
 
@@ -203,7 +203,7 @@ def _stored(manifest: Manifest, uid: str) -> StoredOperator:
     )
 
 
-def _plan_graph(manifest: Manifest, graph: JobGraph, local: Container[str]) -> RestorePlan:
+def _plan_graph(manifest: Manifest, graph: JobGraph, local: Collection[str]) -> RestorePlan:
     matching = matching_of(manifest, graph)
     check_parallelism(matching, graph)
     uids = {manifest.operators.id_of(uid): uid for uid in manifest.uids}
@@ -229,7 +229,7 @@ def plan(
     target: RestoreTarget,
     uid: str | None = None,
     name: str | None = None,
-    local: Container[str] = frozenset(),
+    local: Collection[str] = frozenset(),
 ) -> RestorePlan:
     """Return the plan of restoring the selected states; raises as :func:`select` and a plan.
 
@@ -247,7 +247,7 @@ def selected(
     manifest: Manifest,
     uid: str | None,
     name: str | None,
-    local: Container[str] = frozenset(),
+    local: Collection[str] = frozenset(),
 ) -> tuple[OperatorPlan, ...]:
     """Return what is selected of a plan, by the names that its operators have there.
 

@@ -15,7 +15,7 @@ from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError
 from statestore.files.engines import spark_module
 from statestore.files.merge import clock_ms
-from statestore.format.slices import reads_of
+from statestore.format.slices import KeyedPlan
 from statestore.restore.plan import owners_of
 from statestore.storage import open_storage
 
@@ -58,7 +58,7 @@ def resolve(options: Mapping[str, str]) -> Read:
     manifest = Catalog.open(storage, create=False).load(given.get("checkpoint", "latest"))
     entry = manifest.keyed_entry(given["operator"], given["state"])
     owners = owners_of(manifest, given["operator"], _number(given, "parallelism", None))
-    per_subtask = tuple(reads_of(entry, key_groups) for key_groups in owners.ranges())
+    per_subtask = KeyedPlan(entry, owners).of_all()
     now_ms = clock_ms(_number(given, "now_ms", None))
     read: Read = spark_module("read").Read(storage, entry, per_subtask, _verify(given), now_ms)
     return read

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 from statestore.files.lookup import RowCache, WantedKeys, rows_of_keys
 from statestore.files.merge import read_state, unexpired
 from statestore.format.manifest import KeyedEntry
-from statestore.format.slices import StateReads
+from statestore.format.slices import ReadSlices
 from statestore.spark.hashing import column_of
 from statestore.spark.tasks import map_in_arrow, numbers, settle
 from statestore.spark.write import spark_schema
@@ -53,7 +53,7 @@ class Read:
 
     storage: Storage
     entry: KeyedEntry
-    per_subtask: tuple[StateReads, ...]
+    per_subtask: tuple[ReadSlices, ...]
     verify: bool
     now_ms: int | None = None
 
@@ -62,7 +62,7 @@ def dataframe(
     spark: SparkSession,
     storage: Storage,
     entry: KeyedEntry,
-    per_subtask: Sequence[StateReads],
+    per_subtask: Sequence[ReadSlices],
     *,
     hosts: Sequence[str] = (),
     verify: bool = False,
@@ -96,9 +96,9 @@ class SubtaskPartition(InputPartition):
 
     storage: Storage
     entry: KeyedEntry
-    reads: StateReads
+    reads: ReadSlices
 
-    def __init__(self, storage: Storage, entry: KeyedEntry, reads: StateReads) -> None:
+    def __init__(self, storage: Storage, entry: KeyedEntry, reads: ReadSlices) -> None:
         """Keep the parts; a task gets its own subtask's reads only."""
         self.storage, self.entry, self.reads = storage, entry, reads
 
@@ -195,7 +195,7 @@ def dataframe_of_keys(
     spark: SparkSession,
     storage: Storage,
     entry: KeyedEntry,
-    per_subtask: Sequence[StateReads],
+    per_subtask: Sequence[ReadSlices],
     keys: pa.Table,
     *,
     cache_bytes: int,

@@ -186,10 +186,8 @@ def test_subtasks_write_the_ranges_that_a_checkpoint_is_taken_with(
     for parallelism in {len(owned), 1, 3}:
         same = store.restore(parallelism=parallelism).keyed("u", "s")
         read = resolve(options | {"parallelism": str(parallelism)})
-        assert [part.slices for part in read.per_subtask] == [
-            part.slices for part in same._per_subtask()
-        ]
-    assert resolve(options).per_subtask == tuple(restored._per_subtask())
+        assert read.per_subtask == same.plan.of_all()
+    assert resolve(options).per_subtask == restored.plan.of_all()
     # Again, by a retry that finds it committed.
     with store.snapshot(parallelism=len(owned), checkpoint_id=1) as again:
         declared = again.declare("u", "s", schema, key="k")

@@ -1,0 +1,81 @@
+"""What a plan names is what is read: each file of it once, by whom it says, and no other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statestore.restore.plan import OperatorPlan
+from statestore.spark.data_source import resolve
+from tests.support.layered import GROUPS, Layered, users
+
+TARGETS: list[dict[str, Any]] = [
+    {"parallelism": 1},
+    {"parallelism": 3},
+    {"parallelism": GROUPS},
+    {"parallelism": 3, "balance": "rows"},
+    {"parallelism": 3, "max_parallelism": GROUPS // 4},
+    {"parallelism": 5, "max_parallelism": GROUPS * 4},
+]
+
+
+@pytest.fixture(params=["partitioned", "ranged"])
+def layered(request: pytest.FixtureRequest, tmp_path: Path) -> Layered:
+    """A state in a base of several files, and three layers that do not reach all key groups."""
+    made = Layered(tmp_path / "store", layout=request.param, compaction=None)
+    made.full(users(60, 2), parallelism=5)
+    made.change(users(3, 1, value=7))
+    made.change(users(40, 2, value=8), cleared=["u050"])
+    made.change(entries=[("u000", 0)])
+    made.opened()
+    return made
+
+
+def named(plan: OperatorPlan, subtask: int) -> Counter[str]:
+    """Return how often each file is in what the plan says of a subtask."""
+    reads = plan.keyed_state("s").of_subtask(subtask)
+    return Counter(reads.names(plan.keyed_state("s").entry))
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+def test_a_restore_opens_what_its_plan_names(layered: Layered, target: dict[str, Any]) -> None:
+    """I8: the numbers that a plan shows are of the same slices."""
+    restored = layered.store.restore(**target)
+    (plan,) = restored.plan.operators
+    state, opened = restored.keyed("u", "s"), layered.opened()
+    for subtask, counted in enumerate(plan.subtasks):
+        assert opened == {}, "a plan opens no data file"
+        rows = sum(batch.num_rows for batch in state.subtask(subtask))
+        opened, reads = layered.opened(), plan.keyed_state("s").of_subtask(subtask)
+        assert opened == named(plan, subtask)
+        assert counted.files == sum(opened.values())
+        assert counted.rows == sum(part.rows for part in reads.slices) >= rows
+        assert counted.changed_rows == sum(part.rows for part in reads.changes)
+        assert counted.size_bytes == sum(part.size_bytes for part in reads.slices)
+        opened = layered.opened()
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+def test_an_export_opens_what_its_plan_names(
+    layered: Layered, target: dict[str, Any], tmp_path: Path
+) -> None:
+    """And once more all files, to know the rows that it has to write."""
+    (plan,) = layered.store.plan(**target).operators
+    layered.store.export(tmp_path / "rows", **target)
+    wanted = sum((named(plan, subtask) for subtask in range(len(plan.subtasks))), Counter[str]())
+    entry = plan.keyed_state("s").entry
+    all_of_it = Counter(f"{p.table.path}/{h.path}" for p in entry.parts for h in p.handles)
+    assert layered.opened() == wanted + all_of_it
+
+
+@pytest.mark.parametrize("parallelism", [1, 3, GROUPS])
+def test_the_data_source_reads_what_a_plan_names(layered: Layered, parallelism: int) -> None:
+    options = {"store": layered.store.url, "operator": "u", "state": "s"}
+    read = resolve(options | {"parallelism": str(parallelism)})
+    (plan,) = layered.store.plan(parallelism=parallelism).operators
+    assert read.per_subtask == plan.keyed_state("s").of_all()
+    counted = [subtask.files for subtask in plan.subtasks]
+    assert [len(reads.slices) for reads in read.per_subtask] == counted
