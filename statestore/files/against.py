@@ -3,8 +3,8 @@ know it.
 
 A key group of which the stored digest is that of its new rows is not read. The others are read
 merged and compared with the new rows, a run of key groups at a time; both sides of the run are all
-that is in memory. Rows are known by their identity, and two of one identity are the same when the
-64-bit hashes of all their columns are, as in the digest.
+that is in memory. Rows are known by their identity, and two of one identity are the same when
+all their values are.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from statestore.files.changes import change_table
 from statestore.files.digest import row_hashes
-from statestore.files.equality import found
+from statestore.files.equality import equal_rows, found
 from statestore.files.key_groups import group_digests
 from statestore.files.merge import read_state
 from statestore.files.reader import restored_schema
@@ -118,7 +118,9 @@ class Against:
         state = self.state
         identity = list(state.identity)
         new_at, old_at = found(new.select(identity), old.select(identity))
-        same = _hashes(new, state)[new_at] == _hashes(old, state)[old_at]
+        sides = ((new, new_at), (old, old_at))
+        pairs = [rows.select(state.schema.names).take(pa.array(at)) for rows, at in sides]
+        same = equal_rows(*pairs)
         comes, goes = np.ones(new.num_rows, np.bool_), np.ones(old.num_rows, np.bool_)
         comes[new_at[same]] = False
         goes[old_at] = False

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import DuplicateKeyError, InvalidArgumentError, SchemaMismatchError
-from statestore.files.equality import equal_rows, found
+from statestore.files.equality import first_of_equals, found
 from statestore.files.given import given_groups, is_dicts, with_groups
 from statestore.files.runs import in_order
 from statestore.files.types import arrow_schema, uuid_columns, with_uuids
@@ -180,7 +180,4 @@ def _refuse_both(comes: pa.Table, goes: pa.Table, changes: KeyedState) -> None:
 
 def _each_once(deletes: pa.Table, changes: KeyedState) -> pa.Table:
     rows = in_order(deletes, changes)
-    names = [KEY_GROUP, *changes.identity]
-    last = rows.num_rows - 1
-    same = equal_rows(rows.slice(0, last).select(names), rows.slice(1).select(names))
-    return rows.filter(pa.array(np.concatenate(([True], ~same))))
+    return rows.filter(pa.array(first_of_equals(rows.select([KEY_GROUP, *changes.identity]))))

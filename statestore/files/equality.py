@@ -6,9 +6,8 @@ map have no order. A wider type is no difference, nor is a field that a struct h
 long as it is null: rows of unlike columns are compared by the columns that both have, each as of
 the type that holds the values of both.
 
-Rows are compared by their hashes, which are those of the digest and follow the rule, or column by
-column, as :func:`equal_rows` does with the columns that tell rows apart: no map is among them, and
-a list stands as the bytes of :mod:`statestore.files.equality`.
+Rows are found by their hashes, which are those of the digest and follow the rule, and compared
+column by column; a list or a map stands as bytes. Whoever matches rows calls :func:`found`.
 """
 
 from __future__ import annotations
@@ -23,15 +22,16 @@ import pyarrow.compute as pc
 
 from statestore.files.digest import decimal_words, double_bits, int64_values, row_hashes
 from statestore.files.types import arrow_schema
-from statestore.files.values import shown
-from statestore.format.schema import Schema, common_columns
+from statestore.format.schema import Schema, common_columns, common_type
 
 __all__ = [
     "as_bytes",
     "common_schema",
+    "comparable",
     "compared_columns",
     "equal_rows",
     "equal_values",
+    "first_of_equals",
     "found",
     "hashes_of",
     "leaf_columns",
@@ -65,12 +65,19 @@ _SIGN = np.uint64(1 << 63)
 
 
 def as_bytes(column: pa.Array) -> pa.Array:
-    """Return the values of a column of a stored type, without maps, as bytes in their order; null
-    where they are null.
+    """Return the values of a column of a stored type as bytes in their order; null where they are
+    null. Maps have no order, but equal ones the same bytes.
     """
     kind, types = column.type, pa.types
     if types.is_list(kind):
-        return _of_lists(column)
+        return _of_lists(column, _marked(column.flatten()))
+    if types.is_map(kind):  # its entries have no order: they stand in that of their bytes
+        lists = column.cast(pa.list_(pa.struct([kind.key_field, kind.item_field])))
+        entries = _marked(lists.flatten())
+        sizes = np.asarray(pc.fill_null(pc.list_value_length(lists), 0))
+        by = pa.table([np.repeat(np.arange(len(lists)), sizes), entries], names=["map", "entry"])
+        order = pc.sort_indices(by, sort_keys=[("map", "ascending"), ("entry", "ascending")])
+        return _of_lists(lists, entries.take(order))
     if types.is_struct(kind):
         return _where_valid(column, _joined([_marked(field) for field in column.flatten()]))
     if types.is_string(kind) or types.is_binary(kind):
@@ -79,8 +86,7 @@ def as_bytes(column: pa.Array) -> pa.Array:
     return _where_valid(column, _of_words(_words(column)))
 
 
-def _of_lists(column: pa.Array) -> pa.Array:
-    elements = _marked(column.flatten())
+def _of_lists(column: pa.Array, elements: pa.Array) -> pa.Array:
     ends = np.cumsum(np.asarray(pc.fill_null(pc.list_value_length(column), 0)), dtype=np.int32)
     offsets = pa.array(np.concatenate((np.zeros(1, np.int32), ends)))
     lists = pa.ListArray.from_arrays(offsets, elements, mask=column.is_null())
@@ -119,6 +125,7 @@ def _words(column: pa.Array) -> npt.NDArray[np.uint64]:
 
 
 Flags = npt.NDArray[np.bool_]
+Places = npt.NDArray[np.intp]
 U64Array = npt.NDArray[np.uint64]
 
 
@@ -129,29 +136,60 @@ def common_schema(own: Schema, other: Schema) -> pa.Schema:
     return arrow_schema(common_columns(own, other))
 
 
-def hashes_of(rows: pa.RecordBatch | pa.Table, columns: pa.Schema) -> U64Array:
-    """Return a 64-bit number for each row: equal rows have the same, of whatever narrower types
-    their columns are.
+def comparable(a: tuple[pa.Table, Schema], b: tuple[pa.Table, Schema]) -> tuple[pa.Table, pa.Table]:
+    """Return two tables, each of a schema, by the columns that both have, each as of the type that
+    holds the values of both; where there is none of its own.
+    """
+    (left, own), (right, other) = a, b
+    columns, others = common_schema(own, other), common_schema(other, own)
+    fields = [
+        others.field(name) if common_type(own.type_of(name), other.type_of(name)) is None else field
+        for name, field in zip(columns.names, columns, strict=True)
+    ]
+    # Nothing is lost on the way to a wider type, but for days beyond what a timestamp holds.
+    return tuple(
+        rows.select(columns.names).cast(schema, safe=False)
+        for rows, schema in ((left, columns), (right, pa.schema(fields)))
+    )
+
+
+def hashes_of(rows: pa.RecordBatch | pa.Table, columns: pa.Schema | None = None) -> U64Array:
+    """Return a 64-bit number for each row: equal rows have the same; with ``columns`` by these, of
+    whatever narrower types those of the rows are.
     """
     batches = rows.to_batches() if isinstance(rows, pa.Table) else [rows]
-    hashes = [row_hashes(batch.select(columns.names), columns) for batch in batches]
-    return np.concatenate([np.zeros(0, np.uint64), *hashes])
+    chosen = batches if columns is None else [batch.select(columns.names) for batch in batches]
+    return np.concatenate([np.zeros(0, np.uint64), *(row_hashes(one, columns) for one in chosen)])
 
 
 def same_rows(a: tuple[pa.Table, Schema], b: tuple[pa.Table, Schema]) -> bool:
-    """Return whether two tables, each of a schema, have equal rows, as often, in any order."""
-    (left, own), (right, other) = a, b
-    one = np.sort(hashes_of(left, common_schema(own, other)))
-    return bool(np.array_equal(one, np.sort(hashes_of(right, common_schema(other, own)))))
+    """Return whether two tables, each of a schema, have equal rows, in any order; within neither
+    two are equal.
+    """
+    left, right = comparable(a, b)
+    return bool(left.num_rows == right.num_rows == len(found(left, right)[0]))
 
 
 def equal_rows(a: pa.Table, b: pa.Table) -> Flags:
-    """Return which rows are equal to those at the same place of the other table."""
+    """Return which rows are equal to those at the same place of the other table; values of unlike
+    types are not, unless both are null.
+    """
     same = np.ones(a.num_rows, np.bool_)
-    pairs = (map(_whole, rows.columns) for rows in (a, b.select(a.column_names)))
-    for left, right in zip(*map(compared_columns, pairs), strict=True):
-        same &= equal_values(left, right)
+    for name in a.column_names:
+        left, right = _whole(a.column(name)), _whole(b.column(name))
+        if left.type != right.type:
+            same &= np.asarray(pc.and_(left.is_null(), right.is_null()))
+            continue
+        for pair in zip(*(compared_columns([one]) for one in (left, right)), strict=True):
+            same &= equal_values(*pair)
     return same
+
+
+def first_of_equals(rows: pa.Table) -> Flags:
+    """Return which rows are not equal to the one before them."""
+    last = max(rows.num_rows - 1, 0)
+    same = equal_rows(rows.slice(0, last), rows.slice(1))
+    return np.concatenate((np.ones(min(rows.num_rows, 1), np.bool_), ~same))
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
@@ -167,7 +205,7 @@ def compared_columns(columns: Iterable[pa.Array]) -> Iterator[pa.Array]:
     given = list(columns)
     for column in given:
         for leaf in leaf_columns(column):
-            yield as_bytes(leaf) if pa.types.is_list(leaf.type) else leaf
+            yield as_bytes(leaf) if pa.types.is_nested(leaf.type) else leaf
     for column in given:
         yield from _presence(column)
 
@@ -197,38 +235,28 @@ def equal_values(left: pa.Array, right: pa.Array) -> Flags:
     return np.asarray(pc.or_(pc.fill_null(equal, False), both_null))
 
 
-# Equal rows of two tables: found by 64-bit hashes, and what was found is compared.
-#
-# What is equal says :mod:`statestore.files.equality`.
-
-
-Places = npt.NDArray[np.intp]
+# Equal rows of two tables: hashes find them, and values decide, wherever rows are matched.
 
 
 def found(old: pa.Table, new: pa.Table) -> tuple[Places, Places]:
-    """Return the places of old rows that new rows are equal to, and of these."""
-    if not old.num_rows or not new.num_rows:
-        return np.zeros(0, np.intp), np.zeros(0, np.intp)
-    new_hashes = _hashes(new)
+    """Return the places of old rows that new rows are equal to, ascending, and the first of these.
+
+    Hashes find what may be equal, and values decide.
+    """
+    places = np.full(old.num_rows, -1, np.intp)
+    new_hashes, hashes = hashes_of(new), hashes_of(old)
     order = np.argsort(new_hashes, kind="stable")
-    ordered, hashes = new_hashes[order], _hashes(old)
-    at = np.minimum(np.searchsorted(ordered, hashes), len(ordered) - 1)
-    rows = np.flatnonzero(ordered[at] == hashes)
-    places = order[at[rows]]
-    same = equal_rows(old.take(pa.array(rows)), new.take(pa.array(places)))
-    if same.all():
-        return rows, places
-    return _one_by_one(old, new)
-
-
-def _one_by_one(old: pa.Table, new: pa.Table) -> tuple[Places, Places]:
-    """Return what :func:`found` does where two values share a hash: as good as never."""
-    known = {repr(row): place for place, row in enumerate(shown(new))}
-    pairs = [
-        (place, known[text]) for place, text in enumerate(map(repr, shown(old))) if text in known
-    ]
-    return np.array([a for a, _ in pairs], np.intp), np.array([b for _, b in pairs], np.intp)
-
-
-def _hashes(rows: pa.Table) -> npt.NDArray[np.uint64]:
-    return np.concatenate([row_hashes(batch) for batch in rows.to_batches()])
+    ordered = new_hashes[order]
+    at = np.searchsorted(ordered, hashes)
+    rows = np.flatnonzero(at < len(ordered))
+    while len(rows := rows[ordered[at[rows]] == hashes[rows]]):
+        tried = order[at[rows]]
+        same = equal_rows(old.take(pa.array(rows)), new.take(pa.array(tried)))
+        places[rows[same]] = tried[same]
+        if same.all():
+            break
+        rows = rows[~same]  # two values share a hash, as good as never: the next one of it is tried
+        at[rows] += 1
+        rows = rows[at[rows] < len(ordered)]
+    there = np.flatnonzero(places >= 0)
+    return there, places[there]

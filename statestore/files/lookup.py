@@ -15,8 +15,7 @@ import pyarrow as pa
 from statestore.arguments import checked_methods
 from statestore.errors import InvalidArgumentError
 from statestore.files.arrow import as_table
-from statestore.files.digest import row_hashes
-from statestore.files.equality import found
+from statestore.files.equality import found, hashes_of
 from statestore.files.given import is_dicts, settled
 from statestore.files.merge import (
     group_of_key,
@@ -104,8 +103,8 @@ def _rows_of(
     """Return the rows of a key in some slices of one key group, ``key_group`` first."""
     schema = arrow_schema(entry.state.schema)
     restored = restored_schema(entry.state.schema)
-    wanted_hash = row_hashes(wanted)[0]
-    found: list[pa.RecordBatch] = []
+    keys = pa.Table.from_batches([wanted])
+    pieces: list[pa.RecordBatch] = []
     for part in slices:
         with open_data(storage, entry.table.path, part.handle, verify=verify) as file:
             metadata = file.parquet.metadata
@@ -114,11 +113,10 @@ def _rows_of(
             known = part.handle.footer is not None
             for index in _row_groups(metadata, wanted, own) if known else own:
                 for batch in file.batches([index], schema):
-                    # Hashes tell 0.0 from -0.0 and find NaN, which comparing values would not.
-                    match = row_hashes(batch.select(wanted.schema.names)) == wanted_hash
-                    rows = batch.filter(pa.array(match))
-                    found.append(placed(rows, part.key_groups.first, restored))
-    return pa.Table.from_batches(found, restored)
+                    own = pa.Table.from_batches([batch.select(wanted.schema.names)])
+                    rows = batch.take(pa.array(found(own, keys)[0]))
+                    pieces.append(placed(rows, part.key_groups.first, restored))
+    return pa.Table.from_batches(pieces, restored)
 
 
 def key_group_of(state: KeyedState, wanted: pa.RecordBatch) -> int:
@@ -270,7 +268,7 @@ class WantedKeys:
             hash_scheme=state.hash_scheme,
             key_types=state.key_types,
         )
-        hashes = _hashes(keys)
+        hashes = hashes_of(keys)
         order = np.argsort(hashes, kind="stable")
         return cls(keys.take(pa.array(order)), hashes[order], np.asarray(groups, np.int32)[order])
 
@@ -289,7 +287,7 @@ class WantedKeys:
     def match(self, rows: pa.Table) -> pa.Table:
         """Return those rows that have one of the keys: hashes may lie, values do not."""
         places, _ = found(rows.select(self.rows.column_names), self.rows)
-        return rows if len(places) == rows.num_rows else rows.take(pa.array(np.sort(places)))
+        return rows if len(places) == rows.num_rows else rows.take(pa.array(places))
 
     def _in(self, part: KeyedStateSlice) -> npt.NDArray[np.bool_]:
         groups = part.key_groups
@@ -358,7 +356,7 @@ class Indexed:
     @classmethod
     def of(cls, rows: pa.Table, state: KeyedState) -> Indexed:
         """Return rows with their index."""
-        hashes = _hashes(rows.select(state.key))
+        hashes = hashes_of(rows.select(state.key))
         order = np.argsort(hashes).astype(np.uint32)
         return cls(rows, hashes[order], order)
 
@@ -419,7 +417,7 @@ class _Search:
     def _streamed(self, entry: KeyedEntry, part: KeyedStateSlice, hashes: U64Array) -> pa.Table:
         pieces = [restored_schema(entry.state.schema).empty_table()]
         for batch in read_slices(self.storage, entry, [part], verify=self.verify):
-            own = row_hashes(batch.select([*self.state.key]))
+            own = hashes_of(batch.select([*self.state.key]))
             at = np.minimum(np.searchsorted(hashes, own), len(hashes) - 1)
             places = np.flatnonzero(hashes[at] == own)
             pieces.append(pa.Table.from_batches([batch.take(pa.array(places))]))
@@ -459,11 +457,6 @@ def _of_dicts(rows: Sequence[Mapping[str, Any]], state: KeyedState) -> pa.Table:
 
 def _name(part: KeyedStateSlice) -> tuple[str, int, int, int]:
     return part.handle.sha256, part.key_groups.first, part.first_row, part.rows
-
-
-def _hashes(rows: pa.Table) -> U64Array:
-    found = [row_hashes(batch) for batch in rows.to_batches()]
-    return np.concatenate(found) if found else np.zeros(0, np.uint64)
 
 
 # A subtask's state fetched as it is asked for: a lookup reads one key group, not all.

@@ -20,8 +20,8 @@ from statestore.errors import (
     DamagedFileError,
     FormatVersionError,
 )
-from statestore.files.digest import row_hashes
 from statestore.files.elements import write_elements
+from statestore.files.equality import first_of_equals
 from statestore.files.key_groups import (
     Rows,
     exact_groups,
@@ -181,12 +181,12 @@ def rewrite_elements(
 
 
 def _keys(rows: Rows, key: Sequence[str], limit: int) -> tuple[int, tuple[dict[str, Any], ...]]:
-    """Return how many keys the rows have, and the first of them."""
+    """Return how many keys the rows of a key group have, which lie in their order, and the first of
+    them.
+    """
     table = pa.Table.from_batches(rows).select(list(key))
-    hashes = np.concatenate([row_hashes(batch) for batch in table.to_batches()])
-    _, places = np.unique(hashes, return_index=True)
-    first = np.sort(places)[: max(limit, 0)]
-    return len(places), tuple(shown(table.take(pa.array(first))))
+    places = np.flatnonzero(first_of_equals(table))
+    return len(places), tuple(shown(table.take(pa.array(places[: max(limit, 0)]))))
 
 
 # What older checkpoints still know of a state that a newer one has lost.

@@ -3,10 +3,12 @@
 The digests that the manifests have decide which key groups are read at all; the files of the two
 sides may have other layouts. A key group with changes is the same when both sides have the same
 base and the same changes of it; else it is read, and merged. Where a column has another type on the
-two sides, digests may say nothing, and rows decide. Rows are known by the 64-bit hash of their
-identity columns and compared by that of all columns, as :mod:`statestore.files.equality` says. Of
-key groups with a million keys, one in about thirty million has two keys of one hash, which are then
-counted wrong.
+two sides, digests may say nothing, and rows decide, as :mod:`statestore.files.equality` says.
+
+Only of sides with other key groups, whose rows of one key lie anywhere, no more than hashes are in
+memory: there rows are known by the 64-bit hash of their identity and compared by that of all
+columns. Of a million keys, one time in about thirty million two have one hash, and are counted
+wrong.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.files.elements import stored_schema
-from statestore.files.equality import common_schema, hashes_of
+from statestore.files.equality import common_schema, comparable, equal_rows, hashes_of
+from statestore.files.equality import found as matched
 from statestore.files.key_groups import Parts, Rows, group_parts, read_merged_groups
 from statestore.files.reader import read_batches
 from statestore.files.types import arrow_schema
@@ -219,6 +222,9 @@ def _text(value: Any) -> str | None:
 U64Array = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.intp]
 
+Hashes = tuple[U64Array, U64Array]
+"""Of the identity and of all columns of each row."""
+
 _ROWS_AT_ONCE = 2**22
 """How many rows of a side are known by their hashes at once when all of them are compared."""
 
@@ -321,7 +327,7 @@ def compare_groups(
         if (group in old and group in new) or len(old.get(group) or new[group]) > 1
     )
     for group, rows_a, rows_b in _side_by_side(a, b, both):
-        changed = _compare(found, group, _Group.of(rows_a, a), _Group.of(rows_b, b))
+        changed = _compare(found, group, (a, rows_a), (b, rows_b))
         found.differing += changed or not same_columns
         found.read += 1
         on_group()
@@ -392,38 +398,32 @@ def compare_whole(a: ComparedSide, b: ComparedSide, limit: int) -> Compared:
     return found
 
 
-Hashes = tuple[U64Array, U64Array]
-
-
-@dataclass(frozen=True)
-class _Group:
-    """The rows of a key group on one side, and their hashes: of identity, of all columns."""
-
-    side: ComparedSide
-    rows: Rows
-    hashes: Hashes
-
-    @classmethod
-    def of(cls, rows: Rows, side: ComparedSide) -> _Group:
-        return cls(side, rows, _hash(rows, side))
-
-    def take(self, places: Places) -> pa.Table:
-        schema = arrow_schema(self.side.entry.state.schema)
-        return pa.Table.from_batches(self.rows, schema).take(pa.array(places, pa.int64()))
-
-
-def _compare(found: Compared, group: int, old: _Group, new: _Group) -> bool:
+def _compare(
+    found: Compared, group: int, a: tuple[ComparedSide, Rows], b: tuple[ComparedSide, Rows]
+) -> bool:
     """Add what tells the rows of a key group apart; return whether anything does."""
-    removed, added, changed = _join(old.hashes, new.hashes)
-    _add(found, group, added=len(added), removed=len(removed), changed=len(changed[0]))
-    if room := found.room:
-        before, now = old.take(changed[0][:room]), new.take(changed[1][:room])
-        _add_examples(found, "changed", group, old.side, before, now)
-    if room := found.room:
-        _add_examples(found, "added", group, new.side, new.take(added[:room]), None)
-    if room := found.room:
-        _add_examples(found, "removed", group, old.side, old.take(removed[:room]), None)
-    return bool(len(added) or len(removed) or len(changed[0]))
+    (side, _), (other, _) = a, b
+    schemas = [one.entry.state.schema for one in (side, other)]
+    old, new = (
+        pa.Table.from_batches(rows, arrow_schema(schema))
+        for schema, (_, rows) in zip(schemas, (a, b), strict=True)
+    )
+    left, right = comparable((old, schemas[0]), (new, schemas[1]))
+    in_a, in_b = matched(left.select(side.identity), right.select(side.identity))
+    differ = ~equal_rows(left.take(pa.array(in_a)), right.take(pa.array(in_b)))
+    removed = np.setdiff1d(np.arange(old.num_rows), in_a, assume_unique=True)
+    added = np.setdiff1d(np.arange(new.num_rows), in_b, assume_unique=True)
+    counts = {"added": len(added), "removed": len(removed), "changed": int(differ.sum())}
+    _add(found, group, **counts)
+    for change, of, rows, places, others in (
+        ("changed", side, old, in_a[differ], new.take(pa.array(in_b[differ][: found.room]))),
+        ("added", other, new, added, None),
+        ("removed", side, old, removed, None),
+    ):
+        if room := found.room:
+            shown_first = rows.take(pa.array(places[:room]))
+            _add_examples(found, change, group, of, shown_first, others)
+    return any(counts.values())
 
 
 def _add(found: Compared, group: int, *, added: int, removed: int, changed: int) -> None:
@@ -498,9 +498,6 @@ def _rows_of(side: ComparedSide, wanted: U64Array) -> dict[int, dict[str, Any]]:
 # Elements of two operator states compared: as a multiset, and place by place where that helps.
 
 
-_STEP = np.uint64(0x9E3779B97F4A7C15)
-
-
 @dataclass(frozen=True)
 class ComparedElements:
     """How many elements were added, removed and changed, and some of them."""
@@ -523,10 +520,12 @@ def compare_elements(
     one added. An element that only moved is neither.
     """
     old, new = _elements(*a), _elements(*b)
-    own, other = a[1].state.schema, b[1].state.schema
-    ids_a, ids_b = _ids(old, common_schema(own, other)), _ids(new, common_schema(other, own))
-    removed = np.flatnonzero(~np.isin(ids_a, ids_b))
-    added = np.flatnonzero(~np.isin(ids_b, ids_a))
+    both = comparable((old, a[1].state.schema), (new, b[1].state.schema))
+    if not both[0].num_columns:
+        return ComparedElements(0, 0, 0, ())
+    in_a, in_b = matched(*map(_numbered, both))
+    removed = np.setdiff1d(np.arange(old.num_rows), in_a, assume_unique=True)
+    added = np.setdiff1d(np.arange(new.num_rows), in_b, assume_unique=True)
     changed = np.zeros(0, np.intp)
     if a[1].counts == b[1].counts:
         changed = np.intersect1d(removed, added, assume_unique=True)
@@ -557,16 +556,12 @@ def _elements(storage: Storage, entry: OperatorEntry) -> pa.Table:
     return pa.Table.from_batches(batches, schema).select(list(entry.state.schema.names))
 
 
-def _ids(elements: pa.Table, columns: pa.Schema) -> npt.NDArray[np.uint64]:
-    """Return a number per element: equal ones have the same first, the same second, and so on."""
-    if not columns.names or not elements.num_rows:
-        return np.zeros(elements.num_rows, np.uint64)
-    hashes = hashes_of(elements, columns)
-    order = np.argsort(hashes, kind="stable")
-    ranked = hashes[order]
-    starts = np.flatnonzero(np.concatenate(([True], ranked[1:] != ranked[:-1])))
-    sizes = np.diff(np.concatenate((starts, [len(ranked)])))
-    rank = np.arange(len(ranked)) - np.repeat(starts, sizes)
-    ids = np.empty_like(hashes)
-    ids[order] = ranked + rank.astype(np.uint64) * _STEP
-    return ids
+def _numbered(elements: pa.Table) -> pa.Table:
+    """Return elements with how many equal ones stand before each: then no two are equal."""
+    rows = elements.rename_columns([str(at) for at in range(elements.num_columns)])
+    _, like = matched(rows, rows)
+    order = np.argsort(like, kind="stable")
+    starts = np.searchsorted(like[order], like[order])
+    before = np.empty(len(order), np.intp)
+    before[order] = np.arange(len(order)) - starts
+    return rows.append_column("before", pa.array(before))

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -28,7 +27,7 @@ from statestore.errors import (
     StateNotFoundError,
     StateStoreError,
 )
-from statestore.files.digest import row_hashes
+from statestore.files.equality import found
 from statestore.files.keyed import KeyedTarget
 from statestore.files.lookup import key_batch, key_group_of, table_of_key
 from statestore.files.reader import open_data
@@ -210,11 +209,11 @@ def in_rows(
 
     ``handle`` is that of a manifest that names the file, None when none does.
     """
-    hashed = row_hashes(wanted)[0]
+    key = pa.Table.from_batches([wanted])
     keys = _keys if handle is None else partial(_keys_of, handle)
     try:
         batches = keys(storage, name, arrow_schema(state.schema.select(state.key)))
-        return sum(int(np.sum(row_hashes(batch) == hashed)) for batch in batches)
+        return sum(len(found(pa.Table.from_batches([one]), key)[0]) for one in batches)
     except (FileNotFoundError, MissingFileError):
         return 0  # collected since it was listed
     except (DamagedFileError, pa.ArrowException, LookupError, ValueError):

@@ -24,14 +24,14 @@ import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
 from statestore.files.changes import stored_again
-from statestore.files.digest import row_hashes
+from statestore.files.equality import found
 from statestore.files.keyed import KeyedTarget, write_runs
 from statestore.files.lookup import key_batch, key_group_of
 from statestore.files.merge import read_state
 from statestore.files.reader import restored_schema
 from statestore.files.runs import checked, null_key_error, null_keys, runs_of
 from statestore.files.types import arrow_schema, uuid_columns, with_uuids
-from statestore.files.values import fitted_table, shown, table_of_dicts
+from statestore.files.values import fitted_table, table_of_dicts
 from statestore.files.written import WrittenFiles
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.layers import MARK, live_without, widened_spans
@@ -266,20 +266,10 @@ def _parts(runs: Iterable[pa.Table], touched: frozenset[int]) -> Iterator[tuple[
 
 def _without(rows: pa.Table, names: Sequence[str], gone: pa.RecordBatch) -> pa.Table:
     """Return the rows that have none of these values in these columns."""
-    kept = []
-    wanted = row_hashes(gone.select(names))
-    for batch in rows.to_batches():
-        values = batch.select(names)
-        # Hashes tell 0.0 from -0.0 and find NaN, which comparing values would not. That two values
-        # share one is as good as impossible, yet here rows would be lost: so they are looked at.
-        like = np.isin(row_hashes(values), wanted)
-        if like.any():
-            exact = {repr(row) for row in shown(gone.select(names))}
-            places = np.flatnonzero(like)
-            found = shown(values.take(pa.array(places)))
-            like[places] = [repr(row) in exact for row in found]
-        kept.append(batch.filter(pa.array(~like)))
-    return pa.Table.from_batches(kept, schema=rows.schema)
+    places, _ = found(rows.select(names), pa.Table.from_batches([gone.select(names)]))
+    kept = np.ones(rows.num_rows, np.bool_)
+    kept[places] = False
+    return rows.filter(pa.array(kept))
 
 
 # A keyed state rewritten by an SQL expression over it, in DuckDB where that is installed.

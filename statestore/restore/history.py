@@ -17,7 +17,7 @@ from statestore.errors import (
     StateNotFoundError,
     StateStoreError,
 )
-from statestore.files.equality import common_schema, found, hashes_of, same_rows
+from statestore.files.equality import comparable, equal_rows, found, same_rows
 from statestore.files.lookup import rows_of_key, table_of_key
 from statestore.files.merge import clock_ms, read_state, side_by_side
 from statestore.files.runs import runs_of
@@ -259,12 +259,8 @@ def _differ(
     a: pa.Table, b: pa.Table, in_a: Places, in_b: Places, sides: _Sides
 ) -> npt.NDArray[np.bool_]:
     """Return which pairs differ in a column that both have."""
-    one, other = sides.a.state.schema, sides.b.state.schema
-    old = hashes_of(a.take(pa.array(in_a)), common_schema(one, other))
-    different: npt.NDArray[np.bool_] = old != hashes_of(
-        b.take(pa.array(in_b)), common_schema(other, one)
-    )
-    return different
+    old = a.take(pa.array(in_a)), sides.a.state.schema
+    return ~equal_rows(*comparable(old, (b.take(pa.array(in_b)), sides.b.state.schema)))
 
 
 def _either(a: pa.Table, b: pa.Table, name: str, left: Places, right: Places) -> pa.ChunkedArray:

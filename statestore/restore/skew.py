@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from heapq import heappush, heappushpop, nlargest
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError, StateNotFoundError
-from statestore.files.digest import row_hashes
+from statestore.files.equality import first_of_equals
 from statestore.files.merge import read_state
 from statestore.files.reader import open_data, row_groups_of
 from statestore.files.types import arrow_schema
@@ -213,21 +213,19 @@ class _Counter:
         # The number tells equal counts apart: keys need not have an order.
         self._found: list[tuple[int, int, pa.RecordBatch]] = []
         self._number = 0
-        self._hash: int | None = None
         self._key: pa.RecordBatch | None = None
         self._rows = 0
 
     def add(self, keys: pa.RecordBatch) -> None:
         if not keys.num_rows:
             return
-        hashes = row_hashes(keys)
-        starts = [0, *(np.flatnonzero(hashes[1:] != hashes[:-1]) + 1).tolist()]
-        for first, stop in zip(starts, [*starts[1:], keys.num_rows], strict=True):
-            own = int(hashes[first])
-            if own != self._hash:
-                self._close()
-                self._hash, self._key = own, keys.slice(first, 1)
-            self._rows += stop - first
+        before = [] if self._key is None else [self._key]
+        begins = first_of_equals(pa.Table.from_batches([*before, keys]))[len(before) :]
+        starts = np.flatnonzero(begins).tolist()
+        self._rows += starts[0] if starts else keys.num_rows
+        for first, stop in pairwise([*starts, keys.num_rows]):
+            self._close()
+            self._key, self._rows = keys.slice(first, 1), stop - first
 
     def _close(self) -> None:
         rows, key, self._rows = self._rows, self._key, 0
