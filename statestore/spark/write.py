@@ -81,8 +81,17 @@ _log = logging.getLogger(__name__)
 # all the way: hashed, divided and packed in Arrow, and unpacked where they are written.
 
 
-PACKED = pa.schema([("subtask", pa.int32()), ("bundle", pa.int32()), ("rows", pa.binary())])
-"""What :func:`pack` yields: whose rows, of which part of the key groups, and the rows."""
+PACKED = pa.schema(
+    [
+        ("subtask", pa.int32()),
+        ("bundle", pa.int32()),
+        ("rows", pa.binary()),
+        ("error", pa.binary()),
+    ]
+)
+"""What :func:`pack` yields: whose rows, of which part of the key groups, and the rows. A task that
+fails hands its error on instead, in a row that has nothing but a subtask and this.
+"""
 
 _ROWS_AT_A_TIME = 1 << 18
 _BYTES_AT_A_TIME = 32 * 2**20
@@ -114,6 +123,7 @@ def pack(
             pa.array(subtasks[first_groups].astype(np.int32)),
             pa.array(bundles[first_groups].astype(np.int32)),
             _values(sorted_rows, [*starts.tolist(), len(groups)]),
+            pa.nulls(len(starts), pa.binary()),
         ]
         yield pa.RecordBatch.from_arrays(columns, schema=PACKED)
 
@@ -124,7 +134,8 @@ def unpack(packed: Iterable[pa.RecordBatch], state: KeyedState) -> Iterator[pa.R
     held: list[pa.RecordBatch] = []
     last = -1
     for batch in packed:
-        for bundle, value in zip(batch.column(1).to_pylist(), batch.column(2), strict=True):
+        bundles = batch.column("bundle").to_pylist()
+        for bundle, value in zip(bundles, batch.column("rows"), strict=True):
             if bundle != last:
                 yield from _in_order(held, single)
                 held, last = [], bundle
@@ -203,18 +214,29 @@ class _OutOfOrderError(Exception):
 
 
 @dataclass(frozen=True)
-class _Compared:
-    """All key groups of a subtask were compared."""
+class _Outcome:
+    """What came of some tasks: the files that they wrote, the errors that they met, and the
+    subtasks of which all key groups were compared.
+    """
 
-    subtask: int
+    handles: list[KeyedStateHandle]
+    errors: list[StateStoreError | _OutOfOrderError]
+    compared: set[int]
+
+    @classmethod
+    def of(cls, written: DataFrame) -> _Outcome:
+        """Run the tasks, each of which returns one row of these columns."""
+        rows = written.collect()
+        errors = [row.errors for row in rows if row.errors is not None]
+        return cls(
+            [handle for row in rows for handle in pickle.loads(row.handles)],
+            [error for one in errors for error in pickle.loads(one)],
+            {row.compared for row in rows if row.compared is not None},
+        )
 
 
-Outcome = KeyedStateHandle | StateStoreError | _OutOfOrderError | _Compared
-
-_OUTCOME = "outcome binary"
-_PACKED = "subtask int, bundle int, rows binary"
-_ERROR = -1
-"""The bundle of a value that is an error."""
+_OUTCOME = "handles binary, errors binary, compared int"
+_PACKED = "subtask int, bundle int, rows binary, error binary"
 
 
 def schema_of(df: DataFrame) -> Schema:
@@ -351,18 +373,18 @@ def write_keyed(
     """
     rows = df.select(*map(column_of, beside(target.state.schema.names, df.columns)))
     if target.co_located:
-        outcomes = _outcomes(map_in_arrow(rows, _write_co_located(target, owners), _OUTCOME))
-        disorder = next((one for one in outcomes if isinstance(one, _OutOfOrderError)), None)
+        outcome = _Outcome.of(map_in_arrow(rows, _write_co_located(target, owners), _OUTCOME))
+        disorder = next((one for one in outcome.errors if isinstance(one, _OutOfOrderError)), None)
         if disorder is None:
-            return _handles(outcomes, target)
-        _delete(outcomes, target, disorder)  # they are written again, sorted
+            return _handles(outcome, target)
+        _delete(outcome, target, disorder)  # they are written again, sorted
         for note in getattr(disorder, "__notes__", ()):
             _log.warning("rows that lay in no order were written: %s, until gc", note)
     packed = map_in_arrow(rows, _pack(target, owners), _PACKED)
     if not target.co_located:
         packed = packed.repartitionById(owners.parallelism, F.col("subtask"))
     in_order = packed.sortWithinPartitions("bundle")
-    return _handles(_outcomes(map_in_arrow(in_order, _write_packed(target), _OUTCOME)), target)
+    return _handles(_Outcome.of(map_in_arrow(in_order, _write_packed(target), _OUTCOME)), target)
 
 
 def write_against(
@@ -380,39 +402,34 @@ def write_against(
         "bundle"
     )
     task = _write_against(against, target, owners)
-    outcomes = _outcomes(map_in_arrow(packed, task, _OUTCOME))
-    seen = {outcome.subtask for outcome in outcomes if isinstance(outcome, _Compared)}
-    unseen = [subtask for subtask in range(owners.parallelism) if subtask not in seen]
-    if unseen and not any(isinstance(outcome, StateStoreError) for outcome in outcomes):
+    outcome = _Outcome.of(map_in_arrow(packed, task, _OUTCOME))
+    unseen = [subtask for subtask in range(owners.parallelism) if subtask not in outcome.compared]
+    if unseen and not outcome.errors:
         # Spark starts no task for rows of which it knows that there are none at all.
         nothing = df.sparkSession.range(0, len(unseen), numPartitions=len(unseen))
         task = _write_against(against, target, owners, unseen)
         try:
-            outcomes += _outcomes(map_in_arrow(nothing, task, _OUTCOME))
+            rest = _Outcome.of(map_in_arrow(nothing, task, _OUTCOME))
         except BaseException as error:
-            _delete(outcomes, target, error)
+            _delete(outcome, target, error)
             raise
-    return _handles(outcomes, target)
+        outcome.handles.extend(rest.handles)
+        outcome.errors.extend(rest.errors)
+    return _handles(outcome, target)
 
 
-def _outcomes(written: DataFrame) -> list[Outcome]:
-    return [outcome for row in written.collect() for outcome in pickle.loads(row.outcome)]
-
-
-def _handles(outcomes: list[Outcome], target: KeyedTarget) -> tuple[KeyedStateHandle, ...]:
+def _handles(outcome: _Outcome, target: KeyedTarget) -> tuple[KeyedStateHandle, ...]:
     """Return the handles of all tasks in order; after an error delete their files and raise it."""
-    errors = [outcome for outcome in outcomes if isinstance(outcome, StateStoreError)]
-    if errors:
-        reason = _one_of(errors, target.state)
-        _delete(outcomes, target, reason)
+    if outcome.errors:
+        reason = _one_of(outcome.errors, target.state)
+        _delete(outcome, target, reason)
         raise reason
-    handles = [outcome for outcome in outcomes if isinstance(outcome, KeyedStateHandle)]
-    return tuple(sorted(handles, key=lambda handle: handle.key_groups.first))
+    return tuple(sorted(outcome.handles, key=lambda handle: handle.key_groups.first))
 
 
-def _delete(outcomes: list[Outcome], target: KeyedTarget, reason: BaseException) -> None:
+def _delete(outcome: _Outcome, target: KeyedTarget, reason: BaseException) -> None:
     written = WrittenFiles(target.storage)
-    written.add(target.folder, (one for one in outcomes if isinstance(one, KeyedStateHandle)))
+    written.add(target.folder, outcome.handles)
     written.delete(reason)
 
 
@@ -428,8 +445,8 @@ def _pack(target: KeyedTarget, owners: Assignment) -> Task:
                     _refuse_foreign(own, target.state, owners)
                 yield packed
         except StateStoreError as error:
-            values = [[0], [_ERROR], [pickle.dumps(error)]]
-            yield pa.RecordBatch.from_pydict(dict(zip(PACKED.names, values, strict=True)), PACKED)
+            row = {"subtask": 0, "error": pickle.dumps(error)}
+            yield pa.RecordBatch.from_pylist([row], PACKED)
 
     return pack_rows
 
@@ -451,8 +468,7 @@ def _sound(
 ) -> Iterator[pa.RecordBatch]:
     """Pass packed rows on until there is an error among them; collect the errors."""
     for batch in packed:
-        failed = pc.equal(batch.column(1), _ERROR)
-        errors.extend(map(pickle.loads, batch.column(2).filter(failed).to_pylist()))
+        errors.extend(map(pickle.loads, batch.column("error").drop_null().to_pylist()))
         if not errors:
             yield batch
 
@@ -478,11 +494,8 @@ def _write_against(
             if errors:  # then these are not all rows, and the others have not gone
                 raise errors.pop()
 
-        def done() -> tuple[Outcome, ...]:
-            changes = against.changes(runs(), owners.range_of(subtask))
-            return (*write_runs(changes, target), _Compared(subtask))
-
-        yield _outcome(done, errors)
+        changes = against.changes(runs(), owners.range_of(subtask))
+        yield _outcome(lambda: write_runs(changes, target), errors, subtask)
 
     return write
 
@@ -499,14 +512,28 @@ def _write_co_located(target: KeyedTarget, owners: Assignment) -> Task:
 
 
 def _outcome(
-    write: Callable[[], tuple[Outcome, ...]], errors: list[StateStoreError]
+    write: Callable[[], tuple[KeyedStateHandle, ...]],
+    errors: list[StateStoreError],
+    compared: int | None = None,
 ) -> pa.RecordBatch:
-    """Return what came of a task, for the driver: its handles, and the errors it met."""
+    """Return what came of a task, for the driver: its handles, and the errors it met, if any;
+    ``compared`` is what all of it, without one, says of a subtask.
+    """
+    handles: tuple[KeyedStateHandle, ...] = ()
+    met: list[StateStoreError | _OutOfOrderError] = []
     try:
-        outcome: list[Outcome] = [*write(), *errors]
+        handles = write()
     except (StateStoreError, _OutOfOrderError) as error:  # raised on the driver, as itself
-        outcome = [error, *errors]
-    return pa.RecordBatch.from_pydict({"outcome": [pickle.dumps(outcome)]})
+        met.append(error)
+    met += errors
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array([pickle.dumps(handles)], pa.binary()),
+            pa.array([pickle.dumps(met) if met else None], pa.binary()),
+            pa.array([None if met else compared], pa.int32()),
+        ],
+        names=["handles", "errors", "compared"],
+    )
 
 
 def _in_place(
@@ -543,7 +570,7 @@ def _partition() -> int:
     return context.partitionId()
 
 
-def _one_of(errors: list[StateStoreError], state: KeyedState) -> StateStoreError:
+def _one_of(errors: Sequence[Exception], state: KeyedState) -> Exception:
     """Return the error to raise; null keys are counted over all tasks."""
     null_keys = sum(error.rows for error in errors if isinstance(error, NullKeyError))
     return null_key_error(state, null_keys) if null_keys else errors[0]

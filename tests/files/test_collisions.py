@@ -51,6 +51,7 @@ def compared(path: Path) -> list[Any]:
     with made.store.snapshot(parallelism=2) as checkpoint:
         checkpoint.map("u", "s", key="k", map_key="m").changes_against("latest", rows[2:])
     inspect = made.store.inspect
+    history = inspect.history("u002", "u", "s")
     state = made.store.restore(parallelism=1).keyed("u", "s").subtask(0).read_all()
     assert len(entries_of(state.to_pylist())) == len(rows) - 2
     (differing,) = inspect.diff(1, 4, keys=100).states
@@ -60,7 +61,7 @@ def compared(path: Path) -> list[Any]:
         state.to_pylist(),
         counted,
         sorted(beside.column("change").to_pylist()),
-        [(one.checkpoint_id, one.rows, one.is_changed) for one in inspect.history("u002", "u", "s")],
+        [(one.checkpoint_id, one.rows, one.is_changed) for one in history],
         [(one.key, one.rows) for one in inspect.heavy("u", "s", keys=3).operators[0].hot[0].keys],
     ]
 
