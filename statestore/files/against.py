@@ -21,6 +21,7 @@ from statestore.files.changes import change_table
 from statestore.files.digest import row_hashes
 from statestore.files.equality import equal_rows, found
 from statestore.files.key_groups import group_digests
+from statestore.files.marks import Deletion
 from statestore.files.merge import read_state
 from statestore.files.reader import restored_schema
 from statestore.files.runs import checked, runs_of
@@ -124,7 +125,10 @@ class Against:
         comes, goes = np.ones(new.num_rows, np.bool_), np.ones(old.num_rows, np.bool_)
         comes[new_at[same]] = False
         goes[old_at] = False
-        parts = [(new.filter(pa.array(comes)), 0), (old.filter(pa.array(goes)), len(identity))]
+        parts = [
+            (new.filter(pa.array(comes)), None),
+            (old.filter(pa.array(goes)), Deletion(len(identity))),
+        ]
         changes = change_table(parts, state, change_state(state))
         if changes.num_rows:
             groups = np.asarray(changes.column(KEY_GROUP)).astype(np.int32)

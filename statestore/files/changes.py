@@ -7,11 +7,19 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from statestore.errors import DuplicateKeyError, InvalidArgumentError, SchemaMismatchError
 from statestore.files.equality import first_of_equals, found
 from statestore.files.given import given_groups, is_dicts, with_groups
+from statestore.files.marks import (
+    Deletion,
+    as_stored,
+    coming,
+    deletes,
+    mark_of,
+    named_columns,
+    widths_of,
+)
 from statestore.files.runs import in_order
 from statestore.files.types import arrow_schema, uuid_columns, with_uuids
 from statestore.files.values import fitted, row_place, shown, table_of_dicts
@@ -22,7 +30,6 @@ from statestore.format.state import KeyedState
 __all__ = [
     "change_table",
     "consistent",
-    "stored_again",
     "typed_deletes",
     "typed_rows",
     "width_of",
@@ -108,23 +115,25 @@ def _deletes(
 
 
 def change_table(
-    given: Iterable[tuple[pa.Table, int]], state: KeyedState, changes: KeyedState
+    given: Iterable[tuple[pa.Table, Deletion | None]], state: KeyedState, changes: KeyedState
 ) -> pa.Table:
-    """Return rows with their marks as changes: with 0 rows of the state, else what goes.
+    """Return rows as changes: those with a deletion go so, the others come.
 
     InvalidArgumentError when a column cannot be stored.
     """
-    marked = [_marked(rows, mark, state, changes) for rows, mark in given]
+    marked = [_marked(rows, deletion, state, changes) for rows, deletion in given]
     return pa.concat_tables(marked, promote_options="default")
 
 
-def _marked(rows: pa.Table, mark: int, state: KeyedState, changes: KeyedState) -> pa.Table:
-    names = state.schema.names if mark == 0 else state.identity[: abs(mark)]
+def _marked(
+    rows: pa.Table, deletion: Deletion | None, state: KeyedState, changes: KeyedState
+) -> pa.Table:
+    names = named_columns(deletion, state)
     schema = arrow_schema(changes.schema)
     columns = []
     for field in schema:
         if field.name == MARK:
-            columns.append(pa.array(np.full(rows.num_rows, mark, np.int64)))
+            columns.append(pa.array(np.full(rows.num_rows, mark_of(deletion), np.int64)))
         elif field.name in names:
             column, subject = rows.column(field.name), f"changes of {state}"
             columns.append(fitted(column, field.type, name=field.name, subject=subject))
@@ -135,39 +144,27 @@ def _marked(rows: pa.Table, mark: int, state: KeyedState, changes: KeyedState) -
 
 
 def consistent(runs: Iterable[pa.Table], changes: KeyedState) -> Iterator[pa.Table]:
-    """Pass runs of changes on, each delete once; a negative mark is a delete that rows of the same
-    key may follow.
+    """Pass runs of changes on as they are stored, each delete once; rows of the same key may follow
+    one that is cleared.
 
     Raises DuplicateKeyError for rows that come and are deleted in one checkpoint.
     """
     for run in runs:
-        marks = run.column(MARK)
-        comes, goes = run.filter(pc.equal(marks, 0)), run.filter(pc.greater(marks, 0))
-        _refuse_both(comes, goes, changes)
-        every = run.filter(pc.not_equal(marks, 0))
+        come, every = coming(run), deletes(run)
+        _refuse_both(come, deletes(run, cleared=False), changes)
         if not every.num_rows:
             yield run
             continue
-        at = every.column_names.index(MARK)
-        every = every.set_column(at, MARK, pc.abs(every.column(MARK)))
-        rows = pa.concat_tables([comes, _each_once(every, changes)])
+        rows = pa.concat_tables([come, _each_once(as_stored(every), changes)])
         order = np.argsort(np.asarray(rows.column(KEY_GROUP)), kind="stable")
         yield rows.take(pa.array(order))
 
 
-def stored_again(rows: pa.Table) -> pa.Table:
-    """Return stored changes as :func:`consistent` takes them once more: each delete may have rows
-    of its key beside it, whoever gave them.
-    """
-    at = rows.column_names.index(MARK)
-    return rows.set_column(at, MARK, pc.negate(rows.column(MARK)))
-
-
 def _refuse_both(comes: pa.Table, goes: pa.Table, changes: KeyedState) -> None:
-    marks = np.asarray(goes.column(MARK))
-    for width in np.unique(marks).tolist():
+    widths = widths_of(goes, changes)
+    for width in np.unique(widths).tolist():
         names = list(changes.identity[:width])
-        deleted = goes.filter(pa.array(marks == width)).select(names)
+        deleted = goes.filter(pa.array(widths == width)).select(names)
         both, _ = found(comes.select(names), deleted)
         if len(both):
             entry = shown(comes.select(changes.identity[:-1]).slice(int(both[0]), 1))[0]
@@ -178,6 +175,6 @@ def _refuse_both(comes: pa.Table, goes: pa.Table, changes: KeyedState) -> None:
             )
 
 
-def _each_once(deletes: pa.Table, changes: KeyedState) -> pa.Table:
-    rows = in_order(deletes, changes)
+def _each_once(gone: pa.Table, changes: KeyedState) -> pa.Table:
+    rows = in_order(gone, changes)
     return rows.filter(pa.array(first_of_equals(rows.select([KEY_GROUP, *changes.identity]))))

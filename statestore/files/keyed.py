@@ -19,12 +19,12 @@ import pyarrow as pa
 
 from statestore.files.changes import consistent
 from statestore.files.digest import row_hashes
+from statestore.files.marks import are_changes
 from statestore.files.runs import checked, null_key_error, null_keys, runs_of
 from statestore.files.types import arrow_schema
 from statestore.files.writer import Encodings, FileWriter, ParquetOptions
 from statestore.files.written import WrittenFiles
 from statestore.format.handles import GroupIndex, KeyedStateHandle
-from statestore.format.layers import MARK
 from statestore.format.names import KEY_GROUP, partition_file, ranged_file
 from statestore.format.state import KeyedState, Layout
 from statestore.keys.groups import KeyGroupRange
@@ -76,7 +76,7 @@ def write_runs(runs: Iterable[pa.Table], target: KeyedTarget) -> tuple[KeyedStat
     """
     writer = _GroupWriter(target)
     try:
-        if MARK in target.state.entry:
+        if are_changes(target.state):
             runs = consistent(runs, target.state)
         for rows in checked(runs, target.state):
             for batch in rows.to_batches(target.options.row_group_rows):

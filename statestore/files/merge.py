@@ -17,11 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError
-from statestore.files.changes import stored_again
 from statestore.files.equality import found
+from statestore.files.marks import as_cleared, cleared_where, comes, widths_of
 from statestore.files.reader import read_slices, restored_schema
 from statestore.files.runs import in_order, runs_of
-from statestore.format.layers import MARK
 from statestore.format.manifest import KeyedEntry
 from statestore.format.names import KEY_GROUP
 from statestore.format.slices import KeptGroups, LayerReads, ReadSlices
@@ -125,23 +124,13 @@ def not_cleaned_up(rows: T, state: KeyedState, now_ms: int | None) -> T:
 def marked_expired(changes: pa.Table, state: KeyedState, now_ms: int | None) -> pa.Table:
     """Return changes in which the rows that come and have expired are deletes of their identity.
 
-    Leaving them out would bring back the older rows that they stand in front of. Their marks are
-    negative, as those of rows that may come again.
+    Leaving them out would bring back the older rows that they stand in front of. They are cleared:
+    rows may come again.
     """
     if now_ms is None or state.ttl is None:
         return changes
-    marks = np.asarray(changes.column(MARK))
-    gone = (marks == 0) & expired_rows(changes, state, now_ms)
-    if not gone.any():
-        return changes
-    places = pa.array(np.arange(changes.num_rows), mask=gone)
-    for name in state.values:
-        at = changes.column_names.index(name)
-        kept = changes.column(name).take(places)  # a null for those that go
-        changes = changes.set_column(at, changes.field(name), kept)
-    at = changes.column_names.index(MARK)
-    widths = pa.array(np.where(gone, -len(state.identity), marks))
-    return changes.set_column(at, MARK, widths)
+    gone = comes(changes) & expired_rows(changes, state, now_ms)
+    return cleared_where(changes, gone, state) if gone.any() else changes
 
 
 def expired_rows(rows: pa.RecordBatch | pa.Table, state: KeyedState, now_ms: int) -> Flags:
@@ -229,10 +218,10 @@ def merged_changes(
 ) -> Iterator[pa.Table]:
     """Yield the rows of some layers, oldest first, as one layer has them, by whole key groups.
 
-    Deletes are marked as those of keys that may come again: in another of the layers they do.
+    Deletes are cleared: what they name may come again, in another of the layers.
     """
     for rows in _brought_together([_layer_runs(storage, layer, True) for layer in layers], state):
-        yield stored_again(rows)
+        yield as_cleared(rows)
 
 
 def merged_rows(rows: pa.Table, layers: Sequence[pa.Table], state: KeyedState) -> pa.Table:
@@ -332,7 +321,7 @@ def _newest(parts: Sequence[pa.Table], state: KeyedState) -> pa.Table:
 
 def _over(old: pa.Table, new: pa.Table, state: KeyedState) -> pa.Table:
     """Return older changes with newer ones over them."""
-    gone, _ = _replaced(old, _widths(old, state), new, state)
+    gone, _ = _replaced(old, widths_of(old, state), new, state)
     rows = pa.concat_tables([old.filter(pa.array(~gone)), new])
     groups = np.asarray(rows.column(KEY_GROUP))
     return rows.take(pa.array(np.argsort(groups, kind="stable")))
@@ -344,24 +333,18 @@ def _applied(rows: pa.Table, changes: pa.Table, state: KeyedState) -> pa.Table:
     changes = changes.combine_chunks()
     rows = rows.combine_chunks()
     gone, by = _replaced(rows, None, changes, state)
-    comes = np.asarray(changes.column(MARK)) == 0
+    left = comes(changes)
     upserts = changes.select(schema.names).cast(schema)
     both = pa.concat_tables([rows, upserts]).combine_chunks()
     places = np.arange(rows.num_rows)
-    in_place = gone & (by >= 0) & comes[by]
+    in_place = gone & (by >= 0) & left[by]
     places[in_place] = rows.num_rows + by[in_place]
     places = places[~gone | in_place]
-    comes[by[in_place]] = False
-    new = np.flatnonzero(comes)
+    left[by[in_place]] = False
+    new = np.flatnonzero(left)
     if not len(new):
         return both.take(pa.array(places))
     return in_order(both.take(pa.array(np.concatenate((places, rows.num_rows + new)))), state)
-
-
-def _widths(changes: pa.Table, state: KeyedState) -> npt.NDArray[np.int64]:
-    """Return of how many columns of the identity each change speaks."""
-    marks = np.asarray(changes.column(MARK)).astype(np.int64)
-    return np.where(marks == 0, len(state.identity), marks)
 
 
 def _replaced(
@@ -373,7 +356,7 @@ def _replaced(
     not by a row of that key.
     """
     gone, by = np.zeros(old.num_rows, np.bool_), np.full(old.num_rows, -1, np.intp)
-    new_widths = _widths(new, state)
+    new_widths = widths_of(new, state)
     for width in sorted(set(new_widths.tolist()), reverse=True):
         names = list(state.identity[:width])
         those = np.flatnonzero(new_widths == width)

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 
 from statestore.errors import DuplicateKeyError, InvalidArgumentError, NullKeyError
 from statestore.files.equality import compared_columns, equal_values, leaf_columns
+from statestore.files.marks import are_changes, coming
 from statestore.files.types import arrow_schema
 from statestore.files.values import shown
-from statestore.format.layers import MARK
 from statestore.format.names import KEY_GROUP
 from statestore.format.state import KeyedState, StateKind
 from statestore.keys.values import fields_may_be_null
@@ -169,8 +169,8 @@ def _refuse_null_entries(batch: pa.RecordBatch, state: KeyedState) -> None:
     """A list has no element without a position, and no timer is without a time."""
     if state.kind not in (StateKind.LIST, StateKind.TIMERS):
         return
-    if MARK in state.entry:  # what goes may be named by its key alone
-        batch = batch.filter(pc.equal(batch.column(MARK), 0))
+    if are_changes(state):  # what goes may be named by its key alone
+        batch = coming(batch)
     for name in state.entry:
         if batch.column(name).null_count:
             raise InvalidArgumentError(
@@ -182,8 +182,8 @@ def _refuse_null_entries(batch: pa.RecordBatch, state: KeyedState) -> None:
 def _refuse_null_times(batch: pa.RecordBatch, state: KeyedState) -> None:
     if state.ttl is None or not batch.column(state.ttl.column).null_count:
         return
-    if MARK in state.entry:  # what goes has no values
-        batch = batch.filter(pc.equal(batch.column(MARK), 0))
+    if are_changes(state):  # what goes has no values
+        batch = coming(batch)
     nulls = batch.column(state.ttl.column).null_count
     if nulls:
         raise InvalidArgumentError(

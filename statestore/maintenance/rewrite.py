@@ -23,10 +23,10 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
-from statestore.files.changes import stored_again
 from statestore.files.equality import found
 from statestore.files.keyed import KeyedTarget, write_runs
 from statestore.files.lookup import key_batch, key_group_of
+from statestore.files.marks import are_changes, as_cleared
 from statestore.files.merge import read_state
 from statestore.files.reader import restored_schema
 from statestore.files.runs import checked, null_key_error, null_keys, runs_of
@@ -34,7 +34,7 @@ from statestore.files.types import arrow_schema, uuid_columns, with_uuids
 from statestore.files.values import fitted_table, table_of_dicts
 from statestore.files.written import WrittenFiles
 from statestore.format.handles import KeyedStateHandle
-from statestore.format.layers import MARK, live_without, widened_spans
+from statestore.format.layers import live_without, widened_spans
 from statestore.format.manifest import KeyedEntry
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import names_with_nul
@@ -227,7 +227,7 @@ class _Work:
     def _rows_of(self, span: KeyGroupRange) -> Iterator[pa.Table]:
         reads = reads_of(self._entry, span)
         runs = runs_of(read_state(self._storage, self._entry, reads, verify=True))
-        return map(stored_again, runs) if MARK in self._entry.state.entry else runs
+        return map(as_cleared, runs) if are_changes(self._entry.state) else runs
 
     def _change(self, group: int, rows: pa.Table) -> pa.Table:
         state, before = self._entry.state, rows.num_rows

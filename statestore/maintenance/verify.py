@@ -34,6 +34,7 @@ from statestore.errors import (
 from statestore.files.digest import row_hashes, rows_digest
 from statestore.files.elements import misplaced, stored_schema
 from statestore.files.keyed import file_schema, null_keys
+from statestore.files.marks import are_changes, coming, unknown
 from statestore.files.reader import DataFile, open_data
 from statestore.files.runs import RowOrder
 from statestore.format.digest import digest_text
@@ -211,11 +212,10 @@ class _KeyedRows:
         have null elsewhere.
         """
         state = self._state
-        if MARK not in state.entry:
+        if not are_changes(state):
             return batch
-        marks = np.asarray(pc.fill_null(batch.column(MARK), -1))
-        self._unmarked += int(((marks < 0) | (marks >= len(state.identity))).sum())
-        return batch.filter(pa.array(marks == 0))
+        self._unmarked += unknown(batch, state)
+        return coming(batch)
 
     def flaws(self) -> Iterator[str]:
         if self._null_keys:

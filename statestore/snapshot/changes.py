@@ -16,6 +16,7 @@ from statestore.files.against import Against
 from statestore.files.changes import change_table, typed_deletes, typed_rows, width_of
 from statestore.files.engines import Engine, engine_of, reread, spark_module
 from statestore.files.keyed import KeyedTarget
+from statestore.files.marks import Deletion, named_columns
 from statestore.files.types import arrow_schema
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.layers import change_state
@@ -125,9 +126,11 @@ class _ChangeWriter:
             return self._in_full(upserts)
         entry = self._like(old, upserts)
         changes = change_state(entry.state)
-        marked = [] if upserts is None else [(*engine_of(upserts), 0)]
-        marked += self._deletes(deletes, 1, entry.state, "deletes")
-        marked += self._deletes(cleared, -1, entry.state, "cleared")
+        marked: list[tuple[Engine, Any, Deletion | None]] = []
+        if upserts is not None:
+            marked.append((*engine_of(upserts), None))
+        marked += self._deletes(deletes, entry.state, "deletes")
+        marked += self._deletes(cleared, entry.state, "cleared")
         engine, rows = self._rows(marked, entry.state, changes)
         return self._layered(entry, lambda owners, target: engine.write_keyed(rows, owners, target))
 
@@ -151,15 +154,15 @@ class _ChangeWriter:
         )
 
     def _deletes(
-        self, given: Any, sign: int, state: KeyedState, what: str
-    ) -> list[tuple[Engine, Any, int]]:
-        """Return what goes, each part with its engine and its mark."""
-        marked = []
+        self, given: Any, state: KeyedState, what: str
+    ) -> list[tuple[Engine, Any, Deletion | None]]:
+        """Return what goes, each part with its engine, and how it goes."""
+        marked: list[tuple[Engine, Any, Deletion | None]] = []
         for rows in [] if given is None else typed_deletes(given, state, what):
             engine, rows = engine_of(rows)
             width = width_of(engine.schema_of(rows).names, state)
             engine.refuse_narrowing(rows, state.identity[:width], state)
-            marked.append((engine, rows, sign * width))
+            marked.append((engine, rows, Deletion(width, cleared=what == "cleared")))
         return marked
 
     def _stamped(self, upserts: Any, base: KeyedState | None) -> Any:
@@ -207,15 +210,18 @@ class _ChangeWriter:
         return replace(old, state=replace(old.state, uid=self._uid, ttl=ttl))
 
     def _rows(
-        self, given: list[tuple[Engine, Any, int]], state: KeyedState, changes: KeyedState
+        self,
+        given: list[tuple[Engine, Any, Deletion | None]],
+        state: KeyedState,
+        changes: KeyedState,
     ) -> tuple[Engine, Any]:
         """Return all changes as one table here, or if they are many as a DataFrame."""
-        here = [(_few(engine, rows, state, mark), mark) for engine, rows, mark in given]
+        here = [(_few(engine, rows, state, how), how) for engine, rows, how in given]
         if all(rows is not None for rows, _ in here):
             return engine_of(change_table(here, state, changes))
         parts = [
-            (rows if few is None else few, mark)
-            for (few, mark), (_, rows, _) in zip(here, given, strict=True)
+            (rows if few is None else few, how)
+            for (few, how), (_, rows, _) in zip(here, given, strict=True)
         ]
         return engine_of(spark_module("write").change_frame(parts, state, changes))
 
@@ -257,6 +263,5 @@ def latest_or(attempt: Attempt, uid: str, name: str, base: int | str) -> KeyedEn
         raise
 
 
-def _few(engine: Engine, rows: Any, state: KeyedState, mark: int) -> pa.Table | None:
-    names = state.schema.names if mark == 0 else state.identity[: abs(mark)]
-    return engine.on_driver(rows, names, _ON_DRIVER_BYTES)
+def _few(engine: Engine, rows: Any, state: KeyedState, how: Deletion | None) -> pa.Table | None:
+    return engine.on_driver(rows, named_columns(how, state), _ON_DRIVER_BYTES)

@@ -39,6 +39,7 @@ from statestore.errors import (
 from statestore.files.against import Against
 from statestore.files.given import beside, check_groups, without_groups
 from statestore.files.keyed import KeyedTarget, write_grouped, write_runs
+from statestore.files.marks import Deletion, mark_of, named_columns
 from statestore.files.runs import null_key_error, null_keys, runs_of
 from statestore.files.types import arrow_schema
 from statestore.files.values import fits_by_type
@@ -303,9 +304,11 @@ def on_driver(df: DataFrame, names: Sequence[str], most_bytes: int) -> pa.Table 
 
 
 def change_frame(
-    given: Sequence[tuple[Any, int]], state: KeyedState, changes: KeyedState
+    given: Sequence[tuple[Any, Deletion | None]], state: KeyedState, changes: KeyedState
 ) -> DataFrame:
-    """Return rows with their marks, DataFrames and Arrow tables, as changes of a state."""
+    """Return rows, DataFrames and Arrow tables, as changes of a state: those with a deletion go so,
+    the others come.
+    """
     frames = [rows for rows, _ in given if isinstance(rows, DataFrame)]
     spark = frames[0].sparkSession
     types = StructType.fromJson(changes.schema.to_json())
@@ -314,14 +317,14 @@ def change_frame(
         KEY_GROUP in (rows.columns if isinstance(rows, DataFrame) else rows.column_names)
         for rows, _ in given
     )
-    for rows, mark in given:
+    for rows, deletion in given:
         frame = rows if isinstance(rows, DataFrame) else _frame_of(spark, rows)
-        names = state.schema.names if mark == 0 else state.identity[: abs(mark)]
+        names = named_columns(deletion, state)
         own = column_of(KEY_GROUP) if KEY_GROUP in frame.columns else F.lit(None)
         columns = [own.cast("long").alias(KEY_GROUP)] if has_groups else []
         for field in types.fields:
             if field.name == MARK:
-                column = F.lit(mark)
+                column = F.lit(mark_of(deletion))
             else:
                 column = column_of(field.name) if field.name in names else F.lit(None)
             columns.append(column.cast(field.dataType).alias(field.name))
