@@ -20,7 +20,7 @@ import pyarrow as pa
 from statestore.files.changes import change_table
 from statestore.files.digest import row_hashes
 from statestore.files.equality import equal_rows, found
-from statestore.files.key_groups import group_digests
+from statestore.files.key_groups import group_parts
 from statestore.files.marks import Deletion
 from statestore.files.merge import read_state
 from statestore.files.reader import restored_schema
@@ -71,17 +71,8 @@ class Against:
     @cached_property
     def _stored(self) -> dict[int, tuple[int, int] | None]:
         """Rows and digest of each key group, None where changes make others of them."""
-        sizes: dict[int, tuple[int, int] | None] = {
-            group: (rows, digest)
-            for handle in self.entry.handles
-            for group, rows, digest in group_digests(handle)
-        }
-        for layer in self.entry.layers:
-            live = {group for one in layer.live for group in one}
-            for handle in layer.entry.handles:
-                groups = (group for group, _, _ in group_digests(handle))
-                sizes.update((group, None) for group in groups if group in live)
-        return sizes
+        parts = group_parts(self.entry).items()
+        return {group: known[0] if len(known) == 1 else None for group, known in parts}
 
     def _compared(self, new: pa.Table, key_groups: KeyGroupRange) -> Iterator[pa.Table]:
         """Yield the changes of key groups, of which those are read that differ."""

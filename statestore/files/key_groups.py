@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Container, Generator, Iterator
+from collections.abc import Collection, Container, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
-from typing import BinaryIO
+from functools import partial
+from itertools import accumulate, groupby, pairwise
+from operator import itemgetter
+from typing import BinaryIO, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,7 +24,6 @@ from statestore.files.reader import DataFile, open_data, placed, restored_schema
 from statestore.files.types import arrow_schema
 from statestore.format.handles import Handle, KeyedStateHandle
 from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry
-from statestore.keys.groups import KeyGroupRange
 from statestore.storage import Storage
 from statestore.storage.base import named
 
@@ -34,11 +36,8 @@ __all__ = [
     "group_rows",
     "live_parts",
     "read_groups",
-    "read_merged_groups",
     "rows_and_digest",
     "sound_elements",
-    "sound_groups",
-    "whole_in_all",
 ]
 
 
@@ -50,6 +49,7 @@ __all__ = [
 
 
 Rows = list[pa.RecordBatch]
+Groups = Generator[tuple[int, Rows]]
 
 # What Arrow raises for bytes that it cannot make sense of; an OSError with a number is the disk's.
 _DAMAGED = (DamagedFileError, pa.ArrowException, LookupError, OSError, ValueError)
@@ -68,39 +68,37 @@ def group_digests(handle: KeyedStateHandle) -> Iterator[tuple[int, int, int]]:
             yield group, rows, handle.index.digest_in(place, place + 1)
 
 
-def read_groups(
-    storage: Storage, entry: KeyedEntry, wanted: Container[int]
-) -> Generator[tuple[int, Rows]]:
-    """Yield the rows of each wanted key group that has some, in ascending order, as stored columns.
-
-    Files without a wanted key group are not opened. Raises MissingFileError or DamagedFileError.
-    """
-    for handle in entry.handles:
+def _stored(storage: Storage, part: KeyedEntry, wanted: Container[int]) -> Groups:
+    """Yield what the files of a part have of the wanted key groups, ascending."""
+    for handle in part.handles:
         if any(group in wanted for group, _, _ in group_digests(handle)):
-            with open_data(storage, entry.table.path, handle) as file:
-                yield from _groups(file, entry, handle, wanted, None)
+            with open_data(storage, part.table.path, handle) as file:
+                yield from _groups(file, part, handle, wanted, None)
 
 
-def sound_groups(
-    storage: Storage, entry: KeyedEntry, handle: KeyedStateHandle, wanted: Container[int]
-) -> Generator[tuple[int, Rows]]:
-    """Yield of a file that may be damaged the wanted key groups whose rows are what was written.
+def _intact(
+    storage: Storage, part: KeyedEntry, wanted: Container[int], unread: Container[str]
+) -> Groups:
+    """Yield of files that may be damaged the wanted key groups whose rows are what was written.
 
     A key group is passed over when a page of it fails its checksum, or the rows have another digest
-    than the manifest says. Raises StorageError when the file could not be read, which says nothing
-    about what it holds.
+    than the manifest says.
     """
-    digests = {group: (rows, digest) for group, rows, digest in group_digests(handle)}
-    with _file(storage, entry, handle) as file:
-        if file is not None:
-            for group, rows in _groups(file, entry, handle, wanted, _DAMAGED):
-                if rows_and_digest(rows) == digests[group]:
-                    yield group, rows
+    for handle in part.handles:
+        digests = {group: own for group, *own in group_digests(handle) if group in wanted}
+        if not digests or f"{part.table.path}/{handle.path}" in unread:
+            continue
+        with _file(storage, part, handle) as file:
+            if file is not None:
+                for group, rows in _groups(file, part, handle, wanted, _DAMAGED):
+                    if [*rows_and_digest(rows)] == digests[group]:
+                        yield group, rows
 
 
 def sound_elements(storage: Storage, entry: OperatorEntry) -> pa.Table | None:
     """Return the elements of an operator state whose file may be damaged, with ``subtask`` and
-    ``position``, None unless all of them are what was written. Raises as :func:`sound_groups`.
+    ``position``, None unless all of them are what was written. Raises StorageError when it could
+    not be read.
     """
     schema = stored_schema(entry.state.schema)
     pieces: Rows = []
@@ -272,112 +270,26 @@ Parts = tuple[tuple[int, int], ...]
 
 One item: the group has no changes, and these are its rows and its digest.
 """
-Reader = Callable[[Storage, KeyedEntry, Container[int]], Generator[tuple[int, Rows]]]
 
 
-def group_parts(entry: KeyedEntry) -> dict[int, Parts]:
-    """Return the parts of each key group that has rows or changes; nothing is read."""
-    found: dict[int, Parts] = {
-        group: ((rows, digest),)
-        for handle in entry.handles
-        for group, rows, digest in group_digests(handle)
-    }
-    for layer in entry.layers:
-        live = _Live(layer.live)
-        for handle in layer.entry.handles:
-            for group, rows, digest in group_digests(handle):
-                if group in live:
-                    found[group] = (*found.get(group, ((0, 0),)), (rows, digest))
-    return found
-
-
-def read_merged_groups(
-    storage: Storage, entry: KeyedEntry, wanted: Container[int], read: Reader = read_groups
-) -> Generator[tuple[int, Rows]]:
-    """Yield the rows of each wanted key group that has some, in ascending order, as stored columns.
-
-    Of base and layers files without a wanted key group are not opened, and one key group of each is
-    in memory. ``read`` reads those of one part. Raises MissingFileError or DamagedFileError.
-    """
-    if not entry.layers:
-        yield from read(storage, entry, wanted)
-        return
-    schema = restored_schema(entry.state.schema)
-    names = entry.state.schema.names
-    with ExitStack() as stack:
-        base = _Groups(stack, read(storage, entry, wanted), entry)
-        layers = [
-            _Groups(
-                stack, read(storage, layer.entry, _Both(wanted, _Live(layer.live))), layer.entry
-            )
-            for layer in entry.layers
-        ]
-        while heads := [one.head for one in (base, *layers) if one.head is not None]:
-            group = min(heads)
-            rows = base.take(group)
-            parts = [part for part in (layer.take(group) for layer in layers) if part is not None]
-            merged = merged_rows(schema.empty_table() if rows is None else rows, parts, entry.state)
-            if merged.num_rows:
-                yield group, merged.select(names).to_batches()
-
-
-class _Groups:
-    """The key groups of a part, one at hand."""
-
-    def __init__(
-        self, stack: ExitStack, groups: Generator[tuple[int, Rows]], entry: KeyedEntry
-    ) -> None:
-        self._groups: Iterator[tuple[int, Rows]] = stack.enter_context(closing(groups))
-        self._schema = restored_schema(entry.state.schema)
-        self.head: int | None = None
-        self._rows: Rows = []
-        self._advance()
-
-    def _advance(self) -> None:
-        self.head, self._rows = next(self._groups, (None, []))
-
-    def take(self, group: int) -> pa.Table | None:
-        """Return the rows of a key group, ``key_group`` first, None unless it comes next."""
-        if self.head != group:
-            return None
-        rows = [placed(batch, group, self._schema) for batch in self._rows]
-        self._advance()
-        return pa.Table.from_batches(rows, self._schema)
-
-
-class _Live:
-    """Key groups in some ranges."""
-
-    def __init__(self, ranges: tuple[KeyGroupRange, ...]) -> None:
-        self._ranges = ranges
-
-    def __contains__(self, group: object) -> bool:
-        return any(group in one for one in self._ranges)
-
-
-class _Both:
-    """What is in both of two."""
-
-    def __init__(self, one: Container[int], other: Container[int]) -> None:
-        self._one, self._other = one, other
-
-    def __contains__(self, group: object) -> bool:
-        return group in self._one and group in self._other
-
-
-# Key groups of a state, with its changes, as far as they are what was written.
-#
-# A key group of a state with layers of changes lies in several files. Only when all of them have
-# what was written is the key group whole: without a layer it would be an older state than it says,
-# and nobody would notice.
-
-
-def live_parts(entry: KeyedEntry) -> Iterator[tuple[KeyedEntry, Container[int]]]:
+def live_parts(entry: KeyedEntry) -> Iterator[tuple[KeyedEntry, Collection[int]]]:
     """Yield the base and each layer of a state, with those key groups whose rows in it count."""
     base, *_ = entry.parts
     yield base, range(entry.state.max_parallelism)
     for layer in entry.layers:
         yield layer.entry, frozenset(group for one in layer.live for group in one)
+
+
+def group_parts(entry: KeyedEntry) -> dict[int, Parts]:
+    """Return the parts of each key group that has rows or changes; nothing is read."""
+    found: dict[int, Parts] = {}
+    for number, (part, live) in enumerate(live_parts(entry)):
+        none = ((0, 0),) if number else ()
+        for handle in part.handles:
+            for group, rows, digest in group_digests(handle):
+                if group in live:
+                    found[group] = (*found.get(group, none), (rows, digest))
+    return found
 
 
 def group_rows(entry: KeyedEntry) -> dict[int, int]:
@@ -387,47 +299,60 @@ def group_rows(entry: KeyedEntry) -> dict[int, int]:
     return {group: sum(rows for rows, _ in found) for group, found in group_parts(entry).items()}
 
 
-def whole_in_all(
-    storage: Storage, entry: KeyedEntry, wanted: Collection[int], unread: Collection[str]
-) -> frozenset[int]:
-    """Return those of the wanted key groups of which base and changes are what was written.
+def read_groups(
+    storage: Storage,
+    entry: KeyedEntry,
+    wanted: Container[int],
+    *,
+    damaged: Literal["raise", "skip"] = "raise",
+    unread: Container[str] = (),
+) -> Groups:
+    """Yield the rows of each wanted key group that has rows or changes, in ascending order, as
+    stored columns, with the changes put over them: no rows where these left none.
 
-    Files named in ``unread`` are taken for damaged. Raises StorageError when one could not be read.
+    Of base and layers files without a wanted key group are not opened, and one key group of each is
+    in memory. Raises MissingFileError or DamagedFileError. With ``skip`` every digest is looked at,
+    and a key group of which base or a layer is not what was written is passed over: without a layer
+    it would be an older state than it says. Files named in ``unread`` are then taken for damaged,
+    and what is raised is StorageError for a file that could not be read.
     """
-    left = set(wanted)
-    for part, live in live_parts(entry):
-        for handle in part.handles:
-            held = {group for group, _, _ in group_digests(handle) if group in live} & left
-            if held and f"{part.table.path}/{handle.path}" not in unread:
-                held -= {group for group, _ in sound_groups(storage, part, handle, held)}
-            left -= held
-    return frozenset(left)
+    read = _stored if damaged == "raise" else partial(_intact, unread=unread)
+    if not entry.layers:
+        yield from read(storage, entry, wanted)
+        return
+    known, names = group_parts(entry), entry.state.schema.names
+    with ExitStack() as stack:
+        streams = []
+        for number, (part, live) in enumerate(live_parts(entry)):
+            groups = read(storage, part, frozenset(group for group in live if group in wanted))
+            streams.append(_tables(number, part, stack.enter_context(closing(groups))))
+        for group, parts in groupby(heapq.merge(*streams, key=itemgetter(0)), key=itemgetter(0)):
+            tables = {number: rows for _, number, rows in parts}
+            if len(tables) == sum(rows > 0 for rows, _ in known[group]):
+                empty = restored_schema(entry.state.schema).empty_table()
+                base = tables.pop(0, empty)
+                merged = merged_rows(base, [*tables.values()], entry.state)
+                yield group, merged.select(names).to_batches()
 
 
-def exact_groups(
-    storage: Storage, entry: KeyedEntry, wanted: Container[int]
-) -> Generator[tuple[int, Rows]]:
-    """Yield the rows of each wanted key group that has some, in ascending order, as stored columns,
-    with the changes put over them; every page and digest is checked.
+def _tables(number: int, part: KeyedEntry, groups: Groups) -> Iterator[tuple[int, int, pa.Table]]:
+    """Yield the key groups of a part with its number, their rows as a table with ``key_group``."""
+    schema = restored_schema(part.state.schema)
+    for group, rows in groups:
+        yield group, number, pa.Table.from_batches([placed(one, group, schema) for one in rows])
 
-    Raises DamagedFileError for rows that are not what was written, or StorageError.
+
+def exact_groups(storage: Storage, entry: KeyedEntry, wanted: Collection[int]) -> Groups:
+    """Yield the wanted key groups as :func:`read_groups` does that skips what is damaged.
+
+    Raises DamagedFileError after them when one is not what was written, or StorageError.
     """
-    yield from read_merged_groups(storage, entry, wanted, _part_groups)
-
-
-def _part_groups(
-    storage: Storage, part: KeyedEntry, wanted: Container[int]
-) -> Generator[tuple[int, Rows]]:
-    for handle in part.handles:
-        held = {group for group, _, _ in group_digests(handle) if group in wanted}
-        if not held:
-            continue
-        for group, rows in sound_groups(storage, part, handle, held.copy()):
-            held.remove(group)
-            yield group, rows
-        if held:
-            raise DamagedFileError(
-                f"key group {min(held)} of {part.state} in {storage.url}/{part.table.path}/"
-                f"{handle.path} can be read no more as it could a moment ago; salvage the "
-                "checkpoint again"
-            )
+    left = group_parts(entry).keys() & set(wanted)
+    for group, rows in read_groups(storage, entry, wanted, damaged="skip"):
+        left.remove(group)
+        yield group, rows
+    if left:
+        raise DamagedFileError(
+            f"key group {min(left)} of {entry.state} in {storage.url} can be read no more as it "
+            "could a moment ago; salvage the checkpoint again"
+        )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from statestore.format.handles import KeyedStateHandle, KeyedStateSlice, assign
-from statestore.format.manifest import KeyedEntry, Layer
+from statestore.format.manifest import KeyedEntry
 from statestore.keys.groups import (
     KeyGroupAssignment,
     KeyGroupRange,
@@ -167,20 +167,16 @@ def _once(slices: list[KeyedStateSlice]) -> Slices:
 
 
 def _layer_reads(entry: KeyedEntry, *spans: KeyGroupRange) -> tuple[LayerReads, ...]:
-    """Return the reads of the layers of which something is read."""
-    if not entry.layers:
-        return ()
-    found = [_reads_of_layer(layer, spans) for layer in entry.layers]
-    return tuple([reads for reads in found if reads is not None and reads.slices])
-
-
-def _reads_of_layer(layer: Layer, spans: tuple[KeyGroupRange, ...]) -> LayerReads | None:
-    """Return the reads of a layer: what lies between two live ranges is read too, so that a file is
-    opened once.
+    """Return the reads of layers of which something is read: what lies between two live ranges is
+    read too, so that a file is opened once.
     """
-    pairs = ((own, span) for own in layer.live for span in spans)
-    common = [one for one in (own.intersect(span) for own, span in pairs) if one is not None]
-    if not common:
-        return None
-    hull = KeyGroupRange(common[0].first, common[-1].last)
-    return LayerReads(layer.entry, slices_of(layer.entry, hull), tuple(common))
+    found = []
+    for layer in entry.layers:
+        pairs = ((own, span) for own in layer.live for span in spans)
+        common = [one for one in (own.intersect(span) for own, span in pairs) if one is not None]
+        if not common:
+            continue
+        slices = slices_of(layer.entry, KeyGroupRange(common[0].first, common[-1].last))
+        if slices:
+            found.append(LayerReads(layer.entry, slices, tuple(common)))
+    return tuple(found)

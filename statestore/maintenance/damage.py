@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any
 
@@ -28,9 +28,8 @@ from statestore.files.key_groups import (
     group_digests,
     group_rows,
     live_parts,
+    read_groups,
     sound_elements,
-    sound_groups,
-    whole_in_all,
 )
 from statestore.files.keyed import KeyedTarget, write_grouped
 from statestore.files.reader import placed, restored_schema
@@ -84,7 +83,8 @@ def readable_groups(
 ) -> frozenset[int]:
     """Return those key groups of a damaged file whose rows are what was written."""
     every = range(entry.state.max_parallelism)
-    return frozenset(group for group, _ in sound_groups(storage, entry, handle, every))
+    alone = replace(entry, handles=(handle,))
+    return frozenset(group for group, _ in read_groups(storage, alone, every, damaged="skip"))
 
 
 def are_elements_sound(storage: Storage, entry: OperatorEntry) -> bool:
@@ -116,34 +116,22 @@ def whole_groups(
     Files named in ``damaged`` are passed over. ``limit`` is how many keys are shown, of all of them
     together.
     """
-    left = set(wanted)
-    for group, handle, rows in _whole(storage, entry, left, damaged):
+    handles = {
+        group: handle
+        for handle in (() if entry.layers else entry.handles)
+        for group, _, _ in group_digests(handle)
+    }
+    empty = set(wanted) - group_rows(entry).keys()
+    for group, rows in read_groups(storage, entry, wanted, damaged="skip", unread=damaged):
+        count = sum(batch.num_rows for batch in rows)
+        if not count:  # changes left none
+            empty.add(group)
+            continue
         keys, examples = _keys(rows, entry.state.key, limit)
         limit -= len(examples)
-        yield WholeGroup(group, handle, sum(batch.num_rows for batch in rows), keys, examples)
-    for group in sorted(left):
+        yield WholeGroup(group, handles.get(group), count, keys, examples)
+    for group in sorted(empty):
         yield WholeGroup(group, None, 0, 0, ())
-
-
-def _whole(
-    storage: Storage, entry: KeyedEntry, left: set[int], damaged: Collection[str]
-) -> Iterator[tuple[int, KeyedStateHandle | None, Rows]]:
-    """Yield those of the key groups that have rows and are whole; ``left`` are in the end those
-    that have none.
-    """
-    if entry.layers:
-        whole = whole_in_all(storage, entry, left, damaged)
-        left &= whole
-        for group, rows in exact_groups(storage, entry, whole):
-            left.remove(group)
-            yield group, None, rows
-        return
-    for handle in entry.handles:
-        held = {group for group, _, _ in group_digests(handle)} & left
-        left -= held
-        if held and f"{entry.table.path}/{handle.path}" not in damaged:
-            for group, rows in sound_groups(storage, entry, handle, held):
-                yield group, handle, rows
 
 
 def rewrite_groups(

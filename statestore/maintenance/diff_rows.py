@@ -26,7 +26,7 @@ import pyarrow as pa
 from statestore.files.elements import stored_schema
 from statestore.files.equality import common_schema, comparable, equal_rows, hashes_of
 from statestore.files.equality import found as matched
-from statestore.files.key_groups import Parts, Rows, group_parts, read_merged_groups
+from statestore.files.key_groups import Parts, Rows, group_parts, read_groups
 from statestore.files.reader import read_batches
 from statestore.files.types import arrow_schema
 from statestore.files.values import shown
@@ -254,7 +254,7 @@ class ComparedSide:
 
     def groups(self, wanted: Container[int]) -> Generator[tuple[int, Rows]]:
         """Yield the rows of the wanted key groups that have some."""
-        return read_merged_groups(self.storage, self.entry, wanted)
+        return read_groups(self.storage, self.entry, wanted)
 
     def parts(self) -> dict[int, Parts]:
         """Return what is known of each key group that has rows or changes."""

@@ -82,16 +82,10 @@ _log = logging.getLogger(__name__)
 # all the way: hashed, divided and packed in Arrow, and unpacked where they are written.
 
 
-PACKED = pa.schema(
-    [
-        ("subtask", pa.int32()),
-        ("bundle", pa.int32()),
-        ("rows", pa.binary()),
-        ("error", pa.binary()),
-    ]
-)
+_INT, _BYTES = pa.int32(), pa.binary()
+PACKED = pa.schema({"subtask": _INT, "bundle": _INT, "rows": _BYTES, "error": _BYTES})
 """What :func:`pack` yields: whose rows, of which part of the key groups, and the rows. A task that
-fails hands its error on instead, in a row that has nothing but a subtask and this.
+fails hands on its error instead, in a row that has nothing else but a subtask.
 """
 
 _ROWS_AT_A_TIME = 1 << 18
@@ -124,7 +118,7 @@ def pack(
             pa.array(subtasks[first_groups].astype(np.int32)),
             pa.array(bundles[first_groups].astype(np.int32)),
             _values(sorted_rows, [*starts.tolist(), len(groups)]),
-            pa.nulls(len(starts), pa.binary()),
+            pa.nulls(len(starts), _BYTES),
         ]
         yield pa.RecordBatch.from_arrays(columns, schema=PACKED)
 
@@ -222,22 +216,21 @@ class _Outcome:
 
     handles: list[KeyedStateHandle]
     errors: list[StateStoreError | _OutOfOrderError]
-    compared: set[int]
+    compared: list[int | None]
 
     @classmethod
     def of(cls, written: DataFrame) -> _Outcome:
-        """Run the tasks, each of which returns one row of these columns."""
+        """Run the tasks; each returns one row."""
         rows = written.collect()
-        errors = [row.errors for row in rows if row.errors is not None]
-        return cls(
-            [handle for row in rows for handle in pickle.loads(row.handles)],
-            [error for one in errors for error in pickle.loads(one)],
-            {row.compared for row in rows if row.compared is not None},
+        handles, errors = (
+            [one for row in rows if row[name] is not None for one in pickle.loads(row[name])]
+            for name in ("handles", "errors")
         )
+        return cls(handles, errors, [row.compared for row in rows])
 
 
-_OUTCOME = "handles binary, errors binary, compared int"
-_PACKED = "subtask int, bundle int, rows binary, error binary"
+_ONE_OUTCOME = pa.schema({"handles": _BYTES, "errors": _BYTES, "compared": _INT})
+_OUTCOME, _PACKED = from_arrow_schema(_ONE_OUTCOME), from_arrow_schema(PACKED)
 
 
 def schema_of(df: DataFrame) -> Schema:
@@ -519,24 +512,19 @@ def _outcome(
     errors: list[StateStoreError],
     compared: int | None = None,
 ) -> pa.RecordBatch:
-    """Return what came of a task, for the driver: its handles, and the errors it met, if any;
-    ``compared`` is what all of it, without one, says of a subtask.
+    """Return what came of a task, for the driver: its handles, and the errors it met. Without one
+    it has ``compared`` a subtask, if that is given.
     """
-    handles: tuple[KeyedStateHandle, ...] = ()
-    met: list[StateStoreError | _OutOfOrderError] = []
+    row: dict[str, Any] = {"compared": compared}
+    met: list[Exception]
     try:
-        handles = write()
+        row["handles"] = pickle.dumps(write())
+        met = [*errors]  # some of them came with the rows
     except (StateStoreError, _OutOfOrderError) as error:  # raised on the driver, as itself
-        met.append(error)
-    met += errors
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array([pickle.dumps(handles)], pa.binary()),
-            pa.array([pickle.dumps(met) if met else None], pa.binary()),
-            pa.array([None if met else compared], pa.int32()),
-        ],
-        names=["handles", "errors", "compared"],
-    )
+        met = [error, *errors]
+    if met:
+        row |= {"compared": None, "errors": pickle.dumps(met)}
+    return pa.RecordBatch.from_pylist([row], _ONE_OUTCOME)
 
 
 def _in_place(
