@@ -25,14 +25,14 @@ from statestore.files.given import (
 )
 from statestore.files.keyed import KeyedTarget, write_runs
 from statestore.files.merge import time_column
-from statestore.files.runs import RUN_BYTES, null_key_error, null_keys
+from statestore.files.runs import RUN_BYTES, key_groups_of, null_key_error, null_keys
 from statestore.files.types import schema_of_arrow, uuid_columns, with_uuids
 from statestore.files.values import ROWS, fitted_table, table_of_dicts
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Schema, same_columns
 from statestore.format.state import KeyedState
-from statestore.keys.arrow import check_key_types, key_groups
+from statestore.keys.arrow import check_key_types
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment
 
@@ -231,12 +231,7 @@ class _Block:
     @classmethod
     def of(cls, rows: pa.Table, state: KeyedState) -> _Block:
         rows = rows.combine_chunks()
-        groups = key_groups(
-            [rows.column(name) for name in state.key],
-            max_parallelism=state.max_parallelism,
-            hash_scheme=state.hash_scheme,
-            key_types=state.key_types,
-        )
+        groups = key_groups_of(rows, state)
         counts = np.bincount(groups, minlength=state.max_parallelism)
         check_groups(rows, groups, state)
         rows = rows.select(state.schema.names)

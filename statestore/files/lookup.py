@@ -18,7 +18,6 @@ from statestore.files.arrow import as_table
 from statestore.files.equality import found, hashes_of
 from statestore.files.given import is_dicts, settled
 from statestore.files.merge import (
-    group_of_key,
     kept_rows,
     live_rows_of,
     merged_rows,
@@ -26,6 +25,7 @@ from statestore.files.merge import (
     unexpired,
 )
 from statestore.files.reader import open_data, placed, read_slices, restored_schema, row_groups_of
+from statestore.files.runs import key_groups_of
 from statestore.files.types import arrow_schema, uuid_as_stored, uuid_columns, with_uuids
 from statestore.files.values import column_of, dictionaries, fitted_table, table_of_dicts
 from statestore.files.writer import positions_of
@@ -34,7 +34,6 @@ from statestore.format.manifest import KeyedEntry
 from statestore.format.schema import type_text
 from statestore.format.slices import ReadSlices, Slices, reads_of
 from statestore.format.state import KeyedState
-from statestore.keys.arrow import key_groups
 from statestore.keys.groups import KeyGroupRange
 from statestore.storage import Storage
 
@@ -119,15 +118,13 @@ def _rows_of(
     return pa.Table.from_batches(pieces, restored)
 
 
-def key_group_of(state: KeyedState, wanted: pa.RecordBatch) -> int:
-    """Return the key group of a key, as :func:`key_batch` returns it."""
-    groups = key_groups(
-        wanted.columns,
-        max_parallelism=state.max_parallelism,
-        hash_scheme=state.hash_scheme,
-        key_types=state.key_types,
-    )
-    return int(groups[0])
+def key_group_of(
+    state: KeyedState, wanted: pa.RecordBatch, max_parallelism: int | None = None
+) -> int:
+    """Return the key group of a key, as :func:`key_batch` returns it, of the stored ones or of
+    another ``max_parallelism``.
+    """
+    return int(key_groups_of(wanted, state, max_parallelism)[0])
 
 
 def key_batch(state: KeyedState, key: Any) -> pa.RecordBatch:
@@ -262,12 +259,7 @@ class WantedKeys:
             keys = fitted_table(rows, schema).combine_chunks()
         except InvalidArgumentError as error:
             raise InvalidArgumentError(f"these are no keys of {state}: {error}") from error
-        groups = key_groups(
-            keys.columns,
-            max_parallelism=state.max_parallelism,
-            hash_scheme=state.hash_scheme,
-            key_types=state.key_types,
-        )
+        groups = key_groups_of(keys, state)
         hashes = hashes_of(keys)
         order = np.argsort(hashes, kind="stable")
         return cls(keys.take(pa.array(order)), hashes[order], np.asarray(groups, np.int32)[order])
@@ -502,7 +494,7 @@ class LazySubtask:
         MissingFileError or DamagedFileError.
         """
         batch = key_batch(self._entry.state, key)
-        group = group_of_key(self._entry.state, batch, self._max)
+        group = key_group_of(self._entry.state, batch, self._max)
         if group not in self.key_groups:
             raise InvalidArgumentError(
                 f"the key {key!r} of {self._entry.state} is in key group {group}, and this subtask "

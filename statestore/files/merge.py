@@ -20,12 +20,11 @@ from statestore.errors import InvalidArgumentError
 from statestore.files.equality import found
 from statestore.files.marks import as_cleared, cleared_where, comes, widths_of
 from statestore.files.reader import read_slices, restored_schema
-from statestore.files.runs import in_order, runs_of
+from statestore.files.runs import in_order, key_groups_of, runs_of
 from statestore.format.manifest import KeyedEntry
 from statestore.format.names import KEY_GROUP
 from statestore.format.slices import KeptGroups, LayerReads, ReadSlices
 from statestore.format.state import KeyedState, check_time
-from statestore.keys.arrow import key_groups
 from statestore.keys.groups import KeyGroupRange
 from statestore.storage import Storage
 
@@ -33,7 +32,6 @@ __all__ = [
     "check_instant",
     "clock_ms",
     "expired_rows",
-    "group_of_key",
     "hides",
     "kept_rows",
     "live_rows_of",
@@ -65,28 +63,12 @@ def kept_rows(rows: T, state: KeyedState, kept: KeptGroups | None) -> T:
     if kept.max_parallelism < state.max_parallelism:
         groups = np.asarray(rows.column(KEY_GROUP)) % kept.max_parallelism
     else:
-        groups = key_groups(
-            [rows.column(name) for name in state.key],
-            max_parallelism=kept.max_parallelism,
-            hash_scheme=state.hash_scheme,
-            key_types=state.key_types,
-        )
+        groups = key_groups_of(rows, state, kept.max_parallelism)
     own = (groups >= kept.own.first) & (groups <= kept.own.last)
     at = rows.schema.get_field_index(KEY_GROUP)
     field = rows.schema.field(at)
     renumbered = rows.set_column(at, field, pa.array(groups, pa.int32()))
     return renumbered if own.all() else renumbered.filter(pa.array(own))
-
-
-def group_of_key(state: KeyedState, key: pa.RecordBatch, max_parallelism: int) -> int:
-    """Return the key group of a key, one row of the state's key columns."""
-    groups = key_groups(
-        key.columns,
-        max_parallelism=max_parallelism,
-        hash_scheme=state.hash_scheme,
-        key_types=state.key_types,
-    )
-    return int(groups[0])
 
 
 # Expired rows, found a column at a time: what a restore leaves out, and what compaction drops.

@@ -21,6 +21,7 @@ from statestore.files.types import arrow_schema
 from statestore.files.values import shown
 from statestore.format.names import KEY_GROUP
 from statestore.format.state import KeyedState, StateKind
+from statestore.keys.arrow import key_groups
 from statestore.keys.values import fields_may_be_null
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "RowOrder",
     "checked",
     "in_order",
+    "key_groups_of",
     "null_key_error",
     "null_keys",
     "runs_of",
@@ -37,6 +39,18 @@ RUN_BYTES = 2**20
 """A run ends with a key group once it has about so many bytes."""
 
 _ONE_ARRAY_BYTES = 2**30
+
+
+def key_groups_of(
+    rows: pa.RecordBatch | pa.Table, state: KeyedState, max_parallelism: int | None = None
+) -> npt.NDArray[np.int32]:
+    """Return the key group of each row by its key; with a ``max_parallelism`` among so many."""
+    return key_groups(
+        [rows.column(name) for name in state.key],
+        max_parallelism=max_parallelism or state.max_parallelism,
+        hash_scheme=state.hash_scheme,
+        key_types=state.key_types,
+    )
 
 
 def runs_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

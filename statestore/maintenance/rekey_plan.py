@@ -22,7 +22,7 @@ from statestore.files.arrow import by_key_group, key_types
 from statestore.files.digest import rows_digest
 from statestore.files.keyed import KeyedTarget, write_runs
 from statestore.files.merge import read_state
-from statestore.files.runs import null_key_error, null_keys, runs_of
+from statestore.files.runs import key_groups_of, null_key_error, null_keys, runs_of
 from statestore.files.types import arrow_schema
 from statestore.flink.chaining import job_vertices
 from statestore.flink.graph import JobGraph
@@ -33,7 +33,6 @@ from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.names import KEY_GROUP
 from statestore.format.slices import reads_of
 from statestore.format.state import KeyedState
-from statestore.keys.arrow import key_groups
 from statestore.keys.groups import KeyGroupRange, effective_max_parallelism
 from statestore.keys.hashing import HASH_SCHEMES
 from statestore.storage import Storage
@@ -274,12 +273,7 @@ def _ranges_for(entry: KeyedEntry, state: KeyedState) -> int:
 def _by_range(
     rows: pa.RecordBatch, state: KeyedState, ranges: int
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    groups = key_groups(
-        [rows.column(name) for name in state.key],
-        max_parallelism=state.max_parallelism,
-        hash_scheme=state.hash_scheme,
-        key_types=state.key_types,
-    )
+    groups = key_groups_of(rows, state)
     schema = pa.schema([pa.field(KEY_GROUP, pa.int32()), *rows.schema])
     keyed = pa.RecordBatch.from_arrays([pa.array(groups, pa.int32()), *rows.columns], schema=schema)
     of_row = groups.astype(np.int64) * ranges // state.max_parallelism

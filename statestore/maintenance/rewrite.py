@@ -29,7 +29,7 @@ from statestore.files.lookup import key_batch, key_group_of
 from statestore.files.marks import are_changes, as_cleared
 from statestore.files.merge import read_state
 from statestore.files.reader import restored_schema
-from statestore.files.runs import checked, null_key_error, null_keys, runs_of
+from statestore.files.runs import checked, key_groups_of, null_key_error, null_keys, runs_of
 from statestore.files.types import arrow_schema, uuid_columns, with_uuids
 from statestore.files.values import fitted_table, table_of_dicts
 from statestore.files.written import WrittenFiles
@@ -40,7 +40,6 @@ from statestore.format.names import KEY_GROUP
 from statestore.format.schema import names_with_nul
 from statestore.format.slices import reads_of
 from statestore.format.state import KeyedState
-from statestore.keys.arrow import key_groups
 from statestore.keys.groups import KeyGroupRange
 from statestore.restore.duck import SETTINGS, duckdb, said, unsliced
 from statestore.storage import Storage
@@ -111,12 +110,7 @@ def changes_of(
     nulls = sum(null_keys(batch, state) for batch in rows.to_batches())
     if nulls:
         raise null_key_error(state, nulls)
-    groups = key_groups(
-        [rows.column(name) for name in state.key],
-        max_parallelism=state.max_parallelism,
-        hash_scheme=state.hash_scheme,
-        key_types=state.key_types,
-    )
+    groups = key_groups_of(rows, state)
     rows = rows.add_column(0, restored_schema(state.schema).field(0), pa.array(groups, pa.int32()))
     found = {int(group) for group in groups}
     return Changes(deleted, {group: rows.filter(pa.array(groups == group)) for group in found})
@@ -388,12 +382,7 @@ def _grouped(batch: pa.RecordBatch, state: KeyedState) -> pa.RecordBatch:
     nulls = null_keys(rows, state)
     if nulls:
         raise null_key_error(state, nulls)
-    groups = key_groups(
-        [rows.column(name) for name in state.key],
-        max_parallelism=state.max_parallelism,
-        hash_scheme=state.hash_scheme,
-        key_types=state.key_types,
-    )
+    groups = key_groups_of(rows, state)
     return pa.RecordBatch.from_arrays(
         [pa.array(groups, pa.int32()), *rows.columns], schema=restored_schema(state.schema)
     )

@@ -36,7 +36,7 @@ from statestore.files.elements import misplaced, stored_schema
 from statestore.files.keyed import file_schema, null_keys
 from statestore.files.marks import are_changes, coming, unknown
 from statestore.files.reader import DataFile, open_data
-from statestore.files.runs import RowOrder
+from statestore.files.runs import RowOrder, key_groups_of
 from statestore.format.digest import digest_text
 from statestore.format.documents import claim_from_json
 from statestore.format.handles import GroupIndex, Handle, KeyedStateHandle
@@ -55,7 +55,6 @@ from statestore.format.names import (
     writer_path,
 )
 from statestore.format.state import KeyedState, Layout, StateKind
-from statestore.keys.arrow import key_groups
 from statestore.keys.groups import KeyGroupRange
 from statestore.storage import Storage
 
@@ -192,12 +191,7 @@ class _KeyedRows:
             self._null_entries += sum(comes.column(name).null_count for name in entry)
         if without_key:  # these have no key group
             return
-        groups = key_groups(
-            [batch.column(name) for name in state.key],
-            max_parallelism=state.max_parallelism,
-            hash_scheme=state.hash_scheme,
-            key_types=state.key_types,
-        )
+        groups = key_groups_of(batch, state)
         wrong = (groups < own.first) | (groups > own.last)
         if state.layout is Layout.RANGED:
             named = batch.column(KEY_GROUP)

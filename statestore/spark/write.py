@@ -40,7 +40,7 @@ from statestore.files.against import Against
 from statestore.files.given import beside, check_groups, without_groups
 from statestore.files.keyed import KeyedTarget, write_grouped, write_runs
 from statestore.files.marks import Deletion, mark_of, named_columns
-from statestore.files.runs import null_key_error, null_keys, runs_of
+from statestore.files.runs import key_groups_of, null_key_error, null_keys, runs_of
 from statestore.files.types import arrow_schema
 from statestore.files.values import fits_by_type
 from statestore.files.written import WrittenFiles
@@ -49,7 +49,6 @@ from statestore.format.layers import MARK
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Schema, schema_from_json, type_text
 from statestore.format.state import KeyedState
-from statestore.keys.arrow import key_groups
 from statestore.keys.ranges import Assignment
 from statestore.spark.hashing import check_spark_key, column_of
 from statestore.spark.tasks import Task, map_in_arrow, settle
@@ -152,12 +151,7 @@ def keyed_batches(batches: Iterable[pa.RecordBatch], state: KeyedState) -> Itera
         if nulls:
             continue
         rows = batch.select(stored.names).cast(stored)
-        groups = key_groups(
-            [rows.column(name) for name in state.key],
-            max_parallelism=state.max_parallelism,
-            hash_scheme=state.hash_scheme,
-            key_types=state.key_types,
-        )
+        groups = key_groups_of(rows, state)
         check_groups(pa.Table.from_batches([batch]), groups, state)
         yield pa.RecordBatch.from_arrays([pa.array(groups), *rows.columns], schema=schema)
     if nulls:
