@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from statestore.errors import NullKeyError
+from statestore.errors import NullKeyError, StateStoreError
+from statestore.files.keyed import KeyedTarget
+from statestore.format.handles import KeyedStateHandle
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Field, Schema
 from statestore.format.state import KeyedState, StateKind
@@ -17,6 +21,7 @@ from statestore.keys.arrow import key_groups
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.spark import write
 from statestore.spark.write import PACKED, pack, unpack
+from statestore.storage import LocalStorage
 
 STATE = KeyedState(
     uid="totals",
@@ -100,3 +105,33 @@ def test_null_keys_are_counted_over_all_rows() -> None:
     with pytest.raises(NullKeyError, match="4 rows of") as raised:
         list(pack(batches, STATE, owners(128, 4)))
     assert raised.value.rows == 4
+
+
+def test_an_error_crosses_in_a_column_of_its_own(tmp_path: Path) -> None:
+    target = KeyedTarget(LocalStorage(str(tmp_path)), "t", 1, STATE)
+    batches = [*rows(10), pa.record_batch({"user": [None], "total": [1]})]
+    [failed] = write._pack(target, owners(128, 4))(batches)
+    assert failed.schema == PACKED
+    [row] = failed.to_pylist()
+    assert (row["subtask"], row["bundle"], row["rows"]) == (0, None, None)
+    packed = list(pack(rows(10), STATE, owners(128, 4)))
+    assert all(one.column("error").null_count == one.num_rows for one in packed)
+    errors: list[StateStoreError] = []
+    assert list(write._sound(packed, errors)) == packed
+    assert list(write._sound([failed, *packed], errors)) == []
+    assert [str(error)[:9] for error in errors] == ["1 row of "]
+
+
+def test_an_outcome_has_handles_or_errors_and_says_what_was_compared() -> None:
+    error = NullKeyError("a null key", 1)
+
+    def fails() -> tuple[KeyedStateHandle, ...]:
+        raise error
+
+    [done] = write._outcome(lambda: (), [], 3).to_pylist()
+    assert (pickle.loads(done["handles"]), done["errors"], done["compared"]) == ((), None, 3)
+    met: list[StateStoreError] = [error]
+    for one in (write._outcome(fails, [], 3), write._outcome(lambda: (), met, 3)):
+        [failed] = one.to_pylist()
+        assert [found.rows for found in pickle.loads(failed["errors"])] == [1]
+        assert failed["compared"] is None
