@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from statestore.files.changes import change_table
 from statestore.files.digest import row_hashes
-from statestore.files.equality import equal_rows, found
+from statestore.files.equality import pairs_of
 from statestore.files.key_groups import group_parts
 from statestore.files.marks import Deletion
 from statestore.files.merge import read_state
@@ -109,10 +109,8 @@ class Against:
         """Yield the changes that make new rows of old ones, if there are any."""
         state = self.state
         identity = list(state.identity)
-        new_at, old_at = found(new.select(identity), old.select(identity))
-        sides = ((new, new_at), (old, old_at))
-        pairs = [rows.select(state.schema.names).take(pa.array(at)) for rows, at in sides]
-        same = equal_rows(*pairs)
+        names = state.schema.names
+        new_at, old_at, same = pairs_of(new.select(names), old.select(names), identity)
         comes, goes = np.ones(new.num_rows, np.bool_), np.ones(old.num_rows, np.bool_)
         comes[new_at[same]] = False
         goes[old_at] = False

@@ -12,7 +12,7 @@ column by column; a list or a map stands as bytes. Whoever matches rows calls :f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,7 @@ __all__ = [
     "found",
     "hashes_of",
     "leaf_columns",
+    "pairs_of",
     "same_rows",
 ]
 
@@ -251,7 +252,7 @@ def found(old: pa.Table, new: pa.Table) -> tuple[Places, Places]:
     rows = np.flatnonzero(at < len(ordered))
     while len(rows := rows[ordered[at[rows]] == hashes[rows]]):
         tried = order[at[rows]]
-        same = equal_rows(old.take(pa.array(rows)), new.take(pa.array(tried)))
+        same = equal_rows(_taken(old, rows), _taken(new, tried))
         places[rows[same]] = tried[same]
         if same.all():
             break
@@ -260,3 +261,21 @@ def found(old: pa.Table, new: pa.Table) -> tuple[Places, Places]:
         rows = rows[at[rows] < len(ordered)]
     there = np.flatnonzero(places >= 0)
     return there, places[there]
+
+
+def pairs_of(old: pa.Table, new: pa.Table, identity: Sequence[str]) -> tuple[Places, Places, Flags]:
+    """Return the places of rows that have one identity in both tables, in the order of the old
+    ones, and which of these pairs have the same values too.
+    """
+    at, by = found(old.select(identity), new.select(identity))
+    rest = [name for name in old.column_names if name not in identity]
+    if not rest:
+        return at, by, np.ones(len(at), np.bool_)
+    return at, by, equal_rows(_taken(old.select(rest), at), _taken(new.select(rest), by))
+
+
+def _taken(rows: pa.Table, places: Places) -> pa.Table:
+    """Return the rows at some places, as they are where that is all of them in order."""
+    if len(places) == rows.num_rows and (places == np.arange(rows.num_rows)).all():
+        return rows
+    return rows.take(pa.array(places))

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.files.elements import stored_schema
-from statestore.files.equality import common_schema, comparable, equal_rows, hashes_of
+from statestore.files.equality import common_schema, comparable, hashes_of, pairs_of
 from statestore.files.equality import found as matched
 from statestore.files.key_groups import Parts, Rows, group_parts, read_groups
 from statestore.files.reader import read_batches
@@ -409,8 +409,8 @@ def _compare(
         for schema, (_, rows) in zip(schemas, (a, b), strict=True)
     )
     left, right = comparable((old, schemas[0]), (new, schemas[1]))
-    in_a, in_b = matched(left.select(side.identity), right.select(side.identity))
-    differ = ~equal_rows(left.take(pa.array(in_a)), right.take(pa.array(in_b)))
+    in_a, in_b, same = pairs_of(left, right, side.identity)
+    differ = ~same
     removed = np.setdiff1d(np.arange(old.num_rows), in_a, assume_unique=True)
     added = np.setdiff1d(np.arange(new.num_rows), in_b, assume_unique=True)
     counts = {"added": len(added), "removed": len(removed), "changed": int(differ.sum())}

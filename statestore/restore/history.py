@@ -17,7 +17,7 @@ from statestore.errors import (
     StateNotFoundError,
     StateStoreError,
 )
-from statestore.files.equality import comparable, equal_rows, found, same_rows
+from statestore.files.equality import comparable, pairs_of, same_rows
 from statestore.files.lookup import rows_of_key, table_of_key
 from statestore.files.merge import clock_ms, read_state, side_by_side
 from statestore.files.runs import runs_of
@@ -233,13 +233,14 @@ def _batches(storage: Storage, sides: _Sides, now_ms: int | None) -> Iterator[pa
 def _joined(old: pa.Table | None, new: pa.Table | None, sides: _Sides) -> pa.Table:
     identity = list(sides.a.state.identity)
     a, b = (_rows(rows, entry) for rows, entry in ((old, sides.a), (new, sides.b)))
-    in_a, in_b = found(a.select(identity), b.select(identity))
+    both = comparable((a, sides.a.state.schema), (b, sides.b.state.schema))
+    in_a, in_b, same = pairs_of(*both, identity)
     alone_a = np.setdiff1d(np.arange(a.num_rows), in_a)
     alone_b = np.setdiff1d(np.arange(b.num_rows), in_b)
     left = np.concatenate((in_a, alone_a, np.full(len(alone_b), -1)))
     right = np.concatenate((in_b, np.full(len(alone_a), -1), alone_b))
     change = np.where(left < 0, "added", np.where(right < 0, "removed", "same")).astype(object)
-    change[: len(in_a)][_differ(a, b, in_a, in_b, sides)] = "changed"
+    change[: len(in_a)][~same] = "changed"
     first = [_either(a, b, name, left, right) for name in (KEY_GROUP, *identity)]
     values = [_taken(a.column(name), left) for name in sides.a.state.values]
     values += [_taken(b.column(name), right) for name in sides.b.state.values]
@@ -253,14 +254,6 @@ def _rows(rows: pa.Table | None, entry: KeyedEntry) -> pa.Table:
         return rows.combine_chunks()
     stored = arrow_schema(entry.state.schema)
     return pa.schema([pa.field(KEY_GROUP, pa.int32()), *stored]).empty_table()
-
-
-def _differ(
-    a: pa.Table, b: pa.Table, in_a: Places, in_b: Places, sides: _Sides
-) -> npt.NDArray[np.bool_]:
-    """Return which pairs differ in a column that both have."""
-    old = a.take(pa.array(in_a)), sides.a.state.schema
-    return ~equal_rows(*comparable(old, (b.take(pa.array(in_b)), sides.b.state.schema)))
 
 
 def _either(a: pa.Table, b: pa.Table, name: str, left: Places, right: Places) -> pa.ChunkedArray:
