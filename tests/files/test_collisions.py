@@ -35,12 +35,12 @@ def taken(path: Path) -> Layered:
 def looked_up(path: Path) -> list[Any]:
     made = taken(path)
     state = made.store.restore(parallelism=2).keyed("u", "s")
-    assert entries_of(row for i in range(2) for row in state.subtask(i).read_all().to_pylist()) == (
-        made.rows
-    )
+    assert entries_of(
+        row for i in range(2) for row in state.to_arrow(i).read_all().to_pylist()
+    ) == (made.rows)
     answers: list[Any] = [state.get(f"u{i:03}") for i in range(10)]
-    answers += state.keys([{"k": "u000"}, {"k": "u002"}, {"k": "u999"}]).to_pylist()
-    for row in state.subtask(0).read_all().to_pylist():
+    answers += state.lookup([{"k": "u000"}, {"k": "u002"}, {"k": "u999"}]).to_pylist()
+    for row in state.to_arrow(0).read_all().to_pylist():
         answers.append(state.lazy(0).get(row["k"]))
     return answers
 
@@ -49,10 +49,10 @@ def compared(path: Path) -> list[Any]:
     made = taken(path)
     rows = [{"k": k, "m": m, "v": v} for (k, m), v in (made.rows | {("u005", 1): -1}).items()]
     with made.store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.map("u", "s", key="k", map_key="m").changes_against("latest", rows[2:])
+        checkpoint.changes_against("u", "s", rows[2:])
     inspect = made.store.inspect
     history = inspect.history("u002", "u", "s")
-    state = made.store.restore(parallelism=1).keyed("u", "s").subtask(0).read_all()
+    state = made.store.restore(parallelism=1).keyed("u", "s").to_arrow(0).read_all()
     assert len(entries_of(state.to_pylist())) == len(rows) - 2
     (differing,) = inspect.diff(1, 4, keys=100).states
     counted = differing.added, differing.removed, differing.changed, len(differing.examples)
@@ -72,7 +72,7 @@ def repaired(path: Path) -> list[Any]:
     edited = maintenance.edit("u", "s", delete=["u001"], put=[{"k": "u002", "m": 0, "v": 1}])
     purged = maintenance.purge("u", "u005")
     assert maintenance.find_key("u", "u000").found
-    state = made.store.restore(parallelism=1).keyed("u", "s").subtask(0).read_all()
+    state = made.store.restore(parallelism=1).keyed("u", "s").to_arrow(0).read_all()
     replaced = [[(s.name, s.rows) for s in one.states] for one in purged.replaced]
     return [edited.deleted, edited.put, replaced, state.to_pylist()]
 

@@ -48,7 +48,7 @@ def test_a_restore_opens_what_its_plan_names(layered: Layered, target: dict[str,
     state, opened = restored.keyed("u", "s"), layered.opened()
     for subtask, counted in enumerate(plan.subtasks):
         assert opened == {}, "a plan opens no data file"
-        rows = sum(batch.num_rows for batch in state.subtask(subtask))
+        rows = sum(batch.num_rows for batch in state.to_arrow(subtask))
         opened, reads = layered.opened(), plan.keyed_state("s").of_subtask(subtask)
         assert opened == named(plan, subtask)
         assert counted.files == sum(opened.values())
