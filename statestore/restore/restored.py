@@ -123,8 +123,9 @@ class RestoredCheckpoint:
 
     @property
     def ranges(self) -> dict[str, RangeAssignment]:
-        """Who owns which key groups, of operators whose ranges are not Flink's even ones; what
-        ``store.snapshot(ranges=…)`` takes, so that the next restore finds them.
+        """The key groups of each subtask, of operators whose ranges are not Flink's even ones.
+
+        ``store.snapshot(ranges=…)`` takes it, so that the next restore finds them.
         """
         known = {plan.stored_uid: plan.assignment for plan in self.plan.operators}
         return {uid: own for uid, own in known.items() if isinstance(own, RangeAssignment)}
@@ -134,9 +135,18 @@ class RestoredCheckpoint:
         return len(self.plan.operator(uid).subtasks)
 
     def keyed(self, uid: str, name: str) -> RestoredKeyedState:
-        """Return a keyed state; StateNotFoundError names those that exist.
+        """Return a keyed state.
 
-        With a job graph ``uid`` is an operator of it: its uid, or its name if it has none.
+        Args:
+            uid: the operator. With a job graph this is an operator of the graph: its uid, or its
+                name if it has none.
+            name: the state.
+
+        Returns:
+            The state, by subtask, as a DataFrame, or by key.
+
+        Raises:
+            StateNotFoundError: naming the states that exist.
         """
         planned = self.plan.operator(uid)
         self.manifest.keyed_entry(planned.stored_uid, name)
@@ -146,7 +156,18 @@ class RestoredCheckpoint:
         )
 
     def operator(self, uid: str, name: str) -> RestoredOperatorState:
-        """Return an operator state; ``uid`` and errors as those of :meth:`keyed`."""
+        """Return an operator state.
+
+        Args:
+            uid: the operator, as in :meth:`keyed`.
+            name: the state.
+
+        Returns:
+            The state, as its new subtasks get it.
+
+        Raises:
+            StateNotFoundError: naming the states that exist.
+        """
         entry = self.manifest.operator_entry(self.plan.operator(uid).stored_uid, name)
         return RestoredOperatorState(
             self._catalog, self.manifest, entry, self.parallelism_of(uid), verify=self._verify
@@ -173,15 +194,22 @@ class RestoredKeyedState:
 
     @property
     def digest(self) -> int:
-        """Order-free digest of the state's rows: as recorded when it was written, or for a state
-        with changes, or with a time to live that hides rows, computed of those that are handed
-        over, by reading all of it. Errors are those of :meth:`to_arrow`.
+        """Order-free digest of the state's rows.
+
+        By default it is the digest that was recorded when the state was written. For a state with
+        changes, or with a time to live that hides rows, it is computed of the rows that are handed
+        over. That reads all of the state; errors are those of :meth:`to_arrow`.
         """
         return self.contents().digest
 
     def contents(self, *, verify: bool = False) -> RowSet:
-        """Return number and digest of all rows, found as that of :attr:`digest`; with ``verify``
-        the SHA-256 of files that are read for it is checked first.
+        """Return number and digest of all rows, found as that of :attr:`digest`.
+
+        Args:
+            verify: checks the SHA-256 of the files that are read for it first.
+
+        Returns:
+            The number of rows and their digest.
         """
         if not self.entry.layers and not hides(self.entry.state, self.now_ms):
             return RowSet(self.entry.rows, self.entry.digest)
@@ -196,15 +224,15 @@ class RestoredKeyedState:
     def to_arrow(self, subtask: int) -> pa.RecordBatchReader:
         """Return one subtask's rows as a stream of Arrow batches.
 
-        Needs no Spark and no JVM; at most one Parquet row group is in memory, of a state with
-        changes the key groups at hand.
+        Needs no Spark and no JVM. At most one Parquet row group is in memory; for a state with
+        changes, the key groups at hand.
 
         Args:
             subtask: its number, from 0.
 
         Returns:
-            The rows, ``key_group`` first, in order of key group; with another max parallelism than
-            the stored one, in order of the stored key group.
+            The rows, with the column ``key_group`` first, in order of key group. With another max
+            parallelism than the stored one, they are in order of the stored key group.
 
         Raises:
             ParallelismError: when there is no such subtask.
@@ -238,6 +266,9 @@ class RestoredKeyedState:
         With a local cache Spark is asked to run a subtask on the host that kept copies of its files
         when they were written. It may run elsewhere, and then reads from the store.
 
+        Returns:
+            The DataFrame, of the store's Spark session.
+
         Raises:
             InvalidArgumentError: when the store was opened without a Spark session.
         """
@@ -262,9 +293,11 @@ class RestoredKeyedState:
         return self._spark
 
     def key_groups(self, key_groups: KeyGroupRange) -> pa.RecordBatchReader:
-        """Return the rows of some key groups, whoever owns them; else as :meth:`to_arrow`.
+        """Return the rows of some key groups, whichever subtask owns them; else as
+        :meth:`to_arrow`.
 
-        ParallelismError when there are not so many.
+        Raises:
+            ParallelismError: when there are not so many key groups.
         """
         if key_groups.last >= self.assignment.max_parallelism:
             raise ParallelismError(
@@ -274,10 +307,18 @@ class RestoredKeyedState:
         return self._reader(key_groups)
 
     def lookup(self, keys: Any) -> pa.Table:
-        """Return the rows of many keys, ``key_group`` first: a table, a frame that speaks Arrow or
-        dictionaries with the key columns. No Spark; only files with key groups of theirs are read.
+        """Return the rows of many keys.
 
-        Raises InvalidArgumentError when the columns are no key of the state.
+        Needs no Spark. Only files with key groups of these keys are read.
+
+        Args:
+            keys: a table, a frame that speaks Arrow, or dictionaries, with the key columns.
+
+        Returns:
+            The rows, with the column ``key_group`` first.
+
+        Raises:
+            InvalidArgumentError: when the columns are not a key of the state.
         """
         wanted = WantedKeys.of(keys, self.entry.state)
         every = KeyGroupRange(0, self.assignment.max_parallelism - 1)
@@ -285,7 +326,15 @@ class RestoredKeyedState:
         return unexpired(rows, self.entry.state, self.now_ms)
 
     def lazy(self, subtask: int, *, limit_bytes: int = LAZY_BYTES) -> LazySubtask:
-        """Return a subtask whose key groups are read when a key of theirs is asked for."""
+        """Return a subtask whose key groups are read when one of their keys is asked for.
+
+        Args:
+            subtask: its number, from 0.
+            limit_bytes: how many bytes of decoded key groups it holds; by default 256 MiB.
+
+        Returns:
+            The subtask.
+        """
         return LazySubtask(
             self._catalog.storage,
             self.entry,
@@ -299,13 +348,22 @@ class RestoredKeyedState:
     def lookup_in_spark(
         self, keys: pa.Table, *, cache_bytes: int = 0, spark: SparkSession | None = None
     ) -> DataFrame:
-        """Return the rows of many keys, given by their key columns, as a DataFrame of ``spark``, or
-        of the store's session.
+        """Return the rows of many keys as a DataFrame.
 
-        The task of each subtask looks in the files of its key groups, and each of Spark's Python
-        workers holds up to ``cache_bytes`` of what it decoded for the next call. Raises
-        InvalidArgumentError without Spark, or when the columns are no key of the state; the
-        DataFrame, when it is computed, MissingFileError or DamagedFileError within Spark's error.
+        The task of each subtask looks in the files of its key groups.
+
+        Args:
+            keys: the keys, by their key columns.
+            cache_bytes: how much of what it decoded each of Spark's Python workers holds for the
+                next call.
+            spark: the session of the DataFrame; by default that of the store.
+
+        Returns:
+            The rows. When the DataFrame is computed, Spark's error holds MissingFileError or
+            DamagedFileError for a file that is not what was written.
+
+        Raises:
+            InvalidArgumentError: without Spark, or when the columns are not a key of the state.
         """
         frame: DataFrame = spark_module("read").dataframe_of_keys(
             spark or self._session(),
@@ -320,10 +378,18 @@ class RestoredKeyedState:
         return frame
 
     def get(self, key: Any) -> list[dict[str, Any]]:
-        """Return the rows of one key (a tuple or dictionary for several key columns), [] for none.
+        """Return the rows of one key.
 
-        Opens at most one data file, and one of each layer of changes. Raises InvalidArgumentError
-        when the value does not fit.
+        Opens at most one data file, and one of each layer of changes.
+
+        Args:
+            key: the value of the key; a tuple or dictionary for several key columns.
+
+        Returns:
+            The rows; an empty list when there is none.
+
+        Raises:
+            InvalidArgumentError: when the value does not fit.
         """
         return rows_of_key(
             self._catalog.storage, self.entry, key, verify=self._verify, now_ms=self.now_ms
@@ -372,10 +438,15 @@ class RestoredOperatorState:
     def subtask(
         self, subtask: int, *, where: Mapping[str, Iterable[Any]] | None = None
     ) -> list[dict[str, Any]]:
-        """Return the elements of one new subtask, as its mode deals them.
+        """Return the elements of one new subtask, as redistributed by the state's mode.
 
-        ``where`` keeps elements whose columns hold one of the given values, so that a reader of
-        union state asks for its part alone: ``where={"partition": [0, 4]}``.
+        Args:
+            subtask: its number, from 0.
+            where: keeps elements whose columns have one of the given values, such as
+                ``{"partition": [0, 4]}``. So a reader of union state asks for its part only.
+
+        Returns:
+            The elements, as dictionaries.
         """
         runs = self._dealt.runs(subtask)[self.entry.state.name]
         return [element for _, _, element in self._elements(where, runs)]
