@@ -98,7 +98,7 @@ class CheckpointWriter:
     def planned(self) -> tuple[int, Writer]:
         """The number that the checkpoint gets, and its writer; known before it is committed.
 
-        Who never hears whether the commit was done finds out by asking again for this number: the
+        A caller that never receives the answer to a commit asks for this number again. The
         checkpoint is this one if its manifest names the same writer.
         """
         return self._attempt.checkpoint_id, self._attempt.writer
@@ -114,56 +114,62 @@ class CheckpointWriter:
 
     @property
     def metrics(self) -> CheckpointMetrics | None:
-        """What the checkpoint cost, that of its manifest's put too; what the manifest says when it
-        was committed before. InvalidArgumentError before the block has ended.
+        """What the checkpoint cost, the put of its manifest included.
+
+        Of a checkpoint that was committed before, this is what its manifest says.
+
+        Raises:
+            InvalidArgumentError: before the block has ended.
         """
         return self.manifest.metrics if self._commit.metrics is None else self._commit.metrics
 
     @property
     def collected(self) -> Collected:
-        """The states so far; what a checkpoint that is made of another one is put together of."""
+        """The states so far. A checkpoint that is made from another one is built with it."""
         return self._collected
 
     def keyed(self, uid: str, name: str, rows: Any, **options: Unpack[KeyedOptions]) -> KeyedEntry:
-        """Write all rows of a keyed state: one per key and namespace unless ``kind`` says
-        otherwise.
+        """Write all rows of a keyed state.
+
+        There is one row per key and namespace, unless ``kind`` says otherwise.
 
         Args:
             uid: the operator.
             name: the state.
             rows: a Spark DataFrame, an Arrow table or stream, a frame that speaks Arrow, or
-                dictionaries; of an iterator, all. The column ``key_group`` of what a restore gave
-                is checked, and not stored again.
+                dictionaries. An iterator is read to its end. The column ``key_group`` of restored
+                rows is checked, and not stored again.
             key: the key columns.
             namespace: the namespace columns; by default none.
-            kind: what a row is; ``value`` unless given.
+            kind: what a row is; by default ``value``.
             entry: the columns that tell the entries of one key apart, of a list, map or timer.
             time_domain: ``event`` or ``processing``, of timers.
-            max_parallelism: how many key groups there are, fixed for the life of the operator's
-                state; by default what the job's graph says, else as stored, else Flink's default
-                for this parallelism.
-            regroup: lets ``max_parallelism`` be another one than the stored.
+            max_parallelism: the number of key groups, fixed for the life of the operator's state.
+                By default what the job's graph says, else as stored, else Flink's default for this
+                parallelism.
+            regroup: lets ``max_parallelism`` differ from the stored one.
             hash_scheme: how keys are hashed; by default as stored, else Flink's of Java objects.
-            key_types: what a key column is hashed as where that is not its own type: a name, one a
-                column, or by column (``{"at": "TIMESTAMP(3)"}``); by default as stored.
-            layout: ``partitioned`` (a file per key group), ``ranged`` (few files, each of a range)
-                or ``auto`` (ranged below 2,048 rows a key group); by default what the store was
-                opened with.
+            key_types: the type that a key column is hashed as, where that is not its own type. It
+                is one name, one name per column, or a dictionary by column
+                (``{"at": "TIMESTAMP(3)"}``). By default as stored.
+            layout: ``partitioned`` (one file per key group), ``ranged`` (few files, each with a
+                range of key groups) or ``auto`` (ranged below 2,048 rows per key group). By default
+                what the store was opened with.
             co_located: says that Spark partition i of a DataFrame holds subtask i's rows, as a
-                restore at this parallelism left them: nothing is shuffled, and a row that belongs
-                to another subtask is refused.
+                restore at this parallelism left them. Nothing is shuffled. A row that belongs to
+                another subtask is refused.
             renamed: ``{"old": "new"}`` names a value column that has another name now. Value
                 columns may also be new, left out or of a wider type than before.
-            dropped: value columns that none replaces.
-            ttl: how long rows live; kept until another one or ``"off"`` is given. To turn it on,
-                rows may come without its column, and get the checkpoint's clock.
+            dropped: value columns that are removed without a replacement.
+            ttl: how long rows live. It is kept until another one or ``"off"`` is given. To turn it
+                on, rows may come without its column, and get the checkpoint's clock.
 
         Returns:
             The state as the checkpoint will name it.
 
         Raises:
             NullKeyError, DuplicateKeyError, UnsupportedTypeError, SchemaMismatchError,
-            ParallelismError or InvalidArgumentError: before anything is visible.
+                ParallelismError or InvalidArgumentError: before anything is visible.
         """
         co_located = options.pop("co_located", False)
         request = self._request(uid, name, **options)
@@ -178,20 +184,18 @@ class CheckpointWriter:
     def declare(
         self, uid: str, name: str, schema: Any, **options: Unpack[KeyedOptions]
     ) -> KeyedWriter:
-        """Say that subtasks write a keyed state, in any process; nothing is written here.
+        """Declare a keyed state that subtasks write, in any process; nothing is written here.
+
+        The options and errors are those of :meth:`keyed`.
 
         Args:
             uid: the operator.
             name: the state.
-            schema: the columns of the rows, a ``pyarrow.Schema``; the options are those of
-                :meth:`keyed`.
+            schema: the columns of the rows, a ``pyarrow.Schema``.
 
         Returns:
-            A writer to send to the subtasks: ``writer.subtask(i).write(table)`` writes the rows of
-            subtask i, and each answer goes to :meth:`acknowledge`.
-
-        Raises:
-            What :meth:`keyed` raises.
+            A writer to send to the subtasks. ``writer.subtask(i).write(table)`` writes the rows of
+            subtask i. Each answer goes to :meth:`acknowledge`.
         """
         co_located = options.pop("co_located", False)
         request = self._request(uid, name, **options)
@@ -216,26 +220,27 @@ class CheckpointWriter:
     ) -> KeyedEntry:
         """Write what changed in a keyed state since the newest checkpoint, or since ``base``.
 
-        A value of another type than the column's goes in if it comes out equal, else the error
-        names its column and row. Of a state with a time to live, upserts without its column get the
-        checkpoint's clock: what is written now is used now. Where reads count too, upserts are also
-        the rows that were read. When the newest checkpoint lacks the state, the upserts are written
-        in full, and a warning is logged.
+        The options are those of :meth:`keyed`, by default as stored. For a state that may not be
+        stored yet, ``key`` is needed, and ``kind`` and ``entry`` where they apply.
+
+        A value of another type than the column's is accepted if the conversion leaves it equal.
+        Else the error names its column and row. In a state with a time to live, upserts without its
+        column get the checkpoint's clock: what is written now is used now. Where reads count too,
+        the rows that were read are upserts as well. When the newest checkpoint lacks the state, the
+        upserts are written in full, and a warning is logged.
 
         Args:
             uid: the operator.
             name: the state.
-            upserts: whole rows, in the state's columns: each takes the place of the row with its
-                key, namespace and entry columns, or is new; given in the forms that :meth:`keyed`
-                takes.
-            deletes: rows that go: by key, which deletes all of a key's rows, by key and namespace,
-                or by these and the entry columns (one element of a list, one map entry, one timer);
-                other columns play no part, and a list of dictionaries may mix the three.
+            upserts: whole rows, in the state's columns and in the forms that :meth:`keyed` takes.
+                Each replaces the row with its key, namespace and entry columns, or is new.
+            deletes: rows to delete. A key deletes all rows of the key. A key and namespace deletes
+                the rows of both. With the entry columns too it deletes one element of a list, one
+                map entry or one timer. Other columns are ignored. A list of dictionaries may mix
+                the three.
             cleared: deletes too, of keys that upserts of the same checkpoint may write anew.
-            base: the checkpoint that the changes build on; a job that was restored from an older
-                one gives its number. The options are those of :meth:`keyed`, by default as stored;
-                ``key``, and ``kind`` and ``entry`` where they apply, are needed for a state that
-                may not be stored yet.
+            base: the checkpoint that the changes build on. A job that was restored from an older
+                one gives its number.
 
         Returns:
             The state as the checkpoint will name it.
@@ -260,28 +265,28 @@ class CheckpointWriter:
         base: int | str = LATEST,
         **options: Unpack[ChangeOptions],
     ) -> KeyedEntry:
-        """Write what tells all rows of a keyed state from a checkpoint, for callers who do not know
-        what changed.
+        """Compare all rows of a keyed state with a checkpoint, and write the differences.
 
-        Key groups of which the stored digest is that of the rows are not read, the others are
-        merged and compared one after another, in Spark by the tasks that write. When nothing
-        changed, no file is written. When the newest checkpoint lacks the state, the rows are
-        written in full, and a warning is logged.
+        It is for callers who do not know what changed. The options are those of :meth:`changes`.
+
+        Key groups whose stored digest equals that of the rows are not read. The others are merged
+        and compared one after another, in Spark by the tasks that write. When nothing changed, no
+        file is written. When the newest checkpoint lacks the state, the rows are written in full,
+        and a warning is logged.
 
         Args:
             uid: the operator.
             name: the state.
             rows: all rows of the state.
-            base: the checkpoint to compare with: its number, ``latest``, or a savepoint's name; the
-                new checkpoint builds on it, whatever came after it. The options are those of
-                :meth:`changes`.
+            base: the checkpoint to compare with: its number, ``latest``, or a savepoint's name. The
+                new checkpoint builds on it, whatever came after it.
 
         Returns:
             The state as the checkpoint will name it.
 
         Raises:
-            What :meth:`changes` raises, and MissingFileError or DamagedFileError for a file of
-            ``base`` that is not what was written.
+            MissingFileError or DamagedFileError: when a file of ``base`` is not what was written.
+            StateStoreError: as :meth:`changes`.
         """
         request = self._changed(uid, name, base, **options)
         with self._attempt.measuring.writing(uid, name):
@@ -300,10 +305,18 @@ class CheckpointWriter:
     def acknowledge(self, acknowledgement: Acknowledgement) -> bool:
         """Take a subtask's answer: the checkpoint will have its files. May be called from threads.
 
-        The first answer of a subtask counts, and its repetition changes nothing; of another one,
-        of a subtask that was run twice, the files are deleted, and False is returned. Raises
-        InvalidArgumentError for an answer to another checkpoint or attempt, or of a state that is
-        not awaited; its files are left alone.
+        The first answer of a subtask counts, and its repetition changes nothing. When a subtask was
+        run twice, the files of its other answer are deleted.
+
+        Args:
+            acknowledgement: what ``writer.subtask(i).write(…)`` returned.
+
+        Returns:
+            Whether the checkpoint has the files of this answer.
+
+        Raises:
+            InvalidArgumentError: for an answer to another checkpoint or attempt, or of a state that
+                is not awaited; its files are left alone.
         """
         if self._collected.left:
             raise InvalidArgumentError(USED)
@@ -333,27 +346,71 @@ class CheckpointWriter:
         position: str = "position",
         **options: Unpack[StateOptions],
     ) -> KeyedEntry:
-        """Write a list state: one row per element, ordered by an integer column. Else as
-        :meth:`keyed`.
+        """Write a list state: one row per element, ordered by an integer column.
+
+        The options and errors are those of :meth:`keyed`.
+
+        Args:
+            uid: the operator.
+            name: the state.
+            rows: all rows, as in :meth:`keyed`.
+            position: the integer column.
+
+        Returns:
+            The state as the checkpoint will name it.
         """
         return self.keyed(uid, name, rows, kind=StateKind.LIST, entry=position, **options)
 
     def map(
         self, uid: str, name: str, rows: Any, *, map_key: Columns, **options: Unpack[StateOptions]
     ) -> KeyedEntry:
-        """Write a map state: one row per key and map key. Else as :meth:`keyed`."""
+        """Write a map state: one row per key and map key.
+
+        The options and errors are those of :meth:`keyed`.
+
+        Args:
+            uid: the operator.
+            name: the state.
+            rows: all rows, as in :meth:`keyed`.
+            map_key: the columns of the map key.
+
+        Returns:
+            The state as the checkpoint will name it.
+        """
         return self.keyed(uid, name, rows, kind=StateKind.MAP, entry=map_key, **options)
 
     def reducing(
         self, uid: str, name: str, rows: Any, **options: Unpack[StateOptions]
     ) -> KeyedEntry:
-        """Write a reducing state: one row per key, the reduced value. Else as :meth:`keyed`."""
+        """Write a reducing state: one row per key, the reduced value.
+
+        The options and errors are those of :meth:`keyed`.
+
+        Args:
+            uid: the operator.
+            name: the state.
+            rows: all rows, as in :meth:`keyed`.
+
+        Returns:
+            The state as the checkpoint will name it.
+        """
         return self.keyed(uid, name, rows, kind=StateKind.REDUCING, **options)
 
     def aggregating(
         self, uid: str, name: str, rows: Any, **options: Unpack[StateOptions]
     ) -> KeyedEntry:
-        """Write an aggregating state: one row per key, the accumulator. Else as :meth:`keyed`."""
+        """Write an aggregating state: one row per key, the accumulator.
+
+        The options and errors are those of :meth:`keyed`.
+
+        Args:
+            uid: the operator.
+            name: the state.
+            rows: all rows, as in :meth:`keyed`.
+
+        Returns:
+            The state as the checkpoint will name it.
+        """
         return self.keyed(uid, name, rows, kind=StateKind.AGGREGATING, **options)
 
     def timers(
@@ -366,8 +423,19 @@ class CheckpointWriter:
         timestamp: str = "timestamp",
         **options: Unpack[StateOptions],
     ) -> KeyedEntry:
-        """Write timers: one row per key, namespace and time, in event or processing time. Else as
-        :meth:`keyed`.
+        """Write timers: one row per key, namespace and time.
+
+        The options and errors are those of :meth:`keyed`.
+
+        Args:
+            uid: the operator.
+            name: the state.
+            rows: all rows, as in :meth:`keyed`.
+            time_domain: ``event`` or ``processing`` time.
+            timestamp: the column of the time.
+
+        Returns:
+            The state as the checkpoint will name it.
         """
         return self.keyed(
             uid,
@@ -382,34 +450,70 @@ class CheckpointWriter:
     def split(self, uid: str, name: str, elements: Any) -> OperatorEntry:
         """Write list state of an operator: on a rescale each element goes to one new subtask.
 
-        ``elements`` is a list of elements per subtask, or a DataFrame or table of elements with or
-        without the columns ``subtask`` and ``position``.
+        Args:
+            uid: the operator.
+            name: the state.
+            elements: a list of elements per subtask, or a DataFrame or table of elements with or
+                without the columns ``subtask`` and ``position``.
+
+        Returns:
+            The state as the checkpoint will name it.
         """
         return write_operator(self._collected, uid, name, elements, RedistributionMode.SPLIT)
 
     def union(self, uid: str, name: str, elements: Any) -> OperatorEntry:
-        """Write union state: on a restore every subtask gets every element. Else as
-        :meth:`split`.
+        """Write union state: on a restore every subtask gets every element.
+
+        Args:
+            uid: the operator.
+            name: the state.
+            elements: as in :meth:`split`.
+
+        Returns:
+            The state as the checkpoint will name it.
         """
         return write_operator(self._collected, uid, name, elements, RedistributionMode.UNION)
 
     def broadcast(self, uid: str, name: str, elements: Any) -> OperatorEntry:
-        """Write broadcast state, which is the same in every subtask: one list of elements."""
+        """Write broadcast state, which is the same in every subtask.
+
+        Args:
+            uid: the operator.
+            name: the state.
+            elements: one list of elements.
+
+        Returns:
+            The state as the checkpoint will name it.
+        """
         return write_operator(self._collected, uid, name, elements, RedistributionMode.BROADCAST)
 
     def carry(self, uid: str, name: str, *, base: int | str = LATEST) -> Entry:
-        """Take a state over from the newest checkpoint, or from ``base``; return it.
+        """Take a state over from the newest checkpoint, or from ``base``.
 
-        Its files are named again, and no row is read; elements of an operator are dealt anew when
-        its parallelism is another one. Raises StateNotFoundError, CheckpointNotFoundError,
-        MalformedManifestError, ParallelismError, or InvalidArgumentError for a state that is in
-        this checkpoint already.
+        Its files are named again, and no row is read. Elements of an operator are redistributed
+        when its parallelism has changed.
+
+        Args:
+            uid: the operator.
+            name: the state.
+            base: the checkpoint that has the state.
+
+        Returns:
+            The state as the checkpoint will name it.
+
+        Raises:
+            InvalidArgumentError: for a state that is in this checkpoint already.
+            StateNotFoundError, CheckpointNotFoundError, MalformedManifestError or ParallelismError:
+                when the state cannot be taken over.
         """
         return self._carrying.carry(uid, name, base=base)
 
     def carry_rest(self, *, base: int | str = LATEST) -> None:
-        """Take over, when the block ends, each state of the newest checkpoint, or of ``base``, that
-        is neither in this one by then nor dropped; else as :meth:`carry`.
+        """Take over the rest of the states of the newest checkpoint, or of ``base``, when the block
+        ends.
+
+        The rest is each state that is neither in this checkpoint by then nor dropped. Each is taken
+        over as by :meth:`carry`.
         """
         self._carrying.carry_rest(base=base)
 
@@ -417,30 +521,43 @@ class CheckpointWriter:
         """Leave a state of the newest checkpoint out of this one, and so of those that follow.
 
         Nothing happens when there is no such state.
+
+        Args:
+            uid: the operator.
+            name: the state.
         """
         self._carrying.drop(uid, name)
 
     def left_out(self, naming: Iterable[tuple[str, str]] = ()) -> tuple[tuple[str, str], ...]:
-        """Return operator and name of each state that would be lost if the block ended now, after
-        those in ``naming`` had been written: states of the newest checkpoint that this one has not.
+        """Return the states that would be lost if the block ended now.
+
+        These are the states of the newest checkpoint that this one does not have.
+
+        Args:
+            naming: operator and name of states that count as written already.
+
+        Returns:
+            Operator and name of each state.
         """
         return self._carrying.left_out(naming)
 
     @contextmanager
     def compacting(self) -> Iterator[None]:
-        """Count the time of a block to the compaction of states that are carried."""
+        """Count the time of a block as compaction of the states that are carried."""
         with self._attempt.measuring.phase("compaction"):
             yield
 
     def say_origin(self, origin: Mapping[str, Any]) -> None:
-        """Say of which checkpoint, and how, this one is made; plain JSON values, for the
+        """Record which checkpoint this one is made of, and how: plain JSON values, for the
         manifest.
         """
         self._commit.origin = origin
 
     def give_up(self) -> None:
-        """Take no checkpoint after all; nothing was written yet. InvalidArgumentError within the
-        block.
+        """Take no checkpoint after all; nothing was written yet.
+
+        Raises:
+            InvalidArgumentError: within the block.
         """
         if self._collected.entered and not self._collected.left:
             raise InvalidArgumentError("within its 'with' block, a snapshot ends by an exception")
