@@ -94,21 +94,30 @@ class StateStore:
     ) -> StateStore:
         """Return the store at a path or ``s3://`` URL; nothing is read or created yet.
 
-        With ``spark``, the session also learns ``spark.read.format("keyed_state")``. A new store
-        keeps its tables as ``table_format``: ``delta``, the default, or ``parquet``, which needs no
-        jar. It remembers that, so later it need not be given; :meth:`snapshot` refuses another one,
-        and reading takes either. ``storage_options`` go to fsspec, and Spark's ``s3a`` learns them
-        for this bucket; ``parquet`` says how data files are written.
+        Args:
+            url: the path or URL.
+            spark: a Spark session. It also learns ``spark.read.format("keyed_state")``.
+            table_format: how a new store keeps its tables: ``delta``, the default, or ``parquet``,
+                which needs no jar. The store remembers it, so later it need not be given.
+                :meth:`snapshot` refuses another one, and reading takes either.
+            storage_options: options for fsspec; Spark's ``s3a`` learns them for this bucket.
+            parquet: how data files are written.
+            local_cache: a folder that every host has for itself. Data files that are written or
+                restored there are kept. They are restored from there as long as their SHA-256 is
+                the manifest's, else from the store.
+            local_cache_bytes: the most bytes that ``local_cache`` keeps; by default 10 GiB.
+            parallel_streams: how many ranges a process reads at once from a bucket; by default 16.
+                It holds 6 MB for each.
+            compaction: when changes of incremental checkpoints are merged, in the background of a
+                snapshot; None is never.
+            listeners: receive the events of every checkpoint, as those of :meth:`add_listener`.
 
-        ``local_cache`` is a folder that every host has for itself. Data files that are written or
-        restored there are kept, up to ``local_cache_bytes``, and restored from there as long as
-        their SHA-256 is the manifest's; else from the store. From a bucket a process reads up to
-        ``parallel_streams`` ranges at once, and holds 6 MB for each. ``compaction`` says when
-        changes of incremental checkpoints are merged, in the background of a snapshot; None is
-        never. ``listeners`` hear of every checkpoint, as those of :meth:`add_listener`.
+        Returns:
+            The store.
 
-        Raises InvalidArgumentError for a file system on which a commit cannot be atomic, for
-        another table format, or for a cache that holds nothing.
+        Raises:
+            InvalidArgumentError: for a file system on which a commit cannot be atomic, for another
+                table format, or for a cache that holds nothing.
         """
         storage = open_storage(url, storage_options, parallel_streams)
         data = CachedStorage(storage, local_cache, local_cache_bytes) if local_cache else None
@@ -127,10 +136,22 @@ class StateStore:
         parquet: ParquetOptions | None = None,
         compaction: CompactionRule | None = COMPACTION,
     ) -> StateStore:
-        """Return the store on a storage of your own, one that ``testing.suites.StorageSuite``
-        holds.
+        """Return the store on a storage of your own.
 
-        Else as :meth:`open`. InvalidArgumentError for another table format.
+        The other options are those of :meth:`open`.
+
+        Args:
+            storage: a storage that passes ``testing.suites.StorageSuite``.
+            spark: as in :meth:`open`.
+            table_format: as in :meth:`open`.
+            parquet: as in :meth:`open`.
+            compaction: as in :meth:`open`.
+
+        Returns:
+            The store.
+
+        Raises:
+            InvalidArgumentError: for another table format.
         """
         return cls._over(storage, spark, table_format, parquet, None, compaction)
 
@@ -164,17 +185,17 @@ class StateStore:
 
     @property
     def url(self) -> str:
-        """Where the store lies, without credentials."""
+        """The path or URL of the store, without credentials."""
         return self._parts.storage.url
 
     @property
     def parts(self) -> OpenStore:
-        """What commands on the store are made of."""
+        """The parts that commands on the store are made of."""
         return self._parts
 
     @property
     def inspect(self) -> StoreInspection:
-        """What checkpoints hold, and what tells them apart."""
+        """What checkpoints hold, and how they differ."""
         return StoreInspection(self._parts)
 
     @property
@@ -186,8 +207,11 @@ class StateStore:
     def table_format(self) -> str:
         """How the next snapshot keeps its tables, ``delta`` or ``parquet``: as the store remembers.
 
-        Of a store that is not made yet, what it was opened with, else ``delta``. Raises
-        InvalidArgumentError when it was opened with another one than it remembers, or StorageError.
+        For a store that is not created yet, it is what the store was opened with, else ``delta``.
+
+        Raises:
+            InvalidArgumentError: when the store was opened with another one than it remembers.
+            StorageError: when the store cannot be read.
         """
         try:
             return Catalog.open(self._parts.data, create=False).table_format(
@@ -205,37 +229,46 @@ class StateStore:
         now_ms: int | None = None,
         ranges: Mapping[str, RangeAssignment] | None = None,
     ) -> CheckpointWriter:
-        """Begin the next checkpoint; use it as ``with store.snapshot(parallelism=4) as
-        checkpoint``.
+        """Begin the next checkpoint; use it as
+        ``with store.snapshot(parallelism=4) as checkpoint``.
 
         The store is created when there is none. Leaving the block commits all states at once; an
-        exception commits nothing. Raises ParallelismError, StorageError, InvalidArgumentError for
-        another table format than the store has, or CommitConflictError when another writer has
-        taken over (here, or when the block ends) or commits the same id first.
-
-        With ``graph`` each operator has the parallelism, max parallelism and operator id that the
-        job graph gives it, the graph is stored with the checkpoint, and state can be kept only for
-        operators that it has: under the uid, or under the name of one without uid.
-
-        ``now_ms`` is the clock of times to live, by default that of this machine as the snapshot
-        begins: rows that are given without a time are used now, and compaction drops those that
-        have expired.
-
-        ``ranges`` says which operators own other ranges of key groups than Flink's even ones, as
-        ``restored.ranges`` does after a balanced restore: the manifest keeps them, and a restore at
-        the same parallelism goes by them.
+        exception commits nothing.
 
         With ``checkpoint_id`` a retry writes nothing twice. If that checkpoint is visible, at
         whatever parallelism it was taken, the writer's calls return what is stored, its ``id`` is
-        this one, and its ``already_committed`` is True. Otherwise it must be greater than every id
-        before, at most 8,999,999,999, and may leave some out; else InvalidArgumentError. Spark
-        runs a micro-batch again when it does not know whether the batch was done::
+        this one, and its ``already_committed`` is True. Spark runs a micro-batch again when it does
+        not know whether the batch was done::
 
             def keep(frame: DataFrame, batch_id: int) -> None:  # batches count from 0, ids from 1
                 with store.snapshot(parallelism=4, checkpoint_id=batch_id + 1) as checkpoint:
                     checkpoint.keyed("totals-by-user", "totals", totals_of(frame), key="user_id")
 
             stream.writeStream.foreachBatch(keep).start()
+
+        Args:
+            parallelism: the parallelism of the job that is stored.
+            graph: the job graph. Each operator has the parallelism, max parallelism and operator id
+                that it gives. The graph is stored with the checkpoint. State can be kept only for
+                operators that it has: under the uid, or under the name of one without uid.
+            checkpoint_id: the number of the checkpoint. If it is not visible yet, it must be
+                greater than every id before, at most 8,999,999,999, and may leave some out.
+            now_ms: the clock of times to live, in ms since 1970; by default that of this machine as
+                the snapshot begins. Rows that are given without a time are used now. Compaction
+                drops those that have expired.
+            ranges: which operators own other ranges of key groups than Flink's even ones, as
+                ``restored.ranges`` has it after a balanced restore. The manifest keeps them, and a
+                restore at the same parallelism uses them.
+
+        Returns:
+            The writer of the checkpoint.
+
+        Raises:
+            CommitConflictError: when another writer has taken over (here, or when the block ends),
+                or commits the same id first.
+            InvalidArgumentError: for another table format than the store has, or for an id that
+                cannot be the next one.
+            ParallelismError or StorageError: when the checkpoint cannot be begun or committed.
         """
         measuring = Measuring(self._parts.listeners)
         catalog, table = self._parts.to_write()
@@ -268,30 +301,43 @@ class StateStore:
         verify: bool = False,
         now_ms: int | None = None,
     ) -> RestoredCheckpoint:
-        """Return a checkpoint ready to be read at a parallelism (by default the one it was taken
-        at).
+        """Return a checkpoint ready to be read at a parallelism.
 
-        ``parallelism="auto"`` chooses it from the bytes of each key group, so that a subtask gets
-        about ``bytes_per_task`` (16 MiB unless given); ``.plan.choices`` says how. With ``graph``
-        the operators of that job find their state by operator id, each at its own parallelism, and
-        state that none of them claims is refused unless ``allow_non_restored_state``;
-        ``.matching`` says who found what.
+        Rows that have expired are left out of states whose time to live says so. No row gets a new
+        time, so the time that a job was down counts. Size and row count of every file are checked
+        when it is opened.
 
-        Rows that have expired by ``now_ms``, ms since 1970, by default this machine's clock now,
-        are left out of states whose time to live says so; nothing gets a new time, so that the time
-        a job was down counts.
+        Args:
+            checkpoint: the id, ``latest``, or a savepoint's name.
+            parallelism: by default the one it was taken at. ``auto`` chooses it from the bytes of
+                each key group; ``.plan.choices`` says how.
+            max_parallelism: need not be given. It may be a multiple or a divisor of the stored one.
+                Then the stored key groups are read as that many, without rewriting. Of a multiple
+                more rows are read than kept (``.plan.read_amplification``), and order is by stored
+                key group. The next snapshot is written so with
+                ``keyed(…, max_parallelism=…, regroup=True)``.
+            bytes_per_task: about how many bytes a subtask gets with ``parallelism="auto"``; by
+                default 16 MiB.
+            graph: a job graph. Its operators find their state by operator id, each at its own
+                parallelism; ``.matching`` says which found which.
+            allow_non_restored_state: accepts state that no operator of ``graph`` claims, which is
+                refused otherwise.
+            balance: ``bytes`` or ``rows`` cuts the key groups into ranges whose largest is as small
+                as it can be, instead of Flink's even ones (``.ranges``).
+            verify: also checks the SHA-256 of the bytes of every file, in whatever process reads
+                it, before the first row is handed over. DamagedFileError names the file.
+            now_ms: the clock that rows expire by, in ms since 1970; by default this machine's clock
+                now.
 
-        ``max_parallelism`` need not be given. It may be a multiple or a divisor of the stored one:
-        then the stored key groups are read as that many, without rewriting; of a multiple more rows
-        are read than kept (``.plan.read_amplification``), and order is by stored key group. The
-        next snapshot is written so with ``keyed(…, max_parallelism=…, regroup=True)``.
-        ``balance="bytes"`` or ``"rows"`` cuts the key groups into ranges whose largest is as small
-        as it can be, instead of Flink's even ones (``.ranges``). Size and row
-        count of every file are checked when it is opened; with ``verify`` also the SHA-256 of its
-        bytes, in whatever process reads it, before the first row is handed over: DamagedFileError
-        names the file. Raises StoreNotFoundError, CheckpointNotFoundError, MalformedManifestError,
-        ParallelismError, UnclaimedStateError, or InvalidArgumentError for arguments that do not go
-        together.
+        Returns:
+            The checkpoint; its rows are read later.
+
+        Raises:
+            StoreNotFoundError, CheckpointNotFoundError or MalformedManifestError: when the
+                checkpoint cannot be found or read.
+            ParallelismError: when it cannot be read at this parallelism or max parallelism.
+            UnclaimedStateError: when no operator of ``graph`` claims some state.
+            InvalidArgumentError: for arguments that do not go together.
         """
         target = RestoreTarget(
             parallelism=parallelism,
@@ -324,13 +370,29 @@ class StateStore:
         progress: Progress | None = None,
         **target: Unpack[RestoreOptions],
     ) -> ExportedCheckpoint:
-        """Write a checkpoint's rows to files, ``parquet`` or ``jsonl``, one folder per subtask.
+        """Write a checkpoint's rows to files, one folder per subtask.
 
-        All states, those of operator ``uid``, or its state ``name``; the other arguments are those
-        of :meth:`restore`. ``directory`` is empty or does not exist; after an error it is empty.
-        Raises what :meth:`restore` raises, also StateNotFoundError, CorruptionError,
-        InvalidArgumentError for a directory that is not empty, and StorageError when it cannot be
-        written.
+        The other options are those of :meth:`restore`.
+
+        Args:
+            directory: an empty folder, or one that does not exist. After an error it is empty.
+            checkpoint: as in :meth:`restore`.
+            parallelism: as in :meth:`restore`.
+            uid: writes only the states of this operator; by default all states are written.
+            name: writes only the state of this name, of operator ``uid``.
+            form: ``parquet`` or ``jsonl``.
+            options: how Parquet files are written.
+            progress: is called with the number of rows that are written, and of all.
+
+        Returns:
+            What was written.
+
+        Raises:
+            StateNotFoundError: when there is no such operator or state.
+            CorruptionError: when a file is not what was written.
+            InvalidArgumentError: for a directory that is not empty.
+            StorageError: when the directory cannot be written.
+            StateStoreError: as :meth:`restore`.
         """
         return export_command.export(
             self.restore(checkpoint=checkpoint, parallelism=parallelism, **target),
@@ -354,10 +416,23 @@ class StateStore:
         uid: str | None = None,
         name: str | None = None,
     ) -> RestorePlan:
-        """Return who would read what, before anything is read; of ``uid`` or its state ``name``.
+        """Return which subtask would read what, before anything is read.
 
-        The other arguments are those of :meth:`restore`. State that no operator of ``graph`` claims
-        is not refused here, but named in the plan's ``matching``.
+        State that no operator of ``graph`` claims is not refused here, but named in the plan's
+        ``matching``. All other errors are those of :meth:`restore`.
+
+        Args:
+            parallelism: as in :meth:`restore`.
+            checkpoint: as in :meth:`restore`.
+            bytes_per_task: as in :meth:`restore`.
+            graph: as in :meth:`restore`.
+            max_parallelism: as in :meth:`restore`.
+            balance: as in :meth:`restore`.
+            uid: plans only the states of this operator.
+            name: plans only the state of this name, of operator ``uid``.
+
+        Returns:
+            The plan.
         """
         local = (
             self._parts.data.copies()
@@ -383,13 +458,24 @@ class StateStore:
     ) -> pa.RecordBatchReader:
         """Return the answer to an SQL statement over the states of a checkpoint, without Spark.
 
-        Every state is a view: the operator's uid is its schema, and where no other state has the
-        name, that alone will do; :meth:`views` lists them. DuckDB answers, reads no columns, key
-        groups and row groups that it has no use for, and nothing but the views: one SELECT, without
-        files, URLs or extensions. ``now_ms`` and ``verify`` are those of :meth:`restore`. An answer
-        is read as it is taken, and need not be read to its end. Raises MissingDependencyError
-        without DuckDB, InvalidArgumentError, and, also while the answer is read, MissingFileError,
-        DamagedFileError or StorageError.
+        Every state is a view. The operator's uid is its schema. Where no other state has the name,
+        the name alone is enough. :meth:`views` lists them. DuckDB answers. It skips columns, key
+        groups and row groups that it does not need. It reads nothing but the views: files, URLs and
+        extensions are refused.
+
+        Args:
+            sql: one SELECT.
+            checkpoint: as in :meth:`restore`.
+            now_ms: as in :meth:`restore`.
+            verify: as in :meth:`restore`.
+
+        Returns:
+            The answer. It is read as it is taken, and need not be read to its end.
+
+        Raises:
+            MissingDependencyError: without DuckDB.
+            InvalidArgumentError: for a statement that is refused.
+            MissingFileError, DamagedFileError or StorageError: also while the answer is read.
         """
         return query_command.query(
             self._parts.catalog(), sql, checkpoint=checkpoint, now_ms=now_ms, verify=verify
@@ -408,14 +494,20 @@ class StateStore:
         return self._parts.catalog().checkpoint_ids()
 
     def add_listener(self, listener: CheckpointListener) -> None:
-        """Tell a listener of every checkpoint that this object commits, fails to commit, or
-        restores.
+        """Add a listener, as Spark's ``spark.streams.addListener``.
 
-        As Spark's ``spark.streams.addListener``. It is called in the thread that does so; what it
-        raises is logged, and changes nothing else. InvalidArgumentError for what is no listener.
+        It receives an event for every checkpoint that this object commits, fails to commit, or
+        restores. It is called in the thread that does so. What it raises is logged, and changes
+        nothing else.
+
+        Args:
+            listener: an object with the methods of :class:`CheckpointListener`.
+
+        Raises:
+            InvalidArgumentError: for an object that is not a listener.
         """
         self._parts.listeners.add(listener)
 
     def remove_listener(self, listener: CheckpointListener) -> None:
-        """Tell a listener no more; nothing happens when it is not known."""
+        """Remove a listener; nothing happens when it is not known."""
         self._parts.listeners.remove(listener)
