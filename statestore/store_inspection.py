@@ -46,13 +46,26 @@ class StoreInspection:
         name: str | None = None,
         now_ms: int | None = None,
     ) -> KeyStates:
-        """Return a key's rows in all states of all operators, of operator ``uid``, or of each state
-        ``name``; at most one file of each is read.
+        """Return a key's rows in all states.
 
-        ``key`` is what :meth:`RestoredKeyedState.get` takes, or a function that returns it for a
-        state; ``now_ms`` is that of :meth:`StateStore.restore`. States whose key has another type
-        are in ``skipped``. Raises InvalidArgumentError when all are, CheckpointNotFoundError,
-        StateNotFoundError, or CorruptionError.
+        At most one file of each state is read.
+
+        Args:
+            key: what :meth:`RestoredKeyedState.get` takes, or a function that returns it for a
+                state.
+            checkpoint: as in :meth:`StateStore.restore`.
+            uid: looks only in the states of this operator; by default in those of all operators.
+            name: looks only in states of this name.
+            now_ms: as in :meth:`StateStore.restore`.
+
+        Returns:
+            The rows per state. States whose key has another type are in ``skipped``.
+
+        Raises:
+            InvalidArgumentError: when all states are skipped.
+            CheckpointNotFoundError or StateNotFoundError: when there is no such checkpoint or
+                state.
+            CorruptionError: when manifest or file is not what was written.
         """
         of = key if callable(key) else lambda state: key
         return key_command.key_states(
@@ -64,11 +77,20 @@ class StoreInspection:
     ) -> tuple[KeyAt, ...]:
         """Return what a key had at each kept checkpoint, oldest first.
 
-        ``key`` is what :meth:`RestoredKeyedState.get` takes, or a function that returns it for the
-        state as the newest checkpoint has it; where the state has another key, rows are None.
-        ``now_ms`` is that of :meth:`StateStore.restore`.
-        Raises StateNotFoundError when none has the state, InvalidArgumentError for a value that is
-        no key, MissingFileError or DamagedFileError.
+        Args:
+            key: what :meth:`RestoredKeyedState.get` takes, or a function that returns it for the
+                state as the newest checkpoint has it.
+            uid: the operator.
+            name: the state.
+            now_ms: as in :meth:`StateStore.restore`.
+
+        Returns:
+            The rows per checkpoint; None where the state has another key.
+
+        Raises:
+            StateNotFoundError: when no checkpoint has the state.
+            InvalidArgumentError: for a value that is not a key of the state.
+            MissingFileError or DamagedFileError: for a file that is not what was written.
         """
         of = key if callable(key) else lambda state: key
         found = as_of_command.key_history(self._store.catalog(), of, uid, name, now_ms=now_ms)
@@ -79,12 +101,26 @@ class StoreInspection:
     ) -> pa.RecordBatchReader:
         """Return a keyed state at checkpoint ``a`` joined with that at ``b``, row by row.
 
-        Columns: ``key_group``, ``change`` (``same``, ``changed``, ``added``, ``removed``), those of
-        the identity, and each value column as ``<name>_a`` and ``<name>_b``. A row is ``changed``
-        when a column that both checkpoints have differs; a wider type is no difference. ``now_ms``
-        is that of :meth:`StateStore.restore`. One run of key groups is in memory. Raises
-        CheckpointNotFoundError, StateNotFoundError, InvalidArgumentError when the two cannot be
-        joined, and while it is read MissingFileError or DamagedFileError.
+        One run of key groups is in memory.
+
+        Args:
+            a: the first checkpoint.
+            b: the second checkpoint.
+            uid: the operator.
+            name: the state.
+            now_ms: as in :meth:`StateStore.restore`.
+
+        Returns:
+            The columns ``key_group``, ``change`` (``same``, ``changed``, ``added``, ``removed``),
+            those of the identity, and each value column as ``<name>_a`` and ``<name>_b``. A row is
+            ``changed`` when a column that both checkpoints have differs; a wider type is no
+            difference.
+
+        Raises:
+            CheckpointNotFoundError or StateNotFoundError: when there is no such checkpoint or
+                state.
+            InvalidArgumentError: when the two cannot be joined.
+            MissingFileError or DamagedFileError: while the rows are read.
         """
         return as_of_command.as_of(self._store.catalog(), a, b, uid, name, now_ms=now_ms)
 
@@ -99,16 +135,29 @@ class StoreInspection:
         keys: int = DEFAULT_EXAMPLES,
         on_progress: Progress | None = None,
     ) -> CheckpointDifference:
-        """Return what tells checkpoint ``a`` from ``b``, which lies in the store ``other`` if one
-        is given: rows added, removed and changed per state and key group, elements, schemas, job
-        graphs, parallelism.
+        """Return the differences between checkpoints ``a`` and ``b``.
 
-        What is stored is compared, expired rows too; a wider type is no difference. Only key groups
-        whose digests differ, or say nothing under other types, are read; the answer has the bytes
-        read of each side, and up to ``keys`` examples per state. With ``uid`` only that operator is
-        compared, with ``name`` only the state of that name. ``on_progress`` hears of the key groups
-        that are done, and of how many. Raises StoreNotFoundError, CheckpointNotFoundError,
-        StateNotFoundError, CorruptionError or StorageError.
+        These are the rows added, removed and changed per state and key group, elements, schemas,
+        job graphs and parallelism. What is stored is compared, expired rows too; a wider type is no
+        difference. Only key groups whose digests differ, or cannot be compared because types
+        differ, are read.
+
+        Args:
+            a: the first checkpoint.
+            b: the second checkpoint.
+            other: the store of ``b``; by default this one.
+            uid: compares only this operator.
+            name: compares only the state of this name.
+            keys: the most examples per state; by default 10.
+            on_progress: is called with the number of key groups that are done, and of all.
+
+        Returns:
+            The differences, with the bytes read of each side, and the examples.
+
+        Raises:
+            StoreNotFoundError, CheckpointNotFoundError or StateNotFoundError: when there is no such
+                store, checkpoint or state.
+            CorruptionError or StorageError: when a side cannot be read.
         """
         return diff_command.diff(
             (self._store.storage, a),
@@ -130,13 +179,31 @@ class StoreInspection:
         factor: float = FACTOR,
         read_groups: int = heavy_command.READ_GROUPS,
     ) -> HeavyReport:
-        """Return key groups with more than ``factor`` times the even share of bytes (or rows), and
-        the keys with most rows, of all keyed states, those of operator ``uid``, or its ``name``.
+        """Return skewed key groups and the keys with most rows.
 
-        Key groups are known from the manifest. For the keys, of states in which one may have
-        several rows, up to ``read_groups`` key groups are read, those with most rows first, without
-        changes their key columns only; ``keys=0`` reads nothing. Raises CheckpointNotFoundError,
-        StateNotFoundError, InvalidArgumentError, MissingFileError or DamagedFileError.
+        A key group is skewed when it has more than ``factor`` times the even share of bytes (or
+        rows). Key groups are known from the manifest. Keys are read from states in which one key
+        may have several rows. Of states without changes only the key columns are read.
+
+        Args:
+            uid: looks only at the keyed states of this operator; by default at all keyed states.
+            name: looks only at the state of this name, of operator ``uid``.
+            keys: the most keys per state; by default 10. 0 reads nothing.
+            checkpoint: as in :meth:`StateStore.restore`.
+            by: what is weighed, ``bytes`` or ``rows``.
+            factor: the multiple of the even share from which a key group is skewed, 1 or more; by
+                default 2.
+            read_groups: the most key groups per state that are read for the keys, those with most
+                rows first; by default 8.
+
+        Returns:
+            The key groups, and the keys.
+
+        Raises:
+            CheckpointNotFoundError or StateNotFoundError: when there is no such checkpoint or
+                state.
+            InvalidArgumentError: for a weight or number that is not allowed.
+            MissingFileError or DamagedFileError: for a file that is not what was written.
         """
         return heavy_command.heavy(
             self._store.catalog(),
@@ -156,8 +223,18 @@ class StoreInspection:
         by: Weight | str = Weight.BYTES,
         checkpoint: int | str = "latest",
     ) -> tuple[RangeSkew, ...]:
-        """Return, per operator with keyed state, the bytes or rows of each subtask with Flink's
-        even ranges and with those of ``restore(balance=…)``. Errors: as :meth:`StateStore.plan`.
+        """Return the bytes or rows of each subtask, per operator with keyed state.
+
+        They are given with Flink's even ranges, and with those of ``restore(balance=…)``. Errors
+        are those of :meth:`StateStore.plan`.
+
+        Args:
+            parallelism: as in :meth:`StateStore.restore`.
+            by: what is weighed, ``bytes`` or ``rows``.
+            checkpoint: as in :meth:`StateStore.restore`.
+
+        Returns:
+            The two distributions of each operator.
         """
         manifest = self._store.catalog().load(checkpoint)
         plan = plan_target(manifest, RestoreTarget(parallelism=parallelism))
@@ -174,13 +251,28 @@ class StoreInspection:
         rate: float | None = None,
         prices: Prices | None = None,
     ) -> Comparison:
-        """Return what a restore at each of some parallelisms would read, move, take and cost, and
-        which one would be taken, and why; nothing is read but the manifest.
+        """Return what a restore at each of some parallelisms would read, move, take and cost.
 
-        Moved are bytes that have no copy on the host where :meth:`placement` puts their subtask,
-        with ``hosts``, or else that another subtask owns than in the checkpoint. ``rate``, in bytes
-        per second, makes expected seconds of the largest subtask, ``prices`` money. Raises
-        ParallelismError or InvalidArgumentError.
+        The answer also says which one would be taken, and why. Nothing is read but the manifest.
+
+        With ``hosts``, moved bytes are those without a copy on the host where :meth:`placement`
+        puts their subtask. Else they are those that another subtask owns than in the checkpoint.
+
+        Args:
+            parallelisms: the parallelisms to compare.
+            checkpoint: as in :meth:`StateStore.restore`.
+            balance: as in :meth:`StateStore.restore`.
+            hosts: the slots of each host.
+            strategy: as in :meth:`placement`.
+            rate: bytes per second, for the expected seconds of the largest subtask.
+            prices: for the cost in money.
+
+        Returns:
+            The comparison.
+
+        Raises:
+            ParallelismError or InvalidArgumentError: for a parallelism or option that is not
+                possible.
         """
         return compare_command.compare(
             self._store.catalog().load(checkpoint),
@@ -204,12 +296,27 @@ class StoreInspection:
     ) -> tuple[OperatorPlacement, ...]:
         """Return, per operator, on which host each subtask should run to find its state there.
 
-        ``hosts`` says the slots of each host. As in Flink, subtask i of every operator of a slot
-        sharing group runs in one slot, chained operators so always together; copies lie where they
-        were written with a local cache. ``strategy`` is ``locality`` (Flink's adaptive scheduler),
-        ``default``, ``evenly``, ``previous-default`` or ``previous-evenly`` (its default
-        scheduler); the other arguments are those of :meth:`StateStore.plan`. Raises
-        InvalidArgumentError for too few slots or an unknown strategy, and what a plan raises.
+        As in Flink, subtask i of every operator of a slot sharing group runs in one slot. So
+        chained operators always run together. Copies are on the hosts where they were written with
+        a local cache.
+
+        The other options are those of :meth:`StateStore.plan`.
+
+        Args:
+            hosts: the slots of each host.
+            strategy: ``locality`` (Flink's adaptive scheduler), ``default``, ``evenly``,
+                ``previous-default`` or ``previous-evenly`` (its default scheduler).
+            parallelism: as in :meth:`StateStore.plan`.
+            checkpoint: as in :meth:`StateStore.plan`.
+            bytes_per_task: as in :meth:`StateStore.plan`.
+            graph: as in :meth:`StateStore.plan`.
+
+        Returns:
+            The placement of each operator.
+
+        Raises:
+            InvalidArgumentError: for too few slots or an unknown strategy.
+            StateStoreError: as :meth:`StateStore.plan`.
         """
         manifest = self._store.catalog().load(checkpoint)
         target = RestoreTarget(parallelism=parallelism, bytes_per_task=bytes_per_task, graph=graph)
