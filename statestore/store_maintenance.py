@@ -60,21 +60,44 @@ class StoreMaintenance:
         """Keep a checkpoint under a name, until :meth:`delete_savepoint`.
 
         Everything that takes a checkpoint takes the name. Nothing happens when it is kept under
-        that name already. Raises CheckpointNotFoundError, MalformedManifestError for a checkpoint
-        that cannot be read, or InvalidArgumentError for a name that is taken, or is none.
+        that name already.
+
+        Args:
+            name: the name of the savepoint.
+            checkpoint: the id, ``latest``, or another savepoint's name.
+
+        Returns:
+            The savepoint.
+
+        Raises:
+            CheckpointNotFoundError: when there is no such checkpoint.
+            MalformedManifestError: for a checkpoint that cannot be read.
+            InvalidArgumentError: for a name that is taken, or is not allowed.
         """
         return make_savepoint(self._store.catalog(), name, checkpoint, now_ms=self._store.now_ms())
 
     def delete_savepoint(self, name: str) -> Savepoint | None:
-        """Let go of a savepoint and return it, None when it was damaged.
+        """Release a savepoint.
 
-        Its checkpoint is one as any other from now on; if that had expired, it is gone. Raises
-        CheckpointNotFoundError naming the savepoints that there are.
+        From now on its checkpoint is one as any other. If that had expired, it is gone.
+
+        Args:
+            name: the name of the savepoint.
+
+        Returns:
+            The savepoint; None when it was damaged.
+
+        Raises:
+            CheckpointNotFoundError: naming the savepoints that there are.
         """
         return self._store.catalog().holds.delete_savepoint(name)
 
     def savepoints(self) -> tuple[Savepoint, ...]:
-        """Return the savepoints in order of name; MalformedManifestError for a damaged one."""
+        """Return the savepoints in order of name.
+
+        Raises:
+            MalformedManifestError: for a damaged one.
+        """
         return self._store.catalog().holds.savepoints()
 
     def pin(
@@ -85,9 +108,21 @@ class StoreMaintenance:
             with store.maintenance.pin(lease_s=3600) as pinned:
                 restored = store.restore(checkpoint=pinned.checkpoint_id, parallelism=4)
 
-        It is let go of at the end of the block, by :meth:`unpin` with its ``token``, or when the
-        lease is over. ``holder`` says who reads, by default host and process. Raises
-        CheckpointNotFoundError, MalformedManifestError or InvalidArgumentError.
+        It is released at the end of the block, by :meth:`unpin` with its ``token``, or when the
+        lease is over.
+
+        Args:
+            checkpoint: as in :meth:`savepoint`.
+            lease_s: the lease, in seconds.
+            holder: who reads; by default host and process.
+
+        Returns:
+            The pinned checkpoint.
+
+        Raises:
+            CheckpointNotFoundError: when there is no such checkpoint.
+            MalformedManifestError: for a checkpoint that cannot be read.
+            InvalidArgumentError: for a lease or holder that is not allowed.
         """
         return pin_command.pin(
             self._store.catalog(),
@@ -98,12 +133,21 @@ class StoreMaintenance:
         )
 
     def unpin(self, token: str) -> None:
-        """Let go of a pin; CheckpointNotFoundError names those that there are."""
+        """Release a pin.
+
+        Args:
+            token: the token of the pin.
+
+        Raises:
+            CheckpointNotFoundError: naming the pins that there are.
+        """
         pin_command.unpin(self._store.catalog(), token)
 
     def pins(self) -> tuple[Pin, ...]:
-        """Return the pins, also those whose lease is over; MalformedManifestError for a damaged
-        one.
+        """Return the pins, also those whose lease is over.
+
+        Raises:
+            MalformedManifestError: for a damaged one.
         """
         return self._store.catalog().holds.pins()
 
@@ -114,14 +158,25 @@ class StoreMaintenance:
         older_than_s: float | None = None,
         dry_run: bool = False,
     ) -> ExpiredCheckpoints:
-        """Give up checkpoints, which are invisible from now on: all but the newest ``retain``, or
-        those that were taken more than ``older_than_s`` seconds ago; with both, what is neither
-        among the newest nor young.
+        """Expire checkpoints, which are invisible from now on.
 
         The newest always stays, and so does what a savepoint or a pin holds; ``held`` names it. No
-        data file is deleted: see :meth:`gc`. With ``dry_run`` only say what would be given up.
-        Raises InvalidArgumentError for fewer than one, or when neither is given,
-        StoreNotFoundError, MalformedManifestError for a damaged savepoint or pin, or StorageError.
+        data file is deleted: see :meth:`gc`.
+
+        Args:
+            retain: how many of the newest stay. With both options, a checkpoint expires that is
+                neither among the newest nor young.
+            older_than_s: the age in seconds above which checkpoints expire.
+            dry_run: only says what would expire.
+
+        Returns:
+            The expired checkpoints.
+
+        Raises:
+            InvalidArgumentError: for a ``retain`` below one, or when neither option is given.
+            StoreNotFoundError: when there is no store.
+            MalformedManifestError: for a damaged savepoint or pin.
+            StorageError: when the store cannot be read or written.
         """
         if retain is None and older_than_s is None:
             raise InvalidArgumentError("say how many checkpoints to retain, or how old they may be")
@@ -141,14 +196,25 @@ class StoreMaintenance:
         dry_run: bool = False,
         on_progress: Progress | None = None,
     ) -> CollectedGarbage:
-        """Delete the data files that no visible checkpoint, savepoint or pin needs, and that are
-        older than ``minimum_age_s`` seconds; also what crashed writers left.
+        """Delete the data files that no visible checkpoint, savepoint or pin needs.
 
-        What was given up less than that ago stays as well. A snapshot that takes longer must not
-        run at the same time, and none at all with 0. With ``dry_run`` only say what would go.
-        ``on_progress`` hears of the files deleted, and of how many. Raises StoreNotFoundError, and
-        before anything is deleted CorruptionError, FormatVersionError or StorageError when it
-        cannot be known what is needed: they say what to do.
+        What crashed writers left is deleted too.
+
+        Args:
+            minimum_age_s: only files that are older than this, in seconds, are deleted; by default
+                24 hours. Files of checkpoints that expired less than that ago stay as well. A
+                snapshot that takes longer must not run at the same time; with 0, no snapshot at
+                all.
+            dry_run: only says what would be deleted.
+            on_progress: is called with the number of files that are deleted, and of all.
+
+        Returns:
+            The deleted files.
+
+        Raises:
+            StoreNotFoundError: when there is no store.
+            CorruptionError, FormatVersionError or StorageError: before anything is deleted, when it
+                cannot be known what is needed. They say what to do.
         """
         return collect_garbage(
             self._store.catalog(),
@@ -171,20 +237,37 @@ class StoreMaintenance:
         now_ms: int | None = None,
         on_progress: Progress | None = None,
     ) -> CompactReport:
-        """Fold changes of incremental checkpoints into their base, and merge layers of them, as a
-        new checkpoint; the old ones stay.
+        """Merge changes of incremental checkpoints into their base, and layers of them, in a new
+        checkpoint.
 
-        Done is what ``rule`` says, by default that of the store, once; with ``everything`` all
-        changes are folded, and no layers are left. ``uid`` and ``name`` choose states.
-        ``key_groups``, a KeyGroupRange or a text as ``0-31``, chooses base files that have some of
-        them; then no layers are merged. When there is nothing to do no checkpoint is made. A job
-        compacts in the background of its own snapshots; one that runs meanwhile commits no more, as
-        after :meth:`edit`, and of two compactions at once one commits. Rows that have expired by
-        ``now_ms``, by default now, are not written again. ``on_progress`` hears of the spans and
-        layers that are done, and of how many.
+        The old checkpoints stay. When there is nothing to do, no checkpoint is made. A job compacts
+        in the background of its own snapshots. One that runs meanwhile commits no more, as after
+        :meth:`edit`. Of two compactions at once one commits. Nothing is visible of a compaction
+        that fails.
 
-        Raises CheckpointNotFoundError, StateNotFoundError, InvalidArgumentError, CorruptionError,
-        CommitConflictError, or StorageError; nothing is visible of a compaction that fails.
+        Args:
+            checkpoint: as in :meth:`savepoint`.
+            uid: compacts only the states of this operator.
+            name: compacts only the state of this name.
+            key_groups: a KeyGroupRange or a text such as ``0-31``. Only base files that have some
+                of these key groups are chosen, and no layers are merged.
+            everything: merges all changes into their base, so that no layers are left.
+            rule: says what is done, once; by default that of the store.
+            dry_run: only says what would be done.
+            now_ms: rows that have expired by this time, in ms since 1970, are not written again; by
+                default now.
+            on_progress: is called with the number of spans and layers that are done, and of all.
+
+        Returns:
+            What was compacted.
+
+        Raises:
+            CheckpointNotFoundError or StateNotFoundError: when there is no such checkpoint or
+                state.
+            InvalidArgumentError: for options that are not allowed.
+            CorruptionError: when a file is not what was written.
+            CommitConflictError: when another writer commits first.
+            StorageError: when the store cannot be read or written.
         """
         wanted = CompactRequest(
             uid=uid,
@@ -208,14 +291,26 @@ class StoreMaintenance:
         deep: bool = False,
         on_progress: Progress | None = None,
     ) -> VerifyReport:
-        """Return whether a checkpoint (by id, ``latest``, or ``all``) is as it was written.
+        """Return whether a checkpoint is intact.
 
-        Checked are the manifest, and of every file its length, rows, row groups and columns: one
-        length and one footer are read per file. With ``deep`` every byte and row is read: SHA-256,
-        digest, key group of every key, order, duplicates, null keys. What is broken is in the
-        report, all of it; nothing is raised for it. ``on_progress`` hears of the files checked, and
-        of how many. Raises StoreNotFoundError, CheckpointNotFoundError, FormatVersionError, or
-        StorageError when something could not be read.
+        The manifest is checked, and of every file its length, rows, row groups and columns. One
+        length and one footer are read per file. Everything that is broken is in the report; nothing
+        is raised for it.
+
+        Args:
+            checkpoint: the id, ``latest``, or ``all``.
+            deep: reads every byte and row, and checks SHA-256, digest, key group of every key,
+                order, duplicates and null keys.
+            on_progress: is called with the number of files that are checked, and of all.
+
+        Returns:
+            The report.
+
+        Raises:
+            StoreNotFoundError or CheckpointNotFoundError: when there is no such store or
+                checkpoint.
+            FormatVersionError: for a store of a newer release.
+            StorageError: when something could not be read.
         """
         return verify_command.verify(
             self._store.storage,
@@ -234,15 +329,26 @@ class StoreMaintenance:
     ) -> SalvageReport:
         """Make a new checkpoint of what can be read of a damaged one, which stays as it is.
 
-        What is lost is in the report: key groups, rows, and up to ``keys`` of the keys that the
-        newest older checkpoint with the same key group whole has there. With ``from_older`` that
-        checkpoint's rows take the place of the lost ones, and the new manifest says so in its
-        ``origin``. A state that lost everything is there, without rows. Of a checkpoint in which
-        nothing is damaged nothing is made; with ``dry_run`` neither. ``on_progress`` hears of the
-        files checked, and of how many.
+        A state that lost everything is in the new checkpoint, without rows. When nothing is
+        damaged, no checkpoint is made.
 
-        Raises CheckpointNotFoundError, MalformedManifestError when the checkpoint's manifest cannot
-        be read, CommitConflictError, or StorageError.
+        Args:
+            checkpoint: as in :meth:`savepoint`.
+            from_older: replaces the lost rows with those of the newest older checkpoint that has
+                the same key group intact. The new manifest says so in its ``origin``.
+            dry_run: makes no checkpoint.
+            keys: the most lost keys in the report; by default 100. They are those that the same
+                older checkpoint has.
+            on_progress: is called with the number of files that are checked, and of all.
+
+        Returns:
+            What is lost: key groups, rows and keys.
+
+        Raises:
+            CheckpointNotFoundError: when there is no such checkpoint.
+            MalformedManifestError: when the checkpoint's manifest cannot be read.
+            CommitConflictError: when another writer commits first.
+            StorageError: when the store cannot be read or written.
         """
         return salvage_command.salvage(
             self._store.storage,
@@ -255,14 +361,21 @@ class StoreMaintenance:
         )
 
     def repair(self, *, dry_run: bool = False) -> RepairedStore:
-        """Mend what blocks all writing though no checkpoint is damaged: ``statestore.json``, the
-        newest writer's claim, an entry that a Delta log lacks.
+        """Repair what blocks all writing though no checkpoint is damaged.
 
+        That is ``statestore.json``, the newest writer's claim, and an entry that a Delta log lacks.
         What is made again is proved first, by a document's SHA-256, by the checkpoints, or by
-        Delta's own checksums; ``left`` names what cannot be, and what to do. Where the newest claim
-        is damaged, this object takes the store over: a job at work there commits no more. With
-        ``dry_run`` only say what would be done. Raises StoreNotFoundError, FormatVersionError or
-        StorageError; then it can be run again.
+        Delta's own checksums. Where the newest claim is damaged, this object takes the store over:
+        a job that runs there commits no more.
+
+        Args:
+            dry_run: only says what would be done.
+
+        Returns:
+            What was repaired. ``left`` names what cannot be, and what to do.
+
+        Raises:
+            StoreNotFoundError, FormatVersionError or StorageError: the repair can be run again.
         """
         return repair_command.repair(self._store.storage, self._store.fence, dry_run=dry_run)
 
@@ -280,13 +393,29 @@ class StoreMaintenance:
     ) -> EditedState:
         """Change one keyed state of a checkpoint, as a new checkpoint; the old one stays.
 
-        Either single keys: those in ``delete`` lose all their rows, then the rows in ``put`` take
-        the place of those with the same key, namespace and entry columns. Or ``rows``, all rows of
-        the state as a DataFrame, an Arrow table, or a list of dictionaries. Or ``sql``, a SELECT
-        over the table ``state`` that DuckDB answers. Raises StateNotFoundError,
-        InvalidArgumentError, SchemaMismatchError, NullKeyError or DuplicateKeyError for rows that
-        no snapshot takes, MissingDependencyError without DuckDB, CorruptionError,
-        CommitConflictError, or StorageError.
+        Either ``delete`` and ``put`` change single keys, or ``rows`` or ``sql`` gives all rows.
+
+        Args:
+            uid: the operator.
+            name: the state.
+            delete: keys that lose all their rows. They are deleted before ``put``.
+            put: rows that replace those with the same key, namespace and entry columns.
+            rows: all rows of the state, as a DataFrame, an Arrow table, or a list of dictionaries.
+            sql: a SELECT over the table ``state`` that DuckDB answers.
+            checkpoint: as in :meth:`savepoint`.
+            dry_run: only says what would be changed.
+
+        Returns:
+            What was changed.
+
+        Raises:
+            StateNotFoundError: when there is no such state.
+            InvalidArgumentError, SchemaMismatchError, NullKeyError or DuplicateKeyError: for rows
+                that no snapshot takes.
+            MissingDependencyError: without DuckDB.
+            CorruptionError: when a file is not what was written.
+            CommitConflictError: when another writer commits first.
+            StorageError: when the store cannot be read or written.
         """
         wanted = Edit(delete=tuple(delete), put=tuple(put), rows=rows, sql=sql)
         return edit_command.edit(
@@ -306,16 +435,34 @@ class StoreMaintenance:
         dry_run: bool = False,
         on_progress: Progress | None = None,
     ) -> RekeyReport:
-        """Put an operator's keyed states, or one of them, over other key groups, as a new
-        checkpoint.
+        """Give an operator's keyed states, or one of them, other key groups, as a new checkpoint.
 
-        Any ``max_parallelism``, a ``hash_scheme``, and for the state ``name`` a ``key`` of columns
-        that it has; what was key and is none any more is a value. Rows do not change, and their
-        digest proves it. ``work`` is a local folder, of one run at a time, from which an ended
-        run goes on; without it a run that fails leaves nothing behind. A job that runs meanwhile
-        commits no more. Raises StateNotFoundError, InvalidArgumentError, UnsupportedTypeError,
-        ParallelismError, NullKeyError or DuplicateKeyError for what the new key makes of the rows,
-        CorruptionError, CommitConflictError, or StorageError.
+        Rows do not change, and their digest proves it. A job that runs meanwhile commits no more.
+
+        Args:
+            uid: the operator.
+            name: the state; by default all keyed states of the operator.
+            max_parallelism: the new number of key groups; any is possible.
+            key: the new key columns, of the state ``name``, which has these columns. What was key
+                before is a value then.
+            hash_scheme: how keys are hashed from now on.
+            checkpoint: as in :meth:`savepoint`.
+            work: a local folder, of one run at a time, from which an interrupted run continues.
+                Without it a run that fails leaves nothing behind.
+            dry_run: only says what would be written.
+            on_progress: is called with the number of rows that are done, and of all.
+
+        Returns:
+            What was written.
+
+        Raises:
+            StateNotFoundError: when there is no such state.
+            InvalidArgumentError, UnsupportedTypeError, ParallelismError, NullKeyError or
+                DuplicateKeyError: for options that are not possible, or for what the new key makes
+                of the rows.
+            CorruptionError: when a file is not what was written.
+            CommitConflictError: when another writer commits first.
+            StorageError: when the store cannot be read or written.
         """
         wanted = RekeyRequest(
             uid=uid,
@@ -343,18 +490,32 @@ class StoreMaintenance:
         ignore_pins: bool = False,
         dry_run: bool = False,
     ) -> PurgedKey:
-        """Remove a key of an operator, of all its keyed states or of ``name``, from every kept
-        checkpoint, or from one.
+        """Remove a key of an operator from every kept checkpoint, or from one.
 
-        ``key`` is what :meth:`RestoredKeyedState.get` takes, or a function that returns it for a
-        state. Every checkpoint from the first that holds the key on is replaced by a new one, in
-        their order; the old ones are given up, and their savepoints move. Their files go with
-        :meth:`gc`; :meth:`find_key` tells whether any is left. A job that writes meanwhile commits
-        no more; it still has the key. Interrupted, it can be run again, and finishes.
+        Every checkpoint from the first that holds the key on is replaced by a new one, in their
+        order. The old ones expire, and their savepoints move. Their files are deleted by
+        :meth:`gc`; :meth:`find_key` says whether any is left. A job that writes meanwhile commits
+        no more; it still has the key. A purge that was interrupted can be run again, and finishes.
 
-        Raises StateNotFoundError, CheckpointNotFoundError, InvalidArgumentError for a key that does
-        not fit, or pinned checkpoints unless ``ignore_pins``, CorruptionError, CommitConflictError,
-        or StorageError.
+        Args:
+            uid: the operator.
+            key: what :meth:`RestoredKeyedState.get` takes, or a function that returns it for a
+                state.
+            name: the state; by default all keyed states of the operator.
+            checkpoint: the checkpoint; by default every kept one.
+            ignore_pins: purges pinned checkpoints too.
+            dry_run: only says what would be removed.
+
+        Returns:
+            What was removed.
+
+        Raises:
+            StateNotFoundError or CheckpointNotFoundError: when there is no such state or
+                checkpoint.
+            InvalidArgumentError: for a key that does not fit, or for pinned checkpoints.
+            CorruptionError: when a file is not what was written.
+            CommitConflictError: when another writer commits first.
+            StorageError: when the store cannot be read or written.
         """
         wanted = PurgeRequest(uid=uid, key_of=_key_of(key), name=name, checkpoint=checkpoint)
         return purge_command.purge(
@@ -368,11 +529,23 @@ class StoreMaintenance:
     def find_key(
         self, uid: str, key: Any, name: str | None = None, *, on_progress: Progress | None = None
     ) -> KeySearch:
-        """Return which files of the store still hold a key, whether or not a checkpoint names them:
-        data files by their rows, all others by their bytes.
+        """Return which files of the store still hold a key, whether or not a checkpoint names them.
 
-        Arguments are those of :meth:`purge`; ``on_progress`` hears of bytes, and of how many.
-        Raises StateNotFoundError, InvalidArgumentError, or StorageError.
+        Data files are searched by their rows, all others by their bytes.
+
+        Args:
+            uid: as in :meth:`purge`.
+            key: as in :meth:`purge`.
+            name: as in :meth:`purge`.
+            on_progress: is called with the number of bytes that are searched, and of all.
+
+        Returns:
+            The files.
+
+        Raises:
+            StateNotFoundError: when there is no such state.
+            InvalidArgumentError: for a key that does not fit.
+            StorageError: when the store cannot be read.
         """
         progress = on_progress or (lambda done, total: None)
         return check_purged(self._store.catalog(), uid, _key_of(key), name=name, progress=progress)
@@ -387,20 +560,32 @@ class StoreMaintenance:
         dry_run: bool = False,
         on_progress: Progress | None = None,
     ) -> CopiedCheckpoint:
-        """Copy a checkpoint, or a savepoint by its name, to another store: one that is open, or
-        the path or URL of one, which is made if there is none.
+        """Copy a checkpoint, or a savepoint by its name, to another store.
 
-        It gets the next id there; copied again, the first copy is found. What the target has
-        already is not copied, so a copy that was killed goes on. A savepoint is one of that name,
-        or of ``as_savepoint``, there. Delta logs are written only to a store that was opened with
-        Spark; else tables are plain Parquet. A store that is made remembers the table format that
-        it was opened with, else this one's. ``on_progress`` hears of bytes, and of how many.
+        The copy gets the next id there. When it is copied again, the first copy is found. What the
+        target has already is not copied, so a copy that was killed continues. Delta logs are
+        written only to a store that was opened with Spark; else tables are plain Parquet.
 
-        Raises CheckpointNotFoundError, InvalidArgumentError for this store itself, a savepoint that
-        is another checkpoint there or a table format that is not the target's, ParallelismError
-        or SchemaMismatchError for other keys there, MissingFileError or DamagedFileError for a file
-        here that is not what was written, CommitConflictError, or StorageError; then it can be run
-        again.
+        Args:
+            checkpoint: as in :meth:`savepoint`.
+            to: a store that is open, or the path or URL of one. It is created if there is none.
+                Then it remembers the table format that it was opened with, else this store's.
+            as_savepoint: the name of the savepoint there. By default a savepoint keeps its name,
+                and another checkpoint gets none.
+            storage_options: options for fsspec, where ``to`` is a path or URL.
+            dry_run: only says what would be copied.
+            on_progress: is called with the number of bytes that are copied, and of all.
+
+        Returns:
+            What was copied.
+
+        Raises:
+            CheckpointNotFoundError: when there is no such checkpoint.
+            InvalidArgumentError: for this store itself, for a savepoint that is another checkpoint
+                there, or for a table format that is not the target's.
+            ParallelismError or SchemaMismatchError: for other keys there.
+            MissingFileError or DamagedFileError: for a file here that is not what was written.
+            CommitConflictError or StorageError: the copy can be run again.
         """
         if isinstance(to, str):
             target = self._beside(open_storage(to, storage_options))
@@ -426,11 +611,24 @@ class StoreMaintenance:
         dry_run: bool = False,
         on_progress: Progress | None = None,
     ) -> CopiedCheckpoint:
-        """Make a new store at ``to`` that begins with a checkpoint of this one, sharing its files.
+        """Make a new store that begins with a checkpoint of this one, sharing its files.
 
-        On one file system nothing is copied: a file has a name in each store, and goes when both
-        have let go of it. From and to a bucket, and to another disk, files are copied. Raises
-        InvalidArgumentError when there is a store at ``to``, and what :meth:`copy` raises.
+        On one file system nothing is copied: a file has a name in each store, and is deleted when
+        both have released it. From and to a bucket, and to another disk, files are copied.
+
+        Args:
+            to: the path or URL of the new store.
+            checkpoint: as in :meth:`savepoint`.
+            storage_options: as in :meth:`copy`.
+            dry_run: only says what would be copied or shared.
+            on_progress: as in :meth:`copy`.
+
+        Returns:
+            What was copied or shared.
+
+        Raises:
+            InvalidArgumentError: when there is a store at ``to``.
+            StateStoreError: as :meth:`copy`.
         """
         storage = open_storage(to, storage_options)
         return fork_command.fork(
