@@ -247,7 +247,8 @@ class StateStore:
             stream.writeStream.foreachBatch(keep).start()
 
         Args:
-            parallelism: the parallelism of the job that is stored.
+            parallelism: the parallelism of the job; by default the largest of the graph's
+                operators.
             graph: the job graph. Each operator has the parallelism, max parallelism and operator id
                 that it gives. The graph is stored with the checkpoint. State can be kept only for
                 operators that it has: under the uid, or under the name of one without uid.
