@@ -101,7 +101,12 @@ class Acknowledgement:
     def from_json(cls, raw: bytes) -> Acknowledgement:
         """Return the acknowledgement that :meth:`to_json` wrote.
 
-        Raises MalformedManifestError with the place, or FormatVersionError.
+        Args:
+            raw: the document.
+
+        Raises:
+            MalformedManifestError: with the place in the document.
+            FormatVersionError: for a document of a format that this release does not know.
         """
         name = "an acknowledgement"
         read = parse_document(raw, _Document, name=name, form=FORMAT, newest=FORMAT_VERSION)
@@ -133,7 +138,17 @@ class KeyedWriter:
         return self.assignment.parallelism
 
     def subtask(self, subtask: int) -> SubtaskWriter:
-        """Return the writer of one subtask; InvalidArgumentError when there is no such subtask."""
+        """Return the writer of one subtask.
+
+        Args:
+            subtask: its number, from 0.
+
+        Returns:
+            The writer; it can be pickled.
+
+        Raises:
+            InvalidArgumentError: when there is no such subtask.
+        """
         if self.target is not None:
             self.assignment.range_of(subtask)
         return SubtaskWriter(self, subtask)
@@ -152,13 +167,23 @@ class SubtaskWriter:
         return self.state.assignment.range_of(self.subtask)
 
     def write(self, rows: Any) -> Acknowledgement:
-        """Write all of the subtask's rows, in this process; return what the coordinator needs.
+        """Write all of the subtask's rows, in this process.
 
-        ``rows`` is an Arrow table, its batches, a frame that speaks Arrow, or a list of
-        dictionaries, of the declared columns in any order. Writing again, after an answer that may
-        have been lost, makes new files; a stream, which has its rows once, is refused then. Raises
-        InvalidArgumentError for a row that another subtask owns, NullKeyError, DuplicateKeyError,
-        SchemaMismatchError or StorageError; nothing is left behind then.
+        Writing again, after an answer that may have been lost, makes new files. A stream, which has
+        its rows once, is refused then. Nothing is left behind after an error.
+
+        Args:
+            rows: an Arrow table, its batches, a frame that speaks Arrow, or a list of dictionaries,
+                of the declared columns in any order.
+
+        Returns:
+            The answer that the coordinator needs for :meth:`CheckpointWriter.acknowledge`.
+
+        Raises:
+            InvalidArgumentError: for a row that another subtask owns.
+            NullKeyError, DuplicateKeyError or SchemaMismatchError: for rows that the state cannot
+                take.
+            StorageError: when the store cannot be written.
         """
         target, entry = self.state.target, self.state.entry
         if target is not None:
