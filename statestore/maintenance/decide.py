@@ -83,15 +83,31 @@ def decide(
     algorithm: Literal["2.3", "1.16"] = "2.3",
     storage_options: Mapping[str, Any] | None = None,
 ) -> DecidedParallelism:
-    """Return the parallelism for inputs, from their bytes alone: Parquet or Delta by path or URL,
-    or bytes of each subpartition as :class:`ConsumedInput`.
+    """Return the parallelism for inputs, from their bytes alone.
 
-    ``algorithm`` is that of Flink 2.3 (16 MiB per task unless given; whole files are dealt in
-    order, the i-th share of each input to one task, and how many shares there are is the
-    parallelism), or of 1.16 (1 GiB, powers of two, broadcast inputs take room from every task).
-    ``skewed_…`` are of 2.3, for subpartitions that may be split. Raises what
-    :func:`~statestore.files.delta_log.input_bytes` raises, and InvalidArgumentError for bounds, or
-    for an input with fewer files than the least parallelism.
+    By default the algorithm is that of Flink 2.3. It deals whole files in order: the i-th share of
+    each input goes to one task. The number of shares is the parallelism. The algorithm of Flink
+    1.16 chooses powers of two, and broadcast inputs take room from every task.
+
+    Args:
+        inputs: Parquet or Delta tables by path or URL, or the bytes of each subpartition as
+            :class:`ConsumedInput`; one at least.
+        broadcast: tables that every task reads whole, by path or URL.
+        bytes_per_task: how many bytes a task gets; by default 16 MiB with 2.3, and 1 GiB with 1.16.
+        min_parallelism: the least parallelism; by default 1.
+        max_parallelism: the greatest parallelism; by default 128.
+        skewed_factor: of 2.3, for subpartitions that may be split; by default 4.
+        skewed_threshold: of 2.3, in bytes, for subpartitions that may be split; by default 256 MiB.
+        algorithm: ``2.3`` or ``1.16``.
+        storage_options: options for fsspec.
+
+    Returns:
+        The parallelism, and what it follows from.
+
+    Raises:
+        InvalidArgumentError: for bounds that are not possible, or for an input with fewer files
+            than the least parallelism.
+        StateStoreError: as :func:`~statestore.files.delta_log.input_bytes`.
     """
     if not inputs:
         raise InvalidArgumentError("decide takes a list of inputs, one at least")
