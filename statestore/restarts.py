@@ -77,11 +77,20 @@ def run_with_restarts(
 ) -> R:
     """Return what ``run`` returns; after a failure wait as ``strategy`` says, and run it again.
 
-    ``run`` should open the store anew and restore its latest checkpoint. ``prepare`` is called
-    before each attempt but the first: what it raises ends the run. ``say`` hears of each restart,
-    by default the logger ``statestore``, as a warning. Raises the error of the last attempt when
-    it is not recoverable (:func:`is_recoverable`) or the strategy allows no restart, and
-    InvalidArgumentError for what is no strategy.
+    Args:
+        strategy: the restart strategy.
+        run: should open the store anew and restore its latest checkpoint.
+        prepare: is called before each attempt but the first. What it raises ends the run.
+        say: receives a text for each restart; by default the logger ``statestore``, as a warning.
+        clock: the time that attempts go by; by default that of this machine.
+
+    Returns:
+        The result of the attempt that succeeded.
+
+    Raises:
+        InvalidArgumentError: when ``strategy`` is not a restart strategy.
+        Exception: the error of the last attempt, when it is not recoverable
+            (:func:`is_recoverable`) or the strategy allows no restart.
     """
     if not isinstance(strategy, RestartStrategy):
         raise InvalidArgumentError(
