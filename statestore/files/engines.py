@@ -137,13 +137,24 @@ def _is_spark(rows: Any) -> bool:
 
 
 def partition(df: DataFrame, partitioner: Partitioner, *, parallelism: int) -> DataFrame:
-    """Return ``df`` in exactly ``parallelism`` Spark partitions: the i-th holds the rows that
-    downstream subtask i gets from ``partitioner``, natively computed.
+    """Return ``df`` in exactly ``parallelism`` Spark partitions.
 
-    Columns and schema stay as they are; rows of one source partition keep their order. Raises
-    ParallelismError, NullKeyError, UnsupportedTypeError or InvalidArgumentError, and
-    MissingDependencyError without pyspark; all of it is said in
-    :func:`statestore.spark.partition.partition`.
+    The i-th holds the rows that downstream subtask i gets from ``partitioner``, natively computed.
+    Columns and schema stay as they are. Rows of one source partition keep their order. More is said
+    in :func:`statestore.spark.partition.partition`.
+
+    Args:
+        df: a Spark DataFrame.
+        partitioner: which subtask gets which row.
+        parallelism: the number of downstream subtasks.
+
+    Returns:
+        The DataFrame with its new partitions.
+
+    Raises:
+        ParallelismError, NullKeyError, UnsupportedTypeError or InvalidArgumentError: for arguments
+            or rows that cannot be partitioned so.
+        MissingDependencyError: without pyspark.
     """
     parts: DataFrame = spark_module("partition").partition(df, partitioner, parallelism=parallelism)
     return parts
