@@ -186,7 +186,7 @@ class KeyGroupRange:
         return f"{self.first}..{self.last}"
 
     def intersect(self, other: KeyGroupRange) -> KeyGroupRange | None:
-        """The key groups that both ranges hold, or None when there is none."""
+        """Return the key groups that both ranges hold, or None when there is none."""
         first, last = max(self.first, other.first), min(self.last, other.last)
         if first > last:
             return None
@@ -217,19 +217,39 @@ class KeyGroupAssignment:
             )
 
     def range_of(self, subtask: int) -> KeyGroupRange:
-        """The key groups of ``subtask``; InvalidArgumentError unless 0 <= subtask < parallelism."""
+        """Return the key groups of a subtask.
+
+        Args:
+            subtask: its number, from 0.
+
+        Returns:
+            The range of key groups.
+
+        Raises:
+            InvalidArgumentError: unless 0 <= subtask < parallelism.
+        """
         _check_index("subtask", subtask, self.parallelism)
         first = (subtask * self.max_parallelism + self.parallelism - 1) // self.parallelism
         last = ((subtask + 1) * self.max_parallelism - 1) // self.parallelism
         return KeyGroupRange(first, last)
 
     def subtask_of(self, key_group: int) -> int:
-        """The owner of ``key_group``; InvalidArgumentError unless it is below max parallelism."""
+        """Return the subtask that owns a key group.
+
+        Args:
+            key_group: the key group, from 0.
+
+        Returns:
+            The number of the subtask.
+
+        Raises:
+            InvalidArgumentError: unless 0 <= key_group < max parallelism.
+        """
         _check_index("key group", key_group, self.max_parallelism)
         return subtask_of_key_group(key_group, self.max_parallelism, self.parallelism)
 
     def ranges(self) -> tuple[KeyGroupRange, ...]:
-        """The range of every subtask, in order of subtask."""
+        """Return the range of every subtask, in order of subtask."""
         return tuple(self.range_of(subtask) for subtask in range(self.parallelism))
 
 
