@@ -53,10 +53,25 @@ def key_group_of(
     key_type: KeyType = None,
     hash_scheme: str = DEFAULT_HASH_SCHEME,
 ) -> int:
-    """The key group of ``key``, 0 .. ``max_parallelism`` - 1 (invariant I1).
+    """Return the key group of a key (invariant I1).
 
-    Flink's ``KeyGroupRangeAssignment.assignToKeyGroup``. Raises what :func:`key_hash` raises, and
-    InvalidArgumentError when ``max_parallelism`` is not in 1..32768.
+    It is that of Flink's ``KeyGroupRangeAssignment.assignToKeyGroup``.
+
+    Args:
+        key: the key; a tuple for a composite key.
+        max_parallelism: the number of key groups, 1..32768.
+        key_type: the type that the key is hashed as: one name, or a sequence of names for a
+            composite key. By default the Python value decides; see :func:`key_hash`.
+        hash_scheme: ``java``, ``flink-sql`` or ``pyflink``; by default ``java``.
+
+    Returns:
+        The key group, 0 .. ``max_parallelism`` - 1.
+
+    Raises:
+        NullKeyError: for None (java, pyflink).
+        UnsupportedTypeError: for a type that has no stable hash.
+        InvalidArgumentError: for a value that its type cannot hold, for an unknown scheme, or when
+            ``max_parallelism`` is not in 1..32768.
     """
     return key_group_of_hash(
         key_hash(key, key_type=key_type, hash_scheme=hash_scheme), max_parallelism
