@@ -65,19 +65,21 @@ class CheckpointRestored:
 
 @runtime_checkable
 class CheckpointListener(Protocol):
-    """What hears of a store's checkpoints: derive from it, and override what you want to hear.
+    """Receives the events of a store's checkpoints: derive from it, and override the methods you
+    need.
 
     What a listener raises is logged as a warning, and changes nothing for the checkpoint.
     """
 
     def on_committed(self, event: CheckpointCommitted) -> None:
-        """Hear that a checkpoint is visible, whoever made it: a job, or a command of this store."""
+        """Receive that a checkpoint is visible, whether a job or a command of this store made it.
+        """
 
     def on_failed(self, event: CheckpointFailed) -> None:
-        """Hear that a checkpoint was not committed; the error is raised after this."""
+        """Receive that a checkpoint was not committed; the error is raised after this."""
 
     def on_restored(self, event: CheckpointRestored) -> None:
-        """Hear that a checkpoint is ready to be read."""
+        """Receive that a checkpoint is ready to be read."""
 
 
 class Listeners:
@@ -89,7 +91,7 @@ class Listeners:
         self._known: tuple[CheckpointListener, ...] = ()
 
     def add(self, listener: CheckpointListener) -> None:
-        """Tell a listener from now on; InvalidArgumentError for what is none."""
+        """Add a listener from now on; InvalidArgumentError for an object that is not one."""
         given: object = listener
         if isinstance(given, type) or not isinstance(given, CheckpointListener):
             kind = given if isinstance(given, type) else type(given)
@@ -100,7 +102,7 @@ class Listeners:
         self._known = (*self._known, listener)
 
     def remove(self, listener: CheckpointListener) -> None:
-        """Tell a listener no more; nothing happens when it is not known."""
+        """Remove a listener; nothing happens when it is not known."""
         self._known = tuple(one for one in self._known if one is not listener)
 
     def committed(self, manifest: Manifest, metrics: CheckpointMetrics) -> None:
