@@ -240,15 +240,48 @@ class Manifest:
         return (part for entry in self.entries for part in entry.parts)
 
     def keyed_entry(self, uid: str, name: str) -> KeyedEntry:
-        """Return a keyed state; StateNotFoundError names the states that exist."""
+        """Return a keyed state.
+
+        Args:
+            uid: the operator.
+            name: the state.
+
+        Returns:
+            The state with its files.
+
+        Raises:
+            StateNotFoundError: naming the states that exist.
+        """
         return _find(self, uid, name, self.keyed)
 
     def operator_entry(self, uid: str, name: str) -> OperatorEntry:
-        """Return an operator state; StateNotFoundError names the states that exist."""
+        """Return an operator state.
+
+        Args:
+            uid: the operator.
+            name: the state.
+
+        Returns:
+            The state with its files.
+
+        Raises:
+            StateNotFoundError: naming the states that exist.
+        """
         return _find(self, uid, name, self.operator)
 
     def find(self, uid: str, name: str) -> Entry:
-        """Return a state of either sort; StateNotFoundError names the states that exist."""
+        """Return a state, keyed or operator.
+
+        Args:
+            uid: the operator.
+            name: the state.
+
+        Returns:
+            The state with its files.
+
+        Raises:
+            StateNotFoundError: naming the states that exist.
+        """
         return _find(self, uid, name, self.entries)
 
 
