@@ -171,7 +171,17 @@ class RestorePlan:
     matching: Matching | None = None
 
     def operator(self, uid: str) -> OperatorPlan:
-        """Return the plan of an operator; StateNotFoundError names those that there are."""
+        """Return the plan of an operator.
+
+        Args:
+            uid: the operator; with a job graph, an operator of the graph.
+
+        Returns:
+            The plan.
+
+        Raises:
+            StateNotFoundError: naming the operators that there are.
+        """
         for operator in self.operators:
             if operator.uid == uid:
                 return operator
