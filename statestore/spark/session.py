@@ -58,15 +58,26 @@ def spark_session(
 ) -> SparkSession:
     """Return a Spark session, started on this machine unless one is running.
 
-    ``s3`` lets Spark itself read and write ``s3a://``, which Delta tables in a bucket need; its
-    jars (690 MB) are fetched the first time. A store's credentials are handed on by
-    ``StateStore.open(…, spark=…)``; no setting holds one. ``driver_memory`` (such as ``"2g"``) and
-    ``extra_conf`` go over ``spark-defaults.conf``. All but ``table_format`` are without effect when
-    Spark is running already.
+    A store's credentials are handed on by ``StateStore.open(…, spark=…)``; no setting holds one.
+    All arguments but ``table_format`` have no effect when Spark is running already.
 
-    Raises :class:`MissingDependencyError` when there is no fitting Java, when a jar cannot be
-    fetched, or when the running session was started without Delta, and
-    :class:`InvalidArgumentError` for another ``table_format``.
+    Args:
+        app_name: the name of the application.
+        master: where Spark runs; by default on all cores of this machine.
+        table_format: ``delta``, the default, or ``parquet``, which needs no jar.
+        driver_memory: the memory of the driver, such as ``"2g"``. It goes over
+            ``spark-defaults.conf``.
+        extra_conf: settings that go over ``spark-defaults.conf``.
+        s3: lets Spark itself read and write ``s3a://``, which Delta tables in a bucket need. Its
+            jars (690 MB) are fetched the first time.
+
+    Returns:
+        The session.
+
+    Raises:
+        MissingDependencyError: when there is no fitting Java, when a jar cannot be fetched, or when
+            the running session was started without Delta.
+        InvalidArgumentError: for another ``table_format``.
     """
     if table_format not in ("delta", "parquet"):
         raise InvalidArgumentError(f'table_format is "delta" or "parquet", not {table_format!r}')
