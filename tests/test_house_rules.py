@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from typing import TYPE_CHECKING
 
 import pytest
 
+import statestore
+from statestore.restore.restored import RestoredKeyedState, RestoredOperatorState
+from statestore.store_inspection import StoreInspection
+from statestore.store_maintenance import StoreMaintenance
 from tests.syntax import Module, imports, modules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from typing import Any
 
     Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-MODULE_LINES = 600
+MODULE_LINES = 550  # without the docstrings of functions, which are long where much is public
 SMALL_LINES = 80
 FUNCTION_LINES = 50  # of code: a long signature and its docstring are not hard to follow
 
@@ -27,7 +33,8 @@ UNFINISHED = re.compile(r"\b(TO" r"DO|FIX" r"ME|XX" r"X)\b")
 
 @pytest.mark.parametrize("module", EVERYTHING, ids=str)
 def test_modules_are_short(module: Module) -> None:
-    assert len(module.text.splitlines()) <= MODULE_LINES
+    documented = sum(docstring_lines(function) for function in functions(module))
+    assert len(module.text.splitlines()) - documented <= MODULE_LINES
 
 
 @pytest.mark.parametrize("module", EVERYTHING, ids=str)
@@ -54,6 +61,12 @@ def test_what_is_public_is_documented(module: Module) -> None:
     assert undocumented == []
 
 
+def test_docstrings_of_the_public_surface_have_sections() -> None:
+    """``Args:``, which names all parameters, ``Returns:`` and ``Raises:``, as tools render them."""
+    incomplete = {name: found for name, member in surface() if (found := missing(member))}
+    assert incomplete == {}
+
+
 @pytest.mark.parametrize("module", EVERYTHING, ids=str)
 def test_nothing_is_left_to_do(module: Module) -> None:
     assert [line for line in module.text.splitlines() if UNFINISHED.search(line)] == []
@@ -74,6 +87,48 @@ def functions(module: Module) -> Iterator[Function]:
 def lines(function: Function) -> int:
     documented = ast.get_docstring(function) is not None and len(function.body) > 1
     return (function.end_lineno or 0) - function.body[documented].lineno + 1
+
+
+def docstring_lines(function: Function) -> int:
+    if ast.get_docstring(function) is None:
+        return 0
+    return (function.body[0].end_lineno or 0) - function.body[0].lineno + 1
+
+
+def surface() -> Iterator[tuple[str, Any]]:
+    """Yield the functions, methods and properties that callers use, and their names."""
+    exported = [getattr(statestore, name) for name in statestore.__all__]
+    inner = [StoreInspection, StoreMaintenance, RestoredKeyedState, RestoredOperatorState]
+    for one in (*exported, *inner):
+        if inspect.isfunction(one):
+            yield one.__name__, one
+        for name, member in vars(one).items() if inspect.isclass(one) else ():
+            function = getattr(member, "__func__", member)
+            if not name.startswith("_") and (
+                inspect.isfunction(function) or isinstance(function, property)
+            ):
+                yield f"{one.__name__}.{name}", function
+
+
+def missing(member: Callable[..., Any] | property) -> list[str]:
+    """Return the sections, and the parameters in them, that a docstring lacks."""
+    text = inspect.getdoc(member) or ""
+    sections = dict(re.findall(r"^(\w+):\n((?:(?: .*)?(?:\n|\Z))+)", text, re.MULTILINE))
+    found = ["Raises"] if re.search(r"\bRaises [A-Z]", text) else []
+    if isinstance(member, property):
+        return found
+    signature = inspect.signature(inspect.unwrap(member))
+    own = [
+        name
+        for name, one in signature.parameters.items()
+        if name not in ("self", "cls") and one.kind is not one.VAR_KEYWORD
+    ]
+    if len(own) < 2:
+        return found
+    named = re.findall(r"^    (\w+): ", sections.get("Args", ""), re.MULTILINE)
+    if signature.return_annotation != "None" and not {"Returns", "Yields"} & sections.keys():
+        found.append("Returns")
+    return found + [name for name in own if name not in named]
 
 
 def public(module: Module) -> Iterator[tuple[str, ast.Module | ast.ClassDef | Function]]:
