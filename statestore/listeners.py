@@ -72,8 +72,7 @@ class CheckpointListener(Protocol):
     """
 
     def on_committed(self, event: CheckpointCommitted) -> None:
-        """Receive that a checkpoint is visible, whether a job or a command of this store made it.
-        """
+        """Receive that a checkpoint is visible, whether a job or a command of this store made it."""
 
     def on_failed(self, event: CheckpointFailed) -> None:
         """Receive that a checkpoint was not committed; the error is raised after this."""
