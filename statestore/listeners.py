@@ -1,4 +1,4 @@
-"""Who hears of checkpoints: a log line for each, and the listeners of a store.
+"""Who is told of checkpoints: a log line for each, and the listeners of a store.
 
 As Spark's ``StreamingQueryListener``: what a job is watched with hangs on the store, and not on the
 code that takes snapshots. A listener is called in the thread that committed or restored.
@@ -65,14 +65,15 @@ class CheckpointRestored:
 
 @runtime_checkable
 class CheckpointListener(Protocol):
-    """Receives the events of a store's checkpoints: derive from it, and override the methods you
-    need.
+    """Receives the events of a store's checkpoints.
+
+    Derive from it, and override the methods you need.
 
     What a listener raises is logged as a warning, and changes nothing for the checkpoint.
     """
 
     def on_committed(self, event: CheckpointCommitted) -> None:
-        """Receive that a checkpoint is visible, whether a job or a command of this store made it."""
+        """Receive that a checkpoint is visible, made by a job or by a command of this store."""
 
     def on_failed(self, event: CheckpointFailed) -> None:
         """Receive that a checkpoint was not committed; the error is raised after this."""

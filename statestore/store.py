@@ -229,11 +229,10 @@ class StateStore:
         now_ms: int | None = None,
         ranges: Mapping[str, RangeAssignment] | None = None,
     ) -> CheckpointWriter:
-        """Begin the next checkpoint; use it as
-        ``with store.snapshot(parallelism=4) as checkpoint``.
+        """Begin the next checkpoint.
 
-        The store is created when there is none. Leaving the block commits all states at once; an
-        exception commits nothing.
+        Use it as ``with store.snapshot(parallelism=4) as checkpoint``. The store is created when
+        there is none. Leaving the block commits all states at once; an exception commits nothing.
 
         With ``checkpoint_id`` a retry writes nothing twice. If that checkpoint is visible, at
         whatever parallelism it was taken, the writer's calls return what is stored, its ``id`` is

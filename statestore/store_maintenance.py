@@ -237,13 +237,13 @@ class StoreMaintenance:
         now_ms: int | None = None,
         on_progress: Progress | None = None,
     ) -> CompactReport:
-        """Merge changes of incremental checkpoints into their base, and layers of them, in a new
-        checkpoint.
+        """Merge changes of incremental checkpoints into their base, and layers of them.
 
-        The old checkpoints stay. When there is nothing to do, no checkpoint is made. A job compacts
-        in the background of its own snapshots. One that runs meanwhile commits no more, as after
-        :meth:`edit`. Of two compactions at once one commits. Nothing is visible of a compaction
-        that fails.
+        The result is a new checkpoint; the old ones stay. When there is nothing to do, no
+        checkpoint is made. Nothing is visible of a compaction that fails.
+
+        A job compacts in the background of its own snapshots. A job that runs meanwhile commits no
+        more, as after :meth:`edit`. Of two compactions at once one commits.
 
         Args:
             checkpoint: as in :meth:`savepoint`.
@@ -512,7 +512,8 @@ class StoreMaintenance:
         Raises:
             StateNotFoundError or CheckpointNotFoundError: when there is no such state or
                 checkpoint.
-            InvalidArgumentError: for a key that does not fit, or for pinned checkpoints.
+            InvalidArgumentError: for a key that does not fit, or for pinned checkpoints unless
+                ``ignore_pins``.
             CorruptionError: when a file is not what was written.
             CommitConflictError: when another writer commits first.
             StorageError: when the store cannot be read or written.

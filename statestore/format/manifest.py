@@ -86,7 +86,7 @@ class KeyedEntry:
 
     @property
     def parts(self) -> tuple[KeyedEntry, ...]:
-        """What lies in files: the base, then the rows of each layer as a state of their own."""
+        """What is in files: the base, then the rows of each layer as a state of their own."""
         return (replace(self, layers=()), *(layer.entry for layer in self.layers))
 
     @property
@@ -121,7 +121,7 @@ class KeyedEntry:
 class Layer:
     """Changes of a keyed state: rows that come, and marks of rows that go, by key group.
 
-    ``entry`` is what lies in files, with the state of ``layers.change_state``. It has the
+    ``entry`` is what is in files, with the state of ``layers.change_state``. It has the
     changes up to checkpoint ``checkpoint_id``, those of several if it was merged of layers, as
     ``depth`` tells: 0 for one, else one more than they had. Only its rows of the key groups in
     ``live`` (ascending) still count: those of the others are in the base already.
@@ -147,7 +147,7 @@ class OperatorEntry:
 
     @property
     def parts(self) -> tuple[OperatorEntry, ...]:
-        """What lies in files: all of it."""
+        """What is in files: all of it."""
         return (self,)
 
     @property
@@ -236,7 +236,7 @@ class Manifest:
 
     @property
     def parts(self) -> Iterator[Entry]:
-        """What lies in files, of all states: bases, and layers of changes."""
+        """What is in files, of all states: bases, and layers of changes."""
         return (part for entry in self.entries for part in entry.parts)
 
     def keyed_entry(self, uid: str, name: str) -> KeyedEntry:

@@ -36,7 +36,7 @@ __all__ = ["BatchInput", "DecidedParallelism", "decide"]
 
 @dataclass(frozen=True)
 class BatchInput:
-    """One input: where it lies, the bytes of each of its files, and whether every task reads it.
+    """One input: where it is, the bytes of each of its files, and whether every task reads it.
 
     Of a :class:`ConsumedInput` ``url`` is its place among the inputs, and ``sizes`` are the bytes
     of its subpartitions, partition by partition.

@@ -64,7 +64,7 @@ def restore(
 
     ``now_ms`` is the clock of times to live, by default that of this machine, looked at once. With
     ``verify`` every read checks the SHA-256 of a file before it hands over a row of it.
-    ``listeners`` hear of it.
+    ``listeners`` receive the event.
 
     Raises CheckpointNotFoundError, MalformedManifestError, ParallelismError, or UnclaimedStateError
     when no operator of the target's graph claims some state; reads no data file.
@@ -293,8 +293,7 @@ class RestoredKeyedState:
         return self._spark
 
     def key_groups(self, key_groups: KeyGroupRange) -> pa.RecordBatchReader:
-        """Return the rows of some key groups, whichever subtask owns them; else as
-        :meth:`to_arrow`.
+        """Return the rows of key groups, whichever subtask owns them; else as :meth:`to_arrow`.
 
         Raises:
             ParallelismError: when there are not so many key groups.
@@ -355,7 +354,7 @@ class RestoredKeyedState:
         Args:
             keys: the keys, by their key columns.
             cache_bytes: how much of what it decoded each of Spark's Python workers holds for the
-                next call.
+                next call; by default nothing.
             spark: the session of the DataFrame; by default that of the store.
 
         Returns:
@@ -396,8 +395,8 @@ class RestoredKeyedState:
         )
 
     def _hosts(self) -> tuple[str, ...]:
-        """Return where each subtask's copies lie. They are read through a local cache alone:
-        without one their host is no better.
+        """Return the hosts of each subtask's copies. Only a local cache reads copies: without one
+        no host is better.
         """
         if not isinstance(self._catalog.storage, CachedStorage):
             return ()

@@ -91,7 +91,11 @@ class CheckpointWriter:
 
     @property
     def id(self) -> int:
-        """The checkpoint's number, known once it is committed; InvalidArgumentError before."""
+        """The checkpoint's number, known once it is committed.
+
+        Raises:
+            InvalidArgumentError: before the block has ended.
+        """
         return self.manifest.checkpoint_id
 
     @property
@@ -105,7 +109,11 @@ class CheckpointWriter:
 
     @property
     def manifest(self) -> Manifest:
-        """The committed manifest; InvalidArgumentError before the block has ended."""
+        """The committed manifest.
+
+        Raises:
+            InvalidArgumentError: before the block has ended.
+        """
         if self._commit.manifest is None:
             raise InvalidArgumentError(
                 "the checkpoint is committed when its 'with' block ends, not before"
@@ -509,10 +517,9 @@ class CheckpointWriter:
         return self._carrying.carry(uid, name, base=base)
 
     def carry_rest(self, *, base: int | str = LATEST) -> None:
-        """Take over the rest of the states of the newest checkpoint, or of ``base``, when the block
-        ends.
+        """Take over the other states of the newest checkpoint, or of ``base``, as the block ends.
 
-        The rest is each state that is neither in this checkpoint by then nor dropped. Each is taken
+        These are the states that are neither in this checkpoint by then nor dropped. Each is taken
         over as by :meth:`carry`.
         """
         self._carrying.carry_rest(base=base)
@@ -548,8 +555,10 @@ class CheckpointWriter:
             yield
 
     def say_origin(self, origin: Mapping[str, Any]) -> None:
-        """Record which checkpoint this one is made of, and how: plain JSON values, for the
-        manifest.
+        """Record which checkpoint this one is made of, and how.
+
+        Args:
+            origin: plain JSON values, for the manifest.
         """
         self._commit.origin = origin
 
