@@ -138,8 +138,6 @@ class StateStore:
     ) -> StateStore:
         """Return the store on a storage of your own.
 
-        The other options are those of :meth:`open`.
-
         Args:
             storage: a storage that passes ``testing.suites.StorageSuite``.
             spark: as in :meth:`open`.

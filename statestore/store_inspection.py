@@ -191,7 +191,7 @@ class StoreInspection:
             keys: the most keys per state; by default 10. 0 reads nothing.
             checkpoint: as in :meth:`StateStore.restore`.
             by: what is weighed, ``bytes`` or ``rows``.
-            factor: the multiple of the even share from which a key group is skewed, 1 or more; by
+            factor: above this multiple of the even share a key group is skewed. It is 1 or more; by
                 default 2.
             read_groups: the most key groups per state that are read for the keys, those with most
                 rows first; by default 8.
@@ -299,8 +299,6 @@ class StoreInspection:
         As in Flink, subtask i of every operator of a slot sharing group runs in one slot. So
         chained operators always run together. Copies are on the hosts where they were written with
         a local cache.
-
-        The other options are those of :meth:`StateStore.plan`.
 
         Args:
             hosts: the slots of each host.
