@@ -105,6 +105,11 @@ def test_a_store_is_made_in_a_folder_with_hidden_files_alone(storage: Storage) -
     Path(storage.url).mkdir()
     (Path(storage.url) / ".DS_Store").write_text("x")
     Catalog.open(storage, create=True)
+    assert sorted(path.name for path in Path(storage.url).iterdir()) == [
+        ".DS_Store",
+        "statestore.json",
+    ]
+    assert Catalog.open(storage).checkpoints() == ()
 
 
 def test_a_place_that_cannot_be_written_is_a_storage_error() -> None:

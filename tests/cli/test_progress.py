@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import sys
-import threading
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +10,7 @@ import pytest
 from statestore import StateStore
 from statestore.cli.main import main
 from statestore.cli.output import progress_bar
+from tests.support.terminal import terminal
 
 
 def changed(path: Path) -> str:
@@ -27,23 +24,23 @@ def changed(path: Path) -> str:
 
 
 def test_restore_and_compact_draw_a_bar_on_a_terminal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url = changed(tmp_path / "store")
-    ours, theirs = pty.openpty()
-    seen: list[bytes] = []
-    reader = threading.Thread(target=_read, args=(ours, seen))
-    reader.start()
-    with os.fdopen(theirs, "w") as terminal, monkeypatch.context() as patched:
-        patched.setattr(sys, "stderr", terminal)
+    with terminal() as drawn:
         assert main(["restore", "--to", str(tmp_path / "out"), "--store", url]) == 0
         assert main(["compact", "--all", "--store", url]) == 0
-    reader.join()
-    os.close(ours)
-    text = b"".join(seen).decode()
     for part in ("restoring", "compacting", "100%"):
-        assert part in text
+        assert part in drawn[0]
     assert "compacted checkpoint 2" in capsys.readouterr().out
+
+
+def test_a_bar_that_is_told_of_no_files_is_drawn() -> None:
+    """A checkpoint may hold none."""
+    with terminal() as drawn, progress_bar("verifying") as bar:
+        bar(0, 0)
+        assert bar.is_drawn
+    assert "verifying" in drawn[0]
 
 
 def test_elsewhere_nothing_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,11 +48,3 @@ def test_elsewhere_nothing_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
         bar(1, 2, "still [working]")
         assert not bar.is_drawn
     assert capsys.readouterr() == ("", "")
-
-
-def _read(terminal: int, seen: list[bytes]) -> None:
-    try:
-        while chunk := os.read(terminal, 4096):
-            seen.append(chunk)
-    except OSError:
-        seen.append(b"")  # nobody writes to it any more

@@ -10,7 +10,6 @@ import pytest
 from click.testing import Result
 
 from statestore import StateStore
-from statestore.cli.output import progress_bar
 from statestore.format.digest import digest_text
 from tests.support.damage import change_unread_byte
 
@@ -107,12 +106,6 @@ def test_all_and_one_exclude_each_other(run: Run, fraud: Path) -> None:
     done = run("verify", "1", "--all", "--store", fraud)
     assert (done.exit_code, done.stdout) == (2, "")
     assert run("verify", "7", "--store", fraud).exit_code == 10
-
-
-def test_a_bar_that_is_told_of_no_files_is_drawn() -> None:
-    """A checkpoint may hold none."""
-    with progress_bar("verifying") as progress:
-        progress(0, 0)
 
 
 def test_restore_can_verify(run: Run, damaged: Path) -> None:

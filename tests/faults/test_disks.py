@@ -2,7 +2,7 @@
 the test in a name space of its own, so that no right beyond the user's is needed.
 
 Where the system lets nobody mount, a limit on the size of files, and folders without the right to
-write, stand in.
+write, stand in; root gives up his right to write all the same.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from statestore.store import StateStore
 from tests.faults.cases import copy_of, data_files, over, settle, take, whole
 
 UNSHARE = ["unshare", "--map-root-user", "--mount", "--user"]
+WITHOUT_RIGHTS = ["setpriv", "--inh-caps=-all", "--bounding-set=-all"]
 ROOT = Path(__file__).parents[2]
 
 
@@ -36,12 +37,14 @@ def can_mount(folder: Path) -> bool:
 
 def mounted(script: str, name: str, folder: Path) -> None:
     """Run a function of this module in a name space where the script has mounted something."""
+    run_in([*UNSHARE, "sh", "-c", f'{script} && exec "$@"', "sh"], name, folder)
+
+
+def run_in(words: list[str], name: str, folder: Path) -> None:
+    """Run a function of this module in a process that these words start."""
     imports = "from pathlib import Path; import tests.faults.test_disks as t"
-    code = f"{imports}; t.{name}(Path('{folder}'))"
-    run = f'{script} && exec "{sys.executable}" -c "{code}"'
-    done = subprocess.run(
-        [*UNSHARE, "sh", "-c", run], capture_output=True, text=True, cwd=ROOT, check=False
-    )
+    command = [*words, sys.executable, "-c", f"{imports}; t.{name}(Path({str(folder)!r}))"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -109,7 +112,7 @@ def test_a_read_only_store(base: Path, tmp_path: Path) -> None:
             path.chmod(0o555)
         try:
             if os.access(folder, os.W_OK):  # root may write all the same
-                whole(over(LocalStorage(str(folder))), 1)
+                run_in(WITHOUT_RIGHTS, "refuse", folder)
             else:
                 refuse(folder)
         finally:

@@ -139,7 +139,8 @@ def test_no_drawn_name_is_taken(store: StateStore, at: int, parts: list[str]) ->
 def test_the_names_that_writers_give_are_taken(store: StateStore) -> None:
     """The refusals above are of the names alone."""
     for number in (1, 2):
-        manifest_from_json(document_bytes(document(store, number)), name="m.json")
+        manifest = manifest_from_json(document_bytes(document(store, number)), name="m.json")
+        assert manifest == store.manifest(number)
 
 
 def test_one_table_is_not_that_of_two_states(store: StateStore) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import pty
-import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -16,6 +14,7 @@ from pyspark.sql import SparkSession
 from jobs.bars import StatesBar, bar_of, tasks_of
 from jobs.restore import main as restore
 from jobs.snapshot import main as snapshot
+from tests.support.terminal import terminal
 
 STORE = '[store]\nurl = "{here}/store"\n'
 SNAPSHOT = f"""
@@ -72,42 +71,33 @@ def test_tasks_are_those_of_the_stages_under_way(spark: SparkSession, tmp_path: 
     running = threading.Thread(target=frame.collect)
     running.start()
     try:
-        while tasks_of(spark) != (0, 2):
-            time.sleep(0.05)
+        under_way = tasks_before_long(spark, (0, 2))
     finally:
         Path(go).touch()
         running.join()
-    while tasks_of(spark) != (0, 0):
-        time.sleep(0.05)
+    assert under_way == (0, 2)
+    assert tasks_before_long(spark, (0, 0)) == (0, 0)
+
+
+def tasks_before_long(spark: SparkSession, wanted: tuple[int, int]) -> tuple[int, int]:
+    """Return what is asked for as soon as it is so, or what else there is after a minute."""
+    deadline = time.monotonic() + 60
+    while (found := tasks_of(spark)) != wanted and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return found
 
 
 def test_on_a_terminal_snapshot_and_restore_draw_their_states(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     (tmp_path / "rows.json").write_text('{"k": "a", "v": 1}\n')
-    seen: list[bytes] = []
-    ours, theirs = pty.openpty()
-    reader = threading.Thread(target=_read, args=(ours, seen))
-    reader.start()
-    with os.fdopen(theirs, "w") as terminal, monkeypatch.context() as patched:
-        patched.setattr(sys, "stderr", terminal)
+    with terminal() as drawn:
         for main, text in ((snapshot, SNAPSHOT), (restore, RESTORE)):
             file = tmp_path / "settings.toml"
             file.write_text(text.replace("{here}", str(tmp_path)))
             assert main(["--conf-file", str(file)]) == 0
-    reader.join()
-    os.close(ours)
-    text = b"".join(seen).decode()
     for part in ("writing totals/sums", "totals/sums: 1 rows", "committing", "restoring totals"):
-        assert part in text, text
-
-
-def _read(terminal: int, seen: list[bytes]) -> None:
-    try:
-        while chunk := os.read(terminal, 4096):
-            seen.append(chunk)
-    except OSError:
-        seen.append(b"")  # nobody writes to it any more
+        assert part in drawn[0]
 
 
 def test_elsewhere_nothing_is_drawn_and_spark_is_not_asked(

@@ -286,3 +286,4 @@ def test_a_snapshot_that_is_given_up_or_used_does_not_warn(store: StateStore) ->
         checkpoint.carry_rest()
     del checkpoint
     gc.collect()
+    assert store.checkpoints() == (1, 2)

@@ -52,7 +52,10 @@ def test_two_of_one_checkpoint_are_refused(tmp_path: Path) -> None:
 
 
 def test_letters_that_a_path_escapes_are_no_clash(store: StateStore) -> None:
-    put(store, ("\u00e9", "n"), ("\u00c9", "n"), ("u1", "n"))
+    names = [("\u00e9", "n"), ("\u00c9", "n"), ("u1", "n")]
+    put(store, *names)
+    stored = {(entry.state.uid, entry.state.name) for entry in store.manifest().keyed}
+    assert stored == {("u", "n"), *names}
 
 
 def test_a_copy_does_not_bring_one(store: StateStore, tmp_path: Path) -> None:
