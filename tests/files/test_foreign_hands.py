@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -85,22 +86,27 @@ def assert_whole(store: StateStore, number: int) -> None:
     assert restored.operator("u", "offsets").per_old_subtask() == [[{"offset": number}], []]
 
 
-@pytest.fixture(scope="session", params=[layout.value for layout in Layout])
-def filled(
-    request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+@pytest.fixture(scope="module")
+def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The store of each layout, made when it is first asked for."""
+
+    @cache
+    def made(layout: str) -> Path:
+        path = tmp_path_factory.mktemp("foreign") / "store"
+        store = StateStore.open(str(path), spark=spark)
+        for number in range(1, COUNT + 1):
+            take(store, number, layout)
+        return path
+
+    return made
+
+
+@pytest.fixture(params=[layout.value for layout in Layout])
+def touched(
+    request: pytest.FixtureRequest, filled: Callable[[str], Path], tmp_path: Path
 ) -> tuple[Path, str]:
-    path = tmp_path_factory.mktemp("foreign") / "store"
-    store = StateStore.open(str(path), spark=spark)
-    for number in range(1, COUNT + 1):
-        take(store, number, request.param)
-    return path, request.param
-
-
-@pytest.fixture
-def touched(filled: tuple[Path, str], tmp_path: Path) -> tuple[Path, str]:
     """A copy of the store, for a hand to work on."""
-    path, layout = filled
-    return Path(shutil.copytree(path, tmp_path / "store")), layout
+    return Path(shutil.copytree(filled(request.param), tmp_path / "store")), request.param
 
 
 def table_of(path: Path) -> str:
@@ -111,14 +117,14 @@ ON_BOTH = ("vacuum", "optimize and vacuum", "overwrite", "delete")
 
 
 @pytest.mark.parametrize(
-    ("filled", "hand"),
+    ("touched", "hand"),
     [
         (layout.value, hand)
         for number, hand in enumerate(HANDS)
         for at, layout in enumerate(Layout)
         if hand in ON_BOTH or number % len(Layout) == at
     ],
-    indirect=["filled"],
+    indirect=["touched"],
 )
 def test_with_default_settings_nothing_that_is_kept_breaks(
     spark: SparkSession, touched: tuple[Path, str], hand: str
