@@ -3,6 +3,8 @@
 # (but for Spark's jars, which it keeps in its own cache, ~/.ivy2*).
 
 SHELL := bash
+# Tests start hundreds of Python processes: what was compiled once is kept.
+unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready

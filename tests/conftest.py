@@ -26,25 +26,24 @@ settings.register_profile("dev", deadline=None, suppress_health_check=[HealthChe
 settings.register_profile("ci", settings.get_profile("dev"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
-# For the processes that tests start; the session below lives for minutes, and has both compilers.
+# For the processes that tests start, and the session below: no test runs one query often enough
+# for the second compiler.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(SHORT_LIVED_JVM))
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session of this worker: 2 cores, Delta, a warehouse that is thrown away."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.delenv("SPARK_SUBMIT_OPTS")
-        session = spark_session(
-            app_name="statestore-tests",
-            master="local[2]",
-            extra_conf={
-                "spark.sql.shuffle.partitions": "2",
-                # VACUUM lists folders with as many tasks, 10,000 by default.
-                "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
-                "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-            },
-        )
+    session = spark_session(
+        app_name="statestore-tests",
+        master="local[2]",
+        extra_conf={
+            "spark.sql.shuffle.partitions": "2",
+            # VACUUM lists folders with as many tasks, 10,000 by default.
+            "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
+            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        },
+    )
     yield session
     session.stop()
 

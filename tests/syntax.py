@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,8 +22,10 @@ class Module:
     text: str = field(repr=False)
     tree: ast.Module = field(repr=False)
 
-    def __str__(self) -> str:
-        return self.name
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """All of the tree."""
+        return tuple(ast.walk(self.tree))
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ def modules(*packages: str) -> tuple[Module, ...]:
     return tuple(_module(path) for path in paths)
 
 
+@cache
 def _module(path: Path) -> Module:
     parts = path.relative_to(ROOT).with_suffix("").parts
     text = path.read_text(encoding="utf-8")

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-
-import pytest
+from functools import cache
 
 from tests.syntax import Import, Module, imports, modules
 
@@ -110,7 +109,7 @@ LAZY = {
     ("statestore.cli.verbs.other", "statestore.demo"),  # the one verb that needs Spark
 }
 
-SOURCES = modules("statestore", "jobs")
+SOURCES = ("statestore", "jobs")
 
 
 def part_of(name: str) -> str | None:
@@ -131,49 +130,62 @@ def where(module: Module, imported: Import) -> str:
     return f"{module.name}, line {imported.line}: {imported.name}"
 
 
-@pytest.mark.parametrize("module", SOURCES, ids=str)
-def test_imports_point_down(module: Module) -> None:
-    mine = part_of(module.name)
-    assert mine is not None, f"{module.name} is in no layer: add it to LAYERS"
-    for imported in filter(is_ours, imports(module)):
-        theirs = part_of(imported.name)
-        assert theirs is not None, where(module, imported)
-        if (module.name, imported.name) in LAZY:
-            continue
-        assert theirs == mine or DEPTH[theirs] > DEPTH[mine], where(module, imported)
+@cache
+def all_imports() -> tuple[tuple[Module, Import], ...]:
+    return tuple((module, one) for module in modules(*SOURCES) for one in imports(module))
 
 
-@pytest.mark.parametrize("module", SOURCES, ids=str)
-def test_libraries_stay_in_their_homes(module: Module) -> None:
-    for imported in imports(module):
+def test_every_module_lies_in_a_layer() -> None:
+    assert [m.name for m in modules(*SOURCES) if part_of(m.name) is None] == []
+
+
+def test_imports_point_down() -> None:
+    def points_down(module: Module, imported: Import) -> bool:
+        mine, theirs = part_of(module.name), part_of(imported.name)
+        if mine is None or theirs is None:
+            return False
+        return theirs == mine or DEPTH[theirs] > DEPTH[mine]
+
+    assert [
+        where(module, imported)
+        for module, imported in all_imports()
+        if is_ours(imported)
+        and (module.name, imported.name) not in LAZY
+        and not points_down(module, imported)
+    ] == []
+
+
+def test_libraries_stay_in_their_homes() -> None:
+    def may_stand(module: Module, imported: Import) -> bool:
         homes = HOMES.get(imported.name.partition(".")[0])
         if homes is None or lies_in(module.name, homes):
-            continue
-        assert imported.for_types, where(module, imported)
-        assert lies_in(module.name, FOR_TYPES), where(module, imported)
+            return True
+        return imported.for_types and lies_in(module.name, FOR_TYPES)
+
+    assert [where(*found) for found in all_imports() if not may_stand(*found)] == []
 
 
-@pytest.mark.parametrize("module", [m for m in SOURCES if lies_in(m.name, PURE)], ids=str)
-def test_pure_parts_need_no_other_library(module: Module) -> None:
-    for imported in imports(module):
-        top = imported.name.partition(".")[0]
-        plain = top in sys.stdlib_module_names or top == "msgspec"
-        assert plain or is_ours(imported), where(module, imported)
+def test_pure_parts_need_no_other_library() -> None:
+    assert [
+        where(module, imported)
+        for module, imported in all_imports()
+        if lies_in(module.name, PURE)
+        and imported.name.partition(".")[0] not in {*sys.stdlib_module_names, "msgspec"}
+        and not is_ours(imported)
+    ] == []
 
 
 def test_own_imports_stand_at_the_top() -> None:
     found = {
         (module.name, imported.name)
-        for module in SOURCES
-        for imported in imports(module)
+        for module, imported in all_imports()
         if imported.lazy and is_ours(imported)
     }
     assert found == LAZY
 
 
-@pytest.mark.parametrize("module", SOURCES, ids=str)
-def test_imports_are_absolute(module: Module) -> None:
-    assert "(relative)" not in [imported.name for imported in imports(module)]
+def test_imports_are_absolute() -> None:
+    assert [where(*found) for found in all_imports() if found[1].name == "(relative)"] == []
 
 
 def test_importing_statestore_does_not_load_spark() -> None:

@@ -109,7 +109,7 @@ def test_a_store_is_made_in_a_folder_with_hidden_files_alone(storage: Storage) -
         ".DS_Store",
         "statestore.json",
     ]
-    assert Catalog.open(storage).checkpoints() == ()
+    assert Catalog.open(storage, create=False).checkpoint_ids() == ()
 
 
 def test_a_place_that_cannot_be_written_is_a_storage_error() -> None:

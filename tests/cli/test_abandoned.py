@@ -13,6 +13,8 @@ import pytest
 from statestore import StateStore
 from statestore.testing.counting import CountingStorage
 
+pytestmark = pytest.mark.slow
+
 ROWS, FILES = 200_000, 128
 # Longer than any of these takes on a busy machine; one that waits does so for ever.
 _FOR_EVER = 120

@@ -81,6 +81,7 @@ def test_what_is_no_question_is_refused(
     assert message in done.stderr
 
 
+@pytest.mark.slow
 def test_an_error_is_all_that_a_process_prints(fraud: Path, damaged: Path) -> None:
     """DuckDB and Arrow leave nothing on stderr, whether they answer or fail."""
     for path in damaged.rglob("0000000002-*.parquet"):

@@ -100,6 +100,7 @@ def map_store(path: Path, seed: int, layout: str) -> tuple[StateStore, Rows]:
     return store, state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("collide", [False, True])
 @pytest.mark.parametrize("layout", ["partitioned", "ranged"])
 @pytest.mark.parametrize("limit", CACHES.values(), ids=CACHES)

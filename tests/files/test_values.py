@@ -172,6 +172,7 @@ def test_guessed_types_mix_nothing(values: list[Any]) -> None:
         assert all(map(came_out, values, found))
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.data())
 def test_a_column_of_arrow_goes_in_as_its_values_would(data: st.DataObject) -> None:

@@ -178,6 +178,7 @@ def vertices(draw: st.DrawFn) -> tuple[list[ConsumedInput], Options]:
     return inputs, options
 
 
+@pytest.mark.slow
 @given(vertices())
 def test_everything_is_read_within_the_bounds(vertex: tuple[list[ConsumedInput], Options]) -> None:
     """Every cell is read; once, unless a split side has to meet it several times."""

@@ -175,6 +175,7 @@ def nested(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
 CASES = (one_number, agreeing, packed, many_operators, nested)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cases", CASES, ids=lambda cases: str(cases.__name__))
 def test_no_member_of_a_small_manifest_takes_much(tmp_path: Path, cases: Any) -> None:
     """It is read for what it is, or refused: no memory is short, and nothing is a traceback."""

@@ -298,6 +298,7 @@ def killed(source: StateStore, target: Path, at: int) -> None:
     assert done.returncode == -signal.SIGKILL, done.stderr
 
 
+@pytest.mark.slow
 def test_a_copy_that_was_killed_goes_on(source: StateStore, tmp_path: Path) -> None:
     """I10: only files that were not whole when it was killed are copied again."""
     counted = calls_of(
@@ -344,6 +345,7 @@ def whole_one(target: StateStore, number: int | None) -> None:
 STOPPING = [FaultKind.ERROR, FaultKind.ANSWER_LOST, FaultKind.ANSWER_WRONG, FaultKind.TRUNCATED]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", STOPPING)
 @pytest.mark.parametrize("side", ["source", "target"])
 def test_whatever_call_fails_it_can_be_run_again(

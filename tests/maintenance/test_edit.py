@@ -106,6 +106,7 @@ def test_a_state_may_lose_its_last_row_and_get_one_again(store: StateStore) -> N
     assert is_whole(store)
 
 
+@pytest.mark.slow
 @given(
     delete=st.lists(st.sampled_from([*ROWS, "no", "nobody"]), unique=True),
     put=st.dictionaries(st.sampled_from([*ROWS, *(f"new{i}" for i in range(30))]), st.integers(0)),

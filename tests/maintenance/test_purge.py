@@ -396,6 +396,7 @@ class Beside(LocalStorage):
         super().delete(name)
 
 
+@pytest.mark.slow
 def test_an_expiry_at_any_moment_of_a_purge_loses_no_savepoint(tmp_path: Path) -> None:
     """I9: what replaces is held before the old one is let go. Where the replacement was given up
     before it could be held, the savepoint stays, and the purge is run again.
@@ -452,6 +453,7 @@ def stages(folder: Path) -> Iterator[int]:
 STOPPING = [FaultKind.ERROR, FaultKind.ANSWER_LOST, FaultKind.KILLED]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", STOPPING)
 def test_interrupted_anywhere_it_can_be_run_again_and_finishes(
     tmp_path: Path, kind: FaultKind

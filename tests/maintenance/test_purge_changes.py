@@ -132,6 +132,7 @@ def test_a_damaged_layer_stops_it_before_anything_changes(taken: Layered) -> Non
     assert taken.store.checkpoints() == tuple(range(1, 9))
 
 
+@pytest.mark.slow
 def test_a_failure_anywhere_leaves_no_checkpoint_without_its_files(
     taken: Layered, tmp_path: Path
 ) -> None:

@@ -163,6 +163,7 @@ def test_of_a_file_that_is_no_file_any_more_all_is_lost(
     assert store.maintenance.verify(3, deep=True).is_sound
 
 
+@pytest.mark.slow
 def test_any_flipped_byte_costs_at_most_what_cannot_be_read(store: StateStore) -> None:
     """A new checkpoint is sound, and has the rows of all key groups that were not lost."""
     before, dice = rows(store, 2), random.Random(7)

@@ -102,6 +102,7 @@ def test_what_does_not_exist_is_not_found(sound: StateStore, tmp_path: Path) -> 
 # --- random damage --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_flips_of_one_byte_are_found(tmp_path: Path) -> None:
     """I4, I5, I7: any byte of any file of a checkpoint, replaced by any other value."""
     store = fill(tmp_path / "store", max_parallelism=1)
@@ -156,6 +157,7 @@ def test_a_missing_file_is_found(store: StateStore, name: str) -> None:
     assert groups == (["0..0", "1..1"] if keyed else ["None"])
 
 
+@pytest.mark.slow
 def test_exchanged_files_are_found(store: StateStore) -> None:
     """I7: both, of whatever two states or key groups; without --deep where their lengths differ."""
     files = [path for name in SORTS for path in files_of(store, name)]

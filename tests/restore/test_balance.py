@@ -158,6 +158,7 @@ def random_ranges(draw: st.DrawFn) -> RangeAssignment:
     return RangeAssignment((*sorted(inner), GROUPS))
 
 
+@pytest.mark.slow
 @given(random_ranges())
 def test_subtasks_write_the_ranges_that_a_checkpoint_is_taken_with(
     tmp_path_factory: pytest.TempPathFactory, ranges: RangeAssignment

@@ -183,6 +183,7 @@ def test_with_room_for_all_each_goes_where_it_has_most(
         assert [each[host] for each, host in found] == best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallelism", [1, 7, 1000, 32_768])
 @pytest.mark.parametrize("hosts", [1, 2, 100])
 def test_the_largest_state_is_placed(parallelism: int, hosts: int) -> None:

@@ -71,6 +71,7 @@ def names(checkpoint: CheckpointWriter) -> set[tuple[str, str]]:
     return {(e.state.uid, e.state.name) for e in checkpoint.manifest.entries}
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(
     st.sets(st.sampled_from(STATES), min_size=1, max_size=6),

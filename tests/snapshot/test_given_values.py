@@ -102,6 +102,7 @@ def answer(ask: Callable[[], Any]) -> Any:
         return "refused"
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(st.sampled_from(KEYS), st.data())
 def test_get_keys_lazy_and_deletes_say_the_same_of_a_key(

@@ -96,6 +96,7 @@ def check(store: StateStore, rows: Rows) -> None:
     assert store.maintenance.verify("all", deep=True).is_sound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["partitioned", "ranged"])
 def test_a_history_of_lists(tmp_path: Path, layout: str) -> None:
     """Snapshot, changes, compaction, edit, rekey and purge; each looked at by every reader."""

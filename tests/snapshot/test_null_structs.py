@@ -71,6 +71,7 @@ def _options() -> dict[str, Any]:
     return {"key": "k", "namespace": "n", "map_key": "e", "max_parallelism": GROUPS}
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(_rows, st.lists(st.tuples(_rows, st.lists(_identities, max_size=5)), max_size=3), st.data())
 def test_histories_keep_them_apart(

@@ -144,6 +144,7 @@ def _stored(store: StateStore) -> list[Any]:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(st.lists(_step(), min_size=1, max_size=4), st.booleans())
 def test_a_history_of_streams_is_stored_as_one_of_tables_is(

@@ -77,6 +77,7 @@ WANTED = Counter(repr(sorted(row.items())) for row in ROWS)
 # --- the way it goes ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_processes_write_their_own_part_and_one_commits(store: StateStore) -> None:
     """I2, I4: from processes that share nothing but the store; equal to one that wrote it alone."""
     spawn = multiprocessing.get_context("spawn")

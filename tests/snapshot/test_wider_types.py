@@ -10,6 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -122,6 +123,7 @@ def _table(values: Values, kind: pa.DataType, is_new: bool) -> pa.Table:
     return pa.table(columns | ({"new": pa.nulls(len(values), pa.string())} if is_new else {}))
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(_cases(), st.booleans())
 def test_rows_are_compared_by_what_they_hold(
@@ -164,6 +166,7 @@ def test_rows_are_compared_by_what_they_hold(
         assert all(known[1].is_changed for known in history)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(_cases())
 def test_elements_are_compared_by_what_they_hold(

@@ -106,6 +106,7 @@ spark.stop()
 """
 
 
+@pytest.mark.spark
 def test_the_start_is_quiet_and_what_follows_is_not() -> None:
     done = run(WITHOUT_DELTA)
     assert done.returncode == 0, done.stderr
@@ -131,6 +132,7 @@ except MissingDependencyError as error:
 """
 
 
+@pytest.mark.spark
 def test_a_jar_that_cannot_be_fetched_is_one_sentence(tmp_path: Path) -> None:
     repository = f"{tmp_path}/none/[artifact]-[revision].[ext]"
     settings = tmp_path / "ivysettings.xml"
@@ -147,6 +149,7 @@ def test_a_jar_that_cannot_be_fetched_is_one_sentence(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.spark
 def test_another_failure_keeps_what_spark_said() -> None:
     code = (
         "from statestore.spark.session import spark_session\n"

@@ -83,6 +83,7 @@ def test_an_error_of_a_worker_is_its_own() -> None:
             until_closed(worker)(ours, True)
 
 
+@pytest.mark.spark
 def test_the_workers_of_a_session_say_nothing(tmp_path: Path) -> None:
     noted = tmp_path / "noted"
     done = subprocess.run(
