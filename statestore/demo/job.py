@@ -29,6 +29,7 @@ from statestore.store import StateStore
 
 __all__ = [
     "AIRCRAFT",
+    "BATCHES_TO_HALF",
     "KEY",
     "MAX_PARALLELISM",
     "SOURCE",
@@ -55,7 +56,7 @@ __all__ = [
 
 # Four subtasks read half of the input in three micro-batches.
 _WEIGHTS = (3, 4, 5, 6)
-_BATCHES_TO_HALF = 3
+BATCHES_TO_HALF = 3
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ def _stops(
 
 def _speeds(flights: int, parallelism: int) -> Iterator[int]:
     """Yield for each source subtask the flights that it reads in a micro-batch, at least 1."""
-    weight = -(-flights // (2 * _BATCHES_TO_HALF * sum(_WEIGHTS)))
+    weight = -(-flights // (2 * BATCHES_TO_HALF * sum(_WEIGHTS)))
     for subtask in range(parallelism):
         yield max(1, weight * _WEIGHTS[subtask % len(_WEIGHTS)])
 

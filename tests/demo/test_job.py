@@ -9,7 +9,7 @@ import pytest
 
 from statestore.demo import flights as flights_module
 from statestore.demo.flights import FlightLog, read_flights, write_log
-from statestore.demo.job import Job, consume, micro_batches, restore, snapshot, start
+from statestore.demo.job import Job, MicroBatch, consume, micro_batches, restore, snapshot, start
 from statestore.errors import InvalidArgumentError, MissingDependencyError
 from statestore.store import StateStore
 
@@ -21,17 +21,18 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> FlightLog:
-    return write_log(read_flights(), tmp_path_factory.mktemp("log") / "flights", 1000)
+    return write_log(read_flights(), tmp_path_factory.mktemp("log") / "flights", 400)
 
 
 @pytest.fixture(scope="module")
 def done(spark: SparkSession, log: FlightLog) -> Job:
-    """The job after all flights, in several micro-batches."""
+    """The job after all flights, in three micro-batches that end in the middle of partitions."""
     job = start(log, 4)
     batches = micro_batches(job.offsets, log.ends, 4, log.rows)
     assert len(batches) > 3
-    for batch in batches:
-        job = consume(spark, log, job, batch)
+    for some in (batches[:1], batches[1:3], batches[3:]):
+        job = consume(spark, log, job, MicroBatch(some[0].starts, some[-1].stops))
+    assert job.offsets == log.ends
     return job
 
 

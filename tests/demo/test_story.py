@@ -29,8 +29,11 @@ SLICE = 30
 
 @pytest.fixture(autouse=True)
 def small_and_quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files per key group and commits per Delta table take a while, and are not what is tested."""
+    """Files per key group, micro-batches and commits per Delta table take a while, and are not what
+    is tested.
+    """
     monkeypatch.setattr(job_module, "MAX_PARALLELISM", 8)
+    monkeypatch.setattr(job_module, "BATCHES_TO_HALF", 1)
     monkeypatch.setattr(story, "TABLE_FORMAT", "parquet")
 
 
@@ -38,6 +41,7 @@ def test_the_story_ends_well(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(story, "TABLE_FORMAT", "delta")
+    monkeypatch.setattr(job_module, "BATCHES_TO_HALF", 2)
     directory = tmp_path / "demo"
     assert run(directory, flights_per_month=SLICE) == 0
     out, err = capfd.readouterr()

@@ -9,6 +9,6 @@ from tests.faults.kills import kill_many
 
 def test_a_killed_job_loses_nothing(tmp_path: Path) -> None:
     """I4, I5, I6, I10: with Spark and Delta, SIGKILL in the first snapshots."""
-    evidence = kill_many(2, 5, tmp_path)
+    evidence = kill_many(2, 1, tmp_path)
     assert evidence.problems == []
     assert evidence.visible

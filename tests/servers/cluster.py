@@ -82,7 +82,7 @@ def spark_cluster(
     that of this process.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    variables = _environment() | dict(environment or {})
+    variables = _environment(directory) | dict(environment or {})
     for _ in range(STARTS):
         with ExitStack() as stack:
             cluster = _started(stack, directory, workers, cores, memory, variables)
@@ -141,8 +141,12 @@ def _started(
     return cluster if wait_for(process, has_workers, seconds=START_SECONDS) else None
 
 
-def _environment() -> dict[str, str]:
+def _environment(directory: Path) -> dict[str, str]:
     """Return what master, workers and spark-submit need to find Spark, Java and this Python."""
+    java = " ".join(SHORT_LIVED_JVM)
+    conf = directory / "conf"
+    conf.mkdir(exist_ok=True)
+    (conf / "spark-defaults.conf").write_text(f"spark.executor.extraJavaOptions {java}\n")
     return {
         **os.environ,
         "SPARK_HOME": str(spark_home()),
@@ -150,5 +154,6 @@ def _environment() -> dict[str, str]:
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_NO_DAEMONIZE": "1",
-        "SPARK_DAEMON_JAVA_OPTS": " ".join(SHORT_LIVED_JVM),
+        "SPARK_CONF_DIR": str(conf),
+        "SPARK_DAEMON_JAVA_OPTS": java,
     }

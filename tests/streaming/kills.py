@@ -26,7 +26,7 @@ from tests.streaming.driver import DONE, Totals, add_file, totals_of
 
 __all__ = ["Found", "kill_many", "main"]
 
-AHEAD = 12
+AHEAD = 6
 """Files that a job has before it, so that it is killed before it is done."""
 MOST = 8
 
