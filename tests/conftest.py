@@ -53,10 +53,26 @@ SPARK = {"demo", "jobs", "streaming"}
 SLOW = {"faults", "flips", "fuzz", "histories", "protocol", "races", "services", "simulate"}
 
 
+# The files that take longest come first, so that no worker has one of them left when the other is
+# done.
+LONGEST = (
+    *("services/test_cluster", "services/test_s3_crashes", "streaming/test_query"),
+    *("files/test_state_table", "files/test_foreign_hands", "spark/test_hashing"),
+    *("spark/test_partition", "demo/test_story", "faults/test_kills", "streaming/test_kills"),
+    *("demo/test_job", "demo/test_proof", "spark/test_delta_schema_change"),
+    *("jobs/test_spark_submit", "jobs/test_restarted_jobs", "maintenance/test_verify"),
+    *("simulate/test_simulate", "histories/test_histories", "services/test_spark_s3"),
+    *("faults/test_snapshot", "faults/test_salvage", "faults/test_processes"),
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what needs a JVM, what needs servers, and what takes long, for ``-m``."""
+    tests = Path(__file__).parent
+    order = {tests / f"{name}.py": number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
     for item in items:
-        folder = item.path.relative_to(Path(__file__).parent).parts[0]
+        folder = item.path.relative_to(tests).parts[0]
         if "spark" in getattr(item, "fixturenames", ()) or folder in SPARK:
             item.add_marker("spark")
         if folder == "services":

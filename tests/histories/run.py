@@ -21,10 +21,11 @@ from tests.histories.machine import Histories
 __all__ = ["main", "run_histories"]
 
 STEPS = 50  # the longest history
+MOST_AT_ONCE = 20  # histories of one seed
 PHASES = (Phase.generate, Phase.shrink)
 
 
-def run_histories(steps: int, *, seed: int, histories: int = 20) -> tuple[Counter[str], int]:
+def run_histories(steps: int, *, seed: int) -> tuple[Counter[str], int]:
     """Run until there were as many steps; return their counts, and how many histories they made.
 
     Raises what a history met, after it has been made as short as possible and printed.
@@ -32,7 +33,7 @@ def run_histories(steps: int, *, seed: int, histories: int = 20) -> tuple[Counte
     Histories.steps.clear()
     Histories.histories = 0
     plan = settings(
-        max_examples=histories,
+        max_examples=max(1, min(MOST_AT_ONCE, steps // STEPS)),
         stateful_step_count=STEPS,
         deadline=None,
         database=None,

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from statestore import StateStore, key_group_of
+from statestore import CheckpointWriter, StateStore, key_group_of
 from statestore.errors import InvalidArgumentError, MalformedManifestError, ParallelismError
 from statestore.format.documents import document_bytes
 from statestore.format.manifest_json import manifest_from_json, manifest_to_json
@@ -97,6 +97,30 @@ def test_the_manifest_keeps_them(store: StateStore) -> None:
         assert store.restore(parallelism=parallelism).ranges == {}
     assert store.restore(parallelism=5, max_parallelism=GROUPS).ranges == {}
     assert store.restore(parallelism=5, checkpoint=1).ranges == {}
+
+
+def test_a_retry_carries_a_state_into_its_ranges(store: StateStore) -> None:
+    """I4, I6: after an attempt that failed, and after one that committed, at the same ranges."""
+    ranges = store.restore(parallelism=5, balance="rows").ranges
+    wanted = loads(store.restore(parallelism=5, balance="rows"))
+    digest = store.manifest().keyed_entry("u", "s").digest
+
+    def attempt(*, fails: bool = False) -> CheckpointWriter:
+        with store.snapshot(parallelism=5, ranges=ranges, checkpoint_id=2) as checkpoint:
+            carried = checkpoint.carry("u", "s")
+            assert carried.digest == digest
+            if fails:
+                raise ZeroDivisionError
+        return checkpoint
+
+    with pytest.raises(ZeroDivisionError):
+        attempt(fails=True)
+    assert store.checkpoints() == (1,)
+    assert [attempt().already_committed for _ in range(2)] == [False, True]
+    assert store.checkpoints() == (1, 2)
+    assert store.manifest().ranges == ranges
+    assert loads(store.restore()) == wanted
+    assert store.maintenance.verify("all", deep=True).is_sound
 
 
 def test_without_ranges_nothing_is_kept(store: StateStore) -> None:
@@ -208,6 +232,11 @@ def test_hosts_are_placed_by_the_plans_ranges(tmp_path: Path) -> None:
         assert sorted(one.local_bytes for one in placed.subtasks) == sorted(sizes)
 
 
+def _n(row: Any) -> int:
+    number: int = row.n
+    return number
+
+
 def test_spark_goes_by_the_ranges(spark: SparkSession, tmp_path: Path) -> None:
     """The data source reads them, and rows that a restore placed can be written as they are."""
     ranges = RangeAssignment((1, 5, GROUPS))
@@ -215,8 +244,10 @@ def test_spark_goes_by_the_ranges(spark: SparkSession, tmp_path: Path) -> None:
     take(store, 3, {"u": ranges})
     reader = spark.read.format("keyed_state").option("store", store.url)
     frame = reader.option("operator", "u").option("state", "s").load()
-    groups = frame.selectExpr("spark_partition_id() AS p", "key_group").distinct().collect()
-    assert all(row.key_group in ranges.range_of(row.p) for row in groups)
+    found = frame.selectExpr("spark_partition_id() AS p", "key_group", "k", "n", "v").collect()
+    assert [{"k": row.k, "n": row.n, "v": row.v} for row in sorted(found, key=_n)] == ROWS
+    assert {row.p for row in found} == {0, 1, 2}
+    assert all(row.key_group in ranges.range_of(row.p) for row in found)
     rows = store.restore().keyed("u", "s").to_spark().drop("key_group")
     with store.snapshot(parallelism=3, ranges={"u": ranges}) as checkpoint:
         checkpoint.keyed("u", "s", rows, key="k", namespace="n", co_located=True)

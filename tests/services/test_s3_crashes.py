@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import s3fs  # noqa: F401 - loaded before processes are forked, so that each of them has it
 
 from statestore.errors import StateStoreError, StorageError
 from statestore.storage import S3Storage, Storage
