@@ -77,24 +77,31 @@ def is_past_the_end(question: dict[str, Any]) -> bool:
     return bool(question["op"] == "range" and question["i"] == question["p"] > 0)
 
 
-@pytest.mark.parametrize("case", questions(failing=False), ids=lambda case: str(case["in"]))
-def test_answers_are_flinks(case: Any) -> None:
+def test_answers_are_flinks() -> None:
     """Mixing, groups, ranges and intersections are those of the real classes."""
-    assert answer(case["in"]) == case["out"]
+    known = questions(failing=False)
+    assert len(known) > 300
+    assert [case for case in known if answer(case["in"]) != case["out"]] == []
 
 
-@pytest.mark.parametrize("case", questions(failing=True), ids=lambda case: str(case["in"]))
-def test_refusals_are_flinks(case: Any) -> None:
+def test_refusals_are_flinks() -> None:
     """What Flink refuses is refused, for the same reason, in the same order of checks."""
     bounds = ("invalid_argument", "parallelism_out_of_bounds")
-    kind = InvalidArgumentError if case["error"] in bounds else ParallelismError
-    with pytest.raises(kind, match=MESSAGES[case["error"]]):
-        answer(case["in"])
+    for case in questions(failing=True):
+        kind = InvalidArgumentError if case["error"] in bounds else ParallelismError
+        with pytest.raises(kind, match=MESSAGES[case["error"]]):
+            answer(case["in"])
 
 
-@pytest.mark.parametrize("case", cases("max_parallelism"), ids=lambda case: str(case["in"]))
-def test_the_effective_max_is_flinks(case: Any) -> None:
+def test_the_effective_max_is_flinks() -> None:
     """The max parallelism of a restored job, except that operators without state say nothing."""
+    known = cases("max_parallelism")
+    assert len(known) == 201
+    for case in known:
+        check_effective_max(case)
+
+
+def check_effective_max(case: Any) -> None:
     question = case["in"]
     stored = [maximum for _, maximum in question["ops"]]
     if "error" in case:
@@ -107,7 +114,7 @@ def test_the_effective_max_is_flinks(case: Any) -> None:
     # Flink puts the initial max back for an operator without state that comes after another.
     known = [maximum for maximum in stored if maximum is not None]
     quirk = None in stored and known != [] and question["configured_max"] == -1
-    assert found == (known[-1] if quirk else case["out"]["effective_max"])
+    assert found == (known[-1] if quirk else case["out"]["effective_max"]), question
 
 
 def test_one_stored_max_needs_no_list() -> None:
