@@ -31,7 +31,8 @@ test: $(READY) $(DELTA) $(S3) $(KAFKA) ## run all tests, two files at a time; AR
 	@$(WITH_JAVA) $(PY) -m pytest --numprocesses $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 quick: $(READY) ## run the tests that need no JVM, no server and no long histories
-	@$(PY) -m pytest --numprocesses $(or $(WORKERS),2) -m "not spark and not slow" $(ARGS)
+	@$(PY) -m pytest --numprocesses $(or $(WORKERS),2) --dist worksteal \
+		-m "not spark and not slow" --hypothesis-profile quick $(ARGS)
 
 kills: $(READY) $(DELTA) ## kill a job COUNT times (200) and look what is left
 	@$(WITH_JAVA) $(PY) -m tests.faults.kills --count $(or $(COUNT),200)

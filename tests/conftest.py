@@ -1,7 +1,7 @@
 """What all tests share: one Spark session for each worker, and Hypothesis's profile.
 
 ``CI=1`` makes Hypothesis try the same examples on every run, so that a red build is red again;
-everywhere else it looks for new ones. Spark starts only when a test asks for ``spark``.
+everywhere else it looks for new ones; ``make quick`` tries fewer. Spark starts only when a test asks for ``spark``.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 # No deadline: the first example of a run pays for imports and, on two cores, for its neighbours.
 settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("dev"), max_examples=10)
 settings.register_profile("ci", settings.get_profile("dev"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 

@@ -131,6 +131,7 @@ def test_as_many_as_possible_is_explicit() -> None:
         effective_max_parallelism(128, 4, 2**31 - 1)
 
 
+@pytest.mark.slow
 def test_ranges_tile_at_every_parallelism() -> None:
     """I2: for every max <= 256 and parallelism: in order, no gap, balanced, inverse."""
     for maximum in range(1, 257):

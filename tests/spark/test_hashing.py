@@ -254,6 +254,7 @@ def test_subtasks(spark: SparkSession) -> None:
         assert found.to_pylist() == [assignment.subtask_of(group) for group in range(maximum)]
 
 
+@pytest.mark.usefixtures("spark")
 def test_names_of_key_types() -> None:
     """The names are those of the Arrow engine: they pin the hash whoever wrote the state."""
     schema = schema_of(
@@ -283,6 +284,7 @@ def test_types_that_are_no_keys_are_refused(spark: SparkSession, ddl: str, advic
     assert "key column 'k'" in caught.value.__notes__
 
 
+@pytest.mark.usefixtures("spark")
 def test_a_missing_column_is_named() -> None:
     """The error lists the columns that exist."""
     with pytest.raises(InvalidArgumentError, match="no column 'x': the columns are a, b"):
