@@ -1,7 +1,8 @@
 """What all tests share: one Spark session for each worker, and Hypothesis's profile.
 
 ``CI=1`` makes Hypothesis try the same examples on every run, so that a red build is red again;
-everywhere else it looks for new ones; ``make quick`` tries fewer. Spark starts only when a test asks for ``spark``.
+everywhere else it looks for new ones; ``make quick`` tries fewer. Spark starts only when a test
+asks for ``spark``.
 """
 
 from __future__ import annotations
