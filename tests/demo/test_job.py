@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> FlightLog:
-    return write_log(read_flights(), tmp_path_factory.mktemp("log") / "flights", 400)
+    return write_log(read_flights(), tmp_path_factory.mktemp("log") / "flights", 1000)
 
 
 @pytest.fixture(scope="module")
