@@ -13,13 +13,13 @@ from statestore.maintenance.diff_rows import CheckpointDifference
 from statestore.restore import compare_plans as compare_command
 from statestore.restore import history as as_of_command
 from statestore.restore import history as key_command
-from statestore.restore import skew as heavy_command
+from statestore.restore import skew as skew_command
 from statestore.restore.compare_plans import Comparison, Prices
 from statestore.restore.export import Progress
 from statestore.restore.history import KeyAt, KeyStates
 from statestore.restore.placement import LOCALITY, OperatorPlacement, place_operators
 from statestore.restore.plan import Weight
-from statestore.restore.skew import FACTOR, HeavyReport, RangeSkew, skews_of
+from statestore.restore.skew import FACTOR, RangeSkew, SkewReport, skews_of
 from statestore.restore.target import RestoreTarget, plan, plan_target
 from statestore.store_parts import Opened, OpenStore
 
@@ -168,17 +168,17 @@ class StoreInspection:
             progress=on_progress or (lambda done, total: None),
         )
 
-    def heavy(
+    def skew(
         self,
         uid: str | None = None,
         name: str | None = None,
         *,
-        keys: int = heavy_command.KEYS,
+        keys: int = skew_command.KEYS,
         checkpoint: int | str = "latest",
         by: Weight | str = Weight.BYTES,
         factor: float = FACTOR,
-        read_groups: int = heavy_command.READ_GROUPS,
-    ) -> HeavyReport:
+        read_groups: int = skew_command.READ_GROUPS,
+    ) -> SkewReport:
         """Return skewed key groups and the keys with most rows.
 
         A key group is skewed when it has more than ``factor`` times the even share of bytes (or
@@ -205,7 +205,7 @@ class StoreInspection:
             InvalidArgumentError: for a weight or number that is not allowed.
             MissingFileError or DamagedFileError: for a file that is not what was written.
         """
-        return heavy_command.heavy(
+        return skew_command.skew(
             self._store.catalog(),
             uid,
             name,
@@ -216,7 +216,7 @@ class StoreInspection:
             read_groups=read_groups,
         )
 
-    def skew(
+    def balance(
         self,
         *,
         parallelism: int | None = None,

@@ -75,7 +75,7 @@ def test_an_old_store_with_ranged_files_and_a_savepoint_restores() -> None:
         found = pa.concat_tables([state.to_arrow(i).read_all() for i in range(3)])
         assert rows_digest(found.drop_columns(["key_group"])) == rows_digest(rows) == state.digest
         assert state.entry.state.schema.names == tuple(rows.column_names)
-    assert store.maintenance.verify("all", deep=True).is_sound
+    assert store.maintenance.verify("all", deep=True).is_intact
 
 
 def test_an_old_store_with_changes_restores_and_goes_on(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_an_old_store_with_changes_restores_and_goes_on(tmp_path: Path) -> None:
     )
     layers = [len(store.manifest(number).keyed[0].layers) for number in STATES]
     assert layers == [0, 1, 2, 2]
-    assert store.maintenance.verify("all", deep=True).is_sound
+    assert store.maintenance.verify("all", deep=True).is_intact
     with store.snapshot(parallelism=3) as checkpoint:
         checkpoint.changes(
             "golden", "n", deletes=[{"user": "u2"}], kind="map", key="user", entry="m"

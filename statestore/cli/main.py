@@ -24,7 +24,6 @@ from statestore.cli.verbs.decide import decide_parallelism
 from statestore.cli.verbs.diff import compare_checkpoints
 from statestore.cli.verbs.edit import edit_state
 from statestore.cli.verbs.get import get_rows
-from statestore.cli.verbs.heavy import find_heavy
 from statestore.cli.verbs.hold import keep_savepoint, pin_checkpoint, unpin_checkpoint
 from statestore.cli.verbs.list import list_checkpoints
 from statestore.cli.verbs.other import print_settings, run_demo
@@ -35,6 +34,7 @@ from statestore.cli.verbs.rekey import rekey_operator
 from statestore.cli.verbs.restore import restore_checkpoint
 from statestore.cli.verbs.salvage import repair_store, salvage_checkpoint
 from statestore.cli.verbs.show import show_checkpoint
+from statestore.cli.verbs.skew import find_skew
 from statestore.cli.verbs.verify import verify_checkpoint
 from statestore.cli.verbs.watch import watch_checkpoints
 from statestore.errors import StateStoreError
@@ -92,7 +92,7 @@ for title, verbs in {
         watch_checkpoints,
         get_rows,
         query_states,
-        find_heavy,
+        find_skew,
     ),
     "Plan and restore": (plan_restore, restore_checkpoint, decide_parallelism),
     "Compare": (compare_checkpoints, join_checkpoints, show_history),

@@ -129,15 +129,15 @@ def _tell_check(place: Place, ledger: Ledger) -> bool:
     state = store.restore(parallelism=parallelism).keyed(UID, STATE)
     rows = [row for i in range(parallelism) for row in state.to_arrow(i).read_all().to_pylist()]
     wrong = ledger.wrong(rows)
-    sound = store.maintenance.verify(deep=True)
+    intact = store.maintenance.verify(deep=True)
     print(
         f"Produced: {ledger.orders.total():,} orders of {len(ledger.orders):,} customers, "
         f"{ledger.cents.total():,} cents.\n"
         f"In the store: {sum(row['orders'] for row in rows):,} orders of {len(rows):,} customers, "
-        f"{sum(row['cents'] for row in rows):,} cents; {sound.files} files, "
-        f"{len(sound.broken)} of them broken.\n"
+        f"{sum(row['cents'] for row in rows):,} cents; {intact.files} files, "
+        f"{len(intact.broken)} of them broken.\n"
     )
-    if wrong or not sound.is_sound:
+    if wrong or not intact.is_intact:
         print(f"NOT EQUAL: {len(wrong)} customers differ, such as {', '.join(wrong[:5])}")
         return False
     print("Equal, customer by customer: nothing was lost, and nothing counted twice.")

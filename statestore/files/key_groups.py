@@ -34,10 +34,10 @@ __all__ = [
     "group_digests",
     "group_parts",
     "group_rows",
+    "intact_elements",
     "live_parts",
     "read_groups",
     "rows_and_digest",
-    "sound_elements",
 ]
 
 
@@ -95,7 +95,7 @@ def _intact(
                         yield group, rows
 
 
-def sound_elements(storage: Storage, entry: OperatorEntry) -> pa.Table | None:
+def intact_elements(storage: Storage, entry: OperatorEntry) -> pa.Table | None:
     """Return the elements of an operator state whose file may be damaged, with ``subtask`` and
     ``position``, None unless all of them are what was written. Raises StorageError when it could
     not be read.

@@ -27,9 +27,9 @@ from statestore.files.key_groups import (
     exact_groups,
     group_digests,
     group_rows,
+    intact_elements,
     live_parts,
     read_groups,
-    sound_elements,
 )
 from statestore.files.keyed import KeyedTarget, write_grouped
 from statestore.files.reader import placed, restored_schema
@@ -51,7 +51,7 @@ __all__ = [
     "OlderCheckpoints",
     "Source",
     "WholeGroup",
-    "are_elements_sound",
+    "are_elements_intact",
     "damaged_files",
     "is_whole",
     "look",
@@ -87,9 +87,9 @@ def readable_groups(
     return frozenset(group for group, _ in read_groups(storage, alone, every, damaged="skip"))
 
 
-def are_elements_sound(storage: Storage, entry: OperatorEntry) -> bool:
+def are_elements_intact(storage: Storage, entry: OperatorEntry) -> bool:
     """Return whether the elements of a state can be read, though its file is damaged."""
-    return sound_elements(storage, entry) is not None
+    return intact_elements(storage, entry) is not None
 
 
 def is_whole(storage: Storage, entry: KeyedEntry | OperatorEntry, handles: Collection[Any]) -> bool:
@@ -159,7 +159,7 @@ def rewrite_elements(
 
     Raises DamagedFileError when they no longer can be, or StorageError.
     """
-    elements = sound_elements(storage, entry)
+    elements = intact_elements(storage, entry)
     if elements is None:
         raise DamagedFileError(
             f"the elements of {entry.state} can be read no more as they could a moment ago; "
@@ -435,7 +435,7 @@ def look(
         name = entry.state.uid, entry.state.name
         if isinstance(entry, OperatorEntry):
             if name not in states:
-                states[name] = DamagedElements(entry, are_elements_sound(storage, entry))
+                states[name] = DamagedElements(entry, are_elements_intact(storage, entry))
             continue
         assert isinstance(part, KeyedEntry)
         assert isinstance(handle, KeyedStateHandle)

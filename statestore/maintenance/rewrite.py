@@ -3,7 +3,7 @@
 A file is read front to back, its touched key groups are changed, and the others go through as they
 are; every other file of the state is named again. One key group is in memory, and a few small ones
 that lie together. What was read is checked by SHA-256 first, so that damage is not passed on as if
-it were sound.
+it were intact.
 
 Of a state with layers of changes the rows of a touched file's key groups are read with them, and
 written without: there the changes are in the base then, and the layers count no more.

@@ -171,7 +171,7 @@ class SalvageReport:
     states: tuple[SalvagedState, ...]
 
     @property
-    def is_sound(self) -> bool:
+    def is_intact(self) -> bool:
         """Whether nothing is damaged: then there is nothing to salvage."""
         return not self.damaged
 
@@ -186,7 +186,7 @@ def salvage(
     keys: int,
     progress: Callable[[int, int], None],
 ) -> SalvageReport:
-    """Make a new checkpoint of what can be read of a damaged one; of a sound one, nothing.
+    """Make a new checkpoint of what can be read of a damaged one; of a intact one, nothing.
 
     Raises CheckpointNotFoundError, MalformedManifestError naming the checkpoints that there are,
     CommitConflictError, or StorageError, also for a file that could not be read: it may be whole.

@@ -289,14 +289,14 @@ class VerifyReport:
     strays: tuple[str, ...]
 
     @property
-    def is_sound(self) -> bool:
+    def is_intact(self) -> bool:
         """Whether everything that was checked is as it was written."""
         return not self.broken
 
     @property
     def problem(self) -> CorruptionError | None:
         """The error that says that something is broken, None when nothing is."""
-        if self.is_sound:
+        if self.is_intact:
             return None
         number = len({one.file for one in self.broken})
         files = "1 file is" if number == 1 else f"{number} files are"
@@ -304,7 +304,7 @@ class VerifyReport:
         whose = f" of checkpoint {', '.join(map(str, ids))}" if ids else ""
         return CorruptionError(
             f"{files} broken in {self.store}, the first is {self.broken[0].file}{whose}. Restore "
-            "a checkpoint that is sound, bring the files back from a copy, or make a checkpoint "
+            "a checkpoint that is intact, bring the files back from a copy, or make a checkpoint "
             f"of what can be read: statestore --store {self.store} salvage "
             f"{ids[-1] if ids else 'latest'}"
         )

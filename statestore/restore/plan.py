@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 
-# How heavy each key group of an operator is: its bytes or rows, of all its keyed states together.
+# The weight of each key group of an operator: its bytes or rows, of all its keyed states together.
 #
 # With changes those that count are added: it is what a restore reads.
 

@@ -1,4 +1,4 @@
-"""Heavy key groups: those that have several times what each would have if all had the same.
+"""Skewed key groups: those that have several times what each would have if all had the same.
 
 A key group is never divided, so the heaviest one bounds what any parallelism, and any way to cut
 ranges, can do for the largest subtask.
@@ -35,25 +35,25 @@ __all__ = [
     "KEYS",
     "READ_GROUPS",
     "CountedKey",
-    "HeavyGroup",
-    "HeavyOperator",
-    "HeavyReport",
     "HotKeys",
     "RangeSkew",
+    "SkewReport",
+    "SkewedGroup",
+    "SkewedOperator",
     "counted_keys",
     "heaviest",
-    "heavy",
-    "heavy_groups",
     "loads_of",
+    "skew",
+    "skewed_groups",
     "skews_of",
 ]
 
 FACTOR = 2.0
-"""How many times the even share makes a key group heavy, unless it is said."""
+"""How many times the even share makes a key group skewed, unless it is said."""
 
 
 @dataclass(frozen=True, slots=True)
-class HeavyGroup:
+class SkewedGroup:
     """A key group, what it has, its share of the operator's bytes or rows (0 to 1), and how many
     times the even share that is.
     """
@@ -65,9 +65,9 @@ class HeavyGroup:
     times: float
 
 
-def heavy_groups(
+def skewed_groups(
     entries: Sequence[KeyedEntry], by: Weight = Weight.BYTES, factor: float = FACTOR
-) -> tuple[HeavyGroup, ...]:
+) -> tuple[SkewedGroup, ...]:
     """Return the key groups of states of one operator whose share is above ``factor`` times the
     even share, heaviest first; the even share is one by the number of key groups.
 
@@ -75,7 +75,7 @@ def heavy_groups(
     """
     if not factor >= 1:
         raise InvalidArgumentError(
-            f"a heavy key group has a multiple of the even share; {factor} is below 1"
+            f"a skewed key group has a multiple of the even share; {factor} is below 1"
         )
     if not entries:
         return ()
@@ -85,7 +85,7 @@ def heavy_groups(
     found = [group for group, weight in enumerate(weights) if weight * count > factor * total]
     found.sort(key=lambda group: (-weights[group], group))
     return tuple(
-        HeavyGroup(
+        SkewedGroup(
             key_group=group,
             rows=rows[group],
             size_bytes=sizes[group],
@@ -254,7 +254,7 @@ def _first(keys: pa.RecordBatch) -> dict[str, Any]:
     return first
 
 
-# Heavy: which key groups and which keys have more than their share of an operator's state.
+# Skew: which key groups and which keys have more than their share of an operator's state.
 
 
 KEYS, READ_GROUPS = 10, 8
@@ -276,8 +276,8 @@ class HotKeys:
 
 
 @dataclass(frozen=True)
-class HeavyOperator:
-    """The key groups of an operator that are heavy, of all of them, and the hot keys by state.
+class SkewedOperator:
+    """The key groups of an operator that are skewed, of all of them, and the hot keys by state.
 
     States in which a key has one row at most are not among ``hot``.
     """
@@ -287,21 +287,21 @@ class HeavyOperator:
     key_groups: int
     rows: int
     size_bytes: int
-    heavy: tuple[HeavyGroup, ...]
+    skewed: tuple[SkewedGroup, ...]
     hot: tuple[HotKeys, ...]
 
 
 @dataclass(frozen=True)
-class HeavyReport:
-    """What is heavy in a checkpoint: above ``factor`` times the even share of bytes or rows."""
+class SkewReport:
+    """What is skewed in a checkpoint: above ``factor`` times the even share of bytes or rows."""
 
     checkpoint_id: int
     by: Weight
     factor: float
-    operators: tuple[HeavyOperator, ...]
+    operators: tuple[SkewedOperator, ...]
 
 
-def heavy(
+def skew(
     catalog: Catalog,
     uid: str | None,
     name: str | None,
@@ -311,8 +311,8 @@ def heavy(
     factor: float,
     keys: int,
     read_groups: int,
-) -> HeavyReport:
-    """Return the heavy key groups and hot keys of the selected keyed states.
+) -> SkewReport:
+    """Return the skewed key groups and hot keys of the selected keyed states.
 
     Key groups are known from the manifest; of each state in which a key may have several rows up to
     ``read_groups`` key groups are read for up to ``keys`` keys, 0 for none. Raises
@@ -338,19 +338,19 @@ def heavy(
                 if keys and read_groups and len(entry.state.identity) > len(entry.state.key)
             ]
             operators.append(_operator(one, entries, by, factor, tuple(hot)))
-    return HeavyReport(manifest.checkpoint_id, by, factor, tuple(operators))
+    return SkewReport(manifest.checkpoint_id, by, factor, tuple(operators))
 
 
 def _operator(
     uid: str, entries: list[KeyedEntry], by: Weight, factor: float, hot: tuple[HotKeys, ...]
-) -> HeavyOperator:
-    return HeavyOperator(
+) -> SkewedOperator:
+    return SkewedOperator(
         uid=uid,
         states=tuple(entry.state.name for entry in entries),
         key_groups=entries[0].state.max_parallelism,
         rows=sum(entry.rows for entry in entries),
         size_bytes=sum(entry.size_bytes for entry in entries),
-        heavy=heavy_groups(entries, by, factor),
+        skewed=skewed_groups(entries, by, factor),
         hot=hot,
     )
 

@@ -447,13 +447,13 @@ def _write_packed(target: KeyedTarget) -> Task:
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle()
         errors: list[StateStoreError] = []
-        rows = unpack(_sound(batches, errors), target.state)
+        rows = unpack(_intact(batches, errors), target.state)
         yield _outcome(lambda: write_grouped(rows, target), errors)
 
     return write
 
 
-def _sound(
+def _intact(
     packed: Iterable[pa.RecordBatch], errors: list[StateStoreError]
 ) -> Iterator[pa.RecordBatch]:
     """Pass packed rows on until there is an error among them; collect the errors."""
@@ -478,7 +478,7 @@ def _write_against(
 
         def runs() -> Iterator[pa.Table]:
             if unseen is None:
-                yield from runs_of(unpack(_sound(batches, errors), state))
+                yield from runs_of(unpack(_intact(batches, errors), state))
             else:
                 deque(batches, maxlen=0)
             if errors:  # then these are not all rows, and the others have not gone

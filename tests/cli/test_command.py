@@ -47,8 +47,8 @@ def every_error(kind: type[StateStoreError] = StateStoreError) -> Iterator[type[
 
 def test_the_verbs() -> None:
     wanted = (
-        "as-of compact config copy decide demo diff edit expire fork gc get heavy history list pin "
-        "plan purge query rekey repair restore salvage savepoint show unpin verify watch"
+        "as-of compact config copy decide demo diff edit expire fork gc get history list pin "
+        "plan purge query rekey repair restore salvage savepoint show skew unpin verify watch"
     )
     assert wanted.split() == VERBS
 

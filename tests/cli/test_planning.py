@@ -1,5 +1,5 @@
 """What ``plan`` says before anything is done: balance, another max parallelism, comparisons; and
-``heavy``.
+``skew``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def test_balance_shows_both_ways(run: Run, fraud: Path) -> None:
     skews = {one["uid"]: one for one in document(run(*given, "--output", "json"))["skew"]}
     assert sorted(skews) == ["totals-by-card", "totals-by-shop", "totals-by-user"]
     store = StateStore.open(str(fraud))
-    for known in store.inspect.skew(parallelism=5, by="rows"):
+    for known in store.inspect.balance(parallelism=5, by="rows"):
         found = skews[known.uid]
         assert found["even"] == list(known.even)
         assert found["balanced"] == list(known.balanced)
@@ -194,20 +194,20 @@ def test_wrong_prices_name_the_file(run: Run, fraud: Path, text: str) -> None:
     assert "p.toml" in done.stderr
 
 
-def test_heavy_as_text_and_json(run: Run, fraud: Path) -> None:
-    given = ("heavy", "--operator", "totals-by-user", "--keys", "3", "--store", fraud)
+def test_skew_as_text_and_json(run: Run, fraud: Path) -> None:
+    given = ("skew", "--operator", "totals-by-user", "--keys", "3", "--store", fraud)
     done = run(*given)
     assert (done.exit_code, done.stderr) == (0, "")
     assert "operator totals-by-user (totals, per_country)" in done.stdout
     assert "state per_country: the keys with most rows, of 8 key groups" in done.stdout
     (operator,) = document(run(*given, "--output", "json"))["operators"]
-    report = StateStore.open(str(fraud)).inspect.heavy("totals-by-user", keys=3).operators[0]
+    report = StateStore.open(str(fraud)).inspect.skew("totals-by-user", keys=3).operators[0]
     assert operator["key_groups"] == 128
-    assert [one["key_group"] for one in operator["heavy"]] == [
-        one.key_group for one in report.heavy
+    assert [one["key_group"] for one in operator["skewed"]] == [
+        one.key_group for one in report.skewed
     ]
     (hot,) = operator["hot"]
     assert (hot["state"], hot["rows"], len(hot["keys"])) == ("per_country", 200, 3)
     assert set(hot["keys"][0]) == {"key", "key_group", "rows", "share"}
-    none = run("heavy", "--operator", "orders-source", "--store", fraud)
+    none = run("skew", "--operator", "orders-source", "--store", fraud)
     assert (none.exit_code, none.stdout) == (10, "")

@@ -62,7 +62,7 @@ def test_salvage_as_json(run: Run, damaged: Path) -> None:
     file = lose_a_file(damaged, "totals-by-shop", "totals")
     arguments = ("salvage", "latest", "--from-older", "--store", damaged, "--output", "json")
     document = json.loads(run(*arguments).stdout)
-    assert (document["id"], document["new_id"], document["sound"]) == (2, 3, False)
+    assert (document["id"], document["new_id"], document["intact"]) == (2, 3, False)
     (broken,) = document["damaged"]
     assert damaged / broken["file"] == file
     (state,) = document["states"]
@@ -70,7 +70,7 @@ def test_salvage_as_json(run: Run, damaged: Path) -> None:
     assert (part["known_in"], part["keys"], part["filled_from"]) == (1, 1, 1)
     assert (state["rows_before"], state["rows_after"], len(state["keys"])) == (3, 3, 1)
     again = json.loads(run(*arguments).stdout)
-    assert (again["sound"], again["new_id"], again["states"]) == (True, None, [])
+    assert (again["intact"], again["new_id"], again["states"]) == (True, None, [])
     origin = StateStore.open(str(damaged)).manifest(3).origin
     assert origin is not None
     assert origin["filled"] == [

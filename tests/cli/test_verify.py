@@ -27,11 +27,11 @@ def test_a_sound_checkpoint_ends_with_0(run: Run, fraud: Path) -> None:
     for options, read in (([], "no data"), (["--deep"], "every byte and every row")):
         done = run("verify", *options, "--store", fraud)
         assert (done.exit_code, done.stderr) == (0, "")
-        assert done.stdout.startswith(f"checkpoint 2 of {fraud}: sound\n")
+        assert done.stdout.startswith(f"checkpoint 2 of {fraud}: intact\n")
         assert read in done.stdout
     done = run("verify", "--all", "--store", fraud, "--output", "json")
     document = json.loads(done.stdout)
-    assert (document["checkpoints"], document["sound"], document["deep"]) == ([1, 2], True, False)
+    assert (document["checkpoints"], document["intact"], document["deep"]) == ([1, 2], True, False)
     assert (document["broken"], document["strays"]) == ([], [])
 
 
@@ -51,7 +51,7 @@ def test_a_broken_file_is_named_with_whose_it_is(run: Run, damaged: Path) -> Non
     assert done.exit_code == 13
     document = json.loads(done.stdout)
     (broken,) = document["broken"]
-    assert not document["sound"]
+    assert not document["intact"]
     assert (damaged / broken["file"]) == file
     assert (broken["kind"], broken["id"]) == ("damaged-file", 2)
     assert (broken["operator"], broken["state"]) == ("totals-by-shop", "totals")

@@ -80,7 +80,7 @@ def refuse(folder: Path) -> None:
     with pytest.raises((StorageError, InvalidArgumentError)):
         store.export(folder / "out")
     whole(store, 1)
-    assert store.maintenance.verify(deep=True).is_sound
+    assert store.maintenance.verify(deep=True).is_intact
     assert data_files(folder) == before
 
 

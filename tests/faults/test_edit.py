@@ -61,7 +61,7 @@ def test_whatever_call_fails_it_can_be_run_again(
         if call.number < commit and call.operation != "open_write":
             assert data_files(folder) == before, call
         edit(store, how)
-        assert store.maintenance.verify("all", deep=True).is_sound, call
+        assert store.maintenance.verify("all", deep=True).is_intact, call
         keyed = store.restore(parallelism=1).keyed("users", "totals")
         assert keyed.get("u1") == [{"user": "u1", "n": 7}]
         assert keyed.get("a") == []

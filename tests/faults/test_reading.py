@@ -50,7 +50,7 @@ def show(store: StateStore, folder: Path) -> Any:
 
 def verify(store: StateStore, folder: Path) -> Any:
     report = store.maintenance.verify(deep=True)
-    assert report.is_sound
+    assert report.is_intact
     return report
 
 
@@ -58,9 +58,9 @@ def diff(store: StateStore, folder: Path) -> Any:
     return store.inspect.diff(1, 1)
 
 
-def salvage_of_what_is_sound(store: StateStore, folder: Path) -> Any:
+def salvage_of_what_is_intact(store: StateStore, folder: Path) -> Any:
     report = store.maintenance.salvage(1)
-    assert report.is_sound
+    assert report.is_intact
     return report
 
 
@@ -104,7 +104,7 @@ COMMANDS = [
     plan_of_a_purge,
     plan_of_an_edit,
     diff,
-    salvage_of_what_is_sound,
+    salvage_of_what_is_intact,
 ]
 
 

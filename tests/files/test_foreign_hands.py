@@ -133,7 +133,7 @@ def test_with_default_settings_nothing_that_is_kept_breaks(
     path, layout = touched
     HANDS[hand](spark, table_of(path))
     store = StateStore.open(str(path), spark=spark)
-    assert store.maintenance.verify("all", deep=True).is_sound
+    assert store.maintenance.verify("all", deep=True).is_intact
     for number in range(1, COUNT + 1):
         assert_whole(store, number)
     take(store, COUNT + 1, layout)

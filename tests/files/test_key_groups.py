@@ -1,4 +1,4 @@
-"""Key groups that are wanted are read whole, and no others; of damaged files the sound ones."""
+"""Key groups that are wanted are read whole, and no others; of damaged files the intact ones."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_wanted_key_groups_come_whole_and_in_order(entry: KeyedEntry, tmp_path: 
         assert set(storage.opened.values()) <= {1}
 
 
-def test_of_a_sound_file_all_are_sound(entry: KeyedEntry, tmp_path: Path) -> None:
+def test_of_a_sound_file_all_are_intact(entry: KeyedEntry, tmp_path: Path) -> None:
     storage = LocalStorage(str(tmp_path))
     for handle in entry.handles:
         found = [group for group, _ in intact(storage, entry, handle)]

@@ -123,15 +123,15 @@ def test_verify_finds_every_flipped_byte(tmp_path: Path) -> None:
     store = store_in(tmp_path, row_group_rows=4096)
     entry = take(store)
     (file,) = [tmp_path / entry.table.path / handle.path for handle in entry.handles]
-    assert store.maintenance.verify(deep=True).is_sound
+    assert store.maintenance.verify(deep=True).is_intact
     raw = bytearray(file.read_bytes())
     for at in range(0, len(raw), len(raw) // 40):
         raw[at] ^= 0x40
         file.write_bytes(raw)
-        assert not store.maintenance.verify(deep=True).is_sound
+        assert not store.maintenance.verify(deep=True).is_intact
         raw[at] ^= 0x40
     file.write_bytes(raw)
-    assert store.maintenance.verify(deep=True).is_sound
+    assert store.maintenance.verify(deep=True).is_intact
 
 
 def test_duplicates_and_other_wrong_rows_are_refused(tmp_path: Path) -> None:

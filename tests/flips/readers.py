@@ -80,8 +80,8 @@ def _as_of(store: StateStore) -> Any:
     return [_found(store.inspect.as_of(1, 2, "u", name).read_all()) for name in _STATES]
 
 
-def _heavy(store: StateStore) -> Any:
-    found = store.inspect.heavy("u", "whole", keys=3, read_groups=2)
+def _skew(store: StateStore) -> Any:
+    found = store.inspect.skew("u", "whole", keys=3, read_groups=2)
     return repr(found)
 
 
@@ -101,9 +101,9 @@ def _progress(store: StateStore) -> Any:
 def _verify(store: StateStore) -> Any:
     """Damage is what it is asked for."""
     report = store.maintenance.verify("all")
-    if not report.is_sound:
+    if not report.is_intact:
         raise CorruptionError(report.broken[0].what[0])
-    return "sound"
+    return "intact"
 
 
 def _salvage(store: StateStore) -> Any:
@@ -131,7 +131,7 @@ READERS: dict[str, Reader] = {
     "query of counts": _query_count,
     "diff": _diff,
     "as of": _as_of,
-    "heavy": _heavy,
+    "skew": _skew,
     "operator state": _operator,
     "progress": _progress,
     "verify": _verify,

@@ -81,7 +81,7 @@ class Runner:
         self._look(world, Random(len(history.steps)), len(self.readers))
         if world.model.known:
             report = world.store.maintenance.verify("all", deep=True)
-            assert report.is_sound, f"verify: {report.broken}"
+            assert report.is_intact, f"verify: {report.broken}"
 
     def _look(self, world: World, draw: Random, count: int) -> None:
         numbers = sorted(world.model.known)

@@ -75,13 +75,13 @@ class Histories(RuleBasedStateMachine):
         self.under_way: dict[int, UnderWay] = {}
         self.taken = self.since_quiet = 0
         self.previous = ""
-        self.sound = False
+        self.intact = False
         self._take(0, None)
 
     def teardown(self) -> None:
         if hasattr(self, "world"):
             try:
-                if self.sound:  # else another error is under way, which must not be hidden
+                if self.intact:  # else another error is under way, which must not be hidden
                     self._quiet()
             finally:
                 self.clock.stop()
@@ -316,7 +316,7 @@ class Histories(RuleBasedStateMachine):
         if hasattr(self, "world"):
             kept = self.world.reference.kept(self.world.now_ms)
             self.world.check(kept, 1 + sum(self.steps.values()) % 2)
-            self.sound = True
+            self.intact = True
 
     def _quiet(self) -> None:
         for writer in (*WRITERS, 2):
@@ -400,4 +400,4 @@ class Histories(RuleBasedStateMachine):
         self.steps[f"{what} with a fault" if fault else what] += 1
         self.since_quiet += 1
         self.previous = what
-        self.sound = False
+        self.intact = False

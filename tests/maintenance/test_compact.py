@@ -51,7 +51,7 @@ def state(store: StateStore) -> Any:
 
 def is_whole(store: StateStore) -> None:
     report = store.maintenance.verify("all", deep=True)
-    assert report.is_sound
+    assert report.is_intact
     assert not report.strays
 
 

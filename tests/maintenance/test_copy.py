@@ -73,7 +73,7 @@ def test_a_copy_is_the_checkpoint_under_the_next_id(source: StateStore, tmp_path
     assert (done.checkpoint_id, done.new_id, done.found) == (2, 2, False)
     whole(target, 1)
     whole(target, 2)
-    assert target.maintenance.verify("all", deep=True).is_sound
+    assert target.maintenance.verify("all", deep=True).is_intact
     old, new = source.manifest(2), target.manifest(2)
     assert not named(old) & named(new)
     assert files_like(old) == files_like(new)
@@ -92,7 +92,7 @@ def test_a_copy_of_every_kind_of_state(tmp_path: Path) -> None:
     target = opened(tmp_path / "target")
     assert target.checkpoints() == (done.new_id,) == (1,)
     report = target.maintenance.verify(deep=True)
-    assert report.is_sound
+    assert report.is_intact
     assert (report.rows, report.size_bytes) == (source.manifest().rows, done.size_bytes)
 
 
@@ -177,7 +177,7 @@ def test_what_a_killed_copy_left_is_young_under_its_new_name(
     assert min((folder / name).stat().st_mtime for name in new) > time.time() - 3600
     for name in left:
         (folder / name).unlink()
-    assert target.maintenance.verify("all", deep=True).is_sound
+    assert target.maintenance.verify("all", deep=True).is_intact
 
 
 def test_only_what_the_target_lacks_is_copied(source: StateStore, tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_only_what_the_target_lacks_is_copied(source: StateStore, tmp_path: Path
     assert done.copied_bytes == edited.size_bytes
     assert (planned.new_id, planned.copied_files) == (None, done.copied_files)
     assert done.copied_files == edited.files < done.files
-    assert target.maintenance.verify("all", deep=True).is_sound
+    assert target.maintenance.verify("all", deep=True).is_intact
 
 
 def test_a_savepoint_is_one_in_the_target(source: StateStore, tmp_path: Path) -> None:
@@ -251,7 +251,7 @@ def test_a_file_that_is_not_what_was_written_is_not_copied(tmp_path: Path) -> No
         source.maintenance.copy("latest", target)
     path.write_bytes(raw)
     source.maintenance.copy("latest", target)
-    assert target.maintenance.verify(deep=True).is_sound
+    assert target.maintenance.verify(deep=True).is_intact
 
 
 def test_a_damaged_file_of_the_target_is_neither_named_again_nor_replaced(
@@ -270,7 +270,7 @@ def test_a_damaged_file_of_the_target_is_neither_named_again_nor_replaced(
         assert new_id is not None
         assert path.read_bytes() == damaged
         assert path.name not in {Path(name).name for name in named(target.manifest(new_id))}
-        assert target.maintenance.verify(new_id, deep=True).is_sound
+        assert target.maintenance.verify(new_id, deep=True).is_intact
 
 
 def test_a_store_with_other_keys_is_refused(source: StateStore, tmp_path: Path) -> None:
@@ -336,9 +336,9 @@ def named_files(store: StateStore) -> set[str]:
 def whole_one(target: StateStore, number: int | None) -> None:
     """The copy of checkpoint 2, under another number."""
     assert target.checkpoints() == (number,)
-    assert target.maintenance.verify("all", deep=True).is_sound
+    assert target.maintenance.verify("all", deep=True).is_intact
     target.maintenance.gc(minimum_age_s=0)
-    assert target.maintenance.verify("all", deep=True).is_sound
+    assert target.maintenance.verify("all", deep=True).is_intact
     assert named_files(target) == named(target.manifest())
 
 
@@ -355,7 +355,7 @@ def test_whatever_call_fails_it_can_be_run_again(
     base = opened(tmp_path / "base")
     take(base, 1)
     before = base.maintenance.verify("all", deep=True)
-    assert before.is_sound
+    assert before.is_intact
 
     def run(storage: Any, other: Path) -> None:
         if side == "source":
@@ -381,6 +381,6 @@ def test_whatever_call_fails_it_can_be_run_again(
         done = source.maintenance.copy("latest", opened(target), as_savepoint="kept")
         store = opened(target)
         assert store.checkpoints() == (1, done.new_id)
-        assert store.maintenance.verify("all", deep=True).is_sound
+        assert store.maintenance.verify("all", deep=True).is_intact
         assert [one.checkpoint_id for one in store.maintenance.savepoints()] == [done.new_id]
     assert struck or side == "source"

@@ -49,7 +49,7 @@ def content(store: StateStore, checkpoint: int | str = "latest", name: str = "n"
 
 def is_whole(store: StateStore) -> bool:
     report = store.maintenance.verify("all", deep=True)
-    return report.is_sound and not report.strays
+    return report.is_intact and not report.strays
 
 
 def test_keys_are_deleted_and_rows_put_in_a_new_checkpoint(store: StateStore) -> None:

@@ -54,7 +54,7 @@ def test_single_keys_are_deleted_and_put_over_layers(taken: Layered) -> None:
     assert planned.rows_after == done.rows_after == state_of(store).rows
     assert data_in(store.url) == before | names_of(store)
     assert rows_of(store, 5) == taken.taken[5]
-    assert store.maintenance.verify("all", deep=True).is_sound
+    assert store.maintenance.verify("all", deep=True).is_intact
 
 
 def test_what_single_keys_leave_alone_keeps_its_files_and_layers(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_every_file_is_one_with_two_names(source: StateStore, tmp_path: Path, ro
     assert (done.new_id, done.copied_files, done.copied_bytes) == (1, 0, 0)
     assert heard[-1] == (done.size_bytes, done.size_bytes)
     assert held(fork) == held(source) == rows
-    assert fork.maintenance.verify("all", deep=True).is_sound
+    assert fork.maintenance.verify("all", deep=True).is_intact
     assert fork.manifest().store_id != source.manifest().store_id
     origin = fork.manifest().origin or {}
     told = (origin["command"], origin["store"], origin["checkpoint"])
@@ -106,7 +106,7 @@ def test_every_kind_of_state_is_forked(tmp_path: Path) -> None:
     assert [e.digest for e in fork.manifest().entries] == [
         e.digest for e in source.manifest().entries
     ]
-    assert fork.maintenance.verify("all", deep=True).is_sound
+    assert fork.maintenance.verify("all", deep=True).is_intact
 
 
 def test_no_byte_of_data_is_read_or_written(source: StateStore, tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_neither_store_harms_the_other(tmp_path: Path, seed: int) -> None:
         assert held(other) == wanted, (what, step)
     for each, wanted in sides:
         collect(each)
-        assert each.maintenance.verify("all", deep=True).is_sound
+        assert each.maintenance.verify("all", deep=True).is_intact
         assert held(each) == wanted
 
 
@@ -166,7 +166,7 @@ def test_a_store_that_is_deleted_leaves_the_other_whole(
     collect(opened(tmp_path / ends))
     left = opened(tmp_path / ("fork" if ends == "source" else "source"))
     assert held(left) == rows
-    assert left.maintenance.verify("latest", deep=True).is_sound
+    assert left.maintenance.verify("latest", deep=True).is_intact
     assert all(Path(left.url, name).stat().st_nlink == 1 for name in names(left))
 
 
@@ -264,7 +264,7 @@ def test_another_file_system_gets_copies(
     fork = opened(tmp_path / "fork")
     assert held(fork) == rows
     assert all(Path(fork.url, name).stat().st_nlink == 1 for name in names(fork))
-    assert fork.maintenance.verify("all", deep=True).is_sound
+    assert fork.maintenance.verify("all", deep=True).is_intact
 
 
 def test_only_folders_of_one_file_system_share(

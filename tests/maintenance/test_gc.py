@@ -61,7 +61,7 @@ def test_what_expired_goes_and_the_rest_stays(folder: Path) -> None:
     assert before - left >= {manifest_path(1), manifest_path(2)}
     assert {tombstone_path(1), tombstone_path(2), manifest_path(3)} <= left
     whole(store, 3)
-    assert store.maintenance.verify("all", deep=True).is_sound
+    assert store.maintenance.verify("all", deep=True).is_intact
     take(store, 4)
     assert store.checkpoints() == (3, 4)
 
@@ -149,7 +149,7 @@ def test_one_that_expired_at_the_same_moment_is_read_by_its_name(folder: Path) -
     assert store.manifest("audit").checkpoint_id == 1
     assert store.restore(checkpoint="audit", parallelism=1).checkpoint_id == 1
     assert store.plan(checkpoint="audit", parallelism=2).checkpoint_id == 1
-    assert store.maintenance.verify("audit", deep=True).is_sound
+    assert store.maintenance.verify("audit", deep=True).is_intact
     with pytest.raises(CheckpointNotFoundError, match="kept as savepoint 'audit'"):
         store.manifest(1)
     for hold in (
@@ -230,7 +230,7 @@ def test_a_checkpoint_of_that_moment_is_no_alarm(folder: Path) -> None:
     storage = Busy(str(folder))
     storage.acts = [lambda: None, lambda: None, lambda: under_way.__exit__(None, None, None)]
     assert store_in(folder, storage).maintenance.gc(minimum_age_s=DAY).removed.files == 0
-    assert store_in(folder).maintenance.verify().is_sound
+    assert store_in(folder).maintenance.verify().is_intact
     assert not storage.acts
 
 
@@ -245,7 +245,7 @@ def test_what_others_collect_meanwhile_is_no_alarm(folder: Path) -> None:
     storage.acts = [lambda: None, lambda: None, give_up]
     assert store_in(folder, storage).maintenance.gc(minimum_age_s=0).manifests == ()
     assert store_in(folder).checkpoints() == (3,)
-    assert store_in(folder).maintenance.verify().is_sound
+    assert store_in(folder).maintenance.verify().is_intact
 
 
 def test_a_hold_that_is_refused_does_not_stay_beside_a_damaged_one(folder: Path) -> None:

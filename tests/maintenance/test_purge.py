@@ -95,7 +95,7 @@ def is_purged(store: StateStore) -> None:
         "two": ids[1],
         "three": ids[2],
     }
-    assert store.maintenance.verify("all", deep=True).is_sound
+    assert store.maintenance.verify("all", deep=True).is_intact
 
 
 def test_every_kept_checkpoint_loses_the_key_and_order_stays(store: StateStore) -> None:
@@ -480,7 +480,7 @@ def test_interrupted_anywhere_it_can_be_run_again_and_finishes(
         assert number_of(left, "latest") == 4
         seen = [number_of(left, one) for one in left.checkpoints()]
         assert set(seen) == {1, 2, 3, 4}
-        assert left.maintenance.verify("all", deep=True).is_sound
+        assert left.maintenance.verify("all", deep=True).is_intact
         left.maintenance.purge("users", KEY)
         is_purged(opened(copy))
         left.maintenance.gc(minimum_age_s=0)

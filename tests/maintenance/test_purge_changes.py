@@ -62,7 +62,7 @@ def test_the_key_goes_from_base_and_layers_of_all(taken: Layered) -> None:
         refuse_key(store, number)
         assert rows_of(store, number) == without(rows)
     assert rows_of(store, "five") == without(taken.taken[5])
-    assert store.maintenance.verify("all", deep=True).is_sound
+    assert store.maintenance.verify("all", deep=True).is_intact
     assert not store.maintenance.purge("u", KEY).replaced
 
 
@@ -152,7 +152,7 @@ def test_a_failure_anywhere_leaves_no_checkpoint_without_its_files(
         with pytest.raises(StorageError):
             StateStore.over(faulty, table_format="parquet").maintenance.purge("u", KEY)
         store = StateStore.open(str(folder), table_format="parquet")
-        assert store.maintenance.verify("all").is_sound
+        assert store.maintenance.verify("all").is_intact
         store.maintenance.purge("u", KEY)
         store.maintenance.gc(minimum_age_s=0)
         assert store.maintenance.verify("all").strays == ()

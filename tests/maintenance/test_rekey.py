@@ -86,7 +86,7 @@ def test_any_max_parallelism_over_a_layered_state(store: StateStore, layout: str
             assert row["key_group"] == key_group_of(row["k"], max_parallelism=most)
         entry = store.manifest().keyed[0]
         assert (entry.layers, entry.state.layout, entry.digest) == ((), layout, state.digest)
-        assert store.maintenance.verify("latest", deep=True).is_sound
+        assert store.maintenance.verify("latest", deep=True).is_intact
     assert {row["k"]: row["v"] for row in rows_of(store, checkpoint=2)} == wanted
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.changes("u", "s", [{"k": "k5", "v": -5}], key="k")
@@ -107,7 +107,7 @@ def test_every_kind_of_state_and_the_states_of_others(tmp_path: Path) -> None:
             assert getattr(entry.state, fact) == getattr(was.state, fact)
         assert rows_for(store, entry.state.name) == old[StateKind(entry.state.name)]
     assert all(other == before[other.state.name] for other in store.manifest().operator)
-    assert store.maintenance.verify("latest", deep=True).is_sound
+    assert store.maintenance.verify("latest", deep=True).is_intact
     origin = store.manifest().origin or {}
     assert (origin["command"], origin["checkpoint"], origin["operator"]) == ("rekey", 1, "job")
 
@@ -132,7 +132,7 @@ def test_another_key_of_columns_that_there_are(store: StateStore) -> None:
     assert [row["v"] for row in state.get(rows[9]["p"])] == [9]
     store.maintenance.rekey("u", "s", key="k")
     assert plain(rows_of(store)) == plain(rows)
-    assert store.maintenance.verify("latest", deep=True).is_sound
+    assert store.maintenance.verify("latest", deep=True).is_intact
 
 
 @pytest.mark.parametrize("kind", ["BIGINT", "STRING"])
@@ -157,7 +157,7 @@ def test_another_hash_scheme_has_flinks_key_groups(store: StateStore, kind: str)
     assert {key: found[key] for key in known[most]} == known[most]
     for key, group in found.items():
         assert group == key_group_of(key, max_parallelism=most, hash_scheme="flink-sql")
-    assert store.maintenance.verify("latest", deep=True).is_sound
+    assert store.maintenance.verify("latest", deep=True).is_intact
     for scheme in ("pyflink", "java"):
         store.maintenance.rekey("u", hash_scheme=scheme)
         for row in rows_of(store, parallelism=1):
@@ -335,5 +335,5 @@ def test_random_rekeys_lose_nothing(store: StateStore, many_ranges: None) -> Non
         given = tuple(row[name] for name in key)
         (found,) = store.restore().keyed("u", "s").get(given if len(given) > 1 else given[0])
         assert found == row
-    assert store.maintenance.verify("all", deep=True).is_sound
+    assert store.maintenance.verify("all", deep=True).is_intact
     json.dumps(store.manifest().origin)

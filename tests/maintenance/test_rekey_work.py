@@ -111,7 +111,7 @@ def test_a_run_that_was_ended_goes_on(
     assert plain(rows_of(store)) == plain(rows)
     store.maintenance.gc(minimum_age_s=0)  # names of the runs that were ended
     report = store.maintenance.verify("all", deep=True)
-    assert (report.is_sound, report.strays) == (True, ())
+    assert (report.is_intact, report.strays) == (True, ())
 
 
 @pytest.mark.usefixtures("many_ranges")
@@ -139,7 +139,7 @@ def test_adopted_files_have_names_of_the_run_that_commits(
     for path in Path(store.url).rglob("*.parquet"):
         if path.name in left:
             path.unlink()
-    assert store.maintenance.verify("latest", deep=True).is_sound
+    assert store.maintenance.verify("latest", deep=True).is_intact
     assert plain(rows_of(store)) == plain(rows)
 
 
@@ -184,7 +184,7 @@ def test_two_runs_without_a_lock_lose_nothing(
     with pytest.raises(CommitConflictError):
         store.maintenance.rekey("u", max_parallelism=5, work=work)
     assert store.checkpoints() == (1, 2)
-    assert store.maintenance.verify("latest", deep=True).is_sound
+    assert store.maintenance.verify("latest", deep=True).is_intact
     assert plain(rows_of(store)) == plain(rows)
 
 
@@ -290,7 +290,7 @@ def test_files_that_were_collected_meanwhile_are_written_again(
     ending(100)
     store.maintenance.rekey("u", max_parallelism=40, work=tmp_path / "work")
     assert plain(rows_of(store)) == plain(rows)
-    assert store.maintenance.verify("latest", deep=True).is_sound
+    assert store.maintenance.verify("latest", deep=True).is_intact
 
 
 @pytest.mark.usefixtures("many_ranges")

@@ -130,7 +130,7 @@ def test_where_nothing_tells_what_was_announced_ids_jump(store: StateStore) -> N
 
 
 def test_of_two_repairs_one_claims(store: StateStore) -> None:
-    """The other finds it done; a repair of what is sound claims nothing."""
+    """The other finds it done; a repair of what is intact claims nothing."""
     assert again(store).maintenance.repair().repaired == ()
     writers = Path(store.url, "writers")
     flipped(max(writers.iterdir()))

@@ -92,7 +92,7 @@ def groups_of(parts: tuple[LostPart, ...]) -> set[int]:
     return {g for part in parts for g in range(part.first or 0, (part.last or 0) + 1)}
 
 
-# --- what is sound --------------------------------------------------------------------------------
+# --- what is intact -------------------------------------------------------------------------------
 
 
 def test_of_a_sound_checkpoint_nothing_is_made(store: StateStore) -> None:
@@ -101,7 +101,7 @@ def test_of_a_sound_checkpoint_nothing_is_made(store: StateStore) -> None:
     report = store.maintenance.salvage(
         2, on_progress=lambda done, total: heard.append((done, total))
     )
-    assert (report.is_sound, report.new_checkpoint_id, report.states) == (True, None, ())
+    assert (report.is_intact, report.new_checkpoint_id, report.states) == (True, None, ())
     assert data_files(Path(store.url)) == before
     assert heard == [(done, report.files) for done in range(report.files + 1)]
 
@@ -160,12 +160,12 @@ def test_of_a_file_that_is_no_file_any_more_all_is_lost(
     assert {key["user"] for key in state.keys} == known
     assert state.lost_keys == len(known)
     assert {part.known_in for part in state.lost} == {1}
-    assert store.maintenance.verify(3, deep=True).is_sound
+    assert store.maintenance.verify(3, deep=True).is_intact
 
 
 @pytest.mark.slow
 def test_any_flipped_byte_costs_at_most_what_cannot_be_read(store: StateStore) -> None:
-    """A new checkpoint is sound, and has the rows of all key groups that were not lost."""
+    """A new checkpoint is intact, and has the rows of all key groups that were not lost."""
     before, dice = rows(store, 2), random.Random(7)
     file = files(store, "totals")[0]
     raw = file.read_bytes()
@@ -212,8 +212,8 @@ def test_damage_that_no_row_has_costs_nothing(store: StateStore) -> None:
         ("offsets", ()),
     ]
     assert rows(store, 3) == before
-    assert store.maintenance.verify(3, deep=True).is_sound
-    assert not store.maintenance.verify(2, deep=True).is_sound
+    assert store.maintenance.verify(3, deep=True).is_intact
+    assert not store.maintenance.verify(2, deep=True).is_intact
 
 
 def test_a_state_that_lost_everything_is_there_without_rows(store: StateStore) -> None:
@@ -226,7 +226,7 @@ def test_a_state_that_lost_everything_is_there_without_rows(store: StateStore) -
     ]
     assert rows(store, 3) == {}
     assert store.restore(checkpoint=3).operator("source", "offsets").per_old_subtask() == [[], []]
-    assert store.maintenance.verify(3, deep=True).is_sound
+    assert store.maintenance.verify(3, deep=True).is_intact
     take(store, 0, 5, "next")  # the state goes on
     assert len(rows(store, 4)) == 5
 
@@ -252,7 +252,7 @@ def test_lost_key_groups_are_filled_from_an_older_checkpoint(
     expected |= {u: row for u, row in old.items() if row[0] in lost}
     assert rows(store, 3) == expected
     assert state.rows_after == len(expected)
-    assert store.maintenance.verify(3, deep=True).is_sound
+    assert store.maintenance.verify(3, deep=True).is_intact
     origin = store.manifest(3).origin
     assert origin is not None
     assert (origin["command"], origin["checkpoint"], origin["lost"]) == ("salvage", 2, [])

@@ -65,7 +65,7 @@ def salvaged(store: StateStore, *, from_older: bool = False) -> SalvagedState:
 
 
 def test_of_sound_layers_nothing_is_made(taken: Layered) -> None:
-    assert taken.store.maintenance.salvage("latest").is_sound
+    assert taken.store.maintenance.salvage("latest").is_intact
     assert taken.store.checkpoints() == (1, 2, 3, 4, 5)
 
 
@@ -90,7 +90,7 @@ def test_lost_key_groups_of_base_or_layer_are_named_and_missing(
     assert rows_of(store) == expected
     assert state.rows_after == len(expected)
     assert not state_of(store).layers
-    assert store.maintenance.verify("latest", deep=True).is_sound
+    assert store.maintenance.verify("latest", deep=True).is_intact
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -142,7 +142,7 @@ def test_one_byte_that_no_reader_needs_loses_nothing(taken: Layered) -> None:
     change_unread_byte(Path(store.url, layer_file(store, 1)))
     assert salvaged(store).lost == ()
     assert digest_of(store) == digest
-    assert store.maintenance.verify("latest", deep=True).is_sound
+    assert store.maintenance.verify("latest", deep=True).is_intact
 
 
 def test_changes_that_count_no_more_are_no_loss(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from statestore.store import StateStore
 
 
 def test_delta_tables_get_the_salvaged_files(spark: SparkSession, tmp_path: Path) -> None:
-    """I5: their newest version is what the new manifest says; of a sound state it stays whole."""
+    """I5: their newest version is what the new manifest says; of a intact state it stays whole."""
     store = StateStore.open(str(tmp_path / "store"), spark=spark)
     for factor in (1, 2):
         rows = spark.range(40).selectExpr("id AS key", f"id * {factor} AS n")

@@ -41,15 +41,15 @@ SEED = int(os.environ.get("STATESTORE_SEED", "2026"))
 
 
 @pytest.fixture(scope="session")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> StateStore:
+def intact(tmp_path_factory: pytest.TempPathFactory) -> StateStore:
     """A store with one checkpoint, to be read."""
     return fill(tmp_path_factory.mktemp("verify") / "store")
 
 
 @pytest.fixture
-def store(sound: StateStore, tmp_path: Path) -> StateStore:
+def store(intact: StateStore, tmp_path: Path) -> StateStore:
     """A copy of it, to be damaged."""
-    return copy_of(sound, tmp_path / "store")
+    return copy_of(intact, tmp_path / "store")
 
 
 def broken(report: VerifyReport) -> list[str]:
@@ -60,12 +60,12 @@ def name_in(store: StateStore, file: Path) -> str:
     return file.relative_to(store.url).as_posix()
 
 
-# --- what is sound --------------------------------------------------------------------------------
+# --- what is intact -------------------------------------------------------------------------------
 
 
 @settings(max_examples=40)
 @given(st.data(), keyed_cases(), st.integers(1, 3))
-def test_what_was_written_is_sound(data: st.DataObject, case: KeyedCase, old: int) -> None:
+def test_what_was_written_is_intact(data: st.DataObject, case: KeyedCase, old: int) -> None:
     """I1, I5, I7: any state of any kind, at any parallelism: no false alarm."""
     with tempfile.TemporaryDirectory() as folder:
         store = StateStore.open(folder, table_format="parquet")
@@ -84,17 +84,17 @@ def test_what_was_written_is_sound(data: st.DataObject, case: KeyedCase, old: in
             assert report.rows == entry.rows + store.manifest().rows
 
 
-def test_progress_is_told_in_files(sound: StateStore) -> None:
+def test_progress_is_told_in_files(intact: StateStore) -> None:
     """From none to all."""
     heard: list[tuple[int, int]] = []
-    report = sound.maintenance.verify(on_progress=lambda done, total: heard.append((done, total)))
+    report = intact.maintenance.verify(on_progress=lambda done, total: heard.append((done, total)))
     assert heard == [(done, report.files) for done in range(report.files + 1)]
 
 
-def test_what_does_not_exist_is_not_found(sound: StateStore, tmp_path: Path) -> None:
+def test_what_does_not_exist_is_not_found(intact: StateStore, tmp_path: Path) -> None:
     """It is no damage: a name was wrong."""
     with pytest.raises(CheckpointNotFoundError, match="it has 1"):
-        sound.maintenance.verify(7)
+        intact.maintenance.verify(7)
     with pytest.raises(StoreNotFoundError):
         StateStore.open(str(tmp_path / "none")).maintenance.verify()
 
@@ -126,7 +126,7 @@ def test_flips_of_one_byte_are_found(tmp_path: Path) -> None:
         file.write_bytes(raw)
     print(f"\n{found} of {FLIPS} flips found; {shallow} of them without --deep")
     assert missed == []
-    assert store.maintenance.verify(deep=True).is_sound
+    assert store.maintenance.verify(deep=True).is_intact
 
 
 @pytest.mark.parametrize("name", SORTS)
@@ -166,7 +166,9 @@ def test_exchanged_files_are_found(store: StateStore) -> None:
         assert set(broken(store.maintenance.verify(deep=True))) == {
             name_in(store, f) for f in (one, other)
         }
-        assert one.stat().st_size == other.stat().st_size or not store.maintenance.verify().is_sound
+        assert (
+            one.stat().st_size == other.stat().st_size or not store.maintenance.verify().is_intact
+        )
         exchange(one, other)
 
 
@@ -201,7 +203,7 @@ def test_a_file_of_another_checkpoint_is_found(store: StateStore) -> None:
     shutil.copy(before["value"][0], file)
     assert name_in(store, file) in broken(store.maintenance.verify(deep=True))
     assert broken(store.maintenance.verify("all", deep=True)) == [name_in(store, file)]
-    assert store.maintenance.verify(1, deep=True).is_sound
+    assert store.maintenance.verify(1, deep=True).is_intact
 
 
 def test_a_stray_file_is_no_damage(store: StateStore) -> None:

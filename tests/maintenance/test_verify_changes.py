@@ -24,7 +24,7 @@ def taken(tmp_path: Path) -> Layered:
 
 
 @pytest.mark.parametrize("rule", [None, CompactionRule(merge_layers=2)])
-def test_changes_as_they_were_written_are_sound(tmp_path: Path, rule: Any) -> None:
+def test_changes_as_they_were_written_are_intact(tmp_path: Path, rule: Any) -> None:
     taken = history(tmp_path / "store", 6, compaction=rule)
     for deep in (False, True):
         report = taken.store.maintenance.verify("all", deep)
@@ -47,7 +47,7 @@ def test_a_delete_of_a_key_names_no_entry_and_is_no_flaw(tmp_path: Path, kind: s
             else:
                 checkpoint.changes("u", "s", rows.slice(2), cleared=[{"k": "a"}])
     assert state_of(store).changed_rows == 2
-    assert store.maintenance.verify("all", deep=True).is_sound
+    assert store.maintenance.verify("all", deep=True).is_intact
 
 
 def test_a_shared_file_is_checked_once_and_reported_for_all_that_name_it(
@@ -86,7 +86,7 @@ def test_a_layer_that_is_missing_is_named(taken: Layered, deep: bool) -> None:
 def test_a_layer_in_the_place_of_another_is_found(taken: Layered) -> None:
     first, second = (Path(taken.store.url, layer_file(taken.store, place)) for place in (0, 1))
     shutil.copyfile(first, second)
-    assert not taken.store.maintenance.verify("latest", True).is_sound
+    assert not taken.store.maintenance.verify("latest", True).is_intact
 
 
 def test_strays_are_found_beside_changes_also_when_no_layer_is_left(taken: Layered) -> None:

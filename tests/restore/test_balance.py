@@ -60,18 +60,18 @@ def test_restore_honours_the_ranges(store: StateStore, parallelism: int) -> None
     even = loads(store.restore(parallelism=parallelism))
     by_rows = store.restore(parallelism=parallelism, balance="rows")
     assert max(loads(by_rows)) <= max(even)
-    (skew,) = store.inspect.skew(parallelism=parallelism, by="rows")
+    (skew,) = store.inspect.balance(parallelism=parallelism, by="rows")
     assert (list(skew.even), list(skew.balanced)) == (even, loads(by_rows))
     assert by_rows.ranges == {"u": skew.ranges}
     by_bytes = store.restore(parallelism=parallelism, balance="bytes")
     loads(by_bytes)
-    (skew,) = store.inspect.skew(parallelism=parallelism)
+    (skew,) = store.inspect.balance(parallelism=parallelism)
     assert max(skew.balanced) <= max(skew.even)
     assert by_bytes.ranges == {"u": skew.ranges}
 
 
 def test_the_gain_is_seen(store: StateStore) -> None:
-    (skew,) = store.inspect.skew(parallelism=4, by="rows")
+    (skew,) = store.inspect.balance(parallelism=4, by="rows")
     assert skew.gain > 1.05
     assert skew.ratio(skew.even) > skew.ratio(skew.balanced) >= 1
 
@@ -120,7 +120,7 @@ def test_a_retry_carries_a_state_into_its_ranges(store: StateStore) -> None:
     assert store.checkpoints() == (1, 2)
     assert store.manifest().ranges == ranges
     assert loads(store.restore()) == wanted
-    assert store.maintenance.verify("all", deep=True).is_sound
+    assert store.maintenance.verify("all", deep=True).is_intact
 
 
 def test_without_ranges_nothing_is_kept(store: StateStore) -> None:

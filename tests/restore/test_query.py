@@ -204,7 +204,7 @@ def test_a_damaged_file_is_named_and_the_next_query_answered(
     with store.snapshot(parallelism=1) as checkpoint:
         options: dict[str, Any] = {"key": "k", "max_parallelism": 2, "layout": layout}
         entry = checkpoint.keyed("u", "n", ROWS, **options)
-        checkpoint.keyed("u", "sound", ROWS, **options)
+        checkpoint.keyed("u", "intact", ROWS, **options)
     name = entry.handles[0].path
     damage(Path(path, entry.table.path, name))
     if streams:
@@ -212,7 +212,7 @@ def test_a_damaged_file_is_named_and_the_next_query_answered(
     for _ in range(2):
         with pytest.raises(error, match=name):
             ask(store, "SELECT min(k), max(text), sum(n), max(amount), max(x) FROM u.n")
-        assert ask(store, "SELECT count(*) AS c FROM sound") == [{"c": COUNT}]
+        assert ask(store, "SELECT count(*) AS c FROM intact") == [{"c": COUNT}]
 
 
 @pytest.mark.parametrize("changed", [False, True])

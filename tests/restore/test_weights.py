@@ -12,7 +12,7 @@ from statestore.format.handles import GroupIndex, KeyedStateHandle
 from statestore.format.manifest import Layer
 from statestore.keys.groups import KeyGroupRange
 from statestore.restore.plan import Weight, weights_of
-from statestore.restore.skew import HeavyGroup, heaviest, heavy_groups
+from statestore.restore.skew import SkewedGroup, heaviest, skewed_groups
 from tests.restore.test_plan import handle, keyed
 
 
@@ -52,27 +52,27 @@ def test_other_weights_are_named(wrong: Any) -> None:
         Weight(wrong)
 
 
-def test_heavy_is_more_than_a_multiple_of_the_even_share() -> None:
+def test_skew_is_more_than_a_multiple_of_the_even_share() -> None:
     # 16 rows of 8 key groups: the even share is 2.
     entry = keyed((handle(0, 4), handle(2, 5), handle(5, 7)))
-    assert heavy_groups([entry], Weight.ROWS, 2) == (
-        HeavyGroup(5, 7, 700, 7 / 16, 3.5),
-        HeavyGroup(2, 5, 500, 5 / 16, 2.5),
+    assert skewed_groups([entry], Weight.ROWS, 2) == (
+        SkewedGroup(5, 7, 700, 7 / 16, 3.5),
+        SkewedGroup(2, 5, 500, 5 / 16, 2.5),
     )
-    assert [one.key_group for one in heavy_groups([entry], factor=1)] == [5, 2, 0]
-    assert heavy_groups([entry], factor=4) == ()
+    assert [one.key_group for one in skewed_groups([entry], factor=1)] == [5, 2, 0]
+    assert skewed_groups([entry], factor=4) == ()
 
 
-def test_equal_weights_are_never_heavy() -> None:
+def test_equal_weights_are_never_skewed() -> None:
     entry = keyed(tuple(handle(group) for group in range(8)))
-    assert heavy_groups([entry], factor=1) == ()
-    assert heavy_groups([keyed(())]) == heavy_groups([]) == ()
+    assert skewed_groups([entry], factor=1) == ()
+    assert skewed_groups([keyed(())]) == skewed_groups([]) == ()
 
 
 @pytest.mark.parametrize("factor", [0.5, 0, -1, float("nan")])
 def test_a_multiple_below_one_is_refused(factor: float) -> None:
     with pytest.raises(InvalidArgumentError, match="even share"):
-        heavy_groups([keyed(())], factor=factor)
+        skewed_groups([keyed(())], factor=factor)
 
 
 def test_the_heaviest_and_what_comes_after() -> None:

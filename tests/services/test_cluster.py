@@ -204,13 +204,13 @@ def test_a_snapshot_outlives_an_executor_and_is_restored_at_another_parallelism(
     assert [state["rows"] for state in taken["states"]] == [len(ledger.orders), 6]
     store = StateStore.open(place.store, storage_options=s3.options)
     assert store.checkpoints() == (taken["checkpoint"],) == (1,)
-    sound = store.maintenance.verify(deep=True)
-    assert sound.is_sound
+    intact = store.maintenance.verify(deep=True)
+    assert intact.is_intact
     named = {token_of(handle.path) for handle in store.manifest().keyed[0].handles}
     assert len(named) == PARALLELISM, "each subtask's files are of one task"
     lost = gate.held - named
     assert len(lost) == 1, "one of the two tasks that were held was lost"
-    assert {token_of(name) for name in sound.strays} <= set(gate.written) - named
+    assert {token_of(name) for name in intact.strays} <= set(gate.written) - named
     assert store.manifest().keyed[0].digest == digest_without_spark(ledger, tmp_path)
 
     with submitted(

@@ -26,11 +26,11 @@ def test_from_disk_to_a_bucket_and_back(
     source.maintenance.savepoint("before")
     done = source.maintenance.copy("before", url, storage_options=s3.options)
     assert done.copied_bytes == done.size_bytes == source.manifest().size_bytes
-    assert bucket.maintenance.verify("before", deep=True).is_sound
+    assert bucket.maintenance.verify("before", deep=True).is_intact
     back = bucket.maintenance.copy("before", str(tmp_path / "back"))
     assert back.copied_bytes == done.size_bytes
     target = StateStore.open(str(tmp_path / "back"), table_format="parquet")
-    assert target.maintenance.verify("all", deep=True).is_sound
+    assert target.maintenance.verify("all", deep=True).is_intact
     digests = [
         [entry.digest for entry in store.manifest().entries] for store in (source, bucket, target)
     ]
@@ -60,7 +60,7 @@ def test_a_copy_to_a_bucket_goes_on_where_it_failed(
     assert done.copied_files < done.files
     named = {f"{p.table.path}/{h.path}" for p in bucket.manifest().parts for h in p.handles}
     assert not named & left
-    assert bucket.maintenance.verify("all", deep=True).is_sound
+    assert bucket.maintenance.verify("all", deep=True).is_intact
 
 
 def test_purge_and_edit_in_a_bucket(tmp_path: Path, bucket: StateStore) -> None:
@@ -70,7 +70,7 @@ def test_purge_and_edit_in_a_bucket(tmp_path: Path, bucket: StateStore) -> None:
     bucket.maintenance.purge("job", "user-3")
     bucket.maintenance.gc(minimum_age_s=0)
     assert bucket.maintenance.find_key("job", "user-3").found == ()
-    assert bucket.maintenance.verify("all", deep=True).is_sound
+    assert bucket.maintenance.verify("all", deep=True).is_intact
     values = bucket.restore(parallelism=1).keyed("job", "value")
     assert [values.get(key) for key in ("user-3", "user-4")] == [[], []]
     assert len(values.get("user-5")) == 1

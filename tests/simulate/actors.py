@@ -152,7 +152,7 @@ class Run:
         if isinstance(error, (*expected, StateNotFoundError)):
             return
         if actor.verb == "gc" and isinstance(error, StorageError | CorruptionError):
-            self.world.checker.wrong("alarm", f"gc refuses a sound store: {error}")
+            self.world.checker.wrong("alarm", f"gc refuses a intact store: {error}")
         if actor.verb == "reader" and isinstance(error, CorruptionError):
             self.world.checker.wrong("reader", f"what was pinned cannot be read: {error}")
 

@@ -88,7 +88,7 @@ def test_a_purge_without_spark_deletes_the_log_and_a_snapshot_begins_a_new_one(
     assert in_delta(url, version=version) == sorted([*USERS, "new"])
     take(store, spark, USERS)
     assert in_delta(url) == sorted(USERS) == in_spark(spark, url)
-    assert store.maintenance.verify("all", deep=True).is_sound
+    assert store.maintenance.verify("all", deep=True).is_intact
 
 
 def test_a_purge_with_spark_begins_a_new_log_itself(url: Path, spark: SparkSession) -> None:
@@ -102,7 +102,7 @@ def test_a_purge_with_spark_begins_a_new_log_itself(url: Path, spark: SparkSessi
     assert store.maintenance.find_key("users", KEY).found == ()
     take(store, spark, [*USERS, "new"])
     assert in_delta(url) == sorted([*USERS, "new"]) == in_spark(spark, url)
-    assert store.maintenance.verify("all", deep=True).is_sound
+    assert store.maintenance.verify("all", deep=True).is_intact
 
 
 def test_an_edit_with_spark_is_a_new_version_of_the_table(url: Path, spark: SparkSession) -> None:
@@ -113,7 +113,7 @@ def test_an_edit_with_spark_is_a_new_version_of_the_table(url: Path, spark: Spar
     assert store.maintenance.edit("users", "totals", rows=rows, dry_run=True).rows_after == 2
     store.maintenance.edit("users", "totals", rows=rows)
     assert in_delta(url) == ["x", "y"] == in_spark(spark, url)
-    assert store.maintenance.verify("all", deep=True).is_sound
+    assert store.maintenance.verify("all", deep=True).is_intact
 
 
 def test_a_copy_is_delta_where_the_target_has_spark(
@@ -129,4 +129,4 @@ def test_a_copy_is_delta_where_the_target_has_spark(
     assert store.maintenance.copy("latest", target).tables_without_log == 0
     assert in_delta(tmp_path / "delta") == sorted([*USERS, KEY])
     assert target.manifest().keyed_entry("users", "totals").table.version == 0
-    assert target.maintenance.verify(deep=True).is_sound
+    assert target.maintenance.verify(deep=True).is_intact

@@ -428,7 +428,7 @@ def test_a_checkpoint_that_expired_under_its_writer_keeps_its_files(url: str) ->
     with pytest.raises(CommitConflictError, match=r"checkpoint 1 .* has a tombstone"):
         take(stalled)
     store = opened(url)
-    assert store.maintenance.verify().is_sound
+    assert store.maintenance.verify().is_intact
     assert store.restore().keyed("u", "n").get("a") == [{"k": "a", "v": 1}]
 
 
@@ -440,7 +440,7 @@ def test_who_loses_at_its_put_deletes_nothing(url: str) -> None:
     files = stored_files(url)
     store = opened(url)
     assert store.maintenance.gc(minimum_age_s=0).removed.files == len(files - stored_files(url)) > 0
-    assert store.maintenance.verify().is_sound
+    assert store.maintenance.verify().is_intact
 
 
 def _take(url: str) -> None:

@@ -95,7 +95,7 @@ def test_processes_write_their_own_part_and_one_commits(store: StateStore) -> No
         assert store.checkpoints() == ()
     assert restored(store) == WANTED
     report = store.maintenance.verify(deep=True)
-    assert report.is_sound
+    assert report.is_intact
     assert not report.strays
     alone = opened(f"{store.url}-alone")
     with alone.snapshot(parallelism=PARALLELISM) as checkpoint:
@@ -124,7 +124,7 @@ def test_answers_come_in_any_order(tmp_path: Path, order: list[int], layout: str
             assert Acknowledgement.from_json(answer.to_json()) == answer
             assert checkpoint.acknowledge(answer)
     assert restored(store, 5) == WANTED
-    assert store.maintenance.verify(deep=True).is_sound
+    assert store.maintenance.verify(deep=True).is_intact
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_any_size_of_state_is_written_alike(
             checkpoint.acknowledge(writer.subtask(subtask).write(rows))
         checkpoint.keyed("u", "alone", table(ROWS), key="user")
     assert restored(store) == WANTED
-    assert store.maintenance.verify(deep=True).is_sound
+    assert store.maintenance.verify(deep=True).is_intact
     many, alone = store.manifest().keyed_entry("u", "n"), store.manifest().keyed_entry("u", "alone")
     assert (many.rows, many.digest) == (alone.rows, alone.digest)
 

@@ -66,7 +66,7 @@ def test_versions_and_checkpoints_keep_their_columns(
         state = store.restore(checkpoint=number, parallelism=3).keyed("u", "n")
         found = state.to_spark().drop("key_group").toArrow()
         assert (found.column_names, rows_of(found)) == expected
-    assert store.maintenance.verify("all", deep=True).is_sound
+    assert store.maintenance.verify("all", deep=True).is_intact
 
 
 def test_a_refused_change_leaves_table_and_checkpoints(spark: SparkSession, tmp_path: Path) -> None:

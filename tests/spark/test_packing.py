@@ -117,8 +117,8 @@ def test_an_error_crosses_in_a_column_of_its_own(tmp_path: Path) -> None:
     packed = list(pack(rows(10), STATE, owners(128, 4)))
     assert all(one.column("error").null_count == one.num_rows for one in packed)
     errors: list[StateStoreError] = []
-    assert list(write._sound(packed, errors)) == packed
-    assert list(write._sound([failed, *packed], errors)) == []
+    assert list(write._intact(packed, errors)) == packed
+    assert list(write._intact([failed, *packed], errors)) == []
     assert [str(error)[:9] for error in errors] == ["1 row of "]
 
 

@@ -151,7 +151,7 @@ def test_nothing_but_copies_is_ever_deleted(tmp_path: Path) -> None:
         take(store)
         assert store.checkpoints() == tuple(range(1, number + 1))
     assert rows(store) == ROWS
-    assert store.maintenance.verify("all", deep=True).is_sound
+    assert store.maintenance.verify("all", deep=True).is_intact
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
@@ -245,4 +245,4 @@ def test_damage_in_the_store_is_found_though_a_good_copy_is_here(tmp_path: Path)
     file = data_files(tmp_path)[0]
     file.write_bytes(bytes(file.stat().st_size))
     assert rows(store) == ROWS
-    assert not store.maintenance.verify(deep=True).is_sound
+    assert not store.maintenance.verify(deep=True).is_intact

@@ -179,7 +179,7 @@ def plan_restore(
     plan = store.plan(**target)
     skews: tuple[RangeSkew, ...] = ()
     if given["balance"] is not None:
-        skews = store.inspect.skew(
+        skews = store.inspect.balance(
             parallelism=plan.parallelism, by=given["balance"], checkpoint=checkpoint
         )
     return PlannedRestore(store=store.url, plan=plan, placements=placed, skews=skews)

@@ -73,7 +73,7 @@ class Salvaged(Result):
             "id": report.checkpoint_id,
             "new_id": report.new_checkpoint_id,
             "dry_run": report.dry_run,
-            "sound": report.is_sound,
+            "intact": report.is_intact,
             "files": report.files,
             "damaged": [
                 {
@@ -92,7 +92,7 @@ class Salvaged(Result):
         """Write it as text."""
         report = self.report
         where = f"checkpoint {report.checkpoint_id} of {report.store}"
-        if report.is_sound:
+        if report.is_intact:
             files = counted(report.files, "file")
             page.line(f"{where}: nothing is damaged in {files}, and nothing was written", "bold")
             return

@@ -65,7 +65,7 @@ class Verified(Result):
             "store": report.store,
             "checkpoints": list(report.checkpoints),
             "deep": report.deep,
-            "sound": report.is_sound,
+            "intact": report.is_intact,
             "files": report.files,
             "rows": report.rows,
             "size_bytes": report.size_bytes,
@@ -78,7 +78,7 @@ class Verified(Result):
         report = self.report
         ids = ", ".join(map(str, report.checkpoints)) or "none"
         broken = _by_file(report.broken)
-        verdict = "sound" if report.is_sound else f"{counted(len(broken), 'broken file')}"
+        verdict = "intact" if report.is_intact else f"{counted(len(broken), 'broken file')}"
         page.line(f"checkpoint {ids} of {report.store}: {verdict}", "bold")
         page.line(f"  read   {DEEP if report.deep else SHALLOW}")
         amount = f"{counted(report.rows, 'row')}, {size(report.size_bytes)}"

@@ -1,4 +1,4 @@
-"""``statestore heavy``: key groups and keys that have more than their share."""
+"""``statestore skew``: key groups and keys that have more than their share."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from statestore.cli.drawing import bar, count, counted, size
 from statestore.cli.output import Page, Result, cell, table_of, value_text
 from statestore.restore.export import json_value
 from statestore.restore.plan import Weight
-from statestore.restore.skew import FACTOR, KEYS, READ_GROUPS, HeavyOperator, HeavyReport, HotKeys
+from statestore.restore.skew import FACTOR, KEYS, READ_GROUPS, HotKeys, SkewedOperator, SkewReport
 
-__all__ = ["FoundHeavy", "find_heavy"]
+__all__ = ["FoundSkew", "find_skew"]
 
 BAR = 20
 
 
 @click.command(
-    "heavy",
+    "skew",
     cls=Verb,
     prints=(
         "Per operator the key groups with more than --times the even share of its bytes, with "
@@ -38,9 +38,9 @@ BAR = 20
         "rows until they are compacted."
     ),
     examples=(
-        "statestore heavy --store ./fraud",
-        "statestore heavy --operator totals-by-user --state per_country --keys 3 --store ./fraud",
-        "statestore heavy 1 --times 4 --by rows --keys 0 --store ./fraud --output json",
+        "statestore skew --store ./fraud",
+        "statestore skew --operator totals-by-user --state per_country --keys 3 --store ./fraud",
+        "statestore skew 1 --times 4 --by rows --keys 0 --store ./fraud --output json",
     ),
 )
 @checkpoint_argument
@@ -56,7 +56,7 @@ BAR = 20
     type=click.FloatRange(min=1),
     default=FACTOR,
     metavar="F",
-    help=f"How many times the even share is heavy. [{FACTOR:g}]",
+    help=f"How many times the even share is skewed. [{FACTOR:g}]",
 )
 @click.option(
     "--by",
@@ -73,7 +73,7 @@ BAR = 20
 )
 @state_options
 @pass_invocation
-def find_heavy(
+def find_skew(
     invocation: Invocation,
     checkpoint: str,
     keys: int,
@@ -82,21 +82,21 @@ def find_heavy(
     read: int,
     uid: str | None,
     name: str | None,
-) -> FoundHeavy:
+) -> FoundSkew:
     """Say which key groups and keys have more than their share."""
     store = invocation.store()
-    report = store.inspect.heavy(
+    report = store.inspect.skew(
         uid, name, keys=keys, checkpoint=checkpoint, by=by, factor=times, read_groups=read
     )
-    return FoundHeavy(store=store.url, report=report)
+    return FoundSkew(store=store.url, report=report)
 
 
 @dataclass(frozen=True, kw_only=True)
-class FoundHeavy(Result):
-    """Heavy key groups and hot keys."""
+class FoundSkew(Result):
+    """Skewed key groups and hot keys."""
 
     store: str
-    report: HeavyReport
+    report: SkewReport
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -123,14 +123,14 @@ class FoundHeavy(Result):
                 _write_keys(page, hot)
 
 
-def _operator(found: HeavyOperator) -> dict[str, Any]:
+def _operator(found: SkewedOperator) -> dict[str, Any]:
     return {
         "uid": found.uid,
         "states": list(found.states),
         "key_groups": found.key_groups,
         "rows": found.rows,
         "size_bytes": found.size_bytes,
-        "heavy": [asdict(group) for group in found.heavy],
+        "skewed": [asdict(group) for group in found.skewed],
         "hot": [_hot(hot) for hot in found.hot],
     }
 
@@ -153,18 +153,18 @@ def _hot(hot: HotKeys) -> dict[str, Any]:
     }
 
 
-def _write_groups(page: Page, report: HeavyReport, operator: HeavyOperator) -> None:
+def _write_groups(page: Page, report: SkewReport, operator: SkewedOperator) -> None:
     among = f"of {counted(operator.key_groups, 'key group')}"
     rule = f"more than {report.factor:g} times the even share of {report.by.value}"
-    if not operator.heavy:
+    if not operator.skewed:
         page.line(f"no key group {among} has {rule}")
         return
-    verb = "has" if len(operator.heavy) == 1 else "have"
-    page.line(f"{count(len(operator.heavy))} {among} {verb} {rule}")
+    verb = "has" if len(operator.skewed) == 1 else "have"
+    page.line(f"{count(len(operator.skewed))} {among} {verb} {rule}")
     columns = ("key group", "rows", "bytes", "share", "times even", "")
     table = table_of(*columns, right={*columns[:-1]})
-    most = operator.heavy[0].share
-    for one in operator.heavy:
+    most = operator.skewed[0].share
+    for one in operator.skewed:
         cells = (
             str(one.key_group),
             count(one.rows),

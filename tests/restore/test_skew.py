@@ -1,4 +1,4 @@
-"""Heavy key groups and hot keys, against a count of the rows."""
+"""Skewed key groups and hot keys, against a count of the rows."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_hot_keys_are_those_with_most_rows(tmp_path: Path, layout: str, seed: in
     counts = Counter(row["k"] for row in rows)
     store, _ = made(tmp_path, rows, layout)
     for keys in (1, 5, 1000):
-        (operator,) = store.inspect.heavy("u", "m", keys=keys, read_groups=GROUPS).operators
+        (operator,) = store.inspect.skew("u", "m", keys=keys, read_groups=GROUPS).operators
         (hot,) = operator.hot
         assert hot.is_exact
         assert hot.rows == len(rows)
@@ -62,7 +62,7 @@ def test_few_key_groups_are_read_and_what_is_sure_is_said(tmp_path: Path, layout
     store, storage = made(tmp_path, rows, layout)
     storage.opened.clear()
     for keys, most in ((1, 1), (3, 2), (3, GROUPS), (30, 2)):
-        (hot,) = store.inspect.heavy("u", "m", keys=keys, read_groups=most).operators[0].hot
+        (hot,) = store.inspect.skew("u", "m", keys=keys, read_groups=most).operators[0].hot
         assert len(hot.read) <= most
         assert list(hot.read) == [group for group, _ in groups.most_common(len(hot.read))]
         unread = {k: n for k, n in counts.items() if key_group_of_(k) not in hot.read}
@@ -92,22 +92,22 @@ def test_changes_are_put_over_the_base(tmp_path: Path, layout: str) -> None:
         checkpoint.keyed("u", "v", [{"k": "a", "v": 1}], key="k")
         checkpoint.carry_rest()
     counts = Counter(row["k"] for row in [*rows, *new] if row["k"] != hottest)
-    (hot,) = store.inspect.heavy("u", "m", keys=4, read_groups=GROUPS).operators[0].hot
+    (hot,) = store.inspect.skew("u", "m", keys=4, read_groups=GROUPS).operators[0].hot
     assert [one.rows for one in hot.keys] == [n for _, n in counts.most_common(4)]
     assert hot.keys[0].key == {"k": "k7"}
 
 
-def test_heavy_groups_are_of_all_states_together(tmp_path: Path) -> None:
+def test_skewed_groups_are_of_all_states_together(tmp_path: Path) -> None:
     rows = rows_of(5)
     store, _ = made(tmp_path, rows, "partitioned")
     groups = Counter(key_group_of_(row["k"]) for row in rows)
     groups.update(key_group_of_(f"k{i}") for i in range(40))
     total = sum(groups.values())
-    (operator,) = store.inspect.heavy(by="rows", factor=1.5, keys=0).operators
+    (operator,) = store.inspect.skew(by="rows", factor=1.5, keys=0).operators
     expected = {g: n for g, n in groups.items() if n * GROUPS > 1.5 * total}
     assert expected
-    assert {one.key_group: one.rows for one in operator.heavy} == expected
-    for one in operator.heavy:
+    assert {one.key_group: one.rows for one in operator.skewed} == expected
+    for one in operator.skewed:
         assert one.share == pytest.approx(one.rows / total)
         assert one.times == pytest.approx(one.share * GROUPS)
     assert operator.hot == ()
@@ -117,10 +117,10 @@ def test_heavy_groups_are_of_all_states_together(tmp_path: Path) -> None:
 def test_without_keys_no_file_is_opened_and_values_have_no_hot_keys(tmp_path: Path) -> None:
     store, storage = made(tmp_path, rows_of(6, 50), "partitioned")
     storage.opened.clear()
-    store.inspect.heavy(keys=0)
-    store.inspect.heavy("u", "v")
+    store.inspect.skew(keys=0)
+    store.inspect.skew("u", "v")
     assert not [name for name in storage.opened if name.endswith(".parquet")]
-    assert [hot.state for hot in store.inspect.heavy("u").operators[0].hot] == ["m"]
+    assert [hot.state for hot in store.inspect.skew("u").operators[0].hot] == ["m"]
 
 
 def test_several_key_columns_and_an_empty_state(tmp_path: Path) -> None:
@@ -129,11 +129,11 @@ def test_several_key_columns_and_an_empty_state(tmp_path: Path) -> None:
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.list("u", "two", rows, key=["a", "b"], position="n", max_parallelism=4)
         checkpoint.list("w", "none", rows[:0] or empty(), key="a", position="n", max_parallelism=4)
-    report = store.inspect.heavy(keys=2, read_groups=4)
+    report = store.inspect.skew(keys=2, read_groups=4)
     two, none = report.operators
     assert two.hot[0].keys[0].key == {"a": 0, "b": "0"}
     assert [one.rows for one in two.hot[0].keys] == [5, 4]
-    assert (none.heavy, none.hot[0].keys, none.hot[0].is_exact) == ((), (), True)
+    assert (none.skewed, none.hot[0].keys, none.hot[0].is_exact) == ((), (), True)
 
 
 def empty() -> Any:
@@ -145,11 +145,11 @@ def empty() -> Any:
 def test_what_is_wrong_is_named(tmp_path: Path) -> None:
     store, _ = made(tmp_path, rows_of(7, 20), "partitioned")
     with pytest.raises(StateNotFoundError, match="'src' has no keys"):
-        store.inspect.heavy("src")
+        store.inspect.skew("src")
     with pytest.raises(StateNotFoundError, match="state 'offsets' of operator 'src' has no keys"):
-        store.inspect.heavy("src", "offsets")
+        store.inspect.skew("src", "offsets")
     with pytest.raises(StateNotFoundError, match="no operator 'x'"):
-        store.inspect.heavy("x")
+        store.inspect.skew("x")
     for wrong in ({"keys": -1}, {"read_groups": True}, {"factor": 0.9}, {"by": "files"}):
         with pytest.raises(InvalidArgumentError):
-            store.inspect.heavy("u", **wrong)
+            store.inspect.skew("u", **wrong)
