@@ -241,8 +241,14 @@ class RestoredKeyedState:
         return self._reader(self.assignment.range_of(subtask))
 
     def to_pandas(self, subtask: int) -> pd.DataFrame:
-        """Return one subtask's rows as a pandas DataFrame; else as :meth:`to_arrow`."""
-        return self.to_arrow(subtask).read_all().to_pandas()
+        """Return one subtask's rows as a pandas DataFrame; else as :meth:`to_arrow`.
+
+        Its columns are ``pandas.ArrowDtype``: a long beside a null stays a long, and a null is not
+        NaN.
+        """
+        import pandas as pd
+
+        return self.to_arrow(subtask).read_all().to_pandas(types_mapper=pd.ArrowDtype)
 
     def to_polars(self, subtask: int) -> pl.DataFrame:
         """Return one subtask's rows as a Polars DataFrame; else as :meth:`to_arrow`.
