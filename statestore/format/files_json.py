@@ -62,9 +62,13 @@ class Files(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Refuse columns of different length; ``hosts`` is none."""
-        members = (getattr(self, name) for name in self.__struct_fields__ if name != "hosts")
-        if len({len(column) for column in members if column is not None}) != 1:
-            raise ValueError("the arrays differ in length")
+        for name in self.__struct_fields__:
+            column = getattr(self, name)
+            if name != "hosts" and column is not None and len(column) != len(self.path):
+                raise ValueError(
+                    f"the arrays differ in length: {name!r} has {len(column)} values, and 'path' "
+                    f"{len(self.path)}"
+                )
         if self.footer_bytes is not None and self.footer_sha256 is None:
             raise ValueError("'footer_sha256' is missing")
 
