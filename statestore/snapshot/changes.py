@@ -61,12 +61,12 @@ def changed_request(
     """
     if "key" not in options:
         stored = latest_or(attempt, uid, name, base)
-        if stored is None:
+        state = attempt.history.keyed(uid, name) if stored is None else stored.state
+        if state is None:
             raise InvalidArgumentError(
-                f"the newest checkpoint has no state {name!r} of operator {uid!r}: give key=, and "
+                f"the store has no state {name!r} of operator {uid!r}: give key=, and "
                 "kind= and entry= where it has entries, so that its rows can be written in full"
             )
-        state = stored.state
         options = {
             "key": state.key,
             "namespace": state.namespace,

@@ -246,7 +246,9 @@ def test_a_partitioned_file_has_one_key_group(tmp_path: Path) -> None:
     name, document = manifest_of(tmp_path)
     document["operators"][0]["keyed"][0]["layout"] = "partitioned"
     name.write_bytes(document_bytes(document))
-    with pytest.raises(MalformedManifestError, match="is not the name of a data file of partitioned state"):
+    with pytest.raises(
+        MalformedManifestError, match="is not the name of a data file of partitioned state"
+    ):
         store.manifest()
 
 

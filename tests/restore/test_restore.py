@@ -296,7 +296,7 @@ def test_rows_come_as_frames_too(store: StateStore) -> None:
 def test_a_dataframe_needs_spark(store: StateStore) -> None:
     """And the message says what does not."""
     take(store)
-    with pytest.raises(InvalidArgumentError, match=r"needs Spark: .*\.subtask\(0\)"):
+    with pytest.raises(InvalidArgumentError, match=r"needs Spark: .*\.to_arrow\(0\)"):
         store.restore().keyed("u", "n").to_spark()
 
 

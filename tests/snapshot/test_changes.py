@@ -304,7 +304,10 @@ def test_what_a_state_is_need_not_be_said_again(tmp_path: Path) -> None:
     assert [row["m"] for row in store.restore().keyed("u", "s").get("a")] == [2]
     for write in ("changes", "changes_against"):
         with (
-            pytest.raises(InvalidArgumentError, match="no state 'new' of operator 'u': give key="),
+            pytest.raises(
+                InvalidArgumentError,
+                match="the store has no state 'new' of operator 'u': give key=",
+            ),
             store.snapshot(parallelism=2) as checkpoint,
         ):
             getattr(checkpoint, write)("u", "new", rows)
