@@ -60,7 +60,11 @@ HOMES = {
     ),
     "py4j": ("statestore.spark", "statestore.testing", "jobs"),
     "delta": ("statestore.spark", "statestore.testing", "jobs"),
-    "pandas": ("statestore.files", "statestore.streaming", "statestore.testing", "jobs"),
+    "pandas": (
+        *("statestore.files", "statestore.restore.restored", "statestore.streaming"),
+        *("statestore.testing", "jobs"),
+    ),
+    "polars": ("statestore.restore.restored",),
     "pyarrow": (*ROWS, "statestore.demo"),
     "numpy": ROWS,
     "fsspec": ("statestore.storage",),
