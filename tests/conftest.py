@@ -1,4 +1,5 @@
-"""What all tests share: one Spark session for each worker, and Hypothesis's profile.
+"""What all tests share: one Spark session for each worker, a history in every form that a store
+may have it in, and Hypothesis's profile.
 
 ``CI=1`` makes Hypothesis try the same examples on every run, so that a red build is red again;
 everywhere else it looks for new ones; ``make quick`` tries fewer. Spark starts only when a test
@@ -16,6 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from statestore.spark.session import spark_session
 from tests.servers.process import SHORT_LIVED_JVM
+from tests.support.forms import FORMS, Checkpoints, history
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,6 +50,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+@pytest.fixture(params=[(form, "ranged") for form in FORMS], ids=FORMS)
+def taken(tmp_path: Path, request: pytest.FixtureRequest) -> Checkpoints:
+    """Five checkpoints of one state, in each form that they may have."""
+    return history(tmp_path / "store", *request.param)
 
 
 # What a mark says of a folder; a test that has Spark's session has the mark as well.

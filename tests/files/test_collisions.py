@@ -16,16 +16,16 @@ import pytest
 from statestore import StateStore
 from statestore.files import equality
 from statestore.files.equality import equal_rows, first_of_equals, found
-from tests.support.layered import Layered, entries_of, users
+from tests.support.forms import Checkpoints, entries_of, users
 
 
 def one_hash(rows: Any, columns: Any = None) -> Any:
     return np.zeros(rows.num_rows, np.uint64)
 
 
-def taken(path: Path) -> Layered:
+def taken(path: Path) -> Checkpoints:
     """Return a state after a full checkpoint and two with every kind of change."""
-    made = Layered(path / "store", compaction=None)
+    made = Checkpoints(path / "store")
     made.full(users(6, 3))
     made.change({("u000", 0): 7, ("u009", 1): 9}, cleared=["u000"], entries=[("u001", 1)])
     made.change({("u002", 2): 70}, entries=[("u003", 0)], cleared=["u004"])

@@ -15,6 +15,7 @@ import pytest
 from statestore.errors import DamagedFileError, InvalidArgumentError, MissingFileError, NullKeyError
 from statestore.restore.restored import RestoredKeyedState
 from statestore.store import StateStore
+from tests.support.forms import FORMS, Checkpoints, Form, entries_of, newest_file, users
 
 NOON = datetime(2020, 1, 1, 12)
 NAN = float("nan")
@@ -185,14 +186,81 @@ def test_bounds_that_nothing_vouches_for_hide_no_rows(
     assert found(restored, 150_000) == [150_000]
 
 
-def test_a_lookup_names_a_missing_or_damaged_file(tmp_path: Path) -> None:
-    """As a restore does."""
-    restored = state(tmp_path, pa.array([1]), max_parallelism=1)
-    [path] = (tmp_path / "store").rglob("*.parquet")
-    raw = path.read_bytes()
-    path.write_bytes(raw[:-1])
-    with pytest.raises(DamagedFileError, match=path.name):
-        restored.get(1)
-    path.unlink()
-    with pytest.raises(MissingFileError, match=path.name):
-        restored.get(1)
+@pytest.mark.parametrize("layout", ["ranged", "partitioned"])
+@pytest.mark.parametrize("form", FORMS)
+def test_every_key_has_the_rows_of_a_dictionary(tmp_path: Path, layout: str, form: Form) -> None:
+    state = Checkpoints(tmp_path, form, layout)
+    state.full(users(40, entries=3))
+    state.change({("u001", 0): 100, ("new", 7): 1}, entries=[("u002", 1)], cleared=["u003"])
+    state.change({("u003", 5): 5, ("u002", 1): 6}, cleared=["u004", "new"])
+    state.change({("u005", 0): 8, ("u005", 9): 9}, cleared=["u005", "nobody"])
+    for checkpoint_id, rows in state.taken.items():
+        keyed = state.store.restore(checkpoint=checkpoint_id).keyed("u", "s")
+        for key in [f"u{i:03}" for i in range(8)] + ["new", "nobody", "u039"]:
+            expected = {entry: value for entry, value in rows.items() if entry[0] == key}
+            found = keyed.get(key)
+            assert entries_of(found) == expected
+            assert [row["m"] for row in found] == sorted(m for _, m in expected)
+
+
+def test_one_file_at_most_is_opened_of_the_base_and_of_each_layer(tmp_path: Path) -> None:
+    state = Checkpoints(tmp_path)
+    state.full(users(200), parallelism=4)
+    state.change({("u001", 0): 1})
+    state.change(users(200, value=7))
+    keyed = state.store.restore().keyed("u", "s")
+    changed = len(keyed.entry.layers[1].entry.handles)
+    assert changed >= 1
+    state.opened()
+    assert [row["v"] for row in keyed.get("u050")] == [57]
+    opened = state.opened()
+    assert set(opened.values()) == {1}
+    assert 2 <= len(opened) <= 3
+    assert sum("/changes/" in name for name in opened) == len(opened) - 1
+
+
+def test_keys_of_changes_are_told_apart_as_in_a_full_state(tmp_path: Path) -> None:
+    kind = pa.struct([("a", pa.int64()), ("f", pa.float64())])
+    schema = pa.schema([("k", kind), ("n", pa.string()), ("v", pa.int64())])
+
+    def rows(*values: tuple[float, str | None, int]) -> pa.Table:
+        found = [{"k": {"a": 1, "f": f}, "n": n, "v": v} for f, n, v in values]
+        return pa.Table.from_pylist(found, schema)
+
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet", compaction=None)
+    options: dict[str, Any] = {"key": "k", "namespace": "n", "max_parallelism": 8}
+    with store.snapshot(parallelism=1) as checkpoint:
+        full = rows((0.0, "x", 1), (-0.0, "x", 2), (NAN, "x", 3), (1.0, None, 4), (1.0, "x", 5))
+        checkpoint.keyed("u", "s", full, **options)
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.changes(
+            "u",
+            "s",
+            rows((-0.0, "x", 20), (NAN, "x", 30)),
+            rows((0.0, "x", 0), (1.0, None, 0)),
+            **options,
+        )
+    keyed = store.restore().keyed("u", "s")
+    answers = {
+        str(f): [row["v"] for row in keyed.get({"k": {"a": 1, "f": f}})]
+        for f in (0.0, -0.0, NAN, 1.0)
+    }
+    assert answers == {"0.0": [], "-0.0": [20], "nan": [30], "1.0": [5]}
+
+
+def test_a_lookup_names_a_missing_or_damaged_file(taken: Checkpoints) -> None:
+    """As a restore does, whichever it needs."""
+    restored = taken.store.restore().keyed("u", "s")
+
+    def look() -> None:
+        for user in {user for user, _ in taken.rows}:
+            restored.get(user)
+
+    look()
+    file = Path(taken.store.url, newest_file(taken.store))
+    file.write_bytes(file.read_bytes()[:-20])
+    with pytest.raises(DamagedFileError, match=file.name):
+        look()
+    file.unlink()
+    with pytest.raises(MissingFileError, match=file.name):
+        look()

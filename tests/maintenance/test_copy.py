@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,16 @@ from statestore.storage import LocalStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.faults.cases import copy_of, over, take, whole
 from tests.support.damage import change_unread_byte, files_of, fill
+from tests.support.forms import (
+    Checkpoints,
+    break_file,
+    data_in,
+    digest_of,
+    names_of,
+    newest_file,
+    rows_of,
+    state_of,
+)
 
 KILLED = """
 import sys
@@ -167,7 +179,7 @@ def test_what_a_killed_copy_left_is_young_under_its_new_name(
     commit = max(call.number for call in calls if call.operation == "put_if_absent")
     killed(source, folder, commit - 1)
     target = opened(folder)
-    left = named_files(target)
+    left = data_in(target.url)
     assert left
     for name in left:
         os.utime(folder / name, (0, 0))
@@ -318,7 +330,7 @@ def test_a_copy_that_was_killed_goes_on(source: StateStore, tmp_path: Path) -> N
             if path.read_bytes() in wanted
         )
         target = opened(folder)
-        left = named_files(target)
+        left = data_in(target.url)
         done = source.maintenance.copy("latest", target)
         assert done.found or not left & named(target.manifest(done.new_id or 0))
         assert done.copied_bytes == (0 if done.found else size - wholly)
@@ -327,19 +339,13 @@ def test_a_copy_that_was_killed_goes_on(source: StateStore, tmp_path: Path) -> N
     assert again[0] > again[1] > again[2] >= again[3] == 0
 
 
-def named_files(store: StateStore) -> set[str]:
-    """Return the names of all data files that are there."""
-    root = Path(store.url)
-    return {path.relative_to(root).as_posix() for path in root.rglob("*.parquet")}
-
-
 def whole_one(target: StateStore, number: int | None) -> None:
     """The copy of checkpoint 2, under another number."""
     assert target.checkpoints() == (number,)
     assert target.maintenance.verify("all", deep=True).is_intact
     target.maintenance.gc(minimum_age_s=0)
     assert target.maintenance.verify("all", deep=True).is_intact
-    assert named_files(target) == named(target.manifest())
+    assert data_in(target.url) == named(target.manifest())
 
 
 STOPPING = [FaultKind.ERROR, FaultKind.ANSWER_LOST, FaultKind.ANSWER_WRONG, FaultKind.TRUNCATED]
@@ -384,3 +390,69 @@ def test_whatever_call_fails_it_can_be_run_again(
         assert store.maintenance.verify("all", deep=True).is_intact
         assert [one.checkpoint_id for one in store.maintenance.savepoints()] == [done.new_id]
     assert struck or side == "source"
+
+
+# --- in every form --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> StateStore:
+    return StateStore.open(str(tmp_path / "target"), table_format="parquet", compaction=None)
+
+
+def test_a_copy_has_all_files_and_rows(taken: Checkpoints, target: StateStore) -> None:
+    done = taken.store.maintenance.copy(5, target)
+    assert done.copied_files == done.files == len(names_of(taken.store))
+    assert data_in(target.url) == names_of(target)
+    assert not names_of(target) & names_of(taken.store)
+    assert len(state_of(target).layers) == len(state_of(taken.store).layers)
+    assert rows_of(target) == taken.rows
+    assert digest_of(target) == digest_of(taken.store)
+    assert target.maintenance.verify("all", True).is_intact
+
+
+def test_copies_of_several_copy_each_file_once(taken: Checkpoints, target: StateStore) -> None:
+    copied = [taken.store.maintenance.copy(number, target).copied_files for number in taken.taken]
+    seen = [set(), *(names_of(taken.store, number) for number in taken.taken)]
+    assert copied == [len(after - before) for before, after in pairwise(seen)]
+    assert sum(copied) == len(data_in(target.url)) == len(set().union(*seen))
+    for number, rows in taken.taken.items():
+        assert rows_of(target, number) == rows
+
+
+def test_a_dry_run_counts_all_files(taken: Checkpoints, target: StateStore) -> None:
+    planned = taken.store.maintenance.copy(5, target, dry_run=True)
+    assert planned.copied_files == len(names_of(taken.store))
+
+
+def test_a_copy_that_was_broken_off_goes_on(taken: Checkpoints, target: StateStore) -> None:
+    for at in range(8, 20, 3):
+        faulty = FaultyStorage(LocalStorage(target.url), Fault(at, FaultKind.ERROR))
+        with suppress(StorageError):
+            taken.store.maintenance.copy(5, StateStore.over(faulty, table_format="parquet"))
+    done = taken.store.maintenance.copy(5, target)
+    assert done.found or done.copied_files <= done.files
+    assert rows_of(target) == taken.rows
+
+
+def test_a_damaged_file_of_any_form_is_not_copied(taken: Checkpoints, target: StateStore) -> None:
+    name = newest_file(taken.store)
+    break_file(taken.store, name)
+    with pytest.raises(DamagedFileError, match=name):
+        taken.store.maintenance.copy(5, target)
+    assert target.checkpoints() == ()
+
+
+def test_changes_go_on_over_a_copy(taken: Checkpoints, target: StateStore) -> None:
+    taken.store.maintenance.copy(5, target)
+    with target.snapshot(parallelism=2) as checkpoint:
+        checkpoint.changes(
+            "u",
+            "s",
+            [{"k": "late", "m": 1, "v": 2}],
+            kind="map",
+            key="k",
+            entry="m",
+            max_parallelism=16,
+        )
+    assert rows_of(target) == taken.rows | {("late", 1): 2}

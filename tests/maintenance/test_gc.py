@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +18,21 @@ from statestore.errors import (
     StateStoreError,
     StorageError,
 )
+from statestore.format.layers import CompactionRule
 from statestore.format.names import manifest_path, savepoint_path, tombstone_path
 from statestore.storage import Listed, LocalStorage, Storage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.faults.cases import copy_of, make_store, over, take, whole
+from tests.support.forms import (
+    Checkpoints,
+    change,
+    data_in,
+    digest_of,
+    history,
+    names_of,
+    rows_of,
+    state_of,
+)
 
 DAY = 24 * 3600
 
@@ -315,3 +327,71 @@ def test_whatever_call_fails_it_can_be_run_again(
             whole(store_in(copy), number)
         store_in(copy).maintenance.gc(minimum_age_s=0)
         assert files_in(copy) == files_in(counted)
+
+
+# --- in every form --------------------------------------------------------------------------------
+
+
+def test_what_kept_checkpoints_name_stays_and_nothing_else(taken: Checkpoints) -> None:
+    store = taken.store
+    for retain in (4, 2, 1):
+        store.maintenance.expire(retain=retain)
+        store.maintenance.gc(minimum_age_s=0)
+        kept = store.checkpoints()
+        assert len(kept) == retain
+        assert data_in(store.url) == set().union(*(names_of(store, number) for number in kept))
+        assert {number: rows_of(store, number) for number in kept} == {
+            number: taken.taken[number] for number in kept
+        }
+    left = names_of(store)
+    taken.full(taken.rows)
+    expired = store.maintenance.expire(retain=1)
+    assert expired.files == len(left)
+    assert store.maintenance.gc(minimum_age_s=0).removed.files == expired.files
+    assert data_in(store.url) == names_of(store)
+
+
+def test_a_base_stays_until_the_last_of_ten_that_name_it_is_given_up(tmp_path: Path) -> None:
+    taken = history(tmp_path / "store", changes=10)
+    store = taken.store
+    base = {name for name in names_of(store, 1) if "/keyed/" in name}
+    assert base
+    for retain in (8, 4, 1):
+        store.maintenance.expire(retain=retain)
+        store.maintenance.gc(minimum_age_s=0)
+        named = set().union(*(names_of(store, number) for number in store.checkpoints()))
+        assert base <= named == data_in(store.url)
+    assert rows_of(store) == taken.rows
+    taken.full(taken.rows)
+    store.maintenance.expire(retain=1)
+    store.maintenance.gc(minimum_age_s=0)
+    assert not base & data_in(store.url)
+
+
+def test_a_layer_that_was_merged_goes_with_the_checkpoints_that_name_it(tmp_path: Path) -> None:
+    rule = CompactionRule(merge_layers=2, share=9, most_share=9)
+    taken = history(tmp_path / "store", changes=5, rule=rule)
+    store = taken.store
+    before, after = names_of(store, 2), names_of(store)
+    assert len(state_of(store).layers) < 5
+    assert before - after
+    store.maintenance.expire(retain=1)
+    released = data_in(store.url) - after
+    assert before - after <= released
+    collected = store.maintenance.gc(minimum_age_s=0)
+    assert collected.removed.files == len(released)
+    assert data_in(store.url) == after
+    assert rows_of(store) == taken.rows
+
+
+def test_a_savepoint_needs_nothing_else(taken: Checkpoints) -> None:
+    store, digest = taken.store, digest_of(taken.store)
+    number = max(taken.taken)
+    store.maintenance.savepoint("kept", number)
+    change(taken, 9, random.Random(3))
+    taken.full({("x", 0): 1})
+    store.maintenance.expire(retain=1)
+    store.maintenance.gc(minimum_age_s=0)
+    assert names_of(store, "kept") <= data_in(store.url)
+    assert digest_of(store, "kept") == digest
+    assert rows_of(store, "kept") == taken.taken[number]

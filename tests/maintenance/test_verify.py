@@ -10,9 +10,11 @@ import os
 import random
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -31,9 +33,20 @@ from statestore.errors import (
 )
 from statestore.format.documents import document_bytes
 from statestore.format.names import manifest_path, writer_path
-from statestore.maintenance.verify import VerifyReport
+from statestore.maintenance import verify
+from statestore.maintenance.verify import FileCheck, Flaws, VerifyReport, check_file
 from statestore.store import StateStore
 from tests.support.damage import SORTS, change_unread_byte, copy_of, files_of, fill
+from tests.support.forms import (
+    Checkpoints,
+    break_file,
+    data_in,
+    layer_file,
+    names_of,
+    newest_file,
+    state_of,
+)
+from tests.support.forms import files_of as files_in
 from tests.support.strategies import KeyedCase, element_lists, keyed_cases, parallelisms
 
 FLIPS = int(os.environ.get("STATESTORE_FLIPS", "1000"))
@@ -352,3 +365,92 @@ def exchange(one: Path, other: Path) -> None:
     first, second = one.read_bytes(), other.read_bytes()
     one.write_bytes(second)
     other.write_bytes(first)
+
+
+# --- in every form --------------------------------------------------------------------------------
+
+
+def named(taken: Checkpoints) -> set[str]:
+    """The files of all checkpoints."""
+    return set().union(*(names_of(taken.store, number) for number in taken.taken))
+
+
+def test_checkpoints_as_they_were_written_are_intact(taken: Checkpoints) -> None:
+    for deep in (False, True):
+        report = taken.store.maintenance.verify("all", deep)
+        assert (report.broken, report.files) == ((), len(named(taken)))
+        # Of a layer that is merged at once the file is named by nothing.
+        assert {*report.strays} == data_in(taken.store.url) - named(taken)
+        assert taken.form == "compacted" or not report.strays
+
+
+@pytest.mark.parametrize("kind", ["list", "timers"])
+def test_a_delete_of_a_key_names_no_entry_and_is_no_flaw(tmp_path: Path, kind: str) -> None:
+    store = StateStore.open(str(tmp_path), table_format="parquet", compaction=None)
+    rows = pa.table({"k": ["a", "a", "b"], "at": pa.array([1, 2, 1], pa.int64()), "v": [1, 2, 3]})
+    options: dict[str, Any] = {"key": "k", "max_parallelism": 4}
+    options |= {"kind": kind, "entry": "at"}
+    options |= {"time_domain": "event"} if kind == "timers" else {}
+    for changed in (False, True):
+        with store.snapshot(parallelism=1) as checkpoint:
+            if not changed:
+                checkpoint.keyed("u", "s", rows, **options)
+            else:
+                checkpoint.changes("u", "s", rows.slice(2), cleared=[{"k": "a"}])
+    assert state_of(store).changed_rows == 2
+    assert store.maintenance.verify("all", deep=True).is_intact
+
+
+def test_a_file_is_checked_once_and_reported_for_all_that_name_it(
+    taken: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = newest_file(taken.store, 3)
+    naming = [number for number in taken.taken if name in names_of(taken.store, number)]
+    assert naming == {"plain": [3], "layered": [3, 4, 5], "compacted": [3]}[taken.form]
+    break_file(taken.store, name)
+    checked: Counter[str] = Counter()
+
+    def check(one: FileCheck) -> Flaws | None:
+        checked[f"{one.entry.table.path}/{one.handle.path}"] += 1
+        return check_file(one)
+
+    monkeypatch.setattr(verify, "check_file", check)
+    heard: list[tuple[int, int]] = []
+    report = taken.store.maintenance.verify("all", True, on_progress=lambda *now: heard.append(now))
+    every = named(taken)
+    assert checked == dict.fromkeys(every, 1)
+    assert report.files == len(every)
+    assert heard[-1] == (len(every), len(every))
+    assert [(one.checkpoint_id, one.file) for one in report.broken] == [(n, name) for n in naming]
+    assert {(one.uid, one.state) for one in report.broken} == {("u", "s")}
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_file_of_any_form_that_is_missing_is_named(taken: Checkpoints, deep: bool) -> None:
+    for name in files_in(taken.store):
+        file = Path(taken.store.url, name)
+        raw = file.read_bytes()
+        file.unlink()
+        report = taken.store.maintenance.verify("latest", deep)
+        assert [(one.kind, one.file) for one in report.broken] == [("missing-file", name)]
+        file.write_bytes(raw)
+
+
+def test_a_file_in_the_place_of_the_next_is_found(taken: Checkpoints) -> None:
+    files = [Path(taken.store.url, name) for name in files_in(taken.store)]
+    for first, second in pairwise(files):
+        raw = second.read_bytes()
+        shutil.copyfile(first, second)
+        assert not taken.store.maintenance.verify("latest", True).is_intact
+        second.write_bytes(raw)
+    assert taken.store.maintenance.verify("latest", True).is_intact
+
+
+def test_strays_are_found_also_when_no_layer_is_left(taken: Checkpoints) -> None:
+    left = {*taken.store.maintenance.verify("latest").strays}
+    name = newest_file(taken.store) if taken.form == "plain" else layer_file(taken.store, 0)
+    stray = f"{Path(name).parent}/0000000099-00000-left.parquet"
+    shutil.copyfile(Path(taken.store.url, name), Path(taken.store.url, stray))
+    assert {*taken.store.maintenance.verify("latest").strays} == left | {stray}
+    number = taken.full(taken.rows)
+    assert {*taken.store.maintenance.verify(number).strays} == left | {stray}

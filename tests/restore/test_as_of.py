@@ -19,7 +19,7 @@ from statestore.errors import (
 )
 from statestore.format.state import TimeToLive
 from statestore.testing.counting import CountingStorage
-from tests.support.layered import Layered, users
+from tests.support.forms import Checkpoints, users
 
 Row = dict[str, Any]
 
@@ -44,7 +44,7 @@ def change_of(one: object, other: object) -> str:
 @pytest.mark.parametrize("layout", ["partitioned", "ranged"])
 def test_random_histories_with_layers(tmp_path: Path, layout: str) -> None:
     dice = random.Random(layout)
-    layered = Layered(tmp_path, layout=layout, compaction=None)
+    layered = Checkpoints(tmp_path, layout=layout)
     layered.full(users(25, 3))
     for step in range(5):
         if step == 3:

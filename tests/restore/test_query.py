@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
@@ -23,9 +23,11 @@ from statestore.errors import (
     MissingFileError,
 )
 from statestore.files.digest import rows_digest
+from statestore.format.names import manifest_path
 from statestore.format.state import Layout
 from statestore.testing.counting import CountingStorage
 from tests.support.damage import change_unread_byte
+from tests.support.forms import Checkpoints, entries_of, in_both_layouts, newest_file
 
 COUNT = 4000
 ROWS = pa.table(
@@ -293,3 +295,116 @@ def test_names_that_end_at_a_nul_are_neither_stored_nor_asked(
         store.query("SELECT a FROM s")
     with pytest.raises(InvalidArgumentError, match="cut at the NUL"):
         store.maintenance.edit("u", "s", sql="SELECT * FROM state")
+
+
+# --- in every form --------------------------------------------------------------------------------
+
+
+@in_both_layouts
+def test_a_view_has_the_rows_of_its_checkpoint_in_every_form(taken: Checkpoints) -> None:
+    for checkpoint_id, rows in taken.taken.items():
+        assert entries_of(ask(taken.store, "SELECT * FROM s", checkpoint=checkpoint_id)) == rows
+
+
+@in_both_layouts
+def test_a_view_may_be_named_twice(taken: Checkpoints) -> None:
+    joined = "SELECT count(*) AS n FROM s AS a JOIN s AS b ON a.k = b.k AND a.m = b.m"
+    assert ask(taken.store, joined) == [{"n": len(taken.rows)}]
+    twice = "SELECT (SELECT sum(v) FROM s) + (SELECT sum(v) FROM s WHERE k > 'u03') AS n"
+    some = sum(v for (k, _), v in taken.rows.items() if k > "u03")
+    assert ask(taken.store, twice) == [{"n": sum(taken.rows.values()) + some}]
+
+
+@in_both_layouts
+@pytest.mark.parametrize(
+    ("where", "holds"),
+    [
+        ("v > 50 AND k <> 'u055'", lambda k, m, v: v > 50 and k != "u055"),
+        ("m IN (2, 7)", lambda k, m, v: m in (2, 7)),
+        ("k IS NULL", lambda k, m, v: False),
+        ("k BETWEEN 'u001' AND 'u004'", lambda k, m, v: "u001" <= k <= "u004"),
+    ],
+)
+def test_conditions_are_about_the_merged_rows(
+    taken: Checkpoints, where: str, holds: object
+) -> None:
+    assert callable(holds)
+    expected = {(k, m): v for (k, m), v in taken.rows.items() if holds(k, m, v)}
+    assert bool(expected) == (where != "k IS NULL")
+    assert entries_of(ask(taken.store, f"SELECT v, k, m FROM s WHERE {where}")) == expected
+    assert ask(taken.store, f"SELECT count(*) AS n FROM s WHERE {where}") == [{"n": len(expected)}]
+
+
+@in_both_layouts
+def test_key_groups_that_are_not_asked_for_are_not_read(taken: Checkpoints) -> None:
+    every = ask(taken.store, "SELECT * FROM s")
+    for where, wanted in (("= 3", {3}), ("IN (2, 3, 9)", {2, 3, 9}), (">= 14", {14, 15})):
+        some = ask(taken.store, f"SELECT * FROM s WHERE key_group {where}")
+        assert some == [row for row in every if row["key_group"] in wanted]
+    before = taken.storage.bytes_read
+    assert ask(taken.store, "SELECT * FROM s WHERE key_group > 15") == []
+    assert ask(taken.store, "SELECT * FROM s WHERE key_group < 0") == []
+    manifest = taken.storage.size(manifest_path(5))
+    assert taken.storage.bytes_read - before <= 2 * manifest
+
+
+@in_both_layouts
+def test_rows_that_come_first_are_seen_before_all_are_read(taken: Checkpoints) -> None:
+    assert len(ask(taken.store, "SELECT * FROM s LIMIT 1")) == 1
+
+
+@in_both_layouts
+def test_a_file_that_is_missing_or_damaged_is_named(taken: Checkpoints) -> None:
+    file = Path(taken.store.url, newest_file(taken.store))
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-9])
+    with pytest.raises(DamagedFileError, match=file.name):
+        ask(taken.store, "SELECT sum(v) FROM s")
+    file.unlink()
+    with pytest.raises(MissingFileError, match=file.name):
+        ask(taken.store, "SELECT sum(v) FROM s")
+
+
+def typed(first: int, stop: int, value: int = 0) -> pa.Table:
+    """Return rows with a column of many types each."""
+    numbers = range(first, stop)
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    return pa.table(
+        {
+            "k": pa.array([Decimal(i) / 4 for i in numbers], pa.decimal128(12, 2)),
+            "day": pa.array([date(2026, 1, 1 + i % 28) for i in numbers]),
+            "moment": pa.array([noon + timedelta(hours=i) for i in numbers]),
+            "raw": pa.array([bytes([i % 256]) for i in numbers]),
+            "x": pa.array([None if i % 3 else i / 2 for i in numbers], pa.float64()),
+            "small": pa.array([i % 100 for i in numbers], pa.int16()),
+            "tags": pa.array([[("a", i)] for i in numbers], pa.map_(pa.string(), pa.int64())),
+            "nested": pa.array([{"a": i, "b": {"c": str(i)}} for i in numbers]),
+            "v": pa.array([i + value for i in numbers]),
+        }
+    )
+
+
+def test_columns_of_all_types_are_asked_over_changes_as_in_a_full_state(tmp_path: Path) -> None:
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet", compaction=None)
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.keyed("u", "s", typed(0, 130), key="k", max_parallelism=16)
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.changes("u", "s", typed(100, 120, 1000), typed(0, 20).select(["k"]), key="k")
+    pieces = [typed(20, 100), typed(100, 120, 1000), typed(120, 130)]
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.keyed("u", "s", pa.concat_tables(pieces), key="k", max_parallelism=16)
+    for where in (
+        "k > 10.5",
+        "day = DATE '2026-01-05' OR small = 3",
+        "moment > TIMESTAMPTZ '2026-01-05 00:00:00+00'",
+        "raw = '\\x20'::BLOB",
+        "x IS NULL",
+        "x > 20 AND small IN (1, 60)",
+        "tags['a'] = 110 OR nested.a = 60 OR nested.b.c = '61'",
+        "key_group = 4 OR v = 1101",
+        "k IN (SELECT k FROM s WHERE v > 1115)",
+    ):
+        sql = f"SELECT * FROM s WHERE {where} ORDER BY k"
+        merged, full = (store.query(sql, checkpoint=one).read_all() for one in (2, 3))
+        assert merged.num_rows
+        assert merged.equals(full)

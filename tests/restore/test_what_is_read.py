@@ -10,7 +10,7 @@ import pytest
 
 from statestore.restore.plan import OperatorPlan
 from statestore.spark.data_source import resolve
-from tests.support.layered import GROUPS, Layered, users
+from tests.support.forms import GROUPS, Checkpoints, users
 
 TARGETS: list[dict[str, Any]] = [
     {"parallelism": 1},
@@ -23,9 +23,9 @@ TARGETS: list[dict[str, Any]] = [
 
 
 @pytest.fixture(params=["partitioned", "ranged"])
-def layered(request: pytest.FixtureRequest, tmp_path: Path) -> Layered:
+def layered(request: pytest.FixtureRequest, tmp_path: Path) -> Checkpoints:
     """A state in a base of several files, and three layers that do not reach all key groups."""
-    made = Layered(tmp_path / "store", layout=request.param, compaction=None)
+    made = Checkpoints(tmp_path / "store", layout=request.param)
     made.full(users(60, 2), parallelism=5)
     made.change(users(3, 1, value=7))
     made.change(users(40, 2, value=8), cleared=["u050"])
@@ -41,7 +41,7 @@ def named(plan: OperatorPlan, subtask: int) -> Counter[str]:
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
-def test_a_restore_opens_what_its_plan_names(layered: Layered, target: dict[str, Any]) -> None:
+def test_a_restore_opens_what_its_plan_names(layered: Checkpoints, target: dict[str, Any]) -> None:
     """I8: the numbers that a plan shows are of the same slices."""
     restored = layered.store.restore(**target)
     (plan,) = restored.plan.operators
@@ -60,7 +60,7 @@ def test_a_restore_opens_what_its_plan_names(layered: Layered, target: dict[str,
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
 def test_an_export_opens_what_its_plan_names(
-    layered: Layered, target: dict[str, Any], tmp_path: Path
+    layered: Checkpoints, target: dict[str, Any], tmp_path: Path
 ) -> None:
     """What it reads before, to know which rows there are, it reads whole, and opens nothing."""
     (plan,) = layered.store.plan(**target).operators
@@ -70,7 +70,7 @@ def test_an_export_opens_what_its_plan_names(
 
 
 @pytest.mark.parametrize("parallelism", [1, 3, GROUPS])
-def test_the_data_source_reads_what_a_plan_names(layered: Layered, parallelism: int) -> None:
+def test_the_data_source_reads_what_a_plan_names(layered: Checkpoints, parallelism: int) -> None:
     options = {"store": layered.store.url, "operator": "u", "state": "s"}
     read = resolve(options | {"parallelism": str(parallelism)})
     (plan,) = layered.store.plan(parallelism=parallelism).operators

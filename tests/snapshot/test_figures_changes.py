@@ -16,14 +16,14 @@ from statestore.restore.placement import place_operators
 from statestore.restore.plan import plan_restore
 from statestore.restore.target import RestoreTarget, plan_target
 from statestore.snapshot.attempt import History
-from tests.support.layered import GROUPS, Layered, users
+from tests.support.forms import GROUPS, Checkpoints, users
 
 HALF = KeyGroupRange(0, GROUPS // 2 - 1)
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Layered:
-    state = Layered(tmp_path, compaction=None)
+def state(tmp_path: Path) -> Checkpoints:
+    state = Checkpoints(tmp_path)
     state.full(users(200))
     state.change(users(200, value=1))
     state.change(users(20, value=2))
@@ -34,7 +34,7 @@ def with_entry(manifest: Manifest, entry: KeyedEntry) -> Manifest:
     return replace(manifest, keyed=(entry,))
 
 
-def test_a_parallelism_is_chosen_by_the_bytes_of_base_and_changes(state: Layered) -> None:
+def test_a_parallelism_is_chosen_by_the_bytes_of_base_and_changes(state: Checkpoints) -> None:
     target = RestoreTarget(parallelism="auto", bytes_per_task=10**6)
     (choice,) = plan_target(state.store.manifest(), target).choices
     # Shares of files are rounded up to bytes.
@@ -45,7 +45,7 @@ def test_a_parallelism_is_chosen_by_the_bytes_of_base_and_changes(state: Layered
     assert choice.decision.total_bytes > 1.5 * base.decision.total_bytes
 
 
-def test_changes_that_are_folded_do_not_weigh(state: Layered) -> None:
+def test_changes_that_are_folded_do_not_weigh(state: Checkpoints) -> None:
     manifest = state.store.manifest()
     (entry,) = manifest.keyed
     layers = tuple(live_without(layer, [HALF]) for layer in entry.layers)
@@ -61,7 +61,7 @@ def test_changes_that_are_folded_do_not_weigh(state: Layered) -> None:
     assert sum(whole) > sum(folded) > sum(base)
 
 
-def test_rows_of_changes_are_named_in_a_plan(state: Layered) -> None:
+def test_rows_of_changes_are_named_in_a_plan(state: Checkpoints) -> None:
     plan = plan_restore(state.store.manifest(), 3)
     (operator,) = plan.operators
     assert sum(subtask.rows for subtask in operator.subtasks) == 420
@@ -73,7 +73,7 @@ def test_rows_of_changes_are_named_in_a_plan(state: Layered) -> None:
     assert "changes" not in str(base)
 
 
-def test_hosts_hold_files_of_changes_too(state: Layered) -> None:
+def test_hosts_hold_files_of_changes_too(state: Checkpoints) -> None:
     manifest = state.store.manifest()
     (entry,) = manifest.keyed
     (first, *rest) = entry.layers
@@ -85,13 +85,13 @@ def test_hosts_hold_files_of_changes_too(state: Layered) -> None:
     assert placed.local_bytes == pytest.approx(layer.entry.size_bytes, abs=4)
 
 
-def test_the_layout_of_the_next_snapshot_goes_by_rows_of_the_base(state: Layered) -> None:
+def test_the_layout_of_the_next_snapshot_goes_by_rows_of_the_base(state: Checkpoints) -> None:
     catalog = Catalog.open(state.storage, create=False)
     history = History(catalog, Operators(2, None))
     assert history.rows("u", "s") == 200
 
 
-def test_bytes_of_key_groups_add_up_to_the_file(state: Layered) -> None:
+def test_bytes_of_key_groups_add_up_to_the_file(state: Checkpoints) -> None:
     handle = state.store.manifest().keyed[0].handles[0]
     shares = dict(handle.group_bytes())
     assert set(shares) == set(handle.key_groups)

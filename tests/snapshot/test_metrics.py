@@ -23,7 +23,7 @@ from statestore.format.layers import CompactionRule
 from statestore.format.metrics import Amount, CheckpointMetrics, StateMetrics
 from statestore.storage import LocalStorage
 from tests.servers.slow import SlowStorage
-from tests.support.layered import Layered, users
+from tests.support.forms import Checkpoints, users
 from tests.support.writers import ROWS, opened, take
 
 FOREGROUND = ("begin", "write", "wait", "check", "publish", "put")
@@ -128,7 +128,7 @@ def test_changes_are_measured_beside_what_is_only_named_again(store: StateStore)
 
 
 def test_compaction_in_the_background_is_told_apart(tmp_path: Path) -> None:
-    layered = Layered(tmp_path, compaction=CompactionRule(merge_layers=2))
+    layered = Checkpoints(tmp_path, rule=CompactionRule(merge_layers=2))
     layered.full(users(60, entries=2))
     layered.change({("u001", 0): 5})
     layered.change({("u002", 0): 5})
@@ -142,7 +142,7 @@ def test_compaction_in_the_background_is_told_apart(tmp_path: Path) -> None:
 
 
 def test_compaction_as_a_command_writes_nothing_else(tmp_path: Path, ears: Ears) -> None:
-    layered = Layered(tmp_path, compaction=None)
+    layered = Checkpoints(tmp_path)
     layered.full(users(60))
     layered.change({("u001", 0): 5})
     layered.store.add_listener(ears)

@@ -11,19 +11,19 @@ import pytest
 from statestore import key_group_of
 from statestore.errors import InvalidArgumentError, NullKeyError, ParallelismError
 from statestore.keys.groups import KeyGroupRange
-from tests.support.layered import GROUPS, Layered, entries_of, users
+from tests.support.forms import GROUPS, Checkpoints, entries_of, users
 
 
 @pytest.fixture(params=["partitioned", "ranged"])
-def layered(tmp_path: Path, request: pytest.FixtureRequest) -> Layered:
-    made = Layered(tmp_path, layout=request.param, compaction=None)
+def layered(tmp_path: Path, request: pytest.FixtureRequest) -> Checkpoints:
+    made = Checkpoints(tmp_path, layout=request.param)
     made.full(users(80, 3))
     made.change({("u005", 9): 1, ("new", 0): 2}, entries=[("u006", 1)], cleared=["u007"])
     made.opened()
     return made
 
 
-def with_groups(layered: Layered, groups: set[int], most: int = GROUPS) -> set[str]:
+def with_groups(layered: Checkpoints, groups: set[int], most: int = GROUPS) -> set[str]:
     """Return the data files, base and changes, that have some of these stored key groups."""
     entry = layered.store.manifest().keyed[0]
     return {
@@ -35,7 +35,7 @@ def with_groups(layered: Layered, groups: set[int], most: int = GROUPS) -> set[s
 
 
 @pytest.mark.parametrize("most", [GROUPS, 3 * GROUPS, GROUPS // 4])
-def test_key_groups_are_those_rows_and_no_others(layered: Layered, most: int) -> None:
+def test_key_groups_are_those_rows_and_no_others(layered: Checkpoints, most: int) -> None:
     state = layered.store.restore(parallelism=3, max_parallelism=most).keyed("u", "s")
     dice = random.Random(most)
     for _ in range(5):
@@ -59,7 +59,7 @@ def test_key_groups_are_those_rows_and_no_others(layered: Layered, most: int) ->
 
 
 def test_one_key_group_opens_its_files_once(tmp_path: Path) -> None:
-    layered = Layered(tmp_path, layout="partitioned", compaction=None)
+    layered = Checkpoints(tmp_path, layout="partitioned")
     layered.full(users(200))
     state = layered.store.restore(parallelism=1).keyed("u", "s")
     layered.opened()
@@ -70,7 +70,7 @@ def test_one_key_group_opens_its_files_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("most", [GROUPS, 3 * GROUPS, GROUPS // 4])
-def test_keys_are_those_rows_and_no_others(layered: Layered, most: int) -> None:
+def test_keys_are_those_rows_and_no_others(layered: Checkpoints, most: int) -> None:
     state = layered.store.restore(parallelism=2, max_parallelism=most).keyed("u", "s")
     wanted = ["u005", "u006", "u007", "new", "nobody", "u005"]
     layered.opened()
@@ -88,7 +88,7 @@ def test_keys_are_those_rows_and_no_others(layered: Layered, most: int) -> None:
     assert layered.opened() == dict.fromkeys(opened, 1)  # for the one before it alone
 
 
-def test_what_is_no_key_or_key_group_is_refused(layered: Layered) -> None:
+def test_what_is_no_key_or_key_group_is_refused(layered: Checkpoints) -> None:
     state = layered.store.restore(parallelism=2).keyed("u", "s")
     with pytest.raises(ParallelismError, match=r"state 's' of operator 'u' has key groups 0\.\.15"):
         state.key_groups(KeyGroupRange(3, GROUPS))

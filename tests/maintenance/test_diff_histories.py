@@ -1,4 +1,4 @@
-"""What tells checkpoints with changes apart; what both of them share is not read."""
+"""In every form two checkpoints differ as dictionaries do; what they share is not read."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from statestore.format.layers import CompactionRule
 from statestore.maintenance import diff_rows
 from statestore.maintenance.diff_rows import StateDifference
 from statestore.store import StateStore
-from tests.support.layered import GROUPS, Entries, Layered, users
+from tests.support.forms import FORMS, GROUPS, Checkpoints, Entries, Form, users
+
+HOW: list[tuple[Form, str]] = [
+    ("plain", "ranged"),
+    ("layered", "ranged"),
+    ("compacted", "partitioned"),
+    ("compacted", "ranged"),
+]
 
 
-def difference(state: Layered, a: int, b: int, keys: int = 1000) -> StateDifference:
+def difference(state: Checkpoints, a: int, b: int, keys: int = 1000) -> StateDifference:
     (found,) = state.store.inspect.diff(a, b, keys=keys).states
     return found
 
@@ -32,7 +38,7 @@ def named(found: StateDifference, change: str) -> set[object]:
     }
 
 
-def check(state: Layered, a: int, b: int) -> StateDifference:
+def check(state: Checkpoints, a: int, b: int) -> StateDifference:
     found = difference(state, a, b)
     added, removed, changed = expected(state.taken[a], state.taken[b])
     assert (found.added, found.removed, found.changed) == (len(added), len(removed), len(changed))
@@ -46,11 +52,12 @@ def check(state: Layered, a: int, b: int) -> StateDifference:
     return found
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_any_two_checkpoints_differ_as_dictionaries_do(tmp_path: Path, seed: int) -> None:
-    draw = random.Random(seed)
-    rule = [None, CompactionRule(merge_layers=2), CompactionRule(share=0.1)][seed]
-    state = Layered(tmp_path, layout=["ranged", "partitioned", "ranged"][seed], compaction=rule)
+@pytest.mark.parametrize(("form", "layout"), HOW)
+def test_any_two_checkpoints_differ_as_dictionaries_do(
+    tmp_path: Path, form: Form, layout: str
+) -> None:
+    draw = random.Random(HOW.index((form, layout)))
+    state = Checkpoints(tmp_path, form, layout)
     state.full({(f"u{draw.randrange(30):03}", m): m for m in range(2) for _ in range(20)})
     for _ in range(4):
         some = [(f"u{draw.randrange(40):03}", draw.randrange(3)) for _ in range(6)]
@@ -60,11 +67,11 @@ def test_any_two_checkpoints_differ_as_dictionaries_do(tmp_path: Path, seed: int
     for a, b in combinations(state.taken, 2):
         check(state, *draw.sample((a, b), 2))
     last = max(state.taken)
-    assert not difference(state, last - 1, last).differs  # once with changes, and once in full
+    assert not difference(state, last - 1, last).differs  # once in its form, and once in full
 
 
 def test_only_key_groups_that_a_checkpoint_touched_are_read(tmp_path: Path) -> None:
-    state = Layered(tmp_path, compaction=None)
+    state = Checkpoints(tmp_path)
     state.full(users(2000), parallelism=1)
     one = state.change(users(400, value=1))
     two = state.change({("u001", 0): 9})
@@ -78,7 +85,7 @@ def test_only_key_groups_that_a_checkpoint_touched_are_read(tmp_path: Path) -> N
 
 
 def test_changes_that_change_nothing_are_read_and_are_no_difference(tmp_path: Path) -> None:
-    state = Layered(tmp_path, compaction=None)
+    state = Checkpoints(tmp_path)
     first = state.full(users(20))
     same = state.change({("u001", 0): 1}, cleared=["nobody"])
     found = check(state, first, same)
@@ -87,8 +94,9 @@ def test_changes_that_change_nothing_are_read_and_are_no_difference(tmp_path: Pa
     assert (found.rows_a, found.rows_b) == (20, None)
 
 
-def test_key_groups_that_changes_emptied_are_removed(tmp_path: Path) -> None:
-    state = Layered(tmp_path, compaction=None)
+@pytest.mark.parametrize("form", FORMS)
+def test_key_groups_that_were_emptied_are_removed(tmp_path: Path, form: Form) -> None:
+    state = Checkpoints(tmp_path, form)
     first = state.full(users(12))
     emptied = state.change(cleared=[f"u{i:03}" for i in range(12)])
     found = check(state, first, emptied)
@@ -98,8 +106,9 @@ def test_key_groups_that_changes_emptied_are_removed(tmp_path: Path) -> None:
     check(state, again, emptied)
 
 
-def test_a_state_with_changes_on_one_side_is_counted(tmp_path: Path) -> None:
-    state = Layered(tmp_path / "a", compaction=None)
+@pytest.mark.parametrize("form", FORMS)
+def test_a_state_of_one_side_is_counted(tmp_path: Path, form: Form) -> None:
+    state = Checkpoints(tmp_path / "a", form)
     state.full(users(12))
     state.change({("u001", 0): 5}, cleared=["u002"])
     with StateStore.over(state.storage, table_format="parquet").snapshot(parallelism=1) as other:
@@ -109,11 +118,12 @@ def test_a_state_with_changes_on_one_side_is_counted(tmp_path: Path) -> None:
     assert (found.only_in, found.removed, found.rows_a, found.rows_b) == ("a", 11, 11, 0)
 
 
+@pytest.mark.parametrize("form", FORMS)
 def test_sides_with_other_key_groups_are_compared_by_all_their_rows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, form: Form, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(diff_rows, "_ROWS_AT_ONCE", 8)
-    one, two = Layered(tmp_path / "a", compaction=None), Layered(tmp_path / "b", compaction=None)
+    one, two = Checkpoints(tmp_path / "a", form), Checkpoints(tmp_path / "b", form)
     one.full(users(12))
     one.change({("u001", 0): 5}, cleared=["u002"])
     rows = pa.table({"k": [k for k, _ in one.rows], "m": [m for _, m in one.rows]})

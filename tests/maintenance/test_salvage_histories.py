@@ -1,4 +1,4 @@
-"""Of a state with changes a damaged base or layer is never passed over in silence."""
+"""In every form a damaged file is never passed over in silence."""
 
 from __future__ import annotations
 
@@ -9,40 +9,27 @@ import pytest
 
 from statestore.files.key_groups import group_digests
 from statestore.format.layers import CompactionRule
-from statestore.format.manifest import KeyedEntry
 from statestore.maintenance.salvage import LostPart, SalvagedState
 from statestore.store import StateStore
-from tests.support.cared import (
+from tests.support.damage import change_unread_byte
+from tests.support.forms import (
+    Checkpoints,
+    Entries,
     break_file,
     change,
     data_in,
     digest_of,
+    files_of,
+    groups_of,
     history,
+    in_both_layouts,
+    in_layers,
     layer_file,
     names_of,
+    newest_file,
     rows_of,
     state_of,
 )
-from tests.support.damage import change_unread_byte
-from tests.support.layered import Entries, Layered
-
-LAYOUTS = ["ranged", "partitioned"]
-
-
-@pytest.fixture
-def taken(tmp_path: Path) -> Layered:
-    return history(tmp_path / "store")
-
-
-def groups_of(entry: KeyedEntry, name: str) -> set[int]:
-    """The key groups that have rows in a file."""
-    (handle,) = (
-        handle
-        for part in entry.parts
-        for handle in part.handles
-        if f"{part.table.path}/{handle.path}" == name
-    )
-    return {group for group, _, _ in group_digests(handle)}
 
 
 def lost_groups(parts: tuple[LostPart, ...]) -> set[int]:
@@ -64,22 +51,24 @@ def salvaged(store: StateStore, *, from_older: bool = False) -> SalvagedState:
     return state
 
 
-def test_of_sound_layers_nothing_is_made(taken: Layered) -> None:
+def test_of_a_sound_checkpoint_nothing_is_made(taken: Checkpoints) -> None:
     assert taken.store.maintenance.salvage("latest").is_intact
     assert taken.store.checkpoints() == (1, 2, 3, 4, 5)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("place", [0, 3, None])
-def test_lost_key_groups_of_base_or_layer_are_named_and_missing(
-    tmp_path: Path, layout: str, place: int | None
-) -> None:
-    taken = history(tmp_path / "store", layout=layout)
+@in_both_layouts
+@pytest.mark.parametrize("part", ["base", "first layer", "last layer"])
+def test_lost_key_groups_are_named_and_missing(taken: Checkpoints, part: str) -> None:
+    """Of base and layers alike; where there are none, of three files."""
     store, groups = taken.store, by_group(taken.store, 5)
-    base = state_of(store)
-    first = f"{base.table.path}/{base.handles[0].path}"
-    name = first if place is None else layer_file(store, place)
-    lost = groups_of(base, name)
+    if part == "base":
+        base = state_of(store)
+        name = f"{base.table.path}/{base.handles[0].path}"
+    elif taken.form == "plain":
+        name = files_of(store)[1 if part == "first layer" else 2]
+    else:
+        name = layer_file(store, 0 if part == "first layer" else -1)
+    lost = groups_of(store, name)
     break_file(store, name)
     report = store.maintenance.salvage("latest")
     (state,) = report.states
@@ -93,14 +82,12 @@ def test_lost_key_groups_of_base_or_layer_are_named_and_missing(
     assert store.maintenance.verify("latest", deep=True).is_intact
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_lost_key_groups_are_those_of_the_checkpoint_before_with_its_changes(
-    tmp_path: Path, layout: str
-) -> None:
-    taken = history(tmp_path / "store", layout=layout)
+@in_both_layouts
+def test_lost_key_groups_are_those_of_the_checkpoint_before(taken: Checkpoints) -> None:
     store, now, before = taken.store, by_group(taken.store, 5), by_group(taken.store, 4)
-    name = layer_file(store, 3)  # of checkpoint 5 alone
-    lost = groups_of(state_of(store), name)
+    name = newest_file(store)
+    assert name not in names_of(store, 4)
+    lost = groups_of(store, name)
     break_file(store, name)
     planned = store.maintenance.salvage("latest", True, dry_run=True)
     assert planned.new_checkpoint_id is None
@@ -113,10 +100,11 @@ def test_lost_key_groups_are_those_of_the_checkpoint_before_with_its_changes(
     assert state.rows_after == len(expected)
 
 
-def test_a_layer_that_older_ones_share_is_filled_from_before_it(taken: Layered) -> None:
+@in_layers
+def test_a_layer_that_older_ones_share_is_filled_from_before_it(taken: Checkpoints) -> None:
     store, now, first = taken.store, by_group(taken.store, 5), by_group(taken.store, 1)
     name = layer_file(store, 0)  # of checkpoints 2 to 5
-    lost = groups_of(state_of(store), name)
+    lost = groups_of(store, name)
     break_file(store, name)
     state = salvaged(store, from_older=True)
     assert {part.filled_from for part in state.lost} == {1}
@@ -124,12 +112,12 @@ def test_a_layer_that_older_ones_share_is_filled_from_before_it(taken: Layered) 
     assert rows_of(store) == expected | kept(taken.taken[1], first, lost, inside=True)
 
 
-def test_a_full_checkpoint_is_filled_from_one_with_layers(taken: Layered) -> None:
+def test_a_full_checkpoint_is_filled_from_the_one_before(taken: Checkpoints) -> None:
     store = taken.store
     number = taken.full({e: v + 1 for e, v in taken.rows.items()})
     now, before = by_group(store, number), by_group(store, 5)
-    name = sorted(names_of(store))[0]
-    lost = groups_of(state_of(store), name)
+    name = files_of(store)[0]
+    lost = groups_of(store, name)
     break_file(store, name)
     state = salvaged(store, from_older=True)
     assert {part.filled_from for part in state.lost} == {5}
@@ -137,9 +125,9 @@ def test_a_full_checkpoint_is_filled_from_one_with_layers(taken: Layered) -> Non
     assert rows_of(store) == expected | kept(taken.taken[5], before, lost, inside=True)
 
 
-def test_one_byte_that_no_reader_needs_loses_nothing(taken: Layered) -> None:
+def test_one_byte_that_no_reader_needs_loses_nothing(taken: Checkpoints) -> None:
     store, digest = taken.store, digest_of(taken.store)
-    change_unread_byte(Path(store.url, layer_file(store, 1)))
+    change_unread_byte(Path(store.url, newest_file(store)))
     assert salvaged(store).lost == ()
     assert digest_of(store) == digest
     assert store.maintenance.verify("latest", deep=True).is_intact
@@ -148,22 +136,25 @@ def test_one_byte_that_no_reader_needs_loses_nothing(taken: Layered) -> None:
 def test_changes_that_count_no_more_are_no_loss(tmp_path: Path) -> None:
     """A layer's key groups that were folded into the base are not missed."""
     rule = CompactionRule(merge_layers=99, share=0.05, most_share=9, bytes_per_checkpoint=1)
-    taken = history(tmp_path / "store", 4, compaction=rule)
+    taken = history(tmp_path / "store", rule=rule)
     store, groups = taken.store, by_group(taken.store, 5)
     layer = next(one for one in state_of(store).layers if len(one.entry.handles) == 2)
     live = {group for one in layer.live for group in one}
     name = f"{layer.entry.table.path}/{layer.entry.handles[0].path}"
-    held = groups_of(state_of(store), name)
+    held = {group for group, _, _ in group_digests(layer.entry.handles[0])}
     assert held - live
+    assert groups_of(store, name) == held & live
     break_file(store, name)
     state = salvaged(store)
     assert lost_groups(state.lost) == held & live
     assert rows_of(store) == kept(taken.rows, groups, held & live, inside=False)
 
 
-def test_a_failure_leaves_nothing_behind(taken: Layered, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_leaves_nothing_behind(
+    taken: Checkpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store = taken.store
-    break_file(store, layer_file(store, 3))
+    break_file(store, newest_file(store))
     before = data_in(store.url)
 
     def refuse(*_: object) -> None:
@@ -175,8 +166,8 @@ def test_a_failure_leaves_nothing_behind(taken: Layered, monkeypatch: pytest.Mon
     assert data_in(store.url) == before
 
 
-def test_changes_go_on_over_what_was_salvaged(taken: Layered) -> None:
-    break_file(taken.store, layer_file(taken.store, 3))
+def test_changes_go_on_over_what_was_salvaged(taken: Checkpoints) -> None:
+    break_file(taken.store, newest_file(taken.store))
     salvaged(taken.store, from_older=True)
     taken.rows = rows_of(taken.store)
     change(taken, 9, random.Random(1))

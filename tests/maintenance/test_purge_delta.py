@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from statestore.store import StateStore
-from tests.support.cared import break_file
+from tests.support.forms import break_file
 
 
 def test_the_log_of_a_layered_state_goes_and_begins_anew(

@@ -1,0 +1,124 @@
+"""What the command shows of states in every form: rows alike, and changes apart from the base."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import Result
+
+from tests.support.forms import GROUPS, Checkpoints, entries_of, users
+
+Run = Callable[..., Result]
+
+
+Answer = Callable[..., Any]
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Checkpoints:
+    state = Checkpoints(tmp_path / "store")
+    state.full(users(40))
+    state.change({("u001", 0): 100, ("new", 7): 1}, cleared=["u003"])
+    state.change({("u001", 0): 101})
+    return state
+
+
+def answer_of(run: Run, state: Checkpoints) -> Answer:
+    def ask(*arguments: object) -> Any:
+        done = run(*arguments, "--store", state.storage.url, "--output", "json")
+        assert done.exit_code == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return ask
+
+
+def test_show_tells_base_and_changes_apart(run: Run, state: Checkpoints) -> None:
+    answer = answer_of(run, state)
+    (entry,) = state.store.manifest().keyed
+    shown = answer("show", "latest")
+    (told,) = shown["operators"][0]["states"]
+    base = entry.parts[0]
+    assert (told["rows"], told["files"], told["size_bytes"]) == (40, base.files, base.size_bytes)
+    assert told["changes"] == [
+        {
+            "checkpoint": layer.checkpoint_id,
+            "depth": 0,
+            "rows": rows,
+            "size_bytes": layer.entry.size_bytes,
+            "files": len(layer.entry.handles),
+            "live": [[0, GROUPS - 1]],
+        }
+        for layer, rows in zip(entry.layers, (3, 1), strict=True)
+    ]
+    assert (shown["rows"], shown["changed_rows"]) == (44, 4)
+    assert [row.get("changed_rows") for row in answer("list")["checkpoints"]] == [None, 3, 4]
+    assert "changes" not in answer("show", 1)["operators"][0]["states"][0]
+
+
+def test_text_names_rows_of_changes_apart(run: Run, state: Checkpoints) -> None:
+    store = ("--store", state.storage.url)
+    shown = run("show", "latest", *store).stdout
+    assert "40 rows and 4 rows of changes" in shown
+    assert "base" in shown
+    assert "of 2 layers" in shown
+    assert " 40 + 4 " in run("list", *store).stdout
+    planned = run("plan", "--parallelism", "2", *store).stdout
+    assert "rows read" in planned
+    assert "1.10 rows are read for each of the base" in planned
+
+
+def test_a_plan_tells_how_much_more_is_read(run: Run, state: Checkpoints) -> None:
+    answer = answer_of(run, state)
+    plan = answer("plan", "--parallelism", "3")
+    assert plan["read_amplification"] == plan["operators"][0]["read_amplification"] == 1.1
+    subtasks = plan["operators"][0]["subtasks"]
+    assert sum(subtask["rows"] for subtask in subtasks) == 44
+    assert sum(subtask.get("changed_rows", 0) for subtask in subtasks) == 4
+    assert "read_amplification" not in answer("plan", 1, "--parallelism", "3")
+
+
+def test_views_say_how_many_rows_there_are_unless_changes_leave_it_open(
+    run: Run, taken: Checkpoints
+) -> None:
+    answer, rows = answer_of(run, taken), len(taken.rows)
+    told = rows if taken.form == "plain" else None
+    assert [view["rows"] for view in answer("query", "--tables")["views"]] == [told]
+    assert answer("query", "SELECT count(*) AS n FROM s")["rows"] == [[rows]]
+
+
+def test_get_has_the_rows_of_every_form(run: Run, taken: Checkpoints) -> None:
+    answer = answer_of(run, taken)
+    gone = {user for user, _ in taken.taken[1]} - {user for user, _ in taken.rows}
+    assert gone
+    for user in ("u001", "new-4", min(gone), "nobody"):
+        rows = [{"k": k, "m": m, "v": v} for (k, m), v in sorted(taken.rows.items()) if k == user]
+        assert bool(rows) == (user in ("u001", "new-4"))
+        assert answer("get", user, "--operator", "u", "--state", "s")["rows"] == rows
+
+
+def test_diff_tells_checkpoints_apart_in_every_form(run: Run, taken: Checkpoints) -> None:
+    old, new = taken.taken[1], taken.rows
+    (told,) = answer_of(run, taken)("diff", 1, 5)["states"]
+    assert (told["rows_a"], told["rows_b"]) == (
+        len(old),
+        len(new) if taken.form == "plain" else None,
+    )
+    assert (told["added"], told["removed"]) == (len(new.keys() - old), len(old.keys() - new))
+    assert told["changed"] == sum(old[entry] != new[entry] for entry in old.keys() & new)
+
+
+def test_an_export_has_the_rows_of_every_form_and_proves_them(
+    run: Run, tmp_path: Path, taken: Checkpoints
+) -> None:
+    done = answer_of(run, taken)("restore", "--to", tmp_path / "out", "--parallelism", "3")
+    (told,) = done["states"]
+    assert done["rows"] == told["proof"]["stored"]["rows"] == len(taken.rows)
+    files = (tmp_path / "out").rglob("*.parquet")
+    assert (
+        entries_of(row for file in files for row in pq.read_table(file).to_pylist()) == taken.rows
+    )
