@@ -24,7 +24,7 @@ from statestore.files.key_groups import group_parts
 from statestore.files.marks import Deletion
 from statestore.files.merge import read_state
 from statestore.files.reader import restored_schema
-from statestore.files.runs import checked, runs_of
+from statestore.files.runs import RUN_BYTES, checked, runs_of
 from statestore.format.layers import change_state
 from statestore.format.manifest import KeyedEntry
 from statestore.format.names import KEY_GROUP
@@ -44,6 +44,7 @@ class Against:
 
     storage: Storage
     entry: KeyedEntry
+    run_bytes: int = RUN_BYTES
 
     @property
     def state(self) -> KeyedState:
@@ -94,10 +95,9 @@ class Against:
     def _merged(self, new: pa.Table | None, key_groups: KeyGroupRange) -> Iterator[pa.Table]:
         """Yield the changes of neighbouring key groups; ``new`` are their rows, in order."""
         left = restored_schema(self.state.schema).empty_table() if new is None else new
-        old_rows = read_state(
-            self.storage, self.entry, reads_of(self.entry, key_groups), verify=False
-        )
-        for old in runs_of(old_rows):
+        reads, run_bytes = reads_of(self.entry, key_groups), self.run_bytes
+        old_rows = read_state(self.storage, self.entry, reads, run_bytes=run_bytes)
+        for old in runs_of(old_rows, run_bytes):
             last = int(np.asarray(old.column(KEY_GROUP))[-1])
             stop = int(np.searchsorted(np.asarray(left.column(KEY_GROUP)), last, "right"))
             yield from self._changed(old, left.slice(0, stop))

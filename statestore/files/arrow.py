@@ -25,9 +25,10 @@ from statestore.files.given import (
 )
 from statestore.files.keyed import KeyedTarget, write_runs
 from statestore.files.merge import time_column
-from statestore.files.runs import RUN_BYTES, key_groups_of, null_key_error, null_keys
+from statestore.files.runs import key_groups_of, null_key_error, null_keys
 from statestore.files.types import schema_of_arrow, uuid_columns, with_uuids
 from statestore.files.values import ROWS, fitted_table, table_of_dicts
+from statestore.files.writer import ParquetOptions
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Schema, same_columns
@@ -51,9 +52,6 @@ __all__ = [
     "write_keyed",
     "write_subtask",
 ]
-
-_BLOCK_BYTES = 8 * 2**20
-"""So much is brought into order of key group at a time: it lies in the processor's cache."""
 
 
 def as_table(rows: Any, subject: str = ROWS) -> pa.Table:
@@ -137,7 +135,7 @@ def write_keyed(
     DuplicateKeyError, or StorageError, each before anything is visible.
     """
     state = target.state
-    return write_runs(_runs(_fitted(rows, state), state, None), target)
+    return write_runs(_runs(_fitted(rows, state), state, target.options), target)
 
 
 def write_against(
@@ -149,7 +147,7 @@ def write_against(
     """
     state = against.state
     everything = KeyGroupRange(0, state.max_parallelism - 1)
-    runs = _runs(_fitted(rows, state), state, None)
+    runs = _runs(_fitted(rows, state), state, target.options)
     return write_runs(against.changes(runs, everything), target)
 
 
@@ -171,7 +169,8 @@ def write_subtask(
             f"{state} is declared with the columns ({state.schema}), and subtask {subtask} writes "
             f"({found}); give every subtask's rows the declared columns"
         )
-    return write_runs(_runs(_fitted(table, state), state, (owners, subtask)), target)
+    runs = _runs(_fitted(table, state), state, target.options, (owners, subtask))
+    return write_runs(runs, target)
 
 
 def _fitted(rows: pa.Table, state: KeyedState) -> pa.Table:
@@ -189,14 +188,18 @@ def _of_schema(rows: Any, state: KeyedState) -> pa.Table:
 
 
 def _runs(
-    table: pa.Table, state: KeyedState, own: tuple[Assignment, int] | None
+    table: pa.Table,
+    state: KeyedState,
+    options: ParquetOptions,
+    own: tuple[Assignment, int] | None = None,
 ) -> Iterator[pa.Table]:
     """Yield the rows in order of key group, some key groups at a time."""
     nulls = sum(null_keys(batch, state) for batch in table.select(state.key).to_batches())
     if nulls:
         raise null_key_error(state, nulls)
     row_bytes = max(table.nbytes / max(table.num_rows, 1), 1)
-    step, most = int(_BLOCK_BYTES / row_bytes) + 1, int(RUN_BYTES / row_bytes)
+    step = int(options.block_bytes / row_bytes) + 1
+    most = int(options.run_bytes / row_bytes)
     starts = range(0, table.num_rows, step)
     blocks = [_Block.of(table.slice(start, step), state) for start in starts]
     ends = sum((block.ends for block in blocks), np.zeros(state.max_parallelism + 1, np.int64))

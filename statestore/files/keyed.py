@@ -66,7 +66,7 @@ def write_grouped(
     Raises NullKeyError with the number of rows, DuplicateKeyError with the entry,
     InvalidArgumentError for a key group that comes back, or StorageError.
     """
-    return write_runs(runs_of(batches), target)
+    return write_runs(runs_of(batches, target.options.run_bytes), target)
 
 
 def write_runs(runs: Iterable[pa.Table], target: KeyedTarget) -> tuple[KeyedStateHandle, ...]:

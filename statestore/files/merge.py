@@ -20,7 +20,7 @@ from statestore.errors import InvalidArgumentError
 from statestore.files.equality import found
 from statestore.files.marks import as_cleared, cleared_where, comes, widths_of
 from statestore.files.reader import read_slices, restored_schema
-from statestore.files.runs import in_order, key_groups_of, runs_of
+from statestore.files.runs import RUN_BYTES, in_order, key_groups_of, runs_of
 from statestore.format.manifest import KeyedEntry
 from statestore.format.names import KEY_GROUP
 from statestore.format.slices import KeptGroups, LayerReads, ReadSlices
@@ -171,27 +171,28 @@ def read_state(
     *,
     verify: bool = False,
     now_ms: int | None = None,
+    run_bytes: int = RUN_BYTES,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a subtask in order of key group; with ``verify`` SHA-256 is checked first.
 
     With a clock, ``now_ms``, those that have expired by then are left out where the state says so.
-    Without changes one row group is in memory, else a run of key groups of each layer. Raises
-    MissingFileError or DamagedFileError, naming file, state and operator.
+    Without changes one row group is in memory, else of each layer a run of key groups, about
+    ``run_bytes``. Raises MissingFileError or DamagedFileError, naming file, state and operator.
     """
-    for batch in _all_rows(storage, entry, reads, verify):
+    for batch in _all_rows(storage, entry, reads, verify, run_bytes):
         yield kept_rows(unexpired(batch, entry.state, now_ms), entry.state, reads.kept)
 
 
 def _all_rows(
-    storage: Storage, entry: KeyedEntry, reads: ReadSlices, verify: bool
+    storage: Storage, entry: KeyedEntry, reads: ReadSlices, verify: bool, run_bytes: int
 ) -> Iterator[pa.RecordBatch]:
     base = read_slices(storage, entry, reads.base, verify=verify)
     if not reads.layers:
         yield from base
         return
-    layers = [_layer_runs(storage, layer, verify) for layer in reads.layers]
+    layers = [_layer_runs(storage, layer, verify, run_bytes) for layer in reads.layers]
     changes = _brought_together(layers, entry.state)
-    for rows in _merged(runs_of(base), changes, entry.state):
+    for rows in _merged(runs_of(base, run_bytes), changes, entry.state):
         yield from rows.to_batches()
 
 
@@ -216,9 +217,12 @@ def merged_rows(rows: pa.Table, layers: Sequence[pa.Table], state: KeyedState) -
     return _applied(rows, _newest(parts, state), state) if parts else rows
 
 
-def _layer_runs(storage: Storage, layer: LayerReads, verify: bool) -> Iterator[pa.Table]:
+def _layer_runs(
+    storage: Storage, layer: LayerReads, verify: bool, run_bytes: int = RUN_BYTES
+) -> Iterator[pa.Table]:
     """Yield the changes of a layer that count."""
-    for run in runs_of(read_slices(storage, layer.entry, layer.slices, verify=verify)):
+    batches = read_slices(storage, layer.entry, layer.slices, verify=verify)
+    for run in runs_of(batches, run_bytes):
         kept = live_rows_of(run, layer)
         if kept.num_rows:
             yield kept

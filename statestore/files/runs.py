@@ -53,8 +53,8 @@ def key_groups_of(
     )
 
 
-def runs_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yield the rows in runs of whole key groups, which are no longer than they have to be."""
+def runs_of(batches: Iterable[pa.RecordBatch], run_bytes: int = RUN_BYTES) -> Iterator[pa.Table]:
+    """Yield the rows in runs of whole key groups, of ``run_bytes`` or a little more."""
     pieces: list[pa.RecordBatch] = []
     last, size = -1, 0
     for batch in batches:
@@ -71,7 +71,7 @@ def runs_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         border = int(np.flatnonzero(steps)[-1]) if steps.any() else 0
         last = batch.column(KEY_GROUP)[batch.num_rows - 1].as_py()
         size += batch.nbytes
-        if steps.any() and pieces and size >= RUN_BYTES:
+        if steps.any() and pieces and size >= run_bytes:
             yield pa.Table.from_batches([*pieces, batch.slice(0, border)])
             pieces, batch = [], batch.slice(border)
             size = batch.nbytes

@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from statestore.errors import InvalidArgumentError
 from statestore.files.digest import rows_digest
 from statestore.files.fetch import footer_of
+from statestore.files.runs import RUN_BYTES
 from statestore.storage import Storage
 from statestore.storage.base import NewFile, named
 
@@ -128,7 +129,8 @@ class ParquetOptions:
     """How data files are written: rows a row group holds at most, and zstd's level (1 fast, 22
     small).
 
-    ``layout`` is that of keyed states: ``partitioned``, ``ranged`` or ``auto``.
+    ``layout`` is that of keyed states: ``partitioned``, ``ranged`` or ``auto``. The last four say
+    how much is in memory meanwhile; rows and digests do not depend on them.
     """
 
     row_group_rows: int = 65_536
@@ -137,12 +139,23 @@ class ParquetOptions:
     layout: str = "partitioned"
     file_bytes: int = 128 * 2**20
     """After so many bytes a ranged file ends at the next key group."""
+    run_bytes: int = RUN_BYTES
+    """Key groups are brought into order and digested about so many bytes at a time."""
+    block_bytes: int = 8 * 2**20
+    """So much of a table is brought into order of key group at a time: it lies in the processor's
+    cache."""
+    driver_bytes: int = 8 * 2**20
+    """Changes in a DataFrame of which no partition has more are written by the driver: a task for
+    each would cost more than their rows."""
+    rekey_bytes: int = 128 * 2**20
+    """Rows under another key or other key groups are sorted about so many bytes at a time."""
 
     def __post_init__(self) -> None:
         """Raise InvalidArgumentError for what is out of bounds."""
         bounds = {"row_group_rows": 2**31 - 1, "row_group_bytes": 2**31 - 1, "zstd_level": 22}
-        for name, most in (bounds | {"file_bytes": 2**63 - 1}).items():
-            value = getattr(self, name)
+        names = [field.name for field in fields(self) if field.name != "layout"]
+        for name in names:
+            value, most = getattr(self, name), bounds.get(name, 2**63 - 1)
             if type(value) is not int or not 1 <= value <= most:
                 raise InvalidArgumentError(f"{name} lies in 1..{most}, not {value!r}")
 

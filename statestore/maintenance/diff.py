@@ -19,6 +19,7 @@ from statestore.flink.graph import Edge, JobGraph, Node
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
 from statestore.format.schema import digests_compare
 from statestore.maintenance.diff_rows import (
+    ROWS_AT_ONCE,
     CheckpointDifference,
     Compared,
     ComparedSide,
@@ -118,12 +119,14 @@ def diff(
     name: str | None,
     keys: int,
     progress: Callable[[int, int], None],
+    rows_at_once: int = ROWS_AT_ONCE,
 ) -> CheckpointDifference:
     """Compare two checkpoints, each given with its storage; of operator ``uid``, or its state
     ``name``.
 
     Up to ``keys`` examples are in the answer per state. ``progress`` hears of the key groups that
-    are done, of those that have to be looked at. Raises StoreNotFoundError,
+    are done, of those that have to be looked at. Where key groups are not the same ones,
+    ``rows_at_once`` are compared at a time. Raises StoreNotFoundError,
     CheckpointNotFoundError, StateNotFoundError when neither side has what is asked for,
     InvalidArgumentError, CorruptionError or StorageError.
     """
@@ -132,7 +135,9 @@ def diff(
     old = Catalog.open(a[0], create=False).load(a[1])
     new = Catalog.open(b[0], create=False).load(b[1])
     pairs = _pairs(old, new, uid, name)
-    comparison = _Comparison(MeteredStorage(a[0]), MeteredStorage(b[0]), keys, progress)
+    comparison = _Comparison(
+        MeteredStorage(a[0]), MeteredStorage(b[0]), keys, progress, rows_at_once
+    )
     states = comparison.run(pairs)
     whole = uid is None and name is None
     return CheckpointDifference(
@@ -176,7 +181,9 @@ class _Comparison:
         b: MeteredStorage,
         keys: int,
         progress: Callable[[int, int], None],
+        rows_at_once: int,
     ) -> None:
+        self._rows_at_once = rows_at_once
         self.a, self.b, self._keys, self._progress = a, b, keys, progress
         self._done = self._total = 0
 
@@ -240,7 +247,7 @@ class _Comparison:
             known = not a.layers and not b.layers
             if known and tell and (a.rows, a.digest) == (b.rows, b.digest):
                 return found
-            compared = compare_whole(*sides, self._keys)
+            compared = compare_whole(*sides, self._keys, self._rows_at_once)
         return _with_rows(found, compared)
 
     def _elements(

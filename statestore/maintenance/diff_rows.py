@@ -35,6 +35,7 @@ from statestore.format.schema import Schema, digests_compare
 from statestore.storage import Storage
 
 __all__ = [
+    "ROWS_AT_ONCE",
     "CheckpointDifference",
     "Compared",
     "ComparedElements",
@@ -225,7 +226,7 @@ Places = npt.NDArray[np.intp]
 Hashes = tuple[U64Array, U64Array]
 """Of the identity and of all columns of each row."""
 
-_ROWS_AT_ONCE = 2**22
+ROWS_AT_ONCE = 2**22
 """How many rows of a side are known by their hashes at once when all of them are compared."""
 
 
@@ -364,14 +365,16 @@ def _side_by_side(
             yield group, rows_a, rows_b
 
 
-def compare_whole(a: ComparedSide, b: ComparedSide, limit: int) -> Compared:
+def compare_whole(
+    a: ComparedSide, b: ComparedSide, limit: int, rows_at_once: int = ROWS_AT_ONCE
+) -> Compared:
     """Compare states whose key groups are not the same: all rows, some at a time by their hash.
 
-    A side is read once for every four million rows that the larger one has, and once more when
+    A side is read once for every ``rows_at_once`` that the larger one has, and once more when
     there are examples to show; 16 bytes of each of these rows are in memory.
     """
     found = Compared(limit)
-    passes = -(-max(a.entry.rows, b.entry.rows, 1) // _ROWS_AT_ONCE)
+    passes = -(-max(a.entry.rows, b.entry.rows, 1) // rows_at_once)
     shown: list[tuple[str, int]] = []
     for number in range(passes):
         old, new = _hashed(a, number, passes), _hashed(b, number, passes)

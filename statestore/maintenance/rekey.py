@@ -344,7 +344,10 @@ class _Run:
             self.counter.add(self.entry.rows)
             return Spread(**known)
         storage = self.deriver.catalog.storage
-        found = spread(storage, self.entry, self.state, self.work.path, self.counter.add)
+        most_bytes = self.deriver.parquet.rekey_bytes
+        found = spread(
+            storage, self.entry, self.state, self.work.path, self.counter.add, most_bytes
+        )
         self.work.put(_SPREAD, vars(found))
         return found
 

@@ -20,9 +20,9 @@ from statestore.errors import (
 )
 from statestore.files.arrow import by_key_group, key_types
 from statestore.files.digest import rows_digest
-from statestore.files.keyed import KeyedTarget, write_runs
+from statestore.files.keyed import KeyedTarget, write_grouped
 from statestore.files.merge import read_state
-from statestore.files.runs import key_groups_of, null_key_error, null_keys, runs_of
+from statestore.files.runs import key_groups_of, null_key_error, null_keys
 from statestore.files.types import arrow_schema
 from statestore.flink.chaining import job_vertices
 from statestore.flink.graph import JobGraph
@@ -42,6 +42,7 @@ __all__ = [
     "Spread",
     "chosen",
     "graph_wanted",
+    "ranges_for",
     "refuse_mixed",
     "spread",
     "state_wanted",
@@ -197,7 +198,6 @@ def graph_wanted(manifest: Manifest, state: KeyedState) -> JobGraph | None:
 # it.
 
 
-_RANGE_BYTES = 128 * 2**20
 _MOST_RANGES = 256
 Progress = Callable[[int], None]
 
@@ -212,14 +212,20 @@ class Spread:
 
 
 def spread(
-    storage: Storage, entry: KeyedEntry, state: KeyedState, folder: Path, progress: Progress
+    storage: Storage,
+    entry: KeyedEntry,
+    state: KeyedState,
+    folder: Path,
+    progress: Progress,
+    most_bytes: int,
 ) -> Spread:
-    """Spill all rows of a stored state into ``folder``, by range of the key groups of ``state``.
+    """Spill all rows of a stored state into ``folder``, by range of the key groups of ``state``,
+    each of which takes about ``most_bytes`` in memory.
 
     What is read is checked by SHA-256 first. ``progress`` hears of rows. Raises NullKeyError for
     rows that have no key now, MissingFileError or DamagedFileError.
     """
-    ranges = _ranges_for(entry, state)
+    ranges = ranges_for(entry, state, most_bytes)
     every = KeyGroupRange(0, entry.state.max_parallelism - 1)
     stored = arrow_schema(state.schema)
     rows = digest = nulls = 0
@@ -261,12 +267,12 @@ def write_range(
             raise DamagedFileError(
                 f"{path} was not written to its end; give an empty working folder"
             ) from error
-        return write_runs(runs_of(by_key_group(rows.combine_chunks()).to_batches()), target)
+        return write_grouped(by_key_group(rows.combine_chunks()).to_batches(), target)
 
 
-def _ranges_for(entry: KeyedEntry, state: KeyedState) -> int:
+def ranges_for(entry: KeyedEntry, state: KeyedState, most_bytes: int) -> int:
     """Return how many ranges there are: rows take about four times their bytes in memory."""
-    wanted = -(-4 * entry.size_bytes // _RANGE_BYTES)
+    wanted = -(-4 * entry.size_bytes // most_bytes)
     return max(min(wanted, _MOST_RANGES, state.max_parallelism), 1)
 
 

@@ -20,7 +20,7 @@ from statestore.errors import (
 from statestore.files.equality import comparable, pairs_of, same_rows
 from statestore.files.lookup import rows_of_key, table_of_key
 from statestore.files.merge import clock_ms, read_state, side_by_side
-from statestore.files.runs import runs_of
+from statestore.files.runs import RUN_BYTES, runs_of
 from statestore.files.types import arrow_schema
 from statestore.files.values import dictionaries
 from statestore.format.manifest import KeyedEntry, Manifest
@@ -175,6 +175,7 @@ def joined(
     b: KeyedEntry,
     *,
     now_ms: int | None = None,
+    run_bytes: int = RUN_BYTES,
 ) -> pa.RecordBatchReader:
     """Return the rows of a state at two checkpoints, each beside the one of its identity.
 
@@ -194,7 +195,8 @@ def joined(
             f"keep their names, values become <name>_a and <name>_b, and {CHANGE!r} is ours; use "
             "'statestore diff'"
         )
-    return pa.RecordBatchReader.from_batches(sides.schema, _batches(storage, sides, now_ms))
+    batches = _batches(storage, sides, now_ms, run_bytes)
+    return pa.RecordBatchReader.from_batches(sides.schema, batches)
 
 
 def _refuse_unlike(a: KeyedEntry, b: KeyedEntry) -> None:
@@ -220,10 +222,12 @@ def _refuse_unlike(a: KeyedEntry, b: KeyedEntry) -> None:
         )
 
 
-def _batches(storage: Storage, sides: _Sides, now_ms: int | None) -> Iterator[pa.RecordBatch]:
+def _batches(
+    storage: Storage, sides: _Sides, now_ms: int | None, run_bytes: int
+) -> Iterator[pa.RecordBatch]:
     every = KeyGroupRange(0, sides.a.state.max_parallelism - 1)
     runs = [
-        runs_of(read_state(storage, entry, reads_of(entry, every), now_ms=now_ms))
+        runs_of(read_state(storage, entry, reads_of(entry, every), now_ms=now_ms), run_bytes)
         for entry in (sides.a, sides.b)
     ]
     for old, new in side_by_side(runs):

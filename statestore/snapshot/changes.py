@@ -40,14 +40,11 @@ from statestore.snapshot.states import (
 from statestore.snapshot.written_states import checked_state, write_full
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 __all__ = ["changed_request", "latest_or", "write_against", "write_changes"]
 
 Write = Callable[[Assignment, KeyedTarget], tuple[KeyedStateHandle, ...]]
-_ON_DRIVER_BYTES = 8 * 2**20
-"""Changes of which no Spark partition has more are brought to this process: a task for each would
-cost more than their rows."""
 _log = logging.getLogger(__name__)
 
 
@@ -147,7 +144,7 @@ class _ChangeWriter:
         ttl = changed_ttl(self._ttl, old.state)
         refuse_new_times(ttl, old.state, engine.schema_of(rows).names)
         entry = self._like(old, rows)
-        against = Against(self._attempt.catalog.storage, entry)
+        against = Against(self._attempt.catalog.storage, entry, self._attempt.parquet.run_bytes)
         return self._layered(
             entry,
             lambda owners, target: engine.write_against(rows, owners, against, target),
@@ -216,7 +213,11 @@ class _ChangeWriter:
         changes: KeyedState,
     ) -> tuple[Engine, Any]:
         """Return all changes as one table here, or if they are many as a DataFrame."""
-        here = [(_few(engine, rows, state, how), how) for engine, rows, how in given]
+        most = self._attempt.parquet.driver_bytes
+        here = [
+            (engine.on_driver(rows, named_columns(how, state), most), how)
+            for engine, rows, how in given
+        ]
         if all(rows is not None for rows, _ in here):
             return engine_of(change_table(here, state, changes))
         parts = [
@@ -261,7 +262,3 @@ def latest_or(attempt: Attempt, uid: str, name: str, base: int | str) -> KeyedEn
             "restore a checkpoint that is kept and give its number as base"
         )
         raise
-
-
-def _few(engine: Engine, rows: Any, state: KeyedState, how: Deletion | None) -> pa.Table | None:
-    return engine.on_driver(rows, named_columns(how, state), _ON_DRIVER_BYTES)

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
-from statestore.files.keyed import KeyedTarget, write_runs
+from statestore.files.keyed import KeyedTarget, write_grouped, write_runs
 from statestore.files.merge import marked_expired, merged_changes, not_cleaned_up, read_state
-from statestore.files.runs import runs_of
 from statestore.files.writer import ParquetOptions
 from statestore.files.written import WrittenFiles
 from statestore.format.handles import KeyedStateHandle
@@ -85,7 +84,7 @@ class Compactor:
         target = KeyedTarget(
             self.storage, entry.table.path, self.checkpoint_id, entry.state, self.options
         )
-        return self._noted(entry, write_runs(runs_of(rows), target))
+        return self._noted(entry, write_grouped(rows, target))
 
     def merge(self, entry: KeyedEntry, count: int) -> KeyedEntry:
         """Return the state with its ``count`` newest layers as one; of less than two nothing is

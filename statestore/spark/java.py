@@ -85,22 +85,24 @@ class JavaProblem:
 
 
 def find_java(
-    environ: Mapping[str, str] = os.environ, installed_under: Iterable[str] = INSTALLED_UNDER
+    environ: Mapping[str, str] = os.environ,
+    installed_under: Iterable[str] = INSTALLED_UNDER,
+    probe_seconds: float = PROBE_SECONDS,
 ) -> JavaHome | JavaProblem:
     """Return the Java to start Spark with, or the problem to show.
 
     ``installed_under`` are glob patterns of Java homes, tried when neither ``JAVA_HOME`` nor the
-    path has a Java that fits.
+    path has a Java that fits. One that says nothing for ``probe_seconds`` does not run.
     """
     refusals: list[str] = []
     for program in _chosen(environ):
-        answer = _probe(program)
+        answer = _probe(program, probe_seconds)
         if isinstance(answer, JavaHome):
             return answer
         refusals.append(answer)
     found: list[JavaHome] = []
     for program in _installed(installed_under):
-        answer = _probe(program)
+        answer = _probe(program, probe_seconds)
         if isinstance(answer, JavaHome):
             found.append(answer)
         else:
@@ -169,10 +171,10 @@ def _program(home: Path) -> Path:
     return home / "bin" / ("java.exe" if sys.platform == "win32" else "java")
 
 
-def _probe(program: Path) -> JavaHome | str:
+def _probe(program: Path, seconds: float) -> JavaHome | str:
     """Run ``program`` and return its home, or a clause that says why it cannot be used."""
     # The settings name java.home: a shim on the path (jenv, macOS, alternatives) is no home itself.
-    text = _output(program, "-XshowSettings:properties", "-version")
+    text = _output(program, seconds, "-XshowSettings:properties", "-version")
     home = re.search(r"^\s*java\.home = (.+?)\s*$", text, re.MULTILINE)
     version = re.search(r'version "(\d+(?:\.\d+)*)', text)
     if home is None or version is None:
@@ -185,18 +187,16 @@ def _probe(program: Path) -> JavaHome | str:
         return f"{this} is newer than Spark 4.2 supports"
     if DAMAGING[0] <= numbers < DAMAGING[1]:
         return f"{this} can corrupt data under Spark 4.2 (25.0.3 and later are safe)"
-    if VECTOR_MODULE not in _output(program, "--list-modules"):
+    if VECTOR_MODULE not in _output(program, seconds, "--list-modules"):
         return f"{this} lacks the module {VECTOR_MODULE}, which Spark 4.2 needs"
     return JavaHome(Path(home[1]), numbers)
 
 
-def _output(program: Path, *arguments: str) -> str:
+def _output(program: Path, seconds: float, *arguments: str) -> str:
     """Return all that ``program`` prints, or nothing when it cannot be run or does not end."""
     command = [str(program), *arguments]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout + done.stderr if done.returncode == 0 else ""

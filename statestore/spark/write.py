@@ -95,7 +95,10 @@ _MOST_BUNDLES = 1024
 
 
 def pack(
-    batches: Iterable[pa.RecordBatch], state: KeyedState, owners: Assignment
+    batches: Iterable[pa.RecordBatch],
+    state: KeyedState,
+    owners: Assignment,
+    rows_at_a_time: int = _ROWS_AT_A_TIME,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows as :data:`PACKED`, each value with rows of one subtask and bundle.
 
@@ -104,7 +107,7 @@ def pack(
     """
     subtasks = np.array([owners.subtask_of(group) for group in range(state.max_parallelism)])
     bundles = np.arange(state.max_parallelism) * _bundles(state) // state.max_parallelism
-    for rows in _pieces(keyed_batches(batches, state)):
+    for rows in _pieces(keyed_batches(batches, state), rows_at_a_time):
         groups = np.asarray(rows.column(0))
         # Few small numbers: numpy sorts them by radix.
         order = np.argsort(groups.astype(np.uint16), kind="stable")
@@ -162,13 +165,13 @@ def _bundles(state: KeyedState) -> int:
     return min(state.max_parallelism, _MOST_BUNDLES)
 
 
-def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+def _pieces(batches: Iterable[pa.RecordBatch], most_rows: int) -> Iterator[pa.Table]:
     held: list[pa.RecordBatch] = []
     rows = size = 0
     for batch in batches:
         held.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
-        if rows >= _ROWS_AT_A_TIME or size >= _BYTES_AT_A_TIME:
+        if rows >= most_rows or size >= _BYTES_AT_A_TIME:
             yield pa.Table.from_batches(held)
             held, rows, size = [], 0, 0
     if rows:
@@ -478,7 +481,7 @@ def _write_against(
 
         def runs() -> Iterator[pa.Table]:
             if unseen is None:
-                yield from runs_of(unpack(_intact(batches, errors), state))
+                yield from runs_of(unpack(_intact(batches, errors), state), against.run_bytes)
             else:
                 deque(batches, maxlen=0)
             if errors:  # then these are not all rows, and the others have not gone

@@ -43,9 +43,6 @@ _log = logging.getLogger(__name__)
 
 Update = Callable[[DataFrame, DataFrame], "DataFrame | Changes"]
 
-_EXPIRE_EVERY = 16
-"""Checkpoints after which those beyond ``retain`` are given up."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class StatefulQuery:
@@ -64,7 +61,8 @@ class StatefulQuery:
 
     Each of Spark's Python workers holds up to ``cache_bytes`` of decoded files, so that they are
     not read again for the next micro-batch. With ``retain`` no more than about so many checkpoints
-    are kept (savepoints and pins stay). ``on_commit`` is called with each manifest.
+    are kept (savepoints and pins stay): of every ``expire_every`` one gives up what is beyond.
+    ``on_commit`` is called with each manifest.
     """
 
     store: StateStore
@@ -78,6 +76,7 @@ class StatefulQuery:
     succeeds: bool = False
     cache_bytes: int = 256 * 2**20
     retain: int | None = None
+    expire_every: int = 16
     options: Mapping[str, Any] = field(default_factory=dict)
     on_commit: Callable[[Manifest], object] | None = None
 
@@ -251,7 +250,7 @@ class StatefulQuery:
             checkpoint.drop(self.source, OFFSETS)
 
     def _after(self, manifest: Manifest) -> None:
-        if self.retain is not None and manifest.checkpoint_id % _EXPIRE_EVERY == 0:
+        if self.retain is not None and manifest.checkpoint_id % self.expire_every == 0:
             self.store.maintenance.expire(retain=self.retain)
         if self.on_commit is not None:
             self.on_commit(manifest)

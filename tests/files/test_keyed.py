@@ -18,6 +18,7 @@ from statestore.errors import (
 )
 from statestore.files.digest import rows_digest
 from statestore.files.keyed import KeyedTarget, write_grouped
+from statestore.files.runs import RUN_BYTES
 from statestore.files.types import schema_of_arrow
 from statestore.files.writer import ParquetOptions
 from statestore.format.handles import GroupIndex
@@ -34,6 +35,7 @@ def storage(tmp_path: Path) -> LocalStorage:
 
 
 def target(storage: LocalStorage, rows: pa.Table, **roles: Any) -> KeyedTarget:
+    options = ParquetOptions(row_group_rows=3, run_bytes=roles.pop("run_bytes", RUN_BYTES))
     known: dict[str, Any] = {
         "uid": "u",
         "name": "n",
@@ -45,7 +47,7 @@ def target(storage: LocalStorage, rows: pa.Table, **roles: Any) -> KeyedTarget:
         "hash_scheme": "java",
     }
     state = KeyedState(**(known | roles))
-    return KeyedTarget(storage, "t", 7, state, ParquetOptions(row_group_rows=3))
+    return KeyedTarget(storage, "t", 7, state, options)
 
 
 def rows(key_groups: list[int], **columns: Any) -> pa.Table:
@@ -212,19 +214,14 @@ def test_rows_out_of_order_are_refused(storage: LocalStorage) -> None:
 @pytest.mark.parametrize("layout", [Layout.PARTITIONED, Layout.RANGED])
 @pytest.mark.parametrize("run_bytes", [1, 100, 10_000])
 def test_files_do_not_depend_on_how_rows_come(
-    storage: LocalStorage,
-    monkeypatch: pytest.MonkeyPatch,
-    run_bytes: int,
-    layout: Layout,
-    batch_rows: int,
+    storage: LocalStorage, run_bytes: int, layout: Layout, batch_rows: int
 ) -> None:
     """I7: sorted and digested key group by key group, or many at once."""
-    monkeypatch.setattr("statestore.files.runs.RUN_BYTES", run_bytes)
     groups = [1, 1, 1, 2, 5, 5, 6, 7, 7, 7, 7, 7, 9]
     keys = [3, 1, 2, 9, 8, 4, 0, 10, 14, 12, 11, 13, -1]
     table = rows(groups, k=keys, v=[str(key) for key in keys])
     found: dict[int, list[int]] = {}
-    for handle in write(storage, table, batch_rows, layout=layout):
+    for handle in write(storage, table, batch_rows, layout=layout, run_bytes=run_bytes):
         own = pq.ParquetFile(storage.native_path(f"t/{handle.path}")).read()
         first, ranged = handle.key_groups.first, layout is Layout.RANGED
         numbers = own["key_group"].to_pylist() if ranged else [first] * len(own)

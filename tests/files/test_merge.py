@@ -23,9 +23,9 @@ GROUPS = 8
 EVERYTHING = KeyGroupRange(0, GROUPS - 1)
 
 
-def store_of(path: Path, row_group_rows: int = 10_000) -> tuple[StateStore, dict[str, int]]:
+def store_of(path: Path, **written: Any) -> tuple[StateStore, dict[str, int]]:
     """Return a store with a base and three layers, and what its state is."""
-    parquet = ParquetOptions(row_group_rows=row_group_rows)
+    parquet = ParquetOptions(**written)
     store = StateStore.open(str(path), table_format="parquet", parquet=parquet, compaction=None)
     state = {f"k{i}": i for i in range(60)}
     with store.snapshot(parallelism=2) as checkpoint:
@@ -47,9 +47,14 @@ def store_of(path: Path, row_group_rows: int = 10_000) -> tuple[StateStore, dict
     return store, state
 
 
-def merged(store: StateStore, key_groups: KeyGroupRange = EVERYTHING) -> list[pa.RecordBatch]:
+def merged(
+    store: StateStore,
+    key_groups: KeyGroupRange = EVERYTHING,
+    run_bytes: int = runs.RUN_BYTES,
+) -> list[pa.RecordBatch]:
     (entry,) = store.manifest().keyed
-    return [*read_state(LocalStorage(store.url), entry, reads_of(entry, key_groups), verify=True)]
+    storage, reads = LocalStorage(store.url), reads_of(entry, key_groups)
+    return [*read_state(storage, entry, reads, verify=True, run_bytes=run_bytes)]
 
 
 def constant_hashes(rows: Any, columns: Any = None) -> Any:
@@ -63,21 +68,17 @@ def test_the_newest_change_counts(
 ) -> None:
     if collide:
         monkeypatch.setattr(equality, "row_hashes", constant_hashes)
-    monkeypatch.setattr(runs, "RUN_BYTES", run_bytes)
-    store, state = store_of(tmp_path / "store")
-    rows = pa.Table.from_batches(merged(store))
+    store, state = store_of(tmp_path / "store", run_bytes=run_bytes)
+    rows = pa.Table.from_batches(merged(store, run_bytes=run_bytes))
     assert {row["k"]: row["v"] for row in rows.to_pylist()} == state
     assert rows.num_rows == len(state)
     in_order = runs.in_order(rows, store.manifest().keyed[0].state)
     assert rows.combine_chunks().equals(in_order.combine_chunks())
 
 
-def test_it_is_done_one_run_of_key_groups_at_a_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(runs, "RUN_BYTES", 1)
+def test_it_is_done_one_run_of_key_groups_at_a_time(tmp_path: Path) -> None:
     store, _ = store_of(tmp_path / "store", row_group_rows=1)
-    groups = [set(batch.column("key_group").to_pylist()) for batch in merged(store)]
+    groups = [set(batch.column("key_group").to_pylist()) for batch in merged(store, run_bytes=1)]
     assert max(map(len, groups)) == 1
 
 

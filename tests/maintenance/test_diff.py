@@ -23,7 +23,7 @@ from statestore.files.key_groups import group_digests
 from statestore.files.writer import ParquetOptions
 from statestore.flink.graph import JobGraph
 from statestore.format.state import Layout
-from statestore.maintenance import diff_rows
+from statestore.maintenance.diff import diff
 from statestore.maintenance.diff_rows import CheckpointDifference, Other, StateDifference
 from statestore.storage import LocalStorage
 from statestore.store import StateStore
@@ -180,16 +180,21 @@ def test_identity_is_key_namespace_and_entry(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("passes", [1, 3])
-def test_another_max_parallelism_is_compared_by_identity(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, passes: int
-) -> None:
+def test_another_max_parallelism_is_compared_by_identity(tmp_path: Path, passes: int) -> None:
     """All rows are read, some at a time; key groups are not compared."""
-    monkeypatch.setattr(diff_rows, "_ROWS_AT_ONCE", -(-100 // passes))
     a, b = over(tmp_path / "a"), over(tmp_path / "b", "ranged")
     take(a, users(0, 100))
     take(b, users(10, 100) | {"u050": -1, "new": 1}, max_parallelism=5)
     opened(a)
-    difference = a.inspect.diff(1, 1, other=b, keys=100)
+    difference = diff(
+        (a.parts.storage, 1),
+        (b.parts.storage, 1),
+        uid=None,
+        name=None,
+        keys=100,
+        progress=lambda done, total: None,
+        rows_at_once=-(-100 // passes),
+    )
     state = one(difference)
     assert counts(state) == (1, 10, 1)
     assert (state.key_groups, state.key_groups_differing) == ((), None)

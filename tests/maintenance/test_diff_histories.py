@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from statestore.maintenance import diff_rows
+from statestore.maintenance.diff import diff
 from statestore.maintenance.diff_rows import StateDifference
 from statestore.store import StateStore
 from tests.support.forms import FORMS, GROUPS, Checkpoints, Entries, Form, users
@@ -120,9 +120,8 @@ def test_a_state_of_one_side_is_counted(tmp_path: Path, form: Form) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_sides_with_other_key_groups_are_compared_by_all_their_rows(
-    tmp_path: Path, form: Form, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, form: Form
 ) -> None:
-    monkeypatch.setattr(diff_rows, "_ROWS_AT_ONCE", 8)
     one, two = Checkpoints(tmp_path / "a", form), Checkpoints(tmp_path / "b", form)
     one.full(users(12))
     one.change({("u001", 0): 5}, cleared=["u002"])
@@ -130,8 +129,21 @@ def test_sides_with_other_key_groups_are_compared_by_all_their_rows(
     rows = rows.append_column("v", pa.array(list(one.rows.values())))
     with two.store.snapshot(parallelism=1) as checkpoint:
         checkpoint.map("u", "s", rows, key="k", map_key="m", max_parallelism=GROUPS * 2)
-    (found,) = one.store.inspect.diff("latest", "latest", other=two.store).states
+
+    def found_between() -> StateDifference:
+        (found,) = diff(
+            (one.storage, "latest"),
+            (two.storage, "latest"),
+            uid=None,
+            name=None,
+            keys=10,
+            progress=lambda done, total: None,
+            rows_at_once=8,
+        ).states
+        return found
+
+    found = found_between()
     assert (found.added, found.removed, found.changed) == (0, 0, 0)
     one.change({("u001", 0): 6})
-    (found,) = one.store.inspect.diff("latest", "latest", other=two.store).states
+    found = found_between()
     assert (found.added, found.removed, found.changed) == (0, 0, 1)

@@ -20,9 +20,9 @@ from statestore.errors import (
     StateStoreError,
     UnsupportedTypeError,
 )
+from statestore.files.writer import ParquetOptions
 from statestore.flink.graph import JobGraph
 from statestore.format.state import StateKind, TimeToLive
-from statestore.maintenance import rekey_plan
 from tests.support.damage import fill
 from tests.support.vectors import cases
 
@@ -31,12 +31,10 @@ Row = dict[str, Any]
 
 @pytest.fixture
 def store(tmp_path: Path) -> StateStore:
-    return StateStore.open(str(tmp_path / "s"), table_format="parquet", compaction=None)
-
-
-@pytest.fixture
-def many_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rekey_plan, "_RANGE_BYTES", 4096)
+    """A store of which little is rekeyed at a time, so that there are many ranges."""
+    parquet = ParquetOptions(rekey_bytes=4096)
+    url = str(tmp_path / "s")
+    return StateStore.open(url, table_format="parquet", parquet=parquet, compaction=None)
 
 
 def put(store: StateStore, rows: Any, name: str = "s", **options: Any) -> None:
@@ -66,7 +64,6 @@ def plain(rows: list[Row]) -> list[str]:
 
 
 @pytest.mark.parametrize("layout", ["partitioned", "ranged"])
-@pytest.mark.usefixtures("many_ranges")
 def test_any_max_parallelism_over_a_layered_state(store: StateStore, layout: str) -> None:
     wanted = {f"k{i}": i for i in range(200)}
     put(store, [{"k": k, "v": v} for k, v in wanted.items()], layout=layout)
@@ -117,7 +114,6 @@ def rows_for(store: StateStore, name: str) -> list[str]:
     return plain(state.to_arrow(0).read_all().to_pylist())
 
 
-@pytest.mark.usefixtures("many_ranges")
 def test_another_key_of_columns_that_there_are(store: StateStore) -> None:
     """With a namespace, a struct, and back; what was key becomes a value, and the other way."""
     rows = [{"k": f"k{i}", "n": i % 3, "p": {"x": i % 5, "y": f"y{i}"}, "v": i} for i in range(100)]
@@ -199,7 +195,6 @@ def test_a_null_is_no_key_but_in_sql(store: StateStore) -> None:
     assert [row["k"] for row in rows_of(store) if row["o"] is None] == [3]
 
 
-@pytest.mark.usefixtures("many_ranges")
 def test_a_run_that_fails_leaves_nothing_behind(store: StateStore) -> None:
     rows = [{"k": f"k{i}", "o": f"o{i}", "v": i} for i in range(300)]
     rows[250]["o"] = "o7"
@@ -319,7 +314,7 @@ def test_the_jobs_graph_gets_the_max_parallelism_of_the_chain(store: StateStore)
         store.maintenance.rekey("u", max_parallelism=16)
 
 
-def test_random_rekeys_lose_nothing(store: StateStore, many_ranges: None) -> None:
+def test_random_rekeys_lose_nothing(store: StateStore) -> None:
     dice = random.Random(5)
     rows = [
         {"k": f"k{i}", "o": i, "t": i / 7, "d": None if i % 9 == 0 else f"d{i}"} for i in range(80)

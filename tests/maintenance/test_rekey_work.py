@@ -26,6 +26,7 @@ from statestore.errors import (
     StorageError,
 )
 from statestore.files.arrow import by_key_group
+from statestore.files.writer import ParquetOptions
 from statestore.maintenance import rekey as command
 from statestore.maintenance import rekey_plan
 from statestore.maintenance.edit import carry_others
@@ -35,12 +36,10 @@ Rows = list[dict[str, Any]]
 
 @pytest.fixture
 def store(tmp_path: Path) -> StateStore:
-    return StateStore.open(str(tmp_path / "s"), table_format="parquet", compaction=None)
-
-
-@pytest.fixture
-def many_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rekey_plan, "_RANGE_BYTES", 4096)
+    """A store of which little is rekeyed at a time, so that there are many ranges."""
+    parquet = ParquetOptions(rekey_bytes=4096)
+    url = str(tmp_path / "s")
+    return StateStore.open(url, table_format="parquet", parquet=parquet, compaction=None)
 
 
 def put(store: StateStore, rows: Rows) -> None:
@@ -86,7 +85,6 @@ def ending(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
     return set_to
 
 
-@pytest.mark.usefixtures("many_ranges")
 def test_a_run_that_was_ended_goes_on(
     store: StateStore, tmp_path: Path, ending: Callable[[int], list[int]]
 ) -> None:
@@ -114,7 +112,6 @@ def test_a_run_that_was_ended_goes_on(
     assert (report.is_intact, report.strays) == (True, ())
 
 
-@pytest.mark.usefixtures("many_ranges")
 def test_adopted_files_have_names_of_the_run_that_commits(
     store: StateStore, tmp_path: Path, ending: Callable[[int], list[int]]
 ) -> None:
@@ -277,7 +274,6 @@ def test_a_folder_that_goes_away_is_a_typed_error(
     assert store.checkpoints() == (1,)
 
 
-@pytest.mark.usefixtures("many_ranges")
 def test_files_that_were_collected_meanwhile_are_written_again(
     store: StateStore, tmp_path: Path, ending: Callable[[int], list[int]]
 ) -> None:
@@ -293,7 +289,6 @@ def test_files_that_were_collected_meanwhile_are_written_again(
     assert store.maintenance.verify("latest", deep=True).is_intact
 
 
-@pytest.mark.usefixtures("many_ranges")
 def test_without_a_working_folder_an_ended_run_leaves_no_file(
     store: StateStore, ending: Callable[[int], list[int]]
 ) -> None:
@@ -323,8 +318,9 @@ def test_a_working_folder_is_of_one_run(
 
 
 def test_rows_that_are_not_the_same_are_not_committed(
-    store: StateStore, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    store = StateStore.open(str(tmp_path / "s"), table_format="parquet")  # in one range
     put(store, [{"k": i, "v": i} for i in range(50)])
     files = data(store)
     real = by_key_group

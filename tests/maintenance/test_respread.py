@@ -15,8 +15,7 @@ from statestore.files.writer import ParquetOptions
 from statestore.format.digest import combine
 from statestore.format.manifest import KeyedEntry
 from statestore.format.state import KeyedState
-from statestore.maintenance import rekey_plan
-from statestore.maintenance.rekey_plan import spread, write_range
+from statestore.maintenance.rekey_plan import ranges_for, spread, write_range
 from statestore.storage import LocalStorage
 
 ROWS = [{"k": f"k{i}", "v": i} for i in range(400)]
@@ -36,14 +35,14 @@ def wanted(entry: KeyedEntry, most: int) -> KeyedState:
 
 @pytest.mark.parametrize(("most", "ranges"), [(8, 1), (50, 5), (50, 50), (3, 3)])
 def test_each_row_is_in_the_range_of_its_key_group(
-    entry: KeyedEntry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, ranges: int
+    entry: KeyedEntry, tmp_path: Path, most: int, ranges: int
 ) -> None:
-    monkeypatch.setattr(rekey_plan, "_RANGE_BYTES", -(-4 * entry.size_bytes // ranges))
+    most_bytes = -(-4 * entry.size_bytes // ranges)
     state, heard = wanted(entry, most), [0]
     folder = tmp_path / "work"
     folder.mkdir()
     storage = LocalStorage(str(tmp_path / "s"))
-    found = spread(storage, entry, state, folder, lambda n: heard.append(n))
+    found = spread(storage, entry, state, folder, lambda n: heard.append(n), most_bytes)
     assert found.ranges == ranges
     assert (found.rows, found.digest) == (entry.rows, entry.digest)
     assert sum(heard) == len(ROWS)
@@ -63,12 +62,10 @@ def test_each_row_is_in_the_range_of_its_key_group(
     assert combine(handle.digest for handle in handles) == entry.digest
 
 
-def test_a_range_is_what_memory_holds(entry: KeyedEntry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rekey_plan, "_RANGE_BYTES", 4)
-    assert rekey_plan._ranges_for(entry, wanted(entry, 8)) == 8  # never more than key groups
-    assert rekey_plan._ranges_for(entry, wanted(entry, 32768)) == 256  # one open file each
-    monkeypatch.setattr(rekey_plan, "_RANGE_BYTES", 2**40)
-    assert rekey_plan._ranges_for(entry, wanted(entry, 32768)) == 1
+def test_a_range_is_what_memory_holds(entry: KeyedEntry) -> None:
+    assert ranges_for(entry, wanted(entry, 8), 4) == 8  # never more than key groups
+    assert ranges_for(entry, wanted(entry, 32768), 4) == 256  # one open file each
+    assert ranges_for(entry, wanted(entry, 32768), 2**40) == 1
 
 
 def test_an_empty_range_has_no_files(entry: KeyedEntry, tmp_path: Path) -> None:
@@ -85,7 +82,7 @@ def test_all_rows_without_a_key_are_counted(tmp_path: Path) -> None:
     entry = store.manifest().keyed[0]
     state = replace(entry.state, key=("o",), schema=entry.state.schema.select(("o", "k")))
     with pytest.raises(NullKeyError, match="10 rows of state 's' of operator 'u' have a null key"):
-        spread(LocalStorage(store.url), entry, state, tmp_path, lambda n: None)
+        spread(LocalStorage(store.url), entry, state, tmp_path, lambda n: None, 2**20)
 
 
 def test_a_damaged_file_is_found_before_a_row_counts(entry: KeyedEntry, tmp_path: Path) -> None:
@@ -95,4 +92,11 @@ def test_a_damaged_file_is_found_before_a_row_counts(entry: KeyedEntry, tmp_path
     folder = tmp_path / "work"
     folder.mkdir()
     with pytest.raises(CorruptionError, match=path.name):
-        spread(LocalStorage(str(tmp_path / "s")), entry, wanted(entry, 5), folder, lambda n: None)
+        spread(
+            LocalStorage(str(tmp_path / "s")),
+            entry,
+            wanted(entry, 5),
+            folder,
+            lambda n: None,
+            2**20,
+        )

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from statestore import StateStore, key_group_of
-from statestore.files import runs
 from statestore.restore import history as module
 from statestore.restore.history import CHANGE, CHANGES, joined
 from statestore.storage import LocalStorage
@@ -28,7 +27,6 @@ def store(tmp_path: Path) -> StateStore:
 def test_key_groups_come_one_run_after_another(
     store: StateStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runs, "RUN_BYTES", 1)
     together: list[int] = []
     real = module._joined
 
@@ -39,7 +37,7 @@ def test_key_groups_come_one_run_after_another(
 
     monkeypatch.setattr(module, "_joined", counted)
     a, b = (store.manifest(n).keyed[0] for n in (1, 2))
-    reader = joined(LocalStorage(store.url), a, b)
+    reader = joined(LocalStorage(store.url), a, b, run_bytes=1)
     assert together == []  # nothing is read before it is asked for
     rows = reader.read_all()
     assert len(together) == MOST

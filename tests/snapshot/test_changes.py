@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +24,9 @@ from statestore.errors import (
     StorageError,
 )
 from statestore.files.digest import rows_digest
+from statestore.files.writer import ParquetOptions
 from statestore.format.layers import CompactionRule
 from statestore.format.names import manifest_path
-from statestore.snapshot import changes as changes_command
 from statestore.snapshot.compaction import Compactor
 
 if TYPE_CHECKING:
@@ -382,9 +383,7 @@ def test_a_compaction_that_fails_commits_nothing(
 # --- Spark ----------------------------------------------------------------------------------------
 
 
-def test_changes_from_spark(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_changes_from_spark(spark: SparkSession, tmp_path: Path) -> None:
     """Few are brought here, many are written by tasks, mixed with Arrow; and found by tasks."""
     store = StateStore.open(str(tmp_path / "store"), spark=spark, compaction=None)
     full(store)
@@ -393,7 +392,7 @@ def test_changes_from_spark(
     change(store, frame, gone)
     wanted = {k: v for k, v in ROWS.items() if k not in ("u2", "u3")} | {"u1": 100, "new": 5}
     assert content(store) == wanted
-    monkeypatch.setattr(changes_command, "_ON_DRIVER_BYTES", 1)
+    store = StateStore(replace(store.parts, parquet=ParquetOptions(driver_bytes=1)))
     change(store, table({"u4": 7}), gone, cleared=keys("u5"), base=1)
     assert content(store) == {k: v for k, v in ROWS.items() if k not in ("u2", "u3", "u5")} | {
         "u4": 7

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +47,9 @@ def test_what_differs_comes_and_what_is_gone_goes(store: StateStore) -> None:
 
 
 @pytest.mark.parametrize("run_bytes", [1, runs.RUN_BYTES])
-def test_it_looks_at_changes_of_earlier_layers(
-    store: StateStore, monkeypatch: pytest.MonkeyPatch, run_bytes: int
-) -> None:
-    monkeypatch.setattr(runs, "RUN_BYTES", run_bytes)
+def test_it_looks_at_changes_of_earlier_layers(store: StateStore, run_bytes: int) -> None:
+    parquet = replace(store.parts.parquet, run_bytes=run_bytes)
+    store = StateStore(replace(store.parts, parquet=parquet))
     change(store, table({"u1": 100, "extra": 1}), [{"k": "u2"}])
     against(store, table(ROWS))
     assert content(store) == ROWS

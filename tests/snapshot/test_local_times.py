@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from statestore import StateStore
-from statestore.snapshot import changes as changes_command
+from statestore.files.writer import ParquetOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -48,12 +48,12 @@ def frame(spark: SparkSession, table: pa.Table) -> DataFrame:
     return spark.createDataFrame(table, from_arrow_schema(table.schema, prefer_timestamp_ntz=True))
 
 
-@pytest.mark.parametrize("most_bytes", [0, 2**20])
+@pytest.mark.parametrize("most_bytes", [1, 2**20])
 def test_a_local_time_is_stored_as_it_is_whoever_writes_it(
-    berlin: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most_bytes: int
+    berlin: SparkSession, tmp_path: Path, most_bytes: int
 ) -> None:
     """Full or as changes, from a DataFrame, from Arrow or from both in one call."""
-    monkeypatch.setattr(changes_command, "_ON_DRIVER_BYTES", most_bytes)
+    parquet = ParquetOptions(driver_bytes=most_bytes)
     first, later, gone = rows_of(times(1)), rows_of(times(2)[2:]), times(1)[3:6]
     keys = pa.table({"k": pa.array(gone, TYPE)})
     given: dict[str, tuple[Any, Any, Any]] = {
@@ -64,7 +64,9 @@ def test_a_local_time_is_stored_as_it_is_whoever_writes_it(
     }
     answers = {}
     for name, (full, upserts, deletes) in given.items():
-        store = StateStore.open(str(tmp_path / name), spark=berlin, table_format="parquet")
+        store = StateStore.open(
+            str(tmp_path / name), spark=berlin, table_format="parquet", parquet=parquet
+        )
         with store.snapshot(parallelism=2) as checkpoint:
             checkpoint.keyed("u", "n", full, key="k")
         with store.snapshot(parallelism=2) as checkpoint:

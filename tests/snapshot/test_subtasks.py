@@ -185,11 +185,11 @@ def test_written_states_and_awaited_ones_are_one_commit(store: StateStore) -> No
 @pytest.mark.parametrize("run_bytes", [1, 200, 10**9])
 @pytest.mark.parametrize("block_bytes", [1, 200, 10**9])
 def test_any_size_of_state_is_written_alike(
-    store: StateStore, monkeypatch: pytest.MonkeyPatch, block_bytes: int, run_bytes: int
+    tmp_path: Path, block_bytes: int, run_bytes: int
 ) -> None:
     """I7: whatever part of the rows is brought into order at a time."""
-    monkeypatch.setattr("statestore.files.arrow._BLOCK_BYTES", block_bytes)
-    monkeypatch.setattr("statestore.files.arrow.RUN_BYTES", run_bytes)
+    parquet = ParquetOptions(block_bytes=block_bytes, run_bytes=run_bytes)
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet", parquet=parquet)
     with store.snapshot(parallelism=PARALLELISM) as checkpoint:
         writer = declare(checkpoint)
         for subtask in range(PARALLELISM):

@@ -57,11 +57,10 @@ def as_exchanged(packed: list[pa.RecordBatch], subtask: int) -> list[pa.RecordBa
 
 @pytest.mark.parametrize(("max_parallelism", "parallelism"), [(1, 1), (128, 3), (5_000, 7)])
 def test_every_row_comes_out_in_order_of_key_group_at_its_subtask(
-    max_parallelism: int, parallelism: int, monkeypatch: pytest.MonkeyPatch
+    max_parallelism: int, parallelism: int
 ) -> None:
-    monkeypatch.setattr(write, "_ROWS_AT_A_TIME", 2_000)
     state = replace(STATE, max_parallelism=max_parallelism)
-    packed = list(pack(rows(9_001), state, owners(max_parallelism, parallelism)))
+    packed = list(pack(rows(9_001), state, owners(max_parallelism, parallelism), 2_000))
     assert len(packed) == 5
     assignment = owners(max_parallelism, parallelism)
     found = []

@@ -275,11 +275,8 @@ def test_other_states_stay_as_they_are(world: World) -> None:
     assert not world.store.maintenance.verify(deep=True).broken
 
 
-def test_a_query_keeps_about_so_many_checkpoints(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("statestore.streaming.query._EXPIRE_EVERY", 4)
-    query = world.query(retain=3, cache_bytes=0)
+def test_a_query_keeps_about_so_many_checkpoints(world: World) -> None:
+    query = world.query(retain=3, expire_every=4, cache_bytes=0)
     for number in range(5):
         query.process(world.frame("a"), MicroBatch("q", number))
     assert world.store.checkpoints() == (2, 3, 4, 5)
