@@ -159,18 +159,13 @@ class SnapshotSettings(JobSettings):
 
     @property
     def needs_delta(self) -> bool:
-        """Whether Spark must have Delta: for the store's tables, or to read a source."""
-        formats = [
-            self.store.table_format or "delta",
-            *(state.source.format for state in self.states),
-        ]
-        return "delta" in formats
+        """Whether Spark must have Delta, to read a source. Writing a store never needs it."""
+        return any(state.source.format == "delta" for state in self.states)
 
     @property
     def needs_s3(self) -> bool:
-        """Whether Spark must reach S3 itself: for Delta tables in a bucket, or to read a source."""
-        tables = "" if self.store.table_format == "parquet" else self.store.url
-        return any(map(in_bucket, (tables, *(state.source.path for state in self.states))))
+        """Whether Spark must reach S3 itself, to read a source."""
+        return any(in_bucket(state.source.path) for state in self.states)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,9 +3,7 @@ r"""Snapshot: rows from any Spark source become the keyed and operator state of 
     python -m jobs.snapshot --conf-file conf/snapshot.toml
     python -m jobs.snapshot --conf-file conf/snapshot.toml --output json \
         --set store.url=/tmp/store --set parallelism=7 --set 'keyed[0].source.path=new.csv'
-    spark-submit --properties-file conf/spark-defaults.conf \
-        --packages io.delta:delta-spark_4.2_2.13:4.4.0 \
-        jobs/snapshot.py --conf-file conf/snapshot.toml
+    spark-submit jobs/snapshot.py --conf-file conf/snapshot.toml
 
 All states become visible together, or after an error none. With a restart strategy a failed attempt
 is followed by another, at the parallelism that the settings file has by then; all attempts are for
@@ -18,9 +16,8 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 if not __package__:  # spark-submit runs this file: the package `jobs` lies one folder up
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -30,7 +27,6 @@ from pyspark.sql import DataFrame
 from jobs.bars import bar_of
 from jobs.command import Job, Progress, Report, columns, run
 from jobs.frames import naming, read, session
-from jobs.places import TableFormat
 from jobs.settings import KeyedSettings, OperatorSettings, SnapshotSettings
 from statestore import CheckpointWriter, StateStore
 from statestore.cli.arguments import graph_of
@@ -55,7 +51,6 @@ class Snapshot:
 
     def attempt(self, settings: SnapshotSettings, progress: Progress) -> Report:
         """Take the checkpoint; return its number and the rows, bytes and files of each state."""
-        settings = _remembered(settings)
         spark = session(
             settings.spark, app_name="snapshot", delta=settings.needs_delta, s3=settings.needs_s3
         )
@@ -108,13 +103,6 @@ class Snapshot:
         self._number = number
         self._writers.add(writer)
         return checkpoint
-
-
-def _remembered(settings: SnapshotSettings) -> SnapshotSettings:
-    """Return the settings with the table format that the store has; by it Spark needs Delta."""
-    store = StateStore.open(settings.store.url, **settings.store.options)
-    table_format = cast("TableFormat", store.table_format)
-    return replace(settings, store=replace(settings.store, table_format=table_format))
 
 
 def main(arguments: list[str] | None = None) -> int:

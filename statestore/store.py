@@ -64,8 +64,7 @@ class StateStore:
     """The checkpoints of one job, or of several that share a store.
 
     What is asked beside a restore is in :attr:`inspect`, what is done to kept checkpoints in
-    :attr:`maintenance`. A store is read without Spark; Spark is needed to
-    take snapshots of Spark DataFrames, to write Delta tables, and to restore as a DataFrame.
+    :attr:`maintenance`. Spark is needed for snapshots of Spark DataFrames, and to restore as one.
 
     The first :meth:`snapshot` of an object claims the store for it. From then on any object that
     claimed before, in another process or in this one, commits no more: of a job that was taken for
@@ -98,7 +97,7 @@ class StateStore:
             url: the path or URL.
             spark: a Spark session. It also learns ``spark.read.format("keyed_state")``.
             table_format: how a new store keeps its tables: ``delta``, the default, or ``parquet``,
-                which needs no jar. The store remembers it, so later it need not be given.
+                the same files without a log. The store remembers it, so later it need not be given.
                 :meth:`snapshot` refuses another one, and reading takes either.
             storage_options: options for fsspec; Spark's ``s3a`` learns them for this bucket.
             parquet: how data files are written.
@@ -169,7 +168,7 @@ class StateStore:
             )
         if spark is not None:
             data_source.register(spark)
-            spark_module("delta").hand_on(spark, storage)
+            spark_module("session").hand_on(spark, storage)
         return cls(
             OpenStore.on(
                 storage,

@@ -364,9 +364,9 @@ class StoreMaintenance:
         """Repair what blocks all writing though no checkpoint is damaged.
 
         That is ``statestore.json``, the newest writer's claim, and an entry that a Delta log lacks.
-        What is made again is proved first, by a document's SHA-256, by the checkpoints, or by
-        Delta's own checksums. Where the newest claim is damaged, this object takes the store over:
-        a job that runs there commits no more.
+        What is made again is proved first, by a document's SHA-256, or by the checkpoints. Where
+        the newest claim is damaged, this object takes the store over: a job that runs there commits
+        no more.
 
         Args:
             dry_run: only says what would be done.
@@ -564,8 +564,8 @@ class StoreMaintenance:
         """Copy a checkpoint, or a savepoint by its name, to another store.
 
         The copy gets the next id there. When it is copied again, the first copy is found. What the
-        target has already is not copied, so a copy that was killed continues. Delta logs are
-        written only to a store that was opened with Spark; else tables are plain Parquet.
+        target has already is not copied, so a copy that was killed continues. Tables have the
+        target's format.
 
         Args:
             checkpoint: as in :meth:`savepoint`.

@@ -73,7 +73,7 @@ class OpenStore:
 
     def deriver_of(self, catalog: Catalog) -> Deriver:
         """Return what makes new checkpoints in a catalog of this store."""
-        return Deriver(catalog, self.fence, self.spark, self.parquet, __version__, self.listeners)
+        return Deriver(catalog, self.fence, self.parquet, __version__, self.listeners)
 
     def to_write(self) -> tuple[Catalog, StateTable]:
         """Return the checkpoints, of a new store if there is none, and the backend of its tables.
@@ -84,10 +84,10 @@ class OpenStore:
             catalog = Catalog.open(self.data, create=False)
         except StoreNotFoundError:
             chosen = self.table_format or DEFAULT_TABLE_FORMAT
-            open_table(chosen, self.data, self.spark)  # what it refuses makes no store
+            open_table(chosen, self.data)  # what it refuses makes no store
             catalog = Catalog.open(self.data, create=True, table_format=chosen)
         chosen = catalog.table_format(self.table_format)
-        return catalog, open_table(chosen, self.data, self.spark)
+        return catalog, open_table(chosen, self.data)
 
 
 @runtime_checkable

@@ -60,6 +60,7 @@ HOMES = {
     ),
     "py4j": ("statestore.spark", "statestore.testing", "jobs"),
     "delta": ("statestore.spark", "statestore.testing", "jobs"),
+    "deltalake": ("statestore.files",),
     "pandas": (
         *("statestore.files", "statestore.restore.restored", "statestore.streaming"),
         *("statestore.testing", "jobs"),

@@ -20,7 +20,6 @@ from statestore.storage import LocalStorage
 from statestore.store import StateStore
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*_v*"))
-NO_DELTA = "a Delta table is written with Spark"
 OTHER = "keeps its tables as 'parquet', .* opened with table_format='delta'; leave table_format out"
 
 
@@ -30,11 +29,8 @@ def take(store: StateStore, n: int = 1) -> None:
 
 
 def made(path: Path, table_format: str) -> StateStore:
-    """Return a store of that format; of Delta without a checkpoint, which would need Spark."""
-    if table_format == "parquet":
-        take(StateStore.open(str(path), table_format="parquet"))
-    else:
-        Catalog.open(LocalStorage(str(path)), create=True, table_format=table_format)
+    """Return a store of that format, with a checkpoint."""
+    take(StateStore.open(str(path), table_format=table_format))
     return StateStore.open(str(path))
 
 
@@ -56,27 +52,18 @@ def everything(path: Path) -> dict[str, bytes]:
     return {str(p.relative_to(path)): p.read_bytes() for p in path.rglob("*") if p.is_file()}
 
 
-def test_a_store_is_opened_again_without_argument(tmp_path: Path) -> None:
-    store = made(tmp_path / "s", "parquet")
+@pytest.mark.parametrize("table_format", ["parquet", "delta"])
+def test_a_store_is_opened_again_without_argument(tmp_path: Path, table_format: str) -> None:
+    store = made(tmp_path / "s", table_format)
     take(store, 2)
-    assert remembered(tmp_path / "s") == store.table_format == "parquet"
-    assert [entry.table.format for entry in store.manifest(2).entries] == ["parquet"]
-
-
-def test_delta_is_remembered_too(tmp_path: Path) -> None:
-    store = made(tmp_path / "s", "delta")
-    assert remembered(tmp_path / "s") == store.table_format == "delta"
-    with pytest.raises(InvalidArgumentError, match=NO_DELTA):
-        take(store)
+    assert remembered(tmp_path / "s") == store.table_format == table_format
+    assert [entry.table.format for entry in store.manifest(2).entries] == [table_format]
 
 
 def test_a_store_that_is_not_there_is_delta_unless_it_is_said(tmp_path: Path) -> None:
-    """Nothing is made when that cannot be: without Spark."""
     store = StateStore.open(str(tmp_path / "s"))
     assert store.table_format == "delta"
     assert StateStore.open(str(tmp_path / "s"), table_format="parquet").table_format == "parquet"
-    with pytest.raises(InvalidArgumentError, match=NO_DELTA):
-        take(store)
     assert not (tmp_path / "s").exists()
 
 
@@ -104,7 +91,7 @@ def test_of_two_creators_one_wins_and_the_other_hears_it(tmp_path: Path) -> None
             finally:
                 if not self.looked and path == "statestore.json":
                     self.looked = True
-                    made(tmp_path / "s", "delta")
+                    _create(str(tmp_path / "s"), "delta")
 
     late = Late(str(tmp_path / "s"))
     with pytest.raises(InvalidArgumentError, match=r"'delta', .* table_format='parquet'"):

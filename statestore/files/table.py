@@ -8,10 +8,10 @@ them all.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from statestore.errors import InvalidArgumentError
-from statestore.files.engines import spark_module
+from statestore.files.delta import DeltaTables
 from statestore.format.manifest import TABLE_FORMATS, Entry, TableRef
 from statestore.storage import Storage
 
@@ -44,31 +44,24 @@ class ParquetTable:
 
 
 class TablesAsStored:
-    """Each table in the format that it has: a Delta table through Spark, if there is Spark."""
+    """Each table in the format that it has."""
 
     format = "parquet"
+    keeps_log = True
 
-    def __init__(self, storage: Storage, spark: Any) -> None:
-        """Take the storage and the Spark session or None; neither is used yet."""
-        self._storage, self._spark = storage, spark
-        self._delta: StateTable | None = None
-        self.keeps_log = spark is not None
+    def __init__(self, storage: Storage) -> None:
+        """Take the storage, which is not used yet."""
+        self._storage = storage
 
     def publish(self, entry: Entry, checkpoint_id: int) -> TableRef:
-        """Make the entry's files the content of its Delta table; else, and without Spark, return
-        the table as the entry names it.
-        """
-        if entry.table.format != "delta" or self._spark is None:
-            return entry.table
-        if self._delta is None:
-            self._delta = open_table("delta", self._storage, self._spark)
-        return self._delta.publish(entry, checkpoint_id)
+        """Make the entry's files the content of its table; return the table with its version."""
+        return open_table(entry.table.format, self._storage).publish(entry, checkpoint_id)
 
 
-def open_table(table_format: str, storage: Storage, spark: Any) -> StateTable:
+def open_table(table_format: str, storage: Storage) -> StateTable:
     """Return the backend of a table format.
 
-    Raises InvalidArgumentError for an unknown format, or for ``delta`` without a Spark session.
+    Raises InvalidArgumentError for an unknown format, or where no Delta table can lie.
     """
     if table_format == "parquet":
         return ParquetTable()
@@ -76,10 +69,4 @@ def open_table(table_format: str, storage: Storage, spark: Any) -> StateTable:
         raise InvalidArgumentError(
             f"no table format {table_format!r}; there is {' and '.join(TABLE_FORMATS)}"
         )
-    if spark is None:
-        raise InvalidArgumentError(
-            "a Delta table is written with Spark: open the store with spark=…, or with "
-            "table_format='parquet', which needs neither Spark nor a jar"
-        )
-    table: StateTable = spark_module("delta").DeltaTable(spark, storage)
-    return table
+    return DeltaTables(storage)

@@ -8,8 +8,7 @@ target shows is what the source's manifest promised.
 The new checkpoint has the target's next id, and its ``origin`` names the store, the checkpoint and
 the writer that it was copied from: by that a second copy finds the first. A number alone is not
 enough: of a store that was copied as files, or brought back from a backup, there are two that went
-on by themselves. Tables are plain Parquet in the target, unless it was opened with Spark, which
-writes their Delta logs.
+on by themselves. Tables get the target's format, and a Delta log of their own.
 """
 
 from __future__ import annotations
@@ -49,8 +48,7 @@ class CopiedCheckpoint:
 
     ``new_id`` is the checkpoint in the target, None in a dry run that found none; ``found`` says
     that an earlier copy had made it. ``copied_files`` and ``copied_bytes`` are those that the
-    target lacked. ``tables_without_log`` are Delta tables of the source that are plain Parquet in
-    the target.
+    target lacked.
     """
 
     store: str
@@ -64,7 +62,6 @@ class CopiedCheckpoint:
     size_bytes: int
     copied_files: int
     copied_bytes: int
-    tables_without_log: int
 
 
 def copy(
@@ -128,7 +125,6 @@ def copy(
         size_bytes=sum(file.handle.size_bytes for file in files),
         copied_files=work.copied_files,
         copied_bytes=work.copied_bytes,
-        tables_without_log=0 if found else _without_log(manifest, making),
     )
 
 
@@ -152,19 +148,13 @@ def _begun(
     return deriver(catalog)
 
 
-def _without_log(manifest: Manifest, making: Deriver | None) -> int:
-    """Return how many Delta tables are none in the target, which has no Spark."""
-    if making is not None and making.spark is not None:
-        return 0
-    return sum(entry.table.format == "delta" for entry in manifest.entries)
-
-
 def _make(deriver: Deriver, manifest: Manifest, work: FileCopy, savepoint: str | None) -> int:
     """Copy what the target lacks and commit; return the id of the new checkpoint."""
     with deriver.begin(manifest, seen=None) as writer:
         names = work.copy(writer.planned[0])
+        table_format = deriver.catalog.table_format(None)
         for entry in manifest.entries:
-            writer.collected.carry_entry(_moved(entry, names, keeps_log=deriver.spark is not None))
+            writer.collected.carry_entry(_moved(entry, names, table_format))
         origin: dict[str, object] = {
             "command": "fork" if work.linked else "copy",
             "store": manifest.store_id,
@@ -176,11 +166,11 @@ def _make(deriver: Deriver, manifest: Manifest, work: FileCopy, savepoint: str |
     return writer.id
 
 
-def _moved(entry: Entry, names: Mapping[str, str], *, keeps_log: bool) -> Entry:
+def _moved(entry: Entry, names: Mapping[str, str], table_format: str) -> Entry:
     """Return a state as the target has it: its files by their new names, no log yet, and no copies
     in any local cache.
     """
-    table = TableRef(entry.table.format if keeps_log else "parquet", entry.table.path)
+    table = TableRef(table_format, entry.table.path)
     if not isinstance(entry, KeyedEntry):
         handles = (replace(one, path=names[f"{table.path}/{one.path}"]) for one in entry.handles)
         return replace(entry, table=table, handles=tuple(handles))

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from statestore.arguments import checked
 from statestore.errors import InvalidArgumentError
-from statestore.files.delta_log import input_bytes
+from statestore.files.inputs import input_bytes
 from statestore.flink import adaptive
 from statestore.flink.adaptive import (
     BYTES_PER_TASK,

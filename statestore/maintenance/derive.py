@@ -11,11 +11,10 @@ import re
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from statestore.catalog.catalog import Catalog
 from statestore.catalog.fence import Fence
-from statestore.files.table import TablesAsStored
+from statestore.files.table import ParquetTable, StateTable, TablesAsStored
 from statestore.files.writer import ParquetOptions
 from statestore.format.handles import Handle, KeyedStateHandle
 from statestore.format.manifest import Manifest
@@ -39,7 +38,6 @@ class Deriver:
 
     catalog: Catalog
     fence: Fence
-    spark: Any
     parquet: ParquetOptions
     release: str
     listeners: Listeners
@@ -57,11 +55,10 @@ class Deriver:
 
         ``seen`` is the newest id when that was looked at: a checkpoint that came after it would be
         buried by the new one. None says that it is another store's, and goes above whatever is
-        here. With Spark the Delta tables get a new version as well; without, their log stays behind
-        until the next snapshot, and the manifest is what counts. Raises CommitConflictError when
-        another writer has taken over, or has committed what was not seen.
+        here. Raises CommitConflictError when another writer has taken over, or has committed what
+        was not seen.
         """
-        return self._begin(manifest, self.catalog, self.spark, None, seen)
+        return self._begin(manifest, self.catalog, TablesAsStored(self.catalog.storage), None, seen)
 
     def begin_in_order(
         self, manifests: Sequence[Manifest], *, seen: int
@@ -76,6 +73,7 @@ class Deriver:
         Only the last one's Delta tables get a new version. Raises as :meth:`begin`.
         """
         self.fence.enter()
+        storage = self.catalog.storage
         free = self.catalog.next_id()
         taken = sorted({free, *self.fence.announced(above=free)})
         top = taken.pop() if len(manifests) == 1 else taken[-1] + len(manifests)
@@ -92,7 +90,7 @@ class Deriver:
                 writer = self._begin(
                     like,
                     self.catalog if is_above else _Below(self.catalog),
-                    self.spark if number == top else None,
+                    TablesAsStored(storage) if number == top else ParquetTable(),
                     number,
                     known if is_above else None,
                 )
@@ -107,14 +105,14 @@ class Deriver:
         self,
         manifest: Manifest,
         catalog: Catalog,
-        spark: Any,
+        tables: StateTable,
         checkpoint_id: int | None,
         seen: int | None,
     ) -> CheckpointWriter:
         return begin(
             catalog,
             self.fence,
-            TablesAsStored(catalog.storage, spark),
+            tables,
             manifest.parallelism,
             graph=manifest.graph,
             checkpoint_id=checkpoint_id,

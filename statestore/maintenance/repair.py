@@ -7,7 +7,7 @@
   claimed: by one of all repairs at once, and who was at work commits no more, as after any claim.
   What was announced is handed on. Where nothing tells it, the next id is above all that can have
   been announced.
-* **An entry of a Delta log**, of which the log's checksum file and a manifest say what it held
+* **An entry of a Delta log**, of which a manifest and the entries around it say what it held
   (``files/delta_log.py``).
 
 What cannot be proved is left, and said.

@@ -15,12 +15,14 @@ also on its stdout, goes to our stderr, because our stdout belongs to the data o
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
 import threading
+from contextlib import contextmanager
 from importlib.resources import files
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from delta import configure_spark_with_delta_pip
 from pyspark import SparkConf, SparkContext
@@ -32,10 +34,19 @@ from statestore.errors import InvalidArgumentError, MissingDependencyError, Stat
 from statestore.spark.java import JavaProblem, find_java
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
-__all__ = ["default_settings", "java_environment", "java_home", "main", "spark_session"]
+    from statestore.storage import Storage
+
+__all__ = [
+    "default_settings",
+    "hand_on",
+    "java_environment",
+    "java_home",
+    "main",
+    "spark_session",
+]
 
 PACKAGES = "spark.jars.packages"
 _SOCKETS = "spark.python.unix.domain.socket.enabled"
@@ -235,3 +246,42 @@ class _Output:
 
 if __name__ == "__main__":
     raise SystemExit(main())
+
+
+# Spark's own access to a bucket, through ``s3a``: it reads Delta tables there, and keeps the
+# checkpoints of queries.
+#
+# What the store was told (endpoint, credentials) is handed on in the Hadoop configuration of the
+# running Spark, under the bucket's own names. Spark's configuration, which it shows, logs and keeps
+# in its event log, never holds it; of Hadoop's it shows nothing but keys whose values it blanks.
+# The first file system that Spark opens for a bucket keeps its credentials for the life of the
+# session.
+
+
+# They log what is sent to the JVM, at level DEBUG.
+_LOGGERS = ("py4j.clientserver", "py4j.java_gateway")
+
+
+def hand_on(spark: SparkSession, storage: Storage) -> None:
+    """Let Spark read and write where the store lies; nothing happens on a local file system."""
+    settings = storage.hadoop_settings()
+    if not settings:
+        return
+    context: Any = spark.sparkContext
+    configuration = context._jsc.hadoopConfiguration()
+    with _silent():
+        for name, value in settings.items():
+            configuration.set(name, value)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, was_disabled in zip(loggers, before, strict=True):
+            logger.disabled = was_disabled

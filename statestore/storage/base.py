@@ -128,6 +128,9 @@ class Storage(Protocol):
     def hadoop_settings(self) -> dict[str, str]:
         """Return what Spark's file systems need to know; it holds secrets, never show it."""
 
+    def delta_options(self) -> dict[str, str]:
+        """Return what delta-rs needs to know to reach ``url``; it holds secrets, never show it."""
+
 
 def inside(name: str) -> str:
     """Return the name of a file; InvalidArgumentError for one that may not stay in its storage, as

@@ -199,6 +199,10 @@ class CachedStorage:
         """Return what the other storage does."""
         return self._storage.hadoop_settings()
 
+    def delta_options(self) -> dict[str, str]:
+        """Return what the other storage does."""
+        return self._storage.delta_options()
+
 
 def _outside(folder: str | Path, storage: Storage) -> Path:
     """Return the absolute folder; InvalidArgumentError when there is none, or it is the store's."""

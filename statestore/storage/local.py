@@ -202,6 +202,10 @@ class LocalStorage:
         """Return nothing: a path says it all."""
         return {}
 
+    def delta_options(self) -> dict[str, str]:
+        """Return nothing: a path says it all."""
+        return {}
+
     def _sync_way(self, folder: Path) -> None:
         """Make the names of the folders on the way to one durable: from the root on, and those of
         the way to the root itself, so that whoever sees a file in the root need not.

@@ -95,6 +95,10 @@ class MeteredStorage:
         """Pass on; it holds secrets, never show it."""
         return self._storage.hadoop_settings()
 
+    def delta_options(self) -> dict[str, str]:
+        """Pass on; it holds secrets, never show it."""
+        return self._storage.delta_options()
+
 
 class _MeteredFile:
     """An open file; what has no call of its own goes to the file behind."""

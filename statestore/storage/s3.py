@@ -31,6 +31,7 @@ from statestore.storage.s3_requests import (
 __all__ = [
     "DEFAULT_STREAMS",
     "S3Storage",
+    "delta_settings",
     "s3a_settings",
 ]
 
@@ -77,6 +78,33 @@ def _credentials(options: Mapping[str, Any]) -> dict[str, str]:
     else:
         settings["aws.credentials.provider"] = f"{_HADOOP}.SimpleAWSCredentialsProvider"
     return settings
+
+
+_GIVEN = (("key", "username"), ("secret", "password"), ("token", "token"))
+
+
+def delta_settings(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings of delta-rs's object store; a commit is a conditional put there too.
+
+    Credentials are found as s3fs finds them: in the options, a profile, the environment, a role.
+    """
+    import botocore.session  # s3fs brings it
+
+    client = options.get("client_kwargs") or {}
+    session = botocore.session.Session(profile=options.get("profile"))
+    endpoint = options.get("endpoint_url") or client.get("endpoint_url")
+    region = client.get("region_name") or session.get_config_variable("region") or "us-east-1"
+    settings = {"aws_conditional_put": "etag", "aws_region": str(region)}
+    if endpoint:
+        settings["aws_endpoint_url"] = str(endpoint)
+        settings["aws_allow_http"] = str(urlsplit(endpoint).scheme == "http").lower()
+    if options.get("anon"):
+        return settings | {"aws_skip_signature": "true"}
+    given = [options.get(one) or options.get(other) for one, other in _GIVEN]
+    if not (given[0] and given[1]) and (found := session.get_credentials()) is not None:
+        given = [*found.get_frozen_credentials()]
+    named = zip(("access_key_id", "secret_access_key", "session_token"), given, strict=False)
+    return settings | {f"aws_{name}": str(value) for name, value in named if value}
 
 
 _PUT = "statestore-put"
@@ -291,6 +319,10 @@ class S3Storage:
     def hadoop_settings(self) -> dict[str, str]:
         """Return the options in ``s3a``'s words, for this bucket alone."""
         return s3a_settings(self._prefix.partition("/")[0], self._options)
+
+    def delta_options(self) -> dict[str, str]:
+        """Return the options in delta-rs's words, with the credentials that s3fs goes by now."""
+        return delta_settings(self._options)
 
     def _errors(self, action: str, name: str) -> AbstractContextManager[None]:
         return s3_errors(action, self._full(name), self._attempts)

@@ -202,6 +202,10 @@ class FaultyStorage:
         """Return the other storage's settings."""
         return self._storage.hadoop_settings()
 
+    def delta_options(self) -> dict[str, str]:
+        """Return the other storage's options; what delta-rs does there is not counted."""
+        return self._storage.delta_options()
+
     def _call(self, operation: str, name: str, do: Callable[[], T], wrong: Any = None) -> T:
         with named(_ACTIONS.get(operation, operation), f"{self.url}/{name}"):
             return cast(T, self.meet(operation, name, do, wrong))

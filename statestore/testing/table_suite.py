@@ -208,9 +208,7 @@ def write(checkpoint: Any, rows: Any) -> None:
 
 def publish(store: StateStore, entry: Any, checkpoint_id: int) -> Any:
     """Publish an entry's files as the store's backend does."""
-    return open_table(entry.table.format, store.parts.storage, store.parts.spark).publish(
-        entry, checkpoint_id
-    )
+    return open_table(entry.table.format, store.parts.storage).publish(entry, checkpoint_id)
 
 
 def write_all_kinds(store: StateStore, spark: SparkSession) -> dict[str, Any]:

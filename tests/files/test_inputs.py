@@ -13,8 +13,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from statestore.errors import CorruptionError, InvalidArgumentError, NotFoundError, StorageError
-from statestore.files import delta_log
-from statestore.files.delta_log import input_bytes
+from statestore.files import inputs
+from statestore.files.inputs import input_bytes
 from statestore.storage import LocalStorage
 
 
@@ -134,7 +134,7 @@ def test_an_object_store_is_asked_for_a_file_where_no_folder_is(
             except StorageError:  # a file
                 return ()
 
-    monkeypatch.setattr(delta_log, "open_storage", lambda url, _: Bucket(url))
+    monkeypatch.setattr(inputs, "open_storage", lambda url, _: Bucket(url))
     assert input_bytes("s3://t") == input_bytes("s3://t/a.parquet") == (size,)
     for missing in ("s3://t/b.parquet", "s3://other"):
         with pytest.raises(NotFoundError, match=missing):
@@ -176,6 +176,7 @@ def test_a_checkpoint_in_parts_counts_when_all_of_them_are_there(tmp_path: Path)
     content = pq.read_table(whole)
     stem, half = whole.name.removesuffix(".parquet"), content.num_rows // 2
     whole.unlink()
+    (log_of(tmp_path) / "_last_checkpoint").unlink()  # it names a checkpoint of one file
     parts = [log_of(tmp_path) / f"{stem}.{part:010}.{2:010}.parquet" for part in (1, 2)]
     pq.write_table(content.slice(0, half), parts[0])
     pq.write_table(content.slice(half), parts[1])
@@ -184,7 +185,7 @@ def test_a_checkpoint_in_parts_counts_when_all_of_them_are_there(tmp_path: Path)
     first.unlink()
     assert sorted(input_bytes(str(tmp_path))) == on_disk(tmp_path)
     parts[0].unlink()
-    with pytest.raises(CorruptionError, match="lacks version 0"):
+    with pytest.raises(CorruptionError, match="cannot be read"):
         input_bytes(str(tmp_path))
     first.write_bytes(kept)
     assert sorted(input_bytes(str(tmp_path))) == on_disk(tmp_path)
@@ -194,7 +195,7 @@ def test_a_missing_commit_is_named(tmp_path: Path) -> None:
     for rows in (10, 20, 30):
         delta(tmp_path, rows)
     (log_of(tmp_path) / f"{1:020}.json").unlink()
-    with pytest.raises(CorruptionError, match="lacks version 1"):
+    with pytest.raises(CorruptionError, match="found gap; read the table with Spark"):
         input_bytes(str(tmp_path))
 
 
@@ -210,22 +211,30 @@ def commit(path: Path, version: int, *actions: dict[str, Any]) -> None:
     (log_of(path) / f"{version:020}.json").write_text(lines)
 
 
+def feature(name: str) -> dict[str, Any]:
+    versions = {"minReaderVersion": 3, "minWriterVersion": 7}
+    return {"protocol": versions | {"readerFeatures": [name], "writerFeatures": [name]}}
+
+
 def test_rows_marked_deleted_do_not_remove_their_file(tmp_path: Path) -> None:
     """The file is removed without, and added with, the deletion vector; in any order."""
-    vector = {"storageType": "u", "pathOrInlineDv": "ab", "offset": 1}
-    added = {"add": {"path": "a.parquet", "size": 7, "deletionVector": vector}}
-    commit(tmp_path, 0, {"add": {"path": "a.parquet", "size": 7}})
-    commit(tmp_path, 1, added, {"remove": {"path": "a.parquet"}})
-    assert input_bytes(str(tmp_path)) == (7,)
-    commit(tmp_path, 2, {"remove": {"path": "a.parquet", "deletionVector": vector}})
+    delta(tmp_path, 10)
+    (size,) = active(tmp_path)
+    first = (log_of(tmp_path) / f"{0:020}.json").read_text().splitlines()
+    (added,) = (one["add"] for line in first if "add" in (one := json.loads(line)))
+    vector = {"storageType": "u", "pathOrInlineDv": "ab", "sizeInBytes": 1, "cardinality": 1}
+    gone = {"path": added["path"], "deletionTimestamp": 1, "dataChange": True}
+    marked = {"add": added | {"deletionVector": vector}}
+    commit(tmp_path, 1, feature("deletionVectors"), marked, {"remove": gone})
+    assert input_bytes(str(tmp_path)) == (size,)
+    commit(tmp_path, 2, {"remove": gone | {"deletionVector": vector}})
     assert input_bytes(str(tmp_path)) == ()
 
 
-def test_a_checkpoint_of_version_2_is_left_to_spark(tmp_path: Path) -> None:
-    log_of(tmp_path).mkdir()
-    rows = pa.table({"sidecar": [{"path": "x.parquet"}]})
-    pq.write_table(rows, log_of(tmp_path) / f"{3:020}.checkpoint.parquet")
-    with pytest.raises(InvalidArgumentError, match="version 2"):
+def test_a_table_that_delta_rs_does_not_know_is_left_to_spark(tmp_path: Path) -> None:
+    delta(tmp_path, 10)
+    commit(tmp_path, 1, feature("somethingNew"))
+    with pytest.raises(CorruptionError, match="read the table with Spark"):
         input_bytes(str(tmp_path))
 
 
@@ -237,10 +246,9 @@ def test_a_log_without_a_commit_is_no_table(tmp_path: Path) -> None:
 
 
 def test_a_damaged_log_is_named(tmp_path: Path) -> None:
-    commit(tmp_path, 0)
-    (log_of(tmp_path) / f"{0:020}.json").write_text('{"add": ')
-    with pytest.raises(CorruptionError, match=r"0\.json cannot be read"):
-        input_bytes(str(tmp_path))
-    (log_of(tmp_path) / f"{0:020}.checkpoint.parquet").write_bytes(os.urandom(64))
-    with pytest.raises(CorruptionError, match=r"checkpoint\.parquet cannot be read"):
+    delta(tmp_path, 10)
+    DeltaTable(tmp_path).create_checkpoint()
+    (whole,) = log_of(tmp_path).glob("*.checkpoint.parquet")
+    whole.write_bytes(os.urandom(whole.stat().st_size))
+    with pytest.raises(CorruptionError, match=f"Delta log of {tmp_path} cannot be read"):
         input_bytes(str(tmp_path))

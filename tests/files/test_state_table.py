@@ -217,12 +217,6 @@ class TestDeltaTable(StateTableSuite):
             checkpoint.union("source", "offsets", [[{"n": 1}], []])
         assert store.restore().operator("source", "offsets").subtask(1) == [{"n": 1}]
 
-    def test_a_session_without_delta_is_named(self, tmp_path: Path) -> None:
-        """Without a session the error names the format that needs no jar."""
-        store = StateStore.open(str(tmp_path / "store"))
-        with pytest.raises(errors.InvalidArgumentError, match="table_format='parquet'"):
-            store.snapshot(parallelism=1)
-
     def test_another_schema_at_the_same_place_is_refused(
         self, store: StateStore, users: Any
     ) -> None:

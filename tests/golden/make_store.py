@@ -15,7 +15,6 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from statestore import StateStore
-from statestore.spark.session import spark_session
 
 USERS = ["ann", "bob", "zoë", "", "状态"]
 DAY = dt.date(2026, 11, 21)
@@ -61,16 +60,13 @@ def write(store: StateStore) -> None:
 
 
 def main() -> None:
-    """Write two checkpoints: one as plain Parquet, one as Delta tables of the same states.
-
-    A store has one table format; but what is copied to one of Delta without Spark is Parquet there.
-    """
+    """Write two checkpoints of the same states: one copied from plain Parquet, one written here."""
     directory = sys.argv[1]
     with patch("socket.gethostname", return_value="golden"), TemporaryDirectory() as folder:
         plain = StateStore.open(folder, table_format="parquet")
         write(plain)
         plain.maintenance.copy("latest", StateStore.open(directory, table_format="delta"))
-        write(StateStore.open(directory, spark=spark_session(master="local[2]")))
+        write(StateStore.open(directory))
 
 
 if __name__ == "__main__":

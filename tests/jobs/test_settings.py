@@ -197,22 +197,16 @@ def test_what_redistribute_offsets_refuses(old: str, new: str, message: str) -> 
 
 
 def test_s3_is_wanted_where_spark_itself_reaches_it() -> None:
-    """For a store's Delta tables and a source; not for Parquet tables, which need no Spark."""
-    bucket = SNAPSHOT.replace('url = "s"', 'url = "s3://b/s"')
-    assert not snapshot(SNAPSHOT).needs_s3
-    assert snapshot(bucket).needs_s3
-    url = 'url = "s3://b/s"'
-    assert not snapshot(bucket.replace(url, f'{url}\ntable_format = "parquet"')).needs_s3
+    """For a source; not for a store, which is written without Spark's own access."""
+    assert not snapshot(SNAPSHOT.replace('url = "s"', 'url = "s3://b/s"')).needs_s3
     assert snapshot(SNAPSHOT.replace('path = "', 'path = "s3a://b/')).needs_s3
 
 
 def test_delta_is_wanted_where_it_is_read_or_written() -> None:
-    without = SNAPSHOT.replace('url = "s"', 'url = "s"\ntable_format = "parquet"')
-    assert snapshot(SNAPSHOT).needs_delta
-    assert not snapshot(without).needs_delta
-    assert snapshot(
-        without.replace('format = "parquet", path', 'format = "delta", path')
-    ).needs_delta
+    """By Spark: a store's own tables are not."""
+    assert not snapshot(SNAPSHOT).needs_delta
+    read = SNAPSHOT.replace('format = "parquet", path', 'format = "delta", path')
+    assert snapshot(read).needs_delta
 
 
 def restore(*lines: str, sink: str = SINK) -> RestoreSettings:

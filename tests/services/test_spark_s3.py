@@ -6,17 +6,16 @@ import json
 import subprocess
 import sys
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from deltalake import DeltaTable
 
 from statestore import StateStore
-from statestore.errors import MissingDependencyError
-from statestore.spark.session import spark_session
 from statestore.storage import LocalStorage, S3Storage
-from statestore.storage.s3 import s3a_settings
+from statestore.storage.s3 import delta_settings, s3a_settings
 from tests.servers.s3 import S3Server
 from tests.syntax import ROOT
 
@@ -82,12 +81,21 @@ def test_no_secret_is_said_or_stored(s3: S3Server, taken: tuple[str, dict[str, A
     assert not any(s3.secret_key.encode() in storage.read(name) for name in names)
 
 
-def test_a_spark_without_s3a_is_named(s3: S3Server, url: str, spark: SparkSession) -> None:
-    """The session of the tests has none: what to do is in the message."""
-    store = StateStore.open(url, spark=spark, storage_options=s3.options)
-    with pytest.raises(MissingDependencyError, match=r"spark_session\(s3=True\)"):
-        store.snapshot(parallelism=1)
-    assert spark_session(s3=True) is spark
+def test_a_delta_table_needs_no_spark(s3: S3Server, url: str) -> None:
+    """Nor ``s3a``: the log lies in the bucket, whoever reads it."""
+    store = StateStore.open(url, storage_options=s3.options)
+    for number in (1, 2):
+        with store.snapshot(parallelism=1) as checkpoint:
+            rows = [{"k": k, "n": number} for k in range(5)]
+            checkpoint.keyed("u", "s", rows, key="k", max_parallelism=4)
+    table = store.manifest().keyed_entry("u", "s").table
+    assert (table.format, table.version) == ("delta", 1)
+    options = delta_settings(s3.options)
+    for version in (0, 1):
+        read = DeltaTable(f"{url}/{table.path}", version=version, storage_options=options)
+        found = pa.table(read.to_pyarrow_table(columns=["k", "n"])).to_pylist()
+        assert sorted(row["k"] for row in found) == [*range(5)]
+        assert {row["n"] for row in found} == {version + 1}
 
 
 def test_every_setting_has_its_reason_and_none_a_secret() -> None:
@@ -130,3 +138,26 @@ def test_options_in_the_words_of_s3a(s3: S3Server) -> None:
     anonymous = f"{provider}AnonymousAWSCredentialsProvider"
     assert s3a_settings("b", {"anon": True}) == {f"{base}aws.credentials.provider": anonymous}
     assert s3a_settings("b", {}) == LocalStorage("x").hadoop_settings() == {}
+
+
+def test_options_in_the_words_of_delta_rs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Who asks is found as s3fs finds it, and a commit is a conditional put."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    given = {"key": "k", "secret": "s", "token": "t", "endpoint_url": "http://127.0.0.1:1"}
+    assert delta_settings(given | {"client_kwargs": {"region_name": "eu-central-1"}}) == {
+        "aws_conditional_put": "etag",
+        "aws_region": "eu-central-1",
+        "aws_endpoint_url": "http://127.0.0.1:1",
+        "aws_allow_http": "true",
+        "aws_access_key_id": "k",
+        "aws_secret_access_key": "s",
+        "aws_session_token": "t",
+    }
+    profiles = tmp_path / "credentials"
+    profiles.write_text("[me]\naws_access_key_id = mine\naws_secret_access_key = secret\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(profiles))
+    found = delta_settings({"profile": "me"})
+    assert (found["aws_access_key_id"], found["aws_secret_access_key"]) == ("mine", "secret")
+    assert delta_settings({"anon": True})["aws_skip_signature"] == "true"
+    assert LocalStorage("x").delta_options() == {}

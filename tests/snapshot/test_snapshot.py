@@ -214,11 +214,12 @@ def test_a_store_is_not_made_inside_a_foreign_folder(tmp_path: Path) -> None:
 
 
 def test_a_table_format_is_delta_or_parquet(tmp_path: Path) -> None:
-    """Delta needs Spark, and says so before anything is written."""
+    """And where delta-rs would write elsewhere, no Delta table is begun."""
     with pytest.raises(InvalidArgumentError, match="'iceberg'; there is delta and parquet"):
         StateStore.open(str(tmp_path), table_format="iceberg")
-    with pytest.raises(InvalidArgumentError, match="written with Spark"):
-        StateStore.open(str(tmp_path)).snapshot(parallelism=1)
+    with pytest.raises(InvalidArgumentError, match="table_format='parquet'"):
+        StateStore.open(str(tmp_path / "a%2Fb")).snapshot(parallelism=1)
+    assert [*tmp_path.iterdir()] == []
 
 
 def test_the_writer_and_the_times_are_recorded(store: StateStore) -> None:

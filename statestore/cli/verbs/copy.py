@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from statestore.cli.command import Invocation, Verb, checkpoint_argument, pass_invocation
-from statestore.cli.drawing import amount, counted
+from statestore.cli.drawing import amount
 from statestore.cli.output import Page, Result, progress_bar
 from statestore.maintenance.copy import CopiedCheckpoint
 
@@ -23,9 +23,8 @@ __all__ = ["Copied", "Forked", "copy_checkpoint", "fork_checkpoint"]
         "Each file's SHA-256 is checked while it is copied, and the checkpoint is visible in the "
         "target once the last one is there. A copy that was killed goes on where it was; one that "
         "is made again finds the first. CHECKPOINT may be the name of a savepoint, which is then "
-        "one of that name in the target. Both stores are reached with the same credentials. Delta "
-        "tables are plain Parquet in the target. With --dry-run: what would be copied, and nothing "
-        "is written."
+        "one of that name in the target. Both stores are reached with the same credentials. With "
+        "--dry-run: what would be copied, and nothing is written."
     ),
     examples=(
         "statestore copy --to ./backup --dry-run --store ./fraud",
@@ -77,10 +76,6 @@ class Copied(Result):
             page.line(f"  {all_of_it}, of which the target lacked {copied}")
         if done.savepoint is not None:
             page.line(f"  savepoint {done.savepoint}")
-        if done.tables_without_log:
-            tables = counted(done.tables_without_log, "Delta table")
-            verb = "would be" if done.dry_run else "is" if done.tables_without_log == 1 else "are"
-            page.line(f"  {tables} {verb} plain Parquet there: a Delta log is written with Spark")
 
 
 @click.command(

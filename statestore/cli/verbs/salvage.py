@@ -170,7 +170,7 @@ def _part(part: LostPart) -> tuple[str, ...]:
     prints=(
         "What was made again: statestore.json, of its own checksum or of what the checkpoints say; "
         "a claim of the store above a damaged one, after which a job at work there commits no "
-        "more; an entry that a Delta log lacks, where a checkpoint and Delta's checksum file prove "
+        "more; an entry that a Delta log lacks, where a checkpoint and the entries around it prove "
         "what it held. Then what cannot be proved, and what to do: the exit status is that of "
         "damage. Checkpoints are not looked into: see verify and salvage. With --dry-run: the "
         "same, and nothing is changed."

@@ -1,0 +1,278 @@
+"""The Delta backend: data files become the content of a Delta table, by delta-rs, without a JVM.
+
+The files are already written, by whoever; a commit removes the table's old files from its log and
+adds the new ones (Delta protocol, "Add File and Remove File"). Removed files stay on disk for the
+older checkpoints that name them: table properties hold VACUUM and log clean-up off.
+
+A commit also records (application, checkpoint id) as a Delta transaction identifier, so that
+publishing the same checkpoint twice finds the first one's version instead of committing again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+from deltalake import Schema as DeltaSchema
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
+
+from statestore.errors import CommitConflictError, InvalidArgumentError, StorageError
+from statestore.files.reader import open_data
+from statestore.files.writer import file_statistics
+from statestore.format.handles import Handle, KeyedStateHandle
+from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry, TableRef
+from statestore.format.names import KEY_GROUP
+from statestore.format.schema import DataType, Field, Schema, same_columns, schema_from_json
+from statestore.format.state import POSITION, SUBTASK, Layout
+from statestore.storage import Storage
+
+__all__ = ["DeltaTables", "add_action", "new_table", "said"]
+
+# Kept checkpoints read files that the newest table version no longer has: nothing but the store's
+# own clean-up may delete them. A hundred years is Delta's way to say never.
+_NEVER = "interval 36500 days"
+_KEEPING = {
+    "delta.deletedFileRetentionDuration": _NEVER,
+    "delta.logRetentionDuration": _NEVER,
+}
+_PROPERTIES = _KEEPING | {
+    "delta.enableDeletionVectors": "false",
+    "delta.autoOptimize.optimizeWrite": "false",
+    "delta.autoOptimize.autoCompact": "false",
+}
+# delta-rs takes these for an escaped character of a path, and writes to another folder.
+_ESCAPED = re.compile(r"%[0-9A-Fa-f]{2}")
+
+
+class DeltaTables:
+    """Publishes the states of one store as Delta tables."""
+
+    format = "delta"
+    keeps_log = True
+
+    def __init__(self, storage: Storage) -> None:
+        """Take where the tables lie; InvalidArgumentError for a path that delta-rs takes for
+        another one.
+        """
+        if _ESCAPED.search(storage.url):
+            raise InvalidArgumentError(
+                f"a Delta table cannot lie in {storage.url}: delta-rs reads '%' and two digits as "
+                "one character, and would write elsewhere. Choose another folder, or "
+                "table_format='parquet'"
+            )
+        self._storage = storage
+
+    def publish(self, entry: Entry, checkpoint_id: int) -> TableRef:
+        """Make the entry's files the table's newest version; return the table with that version.
+
+        Raises CommitConflictError when somebody else changed the table meanwhile, or StorageError.
+        """
+        try:
+            version = self._publish(entry, checkpoint_id)
+        except CommitFailedError as error:
+            raise CommitConflictError(
+                f"another writer changed the Delta table of {entry.state} while this checkpoint "
+                "was being committed; nothing of this one is visible. Take the snapshot again"
+            ) from error
+        except (DeltaError, OSError) as error:
+            raise StorageError(
+                f"the Delta table of {entry.state} cannot be written: {said(error)} (an entry "
+                "that its log lacks is put again by 'statestore repair')"
+            ) from error
+        return replace(entry.table, version=version)
+
+    def _publish(self, entry: Entry, checkpoint_id: int) -> int:
+        table = self._load(entry)
+        application = f"statestore:{entry.table.path}"
+        if table is None or not _fits(table, entry):
+            table = self._replace(entry, application, checkpoint_id)
+        elif table.transaction_version(application) != checkpoint_id or not _has(table, entry):
+            table = self._exchange(table, entry, application, checkpoint_id)
+        if not _has(table, entry):
+            raise StorageError("its newest version has other files than the checkpoint")
+        version = table.version()
+        self._storage.sync([f"{entry.table.path}/_delta_log/{version:020}.json"])
+        return version
+
+    def _load(self, entry: Entry) -> DeltaTable | None:
+        try:
+            return DeltaTable(self._url(entry), storage_options=self._storage.delta_options())
+        except TableNotFoundError:
+            return None
+
+    def _url(self, entry: Entry) -> str:
+        return f"{self._storage.url}/{entry.table.path}"
+
+    def _replace(self, entry: Entry, application: str, checkpoint_id: int) -> DeltaTable:
+        """Make the table anew, or for the first time: its columns, layout and properties may be
+        others than before, and files of which somebody has hidden rows are whole again.
+        """
+        adds = [add_action(self._storage, entry, handle) for handle in entry.handles]
+        options = self._storage.delta_options()
+        new_table(self._url(entry), entry, adds, options, _commit(application, checkpoint_id))
+        return DeltaTable(self._url(entry), storage_options=options)
+
+    def _exchange(
+        self, table: DeltaTable, entry: Entry, application: str, checkpoint_id: int
+    ) -> DeltaTable:
+        """Take out the files that are not the entry's, and put in those that are new."""
+        named = {handle.path: handle for handle in entry.handles}
+        there = {file["path"]: file for file in _files(table)}
+        gone = [_remove(file) for path, file in there.items() if path not in named]
+        new = [
+            add_action(self._storage, entry, handle)
+            for path, handle in named.items()
+            if path not in there
+        ]
+        table.create_write_transaction(
+            [*gone, *new],
+            "append",
+            table.schema(),
+            _partition_columns(entry),
+            commit_properties=_commit(application, checkpoint_id),
+            post_commithook_properties=_HOOKS,
+        )
+        table.update_incremental()
+        return table
+
+
+def add_action(storage: Storage, entry: Entry, handle: Handle) -> AddAction:
+    """Return the action that adds a data file (Delta protocol, "Add File and Remove File").
+
+    Raises MissingFileError, DamagedFileError or StorageError.
+    """
+    values = {}
+    if isinstance(handle, KeyedStateHandle) and _partition_columns(entry):
+        values[KEY_GROUP] = str(handle.key_groups.first)
+    with open_data(storage, entry.table.path, handle) as file:
+        # Bounds of a footer without checksum are not believed: they could hide rows.
+        names = _statistics_columns(entry) if handle.footer is not None else ()
+        statistics = file_statistics(file.parquet.metadata, names)
+    size = handle.size_bytes
+    return AddAction(handle.path, size, values, _now_ms(), True, json.dumps(statistics))
+
+
+def said(error: Exception) -> str:
+    """Return what delta-rs says in an error, without the insides that it shows after it."""
+    text = str(error).partition("\n")[0]
+    for noise in ("Kernel error: ", "Generic delta kernel error: "):
+        text = text.removeprefix(noise)
+    return text.partition(": ParsedLogPath")[0]
+
+
+def new_table(
+    url: str,
+    entry: Entry,
+    adds: list[AddAction],
+    options: Mapping[str, str],
+    commit: CommitProperties,
+) -> None:
+    """Make a version whose columns, layout, properties and files are these alone, of a new table
+    if there is none.
+    """
+    create_table_with_add_actions(
+        url,
+        _delta_schema(entry),
+        adds,
+        mode="overwrite",
+        partition_by=_partition_columns(entry),
+        description=f"statestore: {entry.state}",
+        configuration=_configuration(entry),
+        storage_options=dict(options),
+        commit_properties=commit,
+        post_commithook_properties=_HOOKS,
+    )
+
+
+# Spark cleans a log up as its retention says; so does delta-rs unless it is told not to.
+_HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
+
+
+def _commit(application: str, checkpoint_id: int) -> CommitProperties:
+    """Return what identifies a checkpoint's commit; one that meets another's is not tried again."""
+    identifier = Transaction(application, checkpoint_id, _now_ms())
+    return CommitProperties(app_transactions=[identifier], max_commit_retries=0)
+
+
+def _fits(table: DeltaTable, entry: Entry) -> bool:
+    """Return whether the table has the entry's columns and layout, keeps its old files, and hides
+    no row of a file.
+    """
+    columns = schema_from_json(json.loads(table.schema().to_json()))
+    metadata = table.metadata()
+    return (
+        same_columns(columns, _table_schema(entry))
+        and metadata.partition_columns == _partition_columns(entry)
+        and _KEEPING.items() <= metadata.configuration.items()
+        and "deletionVectors" not in (table.protocol().writer_features or ())
+    )
+
+
+def _has(table: DeltaTable, entry: Entry) -> bool:
+    """Return whether the table's files are the entry's."""
+    return {file["path"] for file in _files(table)} == {handle.path for handle in entry.handles}
+
+
+def _files(table: DeltaTable) -> list[dict[str, Any]]:
+    """Return path, ``size_bytes`` and ``partition`` values of the table's files."""
+    actions = pa.table(table.get_add_actions(flatten=False))
+    names = [name for name in ("path", "size_bytes", "partition") if name in actions.column_names]
+    found: list[dict[str, Any]] = actions.select(names).to_pylist()
+    return found
+
+
+def _remove(file: Mapping[str, Any]) -> RemoveAction:
+    partition = file.get("partition") or {}
+    values = {name: None if value is None else str(value) for name, value in partition.items()}
+    return RemoveAction(file["path"], True, _now_ms(), file["size_bytes"], values)
+
+
+def _configuration(entry: Entry) -> dict[str, str | None]:
+    names = ",".join(f"`{name.replace('`', '``')}`" for name in _statistics_columns(entry))
+    return {**_PROPERTIES, "delta.dataSkippingStatsColumns": names}
+
+
+def _statistics_columns(entry: Entry) -> tuple[str, ...]:
+    """Return the columns that tell rows apart, as far as Delta keeps bounds of their types."""
+    if not isinstance(entry, KeyedEntry):
+        return (SUBTASK, POSITION)
+    schema = entry.state.schema
+    bounded = tuple(name for name in entry.state.identity if _has_bounds(schema.type_of(name)))
+    return bounded if _partition_columns(entry) else (KEY_GROUP, *bounded)
+
+
+def _has_bounds(data_type: DataType) -> bool:
+    """Return whether Delta takes the type in ``delta.dataSkippingStatsColumns``."""
+    if isinstance(data_type, str):
+        return data_type not in ("boolean", "binary")
+    inner = data_type["fields"] if data_type["type"] == "struct" else []
+    return bool(inner) and all(_has_bounds(field["type"]) for field in inner)
+
+
+def _partition_columns(entry: Entry) -> list[str]:
+    """Return the key group's column if the table has a folder for each."""
+    partitioned = isinstance(entry, KeyedEntry) and entry.state.layout is Layout.PARTITIONED
+    return [KEY_GROUP] if partitioned else []
+
+
+def _delta_schema(entry: Entry) -> DeltaSchema:
+    return DeltaSchema.from_json(json.dumps(_table_schema(entry).to_json()))
+
+
+def _table_schema(entry: Entry) -> Schema:
+    """Return the table's columns: the stored ones after those that the store adds."""
+    added = [Field(KEY_GROUP, "integer")]
+    if isinstance(entry, OperatorEntry):
+        added = [Field(SUBTASK, "integer"), Field(POSITION, "long")]
+    return Schema((*added, *entry.state.schema.fields))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
