@@ -25,11 +25,11 @@ from deltalake.transaction import AddAction, RemoveAction, create_table_with_add
 
 from statestore.errors import CommitConflictError, InvalidArgumentError, StorageError
 from statestore.files.reader import open_data
-from statestore.files.writer import file_statistics
+from statestore.files.statistics import file_statistics, statistics_columns
 from statestore.format.handles import Handle, KeyedStateHandle
 from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry, TableRef
 from statestore.format.names import KEY_GROUP
-from statestore.format.schema import DataType, Field, Schema, same_columns, schema_from_json
+from statestore.format.schema import Field, Schema, same_columns, schema_from_json
 from statestore.format.state import POSITION, SUBTASK, Layout
 from statestore.storage import Storage
 
@@ -151,12 +151,16 @@ def add_action(storage: Storage, entry: Entry, handle: Handle) -> AddAction:
     values = {}
     if isinstance(handle, KeyedStateHandle) and _partition_columns(entry):
         values[KEY_GROUP] = str(handle.key_groups.first)
+    statistics = handle.statistics or _statistics_of(storage, entry, handle)
+    return AddAction(handle.path, handle.size_bytes, values, _now_ms(), True, statistics)
+
+
+def _statistics_of(storage: Storage, entry: Entry, handle: Handle) -> str:
+    """Return the statistics of a file that this checkpoint has not written."""
     with open_data(storage, entry.table.path, handle) as file:
         # Bounds of a footer without checksum are not believed: they could hide rows.
-        names = _statistics_columns(entry) if handle.footer is not None else ()
-        statistics = file_statistics(file.parquet.metadata, names)
-    size = handle.size_bytes
-    return AddAction(handle.path, size, values, _now_ms(), True, json.dumps(statistics))
+        names = statistics_columns(entry.state) if handle.footer is not None else ()
+        return file_statistics(file.parquet.metadata, names)
 
 
 def said(error: Exception) -> str:
@@ -235,25 +239,8 @@ def _remove(file: Mapping[str, Any]) -> RemoveAction:
 
 
 def _configuration(entry: Entry) -> dict[str, str | None]:
-    names = ",".join(f"`{name.replace('`', '``')}`" for name in _statistics_columns(entry))
+    names = ",".join(f"`{name.replace('`', '``')}`" for name in statistics_columns(entry.state))
     return {**_PROPERTIES, "delta.dataSkippingStatsColumns": names}
-
-
-def _statistics_columns(entry: Entry) -> tuple[str, ...]:
-    """Return the columns that tell rows apart, as far as Delta keeps bounds of their types."""
-    if not isinstance(entry, KeyedEntry):
-        return (SUBTASK, POSITION)
-    schema = entry.state.schema
-    bounded = tuple(name for name in entry.state.identity if _has_bounds(schema.type_of(name)))
-    return bounded if _partition_columns(entry) else (KEY_GROUP, *bounded)
-
-
-def _has_bounds(data_type: DataType) -> bool:
-    """Return whether Delta takes the type in ``delta.dataSkippingStatsColumns``."""
-    if isinstance(data_type, str):
-        return data_type not in ("boolean", "binary")
-    inner = data_type["fields"] if data_type["type"] == "struct" else []
-    return bool(inner) and all(_has_bounds(field["type"]) for field in inner)
 
 
 def _partition_columns(entry: Entry) -> list[str]:

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from statestore.errors import DamagedFileError, InvalidArgumentError
 from statestore.files.digest import rows_digest
 from statestore.files.reader import read_batches
+from statestore.files.statistics import statistics_columns
 from statestore.files.types import arrow_schema, schema_of_arrow
 from statestore.files.values import (
     ROWS,
@@ -145,7 +146,9 @@ def write_elements(
     try:
         for batch in ordered.select(schema.names).cast(schema).to_batches():  # names of items
             writer.write(batch)
-        handle = OperatorStateHandle(path, **writer.close())
+        facts = writer.close()
+        statistics = writer.statistics(statistics_columns(state))
+        handle = OperatorStateHandle(path, **facts, statistics=statistics)
         storage.sync([f"{folder}/{path}"])
     except BaseException as error:
         writer.abandon()

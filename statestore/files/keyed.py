@@ -21,6 +21,7 @@ from statestore.files.changes import consistent
 from statestore.files.digest import row_hashes
 from statestore.files.marks import are_changes
 from statestore.files.runs import checked, null_key_error, null_keys, runs_of
+from statestore.files.statistics import statistics_columns
 from statestore.files.types import arrow_schema
 from statestore.files.writer import Encodings, FileWriter, ParquetOptions
 from statestore.files.written import WrittenFiles
@@ -47,7 +48,8 @@ _SYNC_FILES = 16
 class KeyedTarget:
     """Where a keyed state of one checkpoint is written, and how; can be pickled to a worker.
 
-    ``co_located`` says that the rows of a DataFrame are where they belong already.
+    ``co_located`` says that the rows of a DataFrame are where they belong already, ``logged`` that
+    a log wants the files' statistics.
     """
 
     storage: Storage
@@ -56,6 +58,7 @@ class KeyedTarget:
     state: KeyedState
     options: ParquetOptions = field(default_factory=ParquetOptions)
     co_located: bool = False
+    logged: bool = False
 
 
 def write_grouped(
@@ -99,6 +102,7 @@ class _GroupWriter:
         self._ranged = target.state.layout is Layout.RANGED
         self._schema = file_schema(target.state)
         self._stored = target.state.schema.names
+        self._bounded = statistics_columns(target.state)
         # New for every attempt: a retried task never meets the files of the one before it.
         self._token = uuid.uuid4().hex[:16]
         self._file: FileWriter | None = None
@@ -167,6 +171,8 @@ class _GroupWriter:
             found = [groups.get(group, (0, 0)) for group in key_groups]
             index = GroupIndex.of((rows for rows, _ in found), (digest for _, digest in found))
         facts = self._file.close()
+        if self._target.logged:
+            facts["statistics"] = self._file.statistics(self._bounded)
         handle = KeyedStateHandle(self._path, key_groups, **facts, host=self._host, index=index)
         self._handles.append(handle)
         self._syncer.add(self._file.name)

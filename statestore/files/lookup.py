@@ -26,9 +26,9 @@ from statestore.files.merge import (
 )
 from statestore.files.reader import open_data, placed, read_slices, restored_schema, row_groups_of
 from statestore.files.runs import key_groups_of
+from statestore.files.statistics import positions_of
 from statestore.files.types import arrow_schema, uuid_as_stored, uuid_columns, with_uuids
 from statestore.files.values import column_of, dictionaries, fitted_table, table_of_dicts
-from statestore.files.writer import positions_of
 from statestore.format.handles import KeyedStateSlice
 from statestore.format.manifest import KeyedEntry
 from statestore.format.schema import type_text

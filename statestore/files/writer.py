@@ -5,7 +5,6 @@ Rows are flushed a row group at a time; what the file's handle needs is known wh
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -19,18 +18,16 @@ from statestore.errors import InvalidArgumentError
 from statestore.files.digest import rows_digest
 from statestore.files.fetch import footer_of
 from statestore.files.runs import RUN_BYTES
+from statestore.files.statistics import file_statistics
 from statestore.storage import Storage
 from statestore.storage.base import NewFile, named
 
 __all__ = [
-    "LONGEST_TEXT",
     "Encodings",
     "FileWriter",
     "ParquetOptions",
     "encodings",
-    "file_statistics",
     "leaf_paths",
-    "positions_of",
 ]
 
 
@@ -187,6 +184,7 @@ class FileWriter:
         self._digest = 0
         self._schema = schema
         self._opened: pq.ParquetWriter | None = None
+        self._footers: list[pq.FileMetaData] = []
 
     @property
     def written_bytes(self) -> int:
@@ -234,6 +232,10 @@ class FileWriter:
             "footer": footer_of(self._sink.kept),
         }
 
+    def statistics(self, columns: tuple[str, ...]) -> str:
+        """Return :func:`statestore.files.statistics.file_statistics` of the closed file."""
+        return file_statistics(self._footers[0], columns)
+
     def abandon(self) -> None:
         """Leave nothing of the file."""
         if self._opened is not None:
@@ -261,6 +263,7 @@ class FileWriter:
             use_dictionary=[path for path in leaf_paths(self._schema) if path not in chosen],
             column_encoding=chosen,
             write_page_checksum=True,
+            metadata_collector=self._footers,
             # Spark, Delta and DuckDB read the logical types; Arrow's own would only be weight.
             store_schema=False,
         )
@@ -311,62 +314,3 @@ class _Sink:
     def close(self) -> None:
         with named("write", self._where):
             self._raw.close()
-
-
-# A data file's statistics as Delta keeps them, from the Parquet footer (Delta protocol, "Per-file
-# Statistics").
-#
-# Key columns only, and only types whose bounds are exact in JSON; a missing bound is allowed, a
-# wrong one would hide rows from every Delta reader.
-
-
-LONGEST_TEXT = 32
-"""A longer text is cut, or left out."""
-
-
-def file_statistics(metadata: pq.FileMetaData, columns: tuple[str, ...]) -> dict[str, Any]:
-    """Return ``numRecords`` and, for the columns that have them, bounds and null counts."""
-    bounds: dict[str, dict[str, Any]] = {"minValues": {}, "maxValues": {}, "nullCount": {}}
-    positions = positions_of(metadata)
-    for name in columns:
-        if name in positions:
-            _add_bounds(bounds, name, metadata, positions[name])
-    return {"numRecords": metadata.num_rows, **bounds}
-
-
-def positions_of(metadata: pq.FileMetaData) -> dict[str, int]:
-    """Return where in the footer each column stands.
-
-    A path that two have is left out: the column ``a.b`` and the field ``b`` of the struct ``a``
-    look the same.
-    """
-    paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
-    return {path: i for i, path in enumerate(paths) if paths.count(path) == 1}
-
-
-def _add_bounds(
-    bounds: dict[str, dict[str, Any]], name: str, metadata: pq.FileMetaData, position: int
-) -> None:
-    groups = range(metadata.num_row_groups)
-    found = [metadata.row_group(group).column(position).statistics for group in groups]
-    if any(one is None for one in found):
-        return
-    if all(one.has_null_count for one in found):
-        bounds["nullCount"][name] = sum(one.null_count for one in found)
-    if not found or not all(one.has_min_max for one in found):
-        return
-    lowest, highest = min(one.min for one in found), max(one.max for one in found)
-    if isinstance(lowest, bool) or not isinstance(lowest, int | str | dt.date):
-        return
-    if isinstance(lowest, dt.datetime):
-        return
-    if isinstance(lowest, str):
-        # A cut lower bound is still one; an upper bound would have to be raised, so a long one is
-        # left out.
-        bounds["minValues"][name] = lowest[:LONGEST_TEXT]
-        if len(highest) <= LONGEST_TEXT:
-            bounds["maxValues"][name] = highest
-        return
-    dates = isinstance(lowest, dt.date)
-    bounds["minValues"][name] = str(lowest) if dates else lowest
-    bounds["maxValues"][name] = str(highest) if dates else highest

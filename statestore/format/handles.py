@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
@@ -80,7 +80,8 @@ class KeyedStateHandle:
 
     ``index`` says what lies in which key group; a file of one key group needs none. ``host`` is the
     name of the machine whose local cache got a copy when the file was written, empty when there was
-    no cache. ``footer`` is None of a file that an older release wrote.
+    no cache. ``footer`` is None of a file that an older release wrote. ``statistics`` are for a
+    Delta log, from who has just written the file; no manifest has them.
     """
 
     path: str
@@ -93,6 +94,7 @@ class KeyedStateHandle:
     host: str = ""
     index: GroupIndex | None = None
     footer: Footer | None = None
+    statistics: str = field(default="", compare=False, repr=False)
 
     def cut(self, key_groups: KeyGroupRange) -> KeyedStateSlice | None:
         """Return the part that belongs to ``key_groups``, None when there is none.
@@ -182,6 +184,7 @@ class OperatorStateHandle:
     digest: int
     sha256: str
     footer: Footer | None = None
+    statistics: str = field(default="", compare=False, repr=False)
 
 
 Handle = KeyedStateHandle | OperatorStateHandle

@@ -31,8 +31,9 @@ from statestore.files.equality import found
 from statestore.files.keyed import KeyedTarget
 from statestore.files.lookup import key_batch, key_group_of, table_of_key
 from statestore.files.reader import open_data
+from statestore.files.statistics import LONGEST_TEXT
 from statestore.files.types import arrow_schema
-from statestore.files.writer import LONGEST_TEXT, ParquetOptions
+from statestore.files.writer import ParquetOptions
 from statestore.files.written import WrittenFiles
 from statestore.format.handles import Handle, KeyedStateHandle
 from statestore.format.manifest import KeyedEntry

@@ -205,5 +205,12 @@ class Attempt:
     def target_of(self, state: KeyedState, *, co_located: bool) -> KeyedTarget:
         """Return where the state is written, and how."""
         folder = keyed_table(state.uid, state.name)
-        storage, number = self.catalog.storage, self.checkpoint_id
-        return KeyedTarget(storage, folder, number, state, self.parquet, co_located=co_located)
+        return KeyedTarget(
+            self.catalog.storage,
+            folder,
+            self.checkpoint_id,
+            state,
+            self.parquet,
+            co_located=co_located,
+            logged=self.table.keeps_log,
+        )

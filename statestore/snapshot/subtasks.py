@@ -64,6 +64,7 @@ class _Document(Struct, frozen=True):
     subtask: Count
     uid: str
     keyed: Any
+    statistics: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ class Acknowledgement:
                 "subtask": self.subtask,
                 "uid": self.entry.state.uid,
                 "keyed": keyed_to_json(self.entry),
+                "statistics": [handle.statistics for handle in self.entry.handles],
             }
         )
 
@@ -111,7 +113,12 @@ class Acknowledgement:
         name = "an acknowledgement"
         read = parse_document(raw, _Document, name=name, form=FORMAT, newest=FORMAT_VERSION)
         attempt = Attempted(read.store_id, read.checkpoint_id, read.token)
-        return cls(attempt, read.subtask, keyed_from_json(read.keyed, read.uid, name, ".keyed"))
+        entry = keyed_from_json(read.keyed, read.uid, name, ".keyed")
+        if len(read.statistics) == len(entry.handles):  # else a Delta log's are read from the files
+            known = zip(entry.handles, read.statistics, strict=True)
+            handles = [replace(handle, statistics=text) for handle, text in known]
+            entry = replace(entry, handles=tuple(handles))
+        return cls(attempt, read.subtask, entry)
 
 
 _TOKEN = re.compile(r"-([0-9a-f]{16}(?:-[0-9]+)?)\.parquet")
