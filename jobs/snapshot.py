@@ -51,6 +51,8 @@ class Snapshot:
 
     def attempt(self, settings: SnapshotSettings, progress: Progress) -> Report:
         """Take the checkpoint; return its number and the rows, bytes and files of each state."""
+        # Another table format than the store has is refused before Spark is started.
+        _ = StateStore.open(settings.store.url, **settings.store.options).table_format
         spark = session(
             settings.spark, app_name="snapshot", delta=settings.needs_delta, s3=settings.needs_s3
         )

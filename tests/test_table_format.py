@@ -177,7 +177,10 @@ def test_a_copy_into_a_store_opened_with_another_format_is_refused(tmp_path: Pat
     assert everything(tmp_path / "there") == before
 
 
-def test_the_snapshot_job_hears_of_another_format_before_spark_is_started(tmp_path: Path) -> None:
+def test_the_snapshot_job_hears_of_another_format_before_spark_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("jobs.snapshot.session")
     made(tmp_path / "s", "parquet")
     state = {"uid": "u", "name": "s", "key": ["k"], "source": {"format": "parquet", "path": "p"}}
     store = {"url": str(tmp_path / "s"), "table_format": "delta"}
