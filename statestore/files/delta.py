@@ -55,7 +55,6 @@ class DeltaTables:
     """Publishes the states of one store as Delta tables."""
 
     format = "delta"
-    keeps_log = True
 
     def __init__(self, storage: Storage) -> None:
         """Take where the tables lie; InvalidArgumentError for a path that delta-rs takes for

@@ -26,6 +26,7 @@ from statestore.files.types import arrow_schema
 from statestore.files.writer import Encodings, FileWriter, ParquetOptions
 from statestore.files.written import WrittenFiles
 from statestore.format.handles import GroupIndex, KeyedStateHandle
+from statestore.format.manifest import KeyedEntry
 from statestore.format.names import KEY_GROUP, partition_file, ranged_file
 from statestore.format.state import KeyedState, Layout
 from statestore.keys.groups import KeyGroupRange
@@ -59,6 +60,15 @@ class KeyedTarget:
     options: ParquetOptions = field(default_factory=ParquetOptions)
     co_located: bool = False
     logged: bool = False
+
+    @classmethod
+    def of(
+        cls, storage: Storage, entry: KeyedEntry, checkpoint_id: int, options: ParquetOptions
+    ) -> KeyedTarget:
+        """Return where more files of a state that is stored already are written."""
+        logged = entry.table.format == "delta"
+        path, state = entry.table.path, entry.state
+        return cls(storage, path, checkpoint_id, state, options, logged=logged)
 
 
 def write_grouped(

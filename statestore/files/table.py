@@ -22,7 +22,6 @@ class StateTable(Protocol):
     """The table of one state, in one store."""
 
     format: str
-    keeps_log: bool
 
     def publish(self, entry: Entry, checkpoint_id: int) -> TableRef:
         """Make the entry's files the table's content, if the format keeps a log; return the table.
@@ -36,7 +35,6 @@ class ParquetTable:
     """Data files without a log: there is nothing to publish."""
 
     format = "parquet"
-    keeps_log = False
 
     def publish(self, entry: Entry, checkpoint_id: int) -> TableRef:
         """Return the table as the entry names it."""
@@ -47,7 +45,6 @@ class TablesAsStored:
     """Each table in the format that it has."""
 
     format = "parquet"
-    keeps_log = True
 
     def __init__(self, storage: Storage) -> None:
         """Take the storage, which is not used yet."""

@@ -127,7 +127,7 @@ def edit(
     else:
         with deriver.begin(manifest, seen=seen) as writer:
             number, _ = writer.planned
-            target = KeyedTarget(storage, entry.table.path, number, entry.state, deriver.parquet)
+            target = KeyedTarget.of(storage, entry, number, deriver.parquet)
             changed = _change(storage, entry, wanted, there, target, owners)
             writer.collected.carry_entry(changed.entry, changed.files)
             carry_others(writer, manifest, {(uid, name)})

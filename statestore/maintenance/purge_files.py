@@ -155,9 +155,7 @@ class KeyRewriter:
                 continue
             if file not in self._done:
                 alone = replace(part, handles=(handle,))
-                target = KeyedTarget(
-                    self._storage, folder, checkpoint_id, part.state, self._options
-                )
+                target = KeyedTarget.of(self._storage, part, checkpoint_id, self._options)
                 gone = changes_of(part.state, [hit.key], ())
                 done = rewrite(self._storage, alone, gone, target)
                 self._done[file] = done.new

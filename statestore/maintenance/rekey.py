@@ -336,7 +336,7 @@ class _Run:
     def _target(self) -> KeyedTarget:
         storage, options = self.deriver.catalog.storage, self.deriver.parquet
         number, _ = self.writer.planned
-        return KeyedTarget(storage, self.entry.table.path, number, self.state, options)
+        return KeyedTarget.of(storage, self._empty(), number, options)
 
     def _spilled(self) -> Spread:
         known = self.work.read(_SPREAD)

@@ -315,9 +315,7 @@ def _write(
             writer.collected.carry_entry(entry)
         elif isinstance(one, DamagedKeyed):
             number, _ = writer.planned
-            target = KeyedTarget(
-                deriver.catalog.storage, entry.table.path, number, one.entry.state, deriver.parquet
-            )
+            target = KeyedTarget.of(deriver.catalog.storage, one.entry, number, deriver.parquet)
             writer.collected.carry_entry(*_rewritten(storage, one, target))
         else:
             writer.collected.carry_entry(

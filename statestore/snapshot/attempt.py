@@ -212,5 +212,5 @@ class Attempt:
             state,
             self.parquet,
             co_located=co_located,
-            logged=self.table.keeps_log,
+            logged=self.table.format == "delta",
         )

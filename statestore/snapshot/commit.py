@@ -111,7 +111,7 @@ class Commit:
 
     def _publish(self, entries: Sequence[Entry]) -> Sequence[TableRef]:
         """Publish all tables, side by side: a table's commit is mostly waiting."""
-        self._published = self._attempt.table.keeps_log
+        self._published = any(entry.table.format == "delta" for entry in entries)
         with ThreadPoolExecutor(max_workers=_PUBLISHERS) as pool:
             return [*pool.map(self._publish_one, entries)]
 

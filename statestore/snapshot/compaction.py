@@ -81,9 +81,7 @@ class Compactor:
     def _base_of(self, entry: KeyedEntry, span: KeyGroupRange) -> tuple[KeyedStateHandle, ...]:
         every = read_state(self.storage, entry, reads_of(entry, span), verify=True)
         rows = (not_cleaned_up(batch, entry.state, self.now_ms) for batch in every)
-        target = KeyedTarget(
-            self.storage, entry.table.path, self.checkpoint_id, entry.state, self.options
-        )
+        target = KeyedTarget.of(self.storage, entry, self.checkpoint_id, self.options)
         return self._noted(entry, write_grouped(rows, target))
 
     def merge(self, entry: KeyedEntry, count: int) -> KeyedEntry:
@@ -95,10 +93,7 @@ class Compactor:
         old = entry.layers[-count:]
         everything = KeyGroupRange(0, entry.state.max_parallelism - 1)
         whole = replace(entry, handles=(), layers=old)
-        target = KeyedTarget(
-            self.storage, old[-1].entry.table.path, self.checkpoint_id, old[-1].entry.state,
-            self.options,
-        )  # fmt: skip
+        target = KeyedTarget.of(self.storage, old[-1].entry, self.checkpoint_id, self.options)
         merged = merged_changes(self.storage, reads_of(whole, everything).layers, entry.state)
         rows = (marked_expired(run, entry.state, self.now_ms) for run in merged)
         written = self._noted(old[-1].entry, write_runs(rows, target))
