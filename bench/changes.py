@@ -118,7 +118,7 @@ def history(folder: Path, rows: int, repeats: int) -> list[Figure]:
         _spread("B17", f"checkpoint of {CHANGES:,} changes, Arrow", seconds),
         counted("B17", "layers of the newest checkpoint", len(entry.layers), ""),
         counted("B17", "files of the newest checkpoint", entry.files, ""),
-        counted("B17", "files of all checkpoints, none given up", on_disk, ""),
+        counted("B17", "files of all checkpoints, none expired", on_disk, ""),
         counted(
             "B17", "rows read for each of the base, most", max(amplification), "×",
             goal=MOST_READ_AMPLIFICATION,

@@ -167,7 +167,7 @@ class Catalog:
             raw = self.storage.read(name)
         except FileNotFoundError:
             raise CheckpointNotFoundError(
-                f"{self.storage.url}/{name} is not there: checkpoint {checkpoint_id} was given up, "
+                f"{self.storage.url}/{name} is not there: checkpoint {checkpoint_id} expired, "
                 "and its files collected"
             ) from None
         manifest = manifest_from_json(raw, name=f"{self.storage.url}/{name}")
@@ -238,8 +238,8 @@ class Catalog:
 
     def _expired(self, checkpoint_id: int) -> CommitConflictError:
         return CommitConflictError(
-            f"checkpoint {checkpoint_id} of {self.storage.url} has a tombstone: its number was "
-            "given up, and nothing of this one is visible. Take the snapshot again: it will get a "
+            f"checkpoint {checkpoint_id} of {self.storage.url} has a tombstone: its number has "
+            "expired, and nothing of this one is visible. Take the snapshot again: it will get a "
             "new id"
         )
 

@@ -76,10 +76,7 @@ class DeltaTables:
         try:
             version = self._publish(entry, checkpoint_id)
         except CommitFailedError as error:
-            raise CommitConflictError(
-                f"another writer changed the Delta table of {entry.state} while this checkpoint "
-                "was being committed; nothing of this one is visible. Take the snapshot again"
-            ) from error
+            raise _changed(entry) from error
         except (DeltaError, OSError) as error:
             raise StorageError(
                 f"the Delta table of {entry.state} cannot be written: {said(error)} (an entry "
@@ -95,7 +92,7 @@ class DeltaTables:
         elif table.transaction_version(application) != checkpoint_id or not _has(table, entry):
             table = self._exchange(table, entry, application, checkpoint_id)
         if not _has(table, entry):
-            raise StorageError("its newest version has other files than the checkpoint")
+            raise _changed(entry)
         version = table.version()
         self._storage.sync([f"{entry.table.path}/_delta_log/{version:020}.json"])
         return version
@@ -160,6 +157,13 @@ def _statistics_of(storage: Storage, entry: Entry, handle: Handle) -> str:
         # Bounds of a footer without checksum are not believed: they could hide rows.
         names = statistics_columns(entry.state) if handle.footer is not None else ()
         return file_statistics(file.parquet.metadata, names)
+
+
+def _changed(entry: Entry) -> CommitConflictError:
+    return CommitConflictError(
+        f"another writer changed the Delta table of {entry.state} while this checkpoint was being "
+        "committed; nothing of this one is visible. Take the snapshot again"
+    )
 
 
 def said(error: Exception) -> str:

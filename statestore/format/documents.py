@@ -221,7 +221,7 @@ def claim_from_json(raw: bytes, *, name: str, generation: int) -> Claim:
     return claim
 
 
-# What keeps a checkpoint from being given up: a savepoint, by name and for good, or a pin, for a
+# What keeps a checkpoint from expiring: a savepoint, by name and for good, or a pin, for a
 # while.
 #
 # Both name a checkpoint by its id. Its manifest and the files that it names stay, whether or not it

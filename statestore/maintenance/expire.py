@@ -1,4 +1,4 @@
-"""Expire: give up all but the last checkpoints, or those of a certain age (I4, I6, I9).
+"""Expire: hide for ever all but the last checkpoints, or those of a certain age (I4, I6, I9).
 
 A tombstone beside its manifest makes a checkpoint invisible, for ever; its number is never used
 again. The newest checkpoint that can be read always stays, as Flink's retention has it, and so does
@@ -36,7 +36,7 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class ExpiredCheckpoints:
-    """What was, or with ``dry_run`` would be, given up, oldest first, and what stays.
+    """What was, or with ``dry_run`` would be, expired, oldest first, and what stays.
 
     ``held`` are those that stay only because a savepoint or a pin holds them; they are among
     ``kept``. ``files`` and ``size_bytes`` are those that no kept checkpoint uses any more; of
@@ -76,7 +76,7 @@ def expire(
     known = _manifests(catalog, ids) if len(ids) > retention.limit else {}
     for checkpoint_id in known:
         retention, _ = retention.add(Snapshot(checkpoint_id))
-    # One that cannot be read is no reason to give up one that can.
+    # One that cannot be read is no reason to expire one that can.
     lowest = retention.lowest or 0
     surplus = [one for one in ids if one < lowest]
     if surplus and older_than_ms is not None:

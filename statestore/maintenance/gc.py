@@ -1,8 +1,8 @@
 """Collect garbage: delete the data files that nothing kept needs, whoever left them (I4, I9, I10).
 
 The mark, below, says which files are live. Every other data file is dead, whether its checkpoint
-was given up, or a crashed writer left it; it is deleted when it is older than the minimum age. Then
-go manifests of checkpoints that were given up, and pins whose lease is over, and what broken-off
+expired, or a crashed writer left it; it is deleted when it is older than the minimum age. Then
+go manifests of checkpoints that expired, and pins whose lease is over, and what broken-off
 writes left: hidden files, and in a bucket the parts of uploads; and tombstones of more than 30 days
 whose manifests are gone. Claims, the greatest id's tombstone, and the logs of Delta tables stay.
 
@@ -16,7 +16,7 @@ any more and deleting begins.
 * *A snapshot*: files of one that commits after manifests were seen are named by no manifest here.
   They are younger than the minimum age if the snapshot took less than that from its first file to
   its commit. What one names again of an older checkpoint is marked while that is visible, held, or
-  was given up less than the minimum age ago. Besides, a writer asks for the size of every file
+  expired less than the minimum age ago. Besides, a writer asks for the size of every file
   before it commits: what was deleted until then fails that snapshot, and breaks no checkpoint.
 * *A copy, a fork, a rekey*: what they find that was there before gets a name of its own, and is
   young under that (``derive.py``); the old name may go at any time.
@@ -44,11 +44,10 @@ and one right behind the writer's look for it cannot be told apart by who puts t
 second would take away what was reported as committed. So the limit above is one.
 
 **For readers of Delta tables.** Table versions whose files were collected can no longer be
-travelled to, and if the newest version is of a snapshot that was never committed, or of a
-checkpoint that was given up for one that was made without Spark, it cannot be read until the next
-snapshot with Spark. While a state has layers of changes its table gets no version: the newest one
-is that of the base that the layers began with, and cannot be read once that was folded and no kept
-checkpoint has it. What somebody else has written into a table is of no checkpoint, and dead.
+travelled to, and if the newest version is of a snapshot that was never committed, it cannot be
+read until the next one. While a state has layers of changes its table gets no version: the newest
+one is that of the base that the layers began with, and cannot be read once that was folded and no
+kept checkpoint has it. What somebody else has written into a table is of no checkpoint, and dead.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ __all__ = [
 # Mark: which data files of a store are live, told from its checkpoints and holds (I9).
 #
 # Live is what the manifests of visible checkpoints name, of those that a savepoint holds, and of
-# those that a pin holds whose lease is not over. Files of a checkpoint that was given up less than
+# those that a pin holds whose lease is not over. Files of a checkpoint that expired less than
 # the minimum age ago are marked too: somebody may read it still, or make a new checkpoint of it.
 #
 # What the listing of the store lacks is taken seriously: whoever believed a listing that is not
@@ -119,7 +118,7 @@ class Marks:
     """What a store holds, and what of it stays.
 
     ``listing`` are all its files, in order of name. ``live`` and ``lately`` are names of data
-    files: of checkpoints that are kept, and of those that were given up lately. ``given_up`` are
+    files: of checkpoints that are kept, and of those that expired lately. ``expired_ids`` are
     the ids of the other checkpoints that have a manifest, ``holds`` what keeps the held ones.
     ``bare`` are ids of old tombstones whose manifests no listing shows.
     """
@@ -128,7 +127,7 @@ class Marks:
     holds: dict[int, str]
     live: set[str] = field(default_factory=set)
     lately: set[str] = field(default_factory=set)
-    given_up: tuple[int, ...] = ()
+    expired_ids: tuple[int, ...] = ()
     bare: tuple[int, ...] = ()
 
 
@@ -178,7 +177,7 @@ def _marks(
         if not is_old(found.tombstones[checkpoint_id], minimum_age_ms, now_ms):
             marks.lately |= set(_files_if_known(catalog, checkpoint_id))
     ages = ((one, found.manifest_ms[one], found.tombstones[one]) for one in hidden)
-    marks.given_up = tuple(
+    marks.expired_ids = tuple(
         one
         for one, manifest_ms, tombstone_ms in ages
         if is_old(max(manifest_ms, tombstone_ms), minimum_age_ms, now_ms) and one != found.newest
@@ -275,7 +274,7 @@ def _manifest(catalog: Catalog, checkpoint_id: int, holds: dict[int, str]) -> Ma
 
 
 def _files_if_known(catalog: Catalog, checkpoint_id: int) -> Iterable[str]:
-    """Return the files of a checkpoint that was given up; of a broken one nobody can read any."""
+    """Return the files of a checkpoint that expired; of a broken one nobody can read any."""
     try:
         return files_of(catalog.manifest(checkpoint_id))
     except (CorruptionError, FormatVersionError, CheckpointNotFoundError):
@@ -328,7 +327,7 @@ class CollectedGarbage:
     """What was, or with ``dry_run`` would be, removed, and why the rest of the data files stays.
 
     ``live`` ones are of checkpoints that are kept; ``young`` ones are not, and were written, or
-    their checkpoint given up, less than the minimum age ago. ``manifests`` and ``tombstones`` are
+    their checkpoint expired, less than the minimum age ago. ``manifests`` and ``tombstones`` are
     ids of checkpoints, ``pins`` tokens, ``leftovers`` the number of writes that were broken off,
     and ``held`` the checkpoints that a savepoint or a pin holds.
     """
@@ -404,9 +403,9 @@ def collect_garbage(
 
 
 def _without_files(catalog: Catalog, marks: Marks, young: set[str]) -> tuple[int, ...]:
-    """Return the checkpoints that were given up of which no file stays but what others need."""
+    """Return the checkpoints that expired of which no file stays but what others need."""
     found = []
-    for checkpoint_id in marks.given_up:
+    for checkpoint_id in marks.expired_ids:
         try:
             files = set(files_of(catalog.manifest(checkpoint_id)))
         except (CorruptionError, FormatVersionError, CheckpointNotFoundError):

@@ -1,4 +1,4 @@
-"""Purge: no kept checkpoint holds a key any more, and what held it is given up (I4, I6, I10).
+"""Purge: no kept checkpoint holds a key any more, and what held it expires (I4, I6, I10).
 
 Nothing is changed in place. Of each checkpoint that holds the key a new one is made, in which the
 files of the key's key group are written anew without it and all others are named again. In layers
@@ -13,14 +13,14 @@ key itself is nowhere in it.
 newest checkpoint is committed first, and then the older ones, in ids below it that this writer has
 claimed: whoever looks for the newest one finds the newest state at every moment. Before them all
 the newest is committed under each id that a writer which stalled before its put could take: what
-that has would be buried, and may have the key; when all are there, these are given up. A run begins
+that has would be buried, and may have the key; when all are there, these expire. A run begins
 by finishing what an earlier one left: where a checkpoint and its replacement are both there,
 savepoints are moved, and the tombstone is put (below).
 
 **Delta logs** hold the least and greatest keys of each file, so those of the rewritten tables go,
 newest entry first: what is left at any moment is a log that ends earlier. The manifest is what
-counts; the next snapshot with Spark, or this command with Spark, begins a new log. A state with
-layers of changes has none until a checkpoint has it without: so no log names a file that is gone.
+counts; the last of the new checkpoints begins a new log. A state with layers of changes has none
+until a checkpoint has it without: so no log names a file that is gone.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def replace_checkpoints(
     the old ones up; may be repeated, and finishes what was begun.
 
     A replacement's origin says which savepoints the old one had, and whether it had ``expired``.
-    Raises CommitConflictError when a replacement was given up before it could be held; the
+    Raises CommitConflictError when a replacement expired before it could be held; the
     savepoint stays where it is.
     """
     held = [_hold(catalog, old, new, now_ms) for old, new in replacements.items()]
@@ -131,7 +131,7 @@ def _hold(catalog: Catalog, old: int, new: Manifest, now_ms: int) -> Pin | None:
     except CheckpointNotFoundError as error:
         raise CommitConflictError(
             f"checkpoint {number} of {catalog.storage.url}, which was to take the place of {old}, "
-            "was given up by an expiry in the same moment; the savepoints stay with the old one. "
+            "expired in the same moment; the savepoints stay with the old one. "
             "Run it again"
         ) from error
     return pin
@@ -373,7 +373,7 @@ def _advised(
         newer = sum(one > number for one in visible)
         names = [one.name for one in savepoints if one.checkpoint_id == number]
         ways = [f"statestore {store} savepoint --delete {shlex.quote(name)}" for name in names]
-        older = "which gives up all older ones too"
+        older = "which expires all older ones too"
         if number in visible and newer:
             ways.append(f"statestore {store} expire --retain {newer}, {older}")
         elif number in visible and isinstance(error, MalformedManifestError):

@@ -61,7 +61,7 @@ class StatefulQuery:
 
     Each of Spark's Python workers holds up to ``cache_bytes`` of decoded files, so that they are
     not read again for the next micro-batch. With ``retain`` no more than about so many checkpoints
-    are kept (savepoints and pins stay): of every ``expire_every`` one gives up what is beyond.
+    are kept (savepoints and pins stay): of every ``expire_every`` one expires what is beyond.
     ``on_commit`` is called with each manifest.
     """
 

@@ -65,7 +65,7 @@ def test_gc_says_what_it_removed_and_why_the_rest_stays(run: Run, damaged: Path)
 
 
 def test_a_damaged_hold_is_named_and_can_be_let_go_of(run: Run, damaged: Path) -> None:
-    """Nothing is given up or collected beside it."""
+    """Nothing expires or is collected beside it."""
     for name in (savepoint_path("audit"), pin_path("00")):
         (damaged / name).parent.mkdir(exist_ok=True)
         (damaged / name).write_text("{")

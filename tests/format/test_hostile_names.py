@@ -175,7 +175,7 @@ def test_one_table_is_not_that_of_two_states(store: StateStore) -> None:
 def test_an_origin_that_no_command_says_is_refused(
     store: StateStore, origin: dict[str, Any]
 ) -> None:
-    """By it a checkpoint is given up, and savepoints are moved."""
+    """By it a checkpoint expires, and savepoints are moved."""
     manifest = document(store) | {"origin": origin}
     with pytest.raises(MalformedManifestError, match=r"m.json at \$.origin"):
         manifest_from_json(document_bytes(manifest), name="m.json")

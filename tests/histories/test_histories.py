@@ -38,7 +38,7 @@ def broken_ages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def broken_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Manifests of what was given up stay."""
+    """Manifests of what expired stay."""
     monkeypatch.setattr(gc, "_without_files", lambda *_: ())
 
 

@@ -1,4 +1,4 @@
-"""All but the newest checkpoints are given up: invisible, and nothing else is touched."""
+"""All but the newest checkpoints expire: they are invisible, and nothing else is touched."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_a_damaged_manifest_expires_as_any_other(folder: Path) -> None:
 
 
 def test_a_damaged_checkpoint_does_not_count_among_those_kept(folder: Path) -> None:
-    """However new it is: what can be restored is not given up for it."""
+    """However new it is: what can be restored does not expire for it."""
     for number in (3, 4):
         (folder / manifest_path(number)).write_text("{")
     done = store_in(folder).maintenance.expire(retain=1)

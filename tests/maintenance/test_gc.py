@@ -101,7 +101,7 @@ def test_a_tombstone_goes_long_after_its_manifest(folder: Path) -> None:
 
 
 def test_a_tombstone_stays_where_a_listing_lacks_its_manifest(folder: Path) -> None:
-    """I4: a checkpoint that was given up is never visible again."""
+    """I4: a checkpoint that expired is never visible again."""
     store_in(folder).maintenance.expire(retain=1)
     storage = Short(str(folder))
     storage.lacks = manifest_path(1)
@@ -113,7 +113,7 @@ def test_a_tombstone_stays_where_a_listing_lacks_its_manifest(folder: Path) -> N
     assert store_in(folder).checkpoints() == (3,)
 
 
-def test_what_is_young_or_was_given_up_lately_stays(folder: Path) -> None:
+def test_what_is_young_or_expired_lately_stays(folder: Path) -> None:
     store = store_in(folder)
     store.maintenance.expire(retain=1)
     done = store.maintenance.gc()
@@ -247,7 +247,7 @@ def test_a_checkpoint_of_that_moment_is_no_alarm(folder: Path) -> None:
 
 
 def test_what_others_collect_meanwhile_is_no_alarm(folder: Path) -> None:
-    """I9: a checkpoint that was there is given up and gone, files and manifest."""
+    """I9: a checkpoint that was there expired and is gone, files and manifest."""
 
     def give_up() -> None:
         store_in(folder).maintenance.expire(retain=1)
@@ -351,7 +351,7 @@ def test_what_kept_checkpoints_name_stays_and_nothing_else(taken: Checkpoints) -
     assert data_in(store.url) == names_of(store)
 
 
-def test_a_base_stays_until_the_last_of_ten_that_name_it_is_given_up(tmp_path: Path) -> None:
+def test_a_base_stays_until_the_last_of_ten_that_name_it_expires(tmp_path: Path) -> None:
     taken = history(tmp_path / "store", changes=10)
     store = taken.store
     base = {name for name in names_of(store, 1) if "/keyed/" in name}

@@ -223,7 +223,7 @@ def test_a_broken_file_of_any_checkpoint_stops_it_before_anything_is_written(
     (note,) = raised.value.__notes__
     assert note == (
         "checkpoint 3, savepoint 'three', stops the purge, which looks into every kept one: "
-        f"{command} savepoint --delete three, then {command} expire --retain 1, which gives up all "
+        f"{command} savepoint --delete three, then {command} expire --retain 1, which expires all "
         "older ones too"
     )
     after = sorted(Path(store.url).rglob("*"))
@@ -235,8 +235,8 @@ def test_a_broken_file_of_any_checkpoint_stops_it_before_anything_is_written(
 @pytest.mark.parametrize(
     ("number", "ways"),
     [
-        (2, ["savepoint --delete two", "expire --retain 2, which gives up all older ones too"]),
-        (4, ["salvage 4", "expire --retain 1, which gives up all older ones too"]),
+        (2, ["savepoint --delete two", "expire --retain 2, which expires all older ones too"]),
+        (4, ["salvage 4", "expire --retain 1, which expires all older ones too"]),
     ],
 )
 def test_rows_that_cannot_be_read_are_named_with_what_helps(
@@ -292,7 +292,7 @@ def test_what_cannot_be(store: StateStore) -> None:
     assert note.startswith("checkpoint 1 stops the purge")
     newer = len(store.checkpoints()) - 1
     command = f"statestore --store {store.url} expire --retain {newer}"
-    assert note.endswith(f"{command}, which gives up all older ones too")
+    assert note.endswith(f"{command}, which expires all older ones too")
     assert store.maintenance.expire(retain=newer).expired == (1,)
     store.maintenance.purge("users", KEY)
 
@@ -398,7 +398,7 @@ class Beside(LocalStorage):
 
 @pytest.mark.slow
 def test_an_expiry_at_any_moment_of_a_purge_loses_no_savepoint(tmp_path: Path) -> None:
-    """I9: what replaces is held before the old one is let go. Where the replacement was given up
+    """I9: what replaces is held before the old one is let go. Where the replacement expired
     before it could be held, the savepoint stays, and the purge is run again.
     """
     store = opened(tmp_path / "store")

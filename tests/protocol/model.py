@@ -3,7 +3,7 @@
 A store is claims, manifests, tombstones, data files and holds. Actors are writers and copiers, who
 claim, look, write, check, put and look again; a holder, who looks, puts and looks again; a
 collector, who expires and then collects, an expirer, who does the first alone, and a cleaner, who
-takes away manifests that were given up, and tombstones whose manifests are gone. Each step is one
+takes away manifests that expired, and tombstones whose manifests are gone. Each step is one
 request; any actor may stand still for any time between two of them, or for ever. Time is that files
 grow old: from then on nobody commits what it began before, which is the limit of a collection
 beside writers.
@@ -110,7 +110,7 @@ def begin(kinds: tuple[str, ...], *, rounds: int = 1, ages: int = 1) -> State:
     """Return the first state: a checkpoint, and a file that a copy left which was killed.
 
     A ``latecomer`` is a writer that stands before its put of a number that another one has put
-    since, whose checkpoint was given up.
+    since, whose checkpoint expired.
     """
     often = {"writer": rounds, "cleaner": 2}
     actors = tuple(Actor(kind, rounds=often.get(kind, 1)) for kind in kinds)
@@ -362,7 +362,7 @@ def wrong(before: State, after: State) -> str | None:
         return "the newest checkpoint has gone back"
     again = (before.tombstones - after.tombstones) & after.numbers
     if again:
-        return f"checkpoint {sorted(again)} was given up, and is visible again"
+        return f"checkpoint {sorted(again)} expired, and is visible again"
     if not after.reported <= after.numbers | after.gone:
         return "what was reported is not there"
     if after.held & after.gone:

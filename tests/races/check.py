@@ -16,12 +16,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
+from deltalake import DeltaTable
 
 from statestore import Manifest, StateStore
 from statestore.files.digest import rows_digest
 from statestore.format.documents import Claim, claim_from_json
 from statestore.format.names import WRITERS, data_file_id
-from statestore.storage import open_storage
+from statestore.storage import Storage, open_storage
 from tests.races.plan import Race, Try
 from tests.races.worker import STATE, UID, rows_of
 
@@ -29,12 +30,13 @@ __all__ = ["problems"]
 
 TAKEN = re.compile(r"checkpoint (\d+) of \S+ was committed by writer (\S+) .*generation (\d+)\)")
 PUT = ("committed", "late")
+CHANGED = "another writer changed the Delta table"
 REPLACED = re.compile(r"^writer (\S+) \(.*generation (\d+), since .* has taken over")
 
 
 def problems(race: Race, tries: Sequence[Try], url: str, options: dict[str, Any]) -> list[str]:
     """Return a sentence for everything that must not be, none when all is well."""
-    store = StateStore.open(url, table_format="parquet", storage_options=options)
+    store = StateStore.open(url, table_format=race.table_format, storage_options=options)
     storage = open_storage(url, options)
     claims = [
         claim_from_json(storage.read(name), name=name, generation=at)
@@ -48,20 +50,44 @@ def problems(race: Race, tries: Sequence[Try], url: str, options: dict[str, Any]
         for handle in entry.handles
     }
     found = [
+        *_tables(manifests, storage),
         *_winners(tries, manifests, claims),
         *_contents(race, tries, store, manifests),
         *_order(tries, manifests, claims),
         *_refused(tries),
         *itertools.chain.from_iterable(_loser(each, manifests, claims) for each in tries),
     ]
-    at_their_put = {each.id for each in tries if TAKEN.search(each.message)}
-    left = {data_file_id(name) for name in {*storage.list("operators")} - named}
+    # What a Delta log may name is left to a collection as well.
+    logged = race.table_format == "delta"
+    at_their_put = {
+        each.id
+        for each in tries
+        if TAKEN.search(each.message) or (logged and each.outcome == "conflict")
+    }
+    left = {data_file_id(name) for name in {*_data_files(storage)} - named}
     if not left <= at_their_put:
         found.append(f"files are left of {sorted(left, key=str)}, and {at_their_put} lost at a put")
     store.maintenance.gc(minimum_age_s=0)
-    if set(storage.list("operators")) != named:
+    if {*_data_files(storage)} != named:
         found.append("the files in the store are not those that its checkpoints name")
     return [f"race {race.number}: {problem}" for problem in found]
+
+
+def _data_files(storage: Storage) -> Iterator[str]:
+    return (name for name in storage.list("operators") if "/_delta_log/" not in name)
+
+
+def _tables(manifests: dict[int, Manifest], storage: Storage) -> Iterator[str]:
+    """Each Delta table has, at the version that a checkpoint names, that checkpoint's files."""
+    for number, manifest in manifests.items():
+        for entry in manifest.entries:
+            if entry.table.format != "delta":
+                continue
+            url, options = f"{storage.url}/{entry.table.path}", storage.delta_options()
+            table = DeltaTable(url, version=entry.table.version, storage_options=options)
+            there = {uri.rpartition("/")[2] for uri in table.file_uris()}
+            if there != {handle.path.rpartition("/")[2] for handle in entry.handles}:
+                yield f"version {entry.table.version} is not checkpoint {number}: {there}"
 
 
 def _winners(
@@ -150,5 +176,5 @@ def _loser(each: Try, manifests: dict[int, Manifest], claims: Sequence[Claim]) -
         newer = [claim for claim in claims if claim.generation == int(replaced[2])]
         if not newer or newer[0].name != replaced[1] or newer[0].generation <= each.generation:
             yield f"was replaced by nobody: {each}"
-    else:
+    elif CHANGED not in each.message:
         yield f"names nobody: {each}"

@@ -33,6 +33,11 @@ class Race:
     number: int
     parts: tuple[Part, ...]
 
+    @property
+    def table_format(self) -> str:
+        """Every other race is for Delta tables, whose log is raced for as well."""
+        return "delta" if self.number % 2 else "parquet"
+
 
 @dataclass(frozen=True)
 class Try:

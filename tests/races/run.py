@@ -130,7 +130,7 @@ def _race(
     start = time.monotonic() + LEAD_SECONDS
     mine = lane[: len(race.parts)]
     for connection, part in zip(mine, race.parts, strict=True):
-        connection.send(Task(url, place.options, race.number, part, start))
+        connection.send(Task(url, place.options, race.number, part, start, race.table_format))
     tries: list[Try] = []
     found: list[str] = []
     for connection in mine:

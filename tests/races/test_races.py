@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,18 +51,31 @@ def test_a_seed_draws_the_same_race_again() -> None:
 # --- the checker ----------------------------------------------------------------------------------
 
 PART = Part(writer=0, stalls={}, retries=0, reopens=True, checkpoints=1, ids=(None,))
-RACE = Race(1, (PART, replace(PART, writer=1)))
+RACE = Race(2, (PART, replace(PART, writer=1)))
 
 
-def raced(url: str) -> list[Try]:
+def taken(url: str, race: Race, part: Part) -> list[Try]:
+    return write(Task(url, {}, race.number, part, 0.0, race.table_format))
+
+
+def raced(url: str, race: Race = RACE) -> list[Try]:
     """Let both writers of a race write, one after the other."""
-    return [made for part in RACE.parts for made in write(Task(url, {}, 1, part, 0.0))]
+    return [made for part in race.parts for made in taken(url, race, part)]
 
 
-def test_the_checker_lets_a_clean_race_pass(tmp_path: Path) -> None:
-    tries = raced(str(tmp_path))
+@pytest.mark.parametrize("race", [RACE, replace(RACE, number=3)], ids=["parquet", "delta"])
+def test_the_checker_lets_a_clean_race_pass(tmp_path: Path, race: Race) -> None:
+    tries = raced(str(tmp_path), race)
     assert [each.id for each in tries] == [1, 2]
-    assert problems(RACE, tries, str(tmp_path), {}) == []
+    assert problems(race, tries, str(tmp_path), {}) == []
+
+
+def test_the_checker_finds_a_table_that_shows_another_checkpoint(tmp_path: Path) -> None:
+    race = replace(RACE, number=3)
+    tries = raced(str(tmp_path), race)
+    log = tmp_path / "operators/races/keyed/rows/_delta_log"
+    shutil.copyfile(log / f"{0:020}.json", log / f"{1:020}.json")
+    assert "version 1 is not checkpoint 2" in "\n".join(problems(race, tries, str(tmp_path), {}))
 
 
 @pytest.mark.parametrize(
@@ -110,12 +124,14 @@ def test_the_checker_finds_a_buried_checkpoint(tmp_path: Path) -> None:
     old = StateStore.open(str(tmp_path), table_format="parquet")
     old.snapshot(parallelism=2).give_up()
     new = replace(RACE.parts[0], ids=(5,))
-    tries = write(Task(str(tmp_path), {}, 1, new, 0.0))
+    tries = taken(str(tmp_path), RACE, new)
     old.parts.fence.check = lambda: None  # type: ignore[method-assign]
     checkpoint = old.snapshot(parallelism=2)
     number, _ = checkpoint.planned
     with pytest.raises(LateCommitError), checkpoint:
-        entry = checkpoint.keyed("races", "rows", rows_of(1, 1, 0), key="k", max_parallelism=2)
+        entry = checkpoint.keyed(
+            "races", "rows", rows_of(RACE.number, 1, 0), key="k", max_parallelism=2
+        )
     late = replace(tries[0], writer=1, id=number, digest=entry.digest, generation=1)
     found = problems(RACE, [*tries, late], str(tmp_path), {})
     assert "generations go down along the ids: [3, 1]" in "\n".join(found)

@@ -215,7 +215,7 @@ class Checker:
         gone, new = before - seen.visible, seen.visible - before
         who = self._scheduler.current.doing if self._scheduler.current else ""
         if gone and not who.startswith(GIVES_UP):
-            self.wrong("given up", f"checkpoint {gone} of {store} was given up by nobody's rule")
+            self.wrong("given up", f"checkpoint {gone} of {store} expired by nobody's rule")
         if gone and who.startswith("expire"):
             self._unheld(seen, store, gone)
         if new:

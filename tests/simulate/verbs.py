@@ -57,7 +57,7 @@ def gc(run: Run, actor: Actor) -> None:
 
 
 def expire(run: Run, actor: Actor) -> None:
-    """Give up all but the newest."""
+    """Expire all but the newest."""
     run.world.store(actor.store).maintenance.expire(retain=actor.option("retain", 1))
 
 

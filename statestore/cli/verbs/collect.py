@@ -1,4 +1,4 @@
-"""``statestore expire`` and ``gc``: give up checkpoints, and delete what nothing needs."""
+"""``statestore expire`` and ``gc``: expire checkpoints, and delete what nothing needs."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ __all__ = ["Collected", "Expired", "collect", "expire_checkpoints"]
     "expire",
     cls=Verb,
     prints=(
-        "The checkpoints that are given up and those that stay, and how many files and bytes no "
+        "The checkpoints that expire and those that stay, and how many files and bytes no "
         "kept checkpoint uses any more. With --retain and --older-than both, what is neither "
-        "among the newest nor young is given up. The newest always stays, and what a savepoint or "
+        "among the newest nor young expires. The newest always stays, and what a savepoint or "
         "a pin holds is passed over, and named. An expired checkpoint cannot be seen, listed or "
         "restored again, and its number is not used again. Its files stay until gc. With "
         "--dry-run: the same, and nothing is changed."
@@ -37,15 +37,13 @@ __all__ = ["Collected", "Expired", "collect", "expire_checkpoints"]
     ),
 )
 @click.option("--retain", type=int, metavar="N", help="How many of the newest to keep.")
-@click.option(
-    "--older-than", type=SPAN, metavar="SPAN", help="Give up only what is older: 12h, 7d."
-)
+@click.option("--older-than", type=SPAN, metavar="SPAN", help="Expire only what is older: 12h, 7d.")
 @click.option("--dry-run", is_flag=True, help="Say what would be expired and stop.")
 @pass_invocation
 def expire_checkpoints(
     invocation: Invocation, retain: int | None, older_than: float | None, dry_run: bool
 ) -> Expired:
-    """Give up all but the newest checkpoints."""
+    """Expire all but the newest checkpoints."""
     if retain is None and older_than is None:
         raise click.UsageError("give --retain N, or --older-than SPAN, or both")
     store = invocation.store()
@@ -56,7 +54,7 @@ def expire_checkpoints(
 
 @dataclass(frozen=True, kw_only=True)
 class Expired(Result):
-    """What was given up."""
+    """What expired."""
 
     expired: ExpiredCheckpoints
 
@@ -101,7 +99,7 @@ class Expired(Result):
     default="24h",
     show_default=True,
     metavar="SPAN",
-    help="Leave what was written, or given up, less than this ago.",
+    help="Leave what was written, or expired, less than this ago.",
 )
 @click.option("--dry-run", is_flag=True, help="Say what would be removed and stop.")
 @pass_invocation
