@@ -25,7 +25,6 @@ MAX_PARALLELISM = 128
 RESTORED_AT = (3, 16, 64)
 
 PLAIN, SHUFFLED = "write.parquet, no shuffle", "repartitionById, write.parquet"
-UNPACKED = "snapshot, rows exchanged unpacked"
 READ = "read.parquet of the same files"
 
 MOST_OF_PLAIN, MOST_OF_SHUFFLED, MOST_CO_LOCATED, MOST_READ = 2.5, 1.15, 1.5, 1.2
@@ -67,7 +66,6 @@ class _State:
             times("", name(SHUFFLED), written, floor=name(PLAIN)),
             times("B1", name("snapshot"), written, floor=name(PLAIN), goal=MOST_OF_PLAIN),
             times("B1", name("snapshot"), written, floor=name(SHUFFLED), goal=MOST_OF_SHUFFLED),
-            times("", name(UNPACKED), written, floor=name("snapshot")),
             times(
                 "B2", name("snapshot, co-located"), written, floor=name(PLAIN), goal=MOST_CO_LOCATED
             ),
@@ -97,12 +95,6 @@ class _State:
             PLAIN: partial(self._plain, rows),
             SHUFFLED: partial(self._plain, rows.repartitionById(PARALLELISM, owner)),
             "snapshot": partial(self._snapshot, rows, co_located=False),
-            # What packing is worth: the same rows, exchanged and sorted by Spark one by one.
-            UNPACKED: partial(
-                self._snapshot,
-                rows.repartitionById(PARALLELISM, owner).sortWithinPartitions(key_group),
-                co_located=True,
-            ),
             "snapshot, co-located": partial(self._snapshot, lying, co_located=True),
         }
         return {self._named(what): run for what, run in runs.items()}

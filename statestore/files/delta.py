@@ -33,7 +33,7 @@ from statestore.format.schema import Field, Schema, same_columns, schema_from_js
 from statestore.format.state import POSITION, SUBTASK, Layout
 from statestore.storage import Storage
 
-__all__ = ["DeltaTables", "add_action", "new_table", "said"]
+__all__ = ["DeltaTables", "add_action", "new_table", "refuse_escaped", "said"]
 
 # Kept checkpoints read files that the newest table version no longer has: nothing but the store's
 # own clean-up may delete them. A hundred years is Delta's way to say never.
@@ -47,8 +47,16 @@ _PROPERTIES = _KEEPING | {
     "delta.autoOptimize.optimizeWrite": "false",
     "delta.autoOptimize.autoCompact": "false",
 }
-# delta-rs takes these for an escaped character of a path, and writes to another folder.
 _ESCAPED = re.compile(r"%[0-9A-Fa-f]{2}")
+
+
+def refuse_escaped(url: str, instead: str) -> None:
+    """Refuse a path that delta-rs takes for another one: InvalidArgumentError with ``instead``."""
+    if _ESCAPED.search(url):
+        raise InvalidArgumentError(
+            f"a Delta table cannot lie in {url}: delta-rs takes '%' and two digits for one "
+            f"character, and would look elsewhere; {instead}"
+        )
 
 
 class DeltaTables:
@@ -60,12 +68,7 @@ class DeltaTables:
         """Take where the tables lie; InvalidArgumentError for a path that delta-rs takes for
         another one.
         """
-        if _ESCAPED.search(storage.url):
-            raise InvalidArgumentError(
-                f"a Delta table cannot lie in {storage.url}: delta-rs reads '%' and two digits as "
-                "one character, and would write elsewhere. Choose another folder, or "
-                "table_format='parquet'"
-            )
+        refuse_escaped(storage.url, "choose another folder, or table_format='parquet'")
         self._storage = storage
 
     def publish(self, entry: Entry, checkpoint_id: int) -> TableRef:

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from statestore.errors import CorruptionError, InvalidArgumentError, NotFoundError
-from statestore.files.delta import said
+from statestore.files.delta import refuse_escaped, said
 from statestore.storage import Storage, open_storage
 
 __all__ = ["input_bytes"]
@@ -32,9 +32,9 @@ def input_bytes(url: str, storage_options: Mapping[str, Any] | None = None) -> t
     (a folder ``_x=1`` is a partition). A Delta table without rows gives none.
 
     Costs one short read per file, of a Delta table its log alone. Raises NotFoundError when there
-    is nothing at ``url``, InvalidArgumentError for a folder without data files and a file that is
-    not Parquet, CorruptionError for a Delta log that delta-rs cannot read, and StorageError when
-    reading fails.
+    is nothing at ``url``, InvalidArgumentError for a folder without data files, a file that is not
+    Parquet and a Delta table on a path that delta-rs takes for another one, CorruptionError for a
+    Delta log that delta-rs cannot read, and StorageError when reading fails.
     """
     storage = open_storage(url, storage_options)
     path = storage.native_path("")
@@ -91,6 +91,7 @@ def _parquet_bytes(storage: Storage, name: str) -> int:
 
 def _delta_bytes(storage: Storage) -> tuple[int, ...]:
     """The sizes of the files of a table's newest version."""
+    refuse_escaped(storage.url, "name the table by a path without them")
     try:
         table = DeltaTable(storage.url, storage_options=storage.delta_options())
         actions = pa.table(table.get_add_actions(flatten=False))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
@@ -27,6 +28,7 @@ __all__ = [
     "long_hash",
     "micros_of_day",
     "micros_of_interval",
+    "problem_of",
     "reflect",
     "seconds_and_nanos",
     "signed",
@@ -36,6 +38,7 @@ __all__ = [
 
 _U32: Final = 0xFFFFFFFF
 _NANOS: Final = 1_000_000_000
+_NO_HASH: Final = "no hash for a key: "
 
 
 def long_hash(value: Column) -> Column:
@@ -115,8 +118,15 @@ def checked(column: Column, good: Column, problem: str, value: Column) -> Column
 
     A condition on the value itself, so that no optimisation can drop it.
     """
-    stop = F.raise_error(F.lit(problem))
+    stop = F.raise_error(F.lit(_NO_HASH + problem))
     return F.when(column.isNull() | good, value).otherwise(stop)
+
+
+def problem_of(error: Exception) -> str | None:
+    """Return what a value failed a query for by :func:`checked`; None for any other error."""
+    parameters = error.getMessageParameters() if isinstance(error, PySparkException) else None
+    mark, found, problem = (parameters or {}).get("errorMessage", "").partition(_NO_HASH)
+    return problem if found and not mark else None
 
 
 def micros_of_interval(column: Column) -> Column:

@@ -79,8 +79,9 @@ def spark_session(
         driver_memory: the memory of the driver, such as ``"2g"``. It goes over
             ``spark-defaults.conf``.
         extra_conf: settings that go over ``spark-defaults.conf``.
-        s3: lets Spark itself read and write ``s3a://``, which Delta tables in a bucket need. Its
-            jars (690 MB) are fetched the first time.
+        s3: lets Spark itself read and write ``s3a://``, as ``spark.read.format("delta")`` of a
+            table in a bucket does. A store needs it not. Its jars (690 MB) are fetched the first
+            time.
 
     Returns:
         The session.

@@ -1,30 +1,27 @@
-"""Keyed state from a Spark DataFrame: hashed and packed in Arrow, exchanged in the JVM, written in
-Arrow.
+"""Keyed state from a Spark DataFrame: exchanged and sorted in the JVM, hashed and written in Arrow.
 
-One shuffle, to the subtask that owns the row's key group, of rows packed by key group
-(:mod:`statestore.spark.write`), and one sort of the packed values by key group within each Spark
-partition, which spills to disk when memory is short. A Python task then takes one key group after
-another, sorts and writes it. Rows that lie right already are written without either.
+One shuffle, to the subtask that owns the row's key group, and one sort by key group within each
+Spark partition, which spills to disk when memory is short. A Python task then takes one key group
+after another, sorts and writes it. Rows that are co-located and in order need neither.
 
-No row passes through a Python function.
+The JVM's key group says where a row goes, Arrow's is what is stored: a row for which they differ is
+refused. No row passes through a Python function.
 """
 
 from __future__ import annotations
 
-import itertools
 import logging
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -50,94 +47,27 @@ from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Schema, schema_from_json, type_text
 from statestore.format.state import KeyedState
 from statestore.keys.ranges import Assignment
-from statestore.spark.hashing import check_spark_key, column_of
+from statestore.spark.arithmetic import problem_of
+from statestore.spark.hashing import check_spark_key, column_of, key_group_column
 from statestore.spark.tasks import Task, map_in_arrow, settle
 
 __all__ = [
-    "PACKED",
     "change_frame",
     "collect",
     "key_types",
     "keyed_batches",
     "on_driver",
-    "pack",
     "refuse_narrowing",
     "rows_known",
     "schema_of",
     "spark_schema",
     "ungrouped",
-    "unpack",
     "with_time",
     "write_against",
     "write_keyed",
 ]
 
 _log = logging.getLogger(__name__)
-
-
-# Rows on their way through an exchange: those of one key group packed together, as one value.
-#
-# The JVM exchanges and sorts some thousand values instead of millions of rows. These stay columns
-# all the way: hashed, divided and packed in Arrow, and unpacked where they are written.
-
-
-_INT, _BYTES = pa.int32(), pa.binary()
-PACKED = pa.schema({"subtask": _INT, "bundle": _INT, "rows": _BYTES, "error": _BYTES})
-"""What :func:`pack` yields: whose rows, of which part of the key groups, and the rows. A task that
-fails hands on its error instead, in a row that has nothing else but a subtask.
-"""
-
-_ROWS_AT_A_TIME = 1 << 18
-_BYTES_AT_A_TIME = 32 * 2**20
-
-# A bundle is a key group, or where there are very many of them, neighbours.
-_MOST_BUNDLES = 1024
-
-
-def pack(
-    batches: Iterable[pa.RecordBatch],
-    state: KeyedState,
-    owners: Assignment,
-    rows_at_a_time: int = _ROWS_AT_A_TIME,
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows as :data:`PACKED`, each value with rows of one subtask and bundle.
-
-    Bundles are in order of key group. Some 32 MB of rows are held. Raises NullKeyError with the
-    number of rows, after all of them, and what hashing a key raises.
-    """
-    subtasks = np.array([owners.subtask_of(group) for group in range(state.max_parallelism)])
-    bundles = np.arange(state.max_parallelism) * _bundles(state) // state.max_parallelism
-    for rows in _pieces(keyed_batches(batches, state), rows_at_a_time):
-        groups = np.asarray(rows.column(0))
-        # Few small numbers: numpy sorts them by radix.
-        order = np.argsort(groups.astype(np.uint16), kind="stable")
-        groups = groups[order]
-        part = bundles[groups] * owners.parallelism + subtasks[groups]
-        starts = np.concatenate(([0], np.flatnonzero(np.diff(part)) + 1))
-        [sorted_rows] = rows.take(pa.array(order)).combine_chunks().to_batches()
-        first_groups = groups[starts]
-        columns = [
-            pa.array(subtasks[first_groups].astype(np.int32)),
-            pa.array(bundles[first_groups].astype(np.int32)),
-            _values(sorted_rows, [*starts.tolist(), len(groups)]),
-            pa.nulls(len(starts), _BYTES),
-        ]
-        yield pa.RecordBatch.from_arrays(columns, schema=PACKED)
-
-
-def unpack(packed: Iterable[pa.RecordBatch], state: KeyedState) -> Iterator[pa.RecordBatch]:
-    """Yield the rows in order of key group, which stands first; the bundles come in order."""
-    single = _bundles(state) == state.max_parallelism
-    held: list[pa.RecordBatch] = []
-    last = -1
-    for batch in packed:
-        bundles = batch.column("bundle").to_pylist()
-        for bundle, value in zip(bundles, batch.column("rows"), strict=True):
-            if bundle != last:
-                yield from _in_order(held, single)
-                held, last = [], bundle
-            held.extend(pa.ipc.open_stream(value.as_buffer()))
-    yield from _in_order(held, single)
 
 
 def keyed_batches(batches: Iterable[pa.RecordBatch], state: KeyedState) -> Iterator[pa.RecordBatch]:
@@ -161,46 +91,6 @@ def keyed_batches(batches: Iterable[pa.RecordBatch], state: KeyedState) -> Itera
         raise null_key_error(state, nulls)
 
 
-def _bundles(state: KeyedState) -> int:
-    return min(state.max_parallelism, _MOST_BUNDLES)
-
-
-def _pieces(batches: Iterable[pa.RecordBatch], most_rows: int) -> Iterator[pa.Table]:
-    held: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        held.append(batch)
-        rows, size = rows + batch.num_rows, size + batch.nbytes
-        if rows >= most_rows or size >= _BYTES_AT_A_TIME:
-            yield pa.Table.from_batches(held)
-            held, rows, size = [], 0, 0
-    if rows:
-        yield pa.Table.from_batches(held)
-
-
-def _values(rows: pa.RecordBatch, borders: list[int]) -> pa.BinaryArray:
-    """Return the rows between each two borders as an Arrow stream."""
-    sink = pa.BufferOutputStream()
-    ends = [0]
-    for first, stop in itertools.pairwise(borders):
-        with pa.ipc.new_stream(sink, rows.schema) as writer:
-            writer.write_batch(rows.slice(first, stop - first))
-        ends.append(sink.tell())
-    offsets = pa.py_buffer(np.array(ends, np.int32))
-    return pa.Array.from_buffers(pa.binary(), len(borders) - 1, [None, offsets, sink.getvalue()])
-
-
-def _in_order(held: list[pa.RecordBatch], single: bool) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a bundle in order of key group."""
-    if single or not held:
-        yield from held
-        return
-    rows = pa.Table.from_batches(held)
-    groups: npt.NDArray[np.int32] = np.asarray(rows.column(0))
-    order = np.argsort(groups.astype(np.uint16), kind="stable")
-    yield from rows.take(pa.array(order)).to_batches()
-
-
 class _OutOfOrderError(Exception):
     """Placed rows do not come in order of key group, so they have to be sorted first."""
 
@@ -216,18 +106,26 @@ class _Outcome:
     compared: list[int | None]
 
     @classmethod
-    def of(cls, written: DataFrame) -> _Outcome:
+    def of(cls, written: DataFrame, state: KeyedState) -> _Outcome:
         """Run the tasks; each returns one row."""
-        rows = written.collect()
-        handles, errors = (
-            [one for row in rows if row[name] is not None for one in pickle.loads(row[name])]
-            for name in ("handles", "errors")
+        try:
+            rows = written.collect()
+        except PySparkException as error:
+            problem = problem_of(error)
+            if problem is None:
+                raise
+            raise InvalidArgumentError(f"{state}: {problem}") from error
+        handles = [row.handles for row in rows if row.handles is not None]
+        errors = [row.error for row in rows if row.error is not None]
+        return cls(
+            [handle for of_task in map(pickle.loads, handles) for handle in of_task],
+            [*map(pickle.loads, errors)],
+            [row.compared for row in rows],
         )
-        return cls(handles, errors, [row.compared for row in rows])
 
 
-_ONE_OUTCOME = pa.schema({"handles": _BYTES, "errors": _BYTES, "compared": _INT})
-_OUTCOME, _PACKED = from_arrow_schema(_ONE_OUTCOME), from_arrow_schema(PACKED)
+_ONE_OUTCOME = pa.schema({"handles": pa.binary(), "error": pa.binary(), "compared": pa.int32()})
+_OUTCOME = from_arrow_schema(_ONE_OUTCOME)
 
 
 def schema_of(df: DataFrame) -> Schema:
@@ -364,20 +262,18 @@ def write_keyed(
     Raises NullKeyError with the number of rows, DuplicateKeyError, or StorageError; the files of
     all tasks are then deleted. An error of the DataFrame itself comes out as Spark raised it.
     """
-    rows = df.select(*map(column_of, beside(target.state.schema.names, df.columns)))
     if target.co_located:
-        outcome = _Outcome.of(map_in_arrow(rows, _write_co_located(target, owners), _OUTCOME))
+        task = _write(target, owners, is_sorted=False)
+        outcome = _Outcome.of(map_in_arrow(_stored(df, target.state), task, _OUTCOME), target.state)
         disorder = next((one for one in outcome.errors if isinstance(one, _OutOfOrderError)), None)
         if disorder is None:
             return _handles(outcome, target)
         _delete(outcome, target, disorder)  # they are written again, sorted
         for note in getattr(disorder, "__notes__", ()):
             _log.warning("rows that lay in no order were written: %s, until gc", note)
-    packed = map_in_arrow(rows, _pack(target, owners), _PACKED)
-    if not target.co_located:
-        packed = packed.repartitionById(owners.parallelism, F.col("subtask"))
-    in_order = packed.sortWithinPartitions("bundle")
-    return _handles(_Outcome.of(map_in_arrow(in_order, _write_packed(target), _OUTCOME)), target)
+    rows = _in_order(df, target.state, None if target.co_located else owners)
+    task = _write(target, owners, is_sorted=True)
+    return _handles(_Outcome.of(map_in_arrow(rows, task, _OUTCOME), target.state), target)
 
 
 def write_against(
@@ -389,20 +285,16 @@ def write_against(
     Raises what :func:`write_keyed` raises, and MissingFileError or DamagedFileError.
     """
     state = against.state
-    rows = df.select(*map(column_of, beside(state.schema.names, df.columns)))
-    packed = map_in_arrow(rows, _pack(replace(target, state=state), owners), _PACKED)
-    packed = packed.repartitionById(owners.parallelism, F.col("subtask")).sortWithinPartitions(
-        "bundle"
-    )
+    rows = _in_order(df, state, owners)
     task = _write_against(against, target, owners)
-    outcome = _Outcome.of(map_in_arrow(packed, task, _OUTCOME))
+    outcome = _Outcome.of(map_in_arrow(rows, task, _OUTCOME), state)
     unseen = [subtask for subtask in range(owners.parallelism) if subtask not in outcome.compared]
     if unseen and not outcome.errors:
         # Spark starts no task for rows of which it knows that there are none at all.
         nothing = df.sparkSession.range(0, len(unseen), numPartitions=len(unseen))
         task = _write_against(against, target, owners, unseen)
         try:
-            rest = _Outcome.of(map_in_arrow(nothing, task, _OUTCOME))
+            rest = _Outcome.of(map_in_arrow(nothing, task, _OUTCOME), state)
         except BaseException as error:
             _delete(outcome, target, error)
             raise
@@ -426,44 +318,46 @@ def _delete(outcome: _Outcome, target: KeyedTarget, reason: BaseException) -> No
     written.delete(reason)
 
 
-def _pack(target: KeyedTarget, owners: Assignment) -> Task:
-    """The task before the exchange; an error is packed as well, and raised on the driver."""
-
-    def pack_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle()
-        try:
-            for packed in pack(batches, target.state, owners):
-                if target.co_located:
-                    own = pc.unique(packed.column(0)).to_pylist()
-                    _refuse_foreign(own, target.state, owners)
-                yield packed
-        except StateStoreError as error:
-            row = {"subtask": 0, "error": pickle.dumps(error)}
-            yield pa.RecordBatch.from_pylist([row], PACKED)
-
-    return pack_rows
+def _stored(df: DataFrame, state: KeyedState) -> DataFrame:
+    """Return the columns that are stored, and the store's own if it is given."""
+    return df.select(*map(column_of, beside(state.schema.names, df.columns)))
 
 
-def _write_packed(target: KeyedTarget) -> Task:
-    """The task behind the exchange."""
+def _in_order(df: DataFrame, state: KeyedState, owners: Assignment | None) -> DataFrame:
+    """Return the columns that are stored, the rows in order of key group; with ``owners`` each in
+    the Spark partition of its subtask. Rows with a null key are with key group 0.
+    """
+    rows = _stored(df, state)
+    types = StructType.fromJson(state.schema.to_json())
+    keys = [column_of(name).cast(types[name].dataType).alias(name) for name in state.key]
+    others = [column_of(name) for name in rows.columns if name not in state.key]
+    typed = rows.select(*keys, *others)
+    group = key_group_column(
+        typed.schema,
+        state.key,
+        max_parallelism=state.max_parallelism,
+        hash_scheme=state.hash_scheme,
+        key_types=state.key_types,
+    )
+    name = max(rows.columns, key=len) + "_"  # a name that no column has
+    grouped = typed.withColumn(name, F.coalesce(group, F.lit(0)))
+    if owners is not None:
+        # As one text, which Spark makes an array of once: a literal each would take seconds.
+        numbers = ",".join(str(owners.subtask_of(at)) for at in range(state.max_parallelism))
+        subtasks = F.split(F.lit(numbers), ",").cast("array<int>")
+        grouped = grouped.repartitionById(owners.parallelism, subtasks[column_of(name)])
+    return _stored(grouped.sortWithinPartitions(column_of(name)), state)
+
+
+def _write(target: KeyedTarget, owners: Assignment, *, is_sorted: bool) -> Task:
+    """The task for rows that lie where they are written."""
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle()
-        errors: list[StateStoreError] = []
-        rows = unpack(_intact(batches, errors), target.state)
-        yield _outcome(lambda: write_grouped(rows, target), errors)
+        rows = _in_place(keyed_batches(batches, target.state), target, owners, is_sorted)
+        yield _outcome(lambda: write_grouped(rows, target))
 
     return write
-
-
-def _intact(
-    packed: Iterable[pa.RecordBatch], errors: list[StateStoreError]
-) -> Iterator[pa.RecordBatch]:
-    """Pass packed rows on until there is an error among them; collect the errors."""
-    for batch in packed:
-        errors.extend(map(pickle.loads, batch.column("error").drop_null().to_pylist()))
-        if not errors:
-            yield batch
 
 
 def _write_against(
@@ -477,79 +371,75 @@ def _write_against(
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle()
         subtask = _partition() if unseen is None else unseen[_partition()]
-        errors: list[StateStoreError] = []
-
-        def runs() -> Iterator[pa.Table]:
-            if unseen is None:
-                yield from runs_of(unpack(_intact(batches, errors), state), against.run_bytes)
-            else:
-                deque(batches, maxlen=0)
-            if errors:  # then these are not all rows, and the others have not gone
-                raise errors.pop()
-
-        changes = against.changes(runs(), owners.range_of(subtask))
-        yield _outcome(lambda: write_runs(changes, target), errors, subtask)
+        # Of subtasks without rows there is nothing in the batches, which are read all the same.
+        rows = keyed_batches(batches, state) if unseen is None else _none(batches)
+        runs = runs_of(_in_place(rows, target, owners, is_sorted=True), against.run_bytes)
+        changes = against.changes(runs, owners.range_of(subtask))
+        yield _outcome(lambda: write_runs(changes, target), subtask)
 
     return write
 
 
-def _write_co_located(target: KeyedTarget, owners: Assignment) -> Task:
-    """The task for rows that lie right, which is all there is."""
-
-    def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        settle()
-        rows = _in_place(keyed_batches(batches, target.state), target.state, owners)
-        yield _outcome(lambda: write_grouped(rows, target), [])
-
-    return write
+def _none(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Read all batches, and yield nothing."""
+    deque(batches, maxlen=0)
+    yield from ()
 
 
 def _outcome(
-    write: Callable[[], tuple[KeyedStateHandle, ...]],
-    errors: list[StateStoreError],
-    compared: int | None = None,
+    write: Callable[[], tuple[KeyedStateHandle, ...]], compared: int | None = None
 ) -> pa.RecordBatch:
-    """Return what came of a task, for the driver: its handles, and the errors it met. Without one
-    it has ``compared`` a subtask, if that is given.
+    """Return what came of a task, for the driver: its handles, and ``compared`` if that is given,
+    or the error that it met.
     """
-    row: dict[str, Any] = {"compared": compared}
-    met: list[Exception]
     try:
-        row["handles"] = pickle.dumps(write())
-        met = [*errors]  # some of them came with the rows
+        row: dict[str, Any] = {"handles": pickle.dumps(write()), "compared": compared}
     except (StateStoreError, _OutOfOrderError) as error:  # raised on the driver, as itself
-        met = [error, *errors]
-    if met:
-        row |= {"compared": None, "errors": pickle.dumps(met)}
+        row = {"error": pickle.dumps(error)}
     return pa.RecordBatch.from_pylist([row], _ONE_OUTCOME)
 
 
 def _in_place(
-    batches: Iterable[pa.RecordBatch], state: KeyedState, owners: Assignment
+    batches: Iterable[pa.RecordBatch], target: KeyedTarget, owners: Assignment, is_sorted: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Pass rows on while they are in order of key group and no other subtask owns one."""
+    """Pass rows on while they are in order of key group and no other subtask owns one.
+
+    Where Spark sorted them, only keys that it hashes otherwise than Arrow can be elsewhere.
+    """
     last = 0
     for batch in batches:
         if not batch.num_rows:
             continue
         groups = np.asarray(batch.column(0))
         for group in (groups.min(), groups.max()):
-            _refuse_foreign([owners.subtask_of(int(group))], state, owners)
+            _refuse_foreign(int(group), target, owners)
         if groups[0] < last or (np.diff(groups) < 0).any():
-            raise _OutOfOrderError(f"rows of {state} are not in order of key group")
+            if is_sorted:
+                raise _two_hashes(target.state)
+            raise _OutOfOrderError(f"rows of {target.state} are not in order of key group")
         last = groups[-1]
         yield batch
 
 
-def _refuse_foreign(subtasks: Iterable[int], state: KeyedState, owners: Assignment) -> None:
-    here = _partition()
-    for subtask in subtasks:
-        if subtask != here:
-            raise InvalidArgumentError(
-                f"{state} is said to be co-located, and Spark partition {here} has a row of a key "
-                f"group that belongs to subtask {subtask} of {owners.parallelism}; leave out "
-                "co_located=True"
-            )
+def _refuse_foreign(key_group: int, target: KeyedTarget, owners: Assignment) -> None:
+    here, subtask = _partition(), owners.subtask_of(key_group)
+    if subtask == here:
+        return
+    if not target.co_located:
+        raise _two_hashes(target.state)
+    raise InvalidArgumentError(
+        f"{target.state} is said to be co-located, and Spark partition {here} has a row of a key "
+        f"group that belongs to subtask {subtask} of {owners.parallelism}; leave out "
+        "co_located=True"
+    )
+
+
+def _two_hashes(state: KeyedState) -> StateStoreError:
+    return StateStoreError(
+        f"{state}: Spark hashes a key otherwise than Arrow does, so its rows cannot be placed; "
+        f"nothing was stored. Please report the types of its key, {', '.join(state.key_types)}, "
+        "and give the rows as an Arrow table meanwhile"
+    )
 
 
 def _partition() -> int:

@@ -238,6 +238,14 @@ def test_a_table_that_delta_rs_does_not_know_is_left_to_spark(tmp_path: Path) ->
         input_bytes(str(tmp_path))
 
 
+def test_a_delta_table_that_delta_rs_would_look_for_elsewhere_is_refused(tmp_path: Path) -> None:
+    delta(tmp_path / "a b", 1_000)
+    delta(tmp_path / "other", 10)
+    (tmp_path / "other").rename(tmp_path / "a%20b")
+    with pytest.raises(InvalidArgumentError, match="a%20b: delta-rs takes"):
+        input_bytes(str(tmp_path / "a%20b"))
+
+
 def test_a_log_without_a_commit_is_no_table(tmp_path: Path) -> None:
     log_of(tmp_path).mkdir()
     (log_of(tmp_path) / "notes.txt").write_text("")

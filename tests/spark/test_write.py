@@ -1,0 +1,91 @@
+"""Rows of a DataFrame on their way to their subtask: what has no key group is told, and where the
+JVM and Arrow do not agree nothing is stored.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from statestore import StateStore
+from statestore.errors import InvalidArgumentError, NullKeyError, StateStoreError
+from statestore.spark import write
+from statestore.spark.hashing import key_group_column
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.parquet"))
+
+
+def snapshot(store: StateStore, rows: DataFrame, **options: Any) -> None:
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.keyed("counts", "n", rows, key="k", max_parallelism=8, **options)
+
+
+@pytest.fixture
+def store(spark: SparkSession, tmp_path: Path) -> StateStore:
+    return StateStore.open(str(tmp_path / "store"), spark=spark, table_format="parquet")
+
+
+def test_a_value_that_its_key_type_has_not_is_told_as_the_states(
+    spark: SparkSession, store: StateStore, tmp_path: Path
+) -> None:
+    rows = spark.createDataFrame([("a", 1), ("bb", 2)], "k string, n long").repartition(2)
+    with pytest.raises(InvalidArgumentError, match=r"n.*: a key is no Character: .* code unit$"):
+        snapshot(store, rows, key_types={"k": "Character"})
+    assert files(tmp_path) == []
+
+
+def test_an_error_of_the_rows_themselves_comes_out_as_spark_raised_it(
+    spark: SparkSession, store: StateStore, tmp_path: Path
+) -> None:
+    failing = F.when(F.col("id") > 5, F.raise_error(F.lit("no luck"))).otherwise(F.col("id"))
+    rows = spark.range(10).select(failing.alias("k"), F.lit(1).alias("n"))
+    with pytest.raises(Exception, match="no luck") as raised:
+        snapshot(store, rows)
+    assert not isinstance(raised.value, StateStoreError)
+    assert files(tmp_path) == []
+
+
+def test_null_keys_are_counted_over_all_spark_partitions(
+    spark: SparkSession, store: StateStore, tmp_path: Path
+) -> None:
+    key = F.when(F.col("id") % 3 > 0, F.col("id"))
+    rows = spark.range(0, 30, 1, 3).select(key.alias("k"), F.lit(1).alias("n"))
+    with pytest.raises(NullKeyError) as raised:
+        snapshot(store, rows)
+    assert raised.value.rows == 10
+    assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize("other", [3, 4], ids=["out of order", "in another subtask"])
+def test_where_spark_hashes_otherwise_than_arrow_nothing_is_stored(
+    spark: SparkSession,
+    store: StateStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    other: int,
+) -> None:
+    right = key_group_column
+
+    def wrong(*given: Any, **options: Any) -> Any:
+        return right(*given, **options).bitwiseXOR(F.lit(other))
+
+    monkeypatch.setattr(write, "key_group_column", wrong)
+    rows = spark.range(100).select(F.col("id").alias("k"), F.lit(1).alias("n"))
+    with pytest.raises(StateStoreError, match="Spark hashes a key otherwise"):
+        snapshot(store, rows)
+    assert files(tmp_path) == []
+
+
+def test_columns_may_have_any_names(spark: SparkSession, store: StateStore) -> None:
+    names = ["k", "c0", "a.b", "k_", "`"]
+    rows = spark.range(20).select(*(F.col("id").alias(name) for name in names))
+    snapshot(store, rows)
+    stored = store.restore(parallelism=3).keyed("counts", "n").to_spark()
+    found = [row.asDict() for row in stored.drop("key_group").sort("k").collect()]
+    assert found == [dict.fromkeys(names, number) for number in range(20)]
