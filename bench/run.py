@@ -22,6 +22,7 @@ from bench import (
     arrow_reads,
     arrow_writes,
     changes,
+    delta_log,
     groups,
     object_store,
     offsets,
@@ -62,6 +63,7 @@ SECTIONS = (
     Section(("B17",), changes.history, MILLION),
     Section(("B19",), ranges.figures, MILLION),
     Section(("B18",), streaming.figures, 5 * MILLION),
+    Section(("B20",), delta_log.figures, 10_000),
 )
 
 

@@ -45,6 +45,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.shuffle.partitions": "2",
             # VACUUM lists folders with as many tasks, 10,000 by default.
             "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
+            # Delta keeps what it knows of a table in so many Spark partitions, 50 by default.
+            "spark.databricks.delta.snapshotPartitions": "2",
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         },
     )

@@ -24,6 +24,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
 from statestore.errors import CommitConflictError, InvalidArgumentError, StorageError
+from statestore.files.delta_short import INTERVAL, add_checkpoint
 from statestore.files.reader import open_data
 from statestore.files.statistics import file_statistics, statistics_columns
 from statestore.format.handles import Handle, KeyedStateHandle
@@ -43,6 +44,7 @@ _KEEPING = {
     "delta.logRetentionDuration": _NEVER,
 }
 _PROPERTIES = _KEEPING | {
+    "delta.checkpointInterval": str(INTERVAL),
     "delta.enableDeletionVectors": "false",
     "delta.autoOptimize.optimizeWrite": "false",
     "delta.autoOptimize.autoCompact": "false",
@@ -89,6 +91,8 @@ class DeltaTables:
 
     def _publish(self, entry: Entry, checkpoint_id: int) -> int:
         table = self._load(entry)
+        if table is not None:
+            add_checkpoint(self._storage, entry.table.path, table)
         application = f"statestore:{entry.table.path}"
         if table is None or not _fits(table, entry):
             table = self._replace(entry, application, checkpoint_id)
@@ -201,14 +205,19 @@ def new_table(
     )
 
 
-# Spark cleans a log up as its retention says; so does delta-rs unless it is told not to.
-_HOOKS = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
+# What a log keeps the store says itself: see delta_short.py.
+_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 
 def _commit(application: str, checkpoint_id: int) -> CommitProperties:
-    """Return what identifies a checkpoint's commit; one that meets another's is not tried again."""
-    identifier = Transaction(application, checkpoint_id, _now_ms())
-    return CommitProperties(app_transactions=[identifier], max_commit_retries=0)
+    """Return what identifies a checkpoint's commit, for the store and, as Delta's user metadata,
+    for who reads the table's history; one that meets another's is not tried again.
+    """
+    return CommitProperties(
+        custom_metadata={"userMetadata": f"statestore checkpoint {checkpoint_id}"},
+        app_transactions=[Transaction(application, checkpoint_id, _now_ms())],
+        max_commit_retries=0,
+    )
 
 
 def _fits(table: DeltaTable, entry: Entry) -> bool:

@@ -4,7 +4,8 @@ The mark, below, says which files are live. Every other data file is dead, wheth
 expired, or a crashed writer left it; it is deleted when it is older than the minimum age. Then
 go manifests of checkpoints that expired, and pins whose lease is over, and what broken-off
 writes left: hidden files, and in a bucket the parts of uploads; and tombstones of more than 30 days
-whose manifests are gone. Claims, the greatest id's tombstone, and the logs of Delta tables stay.
+whose manifests are gone; and what lies in the log of a Delta table behind all that kept checkpoints
+name. Claims, and the greatest id's tombstone, stay.
 
 **Why it is safe beside others.** Tombstones are seen first, then the holds, then nothing is asked
 any more and deleting begins.
@@ -44,10 +45,12 @@ and one right behind the writer's look for it cannot be told apart by who puts t
 second would take away what was reported as committed. So the limit above is one.
 
 **For readers of Delta tables.** Table versions whose files were collected can no longer be
-travelled to, and if the newest version is of a snapshot that was never committed, it cannot be
-read until the next one. While a state has layers of changes its table gets no version: the newest
-one is that of the base that the layers began with, and cannot be read once that was folded and no
-kept checkpoint has it. What somebody else has written into a table is of no checkpoint, and dead.
+travelled to. What goes of a log lies behind one of its checkpoints that readers have been sent to
+for the minimum age, and behind each version that a kept checkpoint names. If the newest version is
+of a snapshot that was never committed, it cannot be read until the next one. While a state has
+layers of changes its table gets no version: the newest one is that of the base that the layers
+began with, and cannot be read once that was folded and no kept checkpoint has it. What somebody
+else has written into a table is of no checkpoint, and dead.
 """
 
 from __future__ import annotations
@@ -67,6 +70,7 @@ from statestore.errors import (
     StateStoreError,
     StorageError,
 )
+from statestore.files.delta_short import needless
 from statestore.format.documents import Held
 from statestore.format.manifest import Manifest
 from statestore.format.names import (
@@ -120,7 +124,8 @@ class Marks:
     ``listing`` are all its files, in order of name. ``live`` and ``lately`` are names of data
     files: of checkpoints that are kept, and of those that expired lately. ``expired_ids`` are
     the ids of the other checkpoints that have a manifest, ``holds`` what keeps the held ones.
-    ``bare`` are ids of old tombstones whose manifests no listing shows.
+    ``bare`` are ids of old tombstones whose manifests no listing shows. ``versions`` has by folder
+    the oldest version of a Delta table that one of these checkpoints names.
     """
 
     listing: tuple[Listed, ...]
@@ -129,6 +134,14 @@ class Marks:
     lately: set[str] = field(default_factory=set)
     expired_ids: tuple[int, ...] = ()
     bare: tuple[int, ...] = ()
+    versions: dict[str, int] = field(default_factory=dict)
+
+    def note(self, manifest: Manifest) -> None:
+        """Take down the versions that a checkpoint names."""
+        for entry in manifest.parts:
+            if entry.table.version is not None:
+                folder, version = entry.table.path, entry.table.version
+                self.versions[folder] = min(version, self.versions.get(folder, version))
 
 
 def mark(catalog: Catalog, *, minimum_age_ms: int, now_ms: int) -> Marks:
@@ -168,14 +181,19 @@ def _marks(
     marks = Marks(listing=listing, holds=holds)
     names = {item.name for item in listing}
     for checkpoint_id in sorted({*found.visible, *holds}):
-        files = set(files_of(_manifest(catalog, checkpoint_id, holds)))
+        manifest = _manifest(catalog, checkpoint_id, holds)
+        marks.note(manifest)
+        files = set(files_of(manifest))
         if checkpoint_id in before.manifests and not files <= names:
             _refuse_missing(catalog, checkpoint_id, min(files - names))
         marks.live |= files
     hidden = sorted(found.manifests - found.visible - set(holds))
     for checkpoint_id in hidden:
         if not is_old(found.tombstones[checkpoint_id], minimum_age_ms, now_ms):
-            marks.lately |= set(_files_if_known(catalog, checkpoint_id))
+            lately = _manifest_if_known(catalog, checkpoint_id)
+            if lately is not None:
+                marks.note(lately)
+                marks.lately |= set(files_of(lately))
     ages = ((one, found.manifest_ms[one], found.tombstones[one]) for one in hidden)
     marks.expired_ids = tuple(
         one
@@ -273,12 +291,12 @@ def _manifest(catalog: Catalog, checkpoint_id: int, holds: dict[int, str]) -> Ma
     return manifest
 
 
-def _files_if_known(catalog: Catalog, checkpoint_id: int) -> Iterable[str]:
-    """Return the files of a checkpoint that expired; of a broken one nobody can read any."""
+def _manifest_if_known(catalog: Catalog, checkpoint_id: int) -> Manifest | None:
+    """Return that of a checkpoint that expired; of a broken one nobody can read any file."""
     try:
-        return files_of(catalog.manifest(checkpoint_id))
+        return catalog.manifest(checkpoint_id)
     except (CorruptionError, FormatVersionError, CheckpointNotFoundError):
-        return ()
+        return None
 
 
 def _refuse_missing(catalog: Catalog, checkpoint_id: int, name: str) -> None:
@@ -329,7 +347,8 @@ class CollectedGarbage:
     ``live`` ones are of checkpoints that are kept; ``young`` ones are not, and were written, or
     their checkpoint expired, less than the minimum age ago. ``manifests`` and ``tombstones`` are
     ids of checkpoints, ``pins`` tokens, ``leftovers`` the number of writes that were broken off,
-    and ``held`` the checkpoints that a savepoint or a pin holds.
+    ``log_files`` what went of the logs of Delta tables, and ``held`` the checkpoints that a
+    savepoint or a pin holds.
     """
 
     store: str
@@ -342,6 +361,7 @@ class CollectedGarbage:
     tombstones: tuple[int, ...]
     pins: tuple[str, ...]
     leftovers: int
+    log_files: Amount
     held: tuple[Held, ...]
 
 
@@ -378,12 +398,16 @@ def collect_garbage(
         for item in marks.listing
         if is_leftover(item.name) and is_old(item.modified_ms, minimum_age_ms, now_ms)
     ]
+    others = (item for item in marks.listing if not is_data_file(item.name))
+    aged = (item for item in others if is_old(item.modified_ms, minimum_age_ms, now_ms))
+    log_files = needless(catalog.storage, aged, marks.versions)
     if not dry_run:
         _delete(catalog.storage, [item.name for item in dead], progress)
         for names in (
             map(manifest_path, manifests),  # after their files
             map(pin_path, pins),
             (item.name for item in leftovers),
+            (item.name for item in log_files),
             map(tombstone_path, tombstones),
         ):
             _delete(catalog.storage, list(names), lambda done, total: None)
@@ -398,6 +422,7 @@ def collect_garbage(
         tombstones=tombstones,
         pins=pins,
         leftovers=len(leftovers),
+        log_files=_amount(log_files),
         held=tuple(Held(number, by) for number, by in marks.holds.items()),
     )
 
@@ -406,9 +431,10 @@ def _without_files(catalog: Catalog, marks: Marks, young: set[str]) -> tuple[int
     """Return the checkpoints that expired of which no file stays but what others need."""
     found = []
     for checkpoint_id in marks.expired_ids:
-        try:
-            files = set(files_of(catalog.manifest(checkpoint_id)))
-        except (CorruptionError, FormatVersionError, CheckpointNotFoundError):
+        manifest = _manifest_if_known(catalog, checkpoint_id)
+        if manifest is not None:
+            files = set(files_of(manifest))
+        else:
             prefix = f"{checkpoint_id:010}-"  # what it names nobody knows, but for its own
             files = {name for name in young if name.rpartition("/")[2].startswith(prefix)}
         if not files & young:

@@ -122,3 +122,18 @@ def test_where_delta_rs_would_write_elsewhere_no_table_is_begun(tmp_path: Path) 
     with pytest.raises(InvalidArgumentError, match="table_format='parquet'"):
         store.snapshot(parallelism=1)
     assert [*tmp_path.iterdir()] == []
+
+
+def test_the_history_of_a_table_says_which_checkpoint_it_shows(store: StateStore) -> None:
+    """Also while the state has changes, of which the table has nothing."""
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.keyed("u", "s", rows().select(["k", "v"]), key="k", max_parallelism=16)
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.keyed("u", "s", rows(50).select(["k", "v"]), key="k", max_parallelism=16)
+    with store.snapshot(parallelism=2) as checkpoint:
+        entry = checkpoint.changes("u", "s", deletes=rows(50).select(["k"]).slice(0, 1))
+    table = DeltaTable(f"{store.url}/{entry.table.path}")
+    said = [commit["userMetadata"] for commit in table.history()]
+    assert said == ["statestore checkpoint 2", "statestore checkpoint 1"]
+    assert table.to_pyarrow_table().num_rows == 200
+    assert store.restore(parallelism=1).keyed("u", "s").to_arrow(0).read_all().num_rows == 199

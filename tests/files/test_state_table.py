@@ -140,6 +140,11 @@ class TestDeltaTable(StateTableSuite):
         path = f"{store.url}/{TABLE}"
         then = spark.read.format("delta").option("versionAsOf", version).load(path)
         assert spark_rows(then) == rows_of(users)
+        history = spark.sql(f"DESCRIBE HISTORY delta.`{path}`").sort("version").collect()
+        assert [row.userMetadata for row in history] == [
+            "statestore checkpoint 1",
+            "statestore checkpoint 2",
+        ]
 
     def test_vacuum_with_default_settings_breaks_no_kept_checkpoint(
         self, store: StateStore, users: Any, spark: SparkSession

@@ -140,6 +140,8 @@ class Collected(Result):
             page.line(f"  {verb} {counted(len(done.pins), 'pin')} whose lease is over")
         if done.leftovers:
             page.line(f"  {verb} {counted(done.leftovers, 'unfinished write')} that a crash left")
+        if done.log_files.files:
+            page.line(f"  {verb} {_amount(done.log_files)} of logs that no kept checkpoint needs")
         _write_held(page, done.held)
 
 
