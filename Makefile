@@ -8,6 +8,10 @@ unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
+# Tests write in memory where it has room for them: a disk would be waited for at each file.
+export PYTEST_DEBUG_TEMPROOT ?= $(shell \
+	test "$$(df --output=avail -k /dev/shm 2> /dev/null | tail -1)" -gt 4000000 2> /dev/null \
+	&& echo /dev/shm)
 DELTA := $(VENV)/.delta
 S3 := $(VENV)/.s3
 KAFKA := $(VENV)/.kafka
