@@ -29,6 +29,7 @@ from bench import (
     plans,
     ranges,
     repartition,
+    small,
     spark,
     streaming,
 )
@@ -64,6 +65,8 @@ SECTIONS = (
     Section(("B19",), ranges.figures, MILLION),
     Section(("B18",), streaming.figures, 5 * MILLION),
     Section(("B20",), delta_log.figures, 10_000),
+    Section(("B21",), small.figures, small.ROWS),
+    Section(("B22",), small.starts, 0),
 )
 
 

@@ -1,36 +1,37 @@
 """The state of a streaming job as tables, restorable at any parallelism.
 
-``StateStore.open(url)`` is the way in. Nothing here imports Spark, but for ``spark_session``, which
-is imported when it is asked for. Flink's rules for a job are in :mod:`statestore.flink`.
+``StateStore.open(url)`` is the way in. A name is imported when it is asked for, and nothing but
+``spark_session`` imports Spark. Flink's rules for a job are in :mod:`statestore.flink`.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from statestore import errors
 from statestore._version import __version__
-from statestore.files.engines import partition, spark_module
-from statestore.files.writer import ParquetOptions
-from statestore.format.layers import CompactionRule
-from statestore.format.manifest import Manifest
-from statestore.format.state import StateKind, TimeToLive
-from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
-from statestore.keys.hashing import key_group_of
-from statestore.listeners import (
-    CheckpointCommitted,
-    CheckpointFailed,
-    CheckpointListener,
-    CheckpointRestored,
-)
-from statestore.maintenance.decide import decide
-from statestore.restarts import run_with_restarts
-from statestore.restore.plan import RestorePlan
-from statestore.restore.restored import RestoredCheckpoint
-from statestore.snapshot.subtasks import Acknowledgement, KeyedWriter, SubtaskWriter
-from statestore.snapshot.writer import CheckpointWriter
-from statestore.store import StateStore
 
 if TYPE_CHECKING:
+    from statestore import errors
+    from statestore.files.engines import partition
+    from statestore.files.writer import ParquetOptions
+    from statestore.format.layers import CompactionRule
+    from statestore.format.manifest import Manifest
+    from statestore.format.state import StateKind, TimeToLive
+    from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
+    from statestore.keys.hashing import key_group_of
+    from statestore.listeners import (
+        CheckpointCommitted,
+        CheckpointFailed,
+        CheckpointListener,
+        CheckpointRestored,
+    )
+    from statestore.maintenance.decide import decide
+    from statestore.restarts import run_with_restarts
+    from statestore.restore.plan import RestorePlan
+    from statestore.restore.restored import RestoredCheckpoint
+    from statestore.snapshot.subtasks import Acknowledgement, KeyedWriter, SubtaskWriter
+    from statestore.snapshot.writer import CheckpointWriter
     from statestore.spark.session import spark_session
+    from statestore.store import StateStore
 
 __all__ = [
     "Acknowledgement",
@@ -61,8 +62,49 @@ __all__ = [
 ]
 
 
+_PLACES = {
+    "Acknowledgement": "snapshot.subtasks",
+    "CheckpointCommitted": "listeners",
+    "CheckpointFailed": "listeners",
+    "CheckpointListener": "listeners",
+    "CheckpointRestored": "listeners",
+    "CheckpointWriter": "snapshot.writer",
+    "CompactionRule": "format.layers",
+    "KeyGroupAssignment": "keys.groups",
+    "KeyGroupRange": "keys.groups",
+    "KeyedWriter": "snapshot.subtasks",
+    "Manifest": "format.manifest",
+    "ParquetOptions": "files.writer",
+    "RestorePlan": "restore.plan",
+    "RestoredCheckpoint": "restore.restored",
+    "StateKind": "format.state",
+    "StateStore": "store",
+    "SubtaskWriter": "snapshot.subtasks",
+    "TimeToLive": "format.state",
+    "decide": "maintenance.decide",
+    "key_group_of": "keys.hashing",
+    "partition": "files.engines",
+    "run_with_restarts": "restarts",
+    "spark_session": "spark.session",
+}
+_SPARK = "spark_session"
+
+
 def __getattr__(name: str) -> Any:
-    """Import Spark when its session is asked for, and not before."""
-    if name == "spark_session":
+    """Import a public name when it is asked for, and Spark with its session alone."""
+    if name == "errors":
+        return import_module("statestore.errors")
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == _SPARK:
+        from statestore.files.engines import spark_module
+
         return spark_module("session").spark_session
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"statestore.{_PLACES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return __all__

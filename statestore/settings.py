@@ -22,7 +22,6 @@ from types import NoneType, UnionType
 from typing import Any, Final, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from statestore.errors import InvalidArgumentError, SettingsError
-from statestore.storage.base import refuse_credentials
 
 __all__ = [
     "ENVIRONMENT",
@@ -70,8 +69,12 @@ class Settings:
 
     def __post_init__(self) -> None:
         """Refuse a store whose URL holds credentials, which would be shown with the settings."""
+        if self.store is None:
+            return
+        from statestore.storage import refuse_credentials  # not for a help
+
         try:
-            refuse_credentials(self.store or "")
+            refuse_credentials(self.store)
         except InvalidArgumentError as error:
             raise SettingsError(f"store: {error}") from None
 

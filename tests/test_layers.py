@@ -112,6 +112,15 @@ LAZY = {
     ("statestore.files.engines", "statestore.spark"),  # Spark's half, loaded on first use
     ("statestore.restore.query", "statestore.restore.dataset"),  # Arrow's datasets load pandas
     ("statestore.cli.verbs.other", "statestore.demo"),  # the one verb that needs Spark
+    # A public name is imported when it is asked for.
+    ("statestore", "statestore"),
+    ("statestore", "statestore.errors"),
+    ("statestore", "statestore.files.engines.spark_module"),
+    # A help shows no store, and waits for nothing that reads one.
+    ("statestore.cli.command", "statestore.cli.verbs"),
+    ("statestore.cli.command", "statestore.store.StateStore"),
+    ("statestore.cli.output", "statestore.restore.export.json_value"),
+    ("statestore.settings", "statestore.storage.refuse_credentials"),
 }
 
 SOURCES = ("statestore", "jobs")

@@ -13,19 +13,23 @@ import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args, get_type_hints
 
 import click
 
 from statestore.errors import StateStoreError
 from statestore.settings import ResolvedSettings, Settings, resolve_settings
-from statestore.store import StateStore
+
+if TYPE_CHECKING:
+    from statestore.store import StateStore
 
 __all__ = [
     "INTERRUPTED",
     "Invocation",
     "KeyVerb",
+    "LazyVerb",
     "Root",
     "Verb",
     "checkpoint_argument",
@@ -61,6 +65,8 @@ class Invocation:
 
     def store(self) -> StateStore:
         """Open the store; a usage error when none is named."""
+        from statestore.store import StateStore  # takes longer than all that a help needs
+
         url = self.settings.store
         if not url:
             raise click.UsageError("no store is named: give --store URL, or set STATESTORE_URI")
@@ -164,19 +170,38 @@ class KeyVerb(Verb):
             ) from error
 
 
+class LazyVerb(NamedTuple):
+    """A verb that is not imported yet: its module and name, and what it does, in a sentence."""
+
+    place: str
+    does: str
+
+
 class Root(click.Group):
     """The command itself: knows its verbs, and a close one for a name that is none."""
 
     examples: tuple[str, ...] = ()
-    sections: ClassVar[Mapping[str, Sequence[str]]] = {}
+    sections: ClassVar[Mapping[str, Mapping[str, LazyVerb]]] = {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of the verbs, in order."""
+        return sorted(name for verbs in self.sections.values() for name in verbs)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a verb; None when there is no such verb."""
+        for verbs in self.sections.values():
+            if cmd_name in verbs:
+                module, name = verbs[cmd_name].place.split(":")
+                verb: click.Command = getattr(import_module(f"statestore.cli.verbs.{module}"), name)
+                return verb
+        return None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the verbs under their headings, each with all of its sentence."""
-        width = max(map(len, self.commands))
-        for title, names in self.sections.items():
+        width = max(map(len, self.list_commands(ctx)))
+        for title, verbs in self.sections.items():
             with formatter.section(title):
-                rows = [(f"{name:<{width}}", _sentence(self.commands[name])) for name in names]
-                formatter.write_dl(rows)
+                formatter.write_dl([(f"{name:<{width}}", one.does) for name, one in verbs.items()])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -232,10 +257,6 @@ def _summary(error: type[StateStoreError]) -> str:
 
 def _is_path(text: str) -> bool:
     return "/" in text or text.startswith(".") or Path(text).exists()
-
-
-def _sentence(command: click.Command) -> str:
-    return " ".join((command.help or "").split()).rstrip(".")
 
 
 def _write_sections(formatter: click.HelpFormatter, prints: str, examples: Sequence[str]) -> None:

@@ -8,35 +8,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import click
 
 from statestore._version import __version__
-from statestore.cli.command import INTERRUPTED, Invocation, Root, common_options
+from statestore.cli.command import INTERRUPTED, Invocation, LazyVerb, Root, common_options
 from statestore.cli.output import Result, is_unicode, page, report
-from statestore.cli.verbs.as_of import join_checkpoints, show_history
-from statestore.cli.verbs.collect import collect, expire_checkpoints
-from statestore.cli.verbs.compact import compact_checkpoint
-from statestore.cli.verbs.copy import copy_checkpoint, fork_checkpoint
-from statestore.cli.verbs.decide import decide_parallelism
-from statestore.cli.verbs.diff import compare_checkpoints
-from statestore.cli.verbs.edit import edit_state
-from statestore.cli.verbs.get import get_rows
-from statestore.cli.verbs.hold import keep_savepoint, pin_checkpoint, unpin_checkpoint
-from statestore.cli.verbs.list import list_checkpoints
-from statestore.cli.verbs.other import print_settings, run_demo
-from statestore.cli.verbs.plan import plan_restore
-from statestore.cli.verbs.purge import purge_key
-from statestore.cli.verbs.query import query_states
-from statestore.cli.verbs.rekey import rekey_operator
-from statestore.cli.verbs.restore import restore_checkpoint
-from statestore.cli.verbs.salvage import repair_store, salvage_checkpoint
-from statestore.cli.verbs.show import show_checkpoint
-from statestore.cli.verbs.skew import find_skew
-from statestore.cli.verbs.verify import verify_checkpoint
-from statestore.cli.verbs.watch import watch_checkpoints
 from statestore.errors import StateStoreError
 
 __all__ = ["cli", "main"]
@@ -50,7 +29,101 @@ class Command(Root):
         "statestore list --store ./fraud",
         "statestore --store ./fraud plan --parallelism 7",
     )
-    sections: ClassVar[dict[str, tuple[str, ...]]] = {}
+    # Where each verb is, and what the help says of it: it is imported when it runs.
+    sections: ClassVar[Mapping[str, Mapping[str, LazyVerb]]] = {
+        "Look": {
+            "list": LazyVerb("list:list_checkpoints", "List the checkpoints of a store"),
+            "show": LazyVerb("show:show_checkpoint", "Show what a checkpoint holds"),
+            "watch": LazyVerb(
+                "watch:watch_checkpoints", "Follow a store: show each checkpoint as it is taken"
+            ),
+            "get": LazyVerb("get:get_rows", "Look up one key, in a keyed state or in all"),
+            "query": LazyVerb("query:query_states", "Ask the states of a checkpoint in SQL"),
+            "skew": LazyVerb(
+                "skew:find_skew", "Say which key groups and keys have more than their share"
+            ),
+        },
+        "Plan and restore": {
+            "plan": LazyVerb(
+                "plan:plan_restore",
+                "Say what a restore for another parallelism or job would read and find",
+            ),
+            "restore": LazyVerb(
+                "restore:restore_checkpoint",
+                "Write the restored rows to files, one directory for each subtask",
+            ),
+            "decide": LazyVerb(
+                "decide:decide_parallelism",
+                "Choose a batch job's parallelism from the bytes of its inputs",
+            ),
+        },
+        "Compare": {
+            "diff": LazyVerb(
+                "diff:compare_checkpoints", "Compare two checkpoints, of one store or of two"
+            ),
+            "as-of": LazyVerb(
+                "as_of:join_checkpoints",
+                "Show a keyed state at one checkpoint beside the same at another",
+            ),
+            "history": LazyVerb(
+                "as_of:show_history", "Show what one key had at each kept checkpoint"
+            ),
+        },
+        "Keep and collect": {
+            "savepoint": LazyVerb("hold:keep_savepoint", "Keep a checkpoint under a name"),
+            "pin": LazyVerb("hold:pin_checkpoint", "Keep a checkpoint while it is read"),
+            "unpin": LazyVerb("hold:unpin_checkpoint", "Let go of a checkpoint that was pinned"),
+            "expire": LazyVerb(
+                "collect:expire_checkpoints", "Expire all but the newest checkpoints"
+            ),
+            "gc": LazyVerb("collect:collect", "Delete the files that nothing kept needs"),
+            "compact": LazyVerb(
+                "compact:compact_checkpoint",
+                "Fold changes of incremental checkpoints into their base, as a new checkpoint",
+            ),
+        },
+        "Check and repair": {
+            "verify": LazyVerb(
+                "verify:verify_checkpoint", "Check that a checkpoint is as it was written"
+            ),
+            "salvage": LazyVerb(
+                "salvage:salvage_checkpoint",
+                "Make a new checkpoint of what can be read of a damaged one",
+            ),
+            "repair": LazyVerb(
+                "salvage:repair_store",
+                "Mend what blocks all writing though no checkpoint is damaged",
+            ),
+        },
+        "Change": {
+            "edit": LazyVerb(
+                "edit:edit_state", "Change one keyed state offline, as a new checkpoint"
+            ),
+            "rekey": LazyVerb(
+                "rekey:rekey_operator",
+                "Put an operator's keyed states over other key groups, as a new checkpoint",
+            ),
+            "purge": LazyVerb("purge:purge_key", "Remove a key from the checkpoints that are kept"),
+        },
+        "Move": {
+            "copy": LazyVerb(
+                "copy:copy_checkpoint", "Copy a checkpoint or savepoint to another store"
+            ),
+            "fork": LazyVerb(
+                "copy:fork_checkpoint",
+                "Begin a new store with a checkpoint of this one, without copying it",
+            ),
+        },
+        "This command": {
+            "config": LazyVerb(
+                "other:print_settings", "Print the settings and where each comes from"
+            ),
+            "demo": LazyVerb(
+                "other:run_demo",
+                "Take a snapshot and restore it at another parallelism, to watch",
+            ),
+        },
+    }
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb, print what it returns, and return the exit status."""
@@ -85,33 +158,6 @@ def cli() -> None:
 
 
 cli.params.extend(common_options())
-for title, verbs in {
-    "Look": (
-        list_checkpoints,
-        show_checkpoint,
-        watch_checkpoints,
-        get_rows,
-        query_states,
-        find_skew,
-    ),
-    "Plan and restore": (plan_restore, restore_checkpoint, decide_parallelism),
-    "Compare": (compare_checkpoints, join_checkpoints, show_history),
-    "Keep and collect": (
-        keep_savepoint,
-        pin_checkpoint,
-        unpin_checkpoint,
-        expire_checkpoints,
-        collect,
-        compact_checkpoint,
-    ),
-    "Check and repair": (verify_checkpoint, salvage_checkpoint, repair_store),
-    "Change": (edit_state, rekey_operator, purge_key),
-    "Move": (copy_checkpoint, fork_checkpoint),
-    "This command": (print_settings, run_demo),
-}.items():
-    for verb in verbs:
-        cli.add_command(verb)
-    Command.sections[title] = tuple(str(verb.name) for verb in verbs)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -28,7 +28,6 @@ from rich.text import Text
 
 from statestore.cli.drawing import ASCII, UNICODE, Pen, count
 from statestore.errors import StateStoreError
-from statestore.restore.export import json_value
 
 __all__ = [
     "DRAWING_WIDTH",
@@ -131,12 +130,12 @@ def cell(text: str) -> Text:
 
 def json_text(value: Any) -> str:
     """Return a value of a column, or several, on one line as JSON."""
-    return json.dumps(json_value(value), ensure_ascii=False)
+    return json.dumps(_json_value(value), ensure_ascii=False)
 
 
 def value_text(value: Any) -> str:
     """Return a value of a column as a cell shows it: text as it is, anything else as JSON."""
-    plain = json_value(value)
+    plain = _json_value(value)
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
 
 
@@ -203,3 +202,9 @@ def is_unicode(file: TextIO) -> bool:
 
 def _lines(text: str) -> str:
     return "\n".join(printable(line) for line in text.splitlines())
+
+
+def _json_value(value: Any) -> Any:
+    from statestore.restore.export import json_value  # not for a help, which shows no values
+
+    return json_value(value)

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -31,7 +32,13 @@ from tests.cli.conftest import JOB
 
 Run = Callable[..., Result]
 
-VERBS = sorted(cli.commands)
+CONTEXT = click.Context(cli)
+COMMANDS = {
+    name: verb
+    for name in cli.list_commands(CONTEXT)
+    if (verb := cli.get_command(CONTEXT, name)) is not None
+}
+VERBS = sorted(COMMANDS)
 PYTHON = [
     sys.executable,
     "-c",
@@ -64,7 +71,7 @@ def test_help_reads_back(run: Run, verb: str) -> None:
         assert "What an exit status means: statestore --help" in done.stdout
         return
     for name in VERBS:
-        sentence = " ".join((cli.commands[name].help or "").split()).rstrip(".")
+        sentence = " ".join((COMMANDS[name].help or "").split()).rstrip(".")
         assert f" {name} {sentence}" in " ".join(done.stdout.split())
     table = done.stdout.partition("Exit status:\n")[2]
     found = {int(code): text for code, text in re.findall(r"^  (\d+) +(.*)", table, re.MULTILINE)}
@@ -76,13 +83,13 @@ def test_help_reads_back(run: Run, verb: str) -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_description_is_one_sentence(verb: str) -> None:
-    text = (cli.commands[verb].help or "").strip()
+    text = (COMMANDS[verb].help or "").strip()
     assert text.endswith(".")
     assert text.count(". ") == 0
 
 
 def examples() -> list[str]:
-    commands = [cli, *cli.commands.values()]
+    commands = [cli, *COMMANDS.values()]
     return [e for c in commands if isinstance(c, Root | Verb) for e in c.examples]
 
 
@@ -345,10 +352,20 @@ def test_an_interrupted_restore_leaves_an_empty_target(filled: Path, tmp_path: P
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_the_command_does_not_load_spark() -> None:
-    code = "import sys, statestore.cli.main; print(*{'pyspark', 'py4j'} & set(sys.modules))"
+def test_a_help_loads_nothing_that_reads_or_writes_a_store() -> None:
+    code = (
+        "import sys; from statestore.cli.main import main; main(['--help'])\n"
+        "slow = {'pyspark', 'pyarrow', 'numpy', 'deltalake', 'fsspec'} & set(sys.modules)\n"
+        "print('loaded', *slow)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == []
+    assert done.stdout.splitlines()[-1] == "loaded"
+
+
+def test_the_help_says_of_a_verb_what_it_says_itself() -> None:
+    for verbs in Command.sections.values():
+        for name, verb in verbs.items():
+            assert verb.does == " ".join((COMMANDS[name].help or "").split()).rstrip(".")
 
 
 def test_every_verb_is_under_one_heading() -> None:

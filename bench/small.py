@@ -1,0 +1,114 @@
+"""What waits for the store alone: checkpoints of little state, and the start of the command.
+
+The state is 65 thousand rows in three keyed and two operator states, as Delta tables: totals, a map
+and a list per user, the offsets of a source, and one row for all.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from bench.measure import Figure
+from statestore import CheckpointWriter, StateStore
+from statestore.spark.session import spark_session
+
+__all__ = ["figures", "starts"]
+
+PARALLELISM, KEY_GROUPS = 4, 128
+ROWS = 65_000
+MOST_SECONDS = {
+    ("Arrow", "auto"): 0.3,
+    ("Arrow", "partitioned"): 1.0,
+    ("Spark", "auto"): 1.0,
+    ("Spark", "partitioned"): 2.0,
+}
+MOST_FIRST, MOST_START = 3.0, 0.3
+
+
+def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
+    """Return the seconds of a checkpoint from Arrow and through Spark, in both layouts, and of the
+    first one that a session takes.
+    """
+    tables = _tables(rows)
+    spark = spark_session(app_name="statestore-bench", master="local[2]")
+    frames = {name: spark.createDataFrame(table).persist() for name, table in tables.items()}
+    for frame in frames.values():
+        frame.count()
+    first = _seconds(_taken(folder / "first", frames, "auto", spark), 1)
+    found = []
+    for engine, given in (("Arrow", tables), ("Spark", frames)):
+        for layout in ("auto", "partitioned"):
+            take = _taken(folder / f"{engine}-{layout}", given, layout, spark)
+            _seconds(take, 2)  # makes the tables, and warms up
+            goal = MOST_SECONDS[engine, layout]
+            what = f"checkpoint of {rows:,} rows, {engine}, {layout}"
+            found.append(_figure("B21", what, _seconds(take, repeats), goal))
+    found.append(_figure("B21", "first checkpoint of a session, Spark, auto", first, MOST_FIRST))
+    spark.stop()
+    return found
+
+
+def starts(folder: Path, rows: int, repeats: int) -> list[Figure]:
+    """Return the seconds until the command has shown its help."""
+    code = "import sys; from statestore.cli.main import main; sys.exit(main(['--help']))"
+    command = [sys.executable, "-c", code]
+
+    def run() -> None:
+        subprocess.run(command, check=True, capture_output=True)
+
+    run()
+    return [_figure("B22", "statestore --help", _seconds(run, repeats), MOST_START)]
+
+
+def _tables(rows: int) -> dict[str, pa.Table]:
+    users = [f"user-{number:06}" for number in range(rows // 3)]
+    numbers = range(len(users))
+    return {
+        "totals": pa.table({"user": users, "n": numbers}),
+        "routes": pa.table({"user": users, "to": ["x"] * len(users), "n": numbers}),
+        "last": pa.table({"user": users, "at": [0] * len(users), "n": numbers}),
+    }
+
+
+def _taken(
+    folder: Path, given: dict[str, Any], layout: str, spark: SparkSession
+) -> Callable[[], None]:
+    store = StateStore.open(str(folder), table_format="delta", spark=spark)
+
+    def take() -> None:
+        with store.snapshot(parallelism=PARALLELISM) as checkpoint:
+            _write(checkpoint, given, layout)
+
+    return take
+
+
+def _write(checkpoint: CheckpointWriter, given: dict[str, Any], layout: str) -> None:
+    options: dict[str, Any] = {"key": "user", "max_parallelism": KEY_GROUPS, "layout": layout}
+    checkpoint.keyed("users", "totals", given["totals"], **options)
+    checkpoint.map("users", "routes", given["routes"], map_key="to", **options)
+    checkpoint.list("users", "last", given["last"], position="at", **options)
+    checkpoint.split("source", "offsets", [[{"partition": 0, "offset": 1}], [], [], []])
+    checkpoint.union("users", "unkeyed", [[{"n": 1}], [], [], []])
+
+
+def _seconds(run: Callable[[], None], repeats: int) -> list[float]:
+    found = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        run()
+        found.append(time.perf_counter() - start)
+    return found
+
+
+def _figure(target: str, what: str, seconds: list[float], goal: float) -> Figure:
+    middle = statistics.median(seconds)
+    return Figure(target, what, middle, "s", min(seconds), max(seconds), goal=goal)
