@@ -14,9 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from threading import Lock
 from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta, Struct, ValidationError, convert
+from msgspec.json import Decoder
 
 from statestore.errors import (
     FormatVersionError,
@@ -35,6 +37,7 @@ __all__ = [
     "Moment",
     "Pin",
     "Savepoint",
+    "as_declared",
     "check_savepoint_name",
     "claim_from_json",
     "claim_to_json",
@@ -66,6 +69,8 @@ Moment = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
 CheckpointId = Annotated[int, Meta(ge=0, le=GREATEST_ID)]
 
 T = TypeVar("T")
+_known: set[Any] = set()
+_learning = Lock()
 _AT = " - at `$"  # how msgspec ends what it says, with the place and another `
 
 
@@ -82,7 +87,21 @@ def converted(value: Any, kind: type[T], name: str, place: str = "") -> T:
     fit.
     """
     with placed(name, place):
-        return convert(value, kind, from_attributes=True)
+        return as_declared(value, kind)
+
+
+def as_declared(value: Any, kind: type[T]) -> T:
+    """Return a value, or what it has as attributes, as ``kind``; any number of threads may.
+
+    Raises msgspec's ValidationError.
+    """
+    if kind not in _known:
+        # It looks at a class when it first needs it, and the process dies where a second thread
+        # needs it meanwhile: msgspec marks a class as known before it knows the members' types.
+        with _learning:
+            Decoder(kind)
+            _known.add(kind)
+    return convert(value, kind, from_attributes=True)
 
 
 @contextmanager

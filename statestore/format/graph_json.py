@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from msgspec import Struct, convert, to_builtins
+from msgspec import Struct, to_builtins
 
 from statestore.errors import InvalidArgumentError
 from statestore.flink.graph import ChainingStrategy, Exchange, JobGraph, Partitioner
-from statestore.format.documents import Count, converted
+from statestore.format.documents import Count, as_declared, converted
 
 __all__ = ["GraphDocument", "graph_from_json", "graph_to_json"]
 
@@ -53,7 +53,7 @@ def graph_to_json(graph: JobGraph) -> dict[str, Any]:
 
     Raises InvalidArgumentError for a text with an unpaired surrogate, which UTF-8 cannot hold.
     """
-    members = convert(graph, GraphDocument, from_attributes=True)
+    members = as_declared(graph, GraphDocument)
     document: dict[str, Any] = to_builtins(members)
     for member in (*document["nodes"], *document["edges"]):
         for key, value in member.items():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -110,3 +112,50 @@ def test_a_newer_version_asks_for_an_upgrade_before_anything_else_is_read() -> N
     """It may have changed everything."""
     with pytest.raises(FormatVersionError, match="version 4; this release reads up to 3"):
         parse({"format": "f", "format_version": 4})
+
+
+FIRST_USES = """
+import sys, threading, types
+from statestore.format.documents import as_declared
+
+SOURCE = '''
+from __future__ import annotations
+from msgspec import Struct
+
+class Part(Struct):
+    name: str
+    sizes: dict[str, int]
+
+class Whole(Struct):
+    first: Part
+    parts: list[Part]
+    other: Part | None
+'''
+VALUE = {"first": {"name": "a", "sizes": {}}, "parts": [], "other": None}
+
+
+def convert(kind, together, found):
+    together.wait()
+    found.append(as_declared(VALUE, kind).first.name)
+
+
+sys.setswitchinterval(1e-6)
+for number in range(200):
+    module = sys.modules[f"declared{number}"] = types.ModuleType(f"declared{number}")
+    exec(SOURCE, module.__dict__)
+    together, found = threading.Barrier(8), []
+    threads = [
+        threading.Thread(target=convert, args=(module.Whole, together, found)) for _ in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == ["a"] * 8, found
+"""
+
+
+def test_threads_may_read_documents_of_a_kind_for_the_first_time_together() -> None:
+    """msgspec alone lets the process die: a segmentation fault, in one of some hundred runs."""
+    done = subprocess.run([sys.executable, "-c", FIRST_USES], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
