@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from statestore import StateStore
 from statestore.demo import run
 
 ROOT = Path(__file__).parent.parent
@@ -66,12 +67,18 @@ def test_the_commands_exist() -> None:
 
 
 def test_the_demo_prints_what_readme_shows(
-    tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, spark: SparkSession, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The whole demo, over all flights: equal to an uninterrupted run, and as README has it."""
     assert spark is not None
-    assert run(tmp_path / "statestore-demo") == 0
-    printed = capsys.readouterr().out
+    directory = tmp_path / "statestore-demo"
+    assert run(directory) == 0
+    printed, progress = capfd.readouterr()
+    assert printed.rstrip().endswith(f"statestore --store {directory}/store show latest")
+    assert "parallelism 7, snapshot: " in progress
+    done, total = progress.splitlines()[-1].partition(" ")[0].strip("[]").split("/")
+    assert done == total
+    assert StateStore.open(str(directory / "store")).checkpoints() == (1, 2)
     (shown,) = (block for block in blocks("text") if "flights" in block)
     assert masked(printed) == masked(shown)
 
