@@ -264,7 +264,8 @@ def write_keyed(
     """
     if target.co_located:
         task = _write(target, owners, is_sorted=False)
-        outcome = _Outcome.of(map_in_arrow(_stored(df, target.state), task, _OUTCOME), target.state)
+        rows = df.select(*map(column_of, beside(target.state.schema.names, df.columns)))
+        outcome = _Outcome.of(map_in_arrow(rows, task, _OUTCOME), target.state)
         disorder = next((one for one in outcome.errors if isinstance(one, _OutOfOrderError)), None)
         if disorder is None:
             return _handles(outcome, target)
@@ -318,20 +319,15 @@ def _delete(outcome: _Outcome, target: KeyedTarget, reason: BaseException) -> No
     written.delete(reason)
 
 
-def _stored(df: DataFrame, state: KeyedState) -> DataFrame:
-    """Return the columns that are stored, and the store's own if it is given."""
-    return df.select(*map(column_of, beside(state.schema.names, df.columns)))
-
-
 def _in_order(df: DataFrame, state: KeyedState, owners: Assignment | None) -> DataFrame:
-    """Return the columns that are stored, the rows in order of key group; with ``owners`` each in
-    the Spark partition of its subtask. Rows with a null key are with key group 0.
+    """Return the columns that are stored and one more, rows in order of key group; with ``owners``
+    each in the Spark partition of its subtask. Rows with a null key are with key group 0.
     """
-    rows = _stored(df, state)
     types = StructType.fromJson(state.schema.to_json())
-    keys = [column_of(name).cast(types[name].dataType).alias(name) for name in state.key]
-    others = [column_of(name) for name in rows.columns if name not in state.key]
-    typed = rows.select(*keys, *others)
+    names = beside(state.schema.names, df.columns)
+    columns = {name: column_of(name) for name in names}
+    keys = {name: columns[name].cast(types[name].dataType).alias(name) for name in state.key}
+    typed = df.select(*(columns | keys).values())
     group = key_group_column(
         typed.schema,
         state.key,
@@ -339,14 +335,14 @@ def _in_order(df: DataFrame, state: KeyedState, owners: Assignment | None) -> Da
         hash_scheme=state.hash_scheme,
         key_types=state.key_types,
     )
-    name = max(rows.columns, key=len) + "_"  # a name that no column has
+    name = max(names, key=len) + "_"  # a name that no column has
     grouped = typed.withColumn(name, F.coalesce(group, F.lit(0)))
     if owners is not None:
         # As one text, which Spark makes an array of once: a literal each would take seconds.
         numbers = ",".join(str(owners.subtask_of(at)) for at in range(state.max_parallelism))
         subtasks = F.split(F.lit(numbers), ",").cast("array<int>")
         grouped = grouped.repartitionById(owners.parallelism, subtasks[column_of(name)])
-    return _stored(grouped.sortWithinPartitions(column_of(name)), state)
+    return grouped.sortWithinPartitions(column_of(name))
 
 
 def _write(target: KeyedTarget, owners: Assignment, *, is_sorted: bool) -> Task:
