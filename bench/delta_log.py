@@ -12,13 +12,13 @@ import time
 from pathlib import Path
 
 from bench.measure import Figure, counted, times
+from bench.plans import made_up_state
 from statestore.files.delta import DeltaTables
-from statestore.files.delta_short import needless
+from statestore.files.delta_log import needless
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.manifest import KeyedEntry, TableRef
 from statestore.format.names import keyed_table, partition_file
-from statestore.format.schema import Field, Schema
-from statestore.format.state import KeyedState, StateKind
+from statestore.format.state import Layout
 from statestore.keys.groups import KeyGroupRange
 from statestore.storage import LocalStorage
 
@@ -28,16 +28,7 @@ KEY_GROUPS, KEPT, COLLECTED_EACH, SAMPLE = 128, 10, 100, 500
 MOST_OF_FIRST = 1.1
 MOST_MEGABYTES = 8
 
-_STATE = KeyedState(
-    uid="operator",
-    name="state",
-    kind=StateKind.VALUE,
-    schema=Schema((Field("user", "string"), Field("count", "long"))),
-    key=("user",),
-    key_types=("String",),
-    max_parallelism=KEY_GROUPS,
-    hash_scheme="java",
-)
+_STATE = made_up_state("operator", "state", KEY_GROUPS, Layout.PARTITIONED)
 _STATISTICS = json.dumps(
     {
         "numRecords": 500,

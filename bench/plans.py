@@ -27,7 +27,7 @@ from statestore.format.state import KeyedState, Layout, StateKind
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 from statestore.storage import open_storage
 
-__all__ = ["figures", "made_up_manifest"]
+__all__ = ["figures", "made_up_manifest", "made_up_state"]
 
 TARGET = "B14"
 STATES, KEY_GROUPS, FILES = 100, 32_768, 800
@@ -86,18 +86,23 @@ def made_up_manifest(store_id: str, operators: int) -> Manifest:
     )
 
 
-def _entry(uid: str, name: str, numbers: np.random.Generator) -> KeyedEntry:
-    state = KeyedState(
+def made_up_state(uid: str, name: str, key_groups: int, layout: Layout) -> KeyedState:
+    """Return a state of counts by user, of which there is not a row."""
+    return KeyedState(
         uid=uid,
         name=name,
         kind=StateKind.VALUE,
         schema=Schema((Field("user", "string"), Field("count", "long"))),
         key=("user",),
         key_types=("String",),
-        max_parallelism=KEY_GROUPS,
+        max_parallelism=key_groups,
         hash_scheme="java",
-        layout=Layout.RANGED,
+        layout=layout,
     )
+
+
+def _entry(uid: str, name: str, numbers: np.random.Generator) -> KeyedEntry:
+    state = made_up_state(uid, name, KEY_GROUPS, Layout.RANGED)
     ranges = KeyGroupAssignment(max_parallelism=KEY_GROUPS, parallelism=FILES).ranges()
     handles = tuple(_handle(key_groups, numbers) for key_groups in ranges)
     return KeyedEntry(state, TableRef("parquet", keyed_table(uid, name)), handles)

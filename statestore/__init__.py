@@ -85,21 +85,19 @@ _PLACES = {
     "key_group_of": "keys.hashing",
     "partition": "files.engines",
     "run_with_restarts": "restarts",
-    "spark_session": "spark.session",
 }
-_SPARK = "spark_session"
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is asked for, and Spark with its session alone."""
     if name == "errors":
         return import_module("statestore.errors")
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == _SPARK:
+    if name == "spark_session":
         from statestore.files.engines import spark_module
 
         return spark_module("session").spark_session
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"statestore.{_PLACES[name]}"), name)
     globals()[name] = value
     return value

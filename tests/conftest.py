@@ -66,7 +66,7 @@ SLOW = {"faults", "flips", "fuzz", "histories", "protocol", "races", "services",
 # Of what needs no JVM, the tests that take longest: they make whole stores, and others of these.
 SLOW |= {
     *("maintenance", "cli/test_command", "cli/test_salvage_and_diff", "cli/test_verify"),
-    *("cli/test_watch", "files/test_delta_short", "restore/test_ceiling", "restore/test_duck"),
+    *("cli/test_watch", "files/test_delta_log", "restore/test_ceiling", "restore/test_duck"),
     *("restore/test_query", "restore/test_restore", "restore/test_what_is_read"),
 }
 

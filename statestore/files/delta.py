@@ -24,7 +24,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
 from statestore.errors import CommitConflictError, InvalidArgumentError, StorageError
-from statestore.files.delta_short import INTERVAL, add_checkpoint
+from statestore.files.delta_log import INTERVAL, add_checkpoint
 from statestore.files.reader import open_data
 from statestore.files.statistics import file_statistics, statistics_columns
 from statestore.format.handles import Handle, KeyedStateHandle
@@ -91,12 +91,11 @@ class DeltaTables:
 
     def _publish(self, entry: Entry, checkpoint_id: int) -> int:
         table = self._load(entry)
-        if table is not None:
-            add_checkpoint(self._storage, entry.table.path, table)
         application = f"statestore:{entry.table.path}"
         if table is None or not _fits(table, entry):
             table = self._replace(entry, application, checkpoint_id)
         elif table.transaction_version(application) != checkpoint_id or not _has(table, entry):
+            add_checkpoint(self._storage, entry.table.path, table)
             table = self._exchange(table, entry, application, checkpoint_id)
         if not _has(table, entry):
             raise _changed(entry)
@@ -205,7 +204,7 @@ def new_table(
     )
 
 
-# What a log keeps the store says itself: see delta_short.py.
+# What a log keeps the store says itself: see delta_log.py.
 _HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 
 

@@ -1,7 +1,14 @@
-"""An entry that a table's Delta log lacks: which it is, and what it held.
+"""A Delta log that stays short, whatever its table has gone through.
 
-It is put again only where it is known to the last file: a manifest names the files of the table at
-that version, and the entries around it fit.
+A reader begins at the newest checkpoint of the log (Delta protocol, "Checkpoints"), which names the
+table's files at a version. Delta writes into it what was removed as well, for as long as VACUUM may
+not delete it. These tables keep their old files for ever, as far as VACUUM is concerned, so that
+such a checkpoint would name every file that ever was in the table. It does not need to: VACUUM goes
+by the age of a file, and by the log's entries. So the store writes the checkpoints of its logs
+itself, without what was removed.
+
+Entries behind such a checkpoint are needed to travel to versions before it, and for nothing else.
+The collection of garbage deletes those that are behind the versions of all kept checkpoints.
 """
 
 from __future__ import annotations
@@ -9,195 +16,126 @@ from __future__ import annotations
 import json
 import re
 import tempfile
-import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Literal, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import CommitProperties
+from deltalake import DeltaTable
 
-from statestore.errors import CorruptionError
-from statestore.files.delta import add_action, new_table
-from statestore.format.manifest import Entry
-from statestore.storage import Storage, put_once
+from statestore.format.names import table_of
+from statestore.storage import Listed, Storage
 
-__all__ = ["DeltaLog", "LostEntry", "lost_entries"]
+__all__ = ["INTERVAL", "LogFile", "add_checkpoint", "log_file", "needless"]
 
-_LOG = "_delta_log"
-_NAME = re.compile(r"([0-9]{20})\.(json|checkpoint\.parquet)")
-_COLUMNS = ("add", "metaData", "protocol")
+INTERVAL = 10
+"""A log gets a checkpoint each so many versions, as Delta's own do."""
 
-Action = dict[str, Any]
+_FILE = re.compile(r"(.+)/_delta_log/([0-9]{20})\.(json|checkpoint\.parquet)")
+_CHECKSUM = re.compile(r"(.+)/_delta_log/\.?([0-9]{20})\.(?:.+\.)?crc")
+_LAST = "_last_checkpoint"
 
 
-@dataclass(frozen=True)
-class LostEntry:
-    """An entry that is missing: its file, the bytes to put there, None when nobody knows, and that
-    in words.
+class LogFile(NamedTuple):
+    """A file of a log: its table's folder, the version it is of, and whether it is an entry, a
+    checkpoint, or a checksum beside one of these.
     """
 
-    file: str
-    data: bytes | None
-    what: str
+    folder: str
+    version: int
+    kind: Literal["entry", "checkpoint", "checksum"]
 
 
-@dataclass
-class _Table:
-    """What a table is at a version: its files, metadata and protocol."""
-
-    files: dict[str, Action] = field(default_factory=dict)
-    metadata: Action | None = None
-    protocol: Action | None = None
-
-    def apply(self, actions: list[Action]) -> bool:
-        """Go on by an entry; return whether it fits: nothing comes twice or goes that is not."""
-        fits = True
-        for action in actions:
-            if remove := action.get("remove"):
-                fits &= self.files.pop(remove["path"], None) is not None
-            if add := action.get("add"):
-                self.files[add["path"]] = add
-            self.metadata = action.get("metaData") or self.metadata
-            self.protocol = action.get("protocol") or self.protocol
-        return fits
-
-
-class DeltaLog:
-    """The log of the table in ``folder`` of a store."""
-
-    def __init__(self, storage: Storage, folder: str) -> None:
-        """List it."""
-        self.storage, self.folder = storage, folder
-        self.versions: dict[str, list[int]] = {"json": [], "checkpoint.parquet": []}
-        for name in storage.list(f"{folder}/{_LOG}"):
-            if found := _NAME.fullmatch(name.rpartition("/")[2]):
-                self.versions[found[2]].append(int(found[1]))
-
-    @property
-    def first(self) -> int:
-        """The version from which entries are needed: the one behind the newest checkpoint."""
-        return max(self.versions["checkpoint.parquet"], default=-1) + 1
-
-    def name(self, version: int, ending: str) -> str:
-        """Return the name of a file of the log in the store."""
-        return f"{self.folder}/{_LOG}/{version:020}.{ending}"
-
-    def entry(self, version: int) -> list[Action]:
-        """Return an entry; CorruptionError when it cannot be read."""
-        name = self.name(version, "json")
-        try:
-            return [json.loads(line) for line in self.storage.read(name).splitlines() if line]
-        except (ValueError, FileNotFoundError) as error:
-            raise CorruptionError(f"{self.storage.url}/{name} cannot be read: {error}") from error
-
-    def at_checkpoint(self) -> _Table:
-        """Return the table at the newest checkpoint, without files where there is none."""
-        table = _Table()
-        if self.first == 0:
-            return table
-        name = self.name(self.first - 1, "checkpoint.parquet")
-        try:
-            with self.storage.open_read(name) as file, pq.ParquetFile(file) as parquet:
-                for batch in parquet.iter_batches(columns=list(_COLUMNS)):
-                    table.apply([_without_pairs(action) for action in batch.to_pylist()])
-        except (pa.ArrowException, FileNotFoundError) as error:
-            raise CorruptionError(f"{self.storage.url}/{name} cannot be read: {error}") from error
-        return table
-
-    def put(self, name: str, data: bytes) -> None:
-        """Put an entry that is lost; what Delta and Hadoop knew of its bytes goes before."""
-        folder, _, base = name.rpartition("/")
-        for companion in (f".{base}.crc", base.replace(".json", ".crc")):
-            self.storage.delete(f"{folder}/{companion}")
-        put_once(self.storage, name, data)
-
-
-def lost_entries(log: DeltaLog, entries: Mapping[int, Entry]) -> Iterator[LostEntry]:
-    """Yield what is missing below the newest entry, oldest first, up to the first that is not
-    known; ``entries`` has the states that are the table at a version.
-
-    Raises CorruptionError when another entry, or a data file, cannot be read.
+def log_file(name: str) -> LogFile | None:
+    """Return what a file is to the Delta log of one of the store's tables; None where it is
+    nothing, or a kind of file that neither Spark nor delta-rs write unless they are told to: a
+    checkpoint in parts for one. A table that somebody else keeps below the store is none of ours.
     """
-    there = sorted(version for version in log.versions["json"] if version >= log.first)
-    missing = sorted(set(range(log.first, max(there, default=0))) - set(there))
-    if not missing:
-        return
-    table = log.at_checkpoint()
-    for version in range(log.first, there[-1] + 1):
-        if version not in missing:
-            table.apply(log.entry(version))
-            continue
-        lost = _lost(log, version, table, entries.get(version))
-        yield lost
-        if lost.data is None:
-            return
-
-
-def _lost(log: DeltaLog, version: int, table: _Table, entry: Entry | None) -> LostEntry:
-    """Return what a missing entry held, and bring the table to its version."""
-    name = log.name(version, "json")
-    if entry is None:
-        why = "no checkpoint that can be read names this version of the table"
+    kind: Literal["entry", "checkpoint", "checksum"] = "checksum"
+    if found := _FILE.fullmatch(name):
+        kind = "entry" if found[3] == "json" else "checkpoint"
     else:
-        actions = _actions(log, table, entry)
-        table.apply(actions)
-        if _is_followed(log, version, table):
-            data = "".join(f"{json.dumps(action)}\n" for action in actions).encode()
-            return LostEntry(name, data, "put again, as a checkpoint and the next entry prove")
-        why = "what follows it removes files that the checkpoint of this version does not name"
-    return LostEntry(
-        name,
-        None,
-        f"it is missing, and {why}: copy it from a backup, or move the folder {log.folder}/{_LOG} "
-        "away; checkpoints need no log, and the next snapshot begins a new one",
-    )
-
-
-def _actions(log: DeltaLog, table: _Table, entry: Entry) -> list[Action]:
-    """Return what leads from the table before to that of the entry: what a new table begins with,
-    without what the one before has.
-    """
-    adds = [add_action(log.storage, entry, handle) for handle in entry.handles]
-    with tempfile.TemporaryDirectory(prefix="statestore-") as folder:
-        new_table(folder, entry, adds, {}, CommitProperties())
-        lines = Path(folder, _LOG, f"{0:020}.json").read_text().splitlines()
-    made = _Table()
-    made.apply([json.loads(line) for line in lines])
-    now_ms = time.time_ns() // 1_000_000
-    info = {"timestamp": now_ms, "operation": "Manual Update", "operationParameters": {}}
-    actions: list[Action] = [{"commitInfo": info}]
-    if _definition(table.metadata) != _definition(made.metadata):
-        actions += [{"protocol": made.protocol}, {"metaData": made.metadata}]
-    for path, add in table.files.items():
-        if path not in made.files:
-            known = {key: add[key] for key in ("partitionValues", "size") if key in add}
-            removed = {"path": path, "deletionTimestamp": now_ms, "dataChange": True}
-            actions.append({"remove": removed | {"extendedFileMetadata": True} | known})
-    return actions + [{"add": add} for path, add in made.files.items() if path not in table.files]
-
-
-def _definition(metadata: Action | None) -> object:
-    """Return what makes a table what it is, its id and the time of its making aside."""
-    if metadata is None:
+        found = _CHECKSUM.fullmatch(name)
+    if found is None or table_of(found[1]) is None:
         return None
-    columns = json.loads(metadata["schemaString"])
-    return columns, metadata["partitionColumns"], metadata["configuration"]
+    return LogFile(found[1], int(found[2]), kind)
 
 
-def _is_followed(log: DeltaLog, version: int, table: _Table) -> bool:
-    """Return whether the entry behind this one, if it is there, goes on from this table."""
-    if version + 1 not in log.versions["json"]:
-        return True
-    after = _Table(dict(table.files))
-    return after.apply(log.entry(version + 1))
+def add_checkpoint(storage: Storage, folder: str, table: DeltaTable) -> None:
+    """Give the log of a table a checkpoint of the version that is loaded, if it is time for one.
+
+    A log that has checkpoints of another kind is left to whoever writes them. Raises DeltaError,
+    OSError or StorageError; the log is as good as before then.
+    """
+    version = table.version()
+    if version == 0 or version % INTERVAL:
+        return
+    log = f"{folder}/_delta_log"
+    name = f"{log}/{version:020}.checkpoint.parquet"
+    listed = storage.list(log)
+    others = (one for one in listed if ".checkpoint." in one and log_file(one) is None)
+    if name in listed or any(others):
+        return
+    with tempfile.TemporaryDirectory(prefix="statestore-") as copy:
+        Path(copy, "_delta_log").mkdir()
+        for needed in _needed(listed, version):
+            to = Path(copy, "_delta_log", needed.rpartition("/")[2])
+            to.write_bytes(storage.read(needed))
+        DeltaTable(copy).create_checkpoint()
+        actions = pq.read_table(Path(copy, "_delta_log", name.rpartition("/")[2]))
+    actions = actions.filter(pc.is_null(actions["remove"]))
+    sink = pa.BufferOutputStream()
+    pq.write_table(actions, sink)
+    data = sink.getvalue().to_pybytes()
+    if not storage.put_if_absent(name, data):
+        return  # another writer's, who tells the readers of it
+    # A hint for readers, who look for a checkpoint in the listing where there is none.
+    storage.delete(f"{log}/{_LAST}")
+    last = {"version": version, "size": len(actions), "sizeInBytes": len(data)}
+    storage.put_if_absent(f"{log}/{_LAST}", json.dumps(last).encode())
 
 
-def _without_pairs(action: Action) -> Action:
-    """Return an action of a checkpoint as an entry has it: maps are no lists of pairs."""
-    add = action.get("add")
-    if add and isinstance(add.get("partitionValues"), list):
-        return action | {"add": add | {"partitionValues": dict(add["partitionValues"])}}
-    return action
+def _needed(listed: Iterable[str], version: int) -> list[str]:
+    """Return what tells the table at a version: a log's newest checkpoint till then, and the
+    entries behind it.
+    """
+    files = [(of, name) for name in listed if (of := log_file(name)) and of.version <= version]
+    newest = max((of.version for of, _ in files if of.kind == "checkpoint"), default=-1)
+    return [
+        name
+        for of, name in files
+        if (of.kind == "checkpoint" and of.version == newest)
+        or (of.kind == "entry" and of.version > newest)
+    ]
+
+
+def needless(storage: Storage, old: Iterable[Listed], versions: Mapping[str, int]) -> list[Listed]:
+    """Return those of some old files of logs that no kept checkpoint needs.
+
+    ``versions`` has by a table's folder the oldest version that a kept checkpoint names. What stays
+    begins with a checkpoint at that version or before it, one that every reader knows by now.
+    """
+    by_folder: dict[str, list[tuple[LogFile, Listed]]] = {}
+    for item in old:
+        if of := log_file(item.name):
+            by_folder.setdefault(of.folder, []).append((of, item))
+    found: list[Listed] = []
+    for folder, files in by_folder.items():
+        known = _last(storage, folder)
+        most = min(known, versions.get(folder, known))
+        checkpoints = [
+            of.version for of, _ in files if of.kind == "checkpoint" and of.version <= most
+        ]
+        first = max(checkpoints, default=0)
+        found += [item for of, item in files if of.version < first]
+    return found
+
+
+def _last(storage: Storage, folder: str) -> int:
+    """Return the version of the checkpoint that readers of the log are sent to; 0 for none."""
+    try:
+        return int(json.loads(storage.read(f"{folder}/_delta_log/{_LAST}"))["version"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return 0

@@ -107,7 +107,7 @@ def decide(
     Raises:
         InvalidArgumentError: for bounds that are not possible, or for an input with fewer files
             than the least parallelism.
-        StateStoreError: as :func:`~statestore.files.delta_log.input_bytes`.
+        StateStoreError: as :func:`~statestore.files.inputs.input_bytes`.
     """
     if not inputs:
         raise InvalidArgumentError("decide takes a list of inputs, one at least")

@@ -70,7 +70,7 @@ from statestore.errors import (
     StateStoreError,
     StorageError,
 )
-from statestore.files.delta_short import needless
+from statestore.files.delta_log import needless
 from statestore.format.documents import Held
 from statestore.format.manifest import Manifest
 from statestore.format.names import (

@@ -8,7 +8,7 @@
   What was announced is handed on. Where nothing tells it, the next id is above all that can have
   been announced.
 * **An entry of a Delta log**, of which a manifest and the entries around it say what it held
-  (``files/delta_log.py``).
+  (``files/delta_repair.py``).
 
 What cannot be proved is left, and said.
 """
@@ -25,7 +25,7 @@ from statestore.errors import (
     MalformedManifestError,
     StoreNotFoundError,
 )
-from statestore.files.delta_log import DeltaLog, lost_entries
+from statestore.files.delta_repair import DeltaLog, lost_entries
 from statestore.format.documents import Claim, claim_from_json, healed
 from statestore.format.manifest import TABLE_FORMATS, Entry, Manifest
 from statestore.format.names import GREATEST_GIVEN_ID, GREATEST_ID, STORE_FILE, writer_path

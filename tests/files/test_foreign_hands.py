@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from statestore import StateStore
 from statestore.errors import MissingFileError
-from statestore.files.delta_short import INTERVAL
+from statestore.files.delta_log import INTERVAL
 from statestore.format.state import Layout
 
 Hand = Callable[[SparkSession, str], Any]

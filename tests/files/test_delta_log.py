@@ -11,11 +11,11 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from statestore import StateStore
-from statestore.files.delta_short import INTERVAL, LogFile, log_file, needless
+from statestore.files.delta_log import INTERVAL, LogFile, add_checkpoint, log_file, needless
 from statestore.storage import Listed, LocalStorage
 
 FOLDER = "operators/u/keyed/s"
@@ -173,6 +173,50 @@ def test_vacuum_with_default_settings_takes_no_kept_file(store: StateStore) -> N
     assert store.maintenance.verify().is_intact
 
 
+def test_a_table_that_somebody_keeps_below_the_store_is_left_alone(store: StateStore) -> None:
+    snapshots(store, 2)
+    theirs = Path(store.url, "reports")
+    for number in range(12):
+        write_deltalake(theirs, rows(number), mode="overwrite")
+        if number == 10:
+            DeltaTable(theirs).create_checkpoint()
+    before = sorted(theirs.rglob("*"))
+    assert store.maintenance.gc(minimum_age_s=0).log_files.files == 0
+    assert sorted(theirs.rglob("*")) == before
+
+
+def test_a_log_with_checkpoints_in_parts_is_left_to_who_writes_them(store: StateStore) -> None:
+    """Spark writes them where it is told to; the next snapshots go on."""
+    snapshots(store, INTERVAL + 2)
+    name = f"{INTERVAL:020}.checkpoint"
+    log(store)[f"{name}.parquet"].rename(
+        Path(store.url, FOLDER, "_delta_log", f"{name}.0000000001.0000000001.parquet")
+    )
+    log(store)["_last_checkpoint"].write_text(f'{{"version":{INTERVAL},"size":9,"parts":1}}')
+    for version in range(3):  # so that nobody can do without that checkpoint
+        log(store)[f"{version:020}.json"].unlink()
+    snapshots(store, INTERVAL + 2, first=INTERVAL + 3)
+    assert versions(store, "checkpoint.parquet") == []
+    assert shown(store) == {2 * INTERVAL + 4}
+
+
+def test_a_checkpoint_is_of_the_version_that_was_loaded(store: StateStore) -> None:
+    """Though another writer has gone on meanwhile."""
+    snapshots(store, INTERVAL + 1)
+    url = str(Path(store.url, FOLDER))
+    loaded = DeltaTable(url)
+    assert loaded.version() == INTERVAL
+    snapshots(store, 2, first=INTERVAL + 2)
+    wanted = log(store)[f"{INTERVAL:020}.checkpoint.parquet"]
+    by_the_writer = pq.read_table(wanted)
+    wanted.unlink()
+    add_checkpoint(LocalStorage(store.url), FOLDER, loaded)
+    assert pq.read_table(wanted).column("add").to_pylist() == (
+        by_the_writer.column("add").to_pylist()
+    )
+    assert shown(store) == {INTERVAL + 3}
+
+
 def test_files_of_a_log_are_known_by_their_names() -> None:
     log = f"{FOLDER}/_delta_log"
     name = f"{7:020}"
@@ -185,6 +229,7 @@ def test_files_of_a_log_are_known_by_their_names() -> None:
         f"{log}/{name}.checkpoint.0000000001.0000000002.parquet",
         f"{log}/{name}.0000000009.compacted.json",
         f"{FOLDER}/{name}.json",
+        f"reports/_delta_log/{name}.json",
     ):
         assert log_file(other) is None
 

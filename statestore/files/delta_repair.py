@@ -1,0 +1,201 @@
+"""An entry that a table's Delta log lacks: which it is, and what it held.
+
+It is put again only where it is known to the last file: a manifest names the files of the table at
+that version, and the entries around it fit.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import CommitProperties
+
+from statestore.errors import CorruptionError
+from statestore.files.delta import add_action, new_table
+from statestore.files.delta_log import log_file
+from statestore.format.manifest import Entry
+from statestore.storage import Storage, put_once
+
+__all__ = ["DeltaLog", "LostEntry", "lost_entries"]
+
+_LOG = "_delta_log"
+_COLUMNS = ("add", "metaData", "protocol")
+
+Action = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class LostEntry:
+    """An entry that is missing: its file, the bytes to put there, None when nobody knows, and that
+    in words.
+    """
+
+    file: str
+    data: bytes | None
+    what: str
+
+
+@dataclass
+class _Table:
+    """What a table is at a version: its files, metadata and protocol."""
+
+    files: dict[str, Action] = field(default_factory=dict)
+    metadata: Action | None = None
+    protocol: Action | None = None
+
+    def apply(self, actions: list[Action]) -> bool:
+        """Go on by an entry; return whether it fits: nothing comes twice or goes that is not."""
+        fits = True
+        for action in actions:
+            if remove := action.get("remove"):
+                fits &= self.files.pop(remove["path"], None) is not None
+            if add := action.get("add"):
+                self.files[add["path"]] = add
+            self.metadata = action.get("metaData") or self.metadata
+            self.protocol = action.get("protocol") or self.protocol
+        return fits
+
+
+class DeltaLog:
+    """The log of the table in ``folder`` of a store."""
+
+    def __init__(self, storage: Storage, folder: str) -> None:
+        """List it."""
+        self.storage, self.folder = storage, folder
+        files = [of for name in storage.list(f"{folder}/{_LOG}") if (of := log_file(name))]
+        self.entries = {of.version for of in files if of.kind == "entry"}
+        self._checkpoints = {of.version for of in files if of.kind == "checkpoint"}
+
+    @property
+    def first(self) -> int:
+        """The version from which entries are needed: the one behind the newest checkpoint."""
+        return max(self._checkpoints, default=-1) + 1
+
+    def name(self, version: int, ending: str) -> str:
+        """Return the name of a file of the log in the store."""
+        return f"{self.folder}/{_LOG}/{version:020}.{ending}"
+
+    def entry(self, version: int) -> list[Action]:
+        """Return an entry; CorruptionError when it cannot be read."""
+        name = self.name(version, "json")
+        try:
+            return [json.loads(line) for line in self.storage.read(name).splitlines() if line]
+        except (ValueError, FileNotFoundError) as error:
+            raise CorruptionError(f"{self.storage.url}/{name} cannot be read: {error}") from error
+
+    def at_checkpoint(self) -> _Table:
+        """Return the table at the newest checkpoint, without files where there is none."""
+        table = _Table()
+        if self.first == 0:
+            return table
+        name = self.name(self.first - 1, "checkpoint.parquet")
+        try:
+            with self.storage.open_read(name) as file, pq.ParquetFile(file) as parquet:
+                for batch in parquet.iter_batches(columns=list(_COLUMNS)):
+                    table.apply([_without_pairs(action) for action in batch.to_pylist()])
+        except (pa.ArrowException, FileNotFoundError) as error:
+            raise CorruptionError(f"{self.storage.url}/{name} cannot be read: {error}") from error
+        return table
+
+    def put(self, name: str, data: bytes) -> None:
+        """Put an entry that is lost; what Delta and Hadoop knew of its bytes goes before."""
+        folder, _, base = name.rpartition("/")
+        for companion in (f".{base}.crc", base.replace(".json", ".crc")):
+            self.storage.delete(f"{folder}/{companion}")
+        put_once(self.storage, name, data)
+
+
+def lost_entries(log: DeltaLog, entries: Mapping[int, Entry]) -> Iterator[LostEntry]:
+    """Yield what is missing below the newest entry, oldest first, up to the first that is not
+    known; ``entries`` has the states that are the table at a version.
+
+    Raises CorruptionError when another entry, or a data file, cannot be read.
+    """
+    there = sorted(version for version in log.entries if version >= log.first)
+    missing = sorted(set(range(log.first, max(there, default=0))) - set(there))
+    if not missing:
+        return
+    table = log.at_checkpoint()
+    for version in range(log.first, there[-1] + 1):
+        if version not in missing:
+            table.apply(log.entry(version))
+            continue
+        lost = _lost(log, version, table, entries.get(version))
+        yield lost
+        if lost.data is None:
+            return
+
+
+def _lost(log: DeltaLog, version: int, table: _Table, entry: Entry | None) -> LostEntry:
+    """Return what a missing entry held, and bring the table to its version."""
+    name = log.name(version, "json")
+    if entry is None:
+        why = "no checkpoint that can be read names this version of the table"
+    else:
+        actions = _actions(log, table, entry)
+        table.apply(actions)
+        if _is_followed(log, version, table):
+            data = "".join(f"{json.dumps(action)}\n" for action in actions).encode()
+            return LostEntry(name, data, "put again, as a checkpoint and the next entry prove")
+        why = "what follows it removes files that the checkpoint of this version does not name"
+    return LostEntry(
+        name,
+        None,
+        f"it is missing, and {why}: copy it from a backup, or move the folder {log.folder}/{_LOG} "
+        "away; checkpoints need no log, and the next snapshot begins a new one",
+    )
+
+
+def _actions(log: DeltaLog, table: _Table, entry: Entry) -> list[Action]:
+    """Return what leads from the table before to that of the entry: what a new table begins with,
+    without what the one before has.
+    """
+    adds = [add_action(log.storage, entry, handle) for handle in entry.handles]
+    with tempfile.TemporaryDirectory(prefix="statestore-") as folder:
+        new_table(folder, entry, adds, {}, CommitProperties())
+        lines = Path(folder, _LOG, f"{0:020}.json").read_text().splitlines()
+    made = _Table()
+    made.apply([json.loads(line) for line in lines])
+    now_ms = time.time_ns() // 1_000_000
+    info = {"timestamp": now_ms, "operation": "Manual Update", "operationParameters": {}}
+    actions: list[Action] = [{"commitInfo": info}]
+    if _definition(table.metadata) != _definition(made.metadata):
+        actions += [{"protocol": made.protocol}, {"metaData": made.metadata}]
+    for path, add in table.files.items():
+        if path not in made.files:
+            known = {key: add[key] for key in ("partitionValues", "size") if key in add}
+            removed = {"path": path, "deletionTimestamp": now_ms, "dataChange": True}
+            actions.append({"remove": removed | {"extendedFileMetadata": True} | known})
+    return actions + [{"add": add} for path, add in made.files.items() if path not in table.files]
+
+
+def _definition(metadata: Action | None) -> object:
+    """Return what makes a table what it is, its id and the time of its making aside."""
+    if metadata is None:
+        return None
+    columns = json.loads(metadata["schemaString"])
+    return columns, metadata["partitionColumns"], metadata["configuration"]
+
+
+def _is_followed(log: DeltaLog, version: int, table: _Table) -> bool:
+    """Return whether the entry behind this one, if it is there, goes on from this table."""
+    if version + 1 not in log.entries:
+        return True
+    after = _Table(dict(table.files))
+    return after.apply(log.entry(version + 1))
+
+
+def _without_pairs(action: Action) -> Action:
+    """Return an action of a checkpoint as an entry has it: maps are no lists of pairs."""
+    add = action.get("add")
+    if add and isinstance(add.get("partitionValues"), list):
+        return action | {"add": add | {"partitionValues": dict(add["partitionValues"])}}
+    return action
