@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from statestore.errors import ParallelismError
+from statestore.errors import CommitConflictError, ParallelismError
 from statestore.files.reader import check_sizes
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef
 from statestore.format.metrics import CheckpointMetrics
@@ -23,6 +23,7 @@ from statestore.snapshot.collected import Collected
 __all__ = ["Commit"]
 
 _PUBLISHERS = 4
+_PUBLISH_TRIES = 8
 
 
 class Commit:
@@ -119,4 +120,11 @@ class Commit:
         """Publish a state's table; a log knows nothing of changes, so with some it stays behind."""
         if isinstance(entry, KeyedEntry) and entry.layers:
             return entry.table
+        for _ in range(_PUBLISH_TRIES - 1):
+            try:
+                return self._attempt.table.publish(entry, self._attempt.checkpoint_id)
+            except CommitConflictError:
+                # Who checked before it was replaced may still add a version, once. It will not
+                # commit, and must not keep the newest writer from it.
+                self._attempt.fence.check()
         return self._attempt.table.publish(entry, self._attempt.checkpoint_id)

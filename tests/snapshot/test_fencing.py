@@ -14,6 +14,7 @@ from threading import Barrier, Event, Timer
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 
 from statestore import StateStore
 from statestore.catalog.fence import Fence
@@ -24,7 +25,7 @@ from statestore.errors import (
     LateCommitError,
     MalformedManifestError,
 )
-from statestore.files.table import ParquetTable
+from statestore.files.table import ParquetTable, open_table
 from statestore.format.documents import Claim, claim_from_json, claim_to_json, document_bytes
 from statestore.format.names import generation_of, writer_path
 from statestore.storage import LocalStorage
@@ -305,6 +306,32 @@ def test_a_replaced_writer_publishes_no_table(url: str, monkeypatch: pytest.Monk
         late.keyed("u", "n", ROWS, key="k")
         opened(url).snapshot(parallelism=2).give_up()
     assert published == []
+
+
+def test_a_replaced_writer_that_still_publishes_stops_nobody(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I6: it came through its check before it was replaced; the newest writer publishes again."""
+    take(StateStore.open(url))
+    stalled = StateStore.open(url)
+    with pytest.raises(CommitConflictError), stalled.snapshot(parallelism=2) as late:  # noqa: PT012
+        entry = late.keyed("u", "n", ROWS, key="k", max_parallelism=4)
+        newest, loads = StateStore.open(url), list[str]()
+
+        def loaded(storage: LocalStorage, path: str, table: DeltaTable) -> None:
+            loads.append(path)
+            if len(loads) == 1:
+                open_table("delta", storage).publish(entry, 2)
+
+        monkeypatch.setattr("statestore.files.delta.add_checkpoint", loaded)
+        take(newest)
+        assert len(loads) == 3  # twice by the newest
+    (kept,) = newest.manifest(2).keyed
+    table = DeltaTable(f"{url}/{kept.table.path}")
+    assert table.version() == kept.table.version
+    assert {*table.get_add_actions().column("path").to_pylist()} == {
+        handle.path for handle in kept.handles
+    }
 
 
 def test_the_fence_is_checked_again_right_before_the_manifest(
