@@ -28,10 +28,10 @@ def stored(folder: Path, rows: int, *, ranged: bool) -> KeyedEntry:
 
 def store_rows(folder: Path, rows: pa.Table, *, file_bytes: int | None) -> KeyedEntry:
     """Store rows as one keyed state: ranged in files of about so many bytes, else partitioned."""
-    options = ParquetOptions()
+    layout, options = None, ParquetOptions()
     if file_bytes is not None:
-        options = ParquetOptions(layout="ranged", file_bytes=max(file_bytes, 1))
-    store = StateStore.open(str(folder), table_format="parquet", parquet=options)
+        layout, options = "ranged", ParquetOptions(file_bytes=max(file_bytes, 1))
+    store = StateStore.open(str(folder), table_format="parquet", layout=layout, parquet=options)
     with store.snapshot(parallelism=WRITTEN_AT) as checkpoint:
         entry: KeyedEntry = checkpoint.keyed(
             UID, NAME, rows, key="user", max_parallelism=MAX_PARALLELISM

@@ -74,12 +74,12 @@ class StoreSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotStoreSettings(StoreSettings):
-    """A store that is written: also the format of its tables, which need not be said of one
-    that is there, and how files are written.
+    """A store that is written: also the format of its tables and the layout of keyed states,
+    which need not be said of one that is there, and how files are written.
     """
 
     table_format: TableFormat | None = None
-    layout: Literal["partitioned", "ranged", "auto"] = "partitioned"
+    layout: Literal["partitioned", "ranged", "auto"] | None = None
     row_group_rows: int = setting(65_536, unit="rows", low=1, high=2**31 - 1)
     row_group_bytes: int = setting(32 * 2**20, unit="bytes", low=1, high=2**31 - 1)
     zstd_level: int = setting(1, unit="level", low=1, high=22)
@@ -91,9 +91,12 @@ class SnapshotStoreSettings(StoreSettings):
             row_group_rows=self.row_group_rows,
             row_group_bytes=self.row_group_bytes,
             zstd_level=self.zstd_level,
-            layout=self.layout,
         )
-        return super().options | {"table_format": self.table_format, "parquet": parquet}
+        return super().options | {
+            "table_format": self.table_format,
+            "layout": self.layout,
+            "parquet": parquet,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ from statestore.files.writer import ParquetOptions
 from statestore.flink.graph import JobGraph
 from statestore.format.layers import CompactionRule
 from statestore.format.manifest import Manifest
+from statestore.format.state import LAYOUT_CHOICES
 from statestore.keys.ranges import RangeAssignment
 from statestore.listeners import CheckpointListener
 from statestore.restore import export as export_command
@@ -83,6 +84,7 @@ class StateStore:
         *,
         spark: SparkSession | None = None,
         table_format: str | None = None,
+        layout: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
         parquet: ParquetOptions | None = None,
         local_cache: str | Path | None = None,
@@ -99,6 +101,10 @@ class StateStore:
             table_format: how a new store keeps its tables: ``delta``, the default, or ``parquet``,
                 the same files without a log. The store remembers it, so later it need not be given.
                 :meth:`snapshot` refuses another one, and reading takes either.
+            layout: which key groups of a keyed state lie in which file, unless the state is
+                written with a layout of its own: ``partitioned``, the default, ``ranged`` or
+                ``auto``, as ``checkpoint.keyed`` has them. A new store remembers it, and
+                :meth:`snapshot` refuses another one.
             storage_options: options for fsspec; Spark's ``s3a`` learns them for this bucket.
             parquet: how data files are written.
             local_cache: a folder that every host has for itself. Data files that are written or
@@ -116,11 +122,11 @@ class StateStore:
 
         Raises:
             InvalidArgumentError: for a file system on which a commit cannot be atomic, for another
-                table format, or for a cache that holds nothing.
+                table format or layout, or for a cache that holds nothing.
         """
         storage = open_storage(url, storage_options, parallel_streams)
         data = CachedStorage(storage, local_cache, local_cache_bytes) if local_cache else None
-        store = cls._over(storage, spark, table_format, parquet, data, compaction)
+        store = cls._over(storage, spark, table_format, layout, parquet, data, compaction)
         for listener in listeners:
             store.add_listener(listener)
         return store
@@ -132,6 +138,7 @@ class StateStore:
         *,
         spark: SparkSession | None = None,
         table_format: str | None = None,
+        layout: str | None = None,
         parquet: ParquetOptions | None = None,
         compaction: CompactionRule | None = COMPACTION,
     ) -> StateStore:
@@ -141,6 +148,7 @@ class StateStore:
             storage: a storage that passes ``testing.suites.StorageSuite``.
             spark: as in :meth:`open`.
             table_format: as in :meth:`open`.
+            layout: as in :meth:`open`.
             parquet: as in :meth:`open`.
             compaction: as in :meth:`open`.
 
@@ -148,9 +156,9 @@ class StateStore:
             The store.
 
         Raises:
-            InvalidArgumentError: for another table format.
+            InvalidArgumentError: for another table format or layout.
         """
-        return cls._over(storage, spark, table_format, parquet, None, compaction)
+        return cls._over(storage, spark, table_format, layout, parquet, None, compaction)
 
     @classmethod
     def _over(
@@ -158,6 +166,7 @@ class StateStore:
         storage: Storage,
         spark: SparkSession | None,
         table_format: str | None,
+        layout: str | None,
         parquet: ParquetOptions | None,
         data: Storage | None,
         compaction: CompactionRule | None,
@@ -165,6 +174,10 @@ class StateStore:
         if table_format is not None and table_format not in TABLE_FORMATS:
             raise InvalidArgumentError(
                 f"no table format {table_format!r}; there is {' and '.join(TABLE_FORMATS)}"
+            )
+        if layout is not None and layout not in LAYOUT_CHOICES:
+            raise InvalidArgumentError(
+                f"no layout {layout!r}; there is {', '.join(LAYOUT_CHOICES)}"
             )
         if spark is not None:
             data_source.register(spark)
@@ -177,6 +190,7 @@ class StateStore:
                 parquet=parquet or ParquetOptions(),
                 compaction=compaction,
                 table_format=table_format,
+                layout=layout,
             )
         )
 
@@ -263,8 +277,8 @@ class StateStore:
         Raises:
             CommitConflictError: when another writer has taken over (here, or when the block ends),
                 or commits the same id first.
-            InvalidArgumentError: for another table format than the store has, or for an id that
-                cannot be the next one.
+            InvalidArgumentError: for another table format or layout than the store has, or for an
+                id that cannot be the next one.
             ParallelismError or StorageError: when the checkpoint cannot be begun or committed.
         """
         measuring = Measuring(self._parts.listeners)
@@ -277,6 +291,7 @@ class StateStore:
             graph=graph,
             checkpoint_id=checkpoint_id,
             parquet=self._parts.parquet,
+            layout=catalog.layout(self._parts.layout),
             release=__version__,
             token=uuid.uuid4().hex,
             measuring=measuring,

@@ -570,7 +570,8 @@ class StoreMaintenance:
         Args:
             checkpoint: as in :meth:`savepoint`.
             to: a store that is open, or the path or URL of one. It is created if there is none.
-                Then it remembers the table format that it was opened with, else this store's.
+                Then it remembers the table format and layout that it was opened with, else this
+                store's.
             as_savepoint: the name of the savepoint there. By default a savepoint keeps its name,
                 and another checkpoint gets none.
             storage_options: options for fsspec, where ``to`` is a path or URL.
@@ -598,6 +599,7 @@ class StoreMaintenance:
             target.storage,
             target.deriver_of,
             table_format=target.table_format,
+            layout=target.layout,
             as_savepoint=as_savepoint,
             dry_run=dry_run,
             progress=on_progress or (lambda done, total: None),

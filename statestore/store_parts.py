@@ -26,7 +26,7 @@ class OpenStore:
     """What :class:`StateStore`, its ``inspect`` and its ``maintenance`` share.
 
     ``data`` is the storage as snapshots and restores see it, with the local cache, if there is one.
-    ``table_format`` is the one that the store was opened with.
+    ``table_format`` and ``layout`` are those that the store was opened with.
     """
 
     storage: Storage
@@ -35,6 +35,7 @@ class OpenStore:
     parquet: ParquetOptions
     compaction: CompactionRule | None
     table_format: str | None
+    layout: str | None
     fence: Fence
     listeners: Listeners
     now_ms: Callable[[], int]
@@ -49,6 +50,7 @@ class OpenStore:
         parquet: ParquetOptions,
         compaction: CompactionRule | None = None,
         table_format: str | None = None,
+        layout: str | None = None,
     ) -> OpenStore:
         """Return a store on a storage, with a fence of its own and this machine's clock."""
         return cls(
@@ -58,6 +60,7 @@ class OpenStore:
             parquet,
             compaction,
             table_format,
+            layout,
             Fence(storage, release=__version__),
             Listeners(storage.url),
             _now_ms,
@@ -85,7 +88,7 @@ class OpenStore:
         except StoreNotFoundError:
             chosen = self.table_format or DEFAULT_TABLE_FORMAT
             open_table(chosen, self.data)  # what it refuses makes no store
-            catalog = Catalog.open(self.data, create=True, table_format=chosen)
+            catalog = Catalog.open(self.data, create=True, table_format=chosen, layout=self.layout)
         chosen = catalog.table_format(self.table_format)
         return catalog, open_table(chosen, self.data)
 

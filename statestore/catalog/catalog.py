@@ -34,6 +34,7 @@ from statestore.format.names import (
     manifest_path,
     tombstone_path,
 )
+from statestore.format.state import LayoutChoice
 from statestore.storage import Storage, put_once, refuse_unsafe
 
 __all__ = ["DEFAULT_TABLE_FORMAT", "Catalog", "store_document"]
@@ -46,22 +47,35 @@ DEFAULT_TABLE_FORMAT = "delta"
 class _StoreDocument(Struct, frozen=True):
     store_id: str
     table_format: TableFormat | None = None
+    layout: LayoutChoice | None = None
 
 
 class Catalog:
     """The manifests of one store."""
 
-    def __init__(self, storage: Storage, store_id: str, table_format: str | None = None) -> None:
-        """Wrap a store that exists, and remembers ``table_format`` or nothing; see :meth:`open`."""
-        self.storage, self.store_id, self._remembered = storage, store_id, table_format
+    def __init__(
+        self,
+        storage: Storage,
+        store_id: str,
+        table_format: str | None = None,
+        layout: str | None = None,
+    ) -> None:
+        """Wrap a store that exists, and remembers the rest, or nothing; see :meth:`open`."""
+        self.storage, self.store_id = storage, store_id
+        self._table_format, self._layout = table_format, layout
         self.holds = Holds(storage)
 
     @classmethod
     def open(
-        cls, storage: Storage, *, create: bool, table_format: str = DEFAULT_TABLE_FORMAT
+        cls,
+        storage: Storage,
+        *,
+        create: bool,
+        table_format: str = DEFAULT_TABLE_FORMAT,
+        layout: str | None = None,
     ) -> Catalog:
         """Return the catalog of a store; with ``create``, make the store if there is none: one
-        that remembers ``table_format``.
+        that remembers ``table_format``, and ``layout`` if it is given.
 
         Raises StoreNotFoundError, InvalidArgumentError when the store would be made among other
         files, FormatVersionError when a newer release wrote it, or StorageError, also for a file
@@ -75,7 +89,7 @@ class Catalog:
                     f"no store at {storage.url} (no {STORE_FILE}); check the URL, or make one with "
                     "StateStore.open(url) (or, where one has lost that file, 'statestore repair')"
                 ) from None
-            raw = _create(storage, table_format)
+            raw = _create(storage, table_format, layout)
         except StorageError as error:
             if not isinstance(error.__cause__, NotADirectoryError):
                 raise
@@ -98,7 +112,7 @@ class Catalog:
             newest=STORE_FORMAT_VERSION,
             mend=f"'statestore --store {storage.url} repair' makes it again",
         )
-        return cls(storage, document.store_id, document.table_format)
+        return cls(storage, document.store_id, document.table_format, document.layout)
 
     def table_format(self, wanted: str | None) -> str:
         """Return the format of the tables that a snapshot writes: the one the store remembers.
@@ -107,15 +121,29 @@ class Catalog:
         in the newest checkpoint that can be read. Raises InvalidArgumentError when the store
         remembers another format than the one wanted.
         """
-        if self._remembered is None:
+        if self._table_format is None:
             return wanted or self._format_of_tables()
-        if wanted not in (None, self._remembered):
+        if wanted not in (None, self._table_format):
             raise InvalidArgumentError(
-                f"{self.storage.url} keeps its tables as {self._remembered!r}, since it was made, "
-                f"and was opened with table_format={wanted!r}; leave table_format out, or give "
-                f"{wanted!r} tables a store of their own"
+                f"{self.storage.url} keeps its tables as {self._table_format!r}, since it was "
+                f"made, and was opened with table_format={wanted!r}; leave table_format out, or "
+                f"give {wanted!r} tables a store of their own"
             )
-        return self._remembered
+        return self._table_format
+
+    def layout(self, wanted: str | None) -> str | None:
+        """Return the layout of keyed states of which none is said: the one the store remembers,
+        else the one that is ``wanted``; None when nobody said one.
+
+        Raises InvalidArgumentError when the store remembers another one than is wanted.
+        """
+        if self._layout is None or wanted in (None, self._layout):
+            return self._layout or wanted
+        raise InvalidArgumentError(
+            f"{self.storage.url} writes keyed states with layout={self._layout!r}, since it was "
+            f"made, and was opened with layout={wanted!r}; leave layout out, and give it where a "
+            f"state is written: checkpoint.keyed(…, layout={wanted!r})"
+        )
 
     def checkpoint_ids(self) -> tuple[int, ...]:
         """Return the ids of the visible checkpoints, oldest first."""
@@ -285,19 +313,21 @@ class Catalog:
         return f"writer {writer.name} (statestore {writer.release}, generation {writer.generation})"
 
 
-def store_document(store_id: str, table_format: str | None) -> bytes:
-    """Return what ``statestore.json`` holds; without a table format it remembers none."""
+def store_document(store_id: str, table_format: str | None, layout: str | None) -> bytes:
+    """Return what ``statestore.json`` holds; what is None it does not remember."""
     document = {
         "format": STORE_FORMAT,
         "format_version": STORE_FORMAT_VERSION,
         "store_id": store_id,
+        "table_format": table_format,
+        "layout": layout,
     }
-    return document_bytes(document | ({"table_format": table_format} if table_format else {}))
+    return document_bytes({name: said for name, said in document.items() if said is not None})
 
 
-def _create(storage: Storage, table_format: str) -> bytes:
-    raw = store_document(str(uuid.uuid4()), table_format)
-    # Of two creators one wins, and both must go on with the winner's store id and table format.
+def _create(storage: Storage, table_format: str, layout: str | None) -> bytes:
+    raw = store_document(str(uuid.uuid4()), table_format, layout)
+    # Of two creators one wins, and both must go on with what the winner's store remembers.
     if storage.is_empty():
         try:
             refuse_unsafe(storage)

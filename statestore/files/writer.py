@@ -126,14 +126,12 @@ class ParquetOptions:
     """How data files are written: rows a row group holds at most, and zstd's level (1 fast, 22
     small).
 
-    ``layout`` is that of keyed states: ``partitioned``, ``ranged`` or ``auto``. The last four say
-    how much is in memory meanwhile; rows and digests do not depend on them.
+    The last four say how much is in memory meanwhile; rows and digests do not depend on them.
     """
 
     row_group_rows: int = 65_536
     row_group_bytes: int = 32 * 1024 * 1024
     zstd_level: int = 1
-    layout: str = "partitioned"
     file_bytes: int = 128 * 2**20
     """After so many bytes a ranged file ends at the next key group."""
     run_bytes: int = RUN_BYTES
@@ -150,8 +148,7 @@ class ParquetOptions:
     def __post_init__(self) -> None:
         """Raise InvalidArgumentError for what is out of bounds."""
         bounds = {"row_group_rows": 2**31 - 1, "row_group_bytes": 2**31 - 1, "zstd_level": 22}
-        names = [field.name for field in fields(self) if field.name != "layout"]
-        for name in names:
+        for name in [field.name for field in fields(self)]:
             value, most = getattr(self, name), bounds.get(name, 2**63 - 1)
             if type(value) is not int or not 1 <= value <= most:
                 raise InvalidArgumentError(f"{name} lies in 1..{most}, not {value!r}")

@@ -20,6 +20,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
+
+from msgspec import Meta
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.flink.redistribution import RedistributionMode
@@ -27,9 +30,12 @@ from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Schema, is_ordered, type_text
 
 __all__ = [
+    "AUTO_LAYOUT",
+    "LAYOUT_CHOICES",
     "TIME_TYPES",
     "KeyedState",
     "Layout",
+    "LayoutChoice",
     "OperatorState",
     "StateKind",
     "TimeDomain",
@@ -192,6 +198,14 @@ class Layout(StrEnum):
     @classmethod
     def _missing_(cls, value: object) -> Layout:
         raise unknown_choice("layout", value, cls)
+
+
+AUTO_LAYOUT = "auto"
+"""Which of the two a state gets is decided as it is written."""
+
+LAYOUT_CHOICES = (*(one.value for one in Layout), AUTO_LAYOUT)
+
+LayoutChoice = Annotated[str, Meta(pattern=rf"\A({'|'.join(LAYOUT_CHOICES)})\Z")]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -71,6 +71,7 @@ def copy(
     deriver: Callable[[Catalog], Deriver],
     *,
     table_format: str | None = None,
+    layout: str | None = None,
     as_savepoint: str | None,
     dry_run: bool,
     progress: Progress,
@@ -78,9 +79,9 @@ def copy(
 ) -> CopiedCheckpoint:
     """Copy a checkpoint, and if it was named by a savepoint the savepoint; return what was done.
 
-    ``deriver`` makes the writer of the target. A store that is made remembers ``table_format``, by
-    default the source's. ``linked`` gives files a second name where it can, instead of copying
-    them. ``progress`` hears of bytes, and of how many. Raises CheckpointNotFoundError,
+    ``deriver`` makes the writer of the target. A store that is made remembers ``table_format`` and
+    ``layout``, by default the source's. ``linked`` gives files a second name where it can, instead
+    of copying them. ``progress`` hears of bytes, and of how many. Raises CheckpointNotFoundError,
     InvalidArgumentError for the source itself, a savepoint's name that the target has for another
     checkpoint or a table format that is not the target's, ParallelismError or SchemaMismatchError
     when the target has a state of that name with other keys, MissingFileError or DamagedFileError
@@ -95,7 +96,7 @@ def copy(
     if name is not None:
         check_savepoint_name(name)
     manifest = source.load(checkpoint)
-    making = _begun(source, target, deriver, table_format, dry_run)
+    making = _begun(source, target, deriver, table_format, layout, dry_run)
     new_id = None if making is None else _first_copy(making.catalog, manifest)
     found = new_id is not None
     if making is not None:
@@ -133,12 +134,17 @@ def _begun(
     target: Storage,
     deriver: Callable[[Catalog], Deriver],
     table_format: str | None,
+    layout: str | None,
     dry_run: bool,
 ) -> Deriver | None:
     """Open the target, making it if it is to be made; None when there is no store."""
     try:
-        made_as = table_format or source.table_format(None)
-        catalog = Catalog.open(target, create=not dry_run, table_format=made_as)
+        catalog = Catalog.open(
+            target,
+            create=not dry_run,
+            table_format=table_format or source.table_format(None),
+            layout=layout or source.layout(None),
+        )
     except StoreNotFoundError:
         if not dry_run:
             raise

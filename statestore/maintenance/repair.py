@@ -15,6 +15,7 @@ What cannot be proved is left, and said.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from statestore.catalog.catalog import Catalog, store_document
@@ -29,6 +30,7 @@ from statestore.files.delta_repair import DeltaLog, lost_entries
 from statestore.format.documents import Claim, claim_from_json, healed
 from statestore.format.manifest import TABLE_FORMATS, Entry, Manifest
 from statestore.format.names import GREATEST_GIVEN_ID, GREATEST_ID, STORE_FILE, writer_path
+from statestore.format.state import LAYOUT_CHOICES
 from statestore.storage import Storage, put_once
 
 __all__ = ["Finding", "RepairedStore", "repair"]
@@ -99,7 +101,8 @@ class _Repair:
                 why = f"{said}: nothing says which store this is; copy the file from a backup"
                 self.left.append(Finding(STORE_FILE, why))
                 return None
-            whole = store_document(ids.pop(), _format_of(raw or b"", manifests))
+            layout = _said(raw or b"", "layout", LAYOUT_CHOICES)
+            whole = store_document(ids.pop(), _format_of(raw or b"", manifests), layout)
             what = f"made again of what {len(manifests)} checkpoints say"
         self.repaired.append(Finding(STORE_FILE, what))
         if self._dry_run:
@@ -177,11 +180,14 @@ def _format_of(raw: bytes, manifests: list[Manifest]) -> str | None:
     """Return how the store keeps its tables: as what is left of its file says, else ``delta`` when
     there is such a table; else None, then a writer goes by the tables.
     """
-    told = [one for one in TABLE_FORMATS if f'"table_format":"{one}"'.encode() in raw]
-    if len(told) == 1:
-        return told[0]
     found = {entry.table.format for manifest in manifests for entry in manifest.entries}
-    return "delta" if "delta" in found else None
+    return _said(raw, "table_format", TABLE_FORMATS) or ("delta" if "delta" in found else None)
+
+
+def _said(raw: bytes, name: str, choices: Sequence[str]) -> str | None:
+    """Return what is left of a member of a document, if that is one of the choices."""
+    told = [one for one in choices if f'"{name}":"{one}"'.encode() in raw]
+    return told[0] if len(told) == 1 else None
 
 
 def _read(storage: Storage, name: str) -> bytes | None:

@@ -136,8 +136,9 @@ class History:
 class Attempt:
     """What is fixed for one attempt to take a checkpoint.
 
-    ``now_ms`` is the clock of times to live: when what is written without a time was used last, and
-    what compaction goes by. ``made_of`` is the checkpoint that this one is made of, None where it
+    ``layout`` is the store's own for keyed states, None where nobody said one. ``now_ms`` is the
+    clock of times to live: when what is written without a time was used last, and what compaction
+    goes by. ``made_of`` is the checkpoint that this one is made of, None where it
     follows the newest, and ``seen`` the newest id when that was looked at.
     """
 
@@ -152,6 +153,7 @@ class Attempt:
     started_at_ms: int
     now_ms: int
     measuring: Measuring
+    layout: str | None = None
     compaction: CompactionRule | None = None
     ranges: Mapping[str, RangeAssignment] = field(default_factory=dict)
     made_of: Manifest | None = None

@@ -32,6 +32,7 @@ from statestore.format.schema import (
     type_text,
 )
 from statestore.format.state import (
+    AUTO_LAYOUT,
     SUBTASK,
     TIME_TYPES,
     KeyedState,
@@ -49,8 +50,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
-    "AUTO_LAYOUT",
     "OFF",
+    "ROWS_WORTH_A_FILE",
     "Columns",
     "KeyTypes",
     "KeyedRequest",
@@ -153,7 +154,6 @@ def _ttl_text(ttl: TimeToLive | None) -> str:
 
 
 DEFAULT_HASH_SCHEME = "java"
-AUTO_LAYOUT = "auto"
 ROWS_WORTH_A_FILE = 2048
 """Rows of a key group from which a file of its own costs little beside them."""
 MANY_KEY_GROUPS = 1024
@@ -181,7 +181,7 @@ class KeyedRequest:
     max_parallelism: int | None
     hash_scheme: str | None
     time_domain: TimeDomain | None
-    layout: str
+    layout: str | None
     key_types: KeyTypes = None
     rows: int | None = None
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -227,7 +227,7 @@ def keyed_request(
         hash_scheme=hash_scheme,
         key_types=key_types,
         time_domain=None if time_domain is None else TimeDomain(time_domain),
-        layout=layout or attempt.parquet.layout,
+        layout=layout or attempt.layout,
         renamed=renamed or {},
         dropped=_names(dropped),
         regroup=regroup,
@@ -329,7 +329,7 @@ def _layout(request: KeyedRequest, max_parallelism: int, history: History) -> La
     the state. Of a state that is new and unknown only its number of key groups speaks.
     """
     if request.layout != AUTO_LAYOUT:
-        return Layout(request.layout)
+        return Layout(request.layout or Layout.PARTITIONED)
     rows = history.rows(request.uid, request.name) if request.rows is None else request.rows
     if rows is None:
         return Layout.RANGED if max_parallelism > MANY_KEY_GROUPS else Layout.PARTITIONED

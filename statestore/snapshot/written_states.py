@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +14,10 @@ from statestore.files.values import table_like
 from statestore.flink.redistribution import RedistributionMode
 from statestore.format.manifest import KeyedEntry, OperatorEntry, TableRef
 from statestore.format.names import operator_table
-from statestore.format.state import KeyedState
+from statestore.format.state import AUTO_LAYOUT, KeyedState
 from statestore.snapshot.collected import Collected
 from statestore.snapshot.states import (
+    ROWS_WORTH_A_FILE,
     KeyedRequest,
     kept_ttl,
     keyed_state,
@@ -27,6 +29,9 @@ from statestore.snapshot.states import (
 from statestore.snapshot.subtasks import Acknowledged, KeyedWriter
 
 __all__ = ["checked_state", "declare", "write_full", "write_operator"]
+
+_log = logging.getLogger(__name__)
+_FILES_WORTH_A_WORD = 64
 
 
 def write_full(
@@ -49,7 +54,26 @@ def write_full(
     handles = engine.write_keyed(rows, owners, target)
     written = replace(attempt.entry_of(state), handles=handles)
     collected.add_keyed(written)
+    _say_what_auto_saves(collected, request, written)
     return written
+
+
+def _say_what_auto_saves(collected: Collected, request: KeyedRequest, written: KeyedEntry) -> None:
+    """Say of a state that is written for the first time, in a layout that nobody asked for, that
+    its key groups are not worth a file each.
+    """
+    files, rows = len(written.handles), sum(handle.rows for handle in written.handles)
+    if (
+        request.layout is None
+        and files >= _FILES_WORTH_A_WORD
+        and rows < ROWS_WORTH_A_FILE * files
+        and collected.attempt.history.keyed(request.uid, request.name) is None
+    ):
+        _log.warning(
+            "%s has %d rows in %d files, one for each key group; layout=%r writes few files, which "
+            "takes less time: give it to checkpoint.keyed(…), or as you open a new store",
+            *(written.state, rows, files, AUTO_LAYOUT),
+        )
 
 
 def declare(

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from statestore.errors import StateStoreError
-from statestore.files.writer import ParquetOptions
 from statestore.format.state import Layout
 from statestore.storage import LocalStorage
 from statestore.store import StateStore
@@ -20,7 +19,7 @@ DAMAGED = 2
 
 
 def over(storage: Any, layout: str = "partitioned") -> StateStore:
-    return StateStore.over(storage, table_format="parquet", parquet=ParquetOptions(layout=layout))
+    return StateStore.over(storage, table_format="parquet", layout=layout)
 
 
 def make_damaged(folder: Path, layout: str) -> None:

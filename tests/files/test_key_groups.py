@@ -25,8 +25,10 @@ GROUPS = 16
 
 @pytest.fixture(params=[*Layout])
 def entry(request: pytest.FixtureRequest, tmp_path: Path) -> KeyedEntry:
-    options = ParquetOptions(layout=request.param, row_group_rows=50, file_bytes=6_000)
-    store = StateStore.open(str(tmp_path), table_format="parquet", parquet=options)
+    options = ParquetOptions(row_group_rows=50, file_bytes=6_000)
+    store = StateStore.open(
+        str(tmp_path), table_format="parquet", layout=request.param, parquet=options
+    )
     rows = pa.table({"user": [f"u{i}" for i in range(500)], "n": range(500)})
     with store.snapshot(parallelism=1) as checkpoint:
         found: KeyedEntry = checkpoint.keyed("j", "v", rows, key="user", max_parallelism=GROUPS)

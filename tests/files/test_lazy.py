@@ -25,9 +25,9 @@ class Counted:
 
     def __init__(self, folder: Path, layout: str) -> None:
         self.storage = CountingStorage(str(folder))
-        options = ParquetOptions(layout=layout, row_group_rows=64)
+        options = ParquetOptions(row_group_rows=64)
         self.store = StateStore.over(
-            self.storage, table_format="parquet", parquet=options, compaction=None
+            self.storage, table_format="parquet", layout=layout, parquet=options, compaction=None
         )
         self.rows = dict(ROWS)
         with self.store.snapshot(parallelism=2) as checkpoint:

@@ -41,8 +41,10 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folders = {}
     for layout in LAYOUTS:
         folders[layout] = tmp_path_factory.mktemp(layout)
-        options = ParquetOptions(row_group_rows=512, layout=layout, file_bytes=800_000)
-        store = StateStore.open(str(folders[layout]), table_format="parquet", parquet=options)
+        options = ParquetOptions(row_group_rows=512, file_bytes=800_000)
+        store = StateStore.open(
+            str(folders[layout]), table_format="parquet", layout=layout, parquet=options
+        )
         with store.snapshot(parallelism=1) as checkpoint:
             checkpoint.keyed("uid", "name", rows, key="user", max_parallelism=64)
     return folders

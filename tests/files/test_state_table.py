@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from statestore import StateStore, errors
-from statestore.files.writer import ParquetOptions
 from statestore.testing.table_suite import (
     StateTableSuite,
     publish,
@@ -72,9 +71,8 @@ class TestRangedFiles(StateTableSuite):
 
     @pytest.fixture
     def store(self, tmp_path: Path, spark: SparkSession) -> StateStore:
-        options = ParquetOptions(layout="ranged")
         return StateStore.open(
-            str(tmp_path / "store"), spark=spark, table_format="parquet", parquet=options
+            str(tmp_path / "store"), spark=spark, table_format="parquet", layout="ranged"
         )
 
     def test_each_task_writes_one_file(self, store: StateStore, users: Any) -> None:

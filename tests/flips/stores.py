@@ -24,8 +24,8 @@ QUERY = "the query"
 
 def fill(path: Path, layout: Layout) -> StateStore:
     """Take two checkpoints: a keyed state, a copy of it with changes, and operator states."""
-    options = ParquetOptions(layout=layout, row_group_rows=16)
-    store = StateStore.open(str(path), table_format="parquet", parquet=options)
+    options = ParquetOptions(row_group_rows=16)
+    store = StateStore.open(str(path), table_format="parquet", layout=layout, parquet=options)
     told: dict[str, Any] = {"key": "k", "max_parallelism": 4}
     splits = [
         [{"topic": "t", "partition": 2 * part + i, "offset": 7} for i in range(2)]

@@ -35,9 +35,9 @@ Rows = dict[str, int]
 
 
 def over(folder: Path, layout: str = "partitioned") -> StateStore:
-    options = ParquetOptions(layout=layout, row_group_rows=16)
+    options = ParquetOptions(row_group_rows=16)
     storage = CountingStorage(str(folder))
-    return StateStore.over(storage, table_format="parquet", parquet=options)
+    return StateStore.over(storage, table_format="parquet", layout=layout, parquet=options)
 
 
 def take(store: StateStore, rows: Rows, **options: Any) -> int:
@@ -363,8 +363,8 @@ def test_an_object_store_and_a_folder_are_compared(tmp_path: Path) -> None:
     local = over(tmp_path / "a")
     take(local, users(0, 300), layout="ranged")
     far = CountingStorage(str(tmp_path / "b"), streams=4)
-    options = ParquetOptions(layout="ranged", row_group_rows=16)
-    remote = StateStore.over(far, table_format="parquet", parquet=options)
+    options = ParquetOptions(row_group_rows=16)
+    remote = StateStore.over(far, table_format="parquet", layout="ranged", parquet=options)
     take(remote, users(0, 300) | {"u007": -1})
     before = far.bytes_read
     difference = local.inspect.diff(1, 1, other=remote)

@@ -32,8 +32,8 @@ LAYOUTS = [*Layout]
 
 
 def opened(folder: Path, layout: Layout) -> StateStore:
-    options = ParquetOptions(layout=layout, row_group_rows=64)
-    return StateStore.open(str(folder), table_format="parquet", parquet=options)
+    options = ParquetOptions(row_group_rows=64)
+    return StateStore.open(str(folder), table_format="parquet", layout=layout, parquet=options)
 
 
 def take(store: StateStore, first: int, stop: int, value: str) -> None:

@@ -35,9 +35,9 @@ class Made:
 
     def __init__(self, folder: Path, kind: str, layout: str) -> None:
         self.storage = CountingStorage(str(folder))
-        options = ParquetOptions(layout=layout, row_group_rows=40)
+        options = ParquetOptions(row_group_rows=40)
         self.store = StateStore.over(
-            self.storage, table_format="parquet", parquet=options, compaction=None
+            self.storage, table_format="parquet", layout=layout, parquet=options, compaction=None
         )
         self.kind = kind
         chance = random.Random(f"{kind} {layout}")

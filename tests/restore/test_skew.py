@@ -26,8 +26,10 @@ def rows_of(seed: int, count: int = 1200) -> list[dict[str, Any]]:
 
 def made(folder: Path, rows: list[dict[str, Any]], layout: str) -> tuple[StateStore, Any]:
     storage = CountingStorage(str(folder / "s"))
-    options = ParquetOptions(layout=layout, row_group_rows=50)
-    store = StateStore.over(storage, table_format="parquet", parquet=options, compaction=None)
+    options = ParquetOptions(row_group_rows=50)
+    store = StateStore.over(
+        storage, table_format="parquet", layout=layout, parquet=options, compaction=None
+    )
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.map("u", "m", rows, key="k", map_key="n", max_parallelism=GROUPS)
         flat = [{"k": f"k{i}", "v": i} for i in range(40)]

@@ -23,9 +23,9 @@ def take(store: StateStore, value: int) -> None:
 @pytest.mark.parametrize("layout", ["partitioned", "ranged"])
 def test_disk_and_s3(s3: S3Server, url: str, tmp_path: Path, layout: str) -> None:
     disk = StateStore.open(str(tmp_path / "store"), table_format="parquet")
-    options = ParquetOptions(layout=layout, row_group_rows=32)
+    options = ParquetOptions(row_group_rows=32)
     bucket = StateStore.open(
-        url, table_format="parquet", storage_options=s3.options, parquet=options
+        url, table_format="parquet", layout=layout, storage_options=s3.options, parquet=options
     )
     take(disk, 0)
     take(bucket, 0)

@@ -73,8 +73,10 @@ def without(rows: Rows, key: Any) -> Rows:
 
 
 def opened(folder: Path, layout: str, **options: Any) -> StateStore:
-    parquet = ParquetOptions(layout=layout, row_group_rows=50)
-    return StateStore.open(str(folder / "store"), parquet=parquet, compaction=None, **options)
+    parquet = ParquetOptions(row_group_rows=50)
+    return StateStore.open(
+        str(folder / "store"), layout=layout, parquet=parquet, compaction=None, **options
+    )
 
 
 def check(store: StateStore, rows: Rows) -> None:

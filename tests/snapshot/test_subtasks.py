@@ -111,9 +111,7 @@ def test_processes_write_their_own_part_and_one_commits(store: StateStore) -> No
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1]])
 def test_answers_come_in_any_order(tmp_path: Path, order: list[int], layout: str) -> None:
     """The files come out in order of key group, in either layout, through bytes and pickles."""
-    store = StateStore.open(
-        str(tmp_path), table_format="parquet", parquet=ParquetOptions(layout=layout)
-    )
+    store = StateStore.open(str(tmp_path), table_format="parquet", layout=layout)
     with store.snapshot(parallelism=PARALLELISM) as checkpoint:
         writer = pickle.loads(pickle.dumps(declare(checkpoint)))
         for subtask in order:

@@ -68,7 +68,8 @@ class Checkpoints:
         self.store = StateStore.over(
             self.storage,
             table_format="parquet",
-            parquet=ParquetOptions(layout=layout, row_group_rows=16, **parquet),
+            layout=layout,
+            parquet=ParquetOptions(row_group_rows=16, **parquet),
             compaction=COMPACTED if form == "compacted" else rule,
         )
         self.rows: Entries = {}

@@ -1,0 +1,131 @@
+"""A store remembers the layout of its keyed states, and says once what few files would save."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from statestore import StateStore
+from statestore.errors import InvalidArgumentError, MalformedManifestError
+from statestore.format.documents import document_bytes
+from statestore.format.state import Layout
+
+KEY_GROUPS = 128
+OTHER = r"with layout='auto', .* opened with layout='ranged'; leave layout out"
+
+
+def rows(number: int = 1000) -> pa.Table:
+    return pa.table({"k": range(number), "n": range(number)})
+
+
+def opened(path: Path, **options: Any) -> StateStore:
+    return StateStore.open(str(path), table_format="parquet", **options)
+
+
+def take(store: StateStore, given: pa.Table | None = None, **options: Any) -> Layout:
+    """Take a checkpoint; return the layout that its state got."""
+    with store.snapshot(parallelism=2) as checkpoint:
+        given = rows() if given is None else given
+        checkpoint.keyed("u", "s", given, key="k", max_parallelism=KEY_GROUPS, **options)
+    (entry,) = store.manifest().keyed
+    return entry.state.layout
+
+
+def remembered(path: Path) -> str | None:
+    found: str | None = json.loads((path / "statestore.json").read_bytes()).get("layout")
+    return found
+
+
+def test_a_new_store_remembers_its_layout(tmp_path: Path) -> None:
+    assert take(opened(tmp_path, layout="auto")) is Layout.RANGED
+    assert remembered(tmp_path) == "auto"
+    assert take(opened(tmp_path)) is Layout.RANGED
+    assert take(opened(tmp_path, layout="auto")) is Layout.RANGED
+
+
+def test_a_state_may_have_another_one(tmp_path: Path) -> None:
+    store = opened(tmp_path, layout="auto")
+    assert take(store, layout="partitioned") is Layout.PARTITIONED
+    assert take(store) is Layout.RANGED
+
+
+def test_without_one_a_state_is_partitioned_and_nothing_is_remembered(tmp_path: Path) -> None:
+    """So a store that is there can be opened with one, for as long as it is open."""
+    assert take(opened(tmp_path)) is Layout.PARTITIONED
+    assert remembered(tmp_path) is None
+    assert take(opened(tmp_path, layout="ranged")) is Layout.RANGED
+    assert remembered(tmp_path) is None
+    assert take(opened(tmp_path)) is Layout.PARTITIONED
+
+
+def test_another_layout_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    take(opened(tmp_path, layout="auto"))
+    before = set(tmp_path.rglob("*"))
+    with pytest.raises(InvalidArgumentError, match=OTHER):
+        take(opened(tmp_path, layout="ranged"))
+    assert set(tmp_path.rglob("*")) == before
+    assert opened(tmp_path, layout="ranged").restore().keyed("u", "s").get(7)  # reading takes any
+
+
+def test_a_layout_that_there_is_not_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgumentError, match="there is partitioned, ranged, auto"):
+        opened(tmp_path, layout="striped")
+    take(opened(tmp_path))
+    document = {"format": "statestore", "format_version": 1, "store_id": "s", "layout": "striped"}
+    (tmp_path / "statestore.json").write_bytes(document_bytes(document))
+    with pytest.raises(MalformedManifestError, match=r"\$\.layout"):
+        take(opened(tmp_path))
+
+
+def test_a_copy_and_a_fork_remember_what_the_source_does(tmp_path: Path) -> None:
+    store = opened(tmp_path / "s", layout="auto")
+    take(store)
+    store.maintenance.copy("latest", str(tmp_path / "copy"))
+    store.maintenance.fork(str(tmp_path / "fork"))
+    store.maintenance.copy("latest", opened(tmp_path / "said", layout="ranged"))
+    found = {name: remembered(tmp_path / name) for name in ("copy", "fork", "said")}
+    assert found == {"copy": "auto", "fork": "auto", "said": "ranged"}
+
+
+def test_a_repair_finds_it_in_what_is_left(tmp_path: Path) -> None:
+    take(opened(tmp_path, layout="auto"))
+    file = tmp_path / "statestore.json"
+    raw = file.read_bytes()
+    assert raw.count(b"statestore") == 1
+    file.write_bytes(raw.replace(b"statestore", b"state_store").replace(b"format", b"formed"))
+    opened(tmp_path).maintenance.repair()
+    assert remembered(tmp_path) == "auto"
+
+
+def test_what_auto_would_save_is_said_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = opened(tmp_path)
+    for _ in range(2):
+        take(store)
+    (said,) = caplog.messages
+    assert "state 's' of operator 'u' has 1000 rows in 128 files" in said
+    assert "layout='auto'" in said
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (1000, {"layout": "partitioned"}),  # as it was asked for
+        (60, {}),  # too few files to speak of
+        (300_000, {}),  # key groups that are worth them
+    ],
+)
+def test_nothing_is_said_where_nothing_is_to_be_saved(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, number: int, said: dict[str, Any]
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        assert take(opened(tmp_path / "s"), rows(number), **said) is Layout.PARTITIONED
+        if said:
+            take(opened(tmp_path / "t", layout="partitioned"), rows(number))
+    assert caplog.messages == []
