@@ -75,10 +75,10 @@ def test_the_demo_prints_what_readme_shows(
     assert run(directory) == 0
     printed, progress = capfd.readouterr()
     assert printed.rstrip().endswith(f"statestore --store {directory}/store show latest")
-    assert "parallelism 7, snapshot: " in progress
+    assert "parallelism 7, snapshot, auto: " in progress
     done, total = progress.splitlines()[-1].partition(" ")[0].strip("[]").split("/")
     assert done == total
-    assert StateStore.open(str(directory / "store")).checkpoints() == (1, 2)
+    assert StateStore.open(str(directory / "store")).checkpoints() == (1, 2, 3)
     (shown,) = (block for block in blocks("text") if "flights" in block)
     assert masked(printed) == masked(shown)
 

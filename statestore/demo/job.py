@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from statestore.demo.flights import TOPIC, FlightLog
+from statestore.snapshot.writer import StateOptions
 from statestore.sources.offsets import (
     SourceOffset,
     assign_partitions,
@@ -197,16 +198,15 @@ def fold(before: States | None, rows: DataFrame) -> States:
     )
 
 
-def snapshot(store: StateStore, job: Job) -> int:
+def snapshot(store: StateStore, job: Job, layout: str = "partitioned") -> int:
     """Commit states and offsets as one checkpoint; return its number."""
     assert job.states is not None
-    groups = MAX_PARALLELISM
+    states = job.states
+    how: StateOptions = {"key": KEY, "max_parallelism": MAX_PARALLELISM, "layout": layout}
     with store.snapshot(parallelism=job.parallelism) as checkpoint:
-        checkpoint.keyed(AIRCRAFT, "totals", job.states.totals, key=KEY, max_parallelism=groups)
-        checkpoint.map(
-            AIRCRAFT, "routes", job.states.routes, map_key="route", key=KEY, max_parallelism=groups
-        )
-        checkpoint.list(AIRCRAFT, "recent", job.states.recent, key=KEY, max_parallelism=groups)
+        checkpoint.keyed(AIRCRAFT, "totals", states.totals, **how)
+        checkpoint.map(AIRCRAFT, "routes", states.routes, map_key="route", **how)
+        checkpoint.list(AIRCRAFT, "recent", states.recent, **how)
         for name, per_subtask in elements(job).items():
             checkpoint.union(SOURCE, name, per_subtask)
     return checkpoint.id

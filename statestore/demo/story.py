@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -260,8 +260,8 @@ def _differing_elements(left: Elements, right: Elements) -> int:
 OLD_PARALLELISM = 4
 NEW_PARALLELISM = 7
 TABLE_FORMAT = "delta"
-# Beside the micro-batches: flights, Spark, writing, 2 snapshots, plan, restore, reference, proof.
-OTHER_STEPS = 9
+# Beside the micro-batches: flights, Spark, writing, 3 snapshots, plan, restore, reference, proof.
+OTHER_STEPS = 10
 
 
 @dataclass(frozen=True)
@@ -270,6 +270,7 @@ class Taken:
 
     checkpoint: int
     parallelism: int
+    layout: str
     flights: int
     rows: int
     bytes: int
@@ -294,7 +295,7 @@ class Demo:
 
     def reference(self) -> StateStore:
         """Return the store of the job that is not stopped."""
-        # Digests are of rows: those of the other table format, which commits faster, are the same.
+        # Digests are of rows: those of the other table format and of fewer files are the same.
         return self._open("uninterrupted", "parquet")
 
     def consume(self, job: Job, batches: Sequence[MicroBatch]) -> Job:
@@ -305,15 +306,17 @@ class Demo:
                 job = consume(self.spark, self.log, job, batch)
         return job
 
-    def snapshot(self, job: Job) -> int:
+    def snapshot(self, job: Job, layout: str = "partitioned") -> int:
         """Take a checkpoint, and note it for the table at the end."""
         began = time.monotonic()
-        with self.teller.step(f"parallelism {job.parallelism}, snapshot"):
-            number = snapshot(self.store(), job)
+        with self.teller.step(f"parallelism {job.parallelism}, snapshot, {layout}"):
+            number = snapshot(self.store(), job, layout)
         seconds = time.monotonic() - began
         found = self.store().manifest(number)
         size = (found.rows, found.size_bytes, found.files)
-        self.taken.append(Taken(number, job.parallelism, job.consumed, *size, round(seconds, 2)))
+        self.taken.append(
+            Taken(number, job.parallelism, layout, job.consumed, *size, round(seconds, 2))
+        )
         return number
 
     def _open(self, name: str, table_format: str) -> StateStore:
@@ -421,6 +424,12 @@ def _second_half(demo: Demo, checkpoint: int) -> tuple[int, Job]:
         f"   It consumed the other {job.consumed - before:,} flights in {len(batches)} "
         f"micro-batches, and took checkpoint {checkpoint}."
     )
+    checkpoint = demo.snapshot(job, "auto")
+    few, many = demo.taken[-1].files, demo.taken[-2].files
+    demo.teller.say(
+        f"   Checkpoint {checkpoint} is the same state once more, with layout 'auto': {few} files "
+        f"instead of {many}."
+    )
     return checkpoint, job
 
 
@@ -431,7 +440,7 @@ def _place(log: FlightLog, job: Job, partition: int) -> str:
 def _proof(demo: Demo, checkpoint: int) -> bool:
     with demo.teller.step("the same flights without a stop"):
         uninterrupted = _uninterrupted(demo)
-        snapshot(demo.reference(), uninterrupted)
+        snapshot(demo.reference(), uninterrupted, "auto")
     with demo.teller.step("comparing"):
         found = compare(demo.store(), checkpoint, demo.reference(), uninterrupted)
     demo.facts["states"] = [asdict(each) | {"equal": each.equal} for each in found]
@@ -465,7 +474,7 @@ def _verdict(found: Sequence[Comparison]) -> str:
 
 
 def _end(demo: Demo, job: Job, seconds: float) -> None:
-    columns = ("checkpoint", "parallelism", "flights", "rows", "bytes", "files", "seconds")
+    columns = tuple(one.name for one in fields(Taken))
     lines = [asdict(taken) for taken in demo.taken]
     unkeyed = sum(job.unkeyed.values())
     command = f"{_program()} --store {shlex.quote(str(demo.directory / 'store'))} show latest"

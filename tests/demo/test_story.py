@@ -49,8 +49,10 @@ def test_a_directory_in_use_stays_as_it_is_and_json_says_where_the_demo_went(
     assert (tmp_path / "demo-2").read_text() == "mine"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["demo-2", "demo-3"]
     assert told["equal"]
-    assert [c["parallelism"] for c in told["checkpoints"]] == [4, 7]
-    assert [c["flights"] for c in told["checkpoints"]] == [180, 360]
+    assert [c["parallelism"] for c in told["checkpoints"]] == [4, 7, 7]
+    assert [c["flights"] for c in told["checkpoints"]] == [180, 360, 360]
+    assert [c["layout"] for c in told["checkpoints"]] == ["partitioned", "partitioned", "auto"]
+    assert told["checkpoints"][2]["files"] < told["checkpoints"][1]["files"]
     assert told["plan"][0]["key_groups"] == {"first": 0, "last": 1}
     assert len(told["plan"]) == 7
     assert sorted(each["partition"] for each in told["offsets"]) == list(range(1, 13))
