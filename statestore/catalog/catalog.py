@@ -218,11 +218,16 @@ class Catalog:
         if not put_once(self.storage, name, raw):
             raise self._conflict(manifest.checkpoint_id)
         # Looked for after the put: a tombstone that came just before it must not go unseen.
+        if self.is_expired(manifest.checkpoint_id):
+            raise self._expired(manifest.checkpoint_id)
+
+    def is_expired(self, checkpoint_id: int) -> bool:
+        """Return whether a checkpoint has a tombstone: one request."""
         try:
-            self.storage.read(tombstone_path(manifest.checkpoint_id))
+            self.storage.read(tombstone_path(checkpoint_id))
         except FileNotFoundError:
-            return
-        raise self._expired(manifest.checkpoint_id)
+            return False
+        return True
 
     def expire(self, checkpoint_id: int, tombstone: bytes) -> None:
         """Make a checkpoint invisible for ever; nothing happens when it has a tombstone already.

@@ -9,7 +9,7 @@ handed over.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -64,15 +64,18 @@ def check_size(storage: Storage, folder: str, handle: Handle) -> None:
         check_length(where, storage.size(name), handle)
 
 
-def check_sizes(storage: Storage, entries: Iterable[Entry]) -> None:
-    """Ask for the size of every file of some states, side by side (I5); errors as of
-    :func:`check_size`.
+def check_sizes(
+    storage: Storage, entries: Iterable[Entry], but: Collection[str] = frozenset()
+) -> None:
+    """Ask for the size of every file of some states, ``but`` of those that are known to be there,
+    side by side (I5); errors as of :func:`check_size`.
     """
     files = [
         (part.table.path, handle)
         for entry in entries
         for part in entry.parts
         for handle in part.handles
+        if f"{part.table.path}/{handle.path}" not in but
     ]
     with ThreadPoolExecutor(max_workers=_ASKED_AT_ONCE) as pool:
         for _ in pool.map(lambda file: check_size(storage, *file), files):

@@ -17,8 +17,9 @@ any more and deleting begins.
 * *A snapshot*: files of one that commits after manifests were seen are named by no manifest here.
   They are younger than the minimum age if the snapshot took less than that from its first file to
   its commit. What one names again of an older checkpoint is marked while that is visible, held, or
-  expired less than the minimum age ago. Besides, a writer asks for the size of every file
-  before it commits: what was deleted until then fails that snapshot, and breaks no checkpoint.
+  expired less than the minimum age ago. Besides, a writer asks before it commits whether the
+  checkpoint before is visible still, and for the size of every file that this does not name: what
+  was deleted until then fails that snapshot, and breaks no checkpoint.
 * *A copy, a fork, a rekey*: what they find that was there before gets a name of its own, and is
   young under that (``derive.py``); the old name may go at any time.
 * *Another collection*: both delete the same; a file that is gone is no error.

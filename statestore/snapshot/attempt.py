@@ -172,13 +172,30 @@ class Attempt:
             )
         return of_graph if wanted is None else wanted
 
+    @property
+    def before(self) -> Manifest | None:
+        """The checkpoint of this store that this one is made of or follows; None when it is the
+        first.
+        """
+        if self.made_of is not None and self.made_of.store_id == self.catalog.store_id:
+            return self.made_of
+        return self.history.before()
+
     def stored_names(self) -> frozenset[tuple[str, str]]:
-        """Return the (operator uid, state) of what the checkpoint before has, in this store."""
-        before = self.made_of
-        if before is None or before.store_id != self.catalog.store_id:
-            before = self.history.before()
-        entries = () if before is None else before.entries
+        """Return the (operator uid, state) of what the checkpoint before has."""
+        entries = () if self.before is None else self.before.entries
         return frozenset((one.state.uid, one.state.name) for one in entries)
+
+    def kept_files(self) -> frozenset[str]:
+        """Return the names of the files that the checkpoint before has, below the store, if it is
+        visible still: none of them has been collected.
+        """
+        before = self.before
+        if before is None or self.catalog.is_expired(before.checkpoint_id):
+            return frozenset()
+        return frozenset(
+            f"{part.table.path}/{h.path}" for part in before.parts for h in part.handles
+        )
 
     @property
     def id(self) -> Attempted:

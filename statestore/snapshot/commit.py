@@ -75,7 +75,7 @@ class Commit:
     def _manifest(self) -> Manifest:
         attempt, entries = self._attempt, self._collected.entries
         with attempt.measuring.phase("check"):
-            check_sizes(attempt.catalog.storage, entries)
+            check_sizes(attempt.catalog.storage, entries, but=attempt.kept_files())
         with attempt.measuring.phase("publish"):
             tables = self._publish(entries)
         published = [

@@ -16,10 +16,13 @@ from statestore.errors import (
     CheckpointNotFoundError,
     InvalidArgumentError,
     LeftOutStateError,
+    MissingFileError,
     ParallelismError,
     StateNotFoundError,
 )
 from statestore.flink import JobGraph
+from statestore.maintenance.expire import tombstone
+from statestore.storage import LocalStorage
 
 GROUPS = 4
 STATES = [(uid, name) for uid in ("a", "b") for name in ("k1", "k2", "split", "union", "same")]
@@ -209,6 +212,56 @@ def _drop_and_write(checkpoint: CheckpointWriter) -> None:
     checkpoint.drop("a", "k1")
     write(checkpoint, ("a", "k1"), 1, 2)
     checkpoint.carry_rest()
+
+
+class Asked(LocalStorage):
+    """Takes down of which files the size was asked for."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.names: list[str] = []
+
+    def size(self, name: str) -> int:
+        self.names.append(name)
+        return super().size(name)
+
+
+def test_a_commit_asks_only_for_files_that_the_checkpoint_before_does_not_name(
+    store: StateStore,
+) -> None:
+    """I5: of those that it names, as long as it is visible, none has been collected."""
+    storage = Asked(store.url)
+    with StateStore.over(storage).snapshot(parallelism=2) as checkpoint:
+        write(checkpoint, ("a", "union"), 2, 2)
+        checkpoint.carry_rest()
+    (new,) = store.manifest(2).operator
+    assert storage.names == [f"{new.table.path}/{handle.path}" for handle in new.handles]
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["files are there", "files are gone"])
+def test_what_is_carried_is_asked_for_once_the_checkpoint_before_has_expired(
+    store: StateStore, is_there: bool
+) -> None:
+    """I5: a collection may have taken it."""
+    storage = Asked(store.url)
+    files = sorted(path for path in Path(store.url, "operators/a/keyed/k1").rglob("*.parquet"))
+    checkpoint = StateStore.over(storage).snapshot(parallelism=2)
+
+    def commit() -> None:
+        with checkpoint:
+            checkpoint.carry("a", "k1")
+            checkpoint.drop("a", "union")
+            store.parts.catalog().expire(1, tombstone(1, "0", 0))
+            if not is_there:
+                files[0].unlink()
+
+    if is_there:
+        commit()
+        assert {name.rpartition("/")[2] for name in storage.names} >= {p.name for p in files}
+        return
+    with pytest.raises(MissingFileError, match=files[0].name):
+        commit()
+    assert store.checkpoints() == ()
 
 
 def test_what_is_dropped_is_not_written_too(store: StateStore) -> None:
