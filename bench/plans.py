@@ -11,6 +11,7 @@ import json
 import statistics
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -67,17 +68,32 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
     return found
 
 
-def made_up_manifest(store_id: str, operators: int) -> Manifest:
-    """Return a checkpoint of 100 keyed states, spread over some operators."""
+def made_up_manifest(
+    store_id: str,
+    operators: int,
+    *,
+    states: int = STATES,
+    files: int = FILES,
+    file_bytes: int = FILE_BYTES,
+) -> Manifest:
+    """Return a checkpoint of some keyed states, of so many files each of about so many bytes,
+    spread over some operators.
+    """
     numbers = np.random.default_rng(14)
+    ranges = KeyGroupAssignment(max_parallelism=KEY_GROUPS, parallelism=files).ranges()
     entries = tuple(
-        _entry(f"operator-{state % operators:02}", f"state-{state:02}", numbers)
-        for state in range(STATES)
+        _entry(
+            made_up_state(
+                f"operator-{state % operators:02}", f"state-{state:02}", KEY_GROUPS, Layout.RANGED
+            ),
+            [_handle(one, file_bytes, numbers) for one in ranges],
+        )
+        for state in range(states)
     )
     return Manifest(
         store_id=store_id,
         checkpoint_id=1,
-        parallelism=FILES,
+        parallelism=files,
         started_at_ms=1_700_000_000_000,
         created_at_ms=1_700_000_060_000,
         writer=Writer("0", "bench:1", "0" * 32),
@@ -101,23 +117,24 @@ def made_up_state(uid: str, name: str, key_groups: int, layout: Layout) -> Keyed
     )
 
 
-def _entry(uid: str, name: str, numbers: np.random.Generator) -> KeyedEntry:
-    state = made_up_state(uid, name, KEY_GROUPS, Layout.RANGED)
-    ranges = KeyGroupAssignment(max_parallelism=KEY_GROUPS, parallelism=FILES).ranges()
-    handles = tuple(_handle(key_groups, numbers) for key_groups in ranges)
-    return KeyedEntry(state, TableRef("parquet", keyed_table(uid, name)), handles)
+def _entry(state: KeyedState, handles: Iterable[KeyedStateHandle]) -> KeyedEntry:
+    return KeyedEntry(
+        state, TableRef("parquet", keyed_table(state.uid, state.name)), tuple(handles)
+    )
 
 
-def _handle(key_groups: KeyGroupRange, numbers: np.random.Generator) -> KeyedStateHandle:
+def _handle(
+    key_groups: KeyGroupRange, file_bytes: int, numbers: np.random.Generator
+) -> KeyedStateHandle:
     count = len(key_groups)
-    usual = FILE_BYTES // ROW_BYTES // count
+    usual = file_bytes // ROW_BYTES // count
     rows = numbers.integers(usual - usual // 10, usual + usual // 10, count).tolist()
     digests = numbers.integers(0, 2**64, count, dtype=np.uint64).tolist()
     return KeyedStateHandle(
         path=ranged_file(1, key_groups.first, f"{numbers.bytes(8).hex()}-0"),
         key_groups=key_groups,
         rows=sum(rows),
-        size_bytes=FILE_BYTES + int(numbers.integers(0, 2**20)),
+        size_bytes=file_bytes + int(numbers.integers(0, 2**20)),
         row_groups=count,
         digest=combine(digests),
         sha256=numbers.bytes(32).hex(),

@@ -24,6 +24,7 @@ from bench import (
     changes,
     delta_log,
     groups,
+    large,
     object_store,
     offsets,
     plans,
@@ -67,6 +68,7 @@ SECTIONS = (
     Section(("B20",), delta_log.figures, 10_000),
     Section(("B21",), small.figures, small.ROWS),
     Section(("B22",), small.starts, 0),
+    Section(("B23",), large.figures, large.FILES),
 )
 
 

@@ -25,7 +25,6 @@ from statestore.errors import (
 )
 from statestore.flink.retention import Retention, Snapshot
 from statestore.format.documents import Held, document_bytes
-from statestore.format.manifest import Manifest
 from statestore.format.names import CHECKPOINTS, manifest_path
 
 __all__ = ["ExpiredCheckpoints", "expire", "tombstone"]
@@ -73,20 +72,20 @@ def expire(
     if older_than_ms is not None and older_than_ms < 0:
         raise InvalidArgumentError(f"an age is 0 or more milliseconds, not {older_than_ms}")
     ids = catalog.checkpoint_ids()
-    known = _manifests(catalog, ids) if len(ids) > retention.limit else {}
+    # Of a manifest, which may be large, nothing is held but this: there may be very many.
+    known = _taken_ms(catalog, ids) if len(ids) > retention.limit else {}
     for checkpoint_id in known:
         retention, _ = retention.add(Snapshot(checkpoint_id))
     # One that cannot be read is no reason to expire one that can.
     lowest = retention.lowest or 0
     surplus = [one for one in ids if one < lowest]
     if surplus and older_than_ms is not None:
-        taken = _taken_ms(catalog, known)
+        taken = known | _written_ms(catalog, {*ids} - {*known})
         surplus = [one for one in surplus if now_ms - taken.get(one, now_ms) >= older_than_ms]
     holds = catalog.holds.held(now_ms) if surplus else {}
     expired = tuple(one for one in surplus if one not in holds)
     kept = tuple(one for one in ids if one not in expired)
-    staying = [known[one] for one in kept if one in known]
-    released = _released(catalog, [known[one] for one in expired if one in known], staying, holds)
+    released = _released(catalog, expired, {*kept, *holds})
     if not dry_run:
         for checkpoint_id in expired:  # the oldest first
             catalog.expire(checkpoint_id, tombstone(checkpoint_id, release, now_ms))
@@ -102,47 +101,45 @@ def expire(
     )
 
 
-def _manifests(catalog: Catalog, ids: tuple[int, ...]) -> dict[int, Manifest]:
-    """Return the manifests that can be read."""
+def _taken_ms(catalog: Catalog, ids: tuple[int, ...]) -> dict[int, int]:
+    """Return when each checkpoint was taken of which the manifest can be read."""
     found = {}
     for checkpoint_id in ids:
         try:
-            found[checkpoint_id] = catalog.load(checkpoint_id)
+            found[checkpoint_id] = catalog.manifest(checkpoint_id).created_at_ms
         except (MalformedManifestError, CheckpointNotFoundError):
-            continue  # damaged: the caller is told; or another process expires as well
-    return found
+            continue  # damaged: the caller is told
+    visible = catalog.checkpoint_ids()  # another process may expire as well
+    return {one: taken for one, taken in found.items() if one in visible}
 
 
-def _taken_ms(catalog: Catalog, known: dict[int, Manifest]) -> dict[int, int]:
-    """Return when each checkpoint was taken; of a damaged one when its manifest was written."""
+def _written_ms(catalog: Catalog, damaged: set[int]) -> dict[int, int]:
+    """Return when the manifests of some checkpoints were written."""
     times = {item.name: item.modified_ms for item in catalog.storage.listed(CHECKPOINTS)}
-    damaged = (one for one in catalog.checkpoint_ids() if one not in known)
-    written = {one: times[manifest_path(one)] for one in damaged if manifest_path(one) in times}
-    return written | {one: manifest.created_at_ms for one, manifest in known.items()}
+    return {one: times[manifest_path(one)] for one in damaged if manifest_path(one) in times}
 
 
-def _released(
-    catalog: Catalog, expired: list[Manifest], staying: list[Manifest], holds: dict[int, str]
-) -> dict[str, int]:
+def _released(catalog: Catalog, expired: Iterable[int], staying: Iterable[int]) -> dict[str, int]:
     """Return the bytes of each file of the expired that nothing uses which stays."""
-    sizes = _files(expired)
-    for name in _files(staying) if sizes else ():
-        sizes.pop(name, None)
-    seen = {manifest.checkpoint_id for manifest in staying}
-    for checkpoint_id in [one for one in holds if sizes and one not in seen]:
-        try:
-            held = catalog.manifest(checkpoint_id)
-        except (MalformedManifestError, FormatVersionError, CheckpointNotFoundError):
-            continue  # nothing but a count hangs on it here
-        for name in _files([held]):
+    sizes: dict[str, int] = {}
+    for checkpoint_id in expired:
+        sizes |= _files(catalog, checkpoint_id)
+    for checkpoint_id in staying if sizes else ():
+        for name in _files(catalog, checkpoint_id):
             sizes.pop(name, None)
     return sizes
 
 
-def _files(manifests: Iterable[Manifest]) -> dict[str, int]:
+def _files(catalog: Catalog, checkpoint_id: int) -> dict[str, int]:
+    """Return the files of a checkpoint with their bytes; none of one that cannot be read, as
+    nothing but a count hangs on it here.
+    """
+    try:
+        manifest = catalog.manifest(checkpoint_id)
+    except (MalformedManifestError, FormatVersionError, CheckpointNotFoundError):
+        return {}
     return {
         f"{entry.table.path}/{handle.path}": handle.size_bytes
-        for manifest in manifests
         for entry in manifest.parts
         for handle in entry.handles
     }

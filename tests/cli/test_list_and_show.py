@@ -21,6 +21,7 @@ from statestore.cli.verbs.list import CheckpointList, CheckpointRow
 from statestore.flink.operators import operator_id
 from statestore.format.digest import digest_text
 from statestore.format.documents import document_bytes
+from tests.support.held import count_held
 
 Run = Callable[..., Result]
 
@@ -46,15 +47,29 @@ def test_a_narrow_terminal_shows_each_checkpoint_on_one_line(fraud: Path) -> Non
     store = StateStore.open(str(fraud))
     latest = store.manifest()
     edited = replace(latest, origin={"command": "rekey", "checkpoint": 1})
-    rows = tuple(CheckpointRow(m.checkpoint_id, m) for m in (store.manifest(1), edited))
+    now_ms = latest.created_at_ms
+    rows = tuple(CheckpointRow.of(one, now_ms) for one in (store.manifest(1), edited))
     file = StringIO()
     console = Console(file=file, width=80, force_terminal=True, no_color=True)
-    shown = CheckpointList(store=store.url, now_ms=latest.created_at_ms, rows=rows)
+    shown = CheckpointList(store=store.url, now_ms=now_ms, rows=rows)
     shown.write(Page(console, 80, UNICODE, terminal=True))
     header, *lines = file.getvalue().splitlines()
     assert "operators" not in header
     assert [line.split()[0] for line in lines] == ["1", "2"]
     assert lines[1].endswith("rekey of 1")
+
+
+def test_a_list_holds_one_manifest_at_a_time(
+    run: Run, damaged: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = StateStore.open(str(damaged))  # nothing is damaged yet
+    for _ in range(4):
+        with store.snapshot(parallelism=2) as checkpoint:
+            checkpoint.carry_rest()
+    held = count_held(monkeypatch)
+    assert run("list", "--store", damaged).exit_code == 0
+    assert len(held) == 6
+    assert max(held) <= 1
 
 
 def test_list_as_json(run: Run, fraud: Path) -> None:

@@ -18,6 +18,7 @@ from statestore.format.names import manifest_path, tombstone_path
 from statestore.storage import LocalStorage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.faults.cases import copy_of, over, take, whole
+from tests.support.held import count_held
 
 
 @pytest.fixture
@@ -109,6 +110,16 @@ def take_only_users(store: StateStore) -> None:
         for entry in store.manifest().entries:
             if entry.state.name != "totals":
                 checkpoint.drop(entry.state.uid, entry.state.name)
+
+
+def test_one_manifest_is_held_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = store_in(folder)
+    for number in range(8):
+        take(store, number)
+    held = count_held(monkeypatch)
+    store.maintenance.expire(retain=2)
+    assert len(held) > 8
+    assert max(held) <= 1
 
 
 def test_a_tombstone_can_be_read_by_people(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,8 +56,8 @@ _FOR_WIDE_ONES = ("operators", "states", "files")
 @pass_invocation
 def list_checkpoints(invocation: Invocation) -> CheckpointList:
     """List the checkpoints of a store."""
-    store = invocation.store()
-    found = (_row(store, checkpoint_id) for checkpoint_id in store.checkpoints())
+    store, now_ms = invocation.store(), time.time_ns() // 1_000_000
+    found = (_row(store, checkpoint_id, now_ms) for checkpoint_id in store.checkpoints())
     rows = tuple(row for row in found if row is not None)
     problem = _problem(rows)
     savepoints: tuple[Savepoint, ...] = ()
@@ -67,7 +68,7 @@ def list_checkpoints(invocation: Invocation) -> CheckpointList:
         problem = problem or error
     return CheckpointList(
         store=store.url,
-        now_ms=time.time_ns() // 1_000_000,
+        now_ms=now_ms,
         rows=rows,
         savepoints=savepoints,
         pins=pins,
@@ -75,13 +76,13 @@ def list_checkpoints(invocation: Invocation) -> CheckpointList:
     )
 
 
-def _row(store: StateStore, checkpoint_id: int) -> CheckpointRow | None:
+def _row(store: StateStore, checkpoint_id: int, now_ms: int) -> CheckpointRow | None:
     try:
-        return CheckpointRow(checkpoint_id, store.manifest(checkpoint_id))
+        return CheckpointRow.of(store.manifest(checkpoint_id), now_ms)
     except CheckpointNotFoundError:
         return None  # it expired while the list was made
     except (CorruptionError, FormatVersionError) as error:
-        return CheckpointRow(checkpoint_id, None, error)
+        return CheckpointRow.damaged(checkpoint_id, error)
 
 
 def _problem(rows: tuple[CheckpointRow, ...]) -> StateStoreError | None:
@@ -99,11 +100,53 @@ def _problem(rows: tuple[CheckpointRow, ...]) -> StateStoreError | None:
 
 @dataclass(frozen=True)
 class CheckpointRow:
-    """One checkpoint of a list: its manifest, or why that cannot be read."""
+    """One checkpoint of a list, as JSON and as cells of text, or why it cannot be read.
+
+    Its manifest is not held: it may be large, and there may be very many.
+    """
 
     checkpoint_id: int
-    manifest: Manifest | None
+    document: Mapping[str, Any]
+    cells: tuple[str, ...]
+    is_derived: bool = False
     error: StateStoreError | None = None
+
+    @classmethod
+    def of(cls, manifest: Manifest, now_ms: int) -> CheckpointRow:
+        """Return the line of a checkpoint."""
+        number, origin = manifest.checkpoint_id, manifest.origin
+        document = {
+            "id": number,
+            "created_at_ms": manifest.created_at_ms,
+            "age_ms": now_ms - manifest.created_at_ms,
+            "parallelism": manifest.parallelism,
+            "operators": len(manifest.uids),
+            "states": len(manifest.entries),
+            "rows": manifest.rows,
+            "size_bytes": manifest.size_bytes,
+            "files": manifest.files,
+            "origin": origin and dict(origin),
+        } | changed_rows_document(manifest)
+        cells = (
+            str(number),
+            when(manifest.created_at_ms),
+            duration(now_ms - manifest.created_at_ms),
+            str(manifest.parallelism),
+            count(len(manifest.uids)),
+            count(len(manifest.entries)),
+            rows_text(manifest),
+            size(manifest.size_bytes),
+            count(manifest.files),
+            *([f"{origin['command']} of {origin['checkpoint']}"] if origin else []),
+        )
+        return cls(number, document, cells, is_derived=bool(origin))
+
+    @classmethod
+    def damaged(cls, checkpoint_id: int, error: StateStoreError) -> CheckpointRow:
+        """Return the line of a checkpoint whose manifest cannot be read."""
+        unknown = "created_at_ms age_ms parallelism operators states rows size_bytes files origin"
+        document = {"id": checkpoint_id} | dict.fromkeys(unknown.split())
+        return cls(checkpoint_id, document, (str(checkpoint_id), "damaged"), error=error)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +161,7 @@ class CheckpointList(Result):
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON."""
-        rows = [_row_document(row, self.now_ms) for row in self.rows]
+        rows = [{**row.document, "error": error_document(row.error)} for row in self.rows]
         return {"store": self.store, "checkpoints": rows} | _holds_document(self)
 
     def write(self, page: Page) -> None:
@@ -128,36 +171,15 @@ class CheckpointList(Result):
             _write_holds(self, page)
             return
         left_out = set(_FOR_WIDE_ONES) if page.width < DRAWING_WIDTH else set()
-        if not any(row.manifest is not None and row.manifest.origin for row in self.rows):
+        if not any(row.is_derived for row in self.rows):
             left_out.add("made by")
         shown = [name for name in _COLUMNS if name not in left_out]
         table = table_of(*shown, right=set(shown) - {"taken", "age", "made by"})
         for row in self.rows:
-            values = dict(zip(_COLUMNS, _row_cells(row, self.now_ms), strict=False))
+            values = dict(zip(_COLUMNS, row.cells, strict=False))
             table.add_row(*(cell(values.get(name, "")) for name in shown))
         page.table(table)
         _write_holds(self, page)
-
-
-def _row_document(row: CheckpointRow, now_ms: int) -> dict[str, Any]:
-    manifest, error = row.manifest, row.error
-    document: dict[str, Any] = {"id": row.checkpoint_id}
-    if manifest is None:
-        unknown = "created_at_ms age_ms parallelism operators states rows size_bytes files origin"
-        document |= dict.fromkeys(unknown.split())
-    else:
-        document |= {
-            "created_at_ms": manifest.created_at_ms,
-            "age_ms": now_ms - manifest.created_at_ms,
-            "parallelism": manifest.parallelism,
-            "operators": len(manifest.uids),
-            "states": len(manifest.entries),
-            "rows": manifest.rows,
-            "size_bytes": manifest.size_bytes,
-            "files": manifest.files,
-            "origin": manifest.origin and dict(manifest.origin),
-        } | changed_rows_document(manifest)
-    return document | {"error": error_document(error)}
 
 
 def _holds_document(result: CheckpointList) -> dict[str, Any]:
@@ -177,28 +199,6 @@ def _holds_document(result: CheckpointList) -> dict[str, Any]:
     ]
     pins = [pin_document(pin) | {"over": pin.until_ms <= result.now_ms} for pin in result.pins]
     return {"savepoints": savepoints, "pins": pins}
-
-
-def _row_cells(row: CheckpointRow, now_ms: int) -> list[str]:
-    manifest = row.manifest
-    if manifest is None:
-        return [str(row.checkpoint_id), "damaged"]
-    return [
-        str(row.checkpoint_id),
-        when(manifest.created_at_ms),
-        duration(now_ms - manifest.created_at_ms),
-        str(manifest.parallelism),
-        count(len(manifest.uids)),
-        count(len(manifest.entries)),
-        rows_text(manifest),
-        size(manifest.size_bytes),
-        count(manifest.files),
-        *(
-            [f"{manifest.origin['command']} of {manifest.origin['checkpoint']}"]
-            if manifest.origin
-            else []
-        ),
-    ]
 
 
 def _write_holds(result: CheckpointList, page: Page) -> None:
