@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from threading import Lock
 from typing import Annotated, Any, TypeVar
 
-from msgspec import Meta, Struct, ValidationError, convert
+from msgspec import DecodeError, Meta, Struct, ValidationError, convert
 from msgspec.json import Decoder
 
 from statestore.errors import (
@@ -69,7 +69,7 @@ Moment = Annotated[int, Meta(ge=0, le=253_402_300_799_999)]
 CheckpointId = Annotated[int, Meta(ge=0, le=GREATEST_ID)]
 
 T = TypeVar("T")
-_known: set[Any] = set()
+_known: dict[Any, Decoder[Any]] = {}
 _learning = Lock()
 _AT = " - at `$"  # how msgspec ends what it says, with the place and another `
 
@@ -95,13 +95,19 @@ def as_declared(value: Any, kind: type[T]) -> T:
 
     Raises msgspec's ValidationError.
     """
-    if kind not in _known:
+    _decoder(kind)
+    return convert(value, kind, from_attributes=True)
+
+
+def _decoder(kind: type[T]) -> Decoder[T]:
+    """Return what reads a kind of document."""
+    known = _known.get(kind)
+    if known is None:
         # It looks at a class when it first needs it, and the process dies where a second thread
         # needs it meanwhile: msgspec marks a class as known before it knows the members' types.
         with _learning:
-            Decoder(kind)
-            _known.add(kind)
-    return convert(value, kind, from_attributes=True)
+            known = _known[kind] = Decoder(kind)
+    return known
 
 
 @contextmanager
@@ -165,11 +171,7 @@ def parse_document(
         raise MalformedManifestError(
             f"{name} is damaged: its bytes are not those that were written (SHA-256); {mend}"
         )
-    try:
-        root = json.loads(raw)
-    except (ValueError, RecursionError) as error:
-        raise MalformedManifestError(f"{name} is not valid JSON: {error}") from error
-    header = converted(root, _Header, name)
+    header = _decoded(raw, _Header, name)
     if header.format != form:
         raise MalformedManifestError(
             f"{name} at $.format: expected {form!r}, found {header.format!r}"
@@ -179,7 +181,18 @@ def parse_document(
             f"{name} has format version {header.format_version}; this release reads up to "
             f"{newest}. Upgrade: pip install --upgrade statestore"
         )
-    return converted(root, kind, name)
+    return _decoded(raw, kind, name)
+
+
+def _decoded(raw: bytes, kind: type[T], name: str) -> T:
+    """Return what the bytes of a document say, never as objects that Python would have first."""
+    with placed(name):
+        try:
+            return _decoder(kind).decode(raw)
+        except ValidationError:
+            raise
+        except (DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise MalformedManifestError(f"{name} is not valid JSON: {error}") from error
 
 
 # A writer's claim to a store: one small document per generation, each newer than all before (I6).
