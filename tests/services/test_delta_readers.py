@@ -1,5 +1,5 @@
-"""A Delta table is current after whatever changes its state, for delta-rs, Polars and DuckDB: on disk
-and on S3; no JVM writes it. Spark reads it in ``tests/files`` and ``tests/spark``.
+"""After whatever changes a state its Delta table is current, for delta-rs, Polars and DuckDB, on
+disk and on S3; no JVM writes it. Spark reads it in ``tests/files`` and ``tests/spark``.
 """
 
 from __future__ import annotations
