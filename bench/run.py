@@ -68,6 +68,7 @@ SECTIONS = (
     Section(("B20",), delta_log.figures, 10_000),
     Section(("B21",), small.figures, small.ROWS),
     Section(("B22",), small.starts, 0),
+    Section(("B24",), object_store.requests, small.ROWS),
     Section(("B23",), large.figures, large.FILES),
 )
 

@@ -21,7 +21,7 @@ from bench.measure import Figure
 from statestore import CheckpointWriter, StateStore
 from statestore.spark.session import spark_session
 
-__all__ = ["figures", "starts"]
+__all__ = ["figures", "small_tables", "starts", "write_small"]
 
 PARALLELISM, KEY_GROUPS = 4, 128
 ROWS = 65_000
@@ -38,7 +38,7 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
     """Return the seconds of a checkpoint from Arrow and through Spark, in both layouts, and of the
     first one that a session takes.
     """
-    tables = _tables(rows)
+    tables = small_tables(rows)
     spark = spark_session(app_name="statestore-bench", master="local[2]")
     frames = {name: spark.createDataFrame(table).persist() for name, table in tables.items()}
     for frame in frames.values():
@@ -69,7 +69,8 @@ def starts(folder: Path, rows: int, repeats: int) -> list[Figure]:
     return [_figure("B22", "statestore --help", _seconds(run, repeats), MOST_START)]
 
 
-def _tables(rows: int) -> dict[str, pa.Table]:
+def small_tables(rows: int) -> dict[str, pa.Table]:
+    """Return the rows of the keyed states, so many together."""
     users = [f"user-{number:06}" for number in range(rows // 3)]
     numbers = range(len(users))
     return {
@@ -86,12 +87,13 @@ def _taken(
 
     def take() -> None:
         with store.snapshot(parallelism=PARALLELISM) as checkpoint:
-            _write(checkpoint, given, layout)
+            write_small(checkpoint, given, layout)
 
     return take
 
 
-def _write(checkpoint: CheckpointWriter, given: dict[str, Any], layout: str) -> None:
+def write_small(checkpoint: CheckpointWriter, given: dict[str, Any], layout: str) -> None:
+    """Write all states, from whatever has their rows."""
     options: dict[str, Any] = {"key": "user", "max_parallelism": KEY_GROUPS, "layout": layout}
     checkpoint.keyed("users", "totals", given["totals"], **options)
     checkpoint.map("users", "routes", given["routes"], map_key="to", **options)

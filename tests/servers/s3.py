@@ -13,12 +13,14 @@ also when this process ends in any other way.
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import shutil
 import subprocess
 import sys
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -36,6 +38,7 @@ START_SECONDS = 60
 STARTS = 3
 LOG, CONFIG = "weed.log", "s3.json"
 
+_REQUESTS = re.compile(r'SeaweedFS_s3_request_total\{.*type="(\w+)"\} (\S+)')
 _SERVERS = ("master", "volume", "filer", "s3")
 # No proxy: the server is on this machine, whatever the environment says.
 _HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -49,6 +52,7 @@ class S3Server:
     access_key: str
     secret_key: str = field(repr=False)
     filer: str = field(repr=False)
+    metrics: str = field(repr=False)
     bucket: str = BUCKET
     region: str = "us-east-1"
 
@@ -66,6 +70,17 @@ class S3Server:
     def url(self, prefix: str) -> str:
         """Return the URL of a prefix in the bucket."""
         return f"s3://{self.bucket}/{prefix}"
+
+    def requests(self) -> Counter[str]:
+        """Return how many requests of each kind the server has answered, whoever asked."""
+        with _HTTP.open(f"{self.metrics}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+        found: Counter[str] = Counter()
+        for line in text.splitlines():
+            counted = _REQUESTS.match(line)
+            if counted:
+                found[counted[1]] += int(float(counted[2]))
+        return found
 
     def make_bucket(self, name: str) -> None:
         """Make a bucket; nothing happens when there is one."""
@@ -96,19 +111,21 @@ def s3_server(directory: Path) -> Iterator[S3Server]:
 
 @contextmanager
 def _running(weed: str, directory: Path) -> Iterator[tuple[subprocess.Popen[bytes], S3Server]]:
-    ports = dict(zip(_SERVERS, free_ports(4), strict=True))
+    *free, metrics = free_ports(5)
+    ports = dict(zip(_SERVERS, free, strict=True))
     grpc = dict(zip(_SERVERS, free_ports(4), strict=True))
     server = S3Server(
         endpoint=f"http://127.0.0.1:{ports['s3']}",
         access_key=secrets.token_hex(10),
         secret_key=secrets.token_urlsafe(30),
         filer=f"http://127.0.0.1:{ports['filer']}",
+        metrics=f"http://127.0.0.1:{metrics}",
     )
     (directory / "data").mkdir(parents=True, exist_ok=True)
     (directory / CONFIG).touch(mode=0o600)
     (directory / CONFIG).write_text(json.dumps(_users(server)))
     sockets = [f"/tmp/seaweedfs-{name}-grpc-{port}.sock" for name, port in grpc.items()]
-    command = [weed, *_arguments(ports, grpc)]
+    command = [weed, *_arguments(ports, grpc), f"-metricsPort={metrics}"]
     with running(command, directory=directory, log=LOG, removes=sockets) as process:
         yield process, server
 
