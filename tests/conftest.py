@@ -47,6 +47,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
             # Delta keeps what it knows of a table in so many Spark partitions, 50 by default.
             "spark.databricks.delta.snapshotPartitions": "2",
+            # Of so many queries compiled code is kept, 100 by default: tests ask the same again.
+            "spark.sql.codegen.cache.maxEntries": "2000",
+            # Else each call of a function of columns walks Python's stack, and tells the JVM.
+            "spark.python.sql.dataFrameDebugging.enabled": "false",
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         },
     )
