@@ -83,10 +83,18 @@ def _where(parts: DataFrame, name: Any, *columns: str | Column) -> DataFrame:
 def _collected(frames: Iterable[DataFrame]) -> dict[Any, dict[Any, int]]:
     """Per case the Spark partition of each record, all read in one job; no record is twice."""
     found: dict[Any, dict[Any, int]] = {}
-    for name, at, record in reduce(lambda a, b: a.unionAll(b), frames).collect():
+    for name, at, record in _united([*frames]).collect():
         assert record not in found.setdefault(name, {})
         found[name][record] = at
     return found
+
+
+def _united(frames: list[DataFrame]) -> DataFrame:
+    """All of them, by halves: Spark analyzes a union with what is below it."""
+    if len(frames) == 1:
+        return frames[0]
+    half = len(frames) // 2
+    return _united(frames[:half]).unionAll(_united(frames[half:]))
 
 
 def _contents(parts: DataFrame) -> list[list[Any]]:
@@ -139,9 +147,11 @@ def test_records_with_a_key_go_where_flink_sends_them(spark: SparkSession) -> No
         for tag, rows in _by_type(asked["keys"]):
             schema = T.StructType().add("i", T.LongType()).add("k", KEY_TYPES[tag], False)
             df = _rows(spark, rows, schema)
-            by_hash = F.pmod(key_hash_column(schema, ("k",)), F.lit(asked["channels"]))
-            modulo = Custom(partial(lambda answer, key, n: answer, by_hash), "k")
-            made = KeyGroup(key="k", max_parallelism=maximum) if maximum else modulo
+            if maximum:
+                made: Partitioner = KeyGroup(key="k", max_parallelism=maximum)
+            else:
+                by_hash = F.pmod(key_hash_column(schema, ("k",)), F.lit(asked["channels"]))
+                made = Custom(partial(lambda answer, key, n: answer, by_hash), "k")
             parts = partition(df, made, parallelism=asked["channels"])
             frames.append(_where(parts, number, "i"))
     assert len(expected) == 34
