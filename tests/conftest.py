@@ -51,11 +51,25 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.codegen.cache.maxEntries": "2000",
             # Else each call of a function of columns walks Python's stack, and tells the JVM.
             "spark.python.sql.dataFrameDebugging.enabled": "false",
+            # What a page would show of each query, if somebody looked: short.
+            "spark.sql.ui.explainMode": "simple",
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         },
     )
     yield session
     session.stop()
+
+
+@pytest.fixture
+def uncompiled(spark: SparkSession) -> Iterator[None]:
+    """For queries that are mostly Delta's own: each task of theirs would make code, of a hundred
+    kilobytes, that turns a few lines of a log into rows. Whole stages are compiled as ever.
+    """
+    name = "spark.sql.codegen.factoryMode"
+    before = str(spark.conf.get(name))
+    spark.conf.set(name, "NO_CODEGEN")
+    yield
+    spark.conf.set(name, before)
 
 
 @pytest.fixture(params=[(form, "ranged") for form in FORMS], ids=FORMS)

@@ -87,6 +87,7 @@ class TestRangedFiles(StateTableSuite):
         ]
 
 
+@pytest.mark.usefixtures("uncompiled")
 class TestDeltaTable(StateTableSuite):
     """The same files, and a Delta log that names the newest checkpoint's."""
 
