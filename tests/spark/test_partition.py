@@ -42,6 +42,7 @@ KEYED = [case for case in cases("partitioners", "channels") if "keys" in case["i
 WIRINGS = [(case["in"]["up"], case["in"]["down"]) for case in cases("partitioners", "pointwise")]
 
 ROWS = 7  # of a source partition: enough for a second round, and not a multiple of 2, 3 or 4
+PER_JOB = 8  # plans: each of its tasks carries the counters of all of them
 
 KEY_TYPES: dict[str, T.DataType] = {
     "int": T.IntegerType(),
@@ -81,20 +82,15 @@ def _where(parts: DataFrame, name: Any, *columns: str | Column) -> DataFrame:
 
 
 def _collected(frames: Iterable[DataFrame]) -> dict[Any, dict[Any, int]]:
-    """Per case the Spark partition of each record, all read in one job; no record is twice."""
+    """Per case the Spark partition of each record, some cases a job; no record is twice."""
     found: dict[Any, dict[Any, int]] = {}
-    for name, at, record in _united([*frames]).collect():
-        assert record not in found.setdefault(name, {})
-        found[name][record] = at
+    left = [*frames]
+    while left:
+        some, left = left[:PER_JOB], left[PER_JOB:]
+        for name, at, record in reduce(lambda a, b: a.unionAll(b), some).collect():
+            assert record not in found.setdefault(name, {})
+            found[name][record] = at
     return found
-
-
-def _united(frames: list[DataFrame]) -> DataFrame:
-    """All of them, by halves: Spark analyzes a union with what is below it."""
-    if len(frames) == 1:
-        return frames[0]
-    half = len(frames) // 2
-    return _united(frames[:half]).unionAll(_united(frames[half:]))
 
 
 def _contents(parts: DataFrame) -> list[list[Any]]:
