@@ -62,8 +62,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def uncompiled(spark: SparkSession) -> Iterator[None]:
-    """For queries that are mostly Delta's own: each task of theirs would make code, of a hundred
-    kilobytes, that turns a few lines of a log into rows. Whole stages are compiled as ever.
+    """For queries that are mostly Delta's own: each task of theirs would make code again that turns
+    lines of a log into rows. Whole stages are compiled as ever.
     """
     name = "spark.sql.codegen.factoryMode"
     before = str(spark.conf.get(name))

@@ -25,6 +25,7 @@ SHORT_LIVED_JVM = (
     "-XX:+UseSerialGC",
     "-XX:+UnlockDiagnosticVMOptions",
     "-XX:-BytecodeVerificationRemote",
+    "-XX:+IgnoreUnrecognizedVMOptions",  # of another Java
 )
 
 # Runs its arguments after the first; when its stdin closes, as it does however this process ends,

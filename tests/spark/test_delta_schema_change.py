@@ -13,8 +13,6 @@ from statestore import StateStore
 from statestore.errors import SchemaMismatchError
 from statestore.format.state import Layout
 
-pytestmark = pytest.mark.usefixtures("uncompiled")
-
 STEPS: list[tuple[str, str, dict[str, Any]]] = [
     ("k string, v int", "('a', 1), ('b', null)", {}),
     ("k string, v long, w string", "('a', 1099511627776, 'x'), ('c', 2, null)", {}),
