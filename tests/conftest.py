@@ -47,11 +47,29 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
             # Delta keeps what it knows of a table in so many Spark partitions, 50 by default.
             "spark.databricks.delta.snapshotPartitions": "2",
+            # Of so many queries compiled code is kept, 100 by default: tests ask the same again.
+            "spark.sql.codegen.cache.maxEntries": "2000",
+            # Else each call of a function of columns walks Python's stack, and tells the JVM.
+            "spark.python.sql.dataFrameDebugging.enabled": "false",
+            # What a page would show of each query, if somebody looked: short.
+            "spark.sql.ui.explainMode": "simple",
             "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         },
     )
     yield session
     session.stop()
+
+
+@pytest.fixture
+def uncompiled(spark: SparkSession) -> Iterator[None]:
+    """For queries that are mostly Delta's own: each task of theirs would make code again that turns
+    lines of a log into rows. Whole stages are compiled as ever.
+    """
+    name = "spark.sql.codegen.factoryMode"
+    before = str(spark.conf.get(name))
+    spark.conf.set(name, "NO_CODEGEN")
+    yield
+    spark.conf.set(name, before)
 
 
 @pytest.fixture(params=[(form, "ranged") for form in FORMS], ids=FORMS)

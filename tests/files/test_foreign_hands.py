@@ -20,6 +20,8 @@ from statestore.errors import MissingFileError
 from statestore.files.delta_log import INTERVAL
 from statestore.format.state import Layout
 
+pytestmark = pytest.mark.usefixtures("uncompiled")  # no row of a snapshot passes through Spark
+
 Hand = Callable[[SparkSession, str], Any]
 COUNT = INTERVAL + 2
 """So that the log begins, for a reader, with a checkpoint that names nothing that was removed."""

@@ -85,6 +85,7 @@ class TestRangedFiles(StateTableSuite):
         ]
 
 
+@pytest.mark.usefixtures("uncompiled")  # the same snapshots are compiled in the classes above
 class TestDeltaTable(StateTableSuite):
     """The same files, and a Delta log that names the newest checkpoint's."""
 

@@ -15,8 +15,18 @@ from statestore.errors import StorageError
 __all__ = ["SHORT_LIVED_JVM", "free_ports", "log_tail", "running", "wait_for"]
 
 # Of a JVM that lives for seconds: its second compiler would take as much of the processors as what
-# it is started for.
-SHORT_LIVED_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+# it is started for. With one compiler there is room for 48 MB of code, which tests of Spark fill:
+# then code is thrown away and made again. Each doubling of the room for classes is a full
+# collection. That the bytes of published jars are a valid program is no test's business.
+SHORT_LIVED_JVM = (
+    "-XX:TieredStopAtLevel=1",
+    "-XX:ReservedCodeCacheSize=256m",
+    "-XX:MetaspaceSize=256m",
+    "-XX:+UseSerialGC",
+    "-XX:+UnlockDiagnosticVMOptions",
+    "-XX:-BytecodeVerificationRemote",
+    "-XX:+IgnoreUnrecognizedVMOptions",  # of another Java
+)
 
 # Runs its arguments after the first; when its stdin closes, as it does however this process ends,
 # it runs the first, and kills what it runs.

@@ -12,6 +12,8 @@ from pyspark.sql import SparkSession
 from statestore import StateStore
 from statestore.format.state import Layout
 
+pytestmark = pytest.mark.usefixtures("uncompiled")  # Spark but reads the tables
+
 TYPES = {
     "boolean": pa.array([True, False]),
     "binary": pa.array([b"a", b""]),
