@@ -32,8 +32,11 @@ __all__ = [
     "key_groups_of",
     "null_key_error",
     "null_keys",
+    "order_of",
     "runs_of",
 ]
+
+Places = npt.NDArray[np.intp]
 
 RUN_BYTES = 2**20
 """A run ends with a key group once it has about so many bytes."""
@@ -135,6 +138,11 @@ def _strictly_ascends(rows: pa.Table, state: KeyedState) -> bool:
 
 def in_order(rows: pa.Table, state: KeyedState) -> pa.Table:
     """Return the rows of some key groups in order of key group and identity, nulls first."""
+    return rows.take(pa.array(order_of(rows, state)))
+
+
+def order_of(rows: pa.Table, state: KeyedState) -> Places:
+    """Return the places of the rows of some key groups in order of key group and identity."""
     columns = []
     batches = rows.select(state.identity).to_batches()
     pieces = zip(*(compared_columns(batch.columns) for batch in batches), strict=True)
@@ -150,7 +158,7 @@ def in_order(rows: pa.Table, state: KeyedState) -> pa.Table:
     if (groups != groups[0]).any():
         # Few small numbers: numpy sorts them by radix, and keeps the order within each.
         order = order[np.argsort(groups.astype(np.uint16)[order], kind="stable")]
-    return rows.take(pa.array(order))
+    return order.astype(np.intp)
 
 
 def null_key_error(state: KeyedState, rows: int) -> NullKeyError:
