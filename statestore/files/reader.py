@@ -190,6 +190,7 @@ def read_batches(
     with open_data(
         storage, folder, handle, verify=verify, whole=whole, copy=copy, begun=begun
     ) as file:
+        numbers: Sequence[int]
         numbers, at = row_groups_of(file.parquet.metadata, wanted)
         asked, gaps = len(wanted), dict[int, int]()
         if row_groups is not None:
