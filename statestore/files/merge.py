@@ -368,29 +368,32 @@ def _newest(parts: Sequence[pa.Table], state: KeyedState) -> pa.Table:
 def _applied(rows: pa.Table, changes: pa.Table, state: KeyedState) -> pa.Table:
     """Return the rows of some key groups with changes put over them, in order of identity."""
     gone, by = _replaced(rows, changes, state)
-    left = comes(changes)
-    in_place = gone & left[by]
+    left, behind = comes(changes), rows.num_rows
+    in_place = left[by]
     left[by[in_place]] = False
-    places = np.where(in_place, rows.num_rows + by, np.arange(rows.num_rows))[~gone | in_place]
+    places = np.arange(behind)
+    places[gone[in_place]] = behind + by[in_place]
+    places = np.delete(places, gone[~in_place])
     both = pa.concat_tables([rows, changes.select(rows.schema.names).cast(rows.schema)])
     new = np.flatnonzero(left)
     if len(new):
-        places = np.concatenate((places, rows.num_rows + new))
+        places = np.concatenate((places, behind + new))
         placed = both.select([KEY_GROUP, *state.identity]).take(pa.array(places))
         places = places[order_of(placed, state)]
     return both.take(pa.array(places))
 
 
-def _replaced(rows: pa.Table, changes: pa.Table, state: KeyedState) -> tuple[Flags, Places]:
-    """Return which rows are gone by changes, and by which; -1 by none."""
-    gone, by = np.zeros(rows.num_rows, np.bool_), np.full(rows.num_rows, -1, np.intp)
+def _replaced(rows: pa.Table, changes: pa.Table, state: KeyedState) -> tuple[Places, Places]:
+    """Return the places of rows that are gone by changes, ascending, and of these changes."""
     widths = widths_of(changes, state)
+    by = np.full(rows.num_rows, -1, np.intp)
     for width in sorted(set(widths.tolist()), reverse=True):
         names = list(state.identity[:width])
         those = np.flatnonzero(widths == width)
-        at, places = found(rows.select(names), _at(changes.select(names), those))
-        gone[at], by[at] = True, those[places]
-    return gone, by
+        gone, places = found(rows.select(names), _at(changes.select(names), those))
+        by[gone] = those[places]
+    gone = np.flatnonzero(by >= 0)
+    return gone, by[gone]
 
 
 def _at(rows: pa.Table, places: Places) -> pa.Table:

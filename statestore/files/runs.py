@@ -63,18 +63,18 @@ def runs_of(batches: Iterable[pa.RecordBatch], run_bytes: int = RUN_BYTES) -> It
     for batch in batches:
         if batch.num_rows == 0:
             continue
-        steps = np.diff(np.asarray(batch.column(KEY_GROUP)), prepend=last)
-        if steps.min() < 0:
-            at = int(steps.argmin())
-            group = batch.column(KEY_GROUP)[at].as_py()
+        groups = np.asarray(batch.column(KEY_GROUP))
+        if groups[0] < last or (groups[1:] < groups[:-1]).any():
+            at = int(np.diff(groups, prepend=last).argmin())
+            before = groups[at - 1] if at else last
             raise InvalidArgumentError(
-                f"rows of key group {group} come after those of key group {group - steps[at]}; "
-                "sort them by key group"
+                f"rows of key group {groups[at]} come after those of key group {before}; sort "
+                "them by key group"
             )
-        border = int(np.flatnonzero(steps)[-1]) if steps.any() else 0
-        last = batch.column(KEY_GROUP)[batch.num_rows - 1].as_py()
+        begins, last = int(groups[-1]) != last, int(groups[-1])
         size += batch.nbytes
-        if steps.any() and pieces and size >= run_bytes:
+        if begins and pieces and size >= run_bytes:
+            border = int(np.searchsorted(groups, last))
             yield pa.Table.from_batches([*pieces, batch.slice(0, border)])
             pieces, batch = [], batch.slice(border)
             size = batch.nbytes
