@@ -6,8 +6,8 @@ map have no order. A wider type is no difference, nor is a field that a struct h
 long as it is null: rows of unlike columns are compared by the columns that both have, each as of
 the type that holds the values of both.
 
-Rows are found by their hashes, which are those of the digest and follow the rule, and compared
-column by column; a list or a map stands as bytes. Whoever matches rows calls :func:`found`.
+Rows are looked up and compared column by column; a float stands as its bits, a list or a map as
+bytes. Whoever matches rows calls :func:`found`. The hashes of the digest follow the rule too.
 """
 
 from __future__ import annotations
@@ -236,31 +236,63 @@ def equal_values(left: pa.Array, right: pa.Array) -> Flags:
     return np.asarray(pc.or_(pc.fill_null(equal, False), both_null))
 
 
-# Equal rows of two tables: hashes find them, and values decide, wherever rows are matched.
+# Equal rows of two tables, wherever rows are matched.
 
 
 def found(old: pa.Table, new: pa.Table) -> tuple[Places, Places]:
     """Return the places of old rows that new rows are equal to, ascending, and the first of these.
 
-    Hashes find what may be equal, and values decide.
+    Arrow looks values up among those of the new rows, a column at a time, and a column only of the
+    old rows that are like some new row until then: seldom more than the first of most.
     """
-    places = np.full(old.num_rows, -1, np.intp)
-    new_hashes, hashes = hashes_of(new), hashes_of(old)
-    order = np.argsort(new_hashes, kind="stable")
-    ordered = new_hashes[order]
-    at = np.searchsorted(ordered, hashes)
-    rows = np.flatnonzero(at < len(ordered))
-    while len(rows := rows[ordered[at[rows]] == hashes[rows]]):
-        tried = order[at[rows]]
-        same = equal_rows(_taken(old, rows), _taken(new, tried))
-        places[rows[same]] = tried[same]
-        if same.all():
+    rows = np.arange(old.num_rows if new.num_rows else 0)
+    by, numbers = pa.array(rows), None
+    for name in old.column_names:
+        if not len(rows):
             break
-        rows = rows[~same]  # two values share a hash, as good as never: the next one of it is tried
-        at[rows] += 1
-        rows = rows[at[rows] < len(ordered)]
-    there = np.flatnonzero(places >= 0)
-    return there, places[there]
+        for left, right in _plain(_column_at(old, name, rows), new.column(name)):
+            at = pc.index_in(left, value_set=right)
+            if numbers is None:
+                by, numbers = at, right
+                continue
+            # A row's number says what it has in the columns until now: the first place of the like.
+            before, own = (pc.index_in(each, value_set=each) for each in (numbers, right))
+            numbers = _pairs(before, own, new.num_rows)
+            by = pc.index_in(_pairs(by, at, new.num_rows), value_set=numbers)
+        rows, by = rows[np.asarray(by.is_valid())], by.drop_null()
+    return rows, np.asarray(by).astype(np.intp)
+
+
+def _pairs(first: Any, second: Any, count: int) -> Any:
+    """Return one number for two that are less than ``count``; null where one of them is."""
+    return pc.add(pc.multiply(first.cast(pa.int64()), count), second)
+
+
+def _column_at(rows: pa.Table, name: str, places: Places) -> pa.ChunkedArray:
+    column = rows.column(name)
+    return column if len(places) == rows.num_rows else column.take(pa.array(places))
+
+
+def _plain(
+    left: pa.ChunkedArray, right: pa.ChunkedArray
+) -> Iterator[tuple[pa.ChunkedArray, pa.ChunkedArray]]:
+    """Yield the plain columns of a column of each table, in which equal values are the same to
+    Arrow.
+    """
+    if left.type != right.type:  # then nothing but null is equal to null
+        yield pc.if_else(left.is_null(), 0, 1), pc.if_else(right.is_null(), 0, 2)
+        return
+    yield from zip(_by_bits(left), _by_bits(right), strict=True)
+
+
+def _by_bits(column: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
+    chunks = (compared_columns([chunk]) for chunk in column.chunks if len(chunk))
+    for pieces in zip(*chunks, strict=True):
+        if pa.types.is_floating(pieces[0].type):
+            pieces = tuple(
+                pa.array(double_bits(one), mask=np.asarray(one.is_null())) for one in pieces
+            )
+        yield pa.chunked_array(pieces)
 
 
 def pairs_of(old: pa.Table, new: pa.Table, identity: Sequence[str]) -> tuple[Places, Places, Flags]:

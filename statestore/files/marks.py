@@ -67,7 +67,8 @@ def are_changes(state: KeyedState) -> bool:
 
 def comes(changes: pa.RecordBatch | pa.Table) -> Flags:
     """Return which of some changes come."""
-    return np.asarray(pc.fill_null(pc.equal(changes.column(MARK), 0), False))
+    come: Flags = np.asarray(changes.column(MARK)) == 0  # a null is NaN here
+    return come
 
 
 def coming(changes: T) -> T:

@@ -7,8 +7,9 @@ in memory. Changes of one run are brought together first, newest last, and put o
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from functools import reduce
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -19,16 +20,18 @@ import pyarrow.compute as pc
 from statestore.errors import InvalidArgumentError
 from statestore.files.equality import found
 from statestore.files.marks import as_cleared, cleared_where, comes, widths_of
-from statestore.files.reader import read_slices, restored_schema
-from statestore.files.runs import RUN_BYTES, in_order, key_groups_of, runs_of
+from statestore.files.reader import DataFile, RowGroups, read_slices, restored_schema
+from statestore.files.runs import RUN_BYTES, key_groups_of, order_of, runs_of
+from statestore.format.handles import Handle
 from statestore.format.manifest import KeyedEntry
 from statestore.format.names import KEY_GROUP
-from statestore.format.slices import KeptGroups, LayerReads, ReadSlices
+from statestore.format.slices import KeptGroups, LayerReads, ReadSlices, Slices
 from statestore.format.state import KeyedState, check_time
 from statestore.keys.groups import KeyGroupRange
 from statestore.storage import Storage
 
 __all__ = [
+    "Wanted",
     "check_instant",
     "clock_ms",
     "expired_rows",
@@ -172,25 +175,67 @@ def read_state(
     verify: bool = False,
     now_ms: int | None = None,
     run_bytes: int = RUN_BYTES,
+    wanted: Wanted | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a subtask in order of key group; with ``verify`` SHA-256 is checked first.
 
     With a clock, ``now_ms``, those that have expired by then are left out where the state says so.
     Without changes one row group is in memory, else of each layer a run of key groups, about
-    ``run_bytes``. Raises MissingFileError or DamagedFileError, naming file, state and operator.
+    ``run_bytes``. With ``wanted`` no more is read. Raises MissingFileError or DamagedFileError,
+    naming file, state and operator.
     """
-    for batch in _all_rows(storage, entry, reads, verify, run_bytes):
+    base = partial(read_slices, storage, verify=verify)
+    layer = base
+    if wanted is not None:
+        entry, reads = wanted.of(entry, reads)
+        base = partial(base, row_groups=wanted.row_groups)
+        layer = partial(layer, row_groups=_every_row_group)
+    for batch in _all_rows(base, layer, entry, reads, run_bytes):
         yield kept_rows(unexpired(batch, entry.state, now_ms), entry.state, reads.kept)
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked of a state: columns, and of the files of its base row groups.
+
+    A row that comes in the place of one that is not read comes as a new one. Layers are read whole:
+    what they hold stands in front of rows, whatever is asked of it.
+    """
+
+    columns: Collection[str]
+    row_groups: RowGroups
+
+    def of(self, entry: KeyedEntry, reads: ReadSlices) -> tuple[KeyedEntry, ReadSlices]:
+        """Return a state, and what is read of it, as if its files had no other columns than these,
+        and those that tell rows apart or say when they expire.
+        """
+        ttl = entry.state.ttl
+        names = {*self.columns, *entry.state.identity, *([ttl.column] if ttl else [])}
+        layers = [replace(one, entry=_narrowed(one.entry, names)) for one in reads.layers]
+        return _narrowed(entry, names), reads._replace(layers=tuple(layers))
+
+
+def _narrowed(entry: KeyedEntry, names: Collection[str]) -> KeyedEntry:
+    own = entry.state
+    kept = [name for name in own.schema.names if name in names or name in own.identity]
+    return replace(entry, state=replace(own, schema=own.schema.select(kept)))
+
+
+def _every_row_group(_: DataFile, handle: Handle) -> Iterable[int]:
+    return range(handle.row_groups)
+
+
+Read = Callable[[KeyedEntry, Slices], Iterator[pa.RecordBatch]]
+
+
 def _all_rows(
-    storage: Storage, entry: KeyedEntry, reads: ReadSlices, verify: bool, run_bytes: int
+    read_base: Read, read_layer: Read, entry: KeyedEntry, reads: ReadSlices, run_bytes: int
 ) -> Iterator[pa.RecordBatch]:
-    base = read_slices(storage, entry, reads.base, verify=verify)
+    base = read_base(entry, reads.base)
     if not reads.layers:
         yield from base
         return
-    layers = [_layer_runs(storage, layer, verify, run_bytes) for layer in reads.layers]
+    layers = [_layer_runs(read_layer, layer, run_bytes) for layer in reads.layers]
     changes = _brought_together(layers, entry.state)
     for rows in _merged(runs_of(base, run_bytes), changes, entry.state):
         yield from rows.to_batches()
@@ -203,7 +248,8 @@ def merged_changes(
 
     Deletes are cleared: what they name may come again, in another of the layers.
     """
-    for rows in _brought_together([_layer_runs(storage, layer, True) for layer in layers], state):
+    read = partial(read_slices, storage, verify=True)
+    for rows in _brought_together([_layer_runs(read, layer) for layer in layers], state):
         yield as_cleared(rows)
 
 
@@ -217,12 +263,9 @@ def merged_rows(rows: pa.Table, layers: Sequence[pa.Table], state: KeyedState) -
     return _applied(rows, _newest(parts, state), state) if parts else rows
 
 
-def _layer_runs(
-    storage: Storage, layer: LayerReads, verify: bool, run_bytes: int = RUN_BYTES
-) -> Iterator[pa.Table]:
+def _layer_runs(read: Read, layer: LayerReads, run_bytes: int = RUN_BYTES) -> Iterator[pa.Table]:
     """Yield the changes of a layer that count."""
-    batches = read_slices(storage, layer.entry, layer.slices, verify=verify)
-    for run in runs_of(batches, run_bytes):
+    for run in runs_of(read(layer.entry, layer.slices), run_bytes):
         kept = live_rows_of(run, layer)
         if kept.num_rows:
             yield kept
@@ -285,70 +328,73 @@ def _brought_together(
     many runs, meets few.
     """
     for parts in side_by_side(layers):
-        yield _newest([part for part in parts if part is not None], state).combine_chunks()
+        yield _newest([part for part in parts if part is not None], state)
 
 
 def _merged(
     base: Iterator[pa.Table], changes: Iterator[pa.Table], state: KeyedState
 ) -> Iterator[pa.Table]:
     """Yield the rows of a state, as restored."""
+    empty = restored_schema(state.schema).empty_table()
     for rows, over in side_by_side([base, changes]):
         if over is None:
             assert rows is not None
             yield rows
-            continue
-        empty = restored_schema(state.schema).empty_table()
-        yield _applied(empty if rows is None else rows, over, state)
+        else:
+            yield _applied(empty if rows is None else rows, over, state)
 
 
 def _newest(parts: Sequence[pa.Table], state: KeyedState) -> pa.Table:
-    return reduce(lambda old, new: _over(old, new, state), parts)
-
-
-def _over(old: pa.Table, new: pa.Table, state: KeyedState) -> pa.Table:
-    """Return older changes with newer ones over them."""
-    gone, _ = _replaced(old, widths_of(old, state), new, state)
-    rows = pa.concat_tables([old.filter(pa.array(~gone)), new])
-    groups = np.asarray(rows.column(KEY_GROUP))
-    return rows.take(pa.array(np.argsort(groups, kind="stable")))
+    """Return the changes of some layers, oldest first, as those of one, older ones before newer."""
+    if len(parts) == 1:
+        return parts[0].combine_chunks()
+    rows = pa.concat_tables(parts).combine_chunks()
+    layers = np.repeat(np.arange(len(parts)), [part.num_rows for part in parts])
+    widths = widths_of(rows, state)
+    stays = np.ones(rows.num_rows, np.bool_)
+    for width in np.unique(widths).tolist():
+        names = list(state.identity[:width])
+        newest_first = np.flatnonzero(widths == width)[::-1]
+        # A delete of a key is gone by a newer one, and not by a row of that key.
+        reached = np.flatnonzero(widths >= width)
+        identities = rows.select(names)
+        at, by = found(_at(identities, reached), identities.take(pa.array(newest_first)))
+        stays[reached[at]] &= layers[newest_first[by]] <= layers[reached[at]]
+    kept = np.flatnonzero(stays)
+    groups = np.asarray(rows.column(KEY_GROUP))[kept]
+    return rows.take(pa.array(kept[np.argsort(groups.astype(np.uint16), kind="stable")]))
 
 
 def _applied(rows: pa.Table, changes: pa.Table, state: KeyedState) -> pa.Table:
     """Return the rows of some key groups with changes put over them, in order of identity."""
-    schema = restored_schema(state.schema)
-    changes = changes.combine_chunks()
-    rows = rows.combine_chunks()
-    gone, by = _replaced(rows, None, changes, state)
-    left = comes(changes)
-    upserts = changes.select(schema.names).cast(schema)
-    both = pa.concat_tables([rows, upserts]).combine_chunks()
-    places = np.arange(rows.num_rows)
-    in_place = gone & (by >= 0) & left[by]
-    places[in_place] = rows.num_rows + by[in_place]
-    places = places[~gone | in_place]
+    gone, by = _replaced(rows, changes, state)
+    left, behind = comes(changes), rows.num_rows
+    in_place = left[by]
     left[by[in_place]] = False
+    places = np.arange(behind)
+    places[gone[in_place]] = behind + by[in_place]
+    places = np.delete(places, gone[~in_place])
+    both = pa.concat_tables([rows, changes.select(rows.schema.names).cast(rows.schema)])
     new = np.flatnonzero(left)
-    if not len(new):
-        return both.take(pa.array(places))
-    return in_order(both.take(pa.array(np.concatenate((places, rows.num_rows + new)))), state)
+    if len(new):
+        places = np.concatenate((places, behind + new))
+        placed = both.select([KEY_GROUP, *state.identity]).take(pa.array(places))
+        places = places[order_of(placed, state)]
+    return both.take(pa.array(places))
 
 
-def _replaced(
-    old: pa.Table, widths: npt.NDArray[np.int64] | None, new: pa.Table, state: KeyedState
-) -> tuple[Flags, Places]:
-    """Return which old rows are gone by newer changes, and by which; -1 by none.
-
-    ``widths`` are those of old rows that are changes: a delete of a key is gone by a newer one, and
-    not by a row of that key.
-    """
-    gone, by = np.zeros(old.num_rows, np.bool_), np.full(old.num_rows, -1, np.intp)
-    new_widths = widths_of(new, state)
-    for width in sorted(set(new_widths.tolist()), reverse=True):
+def _replaced(rows: pa.Table, changes: pa.Table, state: KeyedState) -> tuple[Places, Places]:
+    """Return the places of rows that are gone by changes, ascending, and of these changes."""
+    widths = widths_of(changes, state)
+    by = np.full(rows.num_rows, -1, np.intp)
+    for width in sorted(set(widths.tolist()), reverse=True):
         names = list(state.identity[:width])
-        those = np.flatnonzero(new_widths == width)
-        rows, places = found(old.select(names), new.select(names).take(pa.array(those)))
-        if widths is not None:
-            reaches = widths[rows] >= width
-            rows, places = rows[reaches], places[reaches]
-        gone[rows], by[rows] = True, those[places]
-    return gone, by
+        those = np.flatnonzero(widths == width)
+        gone, places = found(rows.select(names), _at(changes.select(names), those))
+        by[gone] = those[places]
+    gone = np.flatnonzero(by >= 0)
+    return gone, by[gone]
+
+
+def _at(rows: pa.Table, places: Places) -> pa.Table:
+    return rows if len(places) == rows.num_rows else rows.take(pa.array(places))

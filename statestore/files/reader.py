@@ -9,12 +9,12 @@ handed over.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, chain
+from itertools import accumulate, chain, pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +43,7 @@ from statestore.storage import Storage
 
 __all__ = [
     "DataFile",
+    "RowGroups",
     "check_size",
     "check_sizes",
     "open_data",
@@ -166,6 +167,10 @@ def open_data(
         yield DataFile(parquet, source, where)
 
 
+RowGroups = Callable[[DataFile, Handle], Iterable[int]]
+"""Says which row groups of a file are wanted."""
+
+
 def read_batches(
     storage: Storage,
     folder: str,
@@ -173,28 +178,50 @@ def read_batches(
     schema: pa.Schema,
     *,
     rows: range | None = None,
+    row_groups: RowGroups | None = None,
     verify: bool = False,
     begun: RangedFile | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield a file's rows in stored order as batches of ``schema``; at most a row group is held.
 
     ``rows`` is the part of the file that is wanted; only row groups that hold some of it are read.
+    With ``row_groups`` only those of them, and nothing is fetched that is not read.
     """
     wanted = range(handle.rows) if rows is None else rows
-    whole = len(wanted) == handle.rows
-    copy = 2 * len(wanted) >= handle.rows
+    whole = len(wanted) == handle.rows and row_groups is None
+    copy = 2 * len(wanted) >= handle.rows and row_groups is None
     with open_data(
         storage, folder, handle, verify=verify, whole=whole, copy=copy, begun=begun
     ) as file:
+        numbers: Sequence[int]
         numbers, at = row_groups_of(file.parquet.metadata, wanted)
+        asked, gaps = len(wanted), dict[int, int]()
+        if row_groups is not None:
+            numbers = sorted({*numbers} & {*row_groups(file, handle)})
+            at, asked, gaps = _left_out(file.parquet.metadata, wanted, numbers)
         found = 0
         for batch in file.batches(numbers, schema):
             begin, end = max(wanted.start - at, 0), min(wanted.stop - at, batch.num_rows)
             at += batch.num_rows
+            at = gaps.get(at, at)
             if begin < end:
                 found += end - begin
                 yield batch if end - begin == batch.num_rows else batch.slice(begin, end - begin)
-        check_rows(file.where, found, len(wanted), stated_by="the manifest")
+        check_rows(file.where, found, asked, stated_by="the manifest")
+
+
+def _left_out(
+    metadata: pq.FileMetaData, rows: range, numbers: Sequence[int]
+) -> tuple[int, int, dict[int, int]]:
+    """Return, of some row groups, the place of their first row, how many of the rows they hold, and
+    behind which place the next of theirs is another one.
+    """
+    sizes = (metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
+    starts = [0, *accumulate(sizes)]
+    held = (range(starts[number], starts[number + 1]) for number in numbers)
+    asked = sum(len(range(max(a.start, rows.start), min(a.stop, rows.stop))) for a in held)
+    gaps = {starts[one + 1]: starts[other] for one, other in pairwise(numbers)}
+    return starts[numbers[0]] if numbers else 0, asked, gaps
 
 
 def row_groups_of(metadata: pq.FileMetaData, rows: range) -> tuple[range, int]:
@@ -258,17 +285,20 @@ def read_slices(
     entry: KeyedEntry,
     slices: Sequence[KeyedStateSlice],
     *,
+    row_groups: RowGroups | None = None,
     verify: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the slices, in the given order; with ``verify`` SHA-256 is checked first.
 
+    With ``row_groups`` those of some row groups, and of no other column than those of the entry.
     Raises MissingFileError or DamagedFileError, naming file, state and operator.
     """
     stored, restored = arrow_schema(entry.state.schema), restored_schema(entry.state.schema)
     ranged = entry.state.layout is Layout.RANGED
-    read = partial(read_batches, storage, entry.table.path, verify=verify)
-    files = [(part.handle, part.is_whole) for part in slices]
-    with Begun(storage, entry.table.path, files, verify) as ahead:
+    folder = entry.table.path
+    read = partial(read_batches, storage, folder, row_groups=row_groups, verify=verify)
+    files = [(part.handle, part.is_whole and row_groups is None) for part in slices]
+    with Begun(storage, folder, files, verify) as ahead:
         for part in slices:
             with _noting(entry, part):
                 begun = ahead.next()

@@ -32,8 +32,11 @@ __all__ = [
     "key_groups_of",
     "null_key_error",
     "null_keys",
+    "order_of",
     "runs_of",
 ]
+
+Places = npt.NDArray[np.intp]
 
 RUN_BYTES = 2**20
 """A run ends with a key group once it has about so many bytes."""
@@ -60,18 +63,18 @@ def runs_of(batches: Iterable[pa.RecordBatch], run_bytes: int = RUN_BYTES) -> It
     for batch in batches:
         if batch.num_rows == 0:
             continue
-        steps = np.diff(np.asarray(batch.column(KEY_GROUP)), prepend=last)
-        if steps.min() < 0:
-            at = int(steps.argmin())
-            group = batch.column(KEY_GROUP)[at].as_py()
+        groups = np.asarray(batch.column(KEY_GROUP))
+        if groups[0] < last or (groups[1:] < groups[:-1]).any():
+            at = int(np.diff(groups, prepend=last).argmin())
+            before = groups[at - 1] if at else last
             raise InvalidArgumentError(
-                f"rows of key group {group} come after those of key group {group - steps[at]}; "
-                "sort them by key group"
+                f"rows of key group {groups[at]} come after those of key group {before}; sort "
+                "them by key group"
             )
-        border = int(np.flatnonzero(steps)[-1]) if steps.any() else 0
-        last = batch.column(KEY_GROUP)[batch.num_rows - 1].as_py()
+        begins, last = int(groups[-1]) != last, int(groups[-1])
         size += batch.nbytes
-        if steps.any() and pieces and size >= run_bytes:
+        if begins and pieces and size >= run_bytes:
+            border = int(np.searchsorted(groups, last))
             yield pa.Table.from_batches([*pieces, batch.slice(0, border)])
             pieces, batch = [], batch.slice(border)
             size = batch.nbytes
@@ -135,6 +138,11 @@ def _strictly_ascends(rows: pa.Table, state: KeyedState) -> bool:
 
 def in_order(rows: pa.Table, state: KeyedState) -> pa.Table:
     """Return the rows of some key groups in order of key group and identity, nulls first."""
+    return rows.take(pa.array(order_of(rows, state)))
+
+
+def order_of(rows: pa.Table, state: KeyedState) -> Places:
+    """Return the places of the rows of some key groups in order of key group and identity."""
     columns = []
     batches = rows.select(state.identity).to_batches()
     pieces = zip(*(compared_columns(batch.columns) for batch in batches), strict=True)
@@ -150,7 +158,7 @@ def in_order(rows: pa.Table, state: KeyedState) -> pa.Table:
     if (groups != groups[0]).any():
         # Few small numbers: numpy sorts them by radix, and keeps the order within each.
         order = order[np.argsort(groups.astype(np.uint16)[order], kind="stable")]
-    return rows.take(pa.array(order))
+    return order.astype(np.intp)
 
 
 def null_key_error(state: KeyedState, rows: int) -> NullKeyError:

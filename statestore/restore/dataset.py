@@ -9,8 +9,9 @@ The rows are read by who takes them, in no thread of Arrow's own: such a thread 
 or not anybody goes on, and when the program ends before it, Arrow waits for it for ever.
 
 A state with changes, or one that hides expired rows, is read as a restore reads it, anew for every
-scan, a run of key groups at a time: nothing of it is kept. All columns are read, of those key
-groups that the scan can want.
+scan, a run of key groups at a time: nothing of it is kept. Beside the columns that are wanted those
+are read that tell rows apart or say when they expire, of those key groups that the scan can want;
+of the base no other row groups than of a state without changes, of the changes all.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import pyarrow.fs as pafs
 
 from statestore.errors import StateStoreError
 from statestore.files.fetch import Begun
-from statestore.files.merge import hides, read_state
+from statestore.files.merge import Wanted, hides, read_state
 from statestore.files.reader import DataFile, open_data, placed
 from statestore.format.handles import Handle, KeyedStateHandle
 from statestore.format.manifest import Entry, KeyedEntry
@@ -124,7 +125,7 @@ class _Scan:
         entry, verify = self.entry, self.rows.verify
         folder, columns = entry.table.path, self._columns
         stored = pa.schema([field for field in columns if not self._is_placed(field.name)])
-        whole = self.wanted is None and len(columns) == len(self.schema)
+        whole = self._is_whole
         files = self._files()
         with Begun(self.rows.storage, folder, [(one, whole) for one in files], verify) as begun:
             for handle in files:
@@ -138,6 +139,11 @@ class _Scan:
                 ) as file:
                     for batch in file.batches(self._row_groups(file, handle), stored):
                         yield self._with_group(batch, handle)
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether all is asked for."""
+        return self.wanted is None and len(self._columns) == len(self.schema)
 
     @cached_property
     def _columns(self) -> pa.Schema:
@@ -204,6 +210,7 @@ class _Scan:
                 reads_of(entry, groups),
                 verify=self.rows.verify,
                 now_ms=self.rows.now_ms,
+                wanted=None if self._is_whole else Wanted(self._columns.names, self._row_groups),
             )
 
     def _key_groups(self, groups: int) -> Iterator[KeyGroupRange]:

@@ -128,20 +128,20 @@ class LocalStorage:
     def list(self, folder: str) -> tuple[str, ...]:
         """Return the names of all files below a folder, temporary ones of ours left out."""
         with named("list", self._folder(folder)):
-            found = [path for path in self._walk(folder) if not path.name.startswith(".")]
-            return tuple(sorted(map(self._name, found)))
+            names = self._walk(folder)
+            return tuple(sorted(name for name in names if not _last(name).startswith(".")))
 
     def listed(self, folder: str) -> tuple[Listed, ...]:
         """Return all files below a folder, temporary ones of ours as well."""
         with named("list", self._folder(folder)):
             found = []
-            for path in self._walk(folder):
+            for name in self._walk(folder):
                 try:
-                    stat = path.lstat()
+                    stat = os.lstat(self._root / name)
                 except FileNotFoundError:
                     continue  # it was deleted since the walk saw it
                 modified_ms = stat.st_mtime_ns // 1_000_000
-                found.append(Listed(self._name(path), stat.st_size, modified_ms))
+                found.append(Listed(name, stat.st_size, modified_ms))
             return tuple(sorted(found))
 
     def is_empty(self) -> bool:
@@ -224,20 +224,22 @@ class LocalStorage:
             with suppress(PermissionError):  # nor where nobody may look
                 _fsync(above)
 
-    def _walk(self, folder: str) -> Iterator[Path]:
+    def _walk(self, folder: str) -> Iterator[str]:
         # Unlike a glob, this walk tells an unreadable folder from an empty one.
         for parent, _, names in os.walk(self._folder(folder), onerror=_unless_missing):
+            below = Path(parent).relative_to(self._root).as_posix()
             for name in names:
-                yield Path(parent, name)
-
-    def _name(self, path: Path) -> str:
-        return path.relative_to(self._root).as_posix()
+                yield name if below == "." else f"{below}/{name}"
 
     def _file(self, name: str) -> Path:
         return self._root / inside(name)
 
     def _folder(self, name: str) -> Path:
         return self._root / inside(name) if name else self._root
+
+
+def _last(name: str) -> str:
+    return name.rpartition("/")[2]
 
 
 class _LocalFile:

@@ -1,6 +1,6 @@
-"""Hashes find rows, and values decide: with one hash for all rows every answer stays what it was.
+"""Values decide which rows are equal: with one hash for all rows every answer stays what it was.
 
-The hash is patched in one place. That it is enough says that rows are matched in one place.
+Lookups look for rows by their hashes first; rows are matched without.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""Base and layers merged: in order, by runs of key groups, also where hashes collide."""
+"""Base and layers merged: in order, by runs of key groups, without a hash of any row."""
 
 from __future__ import annotations
 
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
+from random import Random
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -18,6 +20,8 @@ from statestore.files.writer import ParquetOptions
 from statestore.format.slices import reads_of
 from statestore.keys.groups import KeyGroupRange
 from statestore.storage import LocalStorage
+from tests.support import forms
+from tests.support.forms import Checkpoints, entries_of, users
 
 GROUPS = 8
 EVERYTHING = KeyGroupRange(0, GROUPS - 1)
@@ -57,18 +61,16 @@ def merged(
     return [*read_state(storage, entry, reads, verify=True, run_bytes=run_bytes)]
 
 
-def constant_hashes(rows: Any, columns: Any = None) -> Any:
-    return np.zeros(rows.num_rows, np.uint64)
+def no_hash(rows: Any, columns: Any = None) -> Any:
+    raise AssertionError("a row was hashed")
 
 
-@pytest.mark.parametrize("collide", [False, True])
 @pytest.mark.parametrize("run_bytes", [1, runs.RUN_BYTES])
 def test_the_newest_change_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, collide: bool, run_bytes: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_bytes: int
 ) -> None:
-    if collide:
-        monkeypatch.setattr(equality, "row_hashes", constant_hashes)
     store, state = store_of(tmp_path / "store", run_bytes=run_bytes)
+    monkeypatch.setattr(equality, "row_hashes", no_hash)
     rows = pa.Table.from_batches(merged(store, run_bytes=run_bytes))
     assert {row["k"]: row["v"] for row in rows.to_pylist()} == state
     assert rows.num_rows == len(state)
@@ -93,13 +95,30 @@ def test_some_key_groups_have_the_rows_that_they_have_of_all(tmp_path: Path) -> 
     )
 
 
-@pytest.mark.parametrize("collide", [False, True])
-def test_equal_rows_are_found_as_keys_are_equal(
-    monkeypatch: pytest.MonkeyPatch, collide: bool
-) -> None:
+@pytest.mark.parametrize("layout", ["partitioned", "ranged"])
+@pytest.mark.parametrize("seed", range(4))
+def test_many_layers_are_put_over_the_base_at_once(tmp_path: Path, layout: str, seed: int) -> None:
+    """Rows come, go by key and by entry, and come back, in layers of which each has some keys."""
+    made, random = Checkpoints(tmp_path / "store", layout=layout), Random(seed)
+    made.full(users(12, 3))
+    for number in range(12):
+        keys = random.sample([f"u{at:03}" for at in range(16)], 6)
+        cleared, upserts = keys[:2], {(k, random.randrange(4)): number for k in keys[1:4]}
+        entries = [(keys[4], random.randrange(4)), (keys[5], random.randrange(4))]
+        made.change(upserts, cleared=cleared, entries=entries)
+    every = KeyGroupRange(0, forms.GROUPS - 1)
+    rows = pa.Table.from_batches(merged(made.store, every)).combine_chunks()
+    assert entries_of(rows.to_pylist()) == made.rows
+    (entry,) = made.store.manifest().keyed
+    assert len(entry.layers) == 12
+    assert rows.equals(runs.in_order(rows, entry.state))
+    made.store.maintenance.compact(everything=True)
+    assert not made.store.manifest().keyed[0].layers
+    assert pa.Table.from_batches(merged(made.store, every)).combine_chunks().equals(rows)
+
+
+def test_equal_rows_are_found_as_keys_are_equal() -> None:
     """Null is null and NaN is NaN, 0.0 is not -0.0, and order plays no part."""
-    if collide:
-        monkeypatch.setattr(equality, "row_hashes", constant_hashes)
     nan = float("nan")
     values = [0.0, -0.0, nan, None, 1.5]
     old = pa.table({"a": pa.array(values, pa.float64()), "b": ["x"] * 5})
@@ -112,3 +131,76 @@ def test_equal_rows_are_found_as_keys_are_equal(
     other = new.set_column(1, "b", pa.array(["y"] * 6))
     assert [len(one) for one in found(old, other)] == [0, 0]
     assert [len(one) for one in found(old.slice(0, 0), new)] == [0, 0]
+
+
+NAN = float("nan")
+KINDS: list[tuple[pa.DataType, list[Any]]] = [
+    (pa.string(), ["", "a", "a\0", "ä", None]),
+    (pa.binary(), [b"", b"a", b"\0", None]),
+    (pa.int64(), [0, 1, -1, 2**62, None]),
+    (pa.int32(), [0, 1, None]),
+    (pa.bool_(), [True, False, None]),
+    (pa.float64(), [0.0, -0.0, NAN, 1.5, None]),
+    (pa.float32(), [0.0, -0.0, NAN, 1.5, None]),
+    (pa.decimal128(38, 2), [Decimal("1.00"), Decimal("-1.50"), None]),
+    (pa.timestamp("us", "UTC"), [datetime(1969, 1, 1, tzinfo=UTC), None]),
+    (pa.date32(), [date(2026, 1, 1), date(1, 1, 1), None]),
+    (
+        pa.struct([("x", pa.float64()), ("y", pa.string())]),
+        [None, {"x": None, "y": None}, {"x": 0.0, "y": "a"}, {"x": -0.0, "y": "a"}],
+    ),
+    (pa.list_(pa.float64()), [None, [], [None], [NAN], [0.0], [-0.0], [0.0, 1.0]]),
+    (pa.map_(pa.string(), pa.int64()), [None, [], [("a", 1), ("b", 2)], [("b", 2), ("a", 1)]]),
+]
+
+
+def plainly(value: Any, kind: pa.DataType) -> Any:
+    """Return what is equal for equal values alone, of a column of a type."""
+    if isinstance(value, float):
+        return "NaN" if value != value else (value, str(value))
+    if isinstance(value, dict):
+        return [plainly(one, kind) for one in value.values()]
+    if isinstance(value, list):
+        every = [plainly(one, kind) for one in value]
+        return sorted(every) if pa.types.is_map(kind) else every
+    return value
+
+
+def first_equal(old: pa.Table, new: pa.Table) -> list[tuple[int, int]]:
+    """Return what is found, a row and a value at a time."""
+
+    def shown(rows: pa.Table) -> list[list[Any]]:
+        return [
+            [
+                (None if row[name] is None else str(rows.schema.field(name).type),
+                 repr(plainly(row[name], rows.schema.field(name).type)))
+                for name in old.column_names
+            ]
+            for row in rows.to_pylist()
+        ]  # fmt: skip
+
+    among = shown(new)
+    return [(at, among.index(row)) for at, row in enumerate(shown(old)) if row in among]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_of_any_columns_are_found(seed: int) -> None:
+    """In pieces, with columns in another order, and where a column is of another type."""
+    random, count = Random(seed), 0
+
+    def rows_of(kinds: list[tuple[pa.DataType, list[Any]]]) -> pa.Table:
+        rows = random.randrange(12)
+        drawn = [pa.array(random.choices(values, k=rows), kind) for kind, values in kinds]
+        table = pa.table(drawn, names=[f"c{at}" for at in range(len(kinds))])
+        cut = random.randrange(rows + 1)
+        return pa.concat_tables([table.slice(0, cut), table.slice(cut)])
+
+    for _ in range(200):
+        kinds = random.choices(KINDS, k=random.randint(1, 3))
+        others = [kind if random.random() < 0.95 else random.choice(KINDS) for kind in kinds]
+        old, new = rows_of(kinds), rows_of(others)
+        new = new.select(random.sample(new.column_names, len(kinds)))
+        expected = first_equal(old, new)
+        assert list(zip(*map(list, found(old, new)), strict=True)) == expected
+        count += len(expected)
+    assert count > 100

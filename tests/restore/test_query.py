@@ -23,6 +23,7 @@ from statestore.errors import (
     MissingFileError,
 )
 from statestore.files.digest import rows_digest
+from statestore.files.writer import ParquetOptions
 from statestore.format.names import manifest_path
 from statestore.format.state import Layout
 from statestore.testing.counting import CountingStorage
@@ -405,6 +406,47 @@ def test_columns_of_all_types_are_asked_over_changes_as_in_a_full_state(tmp_path
         "k IN (SELECT k FROM s WHERE v > 1115)",
     ):
         sql = f"SELECT * FROM s WHERE {where} ORDER BY k"
-        merged, full = (store.query(sql, checkpoint=one).read_all() for one in (2, 3))
-        assert merged.num_rows
-        assert merged.equals(full)
+        some = f"SELECT small, tags, v FROM s WHERE {where} ORDER BY v"
+        for asked in (sql, some, f"SELECT count(*) AS n FROM s WHERE {where}"):
+            merged, full = (store.query(asked, checkpoint=one).read_all() for one in (2, 3))
+            assert merged.num_rows
+            assert merged.equals(full)
+
+
+@pytest.mark.parametrize("streams", [1, 4])
+@pytest.mark.parametrize("layout", [layout.value for layout in Layout])
+def test_of_a_state_with_changes_as_little_is_read(
+    tmp_path: Path, layout: str, streams: int
+) -> None:
+    """Columns and row groups that are not asked for are not fetched, as of a full state."""
+    storage = CountingStorage(str(tmp_path / "store"), streams)
+    parquet = ParquetOptions(layout=layout, row_group_rows=64)
+    store = StateStore.over(storage, table_format="parquet", parquet=parquet, compaction=None)
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.keyed("u", "s", ROWS, key="k", max_parallelism=4)
+    coming = ROWS.slice(10, 20).set_column(1, "n", pa.array(range(-20, 0)))
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.changes("u", "s", coming, ROWS.slice(0, 10).select(["k"]), key="k")
+
+    def read(sql: str, checkpoint: int) -> tuple[int, list[dict[str, Any]]]:
+        before = storage.bytes_read
+        rows = ask(store, sql, checkpoint=checkpoint)
+        return storage.bytes_read - before, rows
+
+    every, _ = read("SELECT * FROM s", 2)
+    changes = store.manifest().keyed[0].layers[0].entry.size_bytes
+    for sql in (
+        "SELECT sum(n) AS n FROM s",
+        "SELECT x FROM s WHERE k = 'k777'",
+        "SELECT * FROM s WHERE k BETWEEN 'k30' AND 'k31'",
+        "SELECT n, text FROM s WHERE n < 0 ORDER BY n",
+    ):
+        (full, _), (layered, rows) = read(sql, 1), read(sql, 2)
+        assert layered < every / 2
+        # Who has changes needs to know of which rows, so the key is read as well.
+        keys, _ = read("SELECT k FROM s", 1)
+        assert layered <= full + keys + 2 * changes + 2**16
+    assert [(row["n"], row["text"]) for row in rows] == [
+        (n, coming["text"][at].as_py()) for at, n in enumerate(range(-20, 0))
+    ]
+    assert ask(store, "SELECT count(*) AS n FROM s") == [{"n": COUNT - 10}]
