@@ -420,8 +420,10 @@ def test_of_a_state_with_changes_as_little_is_read(
 ) -> None:
     """Columns and row groups that are not asked for are not fetched, as of a full state."""
     storage = CountingStorage(str(tmp_path / "store"), streams)
-    parquet = ParquetOptions(layout=layout, row_group_rows=64)
-    store = StateStore.over(storage, table_format="parquet", parquet=parquet, compaction=None)
+    parquet = ParquetOptions(row_group_rows=64)
+    store = StateStore.over(
+        storage, table_format="parquet", layout=layout, parquet=parquet, compaction=None
+    )
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.keyed("u", "s", ROWS, key="k", max_parallelism=4)
     coming = ROWS.slice(10, 20).set_column(1, "n", pa.array(range(-20, 0)))
