@@ -24,9 +24,9 @@ from statestore.testing.counting import CountingStorage
 ROWS = [{"user": f"user-{i:05}", "n": i, "text": f"{i:x}" * 5} for i in range(6000)]
 
 
-def store_in(path: Path, **options: Any) -> StateStore:
-    given: dict[str, Any] = {"row_group_rows": 1024, "layout": "ranged"} | options
-    return StateStore.open(str(path), table_format="parquet", parquet=ParquetOptions(**given))
+def store_in(path: Path, layout: str = "ranged", **options: int) -> StateStore:
+    parquet = ParquetOptions(**{"row_group_rows": 1024} | options)
+    return StateStore.open(str(path), table_format="parquet", layout=layout, parquet=parquet)
 
 
 def take(store: StateStore, max_parallelism: int = 64, **options: Any) -> KeyedEntry:
@@ -184,7 +184,7 @@ def test_auto_goes_by_the_rows_of_a_key_group(
 @pytest.mark.parametrize(
     "options", [{"row_group_rows": 1}, {"row_group_rows": 5, "row_group_bytes": 64}]
 )
-def test_row_groups_may_be_tiny(tmp_path: Path, options: dict[str, int]) -> None:
+def test_row_groups_may_be_tiny(tmp_path: Path, options: dict[str, Any]) -> None:
     store = store_in(tmp_path, **options)
     with store.snapshot(parallelism=1) as checkpoint:
         checkpoint.keyed("users", "totals", ROWS[:50], key="user", max_parallelism=8)
