@@ -157,7 +157,7 @@ def test_a_failure_leaves_nothing_behind(
     break_file(store, newest_file(store))
     before = data_in(store.url)
 
-    def refuse(*_: object) -> None:
+    def refuse(*_: object, but: object) -> None:
         raise OSError("no")
 
     monkeypatch.setattr("statestore.snapshot.commit.check_sizes", refuse)
