@@ -27,7 +27,7 @@ RESTORED_AT = (3, 16, 64)
 PLAIN, SHUFFLED = "write.parquet, no shuffle", "repartitionById, write.parquet"
 READ = "read.parquet of the same files"
 
-MOST_OF_PLAIN, MOST_OF_SHUFFLED, MOST_CO_LOCATED, MOST_READ = 2.5, 1.15, 1.5, 1.2
+MOST_OF_PLAIN, MOST_OF_SHUFFLED, MOST_CO_LOCATED, MOST_READ = 2.5, 1.15, 1.25, 1.2
 
 FLINK_BYTES_A_ROW = 88
 """Flink's compressed savepoint of 98 bytes of payload a row, as measured beside this one."""
