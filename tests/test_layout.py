@@ -14,6 +14,7 @@ from statestore import StateStore
 from statestore.errors import InvalidArgumentError, MalformedManifestError
 from statestore.format.documents import document_bytes
 from statestore.format.state import Layout
+from tests.support.held import count_held
 
 KEY_GROUPS = 128
 OTHER = r"with layout='auto', .* opened with layout='ranged'; leave layout out"
@@ -111,6 +112,20 @@ def test_what_auto_would_save_is_said_once(
     (said,) = caplog.messages
     assert "state 's' of operator 'u' has 1000 rows in 128 files" in said
     assert "layout='auto'" in said
+
+
+def test_a_new_state_reads_no_older_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it is new is asked before its files are there, which would make it look known."""
+    store = opened(tmp_path)
+    for _ in range(6):
+        take(store)
+    held = count_held(monkeypatch)
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.carry_rest()
+        checkpoint.keyed("new", "s", rows(), key="k", max_parallelism=KEY_GROUPS)
+    assert len(held) <= 2  # the newest, as what it follows and as what it carries
 
 
 @pytest.mark.parametrize(

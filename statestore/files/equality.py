@@ -242,8 +242,8 @@ def equal_values(left: pa.Array, right: pa.Array) -> Flags:
 def found(old: pa.Table, new: pa.Table) -> tuple[Places, Places]:
     """Return the places of old rows that new rows are equal to, ascending, and the first of these.
 
-    Arrow looks values up among those of the new rows, a column at a time, and a column only of the
-    old rows that are like some new row until then: seldom more than the first of most.
+    Arrow looks values up among those of the new rows, a column at a time. Old rows that no new row
+    is like drop out with the first column that tells, so later columns are looked up for few.
     """
     rows = np.arange(old.num_rows if new.num_rows else 0)
     by, numbers = pa.array(rows), None

@@ -196,10 +196,10 @@ def read_state(
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked of a state: columns, and of the files of its base row groups.
+    """What is asked of a state: some columns, and some row groups of the files of its base.
 
-    A row that comes in the place of one that is not read comes as a new one. Layers are read whole:
-    what they hold stands in front of rows, whatever is asked of it.
+    All row groups of the layers are read: a change hides older rows, whatever it holds itself. One
+    whose older row is not read counts as a new row.
     """
 
     columns: Collection[str]

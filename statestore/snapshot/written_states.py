@@ -50,25 +50,23 @@ def write_full(
         rows = engine.ungrouped(rows)  # they come with the key groups that they had
     request = replace(request, rows=engine.rows_known(rows))
     state = checked_state(collected, engine, rows, request)
+    # Asked before it has files: of an operator that has some, all checkpoints would be looked at.
+    is_new = attempt.history.keyed(request.uid, request.name) is None
     target, owners = attempt.target_of(state, co_located=co_located), attempt.owners_of(state)
     handles = engine.write_keyed(rows, owners, target)
     written = replace(attempt.entry_of(state), handles=handles)
     collected.add_keyed(written)
-    _say_what_auto_saves(collected, request, written)
+    if is_new and request.layout is None:
+        _say_what_auto_saves(written)
     return written
 
 
-def _say_what_auto_saves(collected: Collected, request: KeyedRequest, written: KeyedEntry) -> None:
-    """Say of a state that is written for the first time, in a layout that nobody asked for, that
-    its key groups are not worth a file each.
+def _say_what_auto_saves(written: KeyedEntry) -> None:
+    """Say of a state in a layout that nobody asked for that its key groups are not worth a file
+    each.
     """
     files, rows = len(written.handles), sum(handle.rows for handle in written.handles)
-    if (
-        request.layout is None
-        and files >= _FILES_WORTH_A_WORD
-        and rows < ROWS_WORTH_A_FILE * files
-        and collected.attempt.history.keyed(request.uid, request.name) is None
-    ):
+    if files >= _FILES_WORTH_A_WORD and rows < ROWS_WORTH_A_FILE * files:
         _log.warning(
             "%s has %d rows in %d files, one for each key group; layout=%r writes few files, which "
             "takes less time: give it to checkpoint.keyed(…), or as you open a new store",
