@@ -1,10 +1,12 @@
-"""A store of 100 TB: what its manifests alone cost who begins, commits, lists, plans and cleans up.
+"""A store of 100 TB: what its manifests and lists of files alone cost who begins, commits, lists,
+restores, plans and cleans up.
 
 The checkpoints are made up: 200 states of 32,768 key groups each, 512 files of 1 GiB a state, every
-one with the rows and the digest of each of its key groups. The data files are there by name, and
-empty. Each step is taken in a new process, which says how long that took, how much memory it ever
-had, and how often it asked the storage. A store that keeps a thousand checkpoints has so many
-manifests to list, expire and collect; here it keeps a few, and what each of them costs is told.
+one with the rows and the digest of each of its key groups; each checkpoint takes over what the one
+before has. The data files are there by name, and empty. Each step is taken in a new process, which
+says how long that took, how much memory it ever had, and how often it asked the storage. A store
+that keeps a thousand checkpoints has so many manifests to list, expire and collect; here it keeps a
+few, and what each of them costs is told.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from pathlib import Path
 from bench.measure import Figure
 from bench.plans import made_up_manifest
 from statestore.catalog.catalog import Catalog
-from statestore.format.names import manifest_path
+from statestore.format.names import FILES as LISTS
+from statestore.format.names import file_list_path
 from statestore.storage import LocalStorage, open_storage
 from statestore.storage.base import Listed
 
@@ -36,7 +39,9 @@ STEPS = {
     "begin, carry all, commit": """
 with store.snapshot(parallelism=512) as checkpoint:
     checkpoint.carry_rest()""",
-    "plan": "store.plan(parallelism=1000)",
+    "restore, one state": """
+store.restore(parallelism=1000).keyed("operator-00", "state-00").entry.handles[0]""",
+    "plan": "store.plan(parallelism=1000).size_bytes",
     "list": "[CheckpointRow.of(store.manifest(one), 0) for one in store.checkpoints()]",
     "expire": "store.maintenance.expire(retain=1)",
     "gc": "store.maintenance.gc(minimum_age_s=0)",
@@ -106,7 +111,7 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
     """
     url = str(folder / "store")
     size = _store(url, rows)
-    found = [_count("a manifest", size / 1e6, "MB"), _count("checkpoints", KEPT, "")]
+    found = [_count("the lists of files", size / 1e6, "MB"), _count("checkpoints", KEPT, "")]
     for name, step in STEPS.items():
         # Expired and collected is what there is once.
         runs = [_taken(url, step) for _ in range(1 if name in ("expire", "gc") else repeats)]
@@ -126,14 +131,19 @@ def _store(url: str, files: int) -> int:
     manifest = made_up_manifest(
         catalog.store_id, STATES, states=STATES, files=files, file_bytes=FILE_BYTES
     )
+    # As a snapshot puts them: each list of files once, for all checkpoints that have the files.
+    listed = [
+        catalog.put_list(file_list_path(1, "0" * 32, at), entry, packed=False)
+        for at, entry in enumerate(manifest.keyed)
+    ]
     for number in range(1, KEPT + 1):
-        catalog.commit(replace(manifest, checkpoint_id=number))
+        catalog.commit(replace(manifest, checkpoint_id=number, keyed=tuple(listed)))
     for entry in manifest.entries:
         table = Path(url, entry.table.path)
         table.mkdir(parents=True)
         for handle in entry.handles:
             (table / handle.path).touch()
-    return Path(url, manifest_path(1)).stat().st_size
+    return sum(path.stat().st_size for path in Path(url, LISTS).iterdir())
 
 
 def _taken(url: str, step: str) -> tuple[float, float, dict[str, int]]:

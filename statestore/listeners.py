@@ -51,8 +51,8 @@ class CheckpointFailed:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointRestored:
-    """A checkpoint was planned for a parallelism in ``seconds``; ``files`` and ``size_bytes`` are
-    what its subtasks will read, which happens later, and where they run.
+    """A checkpoint is ready to be restored at a parallelism, in ``seconds``; ``files`` and
+    ``size_bytes`` are those of the states in it. Its subtasks read them later, where they run.
     """
 
     store: str
@@ -126,8 +126,8 @@ class Listeners:
     def restored(self, event: CheckpointRestored) -> None:
         """Tell all that a checkpoint is ready to be read."""
         _log.info(
-            "checkpoint %d of %s restored at parallelism %d: planned in %.3f s, %d bytes in "
-            "%d files to read",
+            "checkpoint %d of %s restored at parallelism %d: planned in %.3f s, its states have "
+            "%d bytes in %d files",
             event.checkpoint_id,
             event.store,
             event.parallelism,

@@ -77,8 +77,8 @@ class PrometheusListener(CheckpointListener):
         self._named_bytes = gauge("named_bytes", "Bytes of all data files that it names.")
         self._named_files = gauge("named_files", "Data files that it names.")
         self._restore = seconds("restore_seconds", "Time to plan a restore.")
-        self._restore_bytes = counter("restore_bytes", "Bytes that restores were planned to read.")
-        self._restore_files = counter("restore_files", "Files that restores were planned to read.")
+        self._restore_bytes = counter("restore_bytes", "Bytes of the states that were restored.")
+        self._restore_files = counter("restore_files", "Files of the states that were restored.")
 
     def on_committed(self, event: CheckpointCommitted) -> None:
         """Count a checkpoint, and show it as the last."""

@@ -13,6 +13,7 @@ from statestore import StateStore
 from statestore.errors import FormatVersionError
 from statestore.files.digest import rows_digest
 from statestore.format.documents import document_bytes
+from statestore.format.listed import list_of
 from statestore.format.names import manifest_path, pin_path, savepoint_path
 from statestore.format.state import Layout
 from tests.golden.make_changes import STATES
@@ -78,15 +79,18 @@ def test_an_old_store_with_ranged_files_and_a_savepoint_restores() -> None:
     assert store.maintenance.verify("all", deep=True).is_intact
 
 
-def test_an_old_store_with_changes_restores_and_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["changes_v2", "lists_v3"])
+def test_an_old_store_with_changes_restores_and_goes_on(name: str, tmp_path: Path) -> None:
     """Layers over a base, in the last checkpoint partly folded: rows, digests, and one more."""
     store = StateStore.open(
-        str(shutil.copytree(Path(__file__).parent / "golden" / "changes_v2", tmp_path / "copy")),
+        str(shutil.copytree(Path(__file__).parent / "golden" / name, tmp_path / "copy")),
         table_format="parquet",
         compaction=None,
     )
     layers = [len(store.manifest(number).keyed[0].layers) for number in STATES]
     assert layers == [0, 1, 2, 2]
+    listed = [list_of(part.handles) for one in STATES for part in store.manifest(one).parts]
+    assert all(listed) is (name == "lists_v3")
     assert store.maintenance.verify("all", deep=True).is_intact
     with store.snapshot(parallelism=3) as checkpoint:
         checkpoint.changes(

@@ -8,8 +8,12 @@ id has never. Who may commit at all is the business of ``fence.py``.
 
 from __future__ import annotations
 
+import hashlib
 import uuid
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 
 from msgspec import Struct
 
@@ -25,7 +29,9 @@ from statestore.errors import (
     StoreNotFoundError,
 )
 from statestore.format.documents import document_bytes, is_savepoint_name, parse_document
-from statestore.format.manifest import Manifest, TableFormat
+from statestore.format.files_json import file_list_to_json
+from statestore.format.listed import FileList, ListedFiles, list_of, totals_of
+from statestore.format.manifest import KeyedEntry, Manifest, TableFormat
 from statestore.format.manifest_json import manifest_from_json, manifest_to_json
 from statestore.format.names import (
     CHECKPOINTS,
@@ -37,11 +43,12 @@ from statestore.format.names import (
 from statestore.format.state import LayoutChoice
 from statestore.storage import Storage, put_once, refuse_unsafe
 
-__all__ = ["DEFAULT_TABLE_FORMAT", "Catalog", "store_document"]
+__all__ = ["DEFAULT_TABLE_FORMAT", "Catalog", "store_document", "whole"]
 
 STORE_FORMAT = "statestore"
 STORE_FORMAT_VERSION = 1
 DEFAULT_TABLE_FORMAT = "delta"
+_LISTS_AT_ONCE = 8
 
 
 class _StoreDocument(Struct, frozen=True):
@@ -179,14 +186,22 @@ class Catalog:
             raise self._not_found(checkpoint_id, ids)
 
     def load(self, checkpoint: int | str) -> Manifest:
-        """Return a manifest by id, ``"latest"``, or the name of a savepoint.
+        """Return a manifest by id, ``"latest"``, or the name of a savepoint, as :meth:`outline`
+        does.
 
         Raises CheckpointNotFoundError naming the checkpoints that exist, or MalformedManifestError.
         """
-        return self.manifest(self.resolve(checkpoint))
+        return self.outline(self.resolve(checkpoint))
 
     def manifest(self, checkpoint_id: int) -> Manifest:
-        """Return a manifest by its id, whether or not it has a tombstone.
+        """Return a manifest by its id with all its lists of files: they can be read, or this raises
+        as :meth:`outline` does.
+        """
+        return whole(self.outline(checkpoint_id))
+
+    def outline(self, checkpoint_id: int) -> Manifest:
+        """Return a manifest by its id, whether or not it has a tombstone. A list of files that is a
+        document of its own is read when one of the files is asked for, and that may raise as this.
 
         Raises CheckpointNotFoundError when there is none, or MalformedManifestError.
         """
@@ -198,7 +213,8 @@ class Catalog:
                 f"{self.storage.url}/{name} is not there: checkpoint {checkpoint_id} expired, "
                 "and its files collected"
             ) from None
-        manifest = manifest_from_json(raw, name=f"{self.storage.url}/{name}")
+        where = f"{self.storage.url}/{name}"
+        manifest = manifest_from_json(raw, name=where, read=self.storage.read)
         if manifest.checkpoint_id != checkpoint_id:
             raise MalformedManifestError(
                 f"{self.storage.url}/{name} at $.checkpoint_id: it is the manifest of checkpoint "
@@ -220,6 +236,17 @@ class Catalog:
         # Looked for after the put: a tombstone that came just before it must not go unseen.
         if self.is_expired(manifest.checkpoint_id):
             raise self._expired(manifest.checkpoint_id)
+
+    def put_list(self, path: str, entry: KeyedEntry, *, packed: bool) -> KeyedEntry:
+        """Put the list of a state's files as a document of its own, under a name that is new;
+        return the state with it. ``packed`` is said of a layer.
+        """
+        raw = file_list_to_json(entry, packed=packed)
+        if not put_once(self.storage, path, raw):
+            raise StorageError(f"{self.storage.url}/{path} is there already, with other bytes")
+        sha256 = hashlib.sha256(raw).hexdigest()
+        file_list = FileList(path, len(raw), sha256, totals_of(entry.handles))
+        return replace(entry, handles=ListedFiles.of(file_list, entry.handles))
 
     def is_expired(self, checkpoint_id: int) -> bool:
         """Return whether a checkpoint has a tombstone: one request."""
@@ -255,7 +282,7 @@ class Catalog:
     def _format_of_tables(self) -> str:
         for number in reversed(self.checkpoint_ids()):
             try:
-                formats = {entry.table.format for entry in self.manifest(number).entries}
+                formats = {entry.table.format for entry in self.outline(number).entries}
             except (CheckpointNotFoundError, MalformedManifestError, FormatVersionError):
                 continue
             if formats:
@@ -316,6 +343,16 @@ class Catalog:
         except (StateStoreError, FileNotFoundError):
             return "another writer"
         return f"writer {writer.name} (statestore {writer.release}, generation {writer.generation})"
+
+
+def whole(manifest: Manifest) -> Manifest:
+    """Return a manifest of which all lists of files have been read, side by side; else raise
+    MalformedManifestError or StorageError.
+    """
+    listed = [part.handles for part in manifest.parts if list_of(part.handles)]
+    with ThreadPoolExecutor(max_workers=_LISTS_AT_ONCE) as pool:
+        deque(pool.map(tuple, listed), maxlen=0)
+    return manifest
 
 
 def store_document(store_id: str, table_format: str | None, layout: str | None) -> bytes:

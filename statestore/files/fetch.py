@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from statestore.errors import DamagedFileError
 from statestore.format.handles import Footer, Handle
+from statestore.format.listed import FileList
 from statestore.storage import CachedStorage, Storage
 
 __all__ = [
@@ -380,7 +381,7 @@ _FOOTER_BYTES, _FOOTER_BYTES_OF_ROW_GROUP = 64 * 2**10, 2**10
 _VERIFIED: set[tuple[object, ...]] = set()
 
 
-def check_length(where: str, found: int, handle: Handle) -> None:
+def check_length(where: str, found: int, handle: Handle | FileList) -> None:
     """Raise DamagedFileError unless a file is as long as its handle says."""
     if found != handle.size_bytes:
         raise DamagedFileError(

@@ -35,6 +35,7 @@ from statestore.files.fetch import (
 from statestore.files.types import arrow_schema
 from statestore.files.writer import leaf_paths
 from statestore.format.handles import Handle, KeyedStateSlice
+from statestore.format.listed import FileList, ListedFiles
 from statestore.format.manifest import Entry, KeyedEntry
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Schema
@@ -57,9 +58,8 @@ __all__ = [
 _ASKED_AT_ONCE = 16
 
 
-def check_size(storage: Storage, folder: str, handle: Handle) -> None:
+def check_size(storage: Storage, name: str, handle: Handle | FileList) -> None:
     """Raise MissingFileError or DamagedFileError unless a file is as long as its handle says."""
-    name = f"{folder}/{handle.path}"
     where = f"{storage.url}/{name}"
     with _naming(where):
         check_length(where, storage.size(name), handle)
@@ -69,15 +69,16 @@ def check_sizes(
     storage: Storage, entries: Iterable[Entry], but: Collection[str] = frozenset()
 ) -> None:
     """Ask for the size of every file of some states, ``but`` of those that are known to be there,
-    side by side (I5); errors as of :func:`check_size`.
+    side by side (I5); errors as of :func:`check_size`. A list of files that is known is not read.
     """
-    files = [
-        (part.table.path, handle)
-        for entry in entries
-        for part in entry.parts
-        for handle in part.handles
-        if f"{part.table.path}/{handle.path}" not in but
-    ]
+    files: list[tuple[str, Handle | FileList]] = []
+    for part in (part for entry in entries for part in entry.parts):
+        if isinstance(part.handles, ListedFiles):
+            if part.handles.file_list.path in but:
+                continue
+            files.append((part.handles.file_list.path, part.handles.file_list))
+        named = ((f"{part.table.path}/{handle.path}", handle) for handle in part.handles)
+        files += [(name, handle) for name, handle in named if name not in but]
     with ThreadPoolExecutor(max_workers=_ASKED_AT_ONCE) as pool:
         for _ in pool.map(lambda file: check_size(storage, *file), files):
             continue

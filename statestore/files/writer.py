@@ -126,7 +126,8 @@ class ParquetOptions:
     """How data files are written: rows a row group holds at most, and zstd's level (1 fast, 22
     small).
 
-    The last four say how much is in memory meanwhile; rows and digests do not depend on them.
+    The four before the last say how much is in memory meanwhile; rows and digests do not depend on
+    them.
     """
 
     row_group_rows: int = 65_536
@@ -144,6 +145,9 @@ class ParquetOptions:
     each would cost more than their rows."""
     rekey_bytes: int = 128 * 2**20
     """Rows under another key or other key groups are sorted about so many bytes at a time."""
+    list_bytes: int = 128 * 2**10
+    """Where the list of a state's files is longer, it is a document of its own, which the manifests
+    that follow name again as long as the files stay."""
 
     def __post_init__(self) -> None:
         """Raise InvalidArgumentError for what is out of bounds."""

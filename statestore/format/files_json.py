@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import zlib
 from base64 import b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from statestore.errors import MalformedManifestError
 from statestore.format.digest import digest_text
-from statestore.format.documents import Count, unfit, within
+from statestore.format.documents import (
+    Count,
+    document_bytes,
+    parse_document,
+    placed,
+    unfit,
+    within,
+)
 from statestore.format.handles import (
     Footer,
     GroupIndex,
@@ -19,21 +29,33 @@ from statestore.format.handles import (
     OperatorStateHandle,
 )
 from statestore.format.layers import change_state
+from statestore.format.listed import FileList, ListedFiles, Totals, totals_of
 from statestore.format.manifest import Entry, KeyedEntry, Layer, TableRef
-from statestore.format.names import is_operator_file, is_ranged_file, key_group_of_file, table_of
+from statestore.format.names import (
+    is_file_list,
+    is_operator_file,
+    is_ranged_file,
+    key_group_of_file,
+    table_of,
+)
 from statestore.format.state import KeyedState, Layout, OperatorState
 from statestore.keys.groups import MAX_PARALLELISM, KeyGroupRange
 
 __all__ = [
     "Digest",
+    "FileListDocument",
     "Files",
     "KeyedFiles",
     "LayerDocument",
+    "Lists",
     "Sort",
+    "file_list_to_json",
     "files_json",
+    "files_member",
     "keyed_files_json",
     "layers_json",
     "layers_of",
+    "listed_files",
     "refuse_foreign_folder",
     "refuse_other_totals",
     "what_is_twice",
@@ -140,9 +162,10 @@ class KeyedFiles(Files, frozen=True, kw_only=True):
             *columns, self.group_rows, self.group_digests, strict=True
         ):
             groups = last + 1 - first
-            index = GroupIndex(
-                *(_unpacked(raw, 8 * groups, packed) for raw in (of_rows, of_digests))
-            )
+            if packed:
+                of_rows = _unpacked(of_rows, 8 * groups)
+                of_digests = _unpacked(of_digests, 8 * groups)
+            index = GroupIndex(of_rows, of_digests)
             if not 8 * groups == len(index.rows) == len(index.digests):
                 raise unfit(".group_rows", f"{path} has {groups} key groups, not as many")
             if index.rows_in(0, groups) != rows:
@@ -221,16 +244,129 @@ def _index_json(handles: Sequence[KeyedStateHandle], packed: bool) -> dict[str, 
     }
 
 
-def _unpacked(raw: bytes, size: int, packed: bool) -> bytes:
+def _unpacked(raw: bytes, size: int) -> bytes:
     """Return bytes that are ``size`` or too many: the rest is not looked for, since a megabyte can
     stand for a gigabyte.
     """
-    if not packed:
-        return raw
     try:
         return zlib.decompressobj().decompress(raw, size + 1)
     except zlib.error as error:
         raise ValueError(str(error)) from error
+
+
+# Long lists of files, each in a document of its own: see listed.py.
+
+LIST_FORMAT = "statestore-files"
+LIST_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Lists:
+    """Where the lists are that a document names: ``read`` returns the bytes of one, and raises
+    FileNotFoundError; ``name`` is what errors call that document.
+    """
+
+    name: str
+    read: Callable[[str], bytes]
+
+
+class FileListDocument(Struct, frozen=True):
+    """What a manifest says of a list."""
+
+    path: str
+    size_bytes: Count
+    sha256: _Sha256
+    files: Count
+    rows: Count
+    data_bytes: Count
+    digest: Digest
+
+    def listed(self, state: KeyedState, table: str, lists: Lists, *, packed: bool) -> ListedFiles:
+        """Return the files of a state, whose list is read when one of them is asked for."""
+        if not is_file_list(self.path):
+            raise unfit(".path", f"{self.path!r} is not the name of a list of files")
+        totals = Totals(self.files, self.rows, self.data_bytes, int(self.digest, 16))
+        file_list = FileList(self.path, self.size_bytes, self.sha256, totals)
+        return ListedFiles(file_list, lambda: _read(file_list, state, table, lists, packed=packed))
+
+
+class _ListDocument(Struct, frozen=True):
+    table: str
+    files: KeyedFiles
+
+
+def _read(
+    file_list: FileList, state: KeyedState, table: str, lists: Lists, *, packed: bool
+) -> tuple[KeyedStateHandle, ...]:
+    name = f"{lists.name}: its list {file_list.path}"
+    try:
+        raw = lists.read(file_list.path)
+    except FileNotFoundError as error:
+        raise MalformedManifestError(f"{name} is missing; bring it back from a copy") from error
+    if (len(raw), hashlib.sha256(raw).hexdigest()) != (file_list.size_bytes, file_list.sha256):
+        raise MalformedManifestError(
+            f"{name} is damaged: its bytes are not those that were written (SHA-256); bring it "
+            "back from a copy"
+        )
+    document = parse_document(raw, _ListDocument, name=name, form=LIST_FORMAT, newest=LIST_VERSION)
+    with placed(name, ".table"):
+        if document.table != table:
+            raise ValueError(f"it is of {document.table!r}, and not of {table!r}")
+    with placed(name, ".files"):
+        handles = document.files.keyed(state, packed=packed)
+        if totals_of(handles) != file_list.totals:
+            raise ValueError(f"they add up to {totals_of(handles)}, not to {file_list.totals}")
+    return handles
+
+
+def file_list_to_json(entry: KeyedEntry, *, packed: bool) -> bytes:
+    """Return the document of the list of a state's files, of its base alone."""
+    return document_bytes(
+        {
+            "format": LIST_FORMAT,
+            "format_version": LIST_VERSION,
+            "table": entry.table.path,
+            "files": keyed_files_json(entry.handles, packed=packed),
+        }
+    )
+
+
+def files_member(entry: KeyedEntry, *, packed: bool = False) -> dict[str, Any]:
+    """Return the member ``files`` of a state or a layer, or its ``file_list`` if it has one."""
+    if not isinstance(entry.handles, ListedFiles):
+        return {"files": keyed_files_json(entry.handles, packed=packed)}
+    known = entry.handles.file_list
+    return {
+        "file_list": {
+            "path": known.path,
+            "size_bytes": known.size_bytes,
+            "sha256": known.sha256,
+            "files": known.totals.files,
+            "rows": known.totals.rows,
+            "data_bytes": known.totals.size_bytes,
+            "digest": digest_text(known.totals.digest),
+        }
+    }
+
+
+def listed_files(
+    files: KeyedFiles | None,
+    file_list: FileListDocument | None,
+    state: KeyedState,
+    table: str,
+    lists: Lists,
+    *,
+    packed: bool = False,
+) -> Sequence[KeyedStateHandle]:
+    """Return the files of a state of which a document has one of the two members."""
+    if (files is None) == (file_list is None):
+        raise ValueError("one of 'files' and 'file_list' must be there, and not both")
+    if files is not None:
+        with within(".files"):
+            return files.keyed(state, packed=packed)
+    assert file_list is not None  # as was asked above
+    with within(".file_list"):
+        return file_list.listed(state, table, lists, packed=packed)
 
 
 # Names that a document may have: those that its writer would have given, and no others.
@@ -291,7 +427,7 @@ def layers_json(entry: KeyedEntry) -> dict[str, Any]:
                 "path": layer.entry.table.path,
                 "rows": layer.entry.rows,
                 "digest": digest_text(layer.entry.digest),
-                "files": keyed_files_json(layer.entry.handles, packed=True),
+                **files_member(layer.entry, packed=True),
             }
             for layer in entry.layers
         ]
@@ -307,12 +443,12 @@ class LayerDocument(Struct, frozen=True):
     path: str
     rows: Count
     digest: Digest
-    files: KeyedFiles
+    files: KeyedFiles | None = None
+    file_list: FileListDocument | None = None
 
-    def layer(self, stored: KeyedState) -> Layer:
+    def layer(self, stored: KeyedState, lists: Lists) -> Layer:
         """Return the layer, of a state that is ``stored`` so."""
-        with within(".files"):
-            handles = self.files.keyed(stored, packed=True)
+        handles = listed_files(self.files, self.file_list, stored, self.path, lists, packed=True)
         entry = KeyedEntry(stored, TableRef("parquet", self.path), handles)
         refuse_other_totals(entry, self, ("rows", "digest"))
         with within(".live"):
@@ -322,7 +458,7 @@ class LayerDocument(Struct, frozen=True):
 
 
 def layers_of(
-    changes: Sequence[LayerDocument], state: KeyedState, *, relabelled: bool
+    changes: Sequence[LayerDocument], state: KeyedState, lists: Lists, *, relabelled: bool
 ) -> tuple[Layer, ...]:
     """Return the layers of a state; ``relabelled`` as of :func:`refuse_foreign_folder`."""
     stored = change_state(state) if changes else state
@@ -330,7 +466,7 @@ def layers_of(
     for at, one in enumerate(changes):
         with within(f".changes[{at}]"):
             refuse_foreign_folder(one.path, "changes", state, ".path", relabelled)
-            layers.append(one.layer(stored))
+            layers.append(one.layer(stored, lists))
     return tuple(layers)
 
 

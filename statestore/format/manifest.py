@@ -8,7 +8,7 @@ listing. ``manifest_json.py`` holds the document's form; docs/FORMAT.md describe
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Annotated, Any, TypeVar
@@ -21,6 +21,7 @@ from statestore.flink.operators import Operators
 from statestore.format.digest import combine
 from statestore.format.documents import Count
 from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.format.listed import totals_of
 from statestore.format.metrics import CheckpointMetrics
 from statestore.format.state import KeyedState, OperatorState
 from statestore.keys.groups import KeyGroupRange
@@ -68,7 +69,7 @@ class Writer:
 @dataclass(frozen=True)
 class KeyedEntry:
     """A keyed state in a checkpoint; ``handles`` in ascending order of key group, empty groups
-    absent.
+    absent. Where they are in a list of their own, it is read when one of them is asked for.
 
     With ``layers``, oldest first, the files of ``handles`` are the *base*, and the state is what
     the changes of the layers make of it.
@@ -76,7 +77,7 @@ class KeyedEntry:
 
     state: KeyedState
     table: TableRef
-    handles: tuple[KeyedStateHandle, ...]
+    handles: Sequence[KeyedStateHandle]
     layers: tuple[Layer, ...] = ()
 
     @cached_property
@@ -92,7 +93,7 @@ class KeyedEntry:
     @property
     def rows(self) -> int:
         """Rows in its data files: without layers the rows of the state, else these and changes."""
-        return sum(handle.rows for handle in self.handles) + self.changed_rows
+        return totals_of(self.handles).rows + self.changed_rows
 
     @property
     def changed_rows(self) -> int:
@@ -107,13 +108,13 @@ class KeyedEntry:
     @property
     def size_bytes(self) -> int:
         """Bytes of its data files."""
-        own = sum(handle.size_bytes for handle in self.handles)
+        own = totals_of(self.handles).size_bytes
         return own + sum(layer.entry.size_bytes for layer in self.layers)
 
     @property
     def digest(self) -> int:
         """Order-free digest of all rows in its files: without layers that of the state (I7)."""
-        own = combine(handle.digest for handle in self.handles)
+        own = totals_of(self.handles).digest
         return combine((own, *(layer.entry.digest for layer in self.layers)))
 
 

@@ -7,7 +7,7 @@ member.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, fields, replace
 from typing import Annotated, Any, TypeVar
 
@@ -29,19 +29,23 @@ from statestore.format.documents import (
 )
 from statestore.format.files_json import (
     Digest,
+    FileListDocument,
     Files,
     KeyedFiles,
     LayerDocument,
+    Lists,
     Sort,
     files_json,
-    keyed_files_json,
+    files_member,
     layers_json,
     layers_of,
+    listed_files,
     refuse_foreign_folder,
     refuse_other_totals,
     what_is_twice,
 )
 from statestore.format.graph_json import GraphDocument, graph_from_json, graph_to_json
+from statestore.format.listed import list_of
 from statestore.format.manifest import (
     Entry,
     KeyedEntry,
@@ -114,9 +118,10 @@ def origin_from_json(value: dict[str, Any], checkpoint_id: int, name: str) -> di
 
 
 FORMAT = "statestore-checkpoint"
-FORMAT_VERSION = 2
-"""The newest version that is read. A manifest says 1 unless it has what version 1 does not know:
-changes of a state, which a reader must not leave out, or a time to live, which it must heed."""
+FORMAT_VERSION = 3
+"""The newest version that is read. A manifest says the first one that knows all it has: version 2
+knows changes of a state, which a reader must not leave out, and a time to live, which it must heed;
+version 3 lists of files in documents of their own."""
 
 # Of all operators together: a plan has what each of them reads.
 _MOST_SUBTASKS = 2**20
@@ -161,8 +166,8 @@ class _Operator(_Stored, frozen=True, kw_only=True):
     counts: tuple[Count, ...]
     files: Files
 
-    def entry_of(self, uid: str, *, relabelled: bool) -> OperatorEntry:
-        """Return the state of operator ``uid``."""
+    def entry_of(self, uid: str, lists: Lists, *, relabelled: bool) -> OperatorEntry:
+        """Return the state of operator ``uid``, which has no list of its own."""
         state = OperatorState(uid=uid, name=self.name, mode=self.mode, schema=self.schema)
         with within(".files"):
             handles = self.files.handles()
@@ -182,22 +187,22 @@ class _Keyed(_Stored, frozen=True, kw_only=True):
     max_parallelism: _Groups
     hash_scheme: str
     layout: Layout
-    files: KeyedFiles
+    files: KeyedFiles | None = None
+    file_list: FileListDocument | None = None
     time_domain: TimeDomain | None = None
     ttl: _Ttl | None = None
     changes: tuple[LayerDocument, ...] | None = None
 
-    def entry_of(self, uid: str, *, relabelled: bool = False) -> KeyedEntry:
+    def entry_of(self, uid: str, lists: Lists, *, relabelled: bool = False) -> KeyedEntry:
         """Return the state of operator ``uid``; ``relabelled`` as of
         :func:`statestore.format.files_json.refuse_foreign_folder`.
         """
         ttl = None if self.ttl is None else TimeToLive(**structs.asdict(self.ttl))
         members = {name: getattr(self, name) for name in _STATE_MEMBERS}
         state = KeyedState(uid=uid, ttl=ttl, **members)
-        with within(".files"):
-            handles = self.files.keyed(state)
+        handles = listed_files(self.files, self.file_list, state, self.table.path, lists)
         base = KeyedEntry(state, self.table, handles)
-        layers = layers_of(self.changes or (), state, relabelled=relabelled)
+        layers = layers_of(self.changes or (), state, lists, relabelled=relabelled)
         return replace(self.agreeing(base, "keyed", relabelled=relabelled), layers=layers)
 
 
@@ -239,7 +244,7 @@ def manifest_to_json(manifest: Manifest) -> bytes:
     ]
     document = {
         "format": FORMAT,
-        "format_version": FORMAT_VERSION if _is_new(manifest) else 1,
+        "format_version": _version_of(manifest),
         "store_id": manifest.store_id,
         "checkpoint_id": manifest.checkpoint_id,
         "parallelism": manifest.parallelism,
@@ -259,17 +264,28 @@ def manifest_to_json(manifest: Manifest) -> bytes:
     return document_bytes(document)
 
 
-def _is_new(manifest: Manifest) -> bool:
-    return any(entry.layers or entry.state.ttl for entry in manifest.keyed)
+def _version_of(manifest: Manifest) -> int:
+    if any(list_of(part.handles) for part in manifest.parts):
+        return 3
+    return 2 if any(entry.layers or entry.state.ttl for entry in manifest.keyed) else 1
 
 
-def manifest_from_json(raw: bytes, *, name: str) -> Manifest:
+def _no_list(path: str) -> bytes:
+    raise FileNotFoundError(path)
+
+
+def manifest_from_json(
+    raw: bytes, *, name: str, read: Callable[[str], bytes] = _no_list
+) -> Manifest:
     """Return the manifest of a document; ``name`` is what errors call it.
+
+    ``read`` returns the bytes of a file of the store. Lists of files that are documents of their
+    own are read by it when they are needed.
 
     Raises MalformedManifestError with the place, or FormatVersionError.
     """
     document = parse_document(raw, _Manifest, name=name, form=FORMAT, newest=FORMAT_VERSION)
-    writer, graph = document.writer, document.graph
+    writer, graph, lists = document.writer, document.graph, Lists(name, read)
     origin, metrics = document.origin, document.metrics
     with placed(name, ".ranges"):
         ranges = {uid: RangeAssignment(stops) for uid, stops in (document.ranges or {}).items()}
@@ -280,8 +296,8 @@ def manifest_from_json(raw: bytes, *, name: str) -> Manifest:
         started_at_ms=document.started_at_ms,
         created_at_ms=document.created_at_ms,
         writer=Writer(writer.release, writer.name, writer.token, writer.generation or 0),
-        keyed=tuple(_entries(document, "keyed", name)),
-        operator=tuple(_entries(document, "operator", name)),
+        keyed=tuple(_entries(document, "keyed", lists)),
+        operator=tuple(_entries(document, "operator", lists)),
         graph=None if graph is None else graph_from_json(graph, name, ".graph"),
         origin=None if origin is None else origin_from_json(origin, document.checkpoint_id, name),
         ranges=ranges,
@@ -295,14 +311,14 @@ def manifest_from_json(raw: bytes, *, name: str) -> Manifest:
     return manifest
 
 
-def _entries(document: _Manifest, sort: str, name: str) -> Iterator[Any]:
+def _entries(document: _Manifest, sort: str, lists: Lists) -> Iterator[Any]:
     """Yield the states of a sort, in the order of the document."""
     # Without a graph every label is a uid, and an operator keeps it.
     relabelled = document.graph is not None
     for at, states in enumerate(document.operators):
         for place, state in enumerate(getattr(states, sort)):
-            with placed(name, f".operators[{at}].{sort}[{place}]"):
-                yield state.entry_of(states.uid, relabelled=relabelled)
+            with placed(lists.name, f".operators[{at}].{sort}[{place}]"):
+                yield state.entry_of(states.uid, lists, relabelled=relabelled)
 
 
 def _what_no_reader_takes(manifest: Manifest) -> str | None:
@@ -331,7 +347,7 @@ def keyed_to_json(entry: KeyedEntry) -> dict[str, Any]:
         "layout": state.layout.value,
         **_ttl_json(state),
         **_stored_json(entry.parts[0]),
-        "files": keyed_files_json(entry.handles),
+        **files_member(entry),
         **layers_json(entry),
     }
 
@@ -366,7 +382,7 @@ def keyed_from_json(value: Any, uid: str, name: str, place: str = "") -> KeyedEn
     """
     state = converted(value, _Keyed, name, place)
     with placed(name, place):
-        return state.entry_of(uid)
+        return state.entry_of(uid, Lists(name, _no_list))
 
 
 def _check_counts(entry: OperatorEntry, parallelism: int) -> None:

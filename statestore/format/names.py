@@ -5,6 +5,7 @@
     statestore.json                              written once, when the store is created
     checkpoints/0000000042.json                  manifest of checkpoint 42
     checkpoints/0000000042.expired               its tombstone
+    files/0000000042-<token>-<n>.json            a long list of data files, which manifests name
     writers/0000000003.json                      claim of the third writer
     savepoints/<name>.json                       a savepoint: the checkpoint that it keeps
     pins/<token>.json                            a pin: the checkpoint that it keeps, and how long
@@ -29,6 +30,7 @@ from statestore.errors import InvalidArgumentError
 
 __all__ = [
     "CHECKPOINTS",
+    "FILES",
     "GREATEST_GIVEN_ID",
     "GREATEST_ID",
     "OPERATORS",
@@ -39,8 +41,11 @@ __all__ = [
     "changes_table",
     "checkpoint_id_of",
     "data_file_id",
+    "file_list_path",
+    "folder_of",
     "generation_of",
     "is_data_file",
+    "is_file_list",
     "is_inside",
     "is_leftover",
     "is_operator_file",
@@ -65,6 +70,7 @@ __all__ = [
 
 STORE_FILE = "statestore.json"
 CHECKPOINTS = "checkpoints"
+FILES = "files"
 WRITERS = "writers"
 SAVEPOINTS = "savepoints"
 PINS = "pins"
@@ -77,17 +83,19 @@ _CHECKPOINT_FILE = re.compile(rf"{CHECKPOINTS}/([0-9]{{10}})\.(json|expired)")
 _WRITER_FILE = re.compile(rf"{WRITERS}/([0-9]{{10}})\.json")
 _SAVEPOINT_FILE = re.compile(rf"{SAVEPOINTS}/([^/.][^/]*)\.json")
 _PIN_FILE = re.compile(rf"{PINS}/([^/.][^/]*)\.json")
-_DATA_FILE = re.compile(r"([0-9]{10})-.*\.parquet")
+_DATA_FILE = re.compile(r"([0-9]{10})-.*\.(parquet|json)")
 _TABLE = re.compile(rf"{OPERATORS}/([^/]+)/(keyed|changes|operator)/([^/]+)")
+_TABLE_DEPTH = 4
 _TOKEN = "[0-9a-f]{16}(-[0-9a-f]{1,16})?"
 _PARTITION_FILE = re.compile(
     rf"{KEY_GROUP}=(0|[1-9][0-9]{{0,4}})/[0-9]{{10}}-([0-9]{{5}})-{_TOKEN}\.parquet"
 )
 _RANGED_FILE = re.compile(rf"[0-9]{{10}}-[0-9]{{5}}-{_TOKEN}\.parquet")
+_FILE_LIST = re.compile(rf"{FILES}/[0-9]{{10}}-[0-9a-f]{{32}}-[0-9a-f]{{1,8}}\.json")
 _OPERATOR_FILE = re.compile(rf"[0-9]{{10}}-{_TOKEN}\.parquet")
 # A part of a name that is a way, or ends a name: for some system, library or protocol.
 _ASTRAY = re.compile(r"(?:^|/)(?:\.{0,2})(?:/|$)|[\\\x00]|^[A-Za-z]:")
-_PUT_FOLDERS = "|".join((CHECKPOINTS, WRITERS, SAVEPOINTS, PINS))
+_PUT_FOLDERS = "|".join((CHECKPOINTS, FILES, WRITERS, SAVEPOINTS, PINS))
 _UNDER_WAY = rf"(({_PUT_FOLDERS}|{OPERATORS}(/[^/]+)+)/)?\.[^/]+\.([0-9a-f]{{32}}|upload-[^/]+)"
 _LEFTOVER = re.compile(rf"({_UNDER_WAY}|\.probe-[0-9a-f]{{16}})")
 GREATEST_ID = 10**10 - 1
@@ -138,6 +146,18 @@ def manifest_path(checkpoint_id: int) -> str:
 def tombstone_path(checkpoint_id: int) -> str:
     """Return the name whose existence hides a checkpoint for ever."""
     return f"{CHECKPOINTS}/{_digits(checkpoint_id)}.expired"
+
+
+def file_list_path(checkpoint_id: int, token: str, number: int) -> str:
+    """Return the name of list ``number`` of data files of an attempt, whose ``token`` no other
+    has.
+    """
+    return f"{FILES}/{_digits(checkpoint_id)}-{token}-{number:x}.json"
+
+
+def is_file_list(path: str) -> bool:
+    """Return whether :func:`file_list_path` gives such a name."""
+    return _FILE_LIST.fullmatch(path) is not None
 
 
 def checkpoint_id_of(path: str) -> tuple[int, bool] | None:
@@ -237,6 +257,11 @@ def table_of(path: str) -> tuple[str, str, str] | None:
     return (uid, match[2], state) if own else None
 
 
+def folder_of(path: str) -> str:
+    """Return the folder of the table that a data file's name in the store lies in."""
+    return "/".join(path.split("/")[:_TABLE_DEPTH])
+
+
 def key_group_of_file(path: str) -> int | None:
     """Return the key group of a name that :func:`partition_file` gave, None of another one."""
     match = _PARTITION_FILE.fullmatch(path)
@@ -264,18 +289,22 @@ def is_inside(path: str) -> bool:
 
 
 def is_data_file(path: str) -> bool:
-    """Return whether a name in the store is that of a data file, whoever wrote it.
+    """Return whether a name in the store is that of a data file, whoever wrote it, or of a list of
+    such.
 
     That is a Parquet file below ``operators/``, but for what Spark and Delta keep for themselves in
     folders whose names begin with ``_`` or ``.``, such as the checkpoints of a Delta log.
     """
     folder, *parts = path.split("/")
     plain = not any(part.startswith(("_", ".")) for part in parts)
-    return folder == OPERATORS and path.endswith(".parquet") and plain and is_inside(path)
+    own = folder == OPERATORS and path.endswith(".parquet") and plain and is_inside(path)
+    return own or is_file_list(path)
 
 
 def data_file_id(path: str) -> int | None:
-    """Return the checkpoint for which a data file was written, None when its name says none."""
+    """Return the checkpoint for which a data file, or a list of such, was written; None when its
+    name says none.
+    """
     match = _DATA_FILE.match(path.rpartition("/")[2])
     return int(match[1]) or None if match else None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -116,7 +117,7 @@ def assignment_of(
         raise
 
 
-def handles_of(entry: KeyedEntry, key_groups: KeyGroupRange) -> tuple[KeyedStateHandle, ...]:
+def handles_of(entry: KeyedEntry, key_groups: KeyGroupRange) -> Sequence[KeyedStateHandle]:
     """Return the handles of a state's base that meet ``key_groups``, in order of key group."""
     first = bisect_left(entry.last_key_groups, key_groups.first)
     stop = bisect_left(entry.last_key_groups, key_groups.last, first)

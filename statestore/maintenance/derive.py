@@ -48,7 +48,7 @@ class Deriver:
         Raises CheckpointNotFoundError or MalformedManifestError.
         """
         newest = self.catalog.next_id() - 1  # first: what comes after it has not been looked at
-        return self.catalog.load(checkpoint), newest
+        return self.catalog.manifest(self.catalog.resolve(checkpoint)), newest
 
     def begin(self, manifest: Manifest, *, seen: int | None) -> CheckpointWriter:
         """Return the writer of a new checkpoint like the one given, with no states yet.

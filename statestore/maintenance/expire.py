@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from statestore.catalog.catalog import Catalog
@@ -25,6 +25,9 @@ from statestore.errors import (
 )
 from statestore.flink.retention import Retention, Snapshot
 from statestore.format.documents import Held, document_bytes
+from statestore.format.handles import Handle
+from statestore.format.listed import ListedFiles, list_of
+from statestore.format.manifest import Entry
 from statestore.format.names import CHECKPOINTS, manifest_path
 
 __all__ = ["ExpiredCheckpoints", "expire", "tombstone"]
@@ -106,7 +109,7 @@ def _taken_ms(catalog: Catalog, ids: tuple[int, ...]) -> dict[int, int]:
     found = {}
     for checkpoint_id in ids:
         try:
-            found[checkpoint_id] = catalog.manifest(checkpoint_id).created_at_ms
+            found[checkpoint_id] = catalog.outline(checkpoint_id).created_at_ms
         except (MalformedManifestError, CheckpointNotFoundError):
             continue  # damaged: the caller is told
     visible = catalog.checkpoint_ids()  # another process may expire as well
@@ -121,28 +124,53 @@ def _written_ms(catalog: Catalog, damaged: set[int]) -> dict[int, int]:
 
 def _released(catalog: Catalog, expired: Iterable[int], staying: Iterable[int]) -> dict[str, int]:
     """Return the bytes of each file of the expired that nothing uses which stays."""
-    sizes: dict[str, int] = {}
+    gone, kept = _Named(catalog), _Named(catalog)
     for checkpoint_id in expired:
-        sizes |= _files(catalog, checkpoint_id)
-    for checkpoint_id in staying if sizes else ():
-        for name in _files(catalog, checkpoint_id):
-            sizes.pop(name, None)
-    return sizes
+        gone.add(checkpoint_id)
+    for checkpoint_id in staying if gone.sizes or gone.lists else ():
+        kept.add(checkpoint_id)
+    lists = {path: part for path, part in gone.lists.items() if path not in kept.lists}
+    for path, part in lists.items():
+        gone.add_list(path, part)
+    tables = {part.table.path for part in lists.values()}
+    for path, part in kept.lists.items():
+        if part.table.path in tables:
+            kept.add_list(path, part)
+    return {name: size for name, size in gone.sizes.items() if name not in kept.sizes}
 
 
-def _files(catalog: Catalog, checkpoint_id: int) -> dict[str, int]:
-    """Return the files of a checkpoint with their bytes; none of one that cannot be read, as
-    nothing but a count hangs on it here.
+class _Named:
+    """The bytes of each file that some checkpoints name, and the parts whose files are in a list,
+    by the list's name; of what cannot be read nothing, as nothing but a count hangs on it here.
     """
-    try:
-        manifest = catalog.manifest(checkpoint_id)
-    except (MalformedManifestError, FormatVersionError, CheckpointNotFoundError):
-        return {}
-    return {
-        f"{entry.table.path}/{handle.path}": handle.size_bytes
-        for entry in manifest.parts
-        for handle in entry.handles
-    }
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self.sizes: dict[str, int] = {}
+        self.lists: dict[str, Entry] = {}
+
+    def add(self, checkpoint_id: int) -> None:
+        try:
+            manifest = self._catalog.outline(checkpoint_id)
+        except (MalformedManifestError, FormatVersionError, CheckpointNotFoundError):
+            return
+        for part in manifest.parts:
+            path = list_of(part.handles)
+            if path is not None:
+                self.lists[path] = part
+            else:
+                self._add(part, part.handles)
+
+    def add_list(self, path: str, part: Entry) -> None:
+        assert isinstance(part.handles, ListedFiles)
+        try:
+            self._add(part, part.handles.read())
+        except MalformedManifestError:
+            return
+        self.sizes[path] = part.handles.file_list.size_bytes
+
+    def _add(self, part: Entry, handles: Sequence[Handle]) -> None:
+        self.sizes |= {f"{part.table.path}/{one.path}": one.size_bytes for one in handles}
 
 
 def tombstone(checkpoint_id: int, release: str, now_ms: int) -> bytes:

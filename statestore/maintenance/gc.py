@@ -56,9 +56,10 @@ else has written into a table is of no checkpoint, and dead.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from statestore.catalog.catalog import Catalog
 from statestore.errors import (
@@ -73,6 +74,7 @@ from statestore.errors import (
 )
 from statestore.files.delta_log import needless
 from statestore.format.documents import Held
+from statestore.format.listed import ListedFiles
 from statestore.format.manifest import Manifest
 from statestore.format.names import (
     CHECKPOINTS,
@@ -137,6 +139,11 @@ class Marks:
     bare: tuple[int, ...] = ()
     versions: dict[str, int] = field(default_factory=dict)
 
+    @cached_property
+    def files(self) -> tuple[Listed, ...]:
+        """The data files, and their lists."""
+        return tuple(item for item in self.listing if is_data_file(item.name))
+
     def note(self, manifest: Manifest) -> None:
         """Take down the versions that a checkpoint names."""
         for entry in manifest.parts:
@@ -173,28 +180,27 @@ def _marks(
     now_ms: int,
 ) -> Marks:
     """Return what is live, as three listings one after another have it."""
-    _refuse_lost_manifests(catalog, listing, found)
+    marks = Marks(listing=listing, holds={})
+    _refuse_lost_manifests(catalog, marks.files, found)
     try:
         # After the tombstones: what is held and has none yet is visible, and so is kept anyway.
-        holds = catalog.holds.held(now_ms, (item.name for item in listing))
+        holds = marks.holds = catalog.holds.held(now_ms, (item.name for item in listing))
     except (CorruptionError, FormatVersionError) as error:
         raise _refused(error, "bring it back from a copy, or delete this hold") from error
-    marks = Marks(listing=listing, holds=holds)
     names = {item.name for item in listing}
     for checkpoint_id in sorted({*found.visible, *holds}):
-        manifest = _manifest(catalog, checkpoint_id, holds)
+        manifest, files = _named(catalog, checkpoint_id, holds, marks.live)
         marks.note(manifest)
-        files = set(files_of(manifest))
         if checkpoint_id in before.manifests and not files <= names:
             _refuse_missing(catalog, checkpoint_id, min(files - names))
         marks.live |= files
     hidden = sorted(found.manifests - found.visible - set(holds))
     for checkpoint_id in hidden:
         if not is_old(found.tombstones[checkpoint_id], minimum_age_ms, now_ms):
-            lately = _manifest_if_known(catalog, checkpoint_id)
+            lately = _named_if_known(catalog, checkpoint_id, marks.live | marks.lately)
             if lately is not None:
-                marks.note(lately)
-                marks.lately |= set(files_of(lately))
+                marks.note(lately[0])
+                marks.lately |= lately[1]
     ages = ((one, found.manifest_ms[one], found.tombstones[one]) for one in hidden)
     marks.expired_ids = tuple(
         one
@@ -217,9 +223,21 @@ def is_old(modified_ms: int, minimum_age_ms: int, now_ms: int) -> bool:
     return minimum_age_ms == 0 or now_ms - modified_ms >= minimum_age_ms
 
 
-def files_of(manifest: Manifest) -> Iterable[str]:
-    """Return the names in the store of the data files of a checkpoint."""
-    return (f"{e.table.path}/{handle.path}" for e in manifest.parts for handle in e.handles)
+def files_of(manifest: Manifest, known: Collection[str] = frozenset()) -> Iterator[str]:
+    """Yield the names in the store of the data files of a checkpoint, and of their lists, but for
+    lists that are ``known`` and what they name: other checkpoints have them too.
+
+    Raises MalformedManifestError for a list that cannot be read. One list is in memory at a time.
+    """
+    for part in manifest.parts:
+        handles = part.handles
+        if isinstance(handles, ListedFiles):
+            if handles.file_list.path in known:
+                continue
+            yield handles.file_list.path
+            handles = handles.read()
+        for handle in handles:
+            yield f"{part.table.path}/{handle.path}"
 
 
 @dataclass
@@ -258,11 +276,9 @@ class _Checkpoints:
         return max({*self.manifest_ms, *self.tombstones}, default=0)
 
 
-def _refuse_lost_manifests(
-    catalog: Catalog, listing: Iterable[Listed], found: _Checkpoints
-) -> None:
+def _refuse_lost_manifests(catalog: Catalog, files: Iterable[Listed], found: _Checkpoints) -> None:
     """Ask for the manifest of each checkpoint that has data files, and that no listing shows."""
-    numbers = {data_file_id(item.name) for item in listing if is_data_file(item.name)}
+    numbers = {data_file_id(item.name) for item in files}
     for number in sorted(filter(None, numbers - found.manifests - set(found.tombstones))):
         try:
             catalog.storage.read(manifest_path(number))
@@ -275,27 +291,33 @@ def _refuse_lost_manifests(
         )
 
 
-def _manifest(catalog: Catalog, checkpoint_id: int, holds: dict[int, str]) -> Manifest:
+def _named(
+    catalog: Catalog, checkpoint_id: int, holds: dict[int, str], known: Collection[str]
+) -> tuple[Manifest, set[str]]:
+    """Return a manifest with the files that it names, as :func:`files_of` does."""
     who = holds.get(checkpoint_id)
     try:
-        manifest = catalog.manifest(checkpoint_id)
+        manifest = catalog.outline(checkpoint_id)
         if manifest.store_id != catalog.store_id:
             raise MalformedManifestError(
                 f"{catalog.storage.url}/{manifest_path(checkpoint_id)} is the manifest of another "
                 f"store, {manifest.store_id}"
             )
+        return manifest, set(files_of(manifest, known))
     except CheckpointNotFoundError as error:
         lost = MissingFileError(f"{error}, but {who or 'nothing'} holds it")
         raise _refused(lost, _repair(checkpoint_id, who)) from error
     except (CorruptionError, FormatVersionError) as error:
         raise _refused(error, _repair(checkpoint_id, who)) from error
-    return manifest
 
 
-def _manifest_if_known(catalog: Catalog, checkpoint_id: int) -> Manifest | None:
+def _named_if_known(
+    catalog: Catalog, checkpoint_id: int, known: Collection[str] = frozenset()
+) -> tuple[Manifest, set[str]] | None:
     """Return that of a checkpoint that expired; of a broken one nobody can read any file."""
     try:
-        return catalog.manifest(checkpoint_id)
+        manifest = catalog.outline(checkpoint_id)
+        return manifest, set(files_of(manifest, known))
     except (CorruptionError, FormatVersionError, CheckpointNotFoundError):
         return None
 
@@ -384,9 +406,8 @@ def collect_garbage(
     if minimum_age_ms < 0:
         raise InvalidArgumentError(f"an age is 0 or more milliseconds, not {minimum_age_ms}")
     marks = mark(catalog, minimum_age_ms=minimum_age_ms, now_ms=now_ms)
-    files = [item for item in marks.listing if is_data_file(item.name)]
-    live = [item for item in files if item.name in marks.live]
-    unused = [item for item in files if item.name not in marks.live]
+    live = [item for item in marks.files if item.name in marks.live]
+    unused = [item for item in marks.files if item.name not in marks.live]
     old = [item for item in unused if is_old(item.modified_ms, minimum_age_ms, now_ms)]
     dead = [item for item in old if item.name not in marks.lately]
     gone = {item.name for item in dead}
@@ -399,7 +420,8 @@ def collect_garbage(
         for item in marks.listing
         if is_leftover(item.name) and is_old(item.modified_ms, minimum_age_ms, now_ms)
     ]
-    others = (item for item in marks.listing if not is_data_file(item.name))
+    known = {item.name for item in marks.files}
+    others = (item for item in marks.listing if item.name not in known)
     aged = (item for item in others if is_old(item.modified_ms, minimum_age_ms, now_ms))
     log_files = needless(catalog.storage, aged, marks.versions)
     if not dry_run:
@@ -432,9 +454,9 @@ def _without_files(catalog: Catalog, marks: Marks, young: set[str]) -> tuple[int
     """Return the checkpoints that expired of which no file stays but what others need."""
     found = []
     for checkpoint_id in marks.expired_ids:
-        manifest = _manifest_if_known(catalog, checkpoint_id)
-        if manifest is not None:
-            files = set(files_of(manifest))
+        known = _named_if_known(catalog, checkpoint_id, marks.live)
+        if known is not None:
+            files = known[1]
         else:
             prefix = f"{checkpoint_id:010}-"  # what it names nobody knows, but for its own
             files = {name for name in young if name.rpartition("/")[2].startswith(prefix)}

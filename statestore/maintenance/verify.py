@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.catalog.catalog import Catalog
+from statestore.catalog.catalog import Catalog, whole
 from statestore.errors import (
     CorruptionError,
     FormatVersionError,
@@ -386,14 +386,14 @@ class _Run:
         """Return a manifest, None when it is broken."""
         name = manifest_path(checkpoint_id)
         try:
-            manifest = catalog.manifest(checkpoint_id)
+            manifest = catalog.outline(checkpoint_id)
             if catalog.store_id and manifest.store_id != catalog.store_id:
                 raise MalformedManifestError(f"is the manifest of store {manifest.store_id}")
+            return whole(manifest)
         except MalformedManifestError as error:
             self._note(error, name, checkpoint_id)
             self.unreadable.add(checkpoint_id)
             return None
-        return manifest
 
     def check(self, manifest: Manifest, *, checkpoints_left: int) -> None:
         """Check the files of a checkpoint that were not yet, several at a time, and report what is
@@ -468,13 +468,12 @@ def _strays(storage: Storage, run: _Run, seen: set[int]) -> tuple[str, ...]:
             break
         name = manifest_path(number)
         try:
-            entries = manifest_from_json(storage.read(name), name=name).parts
+            manifest = manifest_from_json(storage.read(name), name=name, read=storage.read)
+            for entry in manifest.parts:
+                found.difference_update(f"{entry.table.path}/{h.path}" for h in entry.handles)
         except FileNotFoundError:
             continue  # it was collected since it was listed
         except (CorruptionError, FormatVersionError):
             unreadable.add(number)
-            continue
-        for entry in entries:
-            found.difference_update(f"{entry.table.path}/{h.path}" for h in entry.handles)
     unknown = tuple(f"{number:010}-" for number in unreadable)
     return tuple(sorted(n for n in found if not n.rpartition("/")[2].startswith(unknown)))

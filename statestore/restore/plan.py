@@ -7,10 +7,11 @@ parallelism.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from typing import Any, overload
 
 from statestore.errors import StateNotFoundError
 from statestore.flink.matching import Matching
@@ -23,6 +24,7 @@ from statestore.flink.redistribution import (
     plan_redistribution,
 )
 from statestore.format.handles import KeyedStateHandle
+from statestore.format.listed import totals_of
 from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry
 from statestore.format.slices import KeyedPlan, assignment_of
 from statestore.format.state import unknown_choice
@@ -104,6 +106,43 @@ class SubtaskPlan:
     changed_rows: int = 0
 
 
+class _Subtasks(Sequence[SubtaskPlan]):
+    """The subtasks of an operator, counted when one is looked at: who restores some states need
+    not know what there is of all others.
+    """
+
+    def __init__(self, parallelism: int, plan: Callable[[int], SubtaskPlan]) -> None:
+        self._parallelism, self._plan = parallelism, plan
+
+    @cached_property
+    def _all(self) -> tuple[SubtaskPlan, ...]:
+        return tuple(map(self._plan, range(self._parallelism)))
+
+    def __len__(self) -> int:
+        return self._parallelism
+
+    @overload
+    def __getitem__(self, at: int) -> SubtaskPlan: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> tuple[SubtaskPlan, ...]: ...
+
+    def __getitem__(self, at: int | slice) -> SubtaskPlan | tuple[SubtaskPlan, ...]:
+        return self._all[at]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._all == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self._all)
+
+    def __repr__(self) -> str:
+        return repr(self._all)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple, (self._all,)
+
+
 @dataclass(frozen=True)
 class OperatorPlan:
     """What the subtasks of one operator read; ``max_parallelism`` is None without keyed state.
@@ -116,7 +155,7 @@ class OperatorPlan:
     uid: str
     max_parallelism: int | None
     states: tuple[str, ...]
-    subtasks: tuple[SubtaskPlan, ...]
+    subtasks: Sequence[SubtaskPlan]
     stored_uid: str
     keyed: tuple[KeyedPlan, ...] = field(default=(), repr=False)
 
@@ -132,7 +171,7 @@ class OperatorPlan:
     @property
     def base_rows(self) -> int:
         """Rows of keyed state, changes left out."""
-        return sum(handle.rows for plan in self.keyed for handle in plan.entry.handles)
+        return sum(totals_of(plan.entry.handles).rows for plan in self.keyed)
 
     @property
     def largest(self) -> SubtaskPlan:
@@ -346,13 +385,13 @@ def _plan_operator(
     if assignment is not None:
         keyed = tuple(KeyedPlan(e, assignment) for e in entries if isinstance(e, KeyedEntry))
         ranges = _ranges_of(assignment)
-    subtasks = tuple(
-        _plan_subtask(keyed, operator, key_groups, subtask, dealt, local)
-        for subtask, key_groups in enumerate(ranges)
-    )
+
+    def plan(subtask: int) -> SubtaskPlan:
+        return _plan_subtask(keyed, operator, ranges[subtask], subtask, dealt, local)
+
     names = tuple(entry.state.name for entry in entries)
     most = assignment.max_parallelism if assignment else None
-    return OperatorPlan(uid, most, names, subtasks, stored_uid=uid, keyed=keyed)
+    return OperatorPlan(uid, most, names, _Subtasks(parallelism, plan), stored_uid=uid, keyed=keyed)
 
 
 @lru_cache(maxsize=8)

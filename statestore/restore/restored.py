@@ -76,13 +76,15 @@ def restore(
         plan.matching.refuse_unclaimed()
     now_ms = clock_ms(now_ms)
     if listeners is not None:
+        stored = {one.stored_uid for one in plan.operators}
+        entries = [entry for entry in manifest.entries if entry.state.uid in stored]
         event = CheckpointRestored(
             store=listeners.url,
             checkpoint_id=manifest.checkpoint_id,
             parallelism=plan.parallelism,
             seconds=time.monotonic() - started,
-            files=plan.files,
-            size_bytes=plan.size_bytes,
+            files=sum(entry.files for entry in entries),
+            size_bytes=sum(entry.size_bytes for entry in entries),
         )
         listeners.restored(event)
     return RestoredCheckpoint(catalog, spark, manifest, plan, verify=verify, now_ms=now_ms)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from statestore.catalog.catalog import Catalog
@@ -14,6 +14,7 @@ from statestore.files.table import StateTable
 from statestore.files.writer import ParquetOptions
 from statestore.flink.operators import Operators
 from statestore.format.layers import CompactionRule
+from statestore.format.listed import list_of
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, TableRef, Writer
 from statestore.format.names import keyed_table, operator_folder
 from statestore.format.state import KeyedState, OperatorState
@@ -186,16 +187,24 @@ class Attempt:
         entries = () if self.before is None else self.before.entries
         return frozenset((one.state.uid, one.state.name) for one in entries)
 
-    def kept_files(self) -> frozenset[str]:
+    def kept_files(self, entries: Iterable[Entry]) -> frozenset[str]:
         """Return the names of the files that the checkpoint before has, below the store, if it is
-        visible still: none of them has been collected.
+        visible still: none of them has been collected. Of states in ``entries`` whose list of files
+        is the same it is the list alone.
         """
         before = self.before
         if before is None or self.catalog.is_expired(before.checkpoint_id):
             return frozenset()
-        return frozenset(
-            f"{part.table.path}/{h.path}" for part in before.parts for h in part.handles
+        lists = {name for part in before.parts if (name := list_of(part.handles))}
+        parts = [part for entry in entries for part in entry.parts]
+        tables = {part.table.path for part in parts if list_of(part.handles) not in lists}
+        files = (
+            f"{part.table.path}/{handle.path}"
+            for part in before.parts
+            if part.table.path in tables
+            for handle in part.handles
         )
+        return frozenset(lists).union(files)
 
     @property
     def id(self) -> Attempted:

@@ -9,6 +9,7 @@ from statestore.errors import InvalidArgumentError, ParallelismError, StorageErr
 from statestore.files.written import WrittenFiles
 from statestore.format.handles import Handle
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
+from statestore.format.names import folder_of
 from statestore.format.state import KeyedState
 from statestore.snapshot.attempt import Attempt
 from statestore.snapshot.compaction import Compactions
@@ -39,6 +40,7 @@ class Collected:
         self._carried: list[Entry] = []
         self._compactions = Compactions(attempt)
         self._written = WrittenFiles(attempt.catalog.storage)
+        self._lists = WrittenFiles(attempt.catalog.storage)
         self._stored: frozenset[Name] | None = None
 
     @property
@@ -90,6 +92,10 @@ class Collected:
         """Take a state with changes, and the names of the files that were written for it."""
         self.carry_written([entry], new)
         self._compactions.begin(entry)
+
+    def add_list(self, name: str) -> None:
+        """Take the name of a list of files that is about to be put."""
+        self._lists.names.append(name)
 
     def carry_entry(self, entry: Entry, new: Sequence[Handle] = ()) -> None:
         """Take a state over as another checkpoint of this store has it, with its files.
@@ -158,8 +164,15 @@ class Collected:
         """Delete what was written for this checkpoint and compacted before it was committed; what
         cannot be deleted is left to ``gc``.
         """
-        named = {f"{e.table.path}/{handle.path}" for e in manifest.parts for handle in e.handles}
-        for name in sorted(set(self._written.names) - named):
+        written = set(self._written.names)
+        tables = set(map(folder_of, written))  # what has no file here needs no look at its own
+        named = {
+            f"{part.table.path}/{handle.path}"
+            for part in manifest.parts
+            if part.table.path in tables
+            for handle in part.handles
+        }
+        for name in sorted(written - named):
             try:
                 self._written.storage.delete(name)
             except StorageError as error:
@@ -173,6 +186,7 @@ class Collected:
         table could not be read.
         """
         self._compactions.abandon(reason)
+        self._lists.delete(reason)
         if published:
             reason.add_note("its files stay behind: the tables' newest versions name them")
             return

@@ -7,6 +7,7 @@ seen the checkpoint, and have named its files again. What is dead then is for ``
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +16,10 @@ from typing import Any
 
 from statestore.errors import CommitConflictError, ParallelismError
 from statestore.files.reader import check_sizes
+from statestore.format.listed import list_of, listed_bytes
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef
 from statestore.format.metrics import CheckpointMetrics
+from statestore.format.names import file_list_path
 from statestore.keys.ranges import RangeAssignment
 from statestore.snapshot.collected import Collected
 
@@ -33,6 +36,7 @@ class Commit:
         """Take what is to be committed."""
         self._collected, self._attempt = collected, collected.attempt
         self._published = False
+        self._lists = itertools.count()
         self.origin: Mapping[str, Any] | None = None
         self.manifest: Manifest | None = None
         self.metrics: CheckpointMetrics | None = None
@@ -75,12 +79,13 @@ class Commit:
     def _manifest(self) -> Manifest:
         attempt, entries = self._attempt, self._collected.entries
         with attempt.measuring.phase("check"):
-            check_sizes(attempt.catalog.storage, entries, but=attempt.kept_files())
+            check_sizes(attempt.catalog.storage, entries, but=attempt.kept_files(entries))
         with attempt.measuring.phase("publish"):
             tables = self._publish(entries)
-        published = [
-            replace(entry, table=table) for entry, table in zip(entries, tables, strict=True)
-        ]
+            published = [
+                replace(entry, table=table) for entry, table in zip(entries, tables, strict=True)
+            ]
+            published = self._with_lists(published)
         return Manifest(
             store_id=attempt.catalog.store_id,
             checkpoint_id=attempt.checkpoint_id,
@@ -94,6 +99,25 @@ class Commit:
             origin=self.origin,
             ranges=self._ranges(entries),
         )
+
+    def _with_lists(self, entries: Sequence[Entry]) -> list[Entry]:
+        """Put the long lists of files that are new into documents of their own, side by side."""
+        with ThreadPoolExecutor(max_workers=_PUBLISHERS) as pool:
+            return [*pool.map(self._with_list, entries)]
+
+    def _with_list(self, entry: Entry) -> Entry:
+        if not isinstance(entry, KeyedEntry):
+            return entry
+        layers = (replace(one, entry=self._listed(one.entry, True)) for one in entry.layers)
+        return replace(self._listed(entry, False), layers=tuple(layers))
+
+    def _listed(self, entry: KeyedEntry, packed: bool) -> KeyedEntry:
+        known, attempt = list_of(entry.handles) is not None, self._attempt
+        if known or listed_bytes(entry.handles) <= attempt.parquet.list_bytes:
+            return entry
+        path = file_list_path(attempt.checkpoint_id, attempt.writer.token, next(self._lists))
+        self._collected.add_list(path)
+        return attempt.catalog.put_list(path, entry, packed=packed)
 
     def _ranges(self, entries: Sequence[Entry]) -> Mapping[str, RangeAssignment]:
         """Return the ranges that are not Flink's; ParallelismError unless they fit their states."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from statestore.files.digest import rows_digest
+from statestore.files.writer import ParquetOptions
 from statestore.format.names import KEY_GROUP
 from statestore.storage import LocalStorage, Storage
 from statestore.store import StateStore
@@ -56,8 +57,11 @@ def take(store: StateStore, number: int) -> None:
 
 
 def over(storage: Storage) -> StateStore:
-    """Return a store on a storage, with tables of plain Parquet."""
-    return StateStore.over(storage, table_format="parquet")
+    """Return a store on a storage, with tables of plain Parquet; of states of more than two files
+    the list is a document of its own.
+    """
+    options = ParquetOptions(list_bytes=600)
+    return StateStore.over(storage, table_format="parquet", parquet=options)
 
 
 def make_store(folder: Path) -> Path:
@@ -74,8 +78,10 @@ def copy_of(folder: Path, to: Path) -> Path:
 
 
 def data_files(folder: Path) -> dict[str, bytes]:
-    """Return every file of a store but claims and the like: data, manifests, the store's own."""
-    kept = [*folder.glob("operators/**/*"), *folder.glob("checkpoints/*")]
+    """Return every file of a store but claims and the like: data, lists of files, manifests."""
+    kept = [
+        path for one in ("operators/**", "files", "checkpoints") for path in folder.glob(f"{one}/*")
+    ]
     return {str(path.relative_to(folder)): path.read_bytes() for path in kept if path.is_file()}
 
 

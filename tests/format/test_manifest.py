@@ -258,8 +258,8 @@ def test_a_parallelism_out_of_bounds_is_malformed(parallelism: int) -> None:
 
 def test_a_newer_manifest_asks_for_an_upgrade() -> None:
     """Also when nothing else of it can be read."""
-    with pytest.raises(FormatVersionError, match=r"m\.json has format version 3"):
-        read({"format": "statestore-checkpoint", "format_version": 3})
+    with pytest.raises(FormatVersionError, match=r"m\.json has format version 4"):
+        read({"format": "statestore-checkpoint", "format_version": 4})
 
 
 @settings(max_examples=30)

@@ -1,5 +1,6 @@
 """Write a golden store with incremental checkpoints:
-``python -m tests.golden.make_changes tests/golden/changes_v2``. Old ones are never written again.
+``python -m tests.golden.make_changes tests/golden/changes_v2``; with ``lists`` behind it each state
+has the list of its files in a document of its own. Old ones are never written again.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ import sys
 from typing import Any
 from unittest.mock import patch
 
-from statestore import StateStore
+from statestore import ParquetOptions, StateStore
 
 __all__ = ["STATES"]
 
@@ -31,7 +32,10 @@ def rows(state: dict[tuple[str, str | None], int]) -> list[dict[str, Any]]:
 def main() -> None:
     """Write a base, two checkpoints of changes, and one in which some of them are folded."""
     with patch("socket.gethostname", return_value="golden"):
-        store = StateStore.open(sys.argv[1], table_format="parquet", compaction=None)
+        parquet = ParquetOptions(list_bytes=1) if "lists" in sys.argv else None
+        store = StateStore.open(
+            sys.argv[1], table_format="parquet", compaction=None, parquet=parquet
+        )
         told: dict[str, Any] = {"key": "user", "map_key": "m"}
         with store.snapshot(parallelism=2) as checkpoint:
             checkpoint.map(

@@ -283,7 +283,7 @@ def test_a_damaged_claim_is_reported(store: StateStore) -> None:
 
 def test_a_newer_manifest_is_no_damage(store: StateStore) -> None:
     """It asks for an upgrade."""
-    newer = document_bytes({"format": "statestore-checkpoint", "format_version": 3})
+    newer = document_bytes({"format": "statestore-checkpoint", "format_version": 99})
     Path(store.url, manifest_path(2)).write_bytes(newer)
     with pytest.raises(FormatVersionError):
         store.maintenance.verify("all")

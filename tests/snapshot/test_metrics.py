@@ -247,12 +247,13 @@ def test_a_retry_that_finds_its_checkpoint_tells_nobody(store: StateStore, ears:
     assert again.metrics == store.manifest(7).metrics
 
 
-def test_a_restore_is_heard_with_what_it_will_read(store: StateStore, ears: Ears) -> None:
+def test_a_restore_is_heard_with_what_its_states_have(store: StateStore, ears: Ears) -> None:
     fill(store)
     restored = store.restore(parallelism=3)
     (event,) = ears.restored
     assert (event.checkpoint_id, event.parallelism, event.store) == (1, 3, store.url)
-    assert (event.files, event.size_bytes) == (restored.plan.files, restored.plan.size_bytes)
+    stored = restored.manifest
+    assert (event.files, event.size_bytes) == (stored.files, stored.size_bytes)
     assert event.seconds > 0
 
 

@@ -2,7 +2,8 @@
 
 Whatever is asked of a history has one answer, that of its dictionaries, however it is stored:
 ``plain``, each checkpoint in full; ``layered``, a full one and changes over it; ``compacted``, with
-changes that are merged with each other and folded into the base as they come.
+changes that are merged with each other and folded into the base as they come, and with each list of
+files in a document of its own.
 """
 
 from __future__ import annotations
@@ -65,11 +66,12 @@ class Checkpoints:
     ) -> None:
         self.form = form
         self.storage = CountingStorage(str(folder))
+        lists = {"list_bytes": 1} if form == "compacted" else {}
         self.store = StateStore.over(
             self.storage,
             table_format="parquet",
             layout=layout,
-            parquet=ParquetOptions(row_group_rows=16, **parquet),
+            parquet=ParquetOptions(row_group_rows=16, **lists, **parquet),
             compaction=COMPACTED if form == "compacted" else rule,
         )
         self.rows: Entries = {}

@@ -1,0 +1,230 @@
+"""Long lists of files are put once, named again while the files stay, and collected with them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from statestore import ParquetOptions, StateStore
+from statestore.errors import MalformedManifestError, StorageError
+from statestore.format.listed import list_of
+from statestore.maintenance.expire import tombstone
+from statestore.storage import LocalStorage, Storage
+from statestore.testing.counting import CountingStorage
+from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
+
+LISTED = ParquetOptions(list_bytes=1)
+UIDS = ("a", "b")
+
+
+def over(storage: Storage) -> StateStore:
+    return StateStore.over(storage, table_format="parquet", parquet=LISTED, compaction=None)
+
+
+def opened(folder: Path) -> StateStore:
+    return over(LocalStorage(str(folder)))
+
+
+def write(store: StateStore, n: int, *uids: str) -> None:
+    """Take a checkpoint that has some operators anew, and takes over the others."""
+    with store.snapshot(parallelism=2) as checkpoint:
+        for uid in uids:
+            rows = [{"k": f"key {i}", "n": n + i} for i in range(20)]
+            checkpoint.keyed(uid, "counts", rows, key="k", max_parallelism=8)
+        checkpoint.carry_rest()
+
+
+def rows_of(store: StateStore, uid: str, checkpoint: int | str = "latest") -> list[int]:
+    state = store.restore(checkpoint=checkpoint, parallelism=3).keyed(uid, "counts")
+    return sorted(row["n"] for i in range(3) for row in state.to_arrow(i).read_all().to_pylist())
+
+
+def lists_of(store: StateStore, checkpoint: int | str = "latest") -> list[str]:
+    """Return the lists of a checkpoint, in order of operator, a base's before its changes."""
+    return [name for part in store.manifest(checkpoint).parts if (name := list_of(part.handles))]
+
+
+def on_disk(store: StateStore) -> set[str]:
+    folder = Path(store.url)
+    return {str(path.relative_to(folder)) for path in folder.glob("files/*")}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> StateStore:
+    """Checkpoint 1 has both operators; checkpoint 2 has the second one anew."""
+    store = opened(tmp_path / "store")
+    write(store, 0, *UIDS)
+    write(store, 100, "b")
+    return store
+
+
+def test_a_list_is_named_again_while_the_files_stay(store: StateStore) -> None:
+    """Of a checkpoint that takes a state over nothing is written but its manifest."""
+    (a, b), (same, other) = lists_of(store, 1), lists_of(store, 2)
+    assert a == same
+    assert b != other
+    assert on_disk(store) == {a, b, other}
+    assert rows_of(store, "a") == [*range(20)]
+    assert rows_of(store, "b", 1) == [*range(20)]
+    assert rows_of(store, "b") == [*range(100, 120)]
+
+
+def test_a_checkpoint_that_takes_all_over_reads_no_list(store: StateStore) -> None:
+    """Nor does who lists or expires checkpoints that share them; a restore reads its own."""
+    storage = CountingReads(store.url)
+    again = over(storage)
+    with again.snapshot(parallelism=2) as checkpoint:
+        checkpoint.carry_rest()
+    assert [again.manifest(one).rows for one in again.checkpoints()] == [40] * 3
+    again.maintenance.expire(retain=1, dry_run=True)
+    both = {lists_of(store, 1)[1], lists_of(store)[1]}  # files that they may share count once
+    assert {name for name in storage.names if name.startswith("files/")} == both
+    storage.names.clear()
+    rows_of(again, "a")
+    assert {n for n in storage.names if n.startswith("files/")} == {lists_of(store)[0]}
+
+
+class CountingReads(CountingStorage):
+    """A folder that notes what documents are read."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.names: list[str] = []
+
+    def read(self, name: str) -> bytes:
+        """Note it, and read."""
+        self.names.append(name)
+        return super().read(name)
+
+
+def test_a_short_list_stays_in_the_manifest(tmp_path: Path) -> None:
+    """As it is in a store of the usual size: one document says all."""
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+    write(store, 0, "a")
+    assert not lists_of(store)
+    assert not on_disk(store)
+
+
+def test_changes_have_a_list_of_their_own(store: StateStore) -> None:
+    """The base's list is named again, whatever lies over it."""
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.changes("a", "counts", [{"k": "key 3", "n": 77}], [{"k": "key 5"}])
+        checkpoint.carry_rest()
+    base, layer, b = lists_of(store)
+    assert [base, b] == lists_of(store, 2)
+    assert layer in on_disk(store)
+    left = [n for n in range(20) if n not in (3, 5)]
+    assert rows_of(store, "a") == sorted([*left, 77])
+    store.maintenance.compact(everything=True)
+    assert base not in lists_of(store)
+    assert rows_of(store, "a") == sorted([*left, 77])
+    assert store.maintenance.verify("all", deep=True).is_intact
+
+
+def test_lists_go_with_the_last_checkpoint_that_names_them(store: StateStore) -> None:
+    """I9: and what a kept one names stays."""
+    (a, b), (_, other) = lists_of(store, 1), lists_of(store, 2)
+    expired = store.maintenance.expire(retain=1)
+    collected = store.maintenance.gc(minimum_age_s=0)
+    assert (expired.files, expired.size_bytes) == (
+        collected.removed.files,
+        collected.removed.size_bytes,
+    )
+    assert on_disk(store) == {a, other}
+    assert b not in on_disk(store)
+    assert store.maintenance.verify("all", deep=True).is_intact
+    assert rows_of(store, "a") == [*range(20)]
+
+
+def test_a_copy_and_a_fork_have_lists_of_their_own(store: StateStore, tmp_path: Path) -> None:
+    """Either goes on when the other store is gone."""
+    store.maintenance.copy("latest", opened(tmp_path / "copy"))
+    store.maintenance.fork(str(tmp_path / "fork"))
+    for target in map(opened, (tmp_path / "copy", tmp_path / "fork")):
+        assert not {*lists_of(target)} & {*lists_of(store)}
+        assert {*lists_of(target)} == on_disk(target)
+        assert rows_of(target, "b") == [*range(100, 120)]
+        assert target.maintenance.verify(deep=True).is_intact
+
+
+def test_a_list_that_is_gone_or_damaged_is_named(store: StateStore) -> None:
+    """By who restores and by ``verify``; the collection refuses, and another state is read."""
+    list_a, list_b = lists_of(store)
+    path = Path(store.url, list_a)
+    raw = path.read_bytes()
+    for damaged in (None, raw[:-1], raw.replace(b"operators/a", b"operators/b")):
+        path.unlink()
+        if damaged is not None:
+            path.write_bytes(damaged)
+        with pytest.raises(MalformedManifestError, match=list_a):
+            rows_of(store, "a")
+        assert rows_of(store, "b") == [*range(100, 120)]
+        broken = store.maintenance.verify("all").broken
+        assert {(one.checkpoint_id, list_a in one.what[0]) for one in broken} == {
+            (1, True),
+            (2, True),
+        }
+        with pytest.raises(MalformedManifestError, match=list_a):
+            store.maintenance.gc(minimum_age_s=0)
+        path.write_bytes(raw)
+    assert store.maintenance.verify("all", deep=True).is_intact
+    assert list_b in on_disk(store)
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["list is there", "list is gone"])
+def test_a_list_is_asked_for_once_the_checkpoint_before_has_expired(
+    store: StateStore, is_there: bool
+) -> None:
+    """I5: a collection may have taken it."""
+    checkpoint = store.snapshot(parallelism=2)
+    list_a = lists_of(store)[0]
+
+    def commit() -> None:
+        with checkpoint:
+            for uid in UIDS:
+                checkpoint.carry(uid, "counts")
+            for number in (1, 2):
+                store.parts.catalog().expire(number, tombstone(number, "0", 0))
+            if not is_there:
+                Path(store.url, list_a).unlink()
+
+    if is_there:
+        commit()
+        assert lists_of(store)[0] == list_a
+        return
+    with pytest.raises(MalformedManifestError, match=f"{list_a} is missing"):
+        commit()
+    assert store.checkpoints() == ()
+
+
+@pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.ANSWER_LOST])
+def test_lists_of_a_checkpoint_that_failed_do_not_stay(
+    store: StateStore, tmp_path: Path, kind: FaultKind
+) -> None:
+    """I10: whichever call fails; and what may be visible is whole."""
+
+    def take(storage: Storage) -> None:
+        write(over(storage), 200, "b")
+
+    def copied(name: str) -> LocalStorage:
+        folder = tmp_path / name
+        shutil.rmtree(folder, ignore_errors=True)
+        return LocalStorage(str(shutil.copytree(store.url, folder)))
+
+    before = on_disk(store)
+    calls = calls_of(copied("counted"), take)
+    puts = [call for call in calls if call.name.startswith("files/")]
+    assert {call.operation for call in puts} == {"put_if_absent", "read"}
+    for call in puts:
+        if not Fault(call.number, kind).strikes(call):
+            continue
+        storage = copied("faulty")
+        with pytest.raises(StorageError):
+            take(FaultyStorage(storage, Fault(call.number, kind)))
+        again = over(storage)
+        assert again.checkpoints() == (1, 2)
+        assert on_disk(again) == before
+        write(again, 300, "b")
+        assert rows_of(again, "b") == [*range(300, 320)]
