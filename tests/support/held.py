@@ -14,7 +14,7 @@ __all__ = ["count_held"]
 
 def count_held(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Return a list that gets, each time that a manifest is read, how many are held by then."""
-    read, known, held = Catalog.manifest, list[weakref.ref[Manifest]](), list[int]()
+    read, known, held = Catalog.outline, list[weakref.ref[Manifest]](), list[int]()
 
     def reading(self: Catalog, checkpoint_id: int) -> Manifest:
         held.append(sum(each() is not None for each in known))
@@ -22,5 +22,5 @@ def count_held(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         known.append(weakref.ref(manifest))
         return manifest
 
-    monkeypatch.setattr(Catalog, "manifest", reading)
+    monkeypatch.setattr(Catalog, "outline", reading)
     return held
