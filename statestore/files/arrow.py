@@ -234,7 +234,10 @@ class _Block:
     @classmethod
     def of(cls, rows: pa.Table, state: KeyedState) -> _Block:
         rows = rows.combine_chunks()
-        groups = key_groups_of(rows, state)
+        try:
+            groups = key_groups_of(rows, state)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{state}: {error}") from error
         counts = np.bincount(groups, minlength=state.max_parallelism)
         check_groups(rows, groups, state)
         rows = rows.select(state.schema.names)

@@ -141,8 +141,9 @@ class ParquetOptions:
     """So much of a table is brought into order of key group at a time: it lies in the processor's
     cache."""
     driver_bytes: int = 8 * 2**20
-    """Changes in a DataFrame of which no partition has more are written by the driver: a task for
-    each would cost more than their rows."""
+    """Changes in a DataFrame of which no partition has more are written by the driver, and rows of
+    Spark's cache that are no more, if few files hold them: a task for each would cost more than
+    their rows."""
     rekey_bytes: int = 128 * 2**20
     """Rows under another key or other key groups are sorted about so many bytes at a time."""
     list_bytes: int = 128 * 2**10

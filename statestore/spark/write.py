@@ -1,5 +1,8 @@
 """Keyed state from a Spark DataFrame: exchanged and sorted in the JVM, hashed and written in Arrow.
 
+Few rows of Spark's cache that go into few files are taken to the driver, and written there as an
+Arrow table is: no task would have enough of them to be worth its start.
+
 One shuffle, to the subtask that owns the row's key group, and one sort by key group within each
 Spark partition, which spills to disk when memory is short. A Python task then takes one key group
 after another, sorts and writes it. Rows that are co-located and in order need neither.
@@ -33,6 +36,7 @@ from statestore.errors import (
     SchemaMismatchError,
     StateStoreError,
 )
+from statestore.files import arrow
 from statestore.files.against import Against
 from statestore.files.given import beside, check_groups, without_groups
 from statestore.files.keyed import KeyedTarget, write_grouped, write_runs
@@ -45,9 +49,10 @@ from statestore.format.handles import KeyedStateHandle
 from statestore.format.layers import MARK
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Schema, schema_from_json, type_text
-from statestore.format.state import KeyedState
+from statestore.format.state import KeyedState, Layout
 from statestore.keys.ranges import Assignment
 from statestore.spark.arithmetic import problem_of
+from statestore.spark.cached import few_cached, rows_cached
 from statestore.spark.hashing import check_spark_key, column_of, key_group_column
 from statestore.spark.tasks import Task, map_in_arrow, settle
 
@@ -151,8 +156,8 @@ def key_types(
 
 
 def rows_known(df: DataFrame) -> int | None:
-    """Return None: counting would run the query twice."""
-    return None
+    """Return how many rows Spark's cache has, else None: counting would run the query twice."""
+    return rows_cached(df)
 
 
 def collect(df: DataFrame) -> pa.Table:
@@ -165,6 +170,10 @@ def on_driver(df: DataFrame, names: Sequence[str], most_bytes: int) -> pa.Table 
 
     Costs one job, which ends early where rows are many.
     """
+    columns = _with_columns(df, names)
+    cached = few_cached(columns, most_bytes)
+    if cached is not None:
+        return cached
 
     def few(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle()
@@ -182,13 +191,17 @@ def on_driver(df: DataFrame, names: Sequence[str], most_bytes: int) -> pa.Table 
                     stream.write_batch(batch)
             yield pa.RecordBatch.from_pydict({"rows": [sink.getvalue().to_pybytes()]})
 
-    columns = df.select(*map(column_of, beside(names, df.columns)))
     parts = [row.rows for row in map_in_arrow(columns, few, "rows binary").collect()]
     if not all(parts):
         return None
     tables = [pa.ipc.open_stream(pa.py_buffer(part)).read_all() for part in parts]
     empty = to_arrow_schema(columns.schema, timezone="UTC").empty_table()
     return pa.concat_tables([table.cast(empty.schema) for table in tables]) if tables else empty
+
+
+def _with_columns(df: DataFrame, names: Iterable[str]) -> DataFrame:
+    """Return some columns of the rows, and the store's own if they have it."""
+    return df.select(*map(column_of, beside(names, df.columns)))
 
 
 def change_frame(
@@ -262,9 +275,15 @@ def write_keyed(
     Raises NullKeyError with the number of rows, DuplicateKeyError, or StorageError; the files of
     all tasks are then deleted. An error of the DataFrame itself comes out as Spark raised it.
     """
+    names = target.state.schema.names
+    # Many files are left to the tasks, which send them to the store side by side.
+    if target.state.layout is Layout.RANGED and not target.co_located:
+        few = few_cached(_with_columns(df, names), target.options.driver_bytes)
+        if few is not None:
+            return arrow.write_keyed(few, owners, target)
     if target.co_located:
         task = _write(target, owners, is_sorted=False)
-        rows = df.select(*map(column_of, beside(target.state.schema.names, df.columns)))
+        rows = _with_columns(df, names)
         outcome = _Outcome.of(map_in_arrow(rows, task, _OUTCOME), target.state)
         disorder = next((one for one in outcome.errors if isinstance(one, _OutOfOrderError)), None)
         if disorder is None:

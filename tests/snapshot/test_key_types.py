@@ -164,6 +164,14 @@ def test_uuids_in_dictionaries_are_keys(tmp_path: Path, form: str) -> None:
     check({7: 8})
 
 
+def test_a_value_that_its_key_type_has_not_is_told_as_the_states(tmp_path: Path) -> None:
+    with (
+        pytest.raises(InvalidArgumentError, match=r"n.*u.*: 'bb' is no Character: .* code unit$"),
+        opened(tmp_path).snapshot(parallelism=1) as checkpoint,
+    ):
+        checkpoint.keyed("u", "n", [{"k": "a"}, {"k": "bb"}], key="k", key_types="Character")
+
+
 def test_a_uuid_is_no_value_of_another_column(tmp_path: Path) -> None:
     """It would come out as bytes, or as text."""
     store = opened(tmp_path)

@@ -4,15 +4,22 @@ JVM and Arrow do not agree nothing is stored.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from statestore import StateStore
-from statestore.errors import InvalidArgumentError, NullKeyError, StateStoreError
+from statestore.errors import (
+    DuplicateKeyError,
+    InvalidArgumentError,
+    NullKeyError,
+    StateStoreError,
+)
 from statestore.spark import write
 from statestore.spark.hashing import key_group_column
 
@@ -24,6 +31,11 @@ def files(folder: Path) -> list[Path]:
 def snapshot(store: StateStore, rows: DataFrame, **options: Any) -> None:
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.keyed("counts", "n", rows, key="k", max_parallelism=8, **options)
+
+
+def stored(store: StateStore) -> dict[int, int]:
+    rows = store.restore(parallelism=1).keyed("counts", "n").to_arrow(0).read_all()
+    return dict(zip(rows["k"].to_pylist(), rows["n"].to_pylist(), strict=True))
 
 
 @pytest.fixture
@@ -79,6 +91,76 @@ def test_where_spark_hashes_otherwise_than_arrow_nothing_is_stored(
     rows = spark.range(100).select(F.col("id").alias("k"), F.lit(1).alias("n"))
     with pytest.raises(StateStoreError, match="Spark hashes a key otherwise"):
         snapshot(store, rows)
+    assert files(tmp_path) == []
+
+
+@pytest.fixture
+def no_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def started(*_: Any) -> None:
+        raise AssertionError("a task of Python is started")
+
+    monkeypatch.setattr(write, "map_in_arrow", started)
+
+
+@pytest.fixture
+def few(spark: SparkSession) -> Iterator[DataFrame]:
+    """Some rows in Spark's cache."""
+    rows = spark.range(0, 40, 1, 3).select(F.col("id").alias("k"), F.lit(1).alias("n")).persist()
+    rows.count()
+    yield rows
+    rows.unpersist()
+
+
+@pytest.mark.usefixtures("no_tasks")
+def test_few_cached_rows_are_written_by_the_driver(
+    few: DataFrame, store: StateStore, tmp_path: Path
+) -> None:
+    """Their number is known, so that ``auto`` makes one file of them from the first time on."""
+    snapshot(store, few, layout="auto")
+    assert len(files(tmp_path)) == 1
+    assert stored(store) == dict.fromkeys(range(40), 1)
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.changes("counts", "n", few.where("k < 3").withColumn("n", F.lit(2)), key="k")
+    assert stored(store) == dict.fromkeys(range(3), 2) | dict.fromkeys(range(3, 40), 1)
+
+
+def test_who_writes_few_rows_is_not_seen_in_what_is_stored(
+    few: DataFrame, store: StateStore
+) -> None:
+    snapshot(store, few, layout="ranged")
+    snapshot(store, few.unpersist(blocking=True), layout="ranged")
+    first, second = (store.manifest(checkpoint).keyed_entry("counts", "n") for checkpoint in (1, 2))
+    assert first.state == second.state
+    assert (first.rows, first.digest) == (second.rows, second.digest)
+
+
+@pytest.mark.usefixtures("no_tasks")
+@pytest.mark.parametrize("options", [{"layout": "partitioned"}, {"co_located": True}])
+def test_many_files_and_rows_that_are_in_place_are_written_by_tasks(
+    few: DataFrame, store: StateStore, options: dict[str, Any]
+) -> None:
+    with pytest.raises(AssertionError, match="a task of Python is started"):
+        snapshot(store, few, **{"layout": "ranged", **options})
+
+
+@pytest.mark.usefixtures("no_tasks")
+def test_the_driver_refuses_what_a_task_refuses(
+    few: DataFrame, store: StateStore, tmp_path: Path
+) -> None:
+    odd = few.select(F.when(F.col("k") % 2 > 0, F.col("k")).alias("k"), "n")
+    with pytest.raises(NullKeyError) as raised:
+        snapshot(store, odd, layout="ranged")
+    assert raised.value.rows == 20
+    with pytest.raises(DuplicateKeyError):
+        snapshot(store, few.select("n", F.lit(1).alias("k")), layout="ranged")
+    with pytest.raises(InvalidArgumentError, match="says key_group 7"):
+        snapshot(store, few.withColumn("key_group", F.lit(7)), layout="ranged")
+    text = few.select(F.col("k").cast("string").alias("k"), "n")
+    with pytest.raises(InvalidArgumentError, match=r"n.*: .* is no Character: .* code unit$"):
+        snapshot(store, text, layout="ranged", key_types={"k": "Character"})
+    failing = F.when(F.col("k") > 5, F.raise_error(F.lit("no luck"))).otherwise(F.col("k"))
+    with pytest.raises(PySparkException, match="no luck"):
+        snapshot(store, few.select(failing.alias("k"), "n"), layout="ranged")
     assert files(tmp_path) == []
 
 
