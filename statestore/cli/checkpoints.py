@@ -76,10 +76,14 @@ def pin_document(pin: Pin) -> dict[str, Any]:
 
 
 def layers_document(entry: KeyedEntry) -> dict[str, Any]:
-    """Return the member ``changes`` of a state in ``show``, nothing of one without changes."""
+    """Return the member ``changes`` of a state in ``show``, and ``merged`` if it is known; nothing
+    of one without changes.
+    """
     if not entry.layers:
         return {}
-    return {
+    known = entry.contents
+    merged = known and {"rows": known.rows, "digest": digest_text(known.digest)}
+    return ({"merged": merged} if merged else {}) | {
         "changes": [
             {
                 "checkpoint": layer.checkpoint_id,
@@ -112,7 +116,12 @@ def layers_text(entry: KeyedEntry, base: str) -> list[tuple[str, str]]:
     changed = sum(part.size_bytes for part in parts)
     files = sum(part.files for part in parts)
     stored = f"{counted(files, 'file')} of {counted(len(parts), 'layer')}"
+    known = entry.contents
+    merged = "known once it is read"
+    if known is not None:
+        merged = f"{counted(known.rows, 'row')}, digest {digest_text(known.digest)}"
     return [
+        ("rows together", merged),
         ("base", base),
         ("digest of base", digest_text(entry.parts[0].digest)),
         (

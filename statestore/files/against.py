@@ -25,6 +25,7 @@ from statestore.files.marks import Deletion
 from statestore.files.merge import read_state
 from statestore.files.reader import restored_schema
 from statestore.files.runs import RUN_BYTES, checked, runs_of
+from statestore.format.digest import combine
 from statestore.format.layers import change_state
 from statestore.format.manifest import KeyedEntry
 from statestore.format.names import KEY_GROUP
@@ -33,9 +34,23 @@ from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
 from statestore.storage import Storage
 
-__all__ = ["Against"]
+__all__ = ["Against", "Seen"]
 
 _HASHED_ROWS = 16_384
+
+
+@dataclass
+class Seen:
+    """The new rows that were compared so far, by their number and digest."""
+
+    rows: int = 0
+    digest: int = 0
+
+    def add(self, sizes: Iterable[tuple[int, int]]) -> None:
+        """Add rows and digest of some key groups."""
+        for rows, digest in sizes:
+            self.rows += rows
+            self.digest = combine((self.digest, digest))
 
 
 @dataclass(frozen=True)
@@ -51,8 +66,11 @@ class Against:
         """The state whose rows are compared."""
         return self.entry.state
 
-    def changes(self, runs: Iterable[pa.Table], key_groups: KeyGroupRange) -> Iterator[pa.Table]:
-        """Yield what makes new rows of the stored ones, as changes of whole key groups in order.
+    def changes(
+        self, runs: Iterable[pa.Table], key_groups: KeyGroupRange, seen: Seen
+    ) -> Iterator[pa.Table]:
+        """Yield what makes new rows of the stored ones, as changes of whole key groups in order;
+        ``seen`` has all new rows at the end.
 
         ``runs`` are all new rows of the key groups, ``key_group`` among their columns, in its
         order, each with all rows of its key groups. Stored rows of key groups that they lack go.
@@ -63,11 +81,11 @@ class Against:
         for run in runs:
             last = int(np.asarray(run.column(KEY_GROUP))[-1])
             assert key_groups.intersect(KeyGroupRange(first, last)) == KeyGroupRange(first, last)
-            yield from self._compared(run, KeyGroupRange(first, last))
+            yield from self._compared(run, KeyGroupRange(first, last), seen)
             first = last + 1
         if first <= key_groups.last:
             empty = restored_schema(self.state.schema).empty_table()
-            yield from self._compared(empty, KeyGroupRange(first, key_groups.last))
+            yield from self._compared(empty, KeyGroupRange(first, key_groups.last), seen)
 
     @cached_property
     def _stored(self) -> dict[int, tuple[int, int] | None]:
@@ -75,9 +93,10 @@ class Against:
         parts = group_parts(self.entry).items()
         return {group: known[0] if len(known) == 1 else None for group, known in parts}
 
-    def _compared(self, new: pa.Table, key_groups: KeyGroupRange) -> Iterator[pa.Table]:
+    def _compared(self, new: pa.Table, key_groups: KeyGroupRange, seen: Seen) -> Iterator[pa.Table]:
         """Yield the changes of key groups, of which those are read that differ."""
         found_sizes, stored = _sizes(new, self.state), self._stored
+        seen.add(found_sizes.values())
         nothing = (0, 0)
         differing = [
             group

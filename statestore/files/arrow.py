@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError
-from statestore.files.against import Against
+from statestore.files.against import Against, Seen
 from statestore.files.given import (
     beside,
     check_groups,
@@ -29,6 +29,7 @@ from statestore.files.runs import key_groups_of, null_key_error, null_keys
 from statestore.files.types import schema_of_arrow, uuid_columns, with_uuids
 from statestore.files.values import ROWS, fitted_table, table_of_dicts
 from statestore.files.writer import ParquetOptions
+from statestore.format.digest import RowSet
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Schema, same_columns
@@ -140,15 +141,18 @@ def write_keyed(
 
 def write_against(
     rows: pa.Table, owners: Assignment, against: Against, target: KeyedTarget
-) -> tuple[KeyedStateHandle, ...]:
+) -> tuple[tuple[KeyedStateHandle, ...], RowSet]:
     """Write what makes these rows of those that are stored, as changes; ``target`` is theirs.
+    Return the handles, and the number and digest of all these rows.
 
     Raises what :func:`write_keyed` raises, and MissingFileError or DamagedFileError.
     """
     state = against.state
     everything = KeyGroupRange(0, state.max_parallelism - 1)
     runs = _runs(_fitted(rows, state), state, target.options)
-    return write_runs(against.changes(runs, everything), target)
+    seen = Seen()
+    handles = write_runs(against.changes(runs, everything, seen), target)
+    return handles, RowSet(seen.rows, seen.digest)
 
 
 def write_subtask(

@@ -18,6 +18,7 @@ from statestore.files.given import is_dicts, is_lazy, settled
 from statestore.files.keyed import KeyedTarget
 from statestore.files.values import ROWS
 from statestore.flink.partitioners import Partitioner
+from statestore.format.digest import RowSet
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.schema import Schema
 from statestore.format.state import KeyedState
@@ -77,8 +78,10 @@ class Engine(Protocol):
 
     def write_against(
         self, rows: Any, owners: Assignment, against: Against, target: KeyedTarget
-    ) -> tuple[KeyedStateHandle, ...]:
-        """Write the changes that make the rows of what is stored; return their handles."""
+    ) -> tuple[tuple[KeyedStateHandle, ...], RowSet]:
+        """Write the changes that make the rows of what is stored; return their handles, and number
+        and digest of all the rows.
+        """
 
 
 def engine_of(rows: Any, subject: str = ROWS) -> tuple[Engine, Any]:

@@ -18,7 +18,7 @@ from msgspec import Meta
 from statestore.errors import StateNotFoundError
 from statestore.flink.graph import JobGraph
 from statestore.flink.operators import Operators
-from statestore.format.digest import combine
+from statestore.format.digest import RowSet, combine
 from statestore.format.documents import Count
 from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.format.listed import totals_of
@@ -32,6 +32,7 @@ __all__ = [
     "KeyedEntry",
     "Layer",
     "Manifest",
+    "Merged",
     "OperatorEntry",
     "TableFormat",
     "TableRef",
@@ -72,13 +73,14 @@ class KeyedEntry:
     absent. Where they are in a list of their own, it is read when one of them is asked for.
 
     With ``layers``, oldest first, the files of ``handles`` are the *base*, and the state is what
-    the changes of the layers make of it.
+    the changes of the layers make of it: ``merged``, if who wrote them knew.
     """
 
     state: KeyedState
     table: TableRef
     handles: Sequence[KeyedStateHandle]
     layers: tuple[Layer, ...] = ()
+    merged: Merged | None = None
 
     @cached_property
     def last_key_groups(self) -> array[int]:
@@ -86,9 +88,24 @@ class KeyedEntry:
         return array("H", (handle.key_groups.last for handle in self.handles))
 
     @property
+    def contents(self) -> RowSet | None:
+        """Number and digest of the rows of the state, None where nobody has recorded those that
+        changes make.
+        """
+        if not self.layers:
+            return RowSet(self.rows, self.digest)
+        known = self.merged
+        return known.rows if known is not None and known.of == self.digest else None
+
+    def recording(self, rows: RowSet | None) -> KeyedEntry:
+        """Return the state with the rows that its layers make of its base, None for unknown."""
+        known = rows if self.layers and self.state.ttl is None else None
+        return replace(self, merged=None if known is None else Merged(known, self.digest))
+
+    @property
     def parts(self) -> tuple[KeyedEntry, ...]:
         """What is in files: the base, then the rows of each layer as a state of their own."""
-        return (replace(self, layers=()), *(layer.entry for layer in self.layers))
+        return (replace(self, layers=(), merged=None), *(layer.entry for layer in self.layers))
 
     @property
     def rows(self) -> int:
@@ -116,6 +133,16 @@ class KeyedEntry:
         """Order-free digest of all rows in its files: without layers that of the state (I7)."""
         own = totals_of(self.handles).digest
         return combine((own, *(layer.entry.digest for layer in self.layers)))
+
+
+@dataclass(frozen=True)
+class Merged:
+    """The rows that layers make of a base, all of whose files together have the digest ``of``: of
+    other files it says nothing.
+    """
+
+    rows: RowSet
+    of: int
 
 
 @dataclass(frozen=True)

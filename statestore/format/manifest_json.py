@@ -15,7 +15,7 @@ from msgspec import Meta, Struct, structs
 
 from statestore.errors import InvalidArgumentError
 from statestore.flink.redistribution import RedistributionMode
-from statestore.format.digest import digest_text
+from statestore.format.digest import RowSet, digest_text
 from statestore.format.documents import (
     CheckpointId,
     Count,
@@ -144,6 +144,11 @@ class _Ttl(Struct, frozen=True):
     visibility: TtlVisibility
 
 
+class _Merged(Struct, frozen=True):
+    rows: Count
+    digest: Digest
+
+
 class _Stored(Struct, frozen=True, kw_only=True):
     name: str
     schema: Schema
@@ -192,6 +197,7 @@ class _Keyed(_Stored, frozen=True, kw_only=True):
     time_domain: TimeDomain | None = None
     ttl: _Ttl | None = None
     changes: tuple[LayerDocument, ...] | None = None
+    merged: _Merged | None = None
 
     def entry_of(self, uid: str, lists: Lists, *, relabelled: bool = False) -> KeyedEntry:
         """Return the state of operator ``uid``; ``relabelled`` as of
@@ -203,7 +209,9 @@ class _Keyed(_Stored, frozen=True, kw_only=True):
         handles = listed_files(self.files, self.file_list, state, self.table.path, lists)
         base = KeyedEntry(state, self.table, handles)
         layers = layers_of(self.changes or (), state, lists, relabelled=relabelled)
-        return replace(self.agreeing(base, "keyed", relabelled=relabelled), layers=layers)
+        entry = replace(self.agreeing(base, "keyed", relabelled=relabelled), layers=layers)
+        known = self.merged
+        return entry.recording(None if known is None else RowSet(known.rows, int(known.digest, 16)))
 
 
 class _States(Struct, frozen=True):
@@ -349,7 +357,15 @@ def keyed_to_json(entry: KeyedEntry) -> dict[str, Any]:
         **_stored_json(entry.parts[0]),
         **files_member(entry),
         **layers_json(entry),
+        **_merged_json(entry),
     }
+
+
+def _merged_json(entry: KeyedEntry) -> dict[str, Any]:
+    rows = entry.contents if entry.layers else None
+    if rows is None:
+        return {}
+    return {"merged": {"rows": rows.rows, "digest": digest_text(rows.digest)}}
 
 
 def _ttl_json(state: KeyedState) -> dict[str, Any]:

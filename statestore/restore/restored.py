@@ -199,8 +199,9 @@ class RestoredKeyedState:
         """Order-free digest of the state's rows.
 
         By default it is the digest that was recorded when the state was written. For a state with
-        changes, or with a time to live that hides rows, it is computed of the rows that are handed
-        over. That reads all of the state; errors are those of :meth:`to_arrow`.
+        changes of which none was recorded, or with a time to live that hides rows, it is computed
+        of the rows that are handed over. That reads all of the state; errors are those of
+        :meth:`to_arrow`.
         """
         return self.contents().digest
 
@@ -213,8 +214,9 @@ class RestoredKeyedState:
         Returns:
             The number of rows and their digest.
         """
-        if not self.entry.layers and not hides(self.entry.state, self.now_ms):
-            return RowSet(self.entry.rows, self.entry.digest)
+        known = self.entry.contents
+        if known is not None and not hides(self.entry.state, self.now_ms):
+            return known
         every = KeyGroupRange(0, self.assignment.max_parallelism - 1)
         names = self.entry.state.schema.names
         rows = digest = 0

@@ -18,6 +18,7 @@ from statestore.files.engines import Engine, engine_of, reread, spark_module
 from statestore.files.keyed import KeyedTarget
 from statestore.files.marks import Deletion, named_columns
 from statestore.files.types import arrow_schema
+from statestore.format.digest import RowSet
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.layers import change_state
 from statestore.format.manifest import KeyedEntry, Layer, TableRef
@@ -44,7 +45,8 @@ if TYPE_CHECKING:
 
 __all__ = ["changed_request", "latest_or", "write_against", "write_changes"]
 
-Write = Callable[[Assignment, KeyedTarget], tuple[KeyedStateHandle, ...]]
+# What writes changes returns their handles, and all rows of the state, where it knows them.
+Write = Callable[[Assignment, KeyedTarget], tuple[tuple[KeyedStateHandle, ...], RowSet | None]]
 _log = logging.getLogger(__name__)
 
 
@@ -129,7 +131,9 @@ class _ChangeWriter:
         marked += self._deletes(deletes, entry.state, "deletes")
         marked += self._deletes(cleared, entry.state, "cleared")
         engine, rows = self._rows(marked, entry.state, changes)
-        return self._layered(entry, lambda owners, target: engine.write_keyed(rows, owners, target))
+        return self._layered(
+            entry, lambda owners, target: (engine.write_keyed(rows, owners, target), None)
+        )
 
     def changes_against(self, rows: Any, base: int | str) -> KeyedEntry:
         if rows is None:
@@ -236,12 +240,14 @@ class _ChangeWriter:
             state=replace(changes, ttl=entry.state.ttl),  # rows that come are checked by it
             options=attempt.parquet,
         )
-        handles = write(attempt.owners_of(entry.state), target)
+        before = entry.contents
+        handles, rows = write(attempt.owners_of(entry.state), target)
         if handles:
             stored = KeyedEntry(changes, TableRef("parquet", folder), handles)
             everything = KeyGroupRange(0, changes.max_parallelism - 1)
             layer = Layer(stored, attempt.checkpoint_id, 0, (everything,))
             entry = replace(entry, layers=(*entry.layers, layer))
+        entry = entry.recording(rows if handles else before)
         self._collected.add_changed(entry, [f"{folder}/{handle.path}" for handle in handles])
         return entry
 

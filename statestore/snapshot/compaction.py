@@ -71,12 +71,13 @@ class Compactor:
             if not any(handle.key_groups.intersect(span) for span in spans)
         ]
         layers = (live_without(layer, spans) for layer in entry.layers)
-        return replace(
+        folded = replace(
             entry,
             handles=tuple(sorted([*kept, *written], key=lambda one: one.key_groups.first)),
             table=replace(entry.table, version=None),  # no version of the table has these files
             layers=tuple(layer for layer in layers if layer is not None),
         )
+        return folded.recording(entry.contents)
 
     def _base_of(self, entry: KeyedEntry, span: KeyGroupRange) -> tuple[KeyedStateHandle, ...]:
         every = read_state(self.storage, entry, reads_of(entry, span), verify=True)
@@ -103,7 +104,8 @@ class Compactor:
             depth=old[0].depth + 1,
             live=joined(one for layer in old for one in layer.live),
         )
-        return replace(entry, layers=(*entry.layers[:-count], layer))
+        merged_layers = replace(entry, layers=(*entry.layers[:-count], layer))
+        return merged_layers.recording(entry.contents)
 
     def _noted(
         self, entry: KeyedEntry, handles: tuple[KeyedStateHandle, ...]

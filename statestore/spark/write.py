@@ -37,7 +37,7 @@ from statestore.errors import (
     StateStoreError,
 )
 from statestore.files import arrow
-from statestore.files.against import Against
+from statestore.files.against import Against, Seen
 from statestore.files.given import beside, check_groups, without_groups
 from statestore.files.keyed import KeyedTarget, write_grouped, write_runs
 from statestore.files.marks import Deletion, mark_of, named_columns
@@ -45,6 +45,7 @@ from statestore.files.runs import key_groups_of, null_key_error, null_keys, runs
 from statestore.files.types import arrow_schema
 from statestore.files.values import fits_by_type
 from statestore.files.written import WrittenFiles
+from statestore.format.digest import RowSet
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.layers import MARK
 from statestore.format.names import KEY_GROUP
@@ -103,12 +104,13 @@ class _OutOfOrderError(Exception):
 @dataclass(frozen=True)
 class _Outcome:
     """What came of some tasks: the files that they wrote, the errors that they met, and the
-    subtasks of which all key groups were compared.
+    subtasks of which all key groups were compared, with what each has ``seen``.
     """
 
     handles: list[KeyedStateHandle]
     errors: list[StateStoreError | _OutOfOrderError]
     compared: list[int | None]
+    seen: list[RowSet]
 
     @classmethod
     def of(cls, written: DataFrame, state: KeyedState) -> _Outcome:
@@ -126,10 +128,13 @@ class _Outcome:
             [handle for of_task in map(pickle.loads, handles) for handle in of_task],
             [*map(pickle.loads, errors)],
             [row.compared for row in rows],
+            [pickle.loads(row.seen) for row in rows if row.seen is not None],
         )
 
 
-_ONE_OUTCOME = pa.schema({"handles": pa.binary(), "error": pa.binary(), "compared": pa.int32()})
+_ONE_OUTCOME = pa.schema(
+    {"handles": pa.binary(), "error": pa.binary(), "compared": pa.int32(), "seen": pa.binary()}
+)
 _OUTCOME = from_arrow_schema(_ONE_OUTCOME)
 
 
@@ -298,8 +303,9 @@ def write_keyed(
 
 def write_against(
     df: DataFrame, owners: Assignment, against: Against, target: KeyedTarget
-) -> tuple[KeyedStateHandle, ...]:
+) -> tuple[tuple[KeyedStateHandle, ...], RowSet]:
     """Write what makes these rows of those that are stored, as changes, a task for each subtask.
+    Return the handles, and the number and digest of all these rows.
 
     Each task has all key groups of a subtask, also those of which there are no rows any more.
     Raises what :func:`write_keyed` raises, and MissingFileError or DamagedFileError.
@@ -320,7 +326,9 @@ def write_against(
             raise
         outcome.handles.extend(rest.handles)
         outcome.errors.extend(rest.errors)
-    return _handles(outcome, target)
+    seen = Seen()
+    seen.add((one.rows, one.digest) for one in outcome.seen)
+    return _handles(outcome, target), RowSet(seen.rows, seen.digest)
 
 
 def _handles(outcome: _Outcome, target: KeyedTarget) -> tuple[KeyedStateHandle, ...]:
@@ -389,8 +397,9 @@ def _write_against(
         # Of subtasks without rows there is nothing in the batches, which are read all the same.
         rows = keyed_batches(batches, state) if unseen is None else _none(batches)
         runs = runs_of(_in_place(rows, target, owners, is_sorted=True), against.run_bytes)
-        changes = against.changes(runs, owners.range_of(subtask))
-        yield _outcome(lambda: write_runs(changes, target), subtask)
+        seen = Seen()
+        changes = against.changes(runs, owners.range_of(subtask), seen)
+        yield _outcome(lambda: write_runs(changes, target), subtask, seen)
 
     return write
 
@@ -402,13 +411,17 @@ def _none(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _outcome(
-    write: Callable[[], tuple[KeyedStateHandle, ...]], compared: int | None = None
+    write: Callable[[], tuple[KeyedStateHandle, ...]],
+    compared: int | None = None,
+    seen: Seen | None = None,
 ) -> pa.RecordBatch:
-    """Return what came of a task, for the driver: its handles, and ``compared`` if that is given,
-    or the error that it met.
+    """Return what came of a task, for the driver: its handles, and ``compared`` with what it has
+    ``seen`` if that is given, or the error that it met.
     """
     try:
         row: dict[str, Any] = {"handles": pickle.dumps(write()), "compared": compared}
+        if seen is not None:
+            row["seen"] = pickle.dumps(RowSet(seen.rows, seen.digest))
     except (StateStoreError, _OutOfOrderError) as error:  # raised on the driver, as itself
         row = {"error": pickle.dumps(error)}
     return pa.RecordBatch.from_pylist([row], _ONE_OUTCOME)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +21,11 @@ from statestore.errors import (
     SchemaMismatchError,
 )
 from statestore.files import runs
+from statestore.format.digest import RowSet
+from statestore.format.documents import document_bytes
 from statestore.format.layers import CompactionRule
 from statestore.format.manifest import KeyedEntry
+from statestore.format.names import manifest_path
 from tests.snapshot.test_changes import ROWS, change, content, files, full, opened, table
 
 
@@ -141,3 +145,82 @@ def test_what_it_finds_is_compacted_by_the_rule(tmp_path: Path) -> None:
     against(store, pa.table(table(rows)))
     assert store.manifest().keyed[0].layers == ()
     assert content(store) == rows
+
+
+def recorded(store: StateStore, checkpoint: int | str = "latest") -> RowSet | None:
+    return store.manifest(checkpoint).keyed_entry("u", "s").contents
+
+
+def test_what_the_state_has_is_recorded_and_a_restore_reads_nothing_for_it(
+    store: StateStore, tmp_path: Path
+) -> None:
+    """I7: number and digest of all rows, whatever lies in layers; and they are the rows."""
+    rows = {k: v for k, v in ROWS.items() if k != "u2"} | {"u1": 100, "new": 7}
+    against(store, table(rows))
+    known = recorded(store)
+    assert known is not None
+    assert known.rows == len(rows)
+    for path in (tmp_path / "store" / "operators").rglob("*.parquet"):
+        path.write_bytes(bytes(path.stat().st_size))
+    state = store.restore(parallelism=3).keyed("u", "s")
+    assert (state.contents(), state.digest) == (known, known.digest)
+
+
+def test_an_export_of_other_rows_than_were_recorded_is_refused(
+    store: StateStore, tmp_path: Path
+) -> None:
+    """What subtasks got is held against what the writer knew, not against what is read."""
+    against(store, table(ROWS | {"u1": 100}))
+    assert all(state.proof.holds for state in store.export(tmp_path / "out", parallelism=3).states)
+    path = tmp_path / "store" / manifest_path(2)
+    document = json.loads(path.read_bytes())
+    del document["sha256"]
+    document["operators"][0]["keyed"][0]["merged"]["rows"] += 1
+    path.write_bytes(document_bytes(document))
+    with pytest.raises(CorruptionError, match="hold other rows than its manifest says"):
+        store.export(tmp_path / "other", parallelism=3)
+
+
+def test_who_writes_changes_alone_does_not_say_how_many_rows_there_are(store: StateStore) -> None:
+    """Until all are compared, or folded: then they are known again."""
+    change(store, table({"u1": 100, "new": 1}), [{"k": "u2"}])
+    assert recorded(store) is None
+    against(store, table(ROWS))
+    assert recorded(store) == recorded(store, 1)
+    change(store, table({}))
+    assert recorded(store) == recorded(store, 1)
+    change(store, table({"u1": 100}))
+    assert recorded(store) is None
+    store.maintenance.compact(everything=True)
+    known = recorded(store)
+    assert known is not None
+    assert known.rows == len(ROWS)
+    assert content(store) == ROWS | {"u1": 100}
+
+
+def test_compaction_keeps_what_is_recorded(tmp_path: Path) -> None:
+    """Layers that are merged, or folded in part, are the same rows."""
+    rule = CompactionRule(merge_layers=2, share=0.01, most_share=9, bytes_per_checkpoint=1)
+    store = opened(tmp_path, rule)
+    full(store)
+    rows: dict[str, Any] = dict(ROWS)
+    for number in range(6):
+        rows[f"u{number}"] = 1000 + number
+        del rows[f"u{39 - number}"]
+        entry = against(store, table(rows))
+        known = recorded(store)
+        assert known is not None
+        assert known.rows == len(rows)
+        assert content(store) == rows
+    assert entry.layers
+    assert [len(layer.live) for layer in store.manifest().keyed[0].layers] != [1]
+
+
+def test_files_that_were_exchanged_have_nothing_recorded(store: StateStore) -> None:
+    """A purge takes rows of the base and of layers: what was known before is not true of it."""
+    against(store, table(ROWS | {"u1": 100}))
+    assert recorded(store) is not None
+    store.maintenance.purge("u", "u5")
+    left = {k: v for k, v in (ROWS | {"u1": 100}).items() if k != "u5"}
+    assert content(store) == left
+    assert recorded(store) in (None, store.restore(parallelism=1).keyed("u", "s").contents())
