@@ -22,10 +22,11 @@ import tempfile
 import threading
 from contextlib import contextmanager
 from importlib.resources import files
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from delta import configure_spark_with_delta_pip
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf, SparkContext, SparkFiles
 from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
@@ -35,7 +36,6 @@ from statestore.spark.java import JavaProblem, find_java
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from statestore.storage import Storage
 
@@ -78,7 +78,9 @@ def spark_session(
         table_format: ``delta``, the default, or ``parquet``, which needs no jar.
         driver_memory: the memory of the driver, such as ``"2g"``. It goes over
             ``spark-defaults.conf``.
-        extra_conf: settings that go over ``spark-defaults.conf``.
+        extra_conf: settings that go over ``spark-defaults.conf``. Packages of your own, in
+            ``spark.jars.packages``, are fetched beside Delta's, and Python finds what code they
+            have for it.
         s3: lets Spark itself read and write ``s3a://``, as ``spark.read.format("delta")`` of a
             table in a bucket does. A store needs it not. Its jars (690 MB) are fetched the first
             time.
@@ -110,7 +112,10 @@ def spark_session(
     for name, value in settings.items():
         builder = builder.config(name, value)
     java_environment(master)
-    return _started(builder)
+    session = _started(builder)
+    if PACKAGES not in (extra_conf or {}):
+        _hide_jars(session.sparkContext)
+    return session
 
 
 def java_home() -> Path:
@@ -203,6 +208,20 @@ def _started(builder: SparkSession.Builder) -> SparkSession:
         raise
     finally:
         output.release()
+
+
+def _hide_jars(context: SparkContext) -> None:
+    """Take the jars of Spark's packages off Python's path, here and in Spark's Python workers.
+
+    Spark puts each there, as some packages keep Python code in their jars. Delta's is installed,
+    and its dependencies have none; but each new worker would list what is in dozens of jars, again
+    and again, which takes as long as all else that it does before its first task.
+    """
+    names = context._python_includes or []
+    context._python_includes = [name for name in names if not name.endswith(".jar")]
+    root = Path(SparkFiles.getRootDirectory())
+    jars = {str(root / name) for name in names if name.endswith(".jar")}
+    sys.path[:] = [path for path in sys.path if path not in jars]
 
 
 class _Output:

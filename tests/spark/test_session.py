@@ -3,8 +3,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -66,6 +67,23 @@ def test_workers_run_this_interpreter(spark: SparkSession) -> None:
     assert found == [sys.executable]
 
 
+def test_python_looks_into_no_jar_of_a_package(spark: SparkSession) -> None:
+    """Neither here nor in a worker, which lists the contents of each else; Delta is there."""
+
+    def seen(_: int) -> tuple[list[str], str]:
+        import delta.tables
+
+        names = (Path(path).name for path in sys.path)
+        found = [name for name in names if name.endswith(".jar") and "spark-core" not in name]
+        return found, str(delta.tables.__file__)
+
+    ((found, module),) = spark.sparkContext.parallelize([0], 1).map(seen).collect()
+    assert found == seen(0)[0] == []
+    assert Path(module).is_file()
+    jars: Any = spark.sparkContext._jsc
+    assert "io.delta_delta-spark" in jars.sc().listJars().mkString(" ")
+
+
 def test_delta_writes_and_reads(spark: SparkSession, tmp_path: Path) -> None:
     url = str(tmp_path / "table")
     spark.range(10).coalesce(1).write.format("delta").save(url)
@@ -118,6 +136,24 @@ def test_the_start_is_quiet_and_what_follows_is_not() -> None:
         "an error in the JVM",
         "a line on its stdout",
     ]
+
+
+WITH_ANOTHER_PACKAGE = """
+import sys
+from statestore.spark.session import spark_session
+packages = {"spark.jars.packages": "io.delta:delta-storage:" + sys.argv[1]}
+spark = spark_session(master="local[1]", table_format="parquet", extra_conf=packages)
+print(*(path for path in sys.path if path.endswith(".jar")), sep="\\n")
+spark.stop()
+"""
+
+
+@pytest.mark.spark
+def test_python_finds_what_a_package_of_the_users_has_for_it() -> None:
+    """Whatever else the jar is: a package may keep Python code there."""
+    done = run(WITH_ANOTHER_PACKAGE, version("delta-spark"))
+    assert done.returncode == 0, done.stderr
+    assert "io.delta_delta-storage-" in done.stdout
 
 
 UNRESOLVED = """
