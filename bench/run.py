@@ -12,7 +12,7 @@ import multiprocessing
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -39,6 +39,7 @@ from bench.measure import Figure
 MILLION = 1_000_000
 HEADINGS = ("", "what", "value", "spread", "ratio to", "ratio", "goal", "")
 README = Path(__file__).with_name("README.md")
+HEAD = (f"| {' | '.join(HEADINGS)} |", "| --- " * len(HEADINGS) + "|")
 BEGIN, END = "<!-- the table of the last run -->", "<!-- its end -->"
 
 
@@ -91,7 +92,10 @@ def main() -> None:
     arguments.json.write_text(json.dumps(document, indent=2) + "\n")
     if arguments.readme:
         before, _, rest = README.read_text().partition(BEGIN)
-        README.write_text(f"{before}{BEGIN}\n{markdown(found)}\n{END}{rest.partition(END)[2]}")
+        table, _, after = rest.partition(END)
+        lines = [*kept(table.strip().splitlines()[2:], found), *map(line_of, found)]
+        table = "\n".join([*HEAD, *sorted(lines, key=_place)])
+        README.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}")
 
 
 def measured(section: Section, arguments: argparse.Namespace) -> list[Figure]:
@@ -102,7 +106,8 @@ def measured(section: Section, arguments: argparse.Namespace) -> list[Figure]:
         ProcessPoolExecutor(max_workers=1, mp_context=fresh) as process,
     ):
         rows = arguments.rows or section.rows
-        return process.submit(section.figures, Path(folder), rows, arguments.repeats).result()
+        figures = process.submit(section.figures, Path(folder), rows, arguments.repeats).result()
+        return [replace(one, target=one.target or section.targets[0]) for one in figures]
 
 
 def show(found: Sequence[Figure], repeats: int) -> None:
@@ -115,10 +120,21 @@ def show(found: Sequence[Figure], repeats: int) -> None:
     Console(width=150).print(table)
 
 
-def markdown(found: Sequence[Figure]) -> str:
-    """Return the figures as a table for README."""
-    lines = [f"| {' | '.join(HEADINGS)} |", "| --- " * len(HEADINGS) + "|"]
-    return "\n".join(lines + [f"| {' | '.join(row_of(figure))} |" for figure in found])
+def line_of(figure: Figure) -> str:
+    """Return a figure's line in the table of README."""
+    return f"| {' | '.join(row_of(figure))} |"
+
+
+def kept(lines: Sequence[str], found: Sequence[Figure]) -> list[str]:
+    """Return the lines of a table that were not measured again: those of other sections."""
+    measured = {_place(line_of(figure)) for figure in found}
+    return [line for line in lines if _place(line) not in measured]
+
+
+def _place(line: str) -> int:
+    """Return which section a line of the table is of."""
+    target = line.split("|")[1].strip()
+    return next(at for at, section in enumerate(SECTIONS) if target in section.targets)
 
 
 def row_of(figure: Figure) -> tuple[str, ...]:
