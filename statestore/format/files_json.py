@@ -133,15 +133,16 @@ class KeyedFiles(Files, frozen=True, kw_only=True):
         key_groups = list(map(KeyGroupRange, self.first, self.last))
         _refuse_disorder(key_groups, state.max_parallelism)
         indexes: Sequence[GroupIndex | None] = [None] * len(self.path)
+        path, *rest = self._columns()
+        digests = rest[-2]
         own: Iterable[bool]
         if state.layout is Layout.PARTITIONED:
             places = map(key_group_of_file, self.path)
             own = (a == b == c for a, b, c in zip(places, self.first, self.last, strict=True))
         else:
             own = map(is_ranged_file, self.path)
-            indexes = self._indexes(packed) if self.path else ()
+            indexes = self._indexes(digests, packed) if self.path else ()
         self._refuse_names(own, state.layout)
-        path, *rest = self._columns()
         columns = (path, key_groups, *rest, self._hosts(), indexes, self._footers())
         return tuple(map(KeyedStateHandle, *columns))
 
@@ -152,11 +153,13 @@ class KeyedFiles(Files, frozen=True, kw_only=True):
             raise unfit(".host", "it is not one place in hosts for each file")
         return [self.hosts[at] for at in self.host]
 
-    def _indexes(self, packed: bool) -> list[GroupIndex]:
-        """Return the index of each file, which adds up to what the file has."""
+    def _indexes(self, digests: Sequence[int], packed: bool) -> list[GroupIndex]:
+        """Return the index of each file, which adds up to what the file has, and so to its digest
+        among ``digests``.
+        """
         if self.group_rows is None or self.group_digests is None:
             raise ValueError("'group_rows' or 'group_digests' is missing")
-        columns = (self.path, self.first, self.last, self.rows, self.digest)
+        columns = (self.path, self.first, self.last, self.rows, digests)
         indexes = []
         for path, first, last, rows, digest, of_rows, of_digests in zip(
             *columns, self.group_rows, self.group_digests, strict=True
@@ -171,7 +174,7 @@ class KeyedFiles(Files, frozen=True, kw_only=True):
             if index.rows_in(0, groups) != rows:
                 what = f"the key groups of {path} do not add up to its rows"
                 raise unfit(".group_rows", what)
-            if digest_text(index.digest_in(0, groups)) != digest:
+            if index.digest_in(0, groups) != digest:
                 what = f"the key groups of {path} do not add up to its digest"
                 raise unfit(".group_digests", what)
             indexes.append(index)
