@@ -84,8 +84,8 @@ def _report(
     return {
         "store": store,
         "checkpoint": checkpoint,
-        "uid": settings.offsets.uid,
-        "name": settings.offsets.name,
+        "operator": settings.offsets.uid,
+        "state": settings.offsets.name,
         "mode": mode.value,
         "old_parallelism": old_parallelism,
         "parallelism": settings.parallelism,
@@ -137,7 +137,7 @@ def _text(report: Report) -> str:
         for offset in subtask["offsets"]
     ]
     idle = [str(each["subtask"]) for each in report["subtasks"] if not each["offsets"]]
-    state = f"{report['mode']} state {report['name']!r} of operator {report['uid']!r}"
+    state = f"{report['mode']} state {report['state']!r} of operator {report['operator']!r}"
     parallelism = f"parallelism {report['old_parallelism']} -> {report['parallelism']}"
     lines = [f"checkpoint {report['checkpoint']}, {state}, {parallelism}", columns(header, rows)]
     if idle:

@@ -140,8 +140,8 @@ def _state(
 ) -> dict[str, Any]:
     changes = entry.changed_rows if isinstance(entry, KeyedEntry) else 0
     return {
-        "uid": state.uid,
-        "name": state.name,
+        "operator": state.uid,
+        "state": state.name,
         "parallelism": restored.parallelism_of(state.uid),
         "stored_rows": entry.parts[0].rows,
         "target": state.sink.place,
@@ -150,7 +150,7 @@ def _state(
 
 
 def _text(report: Report) -> str:
-    header = ("uid", "name", "parallelism", "stored_rows", "target")
+    header = ("operator", "state", "parallelism", "stored_rows", "target")
     states = columns(header, [[state[name] for name in header] for state in report["states"]])
     parallelism = f"{report['old_parallelism']} -> {report['parallelism']}"
     return f"checkpoint {report['checkpoint']}, parallelism {parallelism}\n{states}"

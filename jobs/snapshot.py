@@ -179,8 +179,8 @@ def _state(entry: Entry) -> dict[str, Any]:
     kind = entry.state.kind if isinstance(entry, KeyedEntry) else entry.state.mode
     changes = entry.changed_rows if isinstance(entry, KeyedEntry) else 0
     return {
-        "uid": entry.state.uid,
-        "name": entry.state.name,
+        "operator": entry.state.uid,
+        "state": entry.state.name,
         "kind": kind.value,
         "max_parallelism": keyed.max_parallelism if keyed else None,
         "rows": entry.rows,
@@ -190,7 +190,7 @@ def _state(entry: Entry) -> dict[str, Any]:
 
 
 def _text(report: Report) -> str:
-    header = ("uid", "name", "kind", "rows", "bytes", "files")
+    header = ("operator", "state", "kind", "rows", "bytes", "files")
     states = columns(header, [[state[name] for name in header] for state in report["states"]])
     place = f"checkpoint {report['checkpoint']} of {report['store']}"
     before = " before; nothing is written" if report["already_committed"] else ""

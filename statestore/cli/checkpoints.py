@@ -199,7 +199,7 @@ def choices_document(choices: tuple[ParallelismChoice, ...]) -> list[dict[str, A
     """Return how each operator's parallelism was chosen; none when it was given."""
     return [
         {
-            "uid": choice.uid,
+            "operator": choice.uid,
             "total_bytes": choice.decision.total_bytes,
             "first_guess": choice.decision.first_guess,
             "ranges_at_limit": choice.decision.ranges_at_limit,
@@ -366,7 +366,7 @@ def _placement_table(members: Sequence[OperatorPlacement]) -> Table:
 def skew_document(skew: RangeSkew) -> dict[str, Any]:
     """Return the numbers of a skew: ``even`` and ``balanced`` have one of each subtask."""
     return {
-        "uid": skew.uid,
+        "operator": skew.uid,
         "by": skew.by.value,
         "even": list(skew.even),
         "balanced": list(skew.balanced),

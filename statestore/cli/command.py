@@ -114,12 +114,8 @@ def state_options(function: Any) -> Any:
 
 def one_state_options(function: Any) -> Any:
     """Give a verb ``--operator`` and ``--state``, both required: the keyed state it is about."""
-    uid = click.option(
-        "--operator", "--uid", "uid", metavar="UID", required=True, help="Its operator."
-    )
-    name = click.option(
-        "--state", "--name", "name", metavar="NAME", required=True, help="The keyed state."
-    )
+    uid = click.option("--operator", "uid", metavar="UID", required=True, help="Its operator.")
+    name = click.option("--state", "name", metavar="NAME", required=True, help="The keyed state.")
     return uid(name(function))
 
 

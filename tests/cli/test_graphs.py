@@ -96,7 +96,7 @@ def test_a_chosen_parallelism_is_explained(run: Run, fraud: Path, tmp_path: Path
     assert "is chosen by bytes:" in done.stdout
     assert "totals-by-user: " in done.stdout
     document = json.loads(run("plan", *options, "--output", "json").stdout)
-    wishes = {choice["uid"]: choice["parallelism"] for choice in document["choices"]}
+    wishes = {choice["operator"]: choice["parallelism"] for choice in document["choices"]}
     assert document["parallelism"] == max(wishes.values()) > 1
     done = run("restore", *options, "--to", tmp_path / "out", "--output", "json")
     assert json.loads(done.stdout)["parallelism"] == document["parallelism"]

@@ -74,7 +74,7 @@ def test_a_purge_asks_from_where(run: Run, fraud: Path, options: list[str]) -> N
 
 
 def test_a_key_of_several_columns(run: Run, damaged: Path) -> None:
-    words = ("purge", "--uid", "totals-by-shop", "--key", '["DE", 17]', "--all")
+    words = ("purge", "--operator", "totals-by-shop", "--key", '["DE", 17]', "--all")
     done = document(run(*words, "--store", damaged, "--output", "json"))
     (state,) = done["replaced"][0]["states"]  # type: ignore[index]
     assert (state["name"], state["rows"]) == ("totals", 1)

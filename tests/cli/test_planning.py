@@ -33,7 +33,7 @@ def test_balance_shows_both_ways(run: Run, fraud: Path) -> None:
     assert (done.exit_code, done.stderr) == (0, "")
     assert "operator totals-by-user: ranges by number of key groups, and by rows" in done.stdout
     assert re.search(r"^ +4 +\d+ +█.* +\d+ +█", done.stdout, re.MULTILINE)
-    skews = {one["uid"]: one for one in document(run(*given, "--output", "json"))["skew"]}
+    skews = {one["operator"]: one for one in document(run(*given, "--output", "json"))["skew"]}
     assert sorted(skews) == ["totals-by-card", "totals-by-shop", "totals-by-user"]
     store = StateStore.open(str(fraud))
     for known in store.inspect.balance(parallelism=5, by="rows"):

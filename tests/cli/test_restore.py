@@ -44,7 +44,7 @@ def test_restore_as_json(run: Run, fraud: Path) -> None:
     done = run("restore", "--to", "out", "--store", fraud, "--output", "json")
     document = json.loads(done.stdout)
     assert (document["id"], document["parallelism"], document["format"]) == (2, 4, "parquet")
-    states = {(state["uid"], state["name"]): state for state in document["states"]}
+    states = {(state["operator"], state["state"]): state for state in document["states"]}
     assert states["totals-by-user", "totals"]["rows"] == 200
     assert states["orders-source", "offsets"]["rows"] == 4 * 4
     assert states["orders-source", "files"]["rows"] == 2

@@ -127,7 +127,7 @@ def test_a_restore_prints_the_proof(run: Run, fraud: Path, parallelism: int) -> 
     manifest = StateStore.open(str(fraud)).manifest()
     for state in document["states"]:
         stored, subtasks = state["proof"]["stored"], state["proof"]["subtasks"]
-        entry = manifest.find(state["uid"], state["name"])
+        entry = manifest.find(state["operator"], state["state"])
         assert (stored["rows"], len(subtasks)) == (entry.rows, parallelism)
         if entry in manifest.keyed:
             assert stored["digest"] == digest_text(entry.digest)

@@ -90,8 +90,8 @@ def test_the_report(run_job: RunJob, tmp_path: Path) -> None:
         "parallelism": 7,
     }
     assert done.report["states"][0] == {
-        "uid": "totals-by-user",
-        "name": "totals",
+        "operator": "totals-by-user",
+        "state": "totals",
         "parallelism": 7,
         "stored_rows": 100,
         "target": f"{tmp_path}/totals",

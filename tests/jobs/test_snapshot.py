@@ -85,8 +85,8 @@ def test_every_source_format(
     (state,) = done.report["states"]
     assert state["bytes"] > 0
     assert state | {"bytes": 0} == {
-        "uid": "totals-by-user",
-        "name": "totals",
+        "operator": "totals-by-user",
+        "state": "totals",
         "kind": "value",
         "max_parallelism": 128,
         "rows": 50,
@@ -196,7 +196,7 @@ def test_all_kinds_become_visible_together(run_job: RunJob, tmp_path: Path) -> N
         (tmp_path / f"{name}.json").write_text(text)
     report = run_job(main, SETTINGS + KINDS, "--output", "json").report
     assert report["checkpoint"] == 1
-    assert {(each["name"], each["kind"], each["rows"]) for each in report["states"]} == {
+    assert {(each["state"], each["kind"], each["rows"]) for each in report["states"]} == {
         ("visits", "list", 2),
         ("per_country", "map", 2),
         ("alarms", "timers", 1),
@@ -218,7 +218,7 @@ def test_as_text_and_as_delta_table(
     assert done.err == "totals-by-user/totals: 50 rows\n"
     first, header, line = done.out.splitlines()
     assert first == f"checkpoint 1 of {tmp_path}/store, taken at parallelism 4"
-    assert header.split() == ["uid", "name", "kind", "rows", "bytes", "files"]
+    assert header.split() == ["operator", "state", "kind", "rows", "bytes", "files"]
     assert line.split()[:4] == ["totals-by-user", "totals", "value", "50"]
     table = f"{tmp_path}/store/operators/totals-by-user/keyed/totals"
     assert spark.read.format("delta").load(table).count() == 50

@@ -35,8 +35,8 @@ __all__ = ["Compacted", "compact_checkpoint"]
     ),
 )
 @click.argument("checkpoint", metavar="[CHECKPOINT]", default="latest")
-@click.option("--operator", "--uid", "uid", metavar="UID", help="Only states of this operator.")
-@click.option("--state", "--name", "name", metavar="NAME", help="Only states of this name.")
+@click.option("--operator", "uid", metavar="UID", help="Only states of this operator.")
+@click.option("--state", "name", metavar="NAME", help="Only states of this name.")
 @click.option("--key-groups", metavar="FIRST-LAST", help="Only base files with some of these.")
 @click.option("--all", "everything", is_flag=True, help="Fold all changes, whatever the rule says.")
 @click.option("--dry-run", is_flag=True, help="Say what would be compacted and stop.")

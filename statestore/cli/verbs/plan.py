@@ -257,7 +257,7 @@ class PlannedRestore(Result):
             "operators": [_operator_document(operator) for operator in plan.operators],
             "choices": choices_document(plan.choices),
             "matching": matching_document(plan.matching),
-            "placements": [asdict(placement) for placement in self.placements],
+            "placements": [_placement(placement) for placement in self.placements],
             "skew": [skew_document(skew) for skew in self.skews],
         } | amplification_document(plan)
 
@@ -291,6 +291,11 @@ def _operator_document(plan: OperatorPlan) -> dict[str, Any]:
         "largest_subtask": plan.largest.subtask,
         "subtasks": [_subtask_document(subtask) for subtask in plan.subtasks],
     } | amplification_document(plan)
+
+
+def _placement(placement: OperatorPlacement) -> dict[str, Any]:
+    document = asdict(placement)
+    return {"operator": document.pop("uid"), **document}
 
 
 def _subtask_document(plan: SubtaskPlan) -> dict[str, Any]:

@@ -38,8 +38,8 @@ __all__ = ["Purged", "Searched", "purge_key"]
         "statestore purge --operator totals-by-user --key nobody --check --store ./fraud",
     ),
 )
-@click.option("--operator", "--uid", "uid", metavar="UID", required=True, help="Its operator.")
-@click.option("--state", "--name", "name", metavar="NAME", help="Only this state of the operator.")
+@click.option("--operator", "uid", metavar="UID", required=True, help="Its operator.")
+@click.option("--state", "name", metavar="NAME", help="Only this state of the operator.")
 @click.option("--key", required=True, metavar="KEY", help="The key to remove.")
 @click.option("--checkpoint", metavar="N", help="From this checkpoint alone.")
 @click.option("--all", "every", is_flag=True, help="From all checkpoints that are kept.")

@@ -43,8 +43,8 @@ __all__ = ["Rekeyed", "rekey_operator"]
         ),
     ),
 )
-@click.option("--operator", "--uid", "uid", metavar="UID", required=True, help="Whose states.")
-@click.option("--state", "--name", "name", metavar="NAME", help="Only this state.")
+@click.option("--operator", "uid", metavar="UID", required=True, help="Whose states.")
+@click.option("--state", "name", metavar="NAME", help="Only this state.")
 @click.option("--max-parallelism", type=int, metavar="N", help="So many key groups, 1 to 32768.")
 @click.option("--key", multiple=True, metavar="COLUMN", help="The new key; repeat for several.")
 @click.option("--hash-scheme", type=click.Choice(HASH_SCHEMES), help="How keys are hashed.")

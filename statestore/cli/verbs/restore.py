@@ -162,8 +162,8 @@ class Restored(Result):
 def _exported(state: ExportedState) -> dict[str, Any]:
     proof = state.proof
     return {
-        "uid": state.uid,
-        "name": state.name,
+        "operator": state.uid,
+        "state": state.name,
         "rows": state.rows,
         "size_bytes": state.size_bytes,
         "files": state.files,
