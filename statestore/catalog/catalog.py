@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
@@ -30,7 +28,7 @@ from statestore.errors import (
 )
 from statestore.format.documents import document_bytes, is_savepoint_name, parse_document
 from statestore.format.files_json import file_list_to_json
-from statestore.format.listed import FileList, ListedFiles, list_of, totals_of
+from statestore.format.listed import FileList, ListedFiles, read_all, totals_of
 from statestore.format.manifest import KeyedEntry, Manifest, TableFormat
 from statestore.format.manifest_json import manifest_from_json, manifest_to_json
 from statestore.format.names import (
@@ -43,12 +41,11 @@ from statestore.format.names import (
 from statestore.format.state import LayoutChoice
 from statestore.storage import Storage, put_once, refuse_unsafe
 
-__all__ = ["DEFAULT_TABLE_FORMAT", "Catalog", "store_document", "whole"]
+__all__ = ["DEFAULT_TABLE_FORMAT", "Catalog", "store_document"]
 
 STORE_FORMAT = "statestore"
 STORE_FORMAT_VERSION = 1
 DEFAULT_TABLE_FORMAT = "delta"
-_LISTS_AT_ONCE = 8
 
 
 class _StoreDocument(Struct, frozen=True):
@@ -197,7 +194,9 @@ class Catalog:
         """Return a manifest by its id with all its lists of files: they can be read, or this raises
         as :meth:`outline` does.
         """
-        return whole(self.outline(checkpoint_id))
+        manifest = self.outline(checkpoint_id)
+        read_all(part.handles for part in manifest.parts)
+        return manifest
 
     def outline(self, checkpoint_id: int) -> Manifest:
         """Return a manifest by its id, whether or not it has a tombstone. A list of files that is a
@@ -343,16 +342,6 @@ class Catalog:
         except (StateStoreError, FileNotFoundError):
             return "another writer"
         return f"writer {writer.name} (statestore {writer.release}, generation {writer.generation})"
-
-
-def whole(manifest: Manifest) -> Manifest:
-    """Return a manifest of which all lists of files have been read, side by side; else raise
-    MalformedManifestError or StorageError.
-    """
-    listed = [part.handles for part in manifest.parts if list_of(part.handles)]
-    with ThreadPoolExecutor(max_workers=_LISTS_AT_ONCE) as pool:
-        deque(pool.map(tuple, listed), maxlen=0)
-    return manifest
 
 
 def store_document(store_id: str, table_format: str | None, layout: str | None) -> bytes:

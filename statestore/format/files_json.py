@@ -261,6 +261,10 @@ def _unpacked(raw: bytes, size: int) -> bytes:
 
 LIST_FORMAT = "statestore-files"
 LIST_VERSION = 1
+_MEND_LIST = (
+    "bring it back from a copy, or take a checkpoint with this state in full (other states can be "
+    "carried), and expire those before it"
+)
 
 
 @dataclass(frozen=True)
@@ -301,15 +305,14 @@ class _ListDocument(Struct, frozen=True):
 def _read(
     file_list: FileList, state: KeyedState, table: str, lists: Lists, *, packed: bool
 ) -> tuple[KeyedStateHandle, ...]:
-    name = f"{lists.name}: its list {file_list.path}"
+    name = f"{lists.name}: its list of the files of {state}, {file_list.path},"
     try:
         raw = lists.read(file_list.path)
     except FileNotFoundError as error:
-        raise MalformedManifestError(f"{name} is missing; bring it back from a copy") from error
+        raise MalformedManifestError(f"{name} is missing; {_MEND_LIST}") from error
     if (len(raw), hashlib.sha256(raw).hexdigest()) != (file_list.size_bytes, file_list.sha256):
         raise MalformedManifestError(
-            f"{name} is damaged: its bytes are not those that were written (SHA-256); bring it "
-            "back from a copy"
+            f"{name} is damaged: its bytes are not those that were written (SHA-256); {_MEND_LIST}"
         )
     document = parse_document(raw, _ListDocument, name=name, form=LIST_FORMAT, newest=LIST_VERSION)
     with placed(name, ".table"):

@@ -8,16 +8,19 @@ than the numbers of files, rows and bytes never reads it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from threading import Lock
 from typing import Any, NamedTuple, overload
 
 from statestore.format.digest import combine
 from statestore.format.handles import Handle, KeyedStateHandle
 
-__all__ = ["FileList", "ListedFiles", "Totals", "list_of", "listed_bytes", "totals_of"]
+__all__ = ["FileList", "ListedFiles", "Totals", "list_of", "listed_bytes", "read_all", "totals_of"]
 
+_AT_ONCE = 8
 _FILE_BYTES, _KEY_GROUP_BYTES = 250, 22
 
 
@@ -48,16 +51,29 @@ class ListedFiles(Sequence[KeyedStateHandle]):
     ) -> None:
         """Take the list, and what reads it; that raises MalformedManifestError or StorageError."""
         self.file_list, self.read = file_list, read
+        self._known: tuple[KeyedStateHandle, ...] | None = None
+        self._reading = Lock()
 
     @classmethod
     def of(cls, file_list: FileList, handles: Sequence[KeyedStateHandle]) -> ListedFiles:
         """Return the files of a list that was just written."""
         known = tuple(handles)
-        return cls(file_list, lambda: known)
+        found = cls(file_list, lambda: known)
+        found._known = known
+        return found
 
-    @cached_property
+    @property
+    def is_read(self) -> bool:
+        """Whether the files are known already: nothing is asked for any more."""
+        return self._known is not None
+
+    @property
     def _handles(self) -> tuple[KeyedStateHandle, ...]:
-        return self.read()
+        # A lock of its own, for as long as reading takes: other lists are read meanwhile.
+        with self._reading:
+            if self._known is None:
+                self._known = self.read()
+            return self._known
 
     def __len__(self) -> int:
         return self.file_list.totals.files
@@ -78,14 +94,26 @@ class ListedFiles(Sequence[KeyedStateHandle]):
         """Return whether these are the same files: by their list, or each by itself."""
         if isinstance(other, ListedFiles) and self.file_list == other.file_list:
             return True
-        return isinstance(other, Sequence) and self._handles == tuple(other)
+        return isinstance(other, tuple | ListedFiles) and self._handles == tuple(other)
 
     def __hash__(self) -> int:
         return hash(self._handles)
 
+    def __repr__(self) -> str:
+        return f"ListedFiles({self.file_list!r})"
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Go to another process as files that are known: there is no storage there to ask."""
         return tuple, (self._handles,)
+
+
+def read_all(listed: Iterable[Sequence[Handle]]) -> None:
+    """Read the lists that were not yet, side by side; MalformedManifestError for one that cannot
+    be.
+    """
+    unread = [one for one in listed if isinstance(one, ListedFiles) and not one.is_read]
+    with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
+        deque(pool.map(tuple, unread), maxlen=0)
 
 
 def totals_of(handles: Sequence[Handle]) -> Totals:

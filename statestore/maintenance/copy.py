@@ -199,7 +199,7 @@ def _first_copy(target: Catalog, manifest: Manifest) -> int | None:
     held = {one.checkpoint_id for one in target.holds.savepoints()}
     for number in sorted({*target.checkpoint_ids(), *held}, reverse=True):
         try:
-            origin = target.manifest(number).origin or {}
+            origin = target.outline(number).origin or {}
         except (CheckpointNotFoundError, MalformedManifestError):
             continue  # it was collected since it was listed, or says nothing any more
         told = (origin.get("store"), origin.get("checkpoint"))

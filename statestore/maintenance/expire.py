@@ -28,7 +28,7 @@ from statestore.format.documents import Held, document_bytes
 from statestore.format.handles import Handle
 from statestore.format.listed import ListedFiles, list_of
 from statestore.format.manifest import Entry
-from statestore.format.names import CHECKPOINTS, manifest_path
+from statestore.format.names import CHECKPOINTS, folder_of, manifest_path
 
 __all__ = ["ExpiredCheckpoints", "expire", "tombstone"]
 
@@ -132,7 +132,7 @@ def _released(catalog: Catalog, expired: Iterable[int], staying: Iterable[int]) 
     lists = {path: part for path, part in gone.lists.items() if path not in kept.lists}
     for path, part in lists.items():
         gone.add_list(path, part)
-    tables = {part.table.path for part in lists.values()}
+    tables = {part.table.path for part in lists.values()} | {*map(folder_of, gone.sizes)}
     for path, part in kept.lists.items():
         if part.table.path in tables:
             kept.add_list(path, part)

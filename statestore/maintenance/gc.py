@@ -74,8 +74,8 @@ from statestore.errors import (
 )
 from statestore.files.delta_log import needless
 from statestore.format.documents import Held
-from statestore.format.listed import ListedFiles
-from statestore.format.manifest import Manifest
+from statestore.format.listed import ListedFiles, list_of
+from statestore.format.manifest import Entry, Manifest
 from statestore.format.names import (
     CHECKPOINTS,
     checkpoint_id_of,
@@ -128,7 +128,9 @@ class Marks:
     files: of checkpoints that are kept, and of those that expired lately. ``expired_ids`` are
     the ids of the other checkpoints that have a manifest, ``holds`` what keeps the held ones.
     ``bare`` are ids of old tombstones whose manifests no listing shows. ``versions`` has by folder
-    the oldest version of a Delta table that one of these checkpoints names.
+    the oldest version of a Delta table that one of these checkpoints names. ``unknown`` are folders
+    of tables of which a checkpoint that expired lately has files that nobody can tell any more, and
+    the lists that told.
     """
 
     listing: tuple[Listed, ...]
@@ -138,6 +140,7 @@ class Marks:
     expired_ids: tuple[int, ...] = ()
     bare: tuple[int, ...] = ()
     versions: dict[str, int] = field(default_factory=dict)
+    unknown: set[str] = field(default_factory=set)
 
     @cached_property
     def files(self) -> tuple[Listed, ...]:
@@ -197,10 +200,7 @@ def _marks(
     hidden = sorted(found.manifests - found.visible - set(holds))
     for checkpoint_id in hidden:
         if not is_old(found.tombstones[checkpoint_id], minimum_age_ms, now_ms):
-            lately = _named_if_known(catalog, checkpoint_id, marks.live | marks.lately)
-            if lately is not None:
-                marks.note(lately[0])
-                marks.lately |= lately[1]
+            _mark_lately(catalog, checkpoint_id, marks)
     ages = ((one, found.manifest_ms[one], found.tombstones[one]) for one in hidden)
     marks.expired_ids = tuple(
         one
@@ -230,14 +230,18 @@ def files_of(manifest: Manifest, known: Collection[str] = frozenset()) -> Iterat
     Raises MalformedManifestError for a list that cannot be read. One list is in memory at a time.
     """
     for part in manifest.parts:
-        handles = part.handles
-        if isinstance(handles, ListedFiles):
-            if handles.file_list.path in known:
-                continue
-            yield handles.file_list.path
-            handles = handles.read()
-        for handle in handles:
-            yield f"{part.table.path}/{handle.path}"
+        yield from _files_of(part, known)
+
+
+def _files_of(part: Entry, *known: Collection[str]) -> Iterator[str]:
+    handles = part.handles
+    if isinstance(handles, ListedFiles):
+        if any(handles.file_list.path in names for names in known):
+            return
+        yield handles.file_list.path
+        handles = handles.read()
+    for handle in handles:
+        yield f"{part.table.path}/{handle.path}"
 
 
 @dataclass
@@ -311,13 +315,28 @@ def _named(
         raise _refused(error, _repair(checkpoint_id, who)) from error
 
 
-def _named_if_known(
-    catalog: Catalog, checkpoint_id: int, known: Collection[str] = frozenset()
-) -> tuple[Manifest, set[str]] | None:
-    """Return that of a checkpoint that expired; of a broken one nobody can read any file."""
+def _mark_lately(catalog: Catalog, checkpoint_id: int, marks: Marks) -> None:
+    """Mark the files of a checkpoint that expired lately; of a broken one nobody can read any. Of
+    one that only lacks a list the other states can be read, and named again.
+    """
     try:
         manifest = catalog.outline(checkpoint_id)
-        return manifest, set(files_of(manifest, known))
+    except (CorruptionError, FormatVersionError, CheckpointNotFoundError):
+        return
+    marks.note(manifest)
+    for part in manifest.parts:
+        try:
+            marks.lately |= {*_files_of(part, marks.live, marks.lately)}
+        except (MalformedManifestError, FormatVersionError):
+            marks.unknown |= {f"{part.table.path}/", *filter(None, [list_of(part.handles)])}
+
+
+def _named_if_known(
+    catalog: Catalog, checkpoint_id: int, known: Collection[str]
+) -> set[str] | None:
+    """Return what a checkpoint that expired names, but for known lists; None of a broken one."""
+    try:
+        return set(files_of(catalog.outline(checkpoint_id), known))
     except (CorruptionError, FormatVersionError, CheckpointNotFoundError):
         return None
 
@@ -409,7 +428,8 @@ def collect_garbage(
     live = [item for item in marks.files if item.name in marks.live]
     unused = [item for item in marks.files if item.name not in marks.live]
     old = [item for item in unused if is_old(item.modified_ms, minimum_age_ms, now_ms)]
-    dead = [item for item in old if item.name not in marks.lately]
+    unknown = tuple(marks.unknown)
+    dead = [i for i in old if i.name not in marks.lately and not i.name.startswith(unknown)]
     gone = {item.name for item in dead}
     young = [item for item in unused if item.name not in gone]
     manifests = _without_files(catalog, marks, {item.name for item in young})
@@ -454,9 +474,9 @@ def _without_files(catalog: Catalog, marks: Marks, young: set[str]) -> tuple[int
     """Return the checkpoints that expired of which no file stays but what others need."""
     found = []
     for checkpoint_id in marks.expired_ids:
-        known = _named_if_known(catalog, checkpoint_id, marks.live)
-        if known is not None:
-            files = known[1]
+        named = _named_if_known(catalog, checkpoint_id, marks.live)
+        if named is not None:
+            files = named
         else:
             prefix = f"{checkpoint_id:010}-"  # what it names nobody knows, but for its own
             files = {name for name in young if name.rpartition("/")[2].startswith(prefix)}

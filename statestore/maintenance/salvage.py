@@ -225,7 +225,7 @@ def _load(catalog: Catalog, checkpoint: int | str) -> Manifest:
         others = [str(one) for one in catalog.checkpoint_ids() if one != checkpoint_id]
         raise MalformedManifestError(
             f"{error}; nothing else says which files are those of checkpoint {checkpoint_id}, so "
-            "nothing of it can be salvaged. Bring the manifest back from a copy, or restore "
+            "nothing of it can be salvaged. Bring that back from a copy, or restore "
             f"another checkpoint: there is {', '.join(others[-10:]) or 'none'}"
         ) from error
 

@@ -14,7 +14,7 @@ Looking for strays lists the tables and may read every manifest of the store.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from statestore.catalog.catalog import Catalog, whole
+from statestore.catalog.catalog import Catalog
 from statestore.errors import (
     CorruptionError,
     FormatVersionError,
@@ -41,6 +41,7 @@ from statestore.format.digest import digest_text
 from statestore.format.documents import claim_from_json
 from statestore.format.handles import GroupIndex, Handle, KeyedStateHandle
 from statestore.format.layers import MARK
+from statestore.format.listed import list_of
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
 from statestore.format.manifest_json import manifest_from_json
 from statestore.format.names import (
@@ -50,6 +51,7 @@ from statestore.format.names import (
     WRITERS,
     changes_table,
     checkpoint_id_of,
+    folder_of,
     generation_of,
     manifest_path,
     writer_path,
@@ -354,6 +356,7 @@ class _Run:
     tables: set[str] = field(default_factory=set)
     named: set[str] = field(default_factory=set)
     unreadable: set[int] = field(default_factory=set)
+    untold: set[str] = field(default_factory=set)
     checked: dict[Hashable, Flaws | None] = field(default_factory=dict)
     files: int = 0
     rows: int = 0
@@ -389,7 +392,7 @@ class _Run:
             manifest = catalog.outline(checkpoint_id)
             if catalog.store_id and manifest.store_id != catalog.store_id:
                 raise MalformedManifestError(f"is the manifest of store {manifest.store_id}")
-            return whole(manifest)
+            return manifest
         except MalformedManifestError as error:
             self._note(error, name, checkpoint_id)
             self.unreadable.add(checkpoint_id)
@@ -436,10 +439,32 @@ class _Run:
             if isinstance(entry, KeyedEntry):
                 self.tables.add(changes_table(entry.state.uid, entry.state.name))
             first_row = 0
-            for handle in entry.handles:
+            for handle in self._handles(entry, manifest.checkpoint_id):
                 self.named.add(f"{entry.table.path}/{handle.path}")
                 yield FileCheck(self.storage, entry, handle, first_row, self.deep)
                 first_row += handle.rows
+
+    def _handles(self, entry: Entry, checkpoint_id: int) -> Sequence[Handle]:
+        """Return the files of a state, none where their list is broken: that is reported."""
+        path = list_of(entry.handles)
+        if path is None:
+            return entry.handles
+        self.named.add(path)
+        try:
+            return tuple(entry.handles)
+        except MalformedManifestError as error:
+            self.untold.add(entry.table.path)
+            self.broken.append(
+                BrokenFile(
+                    file=path,
+                    kind=error.kind,
+                    what=(str(error).removeprefix(f"{self.storage.url}/"),),
+                    checkpoint_id=checkpoint_id,
+                    uid=entry.state.uid,
+                    state=entry.state.name,
+                )
+            )
+            return ()
 
     def _note(self, error: CorruptionError, name: str, checkpoint_id: int | None) -> None:
         what = str(error).removeprefix(f"{self.storage.url}/").removeprefix(f"{name} ")
@@ -451,11 +476,12 @@ class _Run:
 def _strays(storage: Storage, run: _Run, seen: set[int]) -> tuple[str, ...]:
     """Return the data files of the tables that no manifest names; ``run`` names those of the seen.
 
-    Of a manifest that cannot be read nobody knows what it names: files of its checkpoint are none.
+    Of a manifest that cannot be read nobody knows what it names: files of its checkpoint are none;
+    and none in a table of which a list cannot be read.
     """
     found = {
         name
-        for table in run.tables
+        for table in run.tables - run.untold
         for name in storage.list(table)
         # Names that begin so are no data: Delta's log, for one.
         if not any(part.startswith("_") for part in name.removeprefix(f"{table}/").split("/"))
@@ -470,10 +496,18 @@ def _strays(storage: Storage, run: _Run, seen: set[int]) -> tuple[str, ...]:
         try:
             manifest = manifest_from_json(storage.read(name), name=name, read=storage.read)
             for entry in manifest.parts:
-                found.difference_update(f"{entry.table.path}/{h.path}" for h in entry.handles)
+                found -= _named_in(entry, found)
         except FileNotFoundError:
             continue  # it was collected since it was listed
         except (CorruptionError, FormatVersionError):
             unreadable.add(number)
     unknown = tuple(f"{number:010}-" for number in unreadable)
     return tuple(sorted(n for n in found if not n.rpartition("/")[2].startswith(unknown)))
+
+
+def _named_in(entry: Entry, found: set[str]) -> set[str]:
+    """Return which of the files found a state names; all in its table where its list is broken."""
+    try:
+        return {f"{entry.table.path}/{handle.path}" for handle in entry.handles}
+    except MalformedManifestError:
+        return {name for name in found if folder_of(name) == entry.table.path}

@@ -372,7 +372,7 @@ def _newest(catalog: Catalog, numbers: Iterable[int], uid: str, name: str) -> Ke
 def _load(catalog: Catalog, number: int) -> Manifest | None:
     """Return a manifest, None when it expired since it was listed."""
     try:
-        return catalog.manifest(number)
+        return catalog.outline(number)
     except CheckpointNotFoundError:
         return None
 

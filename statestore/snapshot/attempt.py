@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from statestore.catalog.catalog import Catalog
@@ -16,7 +17,7 @@ from statestore.flink.operators import Operators
 from statestore.format.layers import CompactionRule
 from statestore.format.listed import list_of
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, TableRef, Writer
-from statestore.format.names import keyed_table, operator_folder
+from statestore.format.names import data_file_id, keyed_table, operator_folder
 from statestore.format.state import KeyedState, OperatorState
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.keys.ranges import Assignment, RangeAssignment
@@ -195,16 +196,21 @@ class Attempt:
         before = self.before
         if before is None or self.catalog.is_expired(before.checkpoint_id):
             return frozenset()
-        lists = {name for part in before.parts if (name := list_of(part.handles))}
+        known = {name for part in before.parts if (name := list_of(part.handles))}
         parts = [part for entry in entries for part in entry.parts]
-        tables = {part.table.path for part in parts if list_of(part.handles) not in lists}
-        files = (
-            f"{part.table.path}/{handle.path}"
-            for part in before.parts
-            if part.table.path in tables
-            for handle in part.handles
-        )
-        return frozenset(lists).union(files)
+        tables = {
+            part.table.path
+            for part in parts
+            if list_of(part.handles) not in known
+            # What this checkpoint has written is not in the one before.
+            and any(data_file_id(one.path) != self.checkpoint_id for one in part.handles)
+        }
+        for part in before.parts:
+            if part.table.path in tables:
+                # A list that cannot be read says nothing: then the files are asked for.
+                with suppress(MalformedManifestError):
+                    known.update(f"{part.table.path}/{handle.path}" for handle in part.handles)
+        return frozenset(known)
 
     @property
     def id(self) -> Attempted:

@@ -21,6 +21,7 @@ from statestore.files.types import arrow_schema
 from statestore.format.digest import RowSet
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.layers import change_state
+from statestore.format.listed import read_all
 from statestore.format.manifest import KeyedEntry, Layer, TableRef
 from statestore.format.names import changes_table
 from statestore.format.schema import same_columns
@@ -148,6 +149,9 @@ class _ChangeWriter:
         ttl = changed_ttl(self._ttl, old.state)
         refuse_new_times(ttl, old.state, engine.schema_of(rows).names)
         entry = self._like(old, rows)
+        read_all(
+            part.handles for part in entry.parts
+        )  # here, and not where Spark sends the task away
         against = Against(self._attempt.catalog.storage, entry, self._attempt.parquet.run_bytes)
         return self._layered(
             entry,
@@ -247,7 +251,7 @@ class _ChangeWriter:
             everything = KeyGroupRange(0, changes.max_parallelism - 1)
             layer = Layer(stored, attempt.checkpoint_id, 0, (everything,))
             entry = replace(entry, layers=(*entry.layers, layer))
-        entry = entry.recording(rows if handles else before)
+        entry = entry.recording(rows or (None if handles else before))
         self._collected.add_changed(entry, [f"{folder}/{handle.path}" for handle in handles])
         return entry
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from statestore.errors import InvalidArgumentError, ParallelismError, StorageError
 from statestore.files.written import WrittenFiles
 from statestore.format.handles import Handle
+from statestore.format.listed import ListedFiles
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
 from statestore.format.names import folder_of
 from statestore.format.state import KeyedState
@@ -170,6 +171,8 @@ class Collected:
             f"{part.table.path}/{handle.path}"
             for part in manifest.parts
             if part.table.path in tables
+            # A list that was not even read has nothing of this checkpoint.
+            and not (isinstance(part.handles, ListedFiles) and not part.handles.is_read)
             for handle in part.handles
         }
         for name in sorted(written - named):

@@ -16,7 +16,7 @@ from typing import Any
 
 from statestore.errors import CommitConflictError, ParallelismError
 from statestore.files.reader import check_sizes
-from statestore.format.listed import list_of, listed_bytes
+from statestore.format.listed import list_of, listed_bytes, read_all
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef
 from statestore.format.metrics import CheckpointMetrics
 from statestore.format.names import file_list_path
@@ -79,6 +79,9 @@ class Commit:
     def _manifest(self) -> Manifest:
         attempt, entries = self._attempt, self._collected.entries
         with attempt.measuring.phase("check"):
+            # A log gets each file: a list that cannot be read is found before the first table.
+            logged = (one for one in entries if one.table.format == "delta")
+            read_all(one.handles for one in logged if len(one.parts) == 1)
             check_sizes(attempt.catalog.storage, entries, but=attempt.kept_files(entries))
         with attempt.measuring.phase("publish"):
             tables = self._publish(entries)

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
+from statestore.format.listed import list_of
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.metrics import (
     Amount,
@@ -158,7 +159,9 @@ def _amount(entry: Entry, new: Collection[str]) -> Amount:
     if not new:
         return Amount()
     names = frozenset(new)
-    parts = ((part.table.path, handle) for part in entry.parts for handle in part.handles)
+    # What is in a list was written by a checkpoint before.
+    written = (part for part in entry.parts if list_of(part.handles) is None)
+    parts = ((part.table.path, handle) for part in written for handle in part.handles)
     return amount_of(handle for path, handle in parts if f"{path}/{handle.path}" in names)
 
 

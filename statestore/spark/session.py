@@ -112,8 +112,10 @@ def spark_session(
     for name, value in settings.items():
         builder = builder.config(name, value)
     java_environment(master)
+    own = dict(builder._options).get(PACKAGES)
     session = _started(builder)
-    if PACKAGES not in (extra_conf or {}):
+    # Packages that somebody else asked for may hold code for Python.
+    if PACKAGES not in (extra_conf or {}) and session.conf.get(PACKAGES, None) == own:
         _hide_jars(session.sparkContext)
     return session
 

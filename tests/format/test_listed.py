@@ -105,7 +105,7 @@ def test_every_flipped_byte_of_a_list_is_found() -> None:
     ((path, raw),) = store.files.items()
     for at in range(len(raw)):
         store.files[path] = raw[:at] + bytes([raw[at] ^ 1 << at % 8]) + raw[at + 1 :]
-        refused(store, rf"m\.json: its list {path} is damaged")
+        refused(store, rf"m\.json: its list of the files of state .*, {path}, is damaged")
 
 
 def refused(store: Store, match: str, change: Callable[[Any], object] = lambda _: None) -> None:
@@ -127,7 +127,7 @@ def test_a_list_that_is_missing_cut_or_of_another_table_is_refused() -> None:
     _, store = listed(SMALL)
     ((path, raw),) = store.files.items()
     store.files = {}
-    refused(store, f"{path} is missing; bring it back from a copy")
+    refused(store, f"of state 'sum' of operator 'totals', {path}, is missing; bring it back")
     store.files = {path: raw[:-1]}
     refused(store, "is damaged")
     elsewhere = replace(

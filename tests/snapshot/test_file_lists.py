@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -161,11 +164,12 @@ def test_a_list_that_is_gone_or_damaged_is_named(store: StateStore) -> None:
         with pytest.raises(MalformedManifestError, match=list_a):
             rows_of(store, "a")
         assert rows_of(store, "b") == [*range(100, 120)]
-        broken = store.maintenance.verify("all").broken
-        assert {(one.checkpoint_id, list_a in one.what[0]) for one in broken} == {
-            (1, True),
-            (2, True),
-        }
+        found = store.maintenance.verify("all", deep=True)
+        assert [(one.file, one.uid, one.checkpoint_id) for one in found.broken] == [
+            (list_a, "a", 1),
+            (list_a, "a", 2),
+        ]
+        assert (found.rows, found.strays) == (40, ())  # of the other state
         with pytest.raises(MalformedManifestError, match=list_a):
             store.maintenance.gc(minimum_age_s=0)
         path.write_bytes(raw)
@@ -194,7 +198,7 @@ def test_a_list_is_asked_for_once_the_checkpoint_before_has_expired(
         commit()
         assert lists_of(store)[0] == list_a
         return
-    with pytest.raises(MalformedManifestError, match=f"{list_a} is missing"):
+    with pytest.raises(MalformedManifestError, match=f"{list_a}, is missing"):
         commit()
     assert store.checkpoints() == ()
 
@@ -228,3 +232,88 @@ def test_lists_of_a_checkpoint_that_failed_do_not_stay(
         assert on_disk(again) == before
         write(again, 300, "b")
         assert rows_of(again, "b") == [*range(300, 320)]
+
+
+def lose(store: StateStore, name: str) -> None:
+    Path(store.url, name).unlink()
+
+
+def test_a_state_whose_list_is_lost_can_be_written_anew(store: StateStore) -> None:
+    """In full, or over an older checkpoint; then the checkpoints without it go, and gc goes on."""
+    lose(store, lists_of(store)[1])
+    with store.snapshot(parallelism=2) as checkpoint:
+        rows = [{"k": f"key {i}", "n": i} for i in range(5)]
+        checkpoint.changes_against("b", "counts", rows, base=1, key="k")
+        checkpoint.carry_rest()
+    assert rows_of(store, "b") == [*range(5)]
+    lose(store, lists_of(store)[1])
+    write(store, 300, "b")
+    assert rows_of(store, "b") == [*range(300, 320)]
+    store.maintenance.expire(retain=1)
+    assert store.maintenance.gc(minimum_age_s=0).removed.files > 0
+    assert rows_of(store, "a") == [*range(20)]
+    assert store.maintenance.verify("all", deep=True).is_intact
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["whole", "a list is lost"])
+def test_what_expired_lately_protects_its_files_whichever_list_is_lost(
+    tmp_path: Path, is_lost: bool
+) -> None:
+    """I9: a writer may name files of the other states again before its checkpoint is there."""
+    store = opened(tmp_path / "store")
+    write(store, 0, *UIDS)
+    write(store, 100, *UIDS)
+    if is_lost:
+        lose(store, lists_of(store, 1)[1])
+    old = time.time() - 48 * 3600
+    for path in Path(store.url).rglob("*.*"):
+        os.utime(path, (old, old))
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.carry("a", "counts", base=1)
+        checkpoint.keyed("b", "counts", [{"k": "x", "n": 1}], key="k", max_parallelism=8)
+        store.maintenance.expire(retain=1)
+        assert store.maintenance.gc(minimum_age_s=24 * 3600).removed.files == 0
+    assert rows_of(store, "a") == [*range(20)]
+    assert store.maintenance.verify(deep=True).is_intact
+
+
+def test_a_list_that_cannot_be_read_is_found_before_a_table_is_published(tmp_path: Path) -> None:
+    """A Delta log names each file; the tables of other states get no version for nothing."""
+    store = StateStore.open(str(tmp_path / "store"), parquet=LISTED, compaction=None)
+    write(store, 0, *UIDS)
+    lose(store, lists_of(store)[1])
+    logs = sorted(Path(store.url).rglob("_delta_log/*.json"))
+    with pytest.raises(MalformedManifestError, match="of state 'counts' of operator 'b'"):
+        write(store, 100, "a")
+    assert sorted(Path(store.url).rglob("_delta_log/*.json")) == logs
+    write(store, 100, *UIDS)
+    assert rows_of(store, "b") == [*range(100, 120)]
+
+
+def test_files_that_go_over_into_a_list_are_not_counted_as_released(tmp_path: Path) -> None:
+    """As at the first checkpoints of a release that has lists."""
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet", compaction=None)
+    write(store, 0, *UIDS)
+    store = opened(tmp_path / "store")
+    write(store, 100, "b")
+    expired = store.maintenance.expire(retain=1)
+    removed = store.maintenance.gc(minimum_age_s=0).removed
+    assert (expired.files, expired.size_bytes) == (removed.files, removed.size_bytes)
+
+
+def test_lists_are_read_side_by_side_and_each_once(store: StateStore) -> None:
+    """A read that stalls keeps nobody from another list."""
+    here = threading.Barrier(2, timeout=20)
+
+    class Meeting(CountingReads):
+        """Goes on with a list when another one is being read too."""
+
+        def read(self, name: str) -> bytes:
+            if name.startswith("files/"):
+                here.wait()
+            return super().read(name)
+
+    storage = Meeting(store.url)
+    manifest = over(storage).parts.catalog().manifest(2)
+    assert [len(tuple(entry.handles)) for entry in manifest.keyed] == [8, 8]
+    assert sum(name.startswith("files/") for name in storage.names) == 2

@@ -73,6 +73,21 @@ def test_many_bytes_are_left_in_the_cache_or_out_of_it(frame: DataFrame) -> None
     assert few_cached(frame, 100_000) is not None
 
 
+def test_bytes_that_the_cache_does_not_show_are_left_there(frame: DataFrame) -> None:
+    """Long texts that are made of the rows, or are kept once for all of them; and lists."""
+    frame.count()
+    wide = frame.select("id", F.repeat("text", 10_000).alias("wide"), F.lit(None).alias("none"))
+    assert few_cached(wide, 990_000) is None
+    assert few_cached(wide, MANY) is not None
+    cached = frame.select(F.repeat(F.lit("x"), 10_000).alias("same")).persist()
+    try:
+        cached.count()
+        assert few_cached(cached, 990_000) is None
+    finally:
+        cached.unpersist()
+    assert few_cached(frame.select(F.sequence(F.lit(1), F.lit(9)).alias("list")), MANY) is None
+
+
 def test_times_come_in_utc_whatever_the_session_says(spark: SparkSession) -> None:
     name = "spark.sql.session.timeZone"
     before = str(spark.conf.get(name))
