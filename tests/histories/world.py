@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from statestore.catalog.catalog import Catalog
+from statestore.files.writer import ParquetOptions
 from statestore.flink.redistribution import check_parallelism
 from statestore.format.layers import CompactionRule
 from statestore.format.names import (
@@ -114,9 +115,14 @@ class World:
         return self.storage.now_ms
 
     def store(self, storage: Storage | None = None) -> StateStore:
-        """Return the store as another process opens it, over a storage of its own."""
+        """Return the store as another process opens it, over a storage of its own; each list of
+        files is a document of its own.
+        """
         store = StateStore.over(
-            storage or self.storage, table_format="parquet", compaction=COMPACTION
+            storage or self.storage,
+            table_format="parquet",
+            compaction=COMPACTION,
+            parquet=ParquetOptions(list_bytes=1),
         )
         return StateStore(replace(store.parts, now_ms=lambda: self.storage.now_ms))
 

@@ -23,6 +23,7 @@ from tests.simulate.scheduler import Scheduler, Stopped
 
 __all__ = ["Checker", "Raw", "Seen"]
 
+DATA = ("operators/", "files/")
 CHECKPOINT = re.compile(r"checkpoints/([0-9]{10})\.(json|expired)")
 HOLD = re.compile(r"(savepoints|pins)/([^/.][^/]*)\.json")
 COPIED = re.compile(r"-([0-9a-f]{16})-[0-9a-f]{16}\.parquet$")  # how a copy's bytes begin
@@ -139,7 +140,7 @@ class Checker:
             self._checkpoint(store, int(match[1]), rest)
         elif HOLD.fullmatch(rest):
             self._hold(seen, store, rest)
-        elif rest.startswith("operators/"):
+        elif rest.startswith(DATA):
             if self.whole_files and rest not in seen.lost:
                 self._uncut(name, rest)
             for number in sorted(seen.kept(self._scheduler.now_ms)):
@@ -164,7 +165,7 @@ class Checker:
             seen.newest = 0 if power_was_lost else seen.newest
         for name in [n for n in names if n.endswith(".expired")] + names:
             store, _, rest = name.partition("/")
-            if not rest.startswith("operators/"):
+            if not rest.startswith(DATA):
                 self._remember(store, rest)
         for store in list(self.stores):
             self.look(store)
@@ -191,7 +192,7 @@ class Checker:
             if match[2] == "expired":
                 seen.tombstones |= {number} if data is not None else set()
                 return
-            found = checkpoint_of(data) if data is not None else None
+            found = checkpoint_of(data, self._reader(store)) if data is not None else None
             if found is None:
                 seen.manifests.pop(number, None)
             else:
@@ -331,6 +332,9 @@ class Checker:
         for number in seen.visible if seen.purged else ():
             for key in sorted(seen.purged & set(seen.manifests[number].rows or ())):
                 self.wrong("purged", f"checkpoint {number} of {store} has {key}, which was purged")
+
+    def _reader(self, store: str) -> Callable[[str], bytes | None]:
+        return lambda rest: self._read(f"{store}/{rest}")
 
     def _read(self, name: str) -> bytes | None:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from io import BytesIO
@@ -44,13 +45,16 @@ def document_of(data: bytes) -> dict[str, Any] | None:
     return document
 
 
-def checkpoint_of(data: bytes) -> Checkpoint | None:
-    """Return a manifest, None when it is broken."""
+def checkpoint_of(data: bytes, read: Callable[[str], bytes | None]) -> Checkpoint | None:
+    """Return a manifest, None when it is broken; ``read`` returns the bytes of its lists."""
     document = document_of(data)
     if document is None:
         return None
     files: dict[str, tuple[int, str]] = {}
     for operator in document["operators"]:
+        for state in operator["keyed"]:
+            for part in (state, *(state.get("changes") or ())):
+                _bring_in(part, read, files)
         for state in (*operator["keyed"], *operator["operator"]):
             files |= _files(state["table"]["path"], state["files"])
             for layer in state.get("changes") or ():
@@ -64,6 +68,26 @@ def checkpoint_of(data: bytes) -> Checkpoint | None:
         operators=document["operators"],
         created_at_ms=document["created_at_ms"],
     )
+
+
+# Lists that were whole once, by their SHA-256: what is lost since is known all the same.
+_LISTS: dict[str, dict[str, list[Any]]] = {}
+
+
+def _bring_in(
+    part: dict[str, Any], read: Callable[[str], bytes | None], files: dict[str, tuple[int, str]]
+) -> None:
+    """Put the files of a state or a layer where they would be without a list; note the list."""
+    known = part.get("file_list")
+    if known is None:
+        return
+    path, sha256 = known["path"], known["sha256"]
+    files[path] = known["size_bytes"], sha256
+    raw = read(path)
+    document = document_of(raw) if raw and hashlib.sha256(raw).hexdigest() == sha256 else None
+    if document is not None:
+        _LISTS[sha256] = document["files"]
+    part["files"] = _LISTS.get(sha256, {"path": [], "size_bytes": [], "sha256": []})
 
 
 def rows_of(checkpoint: Checkpoint, data: dict[str, bytes]) -> Rows:

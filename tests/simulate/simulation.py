@@ -8,6 +8,7 @@ from random import Random
 
 from statestore.errors import StateStoreError
 from tests.simulate.actors import Actor, Run, take
+from tests.simulate.check import DATA
 from tests.simulate.scheduler import HOUR_MS, Event, Task
 from tests.simulate.verbs import VERBS
 from tests.simulate.world import Image, World
@@ -214,7 +215,7 @@ def _nothing_dead(run: Run, store: str) -> None:
     with world.scheduler.quietly():
         names = [n.partition("/")[2] for n in checker._raw().names() if n.startswith(f"{store}/")]
     for name in sorted(names):
-        data = name.startswith("operators/") and name not in live
+        data = name.startswith(DATA) and name not in live
         if data or "/." in f"/{name}":
             checker.wrong(
                 "dead stays", f"{name} of {store} is of no checkpoint, and stays for ever"

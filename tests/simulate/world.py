@@ -24,6 +24,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+from statestore.files.writer import ParquetOptions
 from statestore.format.layers import CompactionRule
 from statestore.maintenance import copy_files
 from statestore.storage import Storage
@@ -76,8 +77,15 @@ class World:
         return SimulatedLocal(str(self.folder / name), self.disk, self.scheduler)
 
     def store(self, name: str = "a") -> StateStore:
-        """Return a store as another process opens it."""
-        return StateStore.over(self.storage(name), table_format="parquet", compaction=COMPACTION)
+        """Return a store as another process opens it; in a bucket each list of files is a document
+        of its own.
+        """
+        return StateStore.over(
+            self.storage(name),
+            table_format="parquet",
+            compaction=COMPACTION,
+            parquet=ParquetOptions(list_bytes=1) if self.kind == "s3" else None,
+        )
 
     def clone(self, source: str, target: str) -> None:
         """Copy a store file by file, as ``cp -r`` does, at once."""
