@@ -1,12 +1,12 @@
 """What a micro-batch of 10,000 events costs against a state of many keys, beside Spark's own state.
 
 The same events, in files, one file a micro-batch, are added up by key: by a query whose state lives
-in a store, with and without what its workers hold of files, and by Spark's aggregation with RocksDB
-in update mode, whose output goes nowhere. What Spark takes for a micro-batch of which nothing is
-computed is the floor of all. All begin with the same keys, and have as many shuffle
-partitions as the state has subtasks. They take turns, five micro-batches a round; the first round
-is not counted, nor is the first micro-batch of another. A time is Spark's own measure of the
-trigger, from planning to commit.
+in a store, with and without what it holds of files, and by Spark's aggregation with RocksDB in
+update mode, whose output goes nowhere. What Spark takes for a micro-batch of which nothing is
+computed is the floor of all. All begin with the same keys, and have as many shuffle partitions as
+the state has subtasks. They take turns, five micro-batches a round; the first round is not counted,
+nor is the first micro-batch of another. A time is Spark's own measure of the trigger, from planning
+to commit.
 """
 
 from __future__ import annotations
@@ -161,8 +161,7 @@ def _totals(events: DataFrame, state: DataFrame) -> DataFrame:
 
 
 def _seconds(query: StreamingQuery) -> list[float]:
-    """Return how long each trigger took that had events."""
-    # What is not read has no rows: such a micro-batch is told by the time it took to begin.
+    """Return how long each trigger took that ran a micro-batch, which may have read no rows."""
     own = [
         one.durationMs["triggerExecution"]
         for one in query.recentProgress

@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -234,27 +234,26 @@ def dataframe_of_keys(
     lookup = uuid.uuid4().hex
     per_task = [wanted.of_reads(reads) for reads in per_subtask]
 
-    def rows_of(subtask: int) -> pa.Table:
-        cache = _cache(cache_bytes)
-        if cache is not None:
-            cache.begin(lookup)
+    def rows_of(subtask: int, cache: RowCache | None) -> pa.Table:
         reads, own = per_subtask[subtask], per_task[subtask]
         rows = rows_of_keys(storage, entry, reads, own, cache, verify=verify)
         return unexpired(rows, entry.state, now_ms).select(arrow.names).cast(arrow)
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle()
+        cache = _cache(cache_bytes, lookup)
         for batch in batches:
             for subtask in batch.column(0).to_pylist():
-                yield from rows_of(subtask).to_batches()
+                yield from rows_of(subtask, cache).to_batches()
 
-    size = bytes_to_read(per_subtask, wanted, _cache(cache_bytes))
-    if not _is_for_driver(wanted, size, _cache(cache_bytes)):
+    cache = _cache(cache_bytes, lookup)
+    size = bytes_to_read(per_subtask, wanted, cache)
+    if not _is_for_driver(wanted, size, cache):
         return numbers(spark, len(per_subtask), ()).mapInArrow(read, schema)
     threads = os.cpu_count() or 1 if size > _BYTES_OF_ONE_THREAD else 1
     with ThreadPoolExecutor(min(threads, _THREADS)) as pool:
-        found = pa.concat_tables(pool.map(rows_of, range(len(per_subtask))))
-    return frame_of(spark, found, schema)
+        parts = pool.map(partial(rows_of, cache=cache), range(len(per_subtask)))
+        return frame_of(spark, pa.concat_tables(parts), schema)
 
 
 def _is_for_driver(wanted: WantedKeys, size: int, cache: RowCache | None) -> bool:
@@ -263,7 +262,14 @@ def _is_for_driver(wanted: WantedKeys, size: int, cache: RowCache | None) -> boo
     return few and wanted.rows.nbytes <= _FEW_KEYS_BYTES
 
 
+def _cache(limit_bytes: int, lookup: str) -> RowCache | None:
+    """Return the cache of this process for a lookup, None for one that holds nothing."""
+    cache = _held(limit_bytes) if limit_bytes else None
+    if cache is not None:
+        cache.begin(lookup)
+    return cache
+
+
 @lru_cache(maxsize=4)
-def _cache(limit_bytes: int) -> RowCache | None:
-    """The cache of this process, None for one that holds nothing."""
-    return RowCache(limit_bytes) if limit_bytes else None
+def _held(limit_bytes: int) -> RowCache:
+    return RowCache(limit_bytes)

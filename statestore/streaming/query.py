@@ -20,6 +20,7 @@ from pyspark.sql.types import DataType, StructType
 
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, NullKeyError
 from statestore.format.manifest import Manifest
+from statestore.format.names import KEY_GROUP
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.spark.cached import compute
@@ -199,7 +200,8 @@ class StatefulQuery:
         if restored is None or not keys.rows.num_rows or not self._has_state(restored):
             return spark.createDataFrame([], self.schema)
         state = restored.keyed(self.uid, self.name)
-        missing = [name for name in names if name not in state.entry.state.schema.names]
+        stored = {KEY_GROUP, *state.entry.state.schema.names}
+        missing = [name for name in names if name not in stored]
         if missing:
             raise InvalidArgumentError(
                 f"{state.entry.state} is stored without the column {missing[0]!r} of the query's "
