@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from statestore.arguments import checked_methods
 from statestore.errors import InvalidArgumentError
@@ -42,6 +43,7 @@ __all__ = [
     "LazySubtask",
     "RowCache",
     "WantedKeys",
+    "bytes_to_read",
     "key_batch",
     "key_group_of",
     "rows_of_key",
@@ -276,6 +278,14 @@ class WantedKeys:
         """Return the hashes, in order, of the keys in the key groups of a slice."""
         return self.hashes[self._in(part)]
 
+    def values_in(self, part: KeyedStateSlice) -> dict[str, pa.ChunkedArray]:
+        """Return, of the key columns whose values Arrow finds as we do, those that the keys in the
+        key groups of a slice have.
+        """
+        own = self.rows.filter(pa.array(self._in(part)))
+        kinds = zip(own.column_names, own.schema.types, strict=True)
+        return {name: own.column(name) for name, kind in kinds if _comparable(kind)}
+
     def match(self, rows: pa.Table) -> pa.Table:
         """Return those rows that have one of the keys: hashes may lie, values do not."""
         places, _ = found(rows.select(self.rows.column_names), self.rows)
@@ -325,9 +335,9 @@ class RowCache:
             held.used = self._lookups
             return held.indexed
 
-    def takes(self, part: KeyedStateSlice) -> bool:
-        """Return whether there may be room for a slice."""
-        return part.size_bytes * _SMALL <= self._limit - self._size
+    def takes(self, size_bytes: int) -> bool:
+        """Return whether there may be room for so many bytes of files."""
+        return size_bytes * _SMALL <= self._limit - self._size
 
     def put(self, part: KeyedStateSlice, indexed: Indexed) -> None:
         """Hold a slice if there is room."""
@@ -395,7 +405,9 @@ class _Search:
     def _like(self, entry: KeyedEntry, part: KeyedStateSlice, hashes: U64Array) -> pa.Table:
         """Return a slice's rows with one of the hashes."""
         cache = self.cache
-        if cache is None or ((held := cache.find(part)) is None and not cache.takes(part)):
+        if cache is None or (
+            (held := cache.find(part)) is None and not cache.takes(part.size_bytes)
+        ):
             return self._streamed(entry, part, hashes)
         if held is None:
             rows = pa.Table.from_batches(
@@ -408,12 +420,35 @@ class _Search:
 
     def _streamed(self, entry: KeyedEntry, part: KeyedStateSlice, hashes: U64Array) -> pa.Table:
         pieces = [restored_schema(entry.state.schema).empty_table()]
+        values = self.wanted.values_in(part)
         for batch in read_slices(self.storage, entry, [part], verify=self.verify):
+            # Nearly all rows go by here, so that few are hashed.
+            for name, wanted in values.items():
+                batch = batch.filter(pc.is_in(batch.column(name), value_set=wanted))
             own = hashes_of(batch.select([*self.state.key]))
             at = np.minimum(np.searchsorted(hashes, own), len(hashes) - 1)
             places = np.flatnonzero(hashes[at] == own)
             pieces.append(pa.Table.from_batches([batch.take(pa.array(places))]))
         return pa.concat_tables(pieces)
+
+
+def bytes_to_read(
+    per_subtask: Sequence[ReadSlices], wanted: WantedKeys, cache: RowCache | None
+) -> int:
+    """Return how many bytes of files the rows of some keys are in that a cache does not hold."""
+    groups = np.unique(wanted.groups)
+    return sum(
+        part.size_bytes
+        for reads in per_subtask
+        for part in reads.slices
+        if _has_any(part, groups) and (cache is None or cache.find(part) is None)
+    )
+
+
+def _has_any(part: KeyedStateSlice, groups: npt.NDArray[np.int32]) -> bool:
+    """Return whether some of the key groups, in order, are in a slice."""
+    first, after = np.searchsorted(groups, (part.key_groups.first, part.key_groups.last + 1))
+    return bool(first < after)
 
 
 def rows_of_keys(

@@ -355,24 +355,32 @@ class RestoredKeyedState:
         )
 
     def lookup_in_spark(
-        self, keys: pa.Table, *, cache_bytes: int = 0, spark: SparkSession | None = None
+        self,
+        keys: pa.Table,
+        columns: Sequence[str] | None = None,
+        *,
+        cache_bytes: int = 0,
+        spark: SparkSession | None = None,
     ) -> DataFrame:
         """Return the rows of many keys as a DataFrame.
 
-        The task of each subtask looks in the files of its key groups.
+        The driver looks in small files, and for what it holds, now; else, when the DataFrame is
+        computed, the task of each subtask looks in the files of its key groups.
 
         Args:
             keys: the keys, by their key columns.
-            cache_bytes: how much of what it decoded each of Spark's Python workers holds for the
-                next call; by default nothing.
+            columns: those that the DataFrame has; by default all.
+            cache_bytes: how much of what it decoded the driver, and each of Spark's Python
+                workers, holds for the next call; by default nothing.
             spark: the session of the DataFrame; by default that of the store.
 
         Returns:
-            The rows. When the DataFrame is computed, Spark's error holds MissingFileError or
-            DamagedFileError for a file that is not what was written.
+            The rows. Where tasks look, Spark's error holds MissingFileError or DamagedFileError
+            for a file that is not what was written, when the DataFrame is computed.
 
         Raises:
             InvalidArgumentError: without Spark, or when the columns are not a key of the state.
+            MissingFileError, DamagedFileError: where the driver looks.
         """
         frame: DataFrame = spark_module("read").dataframe_of_keys(
             spark or self._session(),
@@ -380,6 +388,7 @@ class RestoredKeyedState:
             self.entry,
             self.plan.of_all(),
             keys,
+            columns,
             cache_bytes=cache_bytes,
             verify=self._verify,
             now_ms=self.now_ms,

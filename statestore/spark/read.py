@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +17,14 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from statestore.files.lookup import RowCache, WantedKeys, rows_of_keys
+from statestore.files.lookup import RowCache, WantedKeys, bytes_to_read, rows_of_keys
 from statestore.files.merge import read_state, unexpired
 from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import ReadSlices
+from statestore.spark.cached import few_cached
 from statestore.spark.hashing import column_of
 from statestore.spark.tasks import map_in_arrow, numbers, settle
-from statestore.spark.write import spark_schema
+from statestore.spark.write import frame_of, spark_schema
 from statestore.storage import Storage
 
 __all__ = [
@@ -150,6 +153,14 @@ def register(spark: SparkSession, resolve: Callable[[Mapping[str, str]], Read]) 
 # The rows of many keys as a DataFrame: each task looks in the key groups of its own subtask.
 #
 # A Spark Python worker lives for many tasks, and keeps what it decoded of files for the next ones.
+# Where little is read, or what is read can be kept, the driver looks itself, and keeps it: the
+# start of a job and the way through its workers would take longer.
+
+
+_FEW_KEYS_BYTES = 8 * 2**20
+_FEW_READ_BYTES = 16 * 2**20
+_BYTES_OF_ONE_THREAD = 2**20
+_THREADS = 4
 
 
 @dataclass(frozen=True)
@@ -161,8 +172,14 @@ class KeysInUse:
 
 
 def keys_in_use(df: DataFrame, key: Sequence[str]) -> KeysInUse:
-    """Return the keys of a DataFrame, each once for a Spark partition; one job, no shuffle."""
+    """Return the keys of a DataFrame; one job, no shuffle.
+
+    Few that Spark's cache has come as they are, many each once for a Spark partition.
+    """
     columns = df.select(*map(column_of, key))
+    few = few_cached(columns, _FEW_KEYS_BYTES)
+    if few is not None:
+        return KeysInUse(few, int(_with_null(few).sum()))
 
     def each_once(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle()
@@ -197,6 +214,7 @@ def dataframe_of_keys(
     entry: KeyedEntry,
     per_subtask: Sequence[ReadSlices],
     keys: pa.Table,
+    columns: Sequence[str] | None = None,
     *,
     cache_bytes: int,
     verify: bool = False,
@@ -204,30 +222,54 @@ def dataframe_of_keys(
 ) -> DataFrame:
     """Return the rows that some keys have, read by one task for each subtask; no shuffle.
 
-    Each Python worker holds up to ``cache_bytes`` of what it has decoded.
+    ``columns`` are by default all. The driver and each Python worker hold up to ``cache_bytes`` of
+    what they have decoded. The driver reads the rows of few keys now, where few bytes are read or
+    those find room there: then MissingFileError and DamagedFileError are raised here.
     """
     schema = spark_schema(entry.state.schema)
+    if columns is not None:
+        schema = StructType([schema[name] for name in columns])
     arrow = to_arrow_schema(schema, timezone="UTC")
     wanted = WantedKeys.of(keys, entry.state)
     lookup = uuid.uuid4().hex
     per_task = [wanted.of_reads(reads) for reads in per_subtask]
 
+    def rows_of(subtask: int, cache: RowCache | None) -> pa.Table:
+        reads, own = per_subtask[subtask], per_task[subtask]
+        rows = rows_of_keys(storage, entry, reads, own, cache, verify=verify)
+        return unexpired(rows, entry.state, now_ms).select(arrow.names).cast(arrow)
+
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle()
-        cache = _cache(cache_bytes)
-        if cache is not None:
-            cache.begin(lookup)
+        cache = _cache(cache_bytes, lookup)
         for batch in batches:
             for subtask in batch.column(0).to_pylist():
-                reads, own = per_subtask[subtask], per_task[subtask]
-                rows = rows_of_keys(storage, entry, reads, own, cache, verify=verify)
-                for part in rows.to_batches():
-                    yield unexpired(part, entry.state, now_ms).cast(arrow)
+                yield from rows_of(subtask, cache).to_batches()
 
-    return numbers(spark, len(per_subtask), ()).mapInArrow(read, schema)
+    cache = _cache(cache_bytes, lookup)
+    size = bytes_to_read(per_subtask, wanted, cache)
+    if not _is_for_driver(wanted, size, cache):
+        return numbers(spark, len(per_subtask), ()).mapInArrow(read, schema)
+    threads = os.cpu_count() or 1 if size > _BYTES_OF_ONE_THREAD else 1
+    with ThreadPoolExecutor(min(threads, _THREADS)) as pool:
+        parts = pool.map(partial(rows_of, cache=cache), range(len(per_subtask)))
+        return frame_of(spark, pa.concat_tables(parts), schema)
+
+
+def _is_for_driver(wanted: WantedKeys, size: int, cache: RowCache | None) -> bool:
+    """Return whether keys and what is read for them are few, or that can be held here."""
+    few = size <= _FEW_READ_BYTES or (cache is not None and cache.takes(size))
+    return few and wanted.rows.nbytes <= _FEW_KEYS_BYTES
+
+
+def _cache(limit_bytes: int, lookup: str) -> RowCache | None:
+    """Return the cache of this process for a lookup, None for one that holds nothing."""
+    cache = _held(limit_bytes) if limit_bytes else None
+    if cache is not None:
+        cache.begin(lookup)
+    return cache
 
 
 @lru_cache(maxsize=4)
-def _cache(limit_bytes: int) -> RowCache | None:
-    """The cache of this worker process, None for one that holds nothing."""
-    return RowCache(limit_bytes) if limit_bytes else None
+def _held(limit_bytes: int) -> RowCache:
+    return RowCache(limit_bytes)

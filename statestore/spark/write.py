@@ -60,6 +60,7 @@ from statestore.spark.tasks import Task, map_in_arrow, settle
 __all__ = [
     "change_frame",
     "collect",
+    "frame_of",
     "key_types",
     "keyed_batches",
     "on_driver",
@@ -224,7 +225,7 @@ def change_frame(
         for rows, _ in given
     )
     for rows, deletion in given:
-        frame = rows if isinstance(rows, DataFrame) else _frame_of(spark, rows)
+        frame = rows if isinstance(rows, DataFrame) else frame_of(spark, rows)
         names = named_columns(deletion, state)
         own = column_of(KEY_GROUP) if KEY_GROUP in frame.columns else F.lit(None)
         columns = [own.cast("long").alias(KEY_GROUP)] if has_groups else []
@@ -238,9 +239,11 @@ def change_frame(
     return reduce(DataFrame.unionAll, parts)
 
 
-def _frame_of(spark: SparkSession, rows: pa.Table) -> DataFrame:
+def frame_of(spark: SparkSession, rows: pa.Table, schema: StructType | None = None) -> DataFrame:
     """Return the rows in Spark, times without a zone as they are: not as the session's zone."""
-    return spark.createDataFrame(rows, from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))
+    schema = schema or from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
+    # As one batch: of rows that it keeps on the driver, Spark drops those behind an empty batch.
+    return spark.createDataFrame(rows.combine_chunks(), schema)
 
 
 def refuse_narrowing(df: DataFrame, names: Sequence[str], state: KeyedState) -> None:

@@ -16,12 +16,14 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import DataType, StructType
 
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, NullKeyError
 from statestore.format.manifest import Manifest
+from statestore.format.names import KEY_GROUP
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
-from statestore.spark.hashing import column_of
+from statestore.spark.cached import compute
 from statestore.spark.read import KeysInUse, keys_in_use
 from statestore.storage import open_storage
 from statestore.store import StateStore
@@ -59,10 +61,10 @@ class StatefulQuery:
     ``source``; other states of the newest checkpoint are in each new one as they are. A query with
     another checkpoint location than the last one is refused unless it ``succeeds`` that.
 
-    Each of Spark's Python workers holds up to ``cache_bytes`` of decoded files, so that they are
-    not read again for the next micro-batch. With ``retain`` no more than about so many checkpoints
-    are kept (savepoints and pins stay): of every ``expire_every`` one expires what is beyond.
-    ``on_commit`` is called with each manifest.
+    The driver, or each of Spark's Python workers where those look rows up, holds up to
+    ``cache_bytes`` of decoded files, so that they are not read again for the next micro-batch. With
+    ``retain`` no more than about so many checkpoints are kept (savepoints and pins stay): of every
+    ``expire_every`` one expires what is beyond. ``on_commit`` is called with each manifest.
     """
 
     store: StateStore
@@ -134,11 +136,13 @@ class StatefulQuery:
             checkpoint.give_up()
             return None
         with checkpoint, _kept() as keep:
+            # What is in Spark's cache has a known size: few rows then need no Python worker.
             events = keep(events)
-            state = keep(self._touched(self._keys(events, batch), restored, events))
-            changes = self._updated(events, state)
+            compute(events)
+            state = self._touched(self._keys(events, batch), restored, events)
+            changes = self._updated(events, state if state.isLocal() else keep(state))
             if changes.shared is not None:
-                keep(changes.shared)
+                compute(keep(changes.shared))
             self._write(checkpoint, changes, restored)
             self._write_progress(checkpoint, done.with_done(batch))
             checkpoint.carry_rest()
@@ -148,6 +152,12 @@ class StatefulQuery:
     @property
     def _key(self) -> list[str]:
         return [self.key] if isinstance(self.key, str) else list(self.key)
+
+    @property
+    def _columns(self) -> list[str]:
+        schema = DataType.fromDDL(self.schema)
+        assert isinstance(schema, StructType)  # a list of columns is no other type
+        return schema.names
 
     def _newest(self, batch: MicroBatch) -> RestoredCheckpoint | None:
         try:
@@ -186,20 +196,19 @@ class StatefulQuery:
         self, keys: KeysInUse, restored: RestoredCheckpoint | None, events: DataFrame
     ) -> DataFrame:
         """Return the stored rows of the keys in a micro-batch, in the columns of the schema."""
-        spark = events.sparkSession
-        none = spark.createDataFrame([], self.schema)
+        spark, names = events.sparkSession, self._columns
         if restored is None or not keys.rows.num_rows or not self._has_state(restored):
-            return none
+            return spark.createDataFrame([], self.schema)
         state = restored.keyed(self.uid, self.name)
-        rows = state.lookup_in_spark(keys.rows, cache_bytes=self.cache_bytes, spark=spark)
-        missing = [name for name in none.columns if name not in rows.columns]
+        stored = {KEY_GROUP, *state.entry.state.schema.names}
+        missing = [name for name in names if name not in stored]
         if missing:
             raise InvalidArgumentError(
                 f"{state.entry.state} is stored without the column {missing[0]!r} of the query's "
                 "schema; change the columns first, with a snapshot that has all rows of the state, "
                 "and checkpoint.carry_rest() for all else, the query's progress too"
             )
-        return rows.select(*map(column_of, none.columns))
+        return state.lookup_in_spark(keys.rows, names, cache_bytes=self.cache_bytes, spark=spark)
 
     def _updated(self, events: DataFrame, state: DataFrame) -> Changes:
         changes = self.update(events, state)

@@ -18,7 +18,7 @@ from statestore.errors import (
     NullKeyError,
 )
 from statestore.files import equality
-from statestore.files.lookup import RowCache, WantedKeys, rows_of_keys
+from statestore.files.lookup import RowCache, WantedKeys, bytes_to_read, rows_of_keys
 from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import assignment_of, reads_of
 from statestore.storage import LocalStorage
@@ -161,6 +161,47 @@ def test_only_files_of_the_keys_key_groups_are_read(tmp_path: Path) -> None:
             file.unlink()
     assert looked_up(store, ["k7", "k7"], None, parallelism=3) == [{"k": "k7", "v": 7}]
     assert looked_up(store, ["k7"], RowCache(2**20), parallelism=3) == [{"k": "k7", "v": 7}]
+
+
+@pytest.mark.parametrize("limit", CACHES.values(), ids=CACHES)
+def test_keys_of_several_columns_and_types(tmp_path: Path, limit: int | None) -> None:
+    """Also where a column has few values, or a type that is found by hashes alone."""
+    rows = [{"tenant": "ab"[i % 2], "number": i % 10, "at": float(i // 10)} for i in range(60)]
+    store = StateStore.open(str(tmp_path / "s"), table_format="parquet")
+    key = ["tenant", "number", "at"]
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.keyed("u", "s", rows, key=key, max_parallelism=GROUPS)
+    (entry,) = store.manifest().keyed
+    asked = [
+        {"tenant": "a", "number": 4, "at": 0.0},
+        {"tenant": "b", "number": 4, "at": 1.0},
+        {"tenant": "b", "number": 5, "at": 3.0},
+        {"tenant": "b", "number": 7, "at": 9.0},
+    ]
+    wanted = WantedKeys.of(asked, entry.state)
+    cache = None if limit is None else RowCache(limit)
+    reads = reads_of(entry, assignment_of(entry, 1).range_of(0))
+    found = rows_of_keys(LocalStorage(store.url), entry, reads, wanted, cache)
+    found = sorted(found.select(key).to_pylist(), key=lambda row: int(row["number"]))
+    assert found == [asked[0], asked[2]]
+
+
+def test_what_is_to_be_read_is_known_before(tmp_path: Path) -> None:
+    """Of files with key groups of the keys, those that are not held."""
+    store, cache = value_store(tmp_path / "store"), RowCache(2**24)
+    (entry,) = store.manifest().keyed
+    per_subtask = [reads_of(entry, groups) for groups in assignment_of(entry, 3).ranges()]
+    one, every = (
+        WantedKeys.of([{"k": f"k{i}"} for i in some], entry.state) for some in ([7], range(200))
+    )
+    sizes = {handle.key_groups.first: handle.size_bytes for handle in entry.handles}
+    group = int(one.groups[0])
+    for held in (None, cache):
+        assert bytes_to_read(per_subtask, one, held) == sizes[group]
+        assert bytes_to_read(per_subtask, every, held) == sum(sizes.values())
+    looked_up(store, ["k7"], cache, parallelism=3)
+    assert bytes_to_read(per_subtask, one, cache) == 0
+    assert bytes_to_read(per_subtask, every, cache) == sum(sizes.values()) - sizes[group]
 
 
 def test_what_finds_no_room_leaves_the_rest_in_peace(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from statestore import StateStore
 from statestore.errors import SchemaMismatchError
 from statestore.files.writer import ParquetOptions
+from statestore.spark import read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 NAMES = ["k.x", "a`b", "s.t"]
 
 
-def test_a_column_may_have_a_dot_in_its_name(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_column_may_have_a_dot_in_its_name(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is no way into a struct; written, changed, read and looked up."""
     store = StateStore.open(str(tmp_path / "s"), spark=spark, table_format="parquet")
     rows = spark.createDataFrame(
@@ -35,7 +38,11 @@ def test_a_column_may_have_a_dot_in_its_name(spark: SparkSession, tmp_path: Path
     wanted: list[Any] = [("x", 1, (1,))]
     assert [tuple(row)[1:] for row in found.to_spark().collect()] == wanted
     keys = pa.table({"k.x": ["x", "y"]})
-    assert [tuple(row)[1:] for row in found.lookup_in_spark(keys).collect()] == wanted
+    for most in (read._FEW_KEYS_BYTES, 0):  # by the driver, and in tasks
+        monkeypatch.setattr(read, "_FEW_KEYS_BYTES", most)
+        assert [tuple(row)[1:] for row in found.lookup_in_spark(keys).collect()] == wanted
+        some = found.lookup_in_spark(keys, ["s.t", "k.x"])
+        assert [tuple(row) for row in some.collect()] == [((1,), "x")]
     assert found.get("x") == [dict(zip(NAMES, ("x", 1, {"t": 1}), strict=True))]
 
 

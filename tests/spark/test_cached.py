@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JError
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from statestore.spark.cached import few_cached, rows_cached
+from statestore.spark.cached import compute, few_cached, rows_cached
 
 MANY = 2**20
 
@@ -51,13 +51,47 @@ def test_some_of_the_rows_are_taken_and_their_number_is_not_known(frame: DataFra
     assert rows_cached(frame.alias("all").select("text")) == 100
 
 
+def test_what_is_made_of_few_rows_is_taken(spark: SparkSession, frame: DataFrame) -> None:
+    """United with rows of the driver, and added up."""
+    compute(frame)
+    here = spark.createDataFrame(pa.table({"id": [3, 1000], "text": ["0", "6"]}))
+    both = frame.union(here)
+    sums = both.groupBy("text").agg(F.sum("id").alias("sum"), F.count("*").alias("n"))
+    assert (rows_cached(sums), rows_cached(both), rows_cached(here)) == (None, None, None)
+    found = few_cached(sums.where("sum > 800"), MANY)
+    assert found is not None
+    assert found.to_pylist() == [{"text": "6", "sum": 1721, "n": 15}]
+    last = Window.partitionBy("text").orderBy(F.desc("id"))
+    newest = both.withColumn("at", F.row_number().over(last)).where("at = 1").select("id")
+    for few, ids in (
+        (newest, {98, 99, 93, 94, 95, 96, 1000}),
+        (both.select("id").distinct(), {*range(100), 1000}),
+        (both.dropDuplicates(["id"]).select("id"), {*range(100), 1000}),
+    ):
+        found = few_cached(few, MANY)
+        assert found is not None
+        assert sorted(found["id"].to_pylist()) == sorted(ids)
+    assert few_cached(both, 1) is None
+    assert (
+        few_cached(here.union(spark.range(9).select("id", F.lit("").alias("text"))), MANY) is None
+    )
+
+
+def test_what_is_kept_is_computed_once_and_now(spark: SparkSession, frame: DataFrame) -> None:
+    """In one job; what nobody keeps is left alone."""
+    compute(frame)
+    assert rows_cached(frame) == 100
+    other = spark.range(7)
+    compute(other)
+    assert rows_cached(other) is None
+
+
 def test_what_may_be_more_than_is_cached_is_left(frame: DataFrame) -> None:
     """By Spark's guess a function of Python returns about as many bytes as it is given."""
     frame.count()
     for more in (
         frame.mapInArrow(lambda batches: batches, frame.schema),
         frame.select(F.explode(F.sequence(F.lit(0), F.col("id")))),
-        frame.union(frame),
         frame.crossJoin(frame.select(F.col("id").alias("other"))),
     ):
         assert (rows_cached(more), few_cached(more, MANY)) == (None, None)
@@ -74,18 +108,22 @@ def test_many_bytes_are_left_in_the_cache_or_out_of_it(frame: DataFrame) -> None
 
 
 def test_bytes_that_the_cache_does_not_show_are_left_there(frame: DataFrame) -> None:
-    """Long texts that are made of the rows, or are kept once for all of them; and lists."""
+    """Long texts or lists that are made of the rows, or texts that the cache has compressed."""
     frame.count()
-    wide = frame.select("id", F.repeat("text", 10_000).alias("wide"), F.lit(None).alias("none"))
-    assert few_cached(wide, 990_000) is None
-    assert few_cached(wide, MANY) is not None
-    cached = frame.select(F.repeat(F.lit("x"), 10_000).alias("same")).persist()
+    for made in (
+        frame.select("id", F.repeat("text", 10_000).alias("wide")),
+        frame.select(F.sequence(F.lit(1), F.lit(9)).alias("list")),
+        frame.groupBy("text").agg(F.collect_list("id").alias("list")),
+    ):
+        assert few_cached(made, MANY) is None
+    assert few_cached(frame.select(F.length("text").alias("n"), "text"), MANY) is not None
+    same = frame.select(F.repeat(F.lit("x"), 10_000).alias("same")).persist()
     try:
-        cached.count()
-        assert few_cached(cached, 990_000) is None
+        same.count()
+        assert few_cached(same, 990_000) is None
+        assert few_cached(same, 2 * MANY) is not None
     finally:
-        cached.unpersist()
-    assert few_cached(frame.select(F.sequence(F.lit(1), F.lit(9)).alias("list")), MANY) is None
+        same.unpersist()
 
 
 def test_times_come_in_utc_whatever_the_session_says(spark: SparkSession) -> None:
@@ -111,4 +149,5 @@ def test_a_session_that_shows_no_plans_tells_nothing() -> None:
     connected: Any = SimpleNamespace()
     guarded: Any = SimpleNamespace(_jdf=SimpleNamespace(queryExecution=refuse))
     for frame in (connected, guarded):
+        compute(frame)
         assert (rows_cached(frame), few_cached(frame, MANY)) == (None, None)

@@ -10,8 +10,11 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from statestore import StateStore
 from statestore.errors import CommitConflictError, InvalidArgumentError, NullKeyError
+from statestore.files.writer import ParquetOptions
 from statestore.format.manifest import Manifest
+from statestore.spark import read
 from statestore.streaming import (
     Changes,
     MicroBatch,
@@ -113,7 +116,31 @@ def test_a_micro_batch_is_few_jobs(world: World) -> None:
         jobs = context.statusTracker().getJobIdsForGroup(f"micro-batch {number}")
         counts.append(len(jobs))
     context.setJobGroup("", "")
-    assert 0 < min(counts) <= max(counts[1:]) <= 6
+    assert 0 < min(counts) <= max(counts[1:]) <= 4
+
+
+def test_few_events_need_no_python_worker(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the second micro-batch on: keys, rows and changes go by the driver."""
+    query = world.query()
+    query.process(world.frame("a", "b"), MicroBatch("q", 0))
+    for name in ("mapInArrow", "mapInPandas"):
+        monkeypatch.setattr(DataFrame, name, None)
+    query.process(world.frame("b", "c"), MicroBatch("q", 1))
+    assert world.state() == {"a": (1, 1), "b": (2, 2), "c": (1, 1)}
+
+
+def test_many_events_go_by_tasks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is not few is read and written by tasks, and comes to the same."""
+    for module, name in ((read, "_FEW_KEYS_BYTES"), (read, "_FEW_READ_BYTES")):
+        monkeypatch.setattr(module, name, 0)
+    parquet = ParquetOptions(driver_bytes=1)
+    store = StateStore(replace(world.store.parts, parquet=parquet))
+    query = world.query(store=store, cache_bytes=0)
+    for number, users in enumerate(("aab", "bc", "cd")):
+        query.process(world.frame(*users), MicroBatch("q", number))
+    with pytest.raises(NullKeyError, match="1 events of micro-batch 3 have a null key"):
+        query.process(world.frame("a", None), MicroBatch("q", 3))
+    assert world.state() == {"a": (2, 2), "b": (2, 2), "c": (2, 2), "d": (1, 1)}
 
 
 def test_keys_that_are_not_touched_are_not_brought_in(world: World) -> None:

@@ -1,0 +1,102 @@
+"""The rows of many keys as a DataFrame: who reads them, and that they are the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PythonException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from statestore import StateStore
+from statestore.errors import MissingFileError
+from statestore.restore.restored import RestoredKeyedState
+from statestore.spark import read
+
+COLUMNS = {
+    "k": "concat('k', id)",
+    "n": "id",
+    "price": "CAST(id * 1.5 AS decimal(12,3))",
+    "at": "timestamp_millis(id * 3600000)",
+    "local": "TIMESTAMP_NTZ'2026-03-29 02:30:00'",
+    "day": "DATE'1582-10-15'",
+    "raw": "CAST(CAST(id AS STRING) AS BINARY)",
+    "ratio": "CAST(id AS FLOAT)",
+    "tags": "array(CAST(id AS STRING), NULL)",
+    "nested": "struct(CAST(id AS INT) AS a, map('m', id) AS b)",
+}
+KEYS = pa.table({"k": ["k3", "k50", "absent"]})
+CACHE_BYTES = 2**20 + 1  # no other test's cache
+ZONE = "spark.sql.session.timeZone"
+
+
+@pytest.fixture
+def stored(spark: SparkSession, tmp_path: Path) -> RestoredKeyedState:
+    """A state with a base and a layer."""
+    store = StateStore.open(str(tmp_path / "s"), spark=spark, table_format="parquet")
+    rows = spark.range(100).select(*(F.expr(sql).alias(name) for name, sql in COLUMNS.items()))
+    with store.snapshot(parallelism=3) as checkpoint:
+        checkpoint.keyed("u", "s", rows, key="k", max_parallelism=16)
+    with store.snapshot(parallelism=3) as checkpoint:
+        changed = rows.where("n = 50").withColumn("n", F.lit(-1).cast("long"))
+        checkpoint.changes("u", "s", changed, key="k")
+    return store.restore(parallelism=3).keyed("u", "s")
+
+
+def in_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read, "_FEW_KEYS_BYTES", 0)
+
+
+def test_the_driver_reads_what_tasks_read(
+    spark: SparkSession, stored: RestoredKeyedState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every column, whatever its type and the zone of the session."""
+    before = str(spark.conf.get(ZONE))
+    try:
+        spark.conf.set(ZONE, "Europe/Berlin")
+        here = stored.lookup_in_spark(KEYS)
+        assert here.isLocal()
+        in_tasks(monkeypatch)
+        there = stored.lookup_in_spark(KEYS)
+        assert not there.isLocal()
+        assert here.schema == there.schema
+        few, many = (frame.orderBy("k").toArrow() for frame in (here, there))
+    finally:
+        spark.conf.set(ZONE, before)
+    assert few.equals(many)
+    assert few["n"].to_pylist() == [3, -1]
+    some = stored.lookup_in_spark(KEYS, ["n", "k"])
+    assert sorted(some.collect()) == [(-1, "k50"), (3, "k3")]
+
+
+def test_the_driver_holds_what_it_has_read(stored: RestoredKeyedState, tmp_path: Path) -> None:
+    first = stored.lookup_in_spark(KEYS, ["n"], cache_bytes=CACHE_BYTES).collect()
+    for file in tmp_path.glob("s/operators/**/*.parquet"):
+        file.unlink()
+    assert stored.lookup_in_spark(KEYS, ["n"], cache_bytes=CACHE_BYTES).collect() == first
+    with pytest.raises(MissingFileError):
+        stored.lookup_in_spark(KEYS)
+
+
+def test_much_is_read_by_tasks(
+    stored: RestoredKeyedState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More bytes than the driver reads; unless it can hold them, or holds them already."""
+    monkeypatch.setattr(read, "_FEW_READ_BYTES", 0)
+    assert not stored.lookup_in_spark(KEYS).isLocal()
+    assert not stored.lookup_in_spark(KEYS, cache_bytes=1).isLocal()
+    assert stored.lookup_in_spark(KEYS, cache_bytes=CACHE_BYTES + 1).isLocal()
+    for file in tmp_path.glob("s/operators/**/*.parquet"):
+        file.unlink()
+    with pytest.raises(PythonException, match="MissingFileError"):
+        stored.lookup_in_spark(KEYS).collect()
+
+
+def test_many_bytes_are_read_by_several_threads(
+    stored: RestoredKeyedState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(read, "_BYTES_OF_ONE_THREAD", 0)
+    found = stored.lookup_in_spark(KEYS, ["n"], cache_bytes=CACHE_BYTES + 2).collect()
+    assert sorted(row.n for row in found) == [-1, 3]
