@@ -1,13 +1,17 @@
 """Base and changes merged: the rows of a state, in one pass over its files, in order of key group.
 
-Base and layers are read side by side, a run of key groups at a time; the run of each is all that is
-in memory. Changes of one run are brought together first, newest last, and put over the base then.
+Base and layers are read side by side, a run of key groups at a time; the run of each, and what a
+thread decodes of the base meanwhile, is all that is in memory. Changes of one run are brought
+together first, newest last, and put over the base then.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -149,6 +153,9 @@ def check_instant(now_ms: int) -> int:
     return now_ms
 
 
+_RUN_BYTES = 4 * RUN_BYTES
+"""Runs that are merged are longer: what is done once for each would cost more than its rows."""
+
 Flags = npt.NDArray[np.bool_]
 Places = npt.NDArray[np.intp]
 
@@ -174,15 +181,16 @@ def read_state(
     *,
     verify: bool = False,
     now_ms: int | None = None,
-    run_bytes: int = RUN_BYTES,
+    run_bytes: int = _RUN_BYTES,
     wanted: Wanted | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a subtask in order of key group; with ``verify`` SHA-256 is checked first.
 
     With a clock, ``now_ms``, those that have expired by then are left out where the state says so.
-    Without changes one row group is in memory, else of each layer a run of key groups, about
-    ``run_bytes``. With ``wanted`` no more is read. Raises MissingFileError or DamagedFileError,
-    naming file, state and operator.
+    Without changes one row group is in memory, else of base and each layer a run of key groups,
+    about ``run_bytes``, and as much of the base, or a row group, that a thread brings in ahead.
+    With ``wanted`` no more is read. Raises MissingFileError or DamagedFileError, naming file, state
+    and operator.
     """
     base = partial(read_slices, storage, verify=verify)
     layer = base
@@ -226,6 +234,7 @@ def _every_row_group(_: DataFile, handle: Handle) -> Iterable[int]:
 
 
 Read = Callable[[KeyedEntry, Slices], Iterator[pa.RecordBatch]]
+_MOST_AHEAD, _BLOCK_ROWS = 8, 64
 
 
 def _all_rows(
@@ -237,8 +246,30 @@ def _all_rows(
         return
     layers = [_layer_runs(read_layer, layer, run_bytes) for layer in reads.layers]
     changes = _brought_together(layers, entry.state)
-    for rows in _merged(runs_of(base, run_bytes), changes, entry.state):
-        yield from rows.to_batches()
+    with closing(_ahead(base, run_bytes)) as batches:
+        for rows in _merged(runs_of(batches, run_bytes), changes, entry.state):
+            yield from rows.to_batches()
+
+
+def _ahead(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Generator[pa.RecordBatch]:
+    """Yield what comes; a thread brings in the next ones meanwhile, of about so many bytes, or one.
+
+    So Arrow decodes while rows are merged. Whoever ends it early waits for what is under way.
+    """
+    coming = deque[Future[pa.RecordBatch | None]]()
+    size = most_bytes
+    with ThreadPoolExecutor(1, thread_name_prefix="statestore-ahead") as pool:
+        try:
+            while True:
+                while len(coming) <= min(most_bytes // size, _MOST_AHEAD):
+                    coming.append(pool.submit(next, batches, None))
+                batch = coming.popleft().result()
+                if batch is None:
+                    return
+                size = max(batch.nbytes, 1)
+                yield batch
+        finally:
+            pool.shutdown(cancel_futures=True)
 
 
 def merged_changes(
@@ -263,7 +294,7 @@ def merged_rows(rows: pa.Table, layers: Sequence[pa.Table], state: KeyedState) -
     return _applied(rows, _newest(parts, state), state) if parts else rows
 
 
-def _layer_runs(read: Read, layer: LayerReads, run_bytes: int = RUN_BYTES) -> Iterator[pa.Table]:
+def _layer_runs(read: Read, layer: LayerReads, run_bytes: int = _RUN_BYTES) -> Iterator[pa.Table]:
     """Yield the changes of a layer that count."""
     for run in runs_of(read(layer.entry, layer.slices), run_bytes):
         kept = live_rows_of(run, layer)
@@ -278,9 +309,11 @@ def live_rows_of(rows: pa.Table, layer: LayerReads) -> pa.Table:
 
 
 def _live(groups: npt.NDArray[np.int32], ranges: Iterable[KeyGroupRange]) -> Flags:
+    """Return which rows, in order of key group, are of some ranges of key groups."""
     live = np.zeros(len(groups), np.bool_)
-    for one in ranges:
-        live[np.searchsorted(groups, one.first) : np.searchsorted(groups, one.last, "right")] = True
+    bounds = np.array([(one.first, one.last + 1) for one in ranges], groups.dtype)
+    for begin, end in np.searchsorted(groups, bounds).tolist():
+        live[begin:end] = True
     return live
 
 
@@ -371,16 +404,39 @@ def _applied(rows: pa.Table, changes: pa.Table, state: KeyedState) -> pa.Table:
     left, behind = comes(changes), rows.num_rows
     in_place = left[by]
     left[by[in_place]] = False
-    places = np.arange(behind)
+    places, stays = np.arange(behind), np.ones(behind, np.bool_)
     places[gone[in_place]] = behind + by[in_place]
-    places = np.delete(places, gone[~in_place])
+    stays[gone] = in_place
+    if left.any():
+        new, before = _new_places(rows, changes, np.flatnonzero(left), state)
+        places, stays = np.insert(places, before, behind + new), np.insert(stays, before, True)
     both = pa.concat_tables([rows, changes.select(rows.schema.names).cast(rows.schema)])
-    new = np.flatnonzero(left)
-    if len(new):
-        places = np.concatenate((places, behind + new))
-        placed = both.select([KEY_GROUP, *state.identity]).take(pa.array(places))
-        places = places[order_of(placed, state)]
-    return both.take(pa.array(places))
+    return both.take(pa.array(places[stays]))
+
+
+def _new_places(
+    rows: pa.Table, changes: pa.Table, new: Places, state: KeyedState
+) -> tuple[Places, Places]:
+    """Return the places of new rows in their order, and before which row each of them belongs.
+
+    The rows are in order. So a few of them, far apart, say between which two of these a new row
+    lies, and only what lies there is put in order with it.
+    """
+    names = [KEY_GROUP, *state.identity]
+    rows, comes_new = rows.select(names), changes.select(names).take(pa.array(new))
+
+    def in_order(among: Places) -> tuple[Places, Places]:
+        both = pa.concat_tables([rows.take(pa.array(among)), comes_new])
+        order = order_of(both.combine_chunks(), state)
+        at = np.flatnonzero(order >= len(among))
+        return order[at] - len(among), at - np.arange(len(at))
+
+    _, block = in_order(np.arange(0, rows.num_rows, _BLOCK_ROWS))
+    meets = np.zeros(rows.num_rows // _BLOCK_ROWS + 2, np.bool_)
+    meets[block] = True  # those of block 0 come before all rows
+    among = np.flatnonzero(np.repeat(meets[1:], _BLOCK_ROWS)[: rows.num_rows])
+    order, count = in_order(among)
+    return new[order], np.concatenate(([0], among + 1))[count]
 
 
 def _replaced(rows: pa.Table, changes: pa.Table, state: KeyedState) -> tuple[Places, Places]:

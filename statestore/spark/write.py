@@ -53,7 +53,7 @@ from statestore.format.schema import Schema, schema_from_json, type_text
 from statestore.format.state import KeyedState, Layout
 from statestore.keys.ranges import Assignment
 from statestore.spark.arithmetic import problem_of
-from statestore.spark.cached import few_cached, rows_cached
+from statestore.spark.cached import few_cached, many_cached, rows_cached
 from statestore.spark.hashing import check_spark_key, column_of, key_group_column
 from statestore.spark.tasks import Task, map_in_arrow, settle
 
@@ -174,11 +174,12 @@ def collect(df: DataFrame) -> pa.Table:
 def on_driver(df: DataFrame, names: Sequence[str], most_bytes: int) -> pa.Table | None:
     """Return some columns in this process; None when a Spark partition has more bytes.
 
-    Costs one job, which ends early where rows are many.
+    Costs one job, which ends early where rows are many: its Python workers end with it. None where
+    Spark's cache says that there are many.
     """
     columns = _with_columns(df, names)
     cached = few_cached(columns, most_bytes)
-    if cached is not None:
+    if cached is not None or many_cached(columns, most_bytes):
         return cached
 
     def few(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

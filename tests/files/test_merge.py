@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -12,12 +13,16 @@ import pyarrow as pa
 import pytest
 
 from statestore import StateStore
+from statestore.errors import DamagedFileError
 from statestore.files import equality, runs
 from statestore.files.digest import rows_digest
 from statestore.files.equality import equal_rows, found
-from statestore.files.merge import read_state
+from statestore.files.merge import _ahead, merged_rows, read_state
 from statestore.files.writer import ParquetOptions
+from statestore.format.layers import MARK
+from statestore.format.schema import Field, Schema
 from statestore.format.slices import reads_of
+from statestore.format.state import KeyedState, StateKind
 from statestore.keys.groups import KeyGroupRange
 from statestore.storage import LocalStorage
 from tests.support import forms
@@ -115,6 +120,95 @@ def test_many_layers_are_put_over_the_base_at_once(tmp_path: Path, layout: str, 
     made.store.maintenance.compact(everything=True)
     assert not made.store.manifest().keyed[0].layers
     assert pa.Table.from_batches(merged(made.store, every)).combine_chunks().equals(rows)
+
+
+KEYS = KeyedState(
+    uid="u",
+    name="s",
+    kind=StateKind.MAP,
+    schema=Schema((*(Field(name, "long") for name in "km"), Field("v", "long"))),
+    key=("k",),
+    entry=("m",),
+    key_types=("Long",),
+    max_parallelism=GROUPS,
+    hash_scheme="java",
+)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 63, 64, 65, 128, 1000])
+@pytest.mark.parametrize("new", [1, 5, 1000])
+def test_new_rows_come_to_their_places(rows: int, new: int) -> None:
+    """Also before all rows and behind them, beside rows that go, in every key group or in one."""
+    random = Random(rows * new)
+    for groups in (1, GROUPS):
+        keys = random.sample([(k, m) for k in range(200) for m in range(20)], rows + new)
+        gone = random.sample(keys[:rows], rows // 7)
+        comes = keys[rows:] + random.sample(keys[:rows], rows // 5)
+        left = dict.fromkeys(keys[:rows], 0)
+        base = changed_rows([(key, 0, None) for key in left], groups)
+        base = runs.in_order(base, KEYS) if rows else base
+        marks = [(key, None, 2) for key in gone] + [(key, 1, 0) for key in comes]
+        found = merged_rows(base.drop_columns(MARK), [changed_rows(marks, groups)], KEYS)
+        left = {key: v for key, v in left.items() if key not in gone} | dict.fromkeys(comes, 1)
+        expected = changed_rows([(key, v, None) for key, v in left.items()], groups)
+        expected = runs.in_order(expected, KEYS).drop_columns(MARK)
+        assert found.combine_chunks().equals(expected.combine_chunks())
+
+
+def changed_rows(
+    rows: Sequence[tuple[tuple[int, int], int | None, int | None]], groups: int
+) -> pa.Table:
+    """Return entries with a value and a mark, in order of key group."""
+    named = [{"key_group": k % groups, "k": k, "m": m, MARK: at, "v": v} for (k, m), v, at in rows]
+    longs = [(name, pa.int64()) for name in ("k", "m", MARK, "v")]
+    schema = pa.schema([("key_group", pa.int32()), *longs])
+    in_groups = sorted(named, key=lambda row: row["key_group"] or 0)
+    return pa.Table.from_pylist(in_groups, schema)
+
+
+def batch(rows: int) -> pa.RecordBatch:
+    return pa.record_batch({"n": pa.array(range(rows), pa.int64())})
+
+
+def test_what_is_brought_in_ahead_is_bounded_and_ends_with_its_reader() -> None:
+    begun: list[int] = []
+    ended: list[bool] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        try:
+            for number in range(100):
+                begun.append(number)
+                yield batch(100)
+        finally:
+            ended.append(True)
+
+    ahead = _ahead(batches(), 4 * batch(100).nbytes)
+    assert [next(ahead).num_rows for _ in range(10)] == [100] * 10
+    ahead.close()
+    assert len(begun) <= 10 + 5
+    assert ended == [True]
+    begun.clear()
+    large = _ahead(batches(), 1)
+    next(large)
+    large.close()
+    assert len(begun) <= 2
+    begun.clear()
+    small = _ahead(batches(), 2**30)
+    next(small)
+    small.close()
+    assert len(begun) <= 10
+
+
+def test_what_goes_wrong_ahead_is_told_behind_what_came_before() -> None:
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield batch(1)
+        yield batch(2)
+        raise DamagedFileError("the third")
+
+    ahead = _ahead(batches(), 2**20)
+    assert [next(ahead).num_rows for _ in range(2)] == [1, 2]
+    with pytest.raises(DamagedFileError, match="the third"):
+        next(ahead)
 
 
 def test_equal_rows_are_found_as_keys_are_equal() -> None:

@@ -12,7 +12,8 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from statestore.spark.cached import compute, few_cached, rows_cached
+from statestore.spark import write
+from statestore.spark.cached import compute, few_cached, many_cached, rows_cached
 
 MANY = 2**20
 
@@ -126,6 +127,32 @@ def test_bytes_that_the_cache_does_not_show_are_left_there(frame: DataFrame) -> 
         same.unpersist()
 
 
+def test_what_is_more_than_the_partitions_may_have_is_known_to_be_many(frame: DataFrame) -> None:
+    """Of the columns that were cached those that are asked for count, by what their types take."""
+    assert not many_cached(frame, 1)
+    frame.count()
+    size = frame._jdf.queryExecution().withCachedData().cacheBuilder().materializedSizeInBytes()
+    assert many_cached(frame, size // 2 - 1)
+    assert not many_cached(frame, size // 2 + 1)
+    assert not many_cached(frame.select("id"), size // 2 - 1)
+    assert many_cached(frame.select("id"), size // 10)
+    assert many_cached(frame.withColumn("one", F.lit(1)), size // 2 - 1)
+    assert not many_cached(frame.where("id < 10"), 1)  # it may be none
+
+
+def test_of_many_cached_rows_none_is_looked_at(
+    frame: DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> DataFrame:
+        raise AssertionError("a Python worker was started")
+
+    frame.count()
+    monkeypatch.setattr(write, "map_in_arrow", refuse)
+    assert write.on_driver(frame, ["id", "text"], 1) is None
+    with pytest.raises(AssertionError, match="a Python worker was started"):
+        write.on_driver(frame.where("id < 50"), ["id", "text"], 1)
+
+
 def test_times_come_in_utc_whatever_the_session_says(spark: SparkSession) -> None:
     name = "spark.sql.session.timeZone"
     before = str(spark.conf.get(name))
@@ -151,3 +178,4 @@ def test_a_session_that_shows_no_plans_tells_nothing() -> None:
     for frame in (connected, guarded):
         compute(frame)
         assert (rows_cached(frame), few_cached(frame, MANY)) == (None, None)
+        assert not many_cached(frame, 1)
