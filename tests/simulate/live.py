@@ -40,6 +40,10 @@ class Frame:
     def unpersist(self) -> None:
         """Do nothing."""
 
+    def isLocal(self) -> bool:
+        """Return that its rows are in this process."""
+        return True
+
 
 class Query(StatefulQuery):
     """The query, but for what asks Spark: which keys are in the events, and their rows."""
