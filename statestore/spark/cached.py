@@ -140,18 +140,26 @@ def _known(plan: Any, steps: frozenset[str], making: bool) -> _Cached | None:
 
 
 def _makes_none_longer(plan: Any, name: str) -> bool:
-    """Return whether all values of any length in what a step makes are columns as they were."""
+    """Return whether all values of any length in what a step makes are columns as they were, or
+    texts of what has a length.
+    """
     if name not in _MAKING:
         return True
     made = getattr(plan, _MAKING[name])()
     for at in range(made.size()):
         one = made.apply(at)
-        if one.dataType().typeName() not in _OF_ANY_LENGTH:
+        if not _is_of_any_length(one):
             continue
         inner = one.child() if _class_of(one) == "Alias" else one
+        if _class_of(inner) == "Cast" and not _is_of_any_length(inner.child()):
+            continue  # a number as a text is short
         if _class_of(inner) != "AttributeReference":
             return False
     return True
+
+
+def _is_of_any_length(expression: Any) -> bool:
+    return expression.dataType().typeName() in _OF_ANY_LENGTH
 
 
 def _class_of(expression: Any) -> str:

@@ -139,7 +139,7 @@ def test_a_restore_prints_the_proof(run: Run, fraud: Path, parallelism: int) -> 
         assert digest_text(total) == stored["digest"]
     text = run(*arguments, "--to", "again").stdout
     for state in document["states"]:
-        part = text.partition(f"state {state['name']} of operator {state['uid']}\n")[2]
+        part = text.partition(f"state {state['state']} of operator {state['operator']}\n")[2]
         lines = [line.split() for line in part.splitlines()[1 : parallelism + 3]]
         last = ["each" if state["proof"]["copies"] else "sum", *lines[-1][1:]]
         assert lines[-2:] == [last, ["stored", *lines[-1][1:]]]
