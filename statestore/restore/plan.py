@@ -130,6 +130,9 @@ class _Subtasks(Sequence[SubtaskPlan]):
     def __getitem__(self, at: int | slice) -> SubtaskPlan | tuple[SubtaskPlan, ...]:
         return self._all[at]
 
+    def __iter__(self) -> Iterator[SubtaskPlan]:
+        return iter(self._all)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and self._all == tuple(other)
 
