@@ -9,14 +9,14 @@ than the numbers of files, rows and bytes never reads it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import Lock
-from typing import Any, NamedTuple, overload
+from typing import NamedTuple
 
 from statestore.format.digest import combine
 from statestore.format.handles import Handle, KeyedStateHandle
+from statestore.format.lazy import LazySequence
 
 __all__ = ["FileList", "ListedFiles", "Totals", "list_of", "listed_bytes", "read_all", "totals_of"]
 
@@ -43,75 +43,42 @@ class FileList:
     totals: Totals
 
 
-class ListedFiles(Sequence[KeyedStateHandle]):
-    """The files of a list, which is read when one of them is asked for, and then kept."""
+class ListedFiles(LazySequence[KeyedStateHandle]):
+    """The files of a list, which is read when one of them is asked for."""
 
     def __init__(
         self, file_list: FileList, read: Callable[[], tuple[KeyedStateHandle, ...]]
     ) -> None:
         """Take the list, and what reads it; that raises MalformedManifestError or StorageError."""
+        super().__init__(file_list.totals.files, read)
         self.file_list, self.read = file_list, read
-        self._known: tuple[KeyedStateHandle, ...] | None = None
-        self._reading = Lock()
 
     @classmethod
     def of(cls, file_list: FileList, handles: Sequence[KeyedStateHandle]) -> ListedFiles:
         """Return the files of a list that was just written."""
         known = tuple(handles)
         found = cls(file_list, lambda: known)
-        found._known = known
+        found._items = known
         return found
-
-    @property
-    def is_read(self) -> bool:
-        """Whether the files are known already: nothing is asked for any more."""
-        return self._known is not None
-
-    @property
-    def _handles(self) -> tuple[KeyedStateHandle, ...]:
-        # A lock of its own, for as long as reading takes: other lists are read meanwhile.
-        with self._reading:
-            if self._known is None:
-                self._known = self.read()
-            return self._known
-
-    def __len__(self) -> int:
-        return self.file_list.totals.files
-
-    @overload
-    def __getitem__(self, at: int) -> KeyedStateHandle: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> tuple[KeyedStateHandle, ...]: ...
-
-    def __getitem__(self, at: int | slice) -> KeyedStateHandle | tuple[KeyedStateHandle, ...]:
-        return self._handles[at]
-
-    def __iter__(self) -> Iterator[KeyedStateHandle]:
-        return iter(self._handles)
 
     def __eq__(self, other: object) -> bool:
         """Return whether these are the same files: by their list, or each by itself."""
-        if isinstance(other, ListedFiles) and self.file_list == other.file_list:
-            return True
-        return isinstance(other, tuple | ListedFiles) and self._handles == tuple(other)
+        same = isinstance(other, ListedFiles) and self.file_list == other.file_list
+        return same or super().__eq__(other)
 
-    def __hash__(self) -> int:
-        return hash(self._handles)
+    __hash__ = LazySequence.__hash__
 
     def __repr__(self) -> str:
         return f"ListedFiles({self.file_list!r})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Go to another process as files that are known: there is no storage there to ask."""
-        return tuple, (self._handles,)
 
 
 def read_all(listed: Iterable[Sequence[Handle]]) -> None:
     """Read the lists that were not yet, side by side; MalformedManifestError for one that cannot
     be.
     """
-    unread = [one for one in listed if isinstance(one, ListedFiles) and not one.is_read]
+    unread = [one for one in listed if isinstance(one, ListedFiles) and not one.is_known]
+    if not unread:
+        return
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
         deque(pool.map(tuple, unread), maxlen=0)
 

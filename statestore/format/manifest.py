@@ -21,7 +21,7 @@ from statestore.flink.operators import Operators
 from statestore.format.digest import RowSet, combine
 from statestore.format.documents import Count
 from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
-from statestore.format.listed import totals_of
+from statestore.format.listed import read_all, totals_of
 from statestore.format.metrics import CheckpointMetrics
 from statestore.format.state import KeyedState, OperatorState
 from statestore.keys.groups import KeyGroupRange
@@ -82,9 +82,14 @@ class KeyedEntry:
     layers: tuple[Layer, ...] = ()
     merged: Merged | None = None
 
-    @cached_property
+    @property
     def last_key_groups(self) -> array[int]:
         """The last key group of each file, ascending: by it a plan finds the files of a range."""
+        read_all((self.handles,))  # not under the lock of cached_property, which all states share
+        return self._last_key_groups
+
+    @cached_property
+    def _last_key_groups(self) -> array[int]:
         return array("H", (handle.key_groups.last for handle in self.handles))
 
     @property

@@ -165,7 +165,7 @@ class _Named:
         assert isinstance(part.handles, ListedFiles)
         try:
             self._add(part, part.handles.read())
-        except MalformedManifestError:
+        except (MalformedManifestError, FormatVersionError):
             return
         self.sizes[path] = part.handles.file_list.size_bytes
 

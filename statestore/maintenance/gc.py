@@ -312,7 +312,9 @@ def _named(
         lost = MissingFileError(f"{error}, but {who or 'nothing'} holds it")
         raise _refused(lost, _repair(checkpoint_id, who)) from error
     except (CorruptionError, FormatVersionError) as error:
-        raise _refused(error, _repair(checkpoint_id, who)) from error
+        # Salvaging goes by the manifest and its lists: without one there is nothing to go by.
+        held = f"; or let go of it: {who}" if who else ", or let it expire behind new ones"
+        raise _refused(error, f"bring it back from a copy{held}") from error
 
 
 def _mark_lately(catalog: Catalog, checkpoint_id: int, marks: Marks) -> None:

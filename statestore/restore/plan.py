@@ -7,11 +7,10 @@ parallelism.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import cached_property, lru_cache
-from typing import Any, overload
+from functools import lru_cache
 
 from statestore.errors import StateNotFoundError
 from statestore.flink.matching import Matching
@@ -24,6 +23,7 @@ from statestore.flink.redistribution import (
     plan_redistribution,
 )
 from statestore.format.handles import KeyedStateHandle
+from statestore.format.lazy import LazySequence
 from statestore.format.listed import totals_of
 from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry
 from statestore.format.slices import KeyedPlan, assignment_of
@@ -104,46 +104,6 @@ class SubtaskPlan:
     elements: int
     local_bytes: int = 0
     changed_rows: int = 0
-
-
-class _Subtasks(Sequence[SubtaskPlan]):
-    """The subtasks of an operator, counted when one is looked at: who restores some states need
-    not know what there is of all others.
-    """
-
-    def __init__(self, parallelism: int, plan: Callable[[int], SubtaskPlan]) -> None:
-        self._parallelism, self._plan = parallelism, plan
-
-    @cached_property
-    def _all(self) -> tuple[SubtaskPlan, ...]:
-        return tuple(map(self._plan, range(self._parallelism)))
-
-    def __len__(self) -> int:
-        return self._parallelism
-
-    @overload
-    def __getitem__(self, at: int) -> SubtaskPlan: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> tuple[SubtaskPlan, ...]: ...
-
-    def __getitem__(self, at: int | slice) -> SubtaskPlan | tuple[SubtaskPlan, ...]:
-        return self._all[at]
-
-    def __iter__(self) -> Iterator[SubtaskPlan]:
-        return iter(self._all)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and self._all == tuple(other)
-
-    def __hash__(self) -> int:
-        return hash(self._all)
-
-    def __repr__(self) -> str:
-        return repr(self._all)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return tuple, (self._all,)
 
 
 @dataclass(frozen=True)
@@ -394,7 +354,9 @@ def _plan_operator(
 
     names = tuple(entry.state.name for entry in entries)
     most = assignment.max_parallelism if assignment else None
-    return OperatorPlan(uid, most, names, _Subtasks(parallelism, plan), stored_uid=uid, keyed=keyed)
+    # Counted when one is looked at: who restores some states need not know what there is of others.
+    subtasks = LazySequence(parallelism, lambda: tuple(map(plan, range(parallelism))))
+    return OperatorPlan(uid, most, names, subtasks, stored_uid=uid, keyed=keyed)
 
 
 @lru_cache(maxsize=8)

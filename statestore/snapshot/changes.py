@@ -149,9 +149,8 @@ class _ChangeWriter:
         ttl = changed_ttl(self._ttl, old.state)
         refuse_new_times(ttl, old.state, engine.schema_of(rows).names)
         entry = self._like(old, rows)
-        read_all(
-            part.handles for part in entry.parts
-        )  # here, and not where Spark sends the task away
+        # Here, and not where Spark sends the tasks away: there it would be an error of its own.
+        read_all(part.handles for part in entry.parts)
         against = Against(self._attempt.catalog.storage, entry, self._attempt.parquet.run_bytes)
         return self._layered(
             entry,

@@ -172,7 +172,7 @@ class Collected:
             for part in manifest.parts
             if part.table.path in tables
             # A list that was not even read has nothing of this checkpoint.
-            and not (isinstance(part.handles, ListedFiles) and not part.handles.is_read)
+            and not (isinstance(part.handles, ListedFiles) and not part.handles.is_known)
             for handle in part.handles
         }
         for name in sorted(written - named):

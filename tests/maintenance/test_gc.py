@@ -286,7 +286,7 @@ def test_a_hold_that_is_refused_does_not_stay_beside_a_damaged_one(folder: Path)
 @pytest.mark.parametrize(
     ("name", "kind", "advice"),
     [
-        (manifest_path(3), MalformedManifestError, "statestore salvage 3"),
+        (manifest_path(3), MalformedManifestError, "bring it back from a copy, or let it expire"),
         (savepoint_path("audit"), MalformedManifestError, "delete this hold"),
         ("data", MissingFileError, "statestore verify 3"),
     ],

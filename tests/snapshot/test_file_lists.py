@@ -6,6 +6,7 @@ import os
 import shutil
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -301,19 +302,33 @@ def test_files_that_go_over_into_a_list_are_not_counted_as_released(tmp_path: Pa
     assert (expired.files, expired.size_bytes) == (removed.files, removed.size_bytes)
 
 
+class Meeting(CountingReads):
+    """Goes on with a list once another one is being read too."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.here = threading.Barrier(2, timeout=20)
+
+    def read(self, name: str) -> bytes:
+        """Wait, and read."""
+        if name.startswith("files/"):
+            self.here.wait()
+        return super().read(name)
+
+
 def test_lists_are_read_side_by_side_and_each_once(store: StateStore) -> None:
     """A read that stalls keeps nobody from another list."""
-    here = threading.Barrier(2, timeout=20)
-
-    class Meeting(CountingReads):
-        """Goes on with a list when another one is being read too."""
-
-        def read(self, name: str) -> bytes:
-            if name.startswith("files/"):
-                here.wait()
-            return super().read(name)
-
     storage = Meeting(store.url)
     manifest = over(storage).parts.catalog().manifest(2)
     assert [len(tuple(entry.handles)) for entry in manifest.keyed] == [8, 8]
+    assert sum(name.startswith("files/") for name in storage.names) == 2
+
+
+def test_who_plans_one_state_does_not_wait_for_the_list_of_another(store: StateStore) -> None:
+    """Nor do restores in threads of one process."""
+    storage = Meeting(store.url)
+    plan = over(storage).plan(parallelism=3)
+    with ThreadPoolExecutor(2) as pool:
+        found = pool.map(lambda operator: [one.rows for one in operator.subtasks], plan.operators)
+        assert [sum(rows) for rows in found] == [20, 20]
     assert sum(name.startswith("files/") for name in storage.names) == 2
