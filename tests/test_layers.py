@@ -15,7 +15,7 @@ from tests.syntax import Import, Module, imports, modules
 # A part may import itself and any part further down; parts on one line do not know each other.
 LAYERS = (
     ("jobs", "statestore.demo", "statestore.testing", "statestore.__main__"),
-    ("statestore.streaming", "statestore.prometheus"),
+    ("statestore.streaming", "statestore.interop", "statestore.prometheus"),
     ("statestore.cli",),
     ("statestore.settings",),
     ("statestore",),  # the public names
@@ -54,11 +54,12 @@ HOMES = {
     "pyspark": (
         "statestore.spark",
         "statestore.streaming",
+        "statestore.interop.spark",
         "statestore.testing",
         "statestore.demo",
         "jobs",
     ),
-    "py4j": ("statestore.spark", "statestore.testing", "jobs"),
+    "py4j": ("statestore.spark", "statestore.interop.spark", "statestore.testing", "jobs"),
     "delta": ("statestore.spark", "statestore.testing", "jobs"),
     "deltalake": ("statestore.files",),
     "pandas": (

@@ -1,0 +1,1 @@
+"""The checkpoints of Spark's own streaming queries."""
