@@ -1,0 +1,271 @@
+"""Writes a state as RocksDB's files, by the class of Spark's own that changes its partitions.
+
+Spark's StateRewriter reads each store of a checkpoint, gives the rows to a function, and writes
+what that returns as a whole new version of the store. The function here returns other rows: those
+of the caller. So Spark itself writes every byte, with the key encoding of each operator, and
+nothing of its formats is known here.
+
+What the rewriter reads is never used but for its schema, and never computed. It comes from a
+skeleton: a folder with a committed batch and the schemas, but no state. The new checkpoint cannot
+be that folder, as its own commit has to come last.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import ensure_callback_server_started
+
+from statestore.errors import (
+    IncompatibleStateError,
+    InvalidArgumentError,
+    MissingDependencyError,
+    ParallelismError,
+    SchemaMismatchError,
+    StateStoreError,
+    StorageError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["check_spark", "rewrite"]
+
+_COLUMNS: Final = ("partition_key", "key_bytes", "value_bytes", "column_family_name")
+_REWRITER: Final = "org.apache.spark.sql.execution.streaming.state.StateRewriter"
+_PARAMETERS: Final = (
+    "org.apache.spark.sql.SparkSession",
+    "long",  # the batch to read
+    "long",  # the batch to write
+    "java.lang.String",  # the checkpoint to write
+    "org.apache.hadoop.conf.Configuration",
+    "scala.Option",  # the checkpoint to read
+    "scala.Option",  # the function
+    "scala.Option",  # logs of the checkpoint to write
+)
+_FORMAT: Final = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+_PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
+# Folders below state/<operator> that say what is stored, and hold nothing that is.
+_DESCRIBING: Final = frozenset({"_metadata", "_stateSchema"})
+_ERRORS: Final = (Py4JError, PySparkException)  # PySpark has its own for some of the JVM's errors
+
+_Store = tuple[int, str]  # operator, and name of the store
+
+
+def rewrite(
+    spark: SparkSession, *, location: str, batch: int, frames: Mapping[_Store, DataFrame]
+) -> Mapping[int, list[list[str]]] | None:
+    """Write the state that a query finds after ``batch``, in a checkpoint that has none yet.
+
+    The checkpoint has to have the offsets of ``batch``, and metadata and schemas of its operators,
+    with the new number of partitions and the new provider. Its commit is not written: until the
+    caller adds it, the checkpoint is none. After an error the folder is of no more use.
+
+    Whether a state is identified by ids (format 2 of checkpoints) is what the session's
+    configuration says, as for a query.
+
+    Args:
+        spark: A session of Spark 4.2 that is no Spark Connect.
+        location: The checkpoint's folder.
+        batch: The last batch that is done; the state is written as version ``batch + 1``.
+        frames: The rows of each store, by operator id and name of the store. Their columns are
+            ``partition_key``, ``key_bytes``, ``value_bytes`` and ``column_family_name``. Each Spark
+            partition becomes the state partition of the same number, with its rows in their order.
+
+    Returns:
+        With format 2, the ids that the commit has to name: of each operator a list of its
+        partitions, of each of these a list with one id for each store. Else None.
+
+    Raises:
+        MissingDependencyError: This Spark has no such rewriter.
+        InvalidArgumentError: ``frames`` has not just the stores of the checkpoint.
+        SchemaMismatchError: A frame has not the columns of its store.
+        ParallelismError: A frame has not as many partitions as its operator.
+        IncompatibleStateError: The provider of the checkpoint is not RocksDB.
+        StorageError: Spark failed; the message names operator and store.
+    """
+    check_spark(spark)
+    session: Any = spark
+    # Both start what the JVM calls: the first in Python, in threads that end with the process, and
+    # once, as foreachBatch does; the second in Spark, where stores say that they were written.
+    ensure_callback_server_started(spark.sparkContext._gateway)  # type: ignore[no-untyped-call]
+    session.streams  # noqa: B018
+    with TemporaryDirectory(prefix="statestore-") as folder:
+        try:
+            partitions = _skeleton(spark, location, batch, Path(folder))
+        except _ERRORS as error:
+            raise StorageError(f"cannot read the checkpoint {location}: {_brief(error)}") from error
+        _check_stores(frames.keys(), partitions.keys(), location)
+        rows = {store: _rows(frames[store], store, number) for store, number in partitions.items()}
+        return _run(session, location, batch, Path(folder).as_uri(), _Given(session, rows))
+
+
+def check_spark(spark: SparkSession) -> None:
+    """Raise MissingDependencyError unless this Spark has the rewriter that is known here.
+
+    It is no public class: each release may change it.
+    """
+    version, jvm = spark.version, getattr(spark, "_jvm", None)
+    needed = "writing a state for Spark needs Spark 4.2"
+    if jvm is None:
+        raise MissingDependencyError(f"{needed} in this process, not through Spark Connect")
+    try:
+        constructors = jvm.java.lang.Class.forName(_REWRITER).getConstructors()
+    except Py4JJavaError as error:
+        problem = f"{needed}; this is Spark {version}, which has no {_REWRITER}"
+        raise MissingDependencyError(problem) from error
+    found = [tuple(one.getName() for one in each.getParameterTypes()) for each in constructors]
+    if _PARAMETERS not in found:
+        takes = " or ".join(f"({', '.join(types)})" for types in found)
+        raise MissingDependencyError(
+            f"{needed}; this is Spark {version}, whose {_REWRITER} takes {takes}"
+        )
+
+
+class _Given:
+    """The function that the rewriter calls for each store: a ``scala.Function1``, called by the
+    JVM in the thread that waits for the rewriter.
+    """
+
+    def __init__(self, session: Any, rows: Mapping[_Store, Any]) -> None:
+        self.store: _Store | None = None  # which is being written
+        self.error: Exception | None = None  # Python's own, of which the JVM keeps the text alone
+        self._session = session
+        self._rows = dict(rows)
+
+    def apply(self, read: Any) -> Any:
+        """Return the rows for the store that ``read`` is the schema of."""
+        try:
+            return self._apply(read)
+        except Exception as error:
+            self.error = error
+            raise
+
+    def _apply(self, read: Any) -> Any:
+        options = read.queryExecution().analyzed().collectLeaves().head().options()
+        self.store = int(options.get("operatorId")), str(options.get("storeName"))
+        # The rewriter uses no row of it after this, so nothing keeps the plan of the rows.
+        frame, rows = self._rows.pop(self.store)
+        wanted, found = read.schema().catalogString(), frame._jdf.schema().catalogString()
+        if wanted != found:
+            raise SchemaMismatchError(f"{_named(self.store)} takes rows of {wanted}, not {found}")
+        # With the schema as it was read, since Spark compares also what may be null.
+        return self._session._jsparkSession.internalCreateDataFrame(rows, read.schema(), False)
+
+    class Java:
+        """What py4j asks for."""
+
+        implements: ClassVar = ["scala.Function1"]
+
+
+def _run(
+    session: Any, location: str, batch: int, skeleton: str, given: _Given
+) -> Mapping[int, list[list[str]]] | None:
+    jvm, java = session._jvm, session._jsparkSession
+    some = jvm.scala.Option.apply
+    try:
+        conf = java.sessionState().newHadoopConf()
+        path = jvm.org.apache.hadoop.fs.Path(location)
+        qualified = path.getFileSystem(conf).makeQualified(path).toString()
+        state = jvm.org.apache.spark.sql.execution.streaming.state
+        rewriter = state.StateRewriter(
+            *(java, batch, batch, qualified, conf, some(skeleton), some(given), some(None))
+        )
+        ids = rewriter.run()
+        if ids.isEmpty():
+            return None
+        by_operator = jvm.scala.jdk.javaapi.CollectionConverters.asJava(ids.get())
+        return {
+            int(operator): [[str(one) for one in stores] for stores in by_operator[operator]]
+            for operator in by_operator
+        }
+    except _ERRORS as error:
+        if isinstance(given.error, StateStoreError):
+            raise given.error from error
+        what = f"{_named(given.store)} of {location}" if given.store else location
+        cause = given.error or error
+        raise StorageError(f"Spark cannot write the state of {what}: {_brief(cause)}") from cause
+
+
+def _skeleton(spark: SparkSession, location: str, batch: int, folder: Path) -> dict[_Store, int]:
+    """Copy what describes the state into ``folder``, as if ``batch`` were committed there.
+
+    Returns:
+        The number of partitions of each store.
+    """
+    session: Any = spark
+    hadoop = session._jvm.org.apache.hadoop.fs
+    root = hadoop.Path(location)
+    files = root.getFileSystem(session._jsparkSession.sessionState().newHadoopConf())
+    root = files.makeQualified(root)
+    listed = files.listFiles(hadoop.Path(root, "state"), True)
+    wanted = [f"offsets/{batch}"]
+    while listed.hasNext():
+        name = root.toUri().relativize(listed.next().getPath().toUri()).getPath()
+        if _DESCRIBING & set(name.split("/")):
+            wanted.append(name)
+    for name in wanted:
+        target = hadoop.Path((folder / name).as_uri())
+        files.copyToLocalFile(False, hadoop.Path(root, name), target, True)
+    commit = folder / "commits" / str(batch)
+    commit.parent.mkdir()
+    commit.write_text(f"v{spark.conf.get(_FORMAT)}\n" + json.dumps({"nextBatchWatermarkMs": 0}))
+    _check_provider(folder / "offsets" / str(batch), location)
+    stores = spark.read.format("state-metadata").load(folder.as_uri()).collect()
+    return {(row.operatorId, row.stateStoreName): row.numPartitions for row in stores}
+
+
+def _check_provider(offsets: Path, location: str) -> None:
+    conf = json.loads(offsets.read_text(encoding="utf-8").splitlines()[1]).get("conf", {})
+    provider = conf.get(_PROVIDER, "none")
+    if "RocksDB" not in provider:
+        raise IncompatibleStateError(
+            f"Spark's rewriter writes RocksDB alone, and the provider in {location} is {provider}"
+        )
+
+
+def _check_stores(given: Any, known: Any, location: str) -> None:
+    if set(given) == set(known):
+        return
+    has, got = (", ".join(map(_named, sorted(stores))) or "none" for stores in (known, given))
+    raise InvalidArgumentError(f"rows were given for {got}; the stores of {location} are {has}")
+
+
+def _rows(frame: DataFrame, store: _Store, partitions: int) -> tuple[DataFrame, Any]:
+    """Return the frame with its columns in order, and the rows that its plan gives."""
+    if sorted(frame.columns) != sorted(_COLUMNS):
+        wanted, found = ", ".join(_COLUMNS), ", ".join(frame.columns)
+        raise SchemaMismatchError(f"rows for {_named(store)} have columns {wanted}, not {found}")
+    ordered = frame.select(*_COLUMNS)
+    try:
+        rows = ordered._jdf.queryExecution().toRdd()
+        found_partitions = int(rows.getNumPartitions())
+    except _ERRORS as error:
+        raise StorageError(f"cannot read the rows for {_named(store)}: {_brief(error)}") from error
+    if found_partitions != partitions:
+        raise ParallelismError(
+            f"{_named(store)} has {partitions} partitions; the rows for it are in "
+            f"{found_partitions}: repartition them"
+        )
+    return ordered, rows
+
+
+def _named(store: _Store) -> str:
+    return f"operator {store[0]}, store {store[1]!r}"
+
+
+def _brief(error: BaseException) -> str:
+    """Return the innermost cause that the JVM gives, or the first line of the error."""
+    if isinstance(error, Py4JJavaError):
+        cause = error.java_exception
+        while cause.getCause() is not None:
+            cause = cause.getCause()
+        return str(cause.toString())
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
