@@ -23,7 +23,7 @@ from statestore.errors import (
 from statestore.interop.spark import rewriter
 from statestore.interop.spark.rewriter import check_spark, rewrite
 from statestore.interop.spark.rows import encoded
-from tests.interop.spark.queries import (
+from tests.interop.spark.byte_queries import (
     FORMAT,
     PARTITIONS,
     PROVIDER,

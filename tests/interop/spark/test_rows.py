@@ -10,7 +10,7 @@ from pyspark.sql import types as T
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.spark.rows import encoded
-from tests.interop.spark.queries import (
+from tests.interop.spark.byte_queries import (
     KINDS,
     PARTITIONS,
     PROVIDER,
