@@ -23,6 +23,8 @@ from statestore.errors import StateStoreError
 from statestore.settings import ResolvedSettings, Settings, resolve_settings
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from statestore.store import StateStore
 
 __all__ = [
@@ -63,8 +65,8 @@ class Invocation:
         """The values of the settings."""
         return self.resolved.settings
 
-    def store(self) -> StateStore:
-        """Open the store; a usage error when none is named."""
+    def store(self, spark: SparkSession | None = None) -> StateStore:
+        """Open the store, with a Spark session if given; a usage error when none is named."""
         from statestore.store import StateStore  # takes longer than all that a help needs
 
         url = self.settings.store
@@ -73,6 +75,7 @@ class Invocation:
         settings = self.settings
         return StateStore.open(
             url,
+            spark=spark,
             table_format=settings.table_format,
             local_cache=settings.local_cache,
             local_cache_bytes=settings.local_cache_bytes,

@@ -113,6 +113,9 @@ class Command(Root):
                 "copy:fork_checkpoint",
                 "Begin a new store with a checkpoint of this one, without copying it",
             ),
+            "spark": LazyVerb(
+                "spark:spark", "Look at the state of Spark's own queries, and take it in and out"
+            ),
         },
         "This command": {
             "config": LazyVerb(

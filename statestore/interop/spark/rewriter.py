@@ -20,6 +20,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import ensure_callback_server_started
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from statestore.errors import (
     IncompatibleStateError,
@@ -34,11 +37,12 @@ from statestore.errors import (
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 __all__ = ["check_spark", "rewrite"]
 
-_COLUMNS: Final = ("partition_key", "key_bytes", "value_bytes", "column_family_name")
+_KEY, _FAMILY, _DEFAULT = "partition_key", "column_family_name", "default"
+_COLUMNS: Final = ("key_bytes", "value_bytes", _FAMILY)
 _REWRITER: Final = "org.apache.spark.sql.execution.streaming.state.StateRewriter"
 _PARAMETERS: Final = (
     "org.apache.spark.sql.SparkSession",
@@ -76,8 +80,9 @@ def rewrite(
         location: The checkpoint's folder.
         batch: The last batch that is done; the state is written as version ``batch + 1``.
         frames: The rows of each store, by operator id and name of the store. Their columns are
-            ``partition_key``, ``key_bytes``, ``value_bytes`` and ``column_family_name``. Each Spark
-            partition becomes the state partition of the same number, with its rows in their order.
+            ``key_bytes`` and ``value_bytes``, and ``column_family_name`` where a store has several
+            families. Each Spark partition becomes the state partition of the same number, with its
+            rows in their order.
 
     Returns:
         With format 2, the ids that the commit has to name: of each operator a list of its
@@ -152,11 +157,15 @@ class _Given:
         options = read.queryExecution().analyzed().collectLeaves().head().options()
         self.store = int(options.get("operatorId")), str(options.get("storeName"))
         # The rewriter uses no row of it after this, so nothing keeps the plan of the rows.
-        frame, rows = self._rows.pop(self.store)
-        wanted, found = read.schema().catalogString(), frame._jdf.schema().catalogString()
+        frame = self._rows.pop(self.store)
+        key = StructType.fromJson(json.loads(read.schema().json()))[_KEY].dataType
+        # The rewriter's rows have the key that they are shuffled by, and it does not read it.
+        whole = frame.select(F.lit(None).cast(key).alias(_KEY), *_COLUMNS)
+        wanted, found = read.schema().catalogString(), whole._jdf.schema().catalogString()
         if wanted != found:
             raise SchemaMismatchError(f"{_named(self.store)} takes rows of {wanted}, not {found}")
         # With the schema as it was read, since Spark compares also what may be null.
+        rows = whole._jdf.queryExecution().toRdd()
         return self._session._jsparkSession.internalCreateDataFrame(rows, read.schema(), False)
 
     class Java:
@@ -238,23 +247,27 @@ def _check_stores(given: Any, known: Any, location: str) -> None:
     raise InvalidArgumentError(f"rows were given for {got}; the stores of {location} are {has}")
 
 
-def _rows(frame: DataFrame, store: _Store, partitions: int) -> tuple[DataFrame, Any]:
-    """Return the frame with its columns in order, and the rows that its plan gives."""
+def _rows(frame: DataFrame, store: _Store, partitions: int) -> DataFrame:
+    """Return the frame with its columns in order, as the rows that its plan gives."""
+    if _FAMILY not in frame.columns:
+        frame = frame.withColumn(_FAMILY, F.lit(_DEFAULT))
     if sorted(frame.columns) != sorted(_COLUMNS):
         wanted, found = ", ".join(_COLUMNS), ", ".join(frame.columns)
         raise SchemaMismatchError(f"rows for {_named(store)} have columns {wanted}, not {found}")
-    ordered = frame.select(*_COLUMNS)
+    session: Any = frame.sparkSession
+    ordered: Any = frame.select(*_COLUMNS)._jdf
     try:
-        rows = ordered._jdf.queryExecution().toRdd()
+        rows = ordered.queryExecution().toRdd()
         found_partitions = int(rows.getNumPartitions())
     except _ERRORS as error:
         raise StorageError(f"cannot read the rows for {_named(store)}: {_brief(error)}") from error
-    if found_partitions != partitions:
+    if found_partitions not in (partitions, 1):  # one where an operator has no key to shuffle by
         raise ParallelismError(
             f"{_named(store)} has {partitions} partitions; the rows for it are in "
             f"{found_partitions}: repartition them"
         )
-    return ordered, rows
+    java = session._jsparkSession
+    return DataFrame(java.internalCreateDataFrame(rows, ordered.schema(), False), session)
 
 
 def _named(store: _Store) -> str:

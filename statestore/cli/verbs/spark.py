@@ -1,0 +1,414 @@
+"""``statestore spark show``, ``import`` and ``export``: a query's checkpoint location and a store.
+
+These verbs need Spark, so this module loads what does only when one of them runs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import click
+
+from statestore.cli.command import Invocation, LazyVerb, Root, Verb, common_options, pass_invocation
+from statestore.cli.drawing import count, counted, size, when
+from statestore.cli.output import Page, Result, cell, progress_bar, table_of
+from statestore.storage import open_storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from statestore.interop.spark.export_state import ExportedCheckpoint, ExportedStore
+    from statestore.interop.spark.import_state import ImportedCheckpoint
+    from statestore.interop.spark.show import ShownLocation, ShownOperator, ShownStore
+
+__all__ = ["Exported", "Imported", "Shown", "export_state", "import_state", "show_state", "spark"]
+
+
+class SparkVerbs(Root):
+    """The verbs on checkpoints of Spark's queries."""
+
+    examples = (
+        "statestore spark show ./checkpoints/orders",
+        "statestore spark import ./checkpoints/orders --store ./orders",
+        "statestore spark export ./checkpoints/orders-7 --shuffle-partitions 7 --store ./orders",
+    )
+    sections: ClassVar[Mapping[str, Mapping[str, LazyVerb]]] = {
+        "Verbs": {
+            "show": LazyVerb("spark:show_state", "Show what a query's checkpoint location holds"),
+            "import": LazyVerb("spark:import_state", "Take a query's state as a checkpoint"),
+            "export": LazyVerb(
+                "spark:export_state",
+                "Make a checkpoint location that Spark continues from, at any number of partitions",
+            ),
+        }
+    }
+
+
+@click.group("spark", cls=SparkVerbs)
+def spark() -> None:
+    """Look at the state of Spark's own stateful queries, and take it in and out."""
+
+
+spark.params.extend(common_options())
+
+
+def _module(name: str) -> Any:
+    return importlib.import_module(f"statestore.interop.spark.{name}")
+
+
+def _session(location: str) -> SparkSession:
+    """Start Spark on this machine; with its access to ``s3a://`` where the location needs it."""
+    in_bucket = bool(open_storage(location).hadoop_settings())
+    session: SparkSession = importlib.import_module("statestore.spark.session").spark_session(
+        app_name="statestore spark", table_format="parquet", s3=in_bucket
+    )
+    return session
+
+
+def _check(location: str, batch: int | None) -> None:
+    """Refuse what is no checkpoint location, before Spark is started for it."""
+    _module("location").CheckpointLocation(open_storage(location)).batch(batch)
+
+
+@click.command(
+    "show",
+    cls=Verb,
+    prints=(
+        "The query's id, the micro-batch that is shown and those that are kept, one that was "
+        "planned and will run again, the state store provider, the watermark, where each source "
+        "is, and for each operator its stores: columns, rows and bytes by partition, and what an "
+        "import keeps as bytes, or cannot take, and why. The location is only read, and its query "
+        "may be running."
+    ),
+    examples=(
+        "statestore spark show ./checkpoints/orders",
+        "statestore spark show ./checkpoints/orders --batch 41 --output json",
+    ),
+)
+@click.argument("location")
+@click.option("--batch", type=int, metavar="N", help="A micro-batch that is done; else the newest.")
+@pass_invocation
+def show_state(invocation: Invocation, location: str, batch: int | None) -> Shown:
+    """Show what a query's checkpoint location holds."""
+    _check(location, batch)
+    session = _session(location)
+    with progress_bar("reading") as progress:
+        shown = _module("show").show_location(session, location, batch=batch, on_progress=progress)
+    return Shown(shown=shown)
+
+
+@click.command(
+    "import",
+    cls=Verb,
+    prints=(
+        "The checkpoint that was made, and each state in it with its rows and its key. Each of the "
+        "query's state stores becomes a keyed state: the key is what Spark shuffles by, and the "
+        "fields of keys and values are columns. A field that no column can hold is reported, and "
+        "its store kept as Spark's bytes. Where sources are, and what the query's logs say, comes "
+        "along. A later micro-batch of the query, imported into the same store, is an incremental "
+        "checkpoint; one that the store has is found. The location is only read, and its query may "
+        "be running."
+    ),
+    examples=(
+        "statestore spark import ./checkpoints/orders --store ./orders",
+        "statestore spark import ./checkpoints/orders --to ./orders --batch 41",
+    ),
+)
+@click.argument("location")
+@click.option("--to", "target", metavar="URL", help="The store; the same as --store.")
+@click.option("--batch", type=int, metavar="N", help="A micro-batch that is done; else the newest.")
+@click.option(
+    "--max-parallelism", type=int, metavar="N", help="Key groups of a new store's states."
+)
+@pass_invocation
+def import_state(
+    invocation: Invocation,
+    location: str,
+    target: str | None,
+    batch: int | None,
+    max_parallelism: int | None,
+) -> Imported:
+    """Take the state of a query's micro-batch as a checkpoint."""
+    if target is not None:
+        invocation.arguments["store"] = target
+    _check(location, batch)
+    session = _session(location)
+    store = invocation.store(spark=session)
+    with progress_bar("importing") as progress:
+        imported = _module("import_state").import_checkpoint(
+            session,
+            location,
+            store,
+            batch=batch,
+            max_parallelism=max_parallelism,
+            on_progress=progress,
+        )
+    return Imported(imported=imported)
+
+
+@click.command(
+    "export",
+    cls=Verb,
+    prints=(
+        "The new checkpoint location, and for each state store the rows and bytes of its fullest "
+        "partition and of all. The query keeps its id and the micro-batch its number: start the "
+        "query with the new location, and it goes on; a micro-batch that was planned and not done "
+        "runs again with the same data. Before the location can be used, all rows were read back "
+        "by Spark's own reader, and their number, values and partitions compared. CHECKPOINT is "
+        "one that was imported, or made of such a one; by default the latest. With --dry-run: what "
+        "each partition would get, and nothing is written."
+    ),
+    examples=(
+        "statestore spark export ./new --shuffle-partitions 7 --dry-run --store ./orders",
+        "statestore spark export ./new --shuffle-partitions 7 --provider rocksdb --store ./orders",
+    ),
+)
+@click.argument("location")
+@click.option(
+    "--shuffle-partitions",
+    "partitions",
+    type=int,
+    required=True,
+    metavar="N",
+    help="The query's new number of shuffle partitions.",
+)
+@click.option(
+    "--provider", type=click.Choice(("hdfs", "rocksdb")), help="By default as the query had it."
+)
+@click.option("--checkpoint", default="latest", metavar="N", help="Its number, or a savepoint.")
+@click.option("--dry-run", is_flag=True, help="Say what would be written and stop.")
+@pass_invocation
+def export_state(
+    invocation: Invocation,
+    location: str,
+    partitions: int,
+    provider: str | None,
+    checkpoint: str,
+    dry_run: bool,
+) -> Exported:
+    """Make a checkpoint location that Spark continues from, at any number of partitions."""
+    session = _session(location)
+    store = invocation.store(spark=session)
+    with progress_bar("exporting") as progress:
+        exported = _module("export_state").export_checkpoint(
+            session,
+            store,
+            location,
+            partitions=partitions,
+            provider=provider,
+            checkpoint=int(checkpoint) if checkpoint.isdigit() else checkpoint,
+            dry_run=dry_run,
+            on_progress=progress,
+        )
+    return Exported(exported=exported)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown(Result):
+    """What is in a query's checkpoint location."""
+
+    shown: ShownLocation
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        shown = self.shown
+        return {
+            "location": shown.location,
+            "query": shown.query_id,
+            "batch": shown.batch,
+            "kept": {"first": shown.kept[0], "last": shown.kept[1]},
+            "uncommitted": shown.uncommitted,
+            "provider": shown.provider,
+            "checkpoint_version": shown.checkpoint_version,
+            "watermark_ms": shown.watermark_ms,
+            "planned_at_ms": shown.planned_at_ms,
+            "formats": dict(shown.formats),
+            "sources": [_parsed(source) for source in shown.sources],
+            "operators": [_operator(operator) for operator in shown.operators],
+        }
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        shown = self.shown
+        page.line(f"query {shown.query_id} in {shown.location}", "bold")
+        first, last = shown.kept
+        page.line(f"  micro-batch  {shown.batch}, of {first} to {last} that are done and kept")
+        if shown.uncommitted is not None:
+            page.line(f"               {shown.uncommitted} is planned and not done: it runs again")
+        page.line(f"  planned      {when(shown.planned_at_ms)}")
+        if shown.watermark_ms:
+            page.line(f"  watermark    {when(shown.watermark_ms)}")
+        page.line(f"  provider     {shown.provider}, checkpoint format {shown.checkpoint_version}")
+        for number, source in enumerate(shown.sources):
+            page.line(f"  source {number:<5} ends at {source}")
+        for operator in shown.operators:
+            does = f", {operator.does}" if operator.does else ""
+            page.line()
+            page.line(f"operator {operator.number}: {operator.name}{does}", "bold")
+            if operator.problem:
+                page.line(f"  cannot be imported: {operator.problem}")
+            for store in operator.stores:
+                _write_store(page, store)
+
+
+def _write_store(page: Page, store: ShownStore) -> None:
+    rows = "" if store.rows is None else f"{counted(sum(store.rows), 'row')}, "
+    page.line(f"  store {store.name}: {rows}{size(sum(store.file_bytes))} of files")
+    if store.key is not None:
+        page.line(f"    key    {store.key}")
+        page.line(f"    value  {store.value}")
+    for note in store.notes:
+        page.line(f"    kept as bytes: {note}")
+    table = table_of("partition", "rows", "file bytes", right={"partition", "rows", "file bytes"})
+    for number, size_bytes in enumerate(store.file_bytes):
+        in_it = "?" if store.rows is None else count(store.rows[number])
+        table.add_row(*map(cell, (str(number), in_it, size(size_bytes))))
+    page.table(table)
+
+
+def _operator(operator: ShownOperator) -> dict[str, Any]:
+    return {
+        "operator": operator.number,
+        "name": operator.name,
+        "does": operator.does,
+        "problem": operator.problem,
+        "stores": [
+            {
+                "store": store.name,
+                "key": store.key,
+                "value": store.value,
+                "kept_as_bytes": list(store.notes),
+                "rows": None if store.rows is None else sum(store.rows),
+                "partitions": [
+                    {
+                        "partition": number,
+                        "rows": None if store.rows is None else store.rows[number],
+                        "file_bytes": size_bytes,
+                    }
+                    for number, size_bytes in enumerate(store.file_bytes)
+                ],
+            }
+            for store in operator.stores
+        ],
+    }
+
+
+def _parsed(source: str) -> Any:
+    """Return where a source is as JSON; a source may write anything."""
+    try:
+        return json.loads(source)
+    except ValueError:
+        return source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imported(Result):
+    """A checkpoint that was made of a query's state."""
+
+    imported: ImportedCheckpoint
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        done = self.imported
+        return {
+            "location": done.location,
+            "query": done.record.query_id,
+            "batch": done.record.batch,
+            "store": done.store,
+            "id": done.checkpoint_id,
+            "found": done.found,
+            "incremental": done.is_incremental,
+            "states": [
+                {
+                    "operator": one.uid,
+                    "state": one.store,
+                    "rows": one.contents.rows,
+                    "key": one.columns.key_columns,
+                    "entry": one.columns.entry_columns,
+                    "kept_as_bytes": list(one.columns.problems),
+                }
+                for one in done.record.stores
+            ],
+        }
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        done = self.imported
+        what = f"micro-batch {done.record.batch} of query {done.record.query_id}"
+        where = f"checkpoint {done.checkpoint_id} of {done.store}"
+        if done.found:
+            page.line(f"{what} was imported before: it is {where}", "bold")
+        else:
+            how = ", what changed since the one before" if done.is_incremental else ""
+            page.line(f"imported {what} as {where}{how}", "bold")
+        table = table_of("operator", "state", "rows", "key", "entry", right={"rows"})
+        for one in done.record.stores:
+            key, entry = ", ".join(one.columns.key_columns), ", ".join(one.columns.entry_columns)
+            row = (one.uid, one.store, count(one.contents.rows), key, entry)
+            table.add_row(*map(cell, row))
+        page.table(table)
+        for one in done.record.stores:
+            for note in one.columns.problems:
+                page.line(f"{one.store} of {one.uid} is kept as bytes: {note}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported(Result):
+    """A checkpoint location that was made for Spark."""
+
+    exported: ExportedCheckpoint
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        done = self.exported
+        return {
+            "store": done.store,
+            "id": done.checkpoint_id,
+            "location": done.location,
+            "query": done.query_id,
+            "batch": done.batch,
+            "shuffle_partitions": done.partitions,
+            "provider": done.provider,
+            "dry_run": done.dry_run,
+            "stores": [
+                {
+                    "operator": one.operator,
+                    "store": one.store,
+                    "partitions": [
+                        {"partition": number, "rows": rows, "size_bytes": size_bytes}
+                        for number, (rows, size_bytes) in enumerate(
+                            zip(one.rows, one.size_bytes, strict=True)
+                        )
+                    ],
+                }
+                for one in done.stores
+            ],
+        }
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        done = self.exported
+        verb = "would export" if done.dry_run else "exported"
+        page.line(f"{verb} checkpoint {done.checkpoint_id} of {done.store}", "bold")
+        page.line(f"  to           {done.location}")
+        page.line(f"  query        {done.query_id}, behind micro-batch {done.batch}")
+        page.line(f"  partitions   {done.partitions}, provider {done.provider}")
+        if not done.dry_run:
+            page.line("  read back    by Spark: rows, values and partitions are as they should be")
+        page.line()
+        page.table(_exported_table(done.stores))
+
+
+def _exported_table(stores: Sequence[ExportedStore]) -> Any:
+    names = ("operator", "store", "rows", "bytes", "fullest partition")
+    table = table_of(*names, right={"rows", "bytes"})
+    for one in stores:
+        fullest = max(range(len(one.rows)), key=lambda at: one.rows[at])
+        most = f"{fullest}: {counted(one.rows[fullest], 'row')}, {size(one.size_bytes[fullest])}"
+        row = (one.operator, one.store, count(sum(one.rows)), size(sum(one.size_bytes)), most)
+        table.add_row(*map(cell, row))
+    return table

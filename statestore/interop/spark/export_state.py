@@ -1,0 +1,310 @@
+"""``statestore spark export``: a checkpoint location that Spark continues from.
+
+The micro-batch keeps its number, and the query its id. So a micro-batch that was planned and not
+done runs again with the same data, and a sink that counts micro-batches takes it for the same one.
+
+Until all is written and proved, the location has a file in ``offsets`` that Spark refuses to start
+with. It is put first, and its removal is the commit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from statestore.errors import CorruptionError, InvalidArgumentError, UnsupportedTypeError
+from statestore.interop.spark.columns import KEY_BYTES, VALUE_BYTES
+from statestore.interop.spark.location import (
+    PROVIDER,
+    PROVIDERS,
+    SHUFFLE_PARTITIONS,
+    CheckpointLocation,
+    provider_of,
+    state_folder,
+)
+from statestore.interop.spark.operators import NOT_REWRITTEN
+from statestore.interop.spark.proof import seen_in_spark
+from statestore.interop.spark.read import reading, stored_rows
+from statestore.interop.spark.record import ImportedStore, QueryRecord
+from statestore.interop.spark.rewriter import rewrite
+from statestore.interop.spark.snapshot_files import CODEC, write_snapshots
+from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
+from statestore.storage import Storage, open_storage
+from statestore.store import StateStore
+
+__all__ = ["ExportedCheckpoint", "ExportedStore", "export_checkpoint"]
+
+Provider = Literal["hdfs", "rocksdb"]
+_COMPRESSION = "spark.sql.streaming.stateStore.compression.codec"
+_UNFINISHED = (
+    b"This is not a checkpoint of a query yet: an export of statestore is being written here, or "
+    b"did not finish. If none is running, delete the folder and export again.\n"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedStore:
+    """One of Spark's stores: rows by partition, and bytes of their keys and values."""
+
+    operator: str
+    store: str
+    rows: tuple[int, ...]
+    size_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedCheckpoint:
+    """What was written for Spark, or with ``dry_run`` what would be."""
+
+    store: str
+    checkpoint_id: int
+    location: str
+    query_id: str
+    batch: int
+    partitions: int
+    provider: str
+    stores: tuple[ExportedStore, ...]
+    dry_run: bool
+
+
+def export_checkpoint(
+    spark: SparkSession,
+    store: StateStore,
+    location: str,
+    *,
+    partitions: int,
+    provider: Provider | None = None,
+    checkpoint: int | str = "latest",
+    dry_run: bool = False,
+    on_progress: Callable[[float, float, str], None] | None = None,
+) -> ExportedCheckpoint:
+    """Make a checkpoint location of a checkpoint that was imported from one.
+
+    All rows are written for the new number of partitions, read back by Spark's own reader, and
+    compared by number, digest and place. Only then can Spark start with the location.
+
+    Args:
+        spark: a session of Spark Classic.
+        store: the store; it was opened with the same session.
+        location: a new path or URL.
+        partitions: the new ``spark.sql.shuffle.partitions`` of the query.
+        provider: ``hdfs`` or ``rocksdb``; by default the one that the query had.
+        checkpoint: the id, ``latest``, or a savepoint's name.
+        dry_run: says which rows and bytes each partition would get; nothing is written.
+        on_progress: is called with the number of stores that are done, of how many, and the next.
+
+    Returns:
+        What was written; bytes are those of files, and of keys and values for a dry run.
+
+    Raises:
+        InvalidArgumentError: for a checkpoint that was not imported, a number of partitions that
+            cannot be, or a location that is not empty.
+        UnsupportedTypeError: for rows that are kept as bytes, and are not those of the import.
+        CorruptionError: when Spark does not read back what was written; it stays unusable.
+        StateStoreError: as ``store.restore``, and when the location cannot be written.
+    """
+    if partitions < 1:
+        raise InvalidArgumentError(f"a query has at least 1 shuffle partition, not {partitions}")
+    restored = store.restore(checkpoint=checkpoint)
+    record = QueryRecord.of(restored)
+    logs = dict(record.logs)
+    chosen = provider or _provider(logs, record.batch)
+    states = [(one, _state(restored, one)) for one in record.stores]
+    target = open_storage(location)
+    if not target.is_empty():
+        raise InvalidArgumentError(
+            f"{target.url} is not empty: a query's state is exported to a new folder, and never "
+            "over that of a query"
+        )
+    for one in record.stores:
+        if chosen == "rocksdb" and one.operator_name in NOT_REWRITTEN:
+            raise UnsupportedTypeError(
+                f"Spark's own rewriter, which writes RocksDB, does not take operator {one.uid}: "
+                "export with provider hdfs, which works for it at any number of partitions"
+            )
+    told = _Told(on_progress, len(states))
+    if dry_run:
+        stores = tuple(_planned(one, state, partitions, told) for one, state in states)
+    else:
+        _begin(target, record.batch)
+        files = _for_spark(logs, record, partitions, chosen)
+        for name, content in files.items():
+            target.put_if_absent(name, content)
+        written = CheckpointLocation(target)
+        rows = {
+            (one.operator, one.store): one.columns.to_bytes(state.to_spark(), partitions)
+            for one, state in states
+        }
+        ids = None
+        if chosen == "rocksdb":
+            told("all stores, by Spark's rewriter")
+            ids = rewrite(spark, location=written.spark_url, batch=record.batch, frames=rows)
+        else:
+            for (operator, name), frame in rows.items():
+                told(f"{name} of operator {operator}")
+                folder = state_folder(operator, name)
+                write_snapshots(target, folder, record.batch + 1, frame)
+        target.put_if_absent(f"commits/{record.batch}", _commit(logs, record.batch, ids))
+        stores = _proved(spark, written, states, record.batch, partitions)
+        target.sync(target.list(""))
+        target.delete(_marker(record.batch))
+    return ExportedCheckpoint(
+        store=store.url,
+        checkpoint_id=restored.checkpoint_id,
+        location=target.url,
+        query_id=record.query_id,
+        batch=record.batch,
+        partitions=partitions,
+        provider=chosen,
+        stores=stores,
+        dry_run=dry_run,
+    )
+
+
+class _Told:
+    """Tells how far it is."""
+
+    def __init__(self, tell: Callable[[float, float, str], None] | None, total: int) -> None:
+        self._tell, self._total, self._done = tell, total, 0
+
+    def __call__(self, title: str) -> None:
+        if self._tell is not None:
+            self._tell(self._done, self._total, title)
+        self._done += 1
+
+
+def _state(restored: RestoredCheckpoint, one: ImportedStore) -> RestoredKeyedState:
+    """Return a state; UnsupportedTypeError for bytes that are not those that were imported."""
+    state = restored.keyed(one.uid, one.store)
+    if not one.columns.is_typed and state.contents() != one.contents:
+        raise UnsupportedTypeError(
+            f"state {one.store!r} of operator {one.uid!r} is kept as Spark's bytes, and its rows "
+            f"are not those that were imported: {one.columns.problems[0]}. Export a checkpoint in "
+            "which it is as it was"
+        )
+    return state
+
+
+def _planned(
+    one: ImportedStore, state: RestoredKeyedState, partitions: int, told: _Told
+) -> ExportedStore:
+    told(f"{one.store} of operator {one.operator}")
+    rows = one.columns.to_bytes(state.to_spark(), partitions)
+    size = F.length(KEY_BYTES) + F.length(VALUE_BYTES)
+    found = (
+        rows.groupBy(F.spark_partition_id().alias("partition"))
+        .agg(F.count("*").alias("rows"), F.sum(size).alias("size"))
+        .collect()
+    )
+    numbers = range(one.columns.partitions(partitions))
+    counted = {row.partition: (row.rows, row.size) for row in found}
+    return ExportedStore(
+        operator=one.uid,
+        store=one.store,
+        rows=tuple(counted.get(at, (0, 0))[0] for at in numbers),
+        size_bytes=tuple(counted.get(at, (0, 0))[1] for at in numbers),
+    )
+
+
+def _marker(batch: int) -> str:
+    # Of all in this folder Spark reads the greatest first; what was planned is batch + 1 at most.
+    return f"offsets/{batch + 2}"
+
+
+def _begin(target: Storage, batch: int) -> None:
+    """Make the location unusable; InvalidArgumentError when somebody else does."""
+    if not target.put_if_absent(_marker(batch), _UNFINISHED):
+        raise InvalidArgumentError(f"another export is being written to {target.url}")
+
+
+def _provider(logs: Mapping[str, bytes], batch: int) -> str:
+    _, settings = _offsets(logs[f"offsets/{batch}"])
+    return provider_of(settings["conf"])
+
+
+def _offsets(content: bytes) -> tuple[list[bytes], dict[str, Any]]:
+    lines = content.split(b"\n")
+    return lines, json.loads(lines[1])
+
+
+def _for_spark(
+    logs: Mapping[str, bytes], record: QueryRecord, partitions: int, provider: str
+) -> dict[str, bytes]:
+    """Return the files of the location, but those of state and what is done."""
+    found = {}
+    for name, content in logs.items():
+        if name.startswith("offsets/"):
+            lines, settings = _offsets(content)
+            conf = settings["conf"]
+            conf |= {SHUFFLE_PARTITIONS: str(partitions), PROVIDER: PROVIDERS[provider]}
+            if provider == "hdfs":
+                conf[_COMPRESSION] = CODEC
+            lines[1] = json.dumps(settings, separators=(",", ":")).encode()
+            found[name] = b"\n".join(lines)
+        elif name.startswith("state/") and name.split("/")[2] == "_metadata":
+            version, document = content.split(b"\n", 1)
+            operator = json.loads(document)
+            for one in operator["stateStoreInfo"]:
+                one["numPartitions"] = partitions
+            found[name] = version + b"\n" + json.dumps(operator, separators=(",", ":")).encode()
+        elif not name.startswith("commits/"):
+            found[name] = content
+    return found
+
+
+def _commit(
+    logs: Mapping[str, bytes], batch: int, ids: Mapping[int, list[list[str]]] | None
+) -> bytes:
+    """Return what says that the micro-batch is done, with the ids of what was written, if any."""
+    _, *lines = logs[f"commits/{batch}"].split(b"\n")
+    document = json.loads(lines[0]) if lines and lines[0] else {}
+    document.pop("stateUniqueIds", None)
+    if ids is not None:
+        document["stateUniqueIds"] = {str(operator): of_it for operator, of_it in ids.items()}
+    return (b"v1\n" if ids is None else b"v2\n") + json.dumps(
+        document, separators=(",", ":")
+    ).encode()
+
+
+def _proved(
+    spark: SparkSession,
+    written: CheckpointLocation,
+    states: list[tuple[ImportedStore, RestoredKeyedState]],
+    batch: int,
+    partitions: int,
+) -> tuple[ExportedStore, ...]:
+    """Return rows and bytes by partition; CorruptionError when they are not those of a state."""
+    operators = {operator.number: operator for operator in written.operators(batch)}
+    found = []
+    with reading(spark, written, batch):
+        for one, state in states:
+            url, operator = written.spark_url, operators[one.operator]
+            rows = stored_rows(spark, url, batch, operator, one.store)
+            seen = seen_in_spark(rows, one.columns, partitions)
+            contents = state.contents()
+            where = f"store {one.store!r} of operator {one.uid} in {written.url}"
+            if seen.contents != contents:
+                raise CorruptionError(
+                    f"{where}: Spark reads back {seen.contents.rows} rows, and the state has "
+                    f"{contents.rows}, or other values; the location stays unusable"
+                )
+            if seen.misplaced:
+                raise CorruptionError(
+                    f"{where}: {seen.misplaced} rows lie in partitions where Spark does not look "
+                    "for them; the location stays unusable"
+                )
+            folder = state_folder(one.operator, one.store)
+            numbers = range(one.columns.partitions(partitions))
+            sizes = (written.size_of(folder.format(at)) for at in numbers)
+            counts = tuple(seen.rows.get(at, 0) for at in numbers)
+            found.append(
+                ExportedStore(
+                    operator=one.uid, store=one.store, rows=counts, size_bytes=tuple(sizes)
+                )
+            )
+    return tuple(found)

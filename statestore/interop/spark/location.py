@@ -1,0 +1,339 @@
+"""What a query wrote down in its checkpoint location, apart from the rows of its state.
+
+::
+
+    metadata                          the query's id
+    offsets/<batch>                   how a micro-batch was planned: settings, and where sources end
+    commits/<batch>                   that it is done
+    sources/<source>/…                which files a source has seen
+    state/<operator>/_metadata/…      the operator, its stores, and how many partitions they have
+    state/<operator>/0/[<store>/]_metadata/schema      the columns of a store
+
+All of it is JSON behind a line with a version. It is only read here, and a running query is not
+disturbed by that.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+from msgspec import Struct, ValidationError
+
+from statestore.errors import (
+    DamagedFileError,
+    FormatVersionError,
+    InvalidArgumentError,
+    MissingFileError,
+)
+from statestore.format.documents import as_declared
+from statestore.storage import Storage
+
+__all__ = [
+    "PROVIDER",
+    "PROVIDERS",
+    "SHUFFLE_PARTITIONS",
+    "CheckpointLocation",
+    "Committed",
+    "Operator",
+    "Planned",
+    "StoreInfo",
+    "provider_of",
+    "state_folder",
+]
+
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+PROVIDERS = {
+    "hdfs": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
+    "rocksdb": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+}
+
+_NUMBER = re.compile(r"\d{1,18}")
+T = TypeVar("T")
+
+
+class _Query(Struct, frozen=True):
+    id: str
+
+
+class _Offsets(Struct, frozen=True):
+    batchWatermarkMs: int = 0
+    batchTimestampMs: int = 0
+    conf: dict[str, str] = {}
+
+
+class _Commit(Struct, frozen=True):
+    nextBatchWatermarkMs: int = 0
+    stateUniqueIds: dict[str, list[list[str]]] | None = None
+
+
+class _OperatorInfo(Struct, frozen=True):
+    operatorId: int
+    operatorName: str
+
+
+class _StoreInfo(Struct, frozen=True):
+    storeName: str
+    numPartitions: int
+    numColsPrefixKey: int = 0
+    stateSchemaFilePaths: list[str] = []
+
+
+class _OperatorMetadata(Struct, frozen=True):
+    operatorInfo: _OperatorInfo
+    stateStoreInfo: list[_StoreInfo]
+    operatorPropertiesJson: str = "{}"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A micro-batch as it was planned: its settings, and where the data of each source end."""
+
+    number: int
+    watermark_ms: int
+    planned_at_ms: int
+    settings: Mapping[str, str]
+    ends: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A micro-batch that is done; ``version`` is that of the checkpoint's format, 1 or 2."""
+
+    number: int
+    version: int
+    next_watermark_ms: int
+    state_ids: Mapping[str, list[list[str]]] | None = None
+
+
+@dataclass(frozen=True)
+class StoreInfo:
+    """One of an operator's stores: its name, and the number of its partitions."""
+
+    name: str
+    partitions: int
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A stateful operator of the query, as ``metadata`` (``state/0/_metadata/…``) describes it."""
+
+    number: int
+    name: str
+    stores: tuple[StoreInfo, ...]
+    properties: str
+    metadata: str
+
+
+@dataclass(frozen=True)
+class CheckpointLocation:
+    """A query's checkpoint location, as it is when each part of it is asked for."""
+
+    storage: Storage
+
+    @property
+    def url(self) -> str:
+        """The path or URL, without credentials."""
+        return self.storage.url
+
+    @property
+    def spark_url(self) -> str:
+        """The URL by which Spark finds it."""
+        return self.storage.spark_url("").rstrip("/")
+
+    @cached_property
+    def query_id(self) -> str:
+        """The query's id; InvalidArgumentError where there is no checkpoint of a query."""
+        try:
+            content = self.storage.read("metadata")
+        except FileNotFoundError:
+            raise InvalidArgumentError(
+                f"{self.url} is no checkpoint location of a query: it has no file 'metadata'. Name "
+                "the folder that the query was started with as checkpointLocation"
+            ) from None
+        return self._declared("metadata", content, _Query).id
+
+    @cached_property
+    def planned(self) -> tuple[int, ...]:
+        """The numbers of the micro-batches that were planned and are kept, ascending."""
+        return self._numbers("offsets")
+
+    @cached_property
+    def committed(self) -> tuple[int, ...]:
+        """The numbers of those that are done, ascending."""
+        return self._numbers("commits")
+
+    @property
+    def uncommitted(self) -> int | None:
+        """The number of a micro-batch that was planned and is not done: it will run again."""
+        last = max(self.planned, default=None)
+        return last if last is not None and last > max(self.committed, default=-1) else None
+
+    def batch(self, number: int | None = None) -> int:
+        """Return the number of a micro-batch that is done, by default the newest.
+
+        Raises:
+            InvalidArgumentError: when it is not done, or no longer kept.
+        """
+        _ = self.query_id
+        if not self.committed:
+            raise InvalidArgumentError(
+                f"the query of {self.url} has not finished a micro-batch yet: there is no state"
+            )
+        if number is None:
+            return self.committed[-1]
+        if number not in self.committed:
+            raise InvalidArgumentError(
+                f"{self.url} has no micro-batch {number} that is done; there are "
+                f"{self.committed[0]} to {self.committed[-1]}"
+            )
+        return number
+
+    def plan(self, number: int) -> Planned:
+        """Return how a micro-batch was planned.
+
+        Raises:
+            MissingFileError or DamagedFileError: when its file is not there, or cut off.
+            FormatVersionError: when another version of Spark wrote it.
+        """
+        name = f"offsets/{number}"
+        version, *lines = self._lines(name)
+        if version != "v1":
+            raise FormatVersionError(_other(self, name, version))
+        if not lines:
+            raise DamagedFileError(f"{self.url}/{name} is cut off: it has no settings")
+        settings = self._declared(name, lines[0].encode(), _Offsets)
+        return Planned(
+            number,
+            settings.batchWatermarkMs,
+            settings.batchTimestampMs,
+            settings.conf,
+            tuple(lines[1:]),
+        )
+
+    def commit(self, number: int) -> Committed:
+        """Return what was written down when a micro-batch was done; errors as :meth:`plan`."""
+        name = f"commits/{number}"
+        version, *lines = self._lines(name)
+        if version not in ("v1", "v2"):
+            raise FormatVersionError(_other(self, name, version))
+        found = self._declared(name, "".join(lines[:1]).encode() or b"{}", _Commit)
+        return Committed(
+            number, int(version[1:]), found.nextBatchWatermarkMs, found.stateUniqueIds or None
+        )
+
+    def operators(self, batch: int) -> tuple[Operator, ...]:
+        """Return the stateful operators as of a micro-batch, by their numbers.
+
+        Raises:
+            InvalidArgumentError: when the query has none, or was written before Spark 4.0.
+            DamagedFileError or FormatVersionError: as :meth:`plan`.
+        """
+        names = self.storage.list("state")
+        numbers = sorted({int(part) for name in names if _NUMBER.fullmatch(part := _part(name, 1))})
+        if not numbers:
+            raise InvalidArgumentError(f"the query of {self.url} keeps no state")
+        return tuple(self._operator(number, names, batch) for number in numbers)
+
+    def files(self, batch: int) -> Iterator[tuple[str, bytes]]:
+        """Yield the name and content of all that an export needs again, beside the state's rows.
+
+        These are the query's id, how the micro-batches around this one were planned, what was
+        committed, what sources have seen, and what operators and stores are.
+        """
+        yield "metadata", self.storage.read("metadata")
+        wanted = {batch - 1, batch, *(one for one in self.planned if one == batch + 1)}
+        for number in sorted(wanted & {*self.planned}):
+            yield f"offsets/{number}", self.storage.read(f"offsets/{number}")
+        for number in sorted({batch - 1, batch} & {*self.committed}):
+            yield f"commits/{number}", self.storage.read(f"commits/{number}")
+        for name in (*self.storage.list("sources"), *self.storage.list("state")):
+            parts = name.split("/")
+            if not parts[-1].startswith(".") and (parts[0] == "sources" or "_metadata" in parts):
+                yield name, self.storage.read(name)
+
+    def size_of(self, folder: str) -> int:
+        """Return the bytes of the files of a folder, without those below it."""
+        return sum(
+            self.storage.size(name)
+            for name in self.storage.list(folder)
+            if "/" not in name.removeprefix(f"{folder}/")
+        )
+
+    def _operator(self, number: int, names: tuple[str, ...], batch: int) -> Operator:
+        folder = f"state/{number}/_metadata"
+        versions = [
+            int(name.rpartition("/")[2])
+            for name in names
+            if name.startswith(f"{folder}/v2/") and _NUMBER.fullmatch(name.rpartition("/")[2])
+        ]
+        kept = [version for version in versions if version <= batch]
+        name = f"{folder}/v2/{max(kept)}" if kept else f"{folder}/metadata"
+        if name not in names:
+            raise InvalidArgumentError(
+                f"{self.url} has no {name}, which says what operator {number} is: it was written "
+                "before Spark 4.0. Run the query for one micro-batch with Spark 4"
+            )
+        version, *lines = self._lines(name)
+        if version not in ("v1", "v2"):
+            raise FormatVersionError(_other(self, name, version))
+        found = self._declared(name, "".join(lines).encode(), _OperatorMetadata)
+        stores = tuple(StoreInfo(one.storeName, one.numPartitions) for one in found.stateStoreInfo)
+        info = found.operatorInfo
+        return Operator(
+            info.operatorId, info.operatorName, stores, found.operatorPropertiesJson, name
+        )
+
+    def _numbers(self, folder: str) -> tuple[int, ...]:
+        names = (name.rpartition("/")[2] for name in self.storage.list(folder))
+        return tuple(sorted(int(name) for name in names if _NUMBER.fullmatch(name)))
+
+    def _lines(self, name: str) -> list[str]:
+        try:
+            lines = self.storage.read(name).decode().splitlines()
+        except FileNotFoundError:
+            raise MissingFileError(
+                f"{self.url}/{name} is not there; Spark has removed it, or it was lost"
+            ) from None
+        except UnicodeDecodeError:
+            lines = []
+        if not lines:
+            raise DamagedFileError(f"{self.url}/{name} is empty, or not as Spark writes it")
+        return lines
+
+    def _declared(self, name: str, content: bytes, kind: type[T]) -> T:
+        try:
+            value: Any = json.loads(content)
+            return as_declared(value, kind)
+        except (ValueError, ValidationError) as error:
+            raise DamagedFileError(
+                f"{self.url}/{name} is not as Spark writes it: {error}"
+            ) from error
+
+
+def provider_of(settings: Mapping[str, str]) -> str:
+    """Return ``hdfs`` or ``rocksdb``, or the class of a provider that is neither."""
+    name = settings.get(PROVIDER, PROVIDERS["hdfs"])
+    return next((short for short, known in PROVIDERS.items() if known == name), name)
+
+
+def state_folder(operator: int, store: str) -> str:
+    """Return the folder of a store, with ``{}`` for the number of a partition."""
+    return f"state/{operator}/{{}}" + ("" if store == "default" else f"/{store}")
+
+
+def _part(name: str, at: int) -> str:
+    parts = name.split("/")
+    return parts[at] if len(parts) > at else ""
+
+
+def _other(location: CheckpointLocation, name: str, version: str) -> str:
+    return (
+        f"{location.url}/{name} begins with {version[:40]!r}: another version of Spark writes its "
+        "checkpoints in another way than is known here"
+    )

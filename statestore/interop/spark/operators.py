@@ -1,0 +1,83 @@
+"""What is known of Spark's stateful operators: which rows their stores have, and who owns them.
+
+A row of a store belongs to the state partition ``pmod(Murmur3(shuffle key), partitions)``, as
+``HashPartitioning`` has it with seed 42. The shuffle key is what events were grouped, joined or
+told apart by. A store's own key may have more: the place of a row among those of one shuffle key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from statestore.interop.spark.location import Operator, provider_of
+
+__all__ = ["NOT_REWRITTEN", "OperatorKind", "kind_of", "problem_of"]
+
+
+@dataclass(frozen=True)
+class OperatorKind:
+    """What an operator does, and which fields of a store's key are not of its shuffle key."""
+
+    does: str
+    entries: Mapping[str, str]
+
+    def entry(self, store: str) -> str | None:
+        """Return the field of a store's key that tells rows of one shuffle key apart, if any."""
+        return self.entries.get(store)
+
+
+_JOIN = {f"{side}-keyWithIndexToValue": "index" for side in ("left", "right")}
+_KINDS = {
+    "stateStoreSave": OperatorKind("aggregation", {}),
+    "sessionWindowStateStoreSaveExec": OperatorKind(
+        "aggregation by session", {"default": "sessionStartTime"}
+    ),
+    "dedupe": OperatorKind("deduplication", {}),
+    "dedupeWithinWatermark": OperatorKind("deduplication within the watermark", {}),
+    "symmetricHashJoin": OperatorKind("stream-stream join", _JOIN),
+    "flatMapGroupsWithState": OperatorKind("flatMapGroupsWithState", {}),
+    "applyInPandasWithState": OperatorKind("applyInPandasWithState", {}),
+    "globalLimit": OperatorKind("limit", {}),
+}
+
+NOT_REWRITTEN = frozenset({"globalLimit"})
+"""Operators that Spark's own rewriter, and so RocksDB as a target, does not take."""
+
+# Settings of a query that say how its state is laid out, and the values that are known.
+_FORMATS: dict[str, tuple[str, ...]] = {
+    "spark.sql.streaming.aggregation.stateFormatVersion": ("1", "2"),
+    "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion": ("1", "2"),
+}
+_JOIN_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
+_ROW_CHECKSUM = "spark.sql.streaming.stateStore.rowChecksum.enabled"
+_ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
+
+
+def kind_of(operator: Operator) -> OperatorKind | None:
+    """Return what is known of an operator; None for one that is not known."""
+    return _KINDS.get(operator.name)
+
+
+def problem_of(operator: Operator, settings: Mapping[str, str]) -> str | None:
+    """Return why an operator's state cannot be brought over, None if it can be.
+
+    ``settings`` are those that the micro-batch was planned with.
+    """
+    if kind_of(operator) is None:
+        return f"the operator {operator.name} is not known; known are {', '.join(_KINDS)}"
+    provider = provider_of(settings)
+    if provider not in ("hdfs", "rocksdb"):
+        return f"its state store provider {provider} is not one of Spark's own"
+    if settings.get(_ROW_CHECKSUM, "false") != "false":
+        return f"its rows have checksums ({_ROW_CHECKSUM}), which are not known here"
+    formats = dict(_FORMATS)
+    if operator.name == "symmetricHashJoin":
+        formats[_JOIN_FORMAT] = ("2",)
+    for name, known in formats.items():
+        version = settings.get(name, known[-1])
+        if version not in known:
+            return f"its state has format {version} ({name}); known is {' and '.join(known)}"
+    if settings.get(_ENCODING, "unsaferow") != "unsaferow":
+        return f"its rows are encoded as {settings[_ENCODING]} ({_ENCODING}); known is unsaferow"
+    return None

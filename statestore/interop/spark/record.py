@@ -1,0 +1,137 @@
+"""What a checkpoint says of the query that it was imported from: broadcast state of ``query``.
+
+``progress`` has the query and its micro-batch, ``stores`` how the rows of each of Spark's stores
+became those of a state, and ``logs`` the files that Spark needs again, word for word. Kafka offsets
+are there as union state too, as a query over a store keeps them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.types import StructType
+
+from statestore.errors import InvalidArgumentError, StateNotFoundError
+from statestore.format.digest import RowSet
+from statestore.interop.spark.columns import StoreColumns
+from statestore.interop.spark.location import Operator
+from statestore.restore.restored import RestoredCheckpoint
+from statestore.snapshot.writer import CheckpointWriter
+from statestore.streaming.progress import OFFSETS, kafka_offsets
+
+__all__ = ["QUERY", "ImportedStore", "QueryRecord", "uid_of"]
+
+QUERY = "query"
+PROGRESS, STORES, LOGS = "progress", "stores", "logs"
+
+
+def uid_of(operator: Operator) -> str:
+    """Return the uid under which the states of one of Spark's operators are kept."""
+    return f"{operator.name}-{operator.number}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportedStore:
+    """One of Spark's stores, and the state that it became: the rows that were imported."""
+
+    operator: int
+    operator_name: str
+    store: str
+    partitions: int
+    columns: StoreColumns
+    contents: RowSet
+
+    @property
+    def uid(self) -> str:
+        """The uid of the operator whose state it is."""
+        return f"{self.operator_name}-{self.operator}"
+
+    def to_element(self) -> dict[str, Any]:
+        """Return it as an element of broadcast state."""
+        return {
+            "operator": self.operator,
+            "operator_name": self.operator_name,
+            "store": self.store,
+            "partitions": self.partitions,
+            "key_schema": self.columns.key.json(),
+            "value_schema": self.columns.value.json(),
+            "entry": self.columns.entry or "",
+            "rows": self.contents.rows,
+            "digest": f"{self.contents.digest:x}",
+        }
+
+    @classmethod
+    def of_element(cls, element: dict[str, Any]) -> ImportedStore:
+        """Return what an element says."""
+        key, value = (
+            StructType.fromJson(json.loads(element[f"{part}_schema"])) for part in ("key", "value")
+        )
+        return cls(
+            operator=element["operator"],
+            operator_name=element["operator_name"],
+            store=element["store"],
+            partitions=element["partitions"],
+            columns=StoreColumns(key, value, element["entry"] or None),
+            contents=RowSet(element["rows"], int(element["digest"], 16)),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryRecord:
+    """The query, the micro-batch that its state is of, and what came along.
+
+    ``ends`` say where the data of each source end, as JSON; ``logs`` are names and contents of
+    files.
+    """
+
+    query_id: str
+    batch: int
+    location: str
+    ends: tuple[str, ...]
+    stores: tuple[ImportedStore, ...]
+    logs: tuple[tuple[str, bytes], ...]
+
+    def write(self, checkpoint: CheckpointWriter) -> None:
+        """Write it into a checkpoint."""
+        position = {"query": self.query_id, "batch": self.batch, "location": self.location}
+        checkpoint.broadcast(QUERY, PROGRESS, [position])
+        checkpoint.broadcast(QUERY, STORES, [one.to_element() for one in self.stores])
+        logs = [{"name": name, "content": content} for name, content in self.logs]
+        checkpoint.broadcast(QUERY, LOGS, logs)
+        offsets = kafka_offsets(self.ends)
+        if offsets:
+            checkpoint.union(QUERY, OFFSETS, offsets)
+
+    @classmethod
+    def of(cls, restored: RestoredCheckpoint) -> QueryRecord:
+        """Return what a checkpoint says.
+
+        Raises:
+            InvalidArgumentError: when it was not imported from a query's checkpoint location.
+        """
+        try:
+            (position,) = _elements(restored, PROGRESS)
+        except StateNotFoundError:
+            raise InvalidArgumentError(
+                f"checkpoint {restored.checkpoint_id} was not imported from a query of Spark: it "
+                f"has no state {PROGRESS!r} of operator {QUERY!r}. Make one with 'statestore spark "
+                "import'"
+            ) from None
+        stores = tuple(map(ImportedStore.of_element, _elements(restored, STORES)))
+        logs = tuple((one["name"], one["content"]) for one in _elements(restored, LOGS))
+        return cls(
+            query_id=position["query"],
+            batch=position["batch"],
+            location=position["location"],
+            ends=(),
+            stores=stores,
+            logs=logs,
+        )
+
+
+def _elements(restored: RestoredCheckpoint, name: str) -> Iterable[dict[str, Any]]:
+    (elements,) = restored.operator(QUERY, name).per_old_subtask()
+    return elements

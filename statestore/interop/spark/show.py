@@ -1,0 +1,162 @@
+"""``statestore spark show``: what is in a query's checkpoint location. It is only read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from statestore.interop.spark.location import (
+    CheckpointLocation,
+    Operator,
+    Planned,
+    StoreInfo,
+    provider_of,
+    state_folder,
+)
+from statestore.interop.spark.operators import kind_of, problem_of
+from statestore.interop.spark.read import columns_of, reading, stored_rows
+from statestore.storage import open_storage
+
+__all__ = ["ShownLocation", "ShownOperator", "ShownStore", "show_location"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownStore:
+    """A store: its columns in Spark's words, rows and bytes of files by partition, and ``notes`` on
+    what an import keeps as bytes. The rows are None where they cannot be read.
+    """
+
+    name: str
+    key: str | None
+    value: str | None
+    rows: tuple[int, ...] | None
+    file_bytes: tuple[int, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownOperator:
+    """A stateful operator; ``problem`` says why it cannot be imported, None if it can be."""
+
+    number: int
+    name: str
+    does: str | None
+    stores: tuple[ShownStore, ...]
+    problem: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownLocation:
+    """A query's checkpoint location as of a micro-batch that is done.
+
+    ``kept`` are the first and last micro-batch that can be imported, as far as the logs say;
+    ``uncommitted`` is one that was planned, and will run again. ``sources`` say where the data of
+    each source end, as JSON.
+    """
+
+    location: str
+    query_id: str
+    batch: int
+    kept: tuple[int, int]
+    uncommitted: int | None
+    provider: str
+    checkpoint_version: int
+    watermark_ms: int
+    planned_at_ms: int
+    formats: Mapping[str, str]
+    sources: tuple[str, ...]
+    operators: tuple[ShownOperator, ...]
+
+
+def show_location(
+    spark: SparkSession,
+    location: str,
+    *,
+    batch: int | None = None,
+    on_progress: Callable[[float, float, str], None] | None = None,
+) -> ShownLocation:
+    """Return what is in a query's checkpoint location.
+
+    Args:
+        spark: a session of Spark Classic.
+        location: the path or URL; the query may be running.
+        batch: a micro-batch that is done; by default the newest.
+        on_progress: is called with the number of stores that were read, of how many, and the next.
+
+    Returns:
+        The query, its operators, and what their stores hold.
+
+    Raises:
+        InvalidArgumentError: for no checkpoint location, or a micro-batch that is not there.
+        DamagedFileError or MissingFileError: when a file of the query is not as Spark wrote it.
+        FormatVersionError: when another version of Spark wrote it.
+    """
+    found = CheckpointLocation(open_storage(location))
+    number = found.batch(batch)
+    plan, commit = found.plan(number), found.commit(number)
+    operators = found.operators(number)
+    total = sum(len(operator.stores) for operator in operators)
+    shown, done = [], 0
+    for operator in operators:
+        problem = problem_of(operator, plan.settings)
+        stores = []
+        for info in operator.stores:
+            if on_progress is not None:
+                on_progress(done, total, f"{info.name} of operator {operator.number}")
+            done += 1
+            stores.append(_store(spark, found, plan, operator, info, is_known=problem is None))
+        kind = kind_of(operator)
+        shown.append(
+            ShownOperator(
+                number=operator.number,
+                name=operator.name,
+                does=None if kind is None else kind.does,
+                stores=tuple(stores),
+                problem=problem,
+            )
+        )
+    return ShownLocation(
+        location=found.url,
+        query_id=found.query_id,
+        batch=number,
+        kept=(found.committed[0], found.committed[-1]),
+        uncommitted=found.uncommitted,
+        provider=provider_of(plan.settings),
+        checkpoint_version=commit.version,
+        watermark_ms=max(plan.watermark_ms, commit.next_watermark_ms),
+        planned_at_ms=plan.planned_at_ms,
+        formats={name: value for name, value in plan.settings.items() if "ormatVersion" in name},
+        sources=plan.ends,
+        operators=tuple(shown),
+    )
+
+
+def _store(
+    spark: SparkSession,
+    location: CheckpointLocation,
+    plan: Planned,
+    operator: Operator,
+    info: StoreInfo,
+    *,
+    is_known: bool,
+) -> ShownStore:
+    folder = state_folder(operator.number, info.name)
+    sizes = tuple(location.size_of(folder.format(at)) for at in range(info.partitions))
+    if not is_known:
+        return ShownStore(
+            name=info.name, key=None, value=None, rows=None, file_bytes=sizes, notes=()
+        )
+    with reading(spark, location, plan.number):
+        rows = stored_rows(spark, location.spark_url, plan.number, operator, info.name)
+        columns = columns_of(rows, operator, info.name)
+        counts: dict[int, int] = dict(rows.groupBy("partition_id").count().collect())
+    return ShownStore(
+        name=info.name,
+        key=columns.key.simpleString(),
+        value=columns.value.simpleString(),
+        rows=tuple(counts.get(at, 0) for at in range(info.partitions)),
+        file_bytes=sizes,
+        notes=columns.problems,
+    )
