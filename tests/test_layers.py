@@ -15,8 +15,10 @@ from tests.syntax import Import, Module, imports, modules
 # A part may import itself and any part further down; parts on one line do not know each other.
 LAYERS = (
     ("jobs", "statestore.demo", "statestore.testing", "statestore.__main__"),
-    ("statestore.streaming", "statestore.interop", "statestore.prometheus"),
+    ("statestore.prometheus",),
     ("statestore.cli",),
+    ("statestore.interop",),
+    ("statestore.streaming",),
     ("statestore.settings",),
     ("statestore",),  # the public names
     ("statestore.store",),
@@ -47,6 +49,7 @@ ROWS = (
     "statestore.snapshot",
     "statestore.maintenance",
     "statestore.spark",
+    "statestore.interop.spark",
     "statestore.testing",
     "jobs",
 )
@@ -77,6 +80,7 @@ HOMES = {
         "statestore.catalog",
         "statestore.snapshot.subtasks",
         "statestore.settings",
+        "statestore.interop.spark.location",
     ),
     "click": ("statestore.cli",),
     "rich": ("statestore.cli", "statestore.demo"),
@@ -112,7 +116,9 @@ PURE = (
 LAZY = {
     ("statestore.files.engines", "statestore.spark"),  # Spark's half, loaded on first use
     ("statestore.restore.query", "statestore.restore.dataset"),  # Arrow's datasets load pandas
-    ("statestore.cli.verbs.other", "statestore.demo"),  # the one verb that needs Spark
+    ("statestore.cli.verbs.other", "statestore.demo"),  # a verb that needs Spark
+    ("statestore.cli.verbs.spark", "statestore.interop.spark"),  # so do these
+    ("statestore.cli.verbs.spark", "statestore.spark.session"),
     # A public name is imported when it is asked for.
     ("statestore", "statestore"),
     ("statestore", "statestore.errors"),

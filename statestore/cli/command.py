@@ -23,8 +23,6 @@ from statestore.errors import StateStoreError
 from statestore.settings import ResolvedSettings, Settings, resolve_settings
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from statestore.store import StateStore
 
 __all__ = [
@@ -65,7 +63,7 @@ class Invocation:
         """The values of the settings."""
         return self.resolved.settings
 
-    def store(self, spark: SparkSession | None = None) -> StateStore:
+    def store(self, spark: Any = None) -> StateStore:
         """Open the store, with a Spark session if given; a usage error when none is named."""
         from statestore.store import StateStore  # takes longer than all that a help needs
 

@@ -114,7 +114,8 @@ class Command(Root):
                 "Begin a new store with a checkpoint of this one, without copying it",
             ),
             "spark": LazyVerb(
-                "spark:spark", "Look at the state of Spark's own queries, and take it in and out"
+                "spark:spark",
+                "Look at the state of Spark's own queries, and take it in and out",
             ),
         },
         "This command": {

@@ -19,8 +19,6 @@ from statestore.cli.output import Page, Result, cell, progress_bar, table_of
 from statestore.storage import open_storage
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from statestore.interop.spark.export_state import ExportedCheckpoint, ExportedStore
     from statestore.interop.spark.import_state import ImportedCheckpoint
     from statestore.interop.spark.show import ShownLocation, ShownOperator, ShownStore
@@ -39,7 +37,9 @@ class SparkVerbs(Root):
     sections: ClassVar[Mapping[str, Mapping[str, LazyVerb]]] = {
         "Verbs": {
             "show": LazyVerb("spark:show_state", "Show what a query's checkpoint location holds"),
-            "import": LazyVerb("spark:import_state", "Take a query's state as a checkpoint"),
+            "import": LazyVerb(
+                "spark:import_state", "Take the state of a query's micro-batch as a checkpoint"
+            ),
             "export": LazyVerb(
                 "spark:export_state",
                 "Make a checkpoint location that Spark continues from, at any number of partitions",
@@ -50,7 +50,7 @@ class SparkVerbs(Root):
 
 @click.group("spark", cls=SparkVerbs)
 def spark() -> None:
-    """Look at the state of Spark's own stateful queries, and take it in and out."""
+    """Look at the state of Spark's own queries, and take it in and out."""
 
 
 spark.params.extend(common_options())
@@ -60,13 +60,12 @@ def _module(name: str) -> Any:
     return importlib.import_module(f"statestore.interop.spark.{name}")
 
 
-def _session(location: str) -> SparkSession:
+def _session(location: str) -> Any:
     """Start Spark on this machine; with its access to ``s3a://`` where the location needs it."""
     in_bucket = bool(open_storage(location).hadoop_settings())
-    session: SparkSession = importlib.import_module("statestore.spark.session").spark_session(
+    return importlib.import_module("statestore.spark.session").spark_session(
         app_name="statestore spark", table_format="parquet", s3=in_bucket
     )
-    return session
 
 
 def _check(location: str, batch: int | None) -> None:

@@ -28,8 +28,7 @@ from statestore.interop.spark.location import (
     state_folder,
 )
 from statestore.interop.spark.operators import NOT_REWRITTEN
-from statestore.interop.spark.proof import seen_in_spark
-from statestore.interop.spark.read import reading, stored_rows
+from statestore.interop.spark.read import reading, seen_in_spark, stored_rows
 from statestore.interop.spark.record import ImportedStore, QueryRecord
 from statestore.interop.spark.rewriter import rewrite
 from statestore.interop.spark.snapshot_files import CODEC, write_snapshots
@@ -40,6 +39,7 @@ from statestore.store import StateStore
 __all__ = ["ExportedCheckpoint", "ExportedStore", "export_checkpoint"]
 
 Provider = Literal["hdfs", "rocksdb"]
+_States = list[tuple[ImportedStore, RestoredKeyedState]]
 _COMPRESSION = "spark.sql.streaming.stateStore.compression.codec"
 _UNFINISHED = (
     b"This is not a checkpoint of a query yet: an export of statestore is being written here, or "
@@ -112,47 +112,19 @@ def export_checkpoint(
         raise InvalidArgumentError(f"a query has at least 1 shuffle partition, not {partitions}")
     restored = store.restore(checkpoint=checkpoint)
     record = QueryRecord.of(restored)
-    logs = dict(record.logs)
-    chosen = provider or _provider(logs, record.batch)
-    states = [(one, _state(restored, one)) for one in record.stores]
+    chosen = provider or _provider(dict(record.logs), record.batch)
+    states = [(one, _state(restored, one, chosen)) for one in record.stores]
     target = open_storage(location)
     if not target.is_empty():
         raise InvalidArgumentError(
             f"{target.url} is not empty: a query's state is exported to a new folder, and never "
             "over that of a query"
         )
-    for one in record.stores:
-        if chosen == "rocksdb" and one.operator_name in NOT_REWRITTEN:
-            raise UnsupportedTypeError(
-                f"Spark's own rewriter, which writes RocksDB, does not take operator {one.uid}: "
-                "export with provider hdfs, which works for it at any number of partitions"
-            )
     told = _Told(on_progress, len(states))
     if dry_run:
         stores = tuple(_planned(one, state, partitions, told) for one, state in states)
     else:
-        _begin(target, record.batch)
-        files = _for_spark(logs, record, partitions, chosen)
-        for name, content in files.items():
-            target.put_if_absent(name, content)
-        written = CheckpointLocation(target)
-        rows = {
-            (one.operator, one.store): one.columns.to_bytes(state.to_spark(), partitions)
-            for one, state in states
-        }
-        ids = None
-        if chosen == "rocksdb":
-            told("all stores, by Spark's rewriter")
-            ids = rewrite(spark, location=written.spark_url, batch=record.batch, frames=rows)
-        else:
-            for (operator, name), frame in rows.items():
-                told(f"{name} of operator {operator}")
-                folder = state_folder(operator, name)
-                write_snapshots(target, folder, record.batch + 1, frame)
-        target.put_if_absent(f"commits/{record.batch}", _commit(logs, record.batch, ids))
-        stores = _proved(spark, written, states, record.batch, partitions)
-        target.sync(target.list(""))
-        target.delete(_marker(record.batch))
+        stores = _write(spark, target, record, states, (partitions, chosen), told)
     return ExportedCheckpoint(
         store=store.url,
         checkpoint_id=restored.checkpoint_id,
@@ -164,6 +136,39 @@ def export_checkpoint(
         stores=stores,
         dry_run=dry_run,
     )
+
+
+def _write(
+    spark: SparkSession,
+    target: Storage,
+    record: QueryRecord,
+    states: _States,
+    shape: tuple[int, str],
+    told: _Told,
+) -> tuple[ExportedStore, ...]:
+    """Write the location, prove it, and let Spark use it; return what is in it."""
+    partitions, provider = shape
+    logs, batch = dict(record.logs), record.batch
+    _begin(target, batch)
+    for name, content in _for_spark(logs, partitions, provider).items():
+        target.put_if_absent(name, content)
+    written, ids = CheckpointLocation(target), None
+    frames = {
+        (one.operator, one.store): one.columns.to_bytes(state.to_spark(), partitions)
+        for one, state in states
+    }
+    if provider == "rocksdb":
+        told("all stores, by Spark's rewriter")
+        ids = rewrite(spark, location=written.spark_url, batch=batch, frames=frames)
+    else:
+        for (operator, name), frame in frames.items():
+            told(f"{name} of operator {operator}")
+            write_snapshots(target, state_folder(operator, name), batch + 1, frame)
+    target.put_if_absent(f"commits/{batch}", _commit(logs, batch, ids))
+    stores = _proved(spark, written, states, batch, partitions)
+    target.sync(target.list(""))
+    target.delete(_marker(batch))
+    return stores
 
 
 class _Told:
@@ -178,8 +183,15 @@ class _Told:
         self._done += 1
 
 
-def _state(restored: RestoredCheckpoint, one: ImportedStore) -> RestoredKeyedState:
-    """Return a state; UnsupportedTypeError for bytes that are not those that were imported."""
+def _state(restored: RestoredCheckpoint, one: ImportedStore, provider: str) -> RestoredKeyedState:
+    """Return a state; UnsupportedTypeError for one that cannot be written for a provider, and for
+    bytes that are not those that were imported.
+    """
+    if provider == "rocksdb" and one.operator_name in NOT_REWRITTEN:
+        raise UnsupportedTypeError(
+            f"Spark's own rewriter, which writes RocksDB, does not take operator {one.uid}: export "
+            "with provider hdfs, which works for it at any number of partitions"
+        )
     state = restored.keyed(one.uid, one.store)
     if not one.columns.is_typed and state.contents() != one.contents:
         raise UnsupportedTypeError(
@@ -232,9 +244,7 @@ def _offsets(content: bytes) -> tuple[list[bytes], dict[str, Any]]:
     return lines, json.loads(lines[1])
 
 
-def _for_spark(
-    logs: Mapping[str, bytes], record: QueryRecord, partitions: int, provider: str
-) -> dict[str, bytes]:
+def _for_spark(logs: Mapping[str, bytes], partitions: int, provider: str) -> dict[str, bytes]:
     """Return the files of the location, but those of state and what is done."""
     found = {}
     for name, content in logs.items():
@@ -274,7 +284,7 @@ def _commit(
 def _proved(
     spark: SparkSession,
     written: CheckpointLocation,
-    states: list[tuple[ImportedStore, RestoredKeyedState]],
+    states: _States,
     batch: int,
     partitions: int,
 ) -> tuple[ExportedStore, ...]:

@@ -16,7 +16,7 @@ from statestore.errors import (
 )
 from statestore.format.state import StateKind
 from statestore.interop.spark.columns import StoreColumns
-from statestore.interop.spark.location import CheckpointLocation, Operator, StoreInfo
+from statestore.interop.spark.location import CheckpointLocation, Operator, Planned, StoreInfo
 from statestore.interop.spark.operators import problem_of
 from statestore.interop.spark.read import columns_of, reading, stored_rows
 from statestore.interop.spark.record import ImportedStore, QueryRecord, uid_of
@@ -27,7 +27,7 @@ from statestore.store import StateStore
 __all__ = ["ImportedCheckpoint", "import_checkpoint"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ImportedCheckpoint:
     """A checkpoint that was made of a query's state.
 
@@ -49,6 +49,10 @@ class _Source:
     info: StoreInfo
     columns: StoreColumns
     rows: DataFrame
+
+    @property
+    def uid(self) -> str:
+        return uid_of(self.operator)
 
 
 def import_checkpoint(
@@ -91,23 +95,13 @@ def import_checkpoint(
     number = found.batch(batch)
     plan = found.plan(number)
     operators = found.operators(number)
-    for operator in operators:
-        problem = problem_of(operator, plan.settings)
-        if problem is not None:
-            raise UnsupportedTypeError(f"operator {operator.number} of {found.url}: {problem}")
+    _refuse_unknown(found, operators, plan)
     stored = _stored(store)
     if stored is not None:
         newest, before = stored
         _refuse_other(before, found, number, store)
         if before.batch == number:
-            return ImportedCheckpoint(
-                location=found.url,
-                store=store.url,
-                checkpoint_id=newest,
-                found=True,
-                is_incremental=False,
-                record=before,
-            )
+            return ImportedCheckpoint(found.url, store.url, newest, True, False, before)
     with reading(spark, found, number):
         sources = tuple(_sources(spark, found, number, operators))
         if stored is not None:
@@ -118,28 +112,22 @@ def import_checkpoint(
             stores = []
             for done, source in enumerate(sources):
                 if on_progress is not None:
-                    name = f"{uid_of(source.operator)}/{source.info.name}"
-                    on_progress(done, len(sources), name)
+                    on_progress(done, len(sources), f"{source.info.name} of {source.uid}")
                 stores.append(_written(checkpoint, source, max_parallelism, stored is not None))
-            record = QueryRecord(
-                query_id=found.query_id,
-                batch=number,
-                location=found.url,
-                ends=plan.ends,
-                stores=tuple(stores),
-                logs=logs,
-            )
+            record = QueryRecord(found.query_id, number, found.url, plan.ends, tuple(stores), logs)
             record.write(checkpoint)
-        if on_progress is not None:
-            on_progress(len(sources), len(sources), "")
     return ImportedCheckpoint(
-        location=found.url,
-        store=store.url,
-        checkpoint_id=checkpoint.id,
-        found=False,
-        is_incremental=stored is not None,
-        record=record,
+        found.url, store.url, checkpoint.id, False, stored is not None, record
     )
+
+
+def _refuse_unknown(
+    location: CheckpointLocation, operators: tuple[Operator, ...], plan: Planned
+) -> None:
+    for operator in operators:
+        problem = problem_of(operator, plan.settings)
+        if problem is not None:
+            raise UnsupportedTypeError(f"operator {operator.number} of {location.url}: {problem}")
 
 
 def _sources(
@@ -157,7 +145,7 @@ def _written(
     """Write the rows of one of Spark's stores as a state; of one that is known, what changed."""
     columns = source.columns
     rows = columns.to_state(source.rows)
-    uid, name = uid_of(source.operator), source.info.name
+    uid, name = source.uid, source.info.name
     if is_known:
         entry = checkpoint.changes_against(uid, name, rows)
     else:
@@ -213,7 +201,7 @@ def _refuse_other_plan(
 ) -> None:
     """Refuse operators, or columns, that are not those of the micro-batch before."""
     old = {(one.uid, one.store): one.columns for one in before.stores}
-    new = {(uid_of(one.operator), one.info.name): one.columns for one in sources}
+    new = {(one.uid, one.info.name): one.columns for one in sources}
     for uid, name in sorted(old.keys() ^ new.keys()):
         raise SchemaMismatchError(
             f"the query of {location.url} has {'no longer' if (uid, name) in old else 'now'} the "

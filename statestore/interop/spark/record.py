@@ -79,7 +79,7 @@ class ImportedStore:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class QueryRecord:
     """The query, the micro-batch that its state is of, and what came along.
 
@@ -122,14 +122,9 @@ class QueryRecord:
             ) from None
         stores = tuple(map(ImportedStore.of_element, _elements(restored, STORES)))
         logs = tuple((one["name"], one["content"]) for one in _elements(restored, LOGS))
-        return cls(
-            query_id=position["query"],
-            batch=position["batch"],
-            location=position["location"],
-            ends=(),
-            stores=stores,
-            logs=logs,
-        )
+        plan = dict(logs)[f"offsets/{position['batch']}"].decode().splitlines()
+        ends = tuple(plan[2:])
+        return cls(position["query"], position["batch"], position["location"], ends, stores, logs)
 
 
 def _elements(restored: RestoredCheckpoint, name: str) -> Iterable[dict[str, Any]]:
