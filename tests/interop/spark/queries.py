@@ -219,8 +219,8 @@ def state_rows(
 ) -> dict[str, list[str]]:
     """Return every row of every store, as Spark's reader has it, as JSON, sorted.
 
-    Stores are named ``operator/store``, and for a transformWithState ``operator/store/variable``,
-    with all its column families, whose rows are bytes, as ``operator/store/*``.
+    Stores are named ``operator/store``, and the variables of a transformWithState
+    ``operator/store/variable``; ``operator/store/*`` has all its column families, as bytes.
 
     Args:
         spark: the session.
@@ -229,15 +229,10 @@ def state_rows(
             differ in nothing else.
     """
     with _reading(spark, location):
-        found = {
+        return {
             name: texts(rows if partitions else rows.drop("partition_id"))
             for name, rows in _stores(spark, location)
         }
-        for store in _metadata(spark, location):
-            if store.operatorProperties is not None:
-                rows = _read(spark, location, store, _readAllColumnFamilies="true")
-                found[f"{store.operatorId}/{store.stateStoreName}/*"] = texts(rows)
-    return found
 
 
 def wrong_partitions(spark: SparkSession, location: str | Path, n: int) -> dict[str, int]:
@@ -257,12 +252,13 @@ def wrong_partitions(spark: SparkSession, location: str | Path, n: int) -> dict[
 
 def _partition(name: str, rows: DataFrame, n: int) -> Column:
     """Return where rows belong: what is hashed is the key of the shuffle, not that of the state."""
-    shape = rows.schema["key"].dataType
+    whole = "key" if "key" in rows.columns else "partition_key"
+    shape = rows.schema[whole].dataType
     assert isinstance(shape, StructType)
     # Of rows by session and by number in a join, the last column of the key is not of the shuffle.
     own = "index" if name.endswith("WithIndexToValue") else "sessionStartTime"
     key = [
-        F.col("key").getField(one.name)
+        F.col(whole).getField(one.name)
         for one in shape
         if one.name != own and not isinstance(one.dataType, NullType)
     ]
@@ -285,6 +281,9 @@ def _stores(spark: SparkSession, location: str | Path) -> Iterator[tuple[str, Da
                 flat = str(variable["stateVariableType"] != "ListState")
                 options = {"stateVarName": what, "flattenCollectionTypes": flat}
             yield f"{name}/{what}", _read(spark, location, store, **options)
+        # With the families that Spark keeps for itself. The reader has a task for each partition.
+        whole = _read(spark, location, store, _readAllColumnFamilies="true")
+        yield f"{name}/*", whole.withColumn("partition_id", F.spark_partition_id())
 
 
 def _metadata(spark: SparkSession, location: str | Path) -> list[Row]:
