@@ -12,6 +12,7 @@ import base64
 import json
 import os
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,14 +20,17 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.streaming.state import GroupStateTimeout
+from pyspark.sql.types import NullType, StructType
+
+from tests.interop.spark.processors import Listed, Living, Mapped, Valued, running, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 PROVIDERS = {
     "hdfs": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
@@ -40,7 +44,6 @@ SCHEMA = (
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SPAN = 600  # seconds of events in a file
 DELAY = "10 minutes"
-WAIT = 300_000  # milliseconds after its last event until a key is let go
 EVENTS = 80
 KEYS = [None, "", *(f"k{number}" for number in range(10))]
 
@@ -181,6 +184,133 @@ def texts(rows: DataFrame) -> list[str]:
     return sorted(row[0] for row in rows.select(whole).collect())
 
 
+def copy_location(src: str | Path, dst: str | Path) -> None:
+    """Copy a checkpoint, so that one restart leaves the next one what it had.
+
+    The paths of schemas that a transformWithState keeps are absolute; the copy's are its own.
+    """
+    old, new = Path(src).absolute(), Path(dst).absolute()
+    shutil.copytree(old, new)
+    for file in new.glob("state/*/_metadata/v2/[0-9]*"):
+        before = file.read_text()
+        after = before.replace(f"{old}/state/", f"{new}/state/")
+        if after != before:
+            file.write_text(after)
+            # Else Spark finds that the file is not what it wrote.
+            file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+
+
+def planned_only(location: str | Path) -> int:
+    """Take the commit of the last micro-batch away, so that it is only planned; return its number.
+
+    That is what a kill leaves after the tasks wrote their state and before the driver wrote to the
+    log: Spark writes ``offsets/N`` before the micro-batch, the state by its tasks, and last
+    ``commits/N``. The state of N stays, and the next start writes it anew.
+    """
+    commits = Path(location) / "commits"
+    last = max(int(file.name) for file in commits.iterdir() if file.name.isdigit())
+    (commits / str(last)).unlink()
+    (commits / f".{last}.crc").unlink(missing_ok=True)
+    return last
+
+
+def state_rows(
+    spark: SparkSession, location: str | Path, *, partitions: bool = True
+) -> dict[str, list[str]]:
+    """Return every row of every store, as Spark's reader has it, as JSON, sorted.
+
+    Stores are named ``operator/store``, and the variables of a transformWithState
+    ``operator/store/variable``; ``operator/store/*`` has all its column families, as bytes.
+
+    Args:
+        spark: the session.
+        location: the checkpoint; its last committed micro-batch is read.
+        partitions: whether rows tell their partition. Checkpoints of another number of partitions
+            differ in nothing else.
+    """
+    with _reading(spark, location):
+        return {
+            name: texts(rows if partitions else rows.drop("partition_id"))
+            for name, rows in _stores(spark, location)
+        }
+
+
+def wrong_partitions(spark: SparkSession, location: str | Path, n: int) -> dict[str, int]:
+    """Return for each store how many of its rows are not in the partition that their key has.
+
+    Args:
+        spark: the session.
+        location: the checkpoint.
+        n: its number of shuffle partitions.
+    """
+    with _reading(spark, location):
+        return {
+            name: rows.where(F.col("partition_id") != _partition(name, rows, n)).count()
+            for name, rows in _stores(spark, location)
+        }
+
+
+def _partition(name: str, rows: DataFrame, n: int) -> Column:
+    """Return where rows belong: what is hashed is the key of the shuffle, not that of the state."""
+    whole = "key" if "key" in rows.columns else "partition_key"
+    shape = rows.schema[whole].dataType
+    assert isinstance(shape, StructType)
+    # Of rows by session and by number in a join, the last column of the key is not of the shuffle.
+    own = "index" if name.endswith("WithIndexToValue") else "sessionStartTime"
+    key = [
+        F.col(whole).getField(one.name)
+        for one in shape
+        if one.name != own and not isinstance(one.dataType, NullType)
+    ]
+    return F.pmod(F.hash(*key), F.lit(n)) if key else F.lit(0)
+
+
+def _stores(spark: SparkSession, location: str | Path) -> Iterator[tuple[str, DataFrame]]:
+    """Yield what a reader has with a column ``partition_id``: stores, or their variables."""
+    for store in _metadata(spark, location):
+        name = f"{store.operatorId}/{store.stateStoreName}"
+        if store.operatorProperties is None:
+            yield name, _read(spark, location, store, storeName=store.stateStoreName)
+            continue
+        for variable in json.loads(store.operatorProperties)["stateVariables"]:
+            what = variable["stateName"]
+            if variable["stateVariableType"] == "TimerState":
+                options = {"readRegisteredTimers": "true"}
+            else:
+                # Of a list the order counts, which flat rows do not have; of a map it does not.
+                flat = str(variable["stateVariableType"] != "ListState")
+                options = {"stateVarName": what, "flattenCollectionTypes": flat}
+            yield f"{name}/{what}", _read(spark, location, store, **options)
+        # With the families that Spark keeps for itself. The reader has a task for each partition.
+        whole = _read(spark, location, store, _readAllColumnFamilies="true")
+        yield f"{name}/*", whole.withColumn("partition_id", F.spark_partition_id())
+
+
+def _metadata(spark: SparkSession, location: str | Path) -> list[Row]:
+    return spark.read.format("state-metadata").load(str(location)).collect()
+
+
+def _read(spark: SparkSession, location: str | Path, store: Row, **options: str) -> DataFrame:
+    reader = spark.read.format("statestore").option("operatorId", store.operatorId)
+    return reader.options(**options).load(str(location))
+
+
+@contextmanager
+def _reading(spark: SparkSession, location: str | Path) -> Iterator[None]:
+    """Make a session fit to read the states of a checkpoint."""
+    # A session that never ran a stream has no coordinator of stores, which reading asks for.
+    assert spark.streams is not None
+    commits = Path(location) / "commits"
+    last = max(int(file.name) for file in commits.iterdir() if file.name.isdigit())
+    version = (commits / str(last)).read_text().splitlines()[0].removeprefix("v")
+    values = {
+        "spark.sql.streaming.stateStore.checkpointFormatVersion": version,
+        "spark.sql.session.timeZone": "UTC",
+    }
+    with settings(spark, values):
+        yield
+
+
 def _timed(rows: DataFrame) -> DataFrame:
     return rows.withWatermark("t", DELAY)
 
@@ -260,35 +390,12 @@ def two(rows: DataFrame) -> DataFrame:
     return dedupwm(rows).groupBy(F.window("t", "5 minutes"), "small").agg(F.sum("v"))
 
 
-def running(key: Any, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-    """Count the rows of a key and sum them up."""
-    n, total = state.get if state.exists else (0, 0)
-    for frame in frames:
-        n, total = n + len(frame), total + int(frame["v"].sum())
-    state.update((n, total))
-    yield pd.DataFrame({"k": [key[0]], "n": [n], "total": [total]})
-
-
 def fmgws(rows: DataFrame) -> DataFrame:
     """A state of each key that never ends."""
     shape = "k string, n long, total long"
     return rows.groupBy("k").applyInPandasWithState(
         running, shape, "n long, total long", "update", GroupStateTimeout.NoTimeout
     )
-
-
-def waiting(key: Any, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
-    """Count the rows of a key until there was none for a while; then say so, and forget it."""
-    n, last = state.get if state.exists else (0, 0)
-    if state.hasTimedOut:
-        state.remove()
-        yield pd.DataFrame({"k": [key[0]], "n": [-n], "last": [last]})
-        return
-    for frame in frames:
-        n, last = n + len(frame), max(last, milliseconds(frame))
-    state.update((n, last))
-    state.setTimeoutTimestamp(max(last, state.getCurrentWatermarkMs()) + WAIT)
-    yield pd.DataFrame({"k": [key[0]], "n": [n], "last": [last]})
 
 
 def fmgws_t(rows: DataFrame) -> DataFrame:
@@ -301,160 +408,6 @@ def fmgws_t(rows: DataFrame) -> DataFrame:
         "update",
         GroupStateTimeout.EventTimeTimeout,
     )
-
-
-def milliseconds(frame: pd.DataFrame) -> int:
-    """Return the latest time of a frame of events, which are in UTC."""
-    return int(frame["t"].max().timestamp() * 1000)
-
-
-class Ending(StatefulProcessor):
-    """A state that says what it has after each micro-batch with events, and that a timer ends."""
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        """Declare the state."""
-        self.handle = handle
-        self.last = handle.getValueState("last", "last long")
-
-    def handleInputRows(
-        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
-    ) -> Iterator[pd.DataFrame]:
-        """Add the events of a key; its timer is the last one's."""
-        (last,) = self.last.get() or (0,)
-        for frame in rows:
-            last = max(last, milliseconds(frame))
-            self.add(frame)
-        self.last.update((last,))
-        for timer in list(self.handle.listTimers()):
-            self.handle.deleteTimer(timer)
-        self.handle.registerTimer(last + WAIT)
-        # A second one of each key, which changes nothing: later, but for the same key.
-        self.handle.registerTimer(last + 10 * WAIT)
-        yield pd.DataFrame({"k": [key[0]], "what": ["events"], "has": [self.text()]})
-
-    def handleExpiredTimer(
-        self, key: Any, timerValues: Any, expiredTimerInfo: Any
-    ) -> Iterator[pd.DataFrame]:
-        """Say what there was, and forget it."""
-        at = expiredTimerInfo.getExpiryTimeInMs()
-        yield pd.DataFrame({"k": [key[0]], "what": [f"timer {at}"], "has": [self.text()]})
-        self.last.clear()
-        self.clear()
-
-    def close(self) -> None:
-        """There is nothing to close."""
-
-    def add(self, frame: pd.DataFrame) -> None:
-        """Add some events of a key."""
-        raise NotImplementedError
-
-    def text(self) -> str:
-        """Say what there is."""
-        raise NotImplementedError
-
-    def clear(self) -> None:
-        """Forget it."""
-        raise NotImplementedError
-
-
-class Valued(Ending):
-    """A value: number and sum."""
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        """Declare the state."""
-        super().init(handle)
-        self.totals = handle.getValueState("totals", "n long, total long")
-
-    def add(self, frame: pd.DataFrame) -> None:
-        """Add some events of a key."""
-        n, total = self.totals.get() or (0, 0)
-        self.totals.update((n + len(frame), total + int(frame["v"].sum())))
-
-    def text(self) -> str:
-        """Say what there is."""
-        return str(self.totals.get())
-
-    def clear(self) -> None:
-        """Forget it."""
-        self.totals.clear()
-
-
-class Listed(Ending):
-    """A list, in the order of the events."""
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        """Declare the state."""
-        super().init(handle)
-        self.seen = handle.getListState("seen", "id int, v long")
-
-    def add(self, frame: pd.DataFrame) -> None:
-        """Add some events of a key."""
-        for row in frame.itertuples():
-            self.seen.appendValue((int(row.id), int(row.v)))
-
-    def text(self) -> str:
-        """Say what there is."""
-        return str(list(self.seen.get()))
-
-    def clear(self) -> None:
-        """Forget it."""
-        self.seen.clear()
-
-
-class Mapped(Ending):
-    """A map of ids to numbers."""
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        """Declare the state."""
-        super().init(handle)
-        self.byId = handle.getMapState("byId", "id int", "n long, total long")
-
-    def add(self, frame: pd.DataFrame) -> None:
-        """Add some events of a key."""
-        for row in frame.itertuples():
-            key = (int(row.id) % 7,)
-            n, total = self.byId.getValue(key) or (0, 0)
-            self.byId.updateValue(key, (n + 1, total + int(row.v)))
-
-    def text(self) -> str:
-        """Say what there is."""
-        return str(sorted(self.byId.iterator()))
-
-    def clear(self) -> None:
-        """Forget it."""
-        self.byId.clear()
-
-
-class Living(StatefulProcessor):
-    """A value, a list and a map that live for ten days after their last change, by the clock."""
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        """Declare the states."""
-        life = 10 * 24 * 60 * 60 * 1000
-        self.handle = handle
-        self.n = handle.getValueState("n", "n long", life)
-        self.seen = handle.getListState("seen", "v long", life)
-        self.byId = handle.getMapState("byId", "id int", "n long", life)
-
-    def handleInputRows(
-        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
-    ) -> Iterator[pd.DataFrame]:
-        """Add the events of a key, and set a timer that no test lives to see."""
-        for frame in rows:
-            (n,) = self.n.get() or (0,)
-            self.n.update((n + len(frame),))
-            for row in frame.itertuples():
-                self.seen.appendValue((int(row.v),))
-                (n,) = self.byId.getValue((int(row.id) % 7,)) or (0,)
-                self.byId.updateValue((int(row.id) % 7,), (n + 1,))
-        if not list(self.handle.listTimers()):
-            now = timerValues.getCurrentProcessingTimeInMs()
-            self.handle.registerTimer(now + 30 * 24 * 60 * 60 * 1000)
-        has = str((self.n.get(), list(self.seen.get()), sorted(self.byId.iterator())))
-        yield pd.DataFrame({"k": [key[0]], "what": ["events"], "has": [has]})
-
-    def close(self) -> None:
-        """There is nothing to close."""
 
 
 def transform(

@@ -1,0 +1,190 @@
+"""What the queries run in Python workers: functions of groups, and processors of states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+from pyspark.sql.streaming.state import GroupState
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+WAIT = 300_000  # milliseconds after its last event until a key is let go
+DAY = 24 * 60 * 60 * 1000
+
+
+def running(key: Any, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+    """Count the rows of a key and sum them up."""
+    n, total = state.get if state.exists else (0, 0)
+    for frame in frames:
+        n, total = n + len(frame), total + int(frame["v"].sum())
+    state.update((n, total))
+    yield pd.DataFrame({"k": [key[0]], "n": [n], "total": [total]})
+
+
+def waiting(key: Any, frames: Iterator[pd.DataFrame], state: GroupState) -> Iterator[pd.DataFrame]:
+    """Count the rows of a key until there was none for a while; then say so, and forget it."""
+    n, last = state.get if state.exists else (0, 0)
+    if state.hasTimedOut:
+        state.remove()
+        yield pd.DataFrame({"k": [key[0]], "n": [-n], "last": [last]})
+        return
+    for frame in frames:
+        n, last = n + len(frame), max(last, milliseconds(frame))
+    state.update((n, last))
+    state.setTimeoutTimestamp(max(last, state.getCurrentWatermarkMs()) + WAIT)
+    yield pd.DataFrame({"k": [key[0]], "n": [n], "last": [last]})
+
+
+def milliseconds(frame: pd.DataFrame) -> int:
+    """Return the latest time of a frame of events, which are in UTC."""
+    return int(frame["t"].max().timestamp() * 1000)
+
+
+class Ending(StatefulProcessor):
+    """A state that says what it has after each micro-batch with events, and that a timer ends."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Declare the state."""
+        self.handle = handle
+        self.last = handle.getValueState("last", "last long")
+
+    def handleInputRows(
+        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
+    ) -> Iterator[pd.DataFrame]:
+        """Add the events of a key; its timer is the last one's."""
+        (last,) = self.last.get() or (0,)
+        for frame in rows:
+            last = max(last, milliseconds(frame))
+            self.add(frame)
+        self.last.update((last,))
+        for timer in list(self.handle.listTimers()):
+            self.handle.deleteTimer(timer)
+        self.handle.registerTimer(last + WAIT)
+        # A second one of each key, which changes nothing: later, but for the same key.
+        self.handle.registerTimer(last + 10 * WAIT)
+        yield pd.DataFrame({"k": [key[0]], "what": ["events"], "has": [self.text()]})
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: Any, expiredTimerInfo: Any
+    ) -> Iterator[pd.DataFrame]:
+        """Say what there was, and forget it."""
+        at = expiredTimerInfo.getExpiryTimeInMs()
+        yield pd.DataFrame({"k": [key[0]], "what": [f"timer {at}"], "has": [self.text()]})
+        self.last.clear()
+        self.clear()
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+    def add(self, frame: pd.DataFrame) -> None:
+        """Add some events of a key."""
+        raise NotImplementedError
+
+    def text(self) -> str:
+        """Say what there is."""
+        raise NotImplementedError
+
+    def clear(self) -> None:
+        """Forget it."""
+        raise NotImplementedError
+
+
+class Valued(Ending):
+    """A value: number and sum."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Declare the state."""
+        super().init(handle)
+        self.totals = handle.getValueState("totals", "n long, total long")
+
+    def add(self, frame: pd.DataFrame) -> None:
+        """Add some events of a key."""
+        n, total = self.totals.get() or (0, 0)
+        self.totals.update((n + len(frame), total + int(frame["v"].sum())))
+
+    def text(self) -> str:
+        """Say what there is."""
+        return str(self.totals.get())
+
+    def clear(self) -> None:
+        """Forget it."""
+        self.totals.clear()
+
+
+class Listed(Ending):
+    """A list, in the order of the events."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Declare the state."""
+        super().init(handle)
+        self.seen = handle.getListState("seen", "id int, v long")
+
+    def add(self, frame: pd.DataFrame) -> None:
+        """Add some events of a key."""
+        for row in frame.itertuples():
+            self.seen.appendValue((int(row.id), int(row.v)))
+
+    def text(self) -> str:
+        """Say what there is."""
+        return str(list(self.seen.get()))
+
+    def clear(self) -> None:
+        """Forget it."""
+        self.seen.clear()
+
+
+class Mapped(Ending):
+    """A map of ids to numbers."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Declare the state."""
+        super().init(handle)
+        self.byId = handle.getMapState("byId", "id int", "n long, total long")
+
+    def add(self, frame: pd.DataFrame) -> None:
+        """Add some events of a key."""
+        for row in frame.itertuples():
+            key = (int(row.id) % 7,)
+            n, total = self.byId.getValue(key) or (0, 0)
+            self.byId.updateValue(key, (n + 1, total + int(row.v)))
+
+    def text(self) -> str:
+        """Say what there is."""
+        return str(sorted(self.byId.iterator()))
+
+    def clear(self) -> None:
+        """Forget it."""
+        self.byId.clear()
+
+
+class Living(StatefulProcessor):
+    """A value, a list and a map that live for ten days after their last change, by the clock."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Declare the states."""
+        life = 10 * DAY
+        self.handle = handle
+        self.n = handle.getValueState("n", "n long", life)
+        self.seen = handle.getListState("seen", "v long", life)
+        self.byId = handle.getMapState("byId", "id int", "n long", life)
+
+    def handleInputRows(
+        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
+    ) -> Iterator[pd.DataFrame]:
+        """Add the events of a key, and set a timer that no test lives to see."""
+        for frame in rows:
+            (n,) = self.n.get() or (0,)
+            self.n.update((n + len(frame),))
+            for row in frame.itertuples():
+                self.seen.appendValue((int(row.v),))
+                (n,) = self.byId.getValue((int(row.id) % 7,)) or (0,)
+                self.byId.updateValue((int(row.id) % 7,), (n + 1,))
+        if not list(self.handle.listTimers()):
+            now = timerValues.getCurrentProcessingTimeInMs()
+            self.handle.registerTimer(now + 30 * DAY)
+        has = str((self.n.get(), list(self.seen.get()), sorted(self.byId.iterator())))
+        yield pd.DataFrame({"k": [key[0]], "what": ["events"], "has": [has]})
+
+    def close(self) -> None:
+        """There is nothing to close."""
