@@ -25,6 +25,7 @@ from statestore.interop.spark.rewriter import check_spark, rewrite
 from statestore.interop.spark.rows import encoded
 from tests.interop.spark.queries import (
     FORMAT,
+    HDFS,
     PARTITIONS,
     PROVIDER,
     ROCKSDB,
@@ -69,7 +70,7 @@ def described(old: Path, new: Path, partitions: int = NEW) -> int:
         text = (old / "offsets" / str(number)).read_text()
         conf = f'"{PARTITIONS}":"{{}}"'
         assert conf.format(OLD) in text
-        text = text.replace(conf.format(OLD), conf.format(partitions))
+        text = text.replace(conf.format(OLD), conf.format(partitions)).replace(HDFS, ROCKSDB)
         (new / "offsets" / str(number)).write_text(text)
     for path in (old / "state").rglob("_metadata/*"):
         if path.name.startswith("."):
@@ -189,22 +190,38 @@ def test_rows_in_other_partitions_are_not_found(spark: SparkSession, tmp_path: P
     assert rewritten != plain
 
 
+def test_a_query_goes_on_with_another_provider(spark: SparkSession, tmp_path: Path) -> None:
+    with settings(spark, {PROVIDER: HDFS}):
+        old, new = stopped(spark, "aggregated", tmp_path), tmp_path / "new"
+    typed = state(spark, old, (0, "default")).repartition(NEW, "key.k")
+    rows = encoded(typed.withColumn("partition_key", F.col("key"))).drop("partition_id")
+    frames = {(0, "default"): rows.withColumn("column_family_name", F.lit("default"))}
+    rewrite(spark, location=str(new), batch=described(old, new), frames=frames)
+    commit(old, new, None)
+    rewritten, plain = gone_on(spark, "aggregated", tmp_path)
+    assert rewritten == plain
+    assert list((tmp_path / "new").rglob("*.sst"))
+    assert not list((tmp_path / "plain").rglob("*.sst"))
+
+
 def test_two_rewrites_of_bytes_alone_in_one_session(spark: SparkSession, tmp_path: Path) -> None:
     """What Spark's own repartitioning does; there and back again gives what was there."""
-    old, new, back = stopped(spark, "session", tmp_path), tmp_path / "seven", tmp_path / "new"
-    store = (0, "default")
-    batch = described(old, new)
-    rows = state(spark, old, store, raw=True).repartition(NEW, "partition_key")
-    assert rewrite(spark, location=str(new), batch=batch, frames={store: rows}) is None
-    commit(old, new, None)
-    described(old, back, OLD)
-    rows = state(spark, new, store, raw=True).repartition(OLD, "partition_key")
-    assert rewrite(spark, location=str(back), batch=batch, frames={store: rows}) is None
-    commit(old, back, None)
-    assert in_order(state(spark, back, store).collect()) == in_order(
-        state(spark, old, store).collect()
-    )
-    rewritten, plain = gone_on(spark, "session", tmp_path)
+    kind = "two-operators"
+    old, between, new = stopped(spark, kind, tmp_path), tmp_path / "between", tmp_path / "new"
+    for source, target, partitions in ((old, between, NEW), (between, new, OLD)):
+        batch = described(old, target, partitions)
+        frames = {
+            store: state(spark, source, store, raw=True).repartition(partitions, "partition_key")
+            for store in stores(spark, source)
+        }
+        assert [operator for operator, _ in frames] == [0, 1]
+        assert rewrite(spark, location=str(target), batch=batch, frames=frames) is None
+        commit(old, target, None)
+    for store in stores(spark, new):
+        assert in_order(state(spark, new, store).collect()) == in_order(
+            state(spark, old, store).collect()
+        )
+    rewritten, plain = gone_on(spark, kind, tmp_path)
     assert rewritten == plain
 
 
