@@ -32,7 +32,7 @@ from statestore.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Set
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -231,8 +231,8 @@ def _check_provider(offsets: Path, location: str) -> None:
         )
 
 
-def _check_stores(given: Any, known: Any, location: str) -> None:
-    if set(given) == set(known):
+def _check_stores(given: Set[_Store], known: Set[_Store], location: str) -> None:
+    if given == known:
         return
     has, got = (", ".join(map(_named, sorted(stores))) or "none" for stores in (known, given))
     raise InvalidArgumentError(f"rows were given for {got}; the stores of {location} are {has}")

@@ -20,7 +20,6 @@ from statestore.errors import (
     SchemaMismatchError,
     StorageError,
 )
-from statestore.interop.spark import rewriter
 from statestore.interop.spark.rewriter import check_spark, rewrite
 from statestore.interop.spark.rows import encoded
 from tests.interop.spark.queries import (
@@ -337,14 +336,12 @@ def test_a_folder_that_is_no_checkpoint(spark: SparkSession, tmp_path: Path) -> 
 
 def test_spark_has_the_rewriter(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     check_spark(spark)
-    name = rewriter._REWRITER
-    monkeypatch.setattr(rewriter, "_PARAMETERS", ("long",))
-    with pytest.raises(
-        MissingDependencyError, match=rf"is Spark 4\.2\.0, whose {name} takes \(org"
-    ):
+    module, name = "statestore.interop.spark.rewriter", "org.apache.spark.of.another.Version"
+    monkeypatch.setattr(f"{module}._PARAMETERS", ("long",))
+    with pytest.raises(MissingDependencyError, match=r"is Spark 4\.2\.0, whose .*er takes \(org"):
         check_spark(spark)
-    monkeypatch.setattr(rewriter, "_REWRITER", f"{name}2")
-    with pytest.raises(MissingDependencyError, match=rf"is Spark 4\.2\.0, which has no {name}2"):
+    monkeypatch.setattr(f"{module}._REWRITER", name)
+    with pytest.raises(MissingDependencyError, match=rf"is Spark 4\.2\.0, which has no {name}"):
         rewrite(spark, location="nowhere", batch=1, frames={})
 
 
