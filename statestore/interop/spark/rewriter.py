@@ -35,7 +35,7 @@ from statestore.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Set
 
     from pyspark.sql import SparkSession
 
@@ -109,7 +109,7 @@ def rewrite(
             raise StorageError(f"cannot read the checkpoint {location}: {_brief(error)}") from error
         _check_stores(frames.keys(), partitions.keys(), location)
         rows = {store: _rows(frames[store], store, number) for store, number in partitions.items()}
-        return _run(session, location, batch, Path(folder).as_uri(), _Given(session, rows))
+        return _run(session, location, batch, _uri(Path(folder)), _Given(session, rows))
 
 
 def check_spark(spark: SparkSession) -> None:
@@ -139,7 +139,7 @@ class _Given:
     JVM in the thread that waits for the rewriter.
     """
 
-    def __init__(self, session: Any, rows: Mapping[_Store, Any]) -> None:
+    def __init__(self, session: Any, rows: Mapping[_Store, tuple[DataFrame, Any]]) -> None:
         self.store: _Store | None = None  # which is being written
         self.error: Exception | None = None  # Python's own, of which the JVM keeps the text alone
         self._session = session
@@ -221,13 +221,13 @@ def _skeleton(spark: SparkSession, location: str, batch: int, folder: Path) -> d
         if _DESCRIBING & set(name.split("/")):
             wanted.append(name)
     for name in wanted:
-        target = hadoop.Path((folder / name).as_uri())
-        files.copyToLocalFile(False, hadoop.Path(root, name), target, True)
+        target = hadoop.Path(_uri(folder / name))
+        files.copyToLocalFile(False, hadoop.Path(root, name), target, True)  # True: no checksums
     commit = folder / "commits" / str(batch)
     commit.parent.mkdir()
     commit.write_text(f"v{spark.conf.get(_FORMAT)}\n" + json.dumps({"nextBatchWatermarkMs": 0}))
     _check_provider(folder / "offsets" / str(batch), location)
-    stores = spark.read.format("state-metadata").load(folder.as_uri()).collect()
+    stores = spark.read.format("state-metadata").load(_uri(folder)).collect()
     return {(row.operatorId, row.stateStoreName): row.numPartitions for row in stores}
 
 
@@ -240,8 +240,8 @@ def _check_provider(offsets: Path, location: str) -> None:
         )
 
 
-def _check_stores(given: Any, known: Any, location: str) -> None:
-    if set(given) == set(known):
+def _check_stores(given: Set[_Store], known: Set[_Store], location: str) -> None:
+    if given == known:
         return
     has, got = (", ".join(map(_named, sorted(stores))) or "none" for stores in (known, given))
     raise InvalidArgumentError(f"rows were given for {got}; the stores of {location} are {has}")
@@ -268,6 +268,11 @@ def _rows(frame: DataFrame, store: _Store, partitions: int) -> DataFrame:
         )
     java = session._jsparkSession
     return DataFrame(java.internalCreateDataFrame(rows, ordered.schema(), False), session)
+
+
+def _uri(path: Path) -> str:
+    """Return what Hadoop takes for a local path, whatever its default; it knows no escapes."""
+    return f"file://{path}"
 
 
 def _named(store: _Store) -> str:

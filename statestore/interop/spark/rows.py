@@ -17,7 +17,7 @@ from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["encoded", "scala_object"]
+__all__ = ["encoded"]
 
 _PARTS: Final = ("key", "value")
 
@@ -45,11 +45,6 @@ def encoded(frame: DataFrame) -> DataFrame:
     others = [rows[_quoted(name)] for name in rows.columns if name not in _PARTS]
     bytes_of = _bytes_of(frame.sparkSession)
     return rows.select(*others, *(bytes_of(rows[name]).alias(f"{name}_bytes") for name in _PARTS))
-
-
-def scala_object(package: Any, name: str) -> Any:
-    """Return Scala's ``object`` of this name, of a package that py4j gave."""
-    return getattr(getattr(package, f"{name}$"), "MODULE$")
 
 
 def _check(frame: DataFrame, name: str) -> None:
@@ -84,8 +79,8 @@ def _bytes_of(session: Any) -> Callable[[Column], Column]:
     )
     invoke, columns = expressions.objects.Invoke, jvm.org.apache.spark.sql.classic.ExpressionUtils
     unsafe_row = types.ObjectType(expressions.UnsafeRow(0).getClass())
-    binary = scala_object(types, "BinaryType")
-    nothing = scala_object(jvm.scala.collection.immutable, "Nil")
+    binary = _scala_object(types, "BinaryType")
+    nothing = _scala_object(jvm.scala.collection.immutable, "Nil")
 
     def call(target: Any, method: str, returned: Any) -> Any:
         # No arguments, nor types of any; null of null, and of nothing else; the same every time.
@@ -98,6 +93,11 @@ def _bytes_of(session: Any) -> Callable[[Column], Column]:
         return Column(columns.column(call(copied, "getBytes", binary)))
 
     return bytes_of
+
+
+def _scala_object(package: Any, name: str) -> Any:
+    """Return Scala's ``object`` of this name, of a package that py4j gave."""
+    return getattr(getattr(package, f"{name}$"), "MODULE$")
 
 
 def _quoted(name: str) -> str:

@@ -22,6 +22,7 @@ PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 PARTITIONS = "spark.sql.shuffle.partitions"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 _COLUMNS = "k string, v long, t timestamp, id int, d decimal(24, 3), b binary"
 
 
@@ -89,6 +90,11 @@ def _windowed(events: DataFrame) -> DataFrame:
     return late.groupBy(F.window("t", "5 minutes"), "k").agg(F.sum("v").alias("s"))
 
 
+def _two_operators(events: DataFrame) -> DataFrame:
+    once = events.withWatermark("t", "10 minutes").dropDuplicates(["id", "t"])
+    return once.groupBy(F.window("t", "5 minutes")).agg(F.sum("v"))
+
+
 def _session(events: DataFrame) -> DataFrame:
     late = events.withWatermark("t", "10 minutes")
     return late.groupBy(F.session_window("t", "1 minute"), "k").agg(F.sum("v").alias("s"))
@@ -110,6 +116,7 @@ KINDS: dict[str, tuple[str, Callable[[DataFrame], DataFrame]]] = {
     "windowed": ("append", _windowed),
     "session": ("append", _session),
     "join": ("append", _join),
+    "two-operators": ("append", _two_operators),
     "dedup": ("append", lambda events: events.dropDuplicates(["id", "k"])),
 }
 

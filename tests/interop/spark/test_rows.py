@@ -59,7 +59,7 @@ def rebuilt(frame: DataFrame) -> DataFrame:
 @pytest.mark.parametrize("kind", KINDS)
 def test_bytes_are_those_of_the_store(spark: SparkSession, checkpoints: Path, kind: str) -> None:
     found = stores(spark, checkpoints / kind)
-    assert len(found) == (4 if kind == "join" else 1)
+    assert len(found) == {"join": 4, "two-operators": 2}.get(kind, 1)
     for store in found:
         kept = pairs(state(spark, checkpoints / kind, store, raw=True))
         typed = state(spark, checkpoints / kind, store)
