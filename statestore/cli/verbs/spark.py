@@ -85,7 +85,7 @@ def _check(location: str, batch: int | None) -> None:
     ),
     examples=(
         "statestore spark show ./checkpoints/orders",
-        "statestore spark show ./checkpoints/orders --batch 41 --output json",
+        "statestore spark show ./checkpoints/orders --batch 1 --output json",
     ),
 )
 @click.argument("location")
@@ -114,7 +114,7 @@ def show_state(invocation: Invocation, location: str, batch: int | None) -> Show
     ),
     examples=(
         "statestore spark import ./checkpoints/orders --store ./orders",
-        "statestore spark import ./checkpoints/orders --to ./orders --batch 41",
+        "statestore spark import ./checkpoints/orders --to ./orders --batch 1",
     ),
 )
 @click.argument("location")

@@ -28,7 +28,13 @@ from statestore.interop.spark.location import (
     state_folder,
 )
 from statestore.interop.spark.operators import NOT_REWRITTEN
-from statestore.interop.spark.read import reading, seen_in_spark, stored_rows
+from statestore.interop.spark.read import (
+    FORMAT_VERSION,
+    reading,
+    seen_in_spark,
+    session_with,
+    stored_rows,
+)
 from statestore.interop.spark.record import ImportedStore, QueryRecord
 from statestore.interop.spark.rewriter import rewrite
 from statestore.interop.spark.snapshot_files import CODEC, write_snapshots
@@ -159,7 +165,9 @@ def _write(
     }
     if provider == "rocksdb":
         told("all stores, by Spark's rewriter")
-        ids = rewrite(spark, location=written.spark_url, batch=batch, frames=frames)
+        version, *_ = logs[f"commits/{batch}"].split(b"\n")
+        with session_with(spark, {FORMAT_VERSION: version.decode().removeprefix("v")}):
+            ids = rewrite(spark, location=written.spark_url, batch=batch, frames=frames)
     else:
         for (operator, name), frame in frames.items():
             told(f"{name} of operator {operator}")

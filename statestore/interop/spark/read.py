@@ -23,9 +23,17 @@ from statestore.interop.spark.operators import kind_of
 from statestore.spark.session import hand_on
 from statestore.spark.tasks import map_in_arrow, settle
 
-__all__ = ["Seen", "columns_of", "reading", "seen_in_spark", "session_with", "stored_rows"]
+__all__ = [
+    "FORMAT_VERSION",
+    "Seen",
+    "columns_of",
+    "reading",
+    "seen_in_spark",
+    "session_with",
+    "stored_rows",
+]
 
-_FORMAT_VERSION = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+FORMAT_VERSION = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
 
 @contextmanager
@@ -41,11 +49,16 @@ def reading(spark: SparkSession, location: CheckpointLocation, batch: int) -> It
             "a session of Spark Connect cannot read a query's state: use a session of Spark "
             "Classic, as statestore.spark_session() gives one"
         )
+    if set(location.spark_url) & {" ", "%"}:
+        raise InvalidArgumentError(
+            f"Spark's reader of states cannot open {location.url}: it takes spaces and '%' in the "
+            "name of a folder for something else. Copy or link the folder to another name"
+        )
     hand_on(spark, location.storage)
     _ = spark.streams  # begins what Spark's reader asks for the places of state stores
     version = str(location.commit(batch).version)
     try:
-        with session_with(spark, {_FORMAT_VERSION: version}):
+        with session_with(spark, {FORMAT_VERSION: version}):
             yield
     except (PySparkException, Py4JJavaError) as error:
         reason = next(filter(str.strip, str(error).splitlines()), "no reason given")

@@ -139,7 +139,7 @@ class _Given:
     JVM in the thread that waits for the rewriter.
     """
 
-    def __init__(self, session: Any, rows: Mapping[_Store, tuple[DataFrame, Any]]) -> None:
+    def __init__(self, session: Any, rows: Mapping[_Store, DataFrame]) -> None:
         self.store: _Store | None = None  # which is being written
         self.error: Exception | None = None  # Python's own, of which the JVM keeps the text alone
         self._session = session
@@ -251,7 +251,7 @@ def _rows(frame: DataFrame, store: _Store, partitions: int) -> DataFrame:
     """Return the frame with its columns in order, as the rows that its plan gives."""
     if _FAMILY not in frame.columns:
         frame = frame.withColumn(_FAMILY, F.lit(_DEFAULT))
-    if sorted(frame.columns) != sorted(_COLUMNS):
+    if not set(_COLUMNS) <= set(frame.columns):
         wanted, found = ", ".join(_COLUMNS), ", ".join(frame.columns)
         raise SchemaMismatchError(f"rows for {_named(store)} have columns {wanted}, not {found}")
     session: Any = frame.sparkSession

@@ -322,6 +322,17 @@ def agg(rows: DataFrame) -> DataFrame:
     )
 
 
+def nested(rows: DataFrame) -> DataFrame:
+    """A struct as the key, with one in it; structs, arrays, maps and nothing as values."""
+    pair = F.struct("id", F.array("v", F.lit(None)).alias("a"))
+    table = F.map_from_arrays(F.array(F.lit("x"), F.lit("y")), F.array("price", F.lit(1.5)))
+    inner = F.when(F.col("small") > 0, F.struct("blob", "day"))
+    key = F.struct(F.col("k"), inner.alias("in ner"))
+    return rows.groupBy(key.alias("key")).agg(
+        F.max(F.struct("t", pair.alias("pair"))), F.max(F.struct("v", F.to_json(table))), F.max("t")
+    )
+
+
 def agg_many(rows: DataFrame) -> DataFrame:
     """A key of five types; values that are structs, and buffers that only Spark understands."""
     return rows.groupBy(
@@ -430,6 +441,7 @@ QUERIES: dict[str, Query] = {
     for query in (
         Query("agg", "update", agg),
         Query("agg_many", "update", agg_many),
+        Query("nested", "update", nested),
         Query("aggwin", "append", aggwin),
         Query("global", "update", aggregate_all),
         Query("dedup", "append", dedup),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import subprocess
 import sys
@@ -21,121 +19,17 @@ from statestore.errors import (
     StorageError,
 )
 from statestore.interop.spark.rewriter import check_spark, rewrite
-from statestore.interop.spark.rows import encoded
-from tests.interop.spark.byte_queries import (
-    FORMAT,
-    HDFS,
-    PARTITIONS,
-    PROVIDER,
-    ROCKSDB,
-    run,
-    settings,
-    state,
-    stores,
-    write_events,
-)
+from tests.interop.spark.queries import QUERIES, events, run, state_rows
 from tests.syntax import ROOT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import Row
 
 OLD, NEW = 4, 7
-# What each query shuffles its rows by, of the fields in the keys of its state.
-SHUFFLED_BY = {"aggregated": ["k"], "session": ["k"], "join": ["field0", "field1"]}
-
-
-@pytest.fixture(autouse=True)
-def rocksdb(spark: SparkSession) -> Iterator[None]:
-    with settings(spark, {PROVIDER: ROCKSDB, PARTITIONS: str(OLD), FORMAT: "1"}):
-        yield
-
-
-def last_batch(location: Path) -> int:
-    return max(int(path.name) for path in (location / "commits").iterdir() if path.name.isdigit())
-
-
-def described(old: Path, new: Path, partitions: int = NEW) -> int:
-    """Make ``new`` a checkpoint without a state and a commit, and return the batch it stops at."""
-    batch = last_batch(old)
-    new.mkdir()
-    shutil.copy(old / "metadata", new)
-    shutil.copytree(old / "sources", new / "sources")
-    (new / "offsets").mkdir()
-    for number in (batch - 1, batch):
-        text = (old / "offsets" / str(number)).read_text()
-        conf = f'"{PARTITIONS}":"{{}}"'
-        assert conf.format(OLD) in text
-        text = text.replace(conf.format(OLD), conf.format(partitions)).replace(HDFS, ROCKSDB)
-        (new / "offsets" / str(number)).write_text(text)
-    for path in (old / "state").rglob("_metadata/*"):
-        if path.name.startswith("."):
-            continue
-        target = new / path.relative_to(old)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if path.name == "metadata":
-            count = f'"numPartitions":{OLD}'
-            assert count in path.read_text()
-            text = path.read_text().replace(count, f'"numPartitions":{partitions}')
-            target.write_text(text)
-        else:
-            shutil.copy(path, target)
-    return batch
-
-
-def commit(old: Path, new: Path, ids: Mapping[int, list[list[str]]] | None) -> None:
-    batch = str(last_batch(old))
-    version, document = (old / "commits" / batch).read_text().splitlines()
-    known = json.loads(document)
-    if ids is not None:
-        known["stateUniqueIds"] = ids
-    (new / "commits").mkdir(exist_ok=True)
-    (new / "commits" / batch).write_text(f"{version}\n{json.dumps(known)}")
-
-
-def repartitioned(
-    spark: SparkSession, old: Path, fields: list[str]
-) -> dict[tuple[int, str], DataFrame]:
-    """Return the rows of every store, in partitions by a hash of these fields of the key."""
-    frames = {}
-    for store in stores(spark, old):
-        by = [F.col("key")[name] for name in fields]
-        typed = state(spark, old, store).repartition(NEW, *by)
-        like = state(spark, old, store, raw=True).schema["partition_key"].dataType
-        frames[store] = encoded(typed).select(
-            F.lit(None).cast(like).alias("partition_key"),
-            *("key_bytes", "value_bytes", F.lit("default").alias("column_family_name")),
-        )
-    return frames
-
-
-def stopped(spark: SparkSession, kind: str, folder: Path) -> Path:
-    """Run a query for three batches."""
-    write_events(folder / "events", range(3))
-    run(spark, kind, folder / "events", folder / "old")
-    return folder / "old"
-
-
-def gone_on(spark: SparkSession, kind: str, folder: Path) -> tuple[list[Row], list[Row]]:
-    """Let the new checkpoint and the old one go on with the same two batches.
-
-    Returns:
-        What each of them emitted.
-    """
-    write_events(folder / "events", range(3, 5))
-    shutil.copytree(folder / "old", folder / "plain")
-    rewritten, plain = (
-        in_order(run(spark, kind, folder / "events", folder / name)) for name in ("new", "plain")
-    )
-    assert plain
-    return rewritten, plain
-
-
-def in_order(rows: list[Row]) -> list[Row]:
-    return sorted(rows, key=repr)
+STORE = (0, "default")
 
 
 @pytest.fixture(scope="module")
@@ -144,84 +38,33 @@ def sessions(
 ) -> tuple[Path, DataFrame]:
     """A checkpoint of session windows, and its rows."""
     folder = tmp_path_factory.mktemp("sessions")
-    with settings(spark, {PROVIDER: ROCKSDB, PARTITIONS: str(OLD)}):
-        old = stopped(spark, "session", folder)
-        return old, state(spark, old, (0, "default"), raw=True)
+    events(folder / "events", 0, 3)
+    run(
+        spark,
+        QUERIES["session"],
+        source=folder / "events",
+        location=str(folder / "old"),
+        provider="rocksdb",
+        partitions=OLD,
+    )
+    spark.streams  # noqa: B018 - starts what the reader asks for partitions
+    reader = spark.read.format("statestore").option("_readAllColumnFamilies", "true")
+    return folder / "old", reader.load(str(folder / "old"))
 
 
-@pytest.mark.parametrize(
-    ("kind", "version"),
-    [("aggregated", "1"), ("session", "1"), ("join", "1"), ("join", "2")],
-)
-def test_a_query_goes_on_in_more_partitions(
-    spark: SparkSession, tmp_path: Path, kind: str, version: str
-) -> None:
-    with settings(spark, {FORMAT: version}):
-        old, new = stopped(spark, kind, tmp_path), tmp_path / "new"
-        batch = described(old, new)
-        frames = repartitioned(spark, old, SHUFFLED_BY[kind])
-        ids = rewrite(spark, location=str(new), batch=batch, frames=frames)
-        if version == "1":
-            assert ids is None
-        else:
-            assert ids is not None
-            assert {op: [len(each) for each in one] for op, one in ids.items()} == {
-                0: [len(frames)] * NEW
-            }
-        commit(old, new, ids)
-        for store in frames:
-            found = state(spark, new, store).collect()
-            moved = state(spark, old, store).drop("partition_id").collect()
-            assert in_order([row[:2] for row in found]) == in_order([row[:2] for row in moved])
-            assert len({row.partition_id for row in found}) > OLD
-        rewritten, plain = gone_on(spark, kind, tmp_path)
-        assert rewritten == plain
-
-
-def test_rows_in_other_partitions_are_not_found(spark: SparkSession, tmp_path: Path) -> None:
-    """The comparison above can fail: Spark says nothing of rows that lie elsewhere."""
-    old, new = stopped(spark, "session", tmp_path), tmp_path / "new"
-    batch = described(old, new)
-    frames = repartitioned(spark, old, ["sessionStartTime"])
-    rewrite(spark, location=str(new), batch=batch, frames=frames)
-    commit(old, new, None)
-    rewritten, plain = gone_on(spark, "session", tmp_path)
-    assert rewritten != plain
-
-
-def test_a_query_goes_on_with_another_provider(spark: SparkSession, tmp_path: Path) -> None:
-    with settings(spark, {PROVIDER: HDFS}):
-        old, new = stopped(spark, "aggregated", tmp_path), tmp_path / "new"
-    typed = state(spark, old, (0, "default")).repartition(NEW, "key.k")
-    rows = encoded(typed.withColumn("partition_key", F.col("key"))).drop("partition_id")
-    frames = {(0, "default"): rows.withColumn("column_family_name", F.lit("default"))}
-    rewrite(spark, location=str(new), batch=described(old, new), frames=frames)
-    commit(old, new, None)
-    rewritten, plain = gone_on(spark, "aggregated", tmp_path)
-    assert rewritten == plain
-    assert list((tmp_path / "new").rglob("*.sst"))
-    assert not list((tmp_path / "plain").rglob("*.sst"))
-
-
-def test_two_rewrites_of_bytes_alone_in_one_session(spark: SparkSession, tmp_path: Path) -> None:
-    """What Spark's own repartitioning does; there and back again gives what was there."""
-    kind = "two-operators"
-    old, between, new = stopped(spark, kind, tmp_path), tmp_path / "between", tmp_path / "new"
-    for source, target, partitions in ((old, between, NEW), (between, new, OLD)):
-        batch = described(old, target, partitions)
-        frames = {
-            store: state(spark, source, store, raw=True).repartition(partitions, "partition_key")
-            for store in stores(spark, source)
-        }
-        assert [operator for operator, _ in frames] == [0, 1]
-        assert rewrite(spark, location=str(target), batch=batch, frames=frames) is None
-        commit(old, target, None)
-    for store in stores(spark, new):
-        assert in_order(state(spark, new, store).collect()) == in_order(
-            state(spark, old, store).collect()
-        )
-    rewritten, plain = gone_on(spark, kind, tmp_path)
-    assert rewritten == plain
+def described(old: Path, new: Path, partitions: int = NEW) -> int:
+    """Make ``new`` a checkpoint without a state and a commit, and return the batch it stops at."""
+    batch = max(int(path.name) for path in (old / "commits").iterdir() if path.name.isdigit())
+    shutil.copytree(old, new, ignore=shutil.ignore_patterns("*.crc", "*.zip", "SSTs", "commits"))
+    for path in (new / "offsets").iterdir():
+        conf = '"spark.sql.shuffle.partitions":"{}"'
+        assert conf.format(OLD) in path.read_text()
+        path.write_text(path.read_text().replace(conf.format(OLD), conf.format(partitions)))
+    metadata = new / "state/0/_metadata/metadata"
+    count = f'"numPartitions":{OLD}'
+    assert count in metadata.read_text()
+    metadata.write_text(metadata.read_text().replace(count, f'"numPartitions":{partitions}'))
+    return batch
 
 
 ONE = """
@@ -229,8 +72,6 @@ import sys
 from statestore.spark.session import spark_session
 from statestore.interop.spark.rewriter import rewrite
 spark = spark_session(master="local[1]", table_format="parquet")
-kind = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-spark.conf.set("spark.sql.streaming.stateStore.providerClass", kind)
 old, new, batch = sys.argv[1:]
 spark.streams
 reader = spark.read.format("statestore").option("_readAllColumnFamilies", "true")
@@ -239,11 +80,9 @@ print(rewrite(spark, location=new, batch=int(batch), frames={(0, "default"): row
 """
 
 
-@pytest.mark.parametrize("pinned", ["true", "false"])
 def test_a_process_that_only_rewrites_ends(
-    spark: SparkSession, sessions: tuple[Path, DataFrame], tmp_path: Path, pinned: str
+    spark: SparkSession, sessions: tuple[Path, DataFrame], tmp_path: Path
 ) -> None:
-    """PySpark talks to the JVM in two ways, and calls come back differently in each."""
     old, new = sessions[0], tmp_path / "new %20 # one"
     batch = described(old, new)
     done = subprocess.run(
@@ -252,14 +91,13 @@ def test_a_process_that_only_rewrites_ends(
         text=True,
         timeout=120,
         cwd=ROOT,
-        env={**os.environ, "PYSPARK_PIN_THREAD": pinned},
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "None\n"), done.stderr
     new = new.rename(tmp_path / "new")  # Spark's reader takes no folder of such a name
-    commit(old, new, None)
-    before, after = (state(spark, at, (0, "default")).drop("partition_id") for at in (old, new))
-    assert in_order(before.collect()) == in_order(after.collect())
+    shutil.copytree(old / "commits", new / "commits")
+    before, after = (state_rows(spark, at, partitions=False) for at in (old, new))
+    assert before == after
 
 
 class Refused:
@@ -278,9 +116,6 @@ def refused(spark: SparkSession, sessions: tuple[Path, DataFrame], tmp_path: Pat
     return Refused(spark, sessions[0], tmp_path / "new")
 
 
-STORE = (0, "default")
-
-
 def test_each_store_needs_its_rows(refused: Refused, sessions: tuple[Path, DataFrame]) -> None:
     with pytest.raises(InvalidArgumentError, match=r"were given for none; .* operator 0, store 'd"):
         refused({})
@@ -297,10 +132,10 @@ def test_columns_and_their_types_are_compared(
     refused: Refused, sessions: tuple[Path, DataFrame]
 ) -> None:
     rows = sessions[1].repartition(NEW, "partition_key")
-    with pytest.raises(SchemaMismatchError, match="have columns partition_key, key_bytes, val"):
+    with pytest.raises(SchemaMismatchError, match="have columns key_bytes, value_bytes, col"):
         refused({STORE: rows.drop("value_bytes")})
     with pytest.raises(SchemaMismatchError, match=r"store 'default' takes rows of struct<part"):
-        refused({STORE: rows.withColumn("partition_key", F.struct(F.lit(1)))})
+        refused({STORE: rows.withColumn("value_bytes", F.lit(1))})
 
 
 def test_an_error_of_the_jvm_names_the_store(

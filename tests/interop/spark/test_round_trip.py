@@ -16,6 +16,7 @@ from tests.interop.spark.queries import QUERIES, events, run
 WAYS = [
     ("agg", "hdfs", "rocksdb", "hdfs"),
     ("agg_many", "rocksdb", "hdfs", "rocksdb"),
+    ("nested", "hdfs", "rocksdb", "hdfs"),
     ("aggwin", "hdfs", "hdfs", "rocksdb"),
     ("global", "rocksdb", "rocksdb", "hdfs"),
     ("dedup", "hdfs", "rocksdb", "rocksdb"),

@@ -1,0 +1,157 @@
+"""``statestore spark``: a query's checkpoint location is shown, imported, and made anew."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import Result
+from pyspark.sql import SparkSession
+
+from statestore import StateStore
+from statestore.cli.command import Verb
+from statestore.cli.main import cli
+from statestore.cli.verbs import spark as verbs
+from tests.interop.spark.queries import QUERIES, events
+from tests.interop.spark.queries import run as run_query
+
+Run = Callable[..., Result]
+UID = "stateStoreSave-0"
+
+
+@pytest.fixture(scope="module")
+def orders(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint location behind micro-batch 1, of four partitions."""
+    folder = tmp_path_factory.mktemp("orders")
+    location = str(folder / "checkpoints")
+    events(folder / "events", 0, 2)
+    run_query(
+        spark,
+        QUERIES["agg"],
+        source=folder / "events",
+        location=location,
+        provider="hdfs",
+        partitions=4,
+    )
+    return folder / "checkpoints"
+
+
+@pytest.fixture
+def here(orders: Path, run: Run) -> Path:
+    """A working folder with the location in ``checkpoints/orders``; ``run`` has changed to it."""
+    shutil.copytree(orders, "checkpoints/orders")
+    return Path.cwd()
+
+
+def document(done: Result) -> Any:
+    assert (done.exit_code, done.stderr) == (0, "")
+    return json.loads(done.stdout)
+
+
+def test_examples_work(here: Path, run: Run) -> None:
+    examples = list(verbs.SparkVerbs.examples)
+    for name in ("show", "import", "export"):
+        verb = verbs.spark.get_command(click.Context(cli), name)
+        assert isinstance(verb, Verb)
+        examples += verb.examples
+    assert len(examples) == 9
+    for example in examples:
+        for place in ("./new", "./checkpoints/orders-7"):
+            shutil.rmtree(place, ignore_errors=True)
+        done = run(*shlex.split(example)[1:])
+        assert (done.exit_code, done.stderr) == (0, ""), example
+        assert done.stdout
+
+
+def test_show_says_what_there_is(here: Path, run: Run) -> None:
+    shown = document(run("spark", "show", "checkpoints/orders", "--output", "json"))
+    assert (shown["batch"], shown["kept"]) == (1, {"first": 0, "last": 1})
+    assert (shown["uncommitted"], shown["provider"]) == (None, "hdfs")
+    assert shown["sources"] == [{"logOffset": 1}]
+    (operator,) = shown["operators"]
+    assert (operator["name"], operator["does"]) == ("stateStoreSave", "aggregation")
+    (store,) = operator["stores"]
+    assert (store["store"], store["key"]) == ("default", "struct<k:string>")
+    assert len(store["partitions"]) == 4
+    assert sum(one["rows"] for one in store["partitions"]) == store["rows"] == 12
+    text = run("spark", "show", "checkpoints/orders", "--batch", "0").stdout
+    for line in (
+        f"query {shown['query']} in ",
+        "  micro-batch  0, of 0 to 1 that are done and kept",
+        "  provider     hdfs, checkpoint format 1",
+        'ends at {"logOffset":0}',
+        "operator 0: stateStoreSave, aggregation",
+        "  store default: 12 rows, ",
+    ):
+        assert line in text
+
+
+def test_a_planned_micro_batch_is_shown(here: Path, run: Run) -> None:
+    Path("checkpoints/orders/commits/1").unlink()
+    done = run("spark", "show", "checkpoints/orders")
+    assert "1 is planned and not done: it runs again" in done.stdout
+
+
+def test_what_cannot_be_imported_is_shown_with_the_reason(here: Path, run: Run) -> None:
+    metadata = Path("checkpoints/orders/state/0/_metadata/metadata")
+    metadata.with_name(".metadata.crc").unlink()
+    metadata.write_text(metadata.read_text().replace("stateStoreSave", "somethingNew"))
+    done = run("spark", "show", "checkpoints/orders")
+    assert "cannot be imported: the operator somethingNew is not known" in done.stdout
+    refused = run("spark", "import", "checkpoints/orders", "--store", "./orders")
+    assert "operator 0 of " in refused.stderr
+    assert not Path("orders").exists()
+
+
+def test_import_and_export_say_what_they_did(here: Path, run: Run) -> None:
+    first = document(
+        run("spark", "import", "checkpoints/orders", "--to", "o", "--batch", "0", "--output=json")
+    )
+    assert (first["id"], first["batch"], first["found"], first["incremental"]) == (
+        1,
+        0,
+        False,
+        False,
+    )
+    done = run("spark", "import", "checkpoints/orders", "--store", "o")
+    assert done.stdout.startswith("imported micro-batch 1 of query ")
+    assert "as checkpoint 2 of " in done.stdout
+    assert "what changed since the one before" in done.stdout
+    again = run("spark", "import", "checkpoints/orders", "--store", "o")
+    assert "was imported before: it is checkpoint 2 of " in again.stdout
+    (row,) = StateStore.open("o").restore().keyed(UID, "default").get("k1")
+    assert (row["k"], row["count"]) == ("k1", row["count_2"])
+
+    planned = document(
+        run(
+            *("spark", "export", "new", "--shuffle-partitions", "3", "--dry-run"),
+            *("--store", "o", "--output", "json"),
+        )
+    )
+    assert not Path("new").exists()
+    exported = run("spark", "export", "new", "--shuffle-partitions", "3", "--store", "o")
+    assert "read back    by Spark: rows, values and partitions are as they should be" in (
+        exported.stdout
+    )
+    shown = document(run("spark", "show", "new", "--output", "json"))
+    (before,), (after,) = planned["stores"], shown["operators"][0]["stores"]
+    assert [one["rows"] for one in before["partitions"]] == [
+        one["rows"] for one in after["partitions"]
+    ]
+    assert shown["query"] == planned["query"] == first["query"]
+
+
+def test_what_is_no_location_is_refused_before_spark_starts(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verbs, "_session", lambda location: pytest.fail("Spark is started"))
+    for verb in ("show", "import"):
+        done = run("spark", verb, str(tmp_path), "--store", "s")
+        assert done.exit_code == 2
+        assert "is no checkpoint location of a query" in done.stderr
