@@ -32,6 +32,7 @@ from bench import (
     repartition,
     small,
     spark,
+    spark_checkpoints,
     streaming,
 )
 from bench.measure import Figure
@@ -71,6 +72,7 @@ SECTIONS = (
     Section(("B22",), small.starts, 0),
     Section(("B24",), object_store.requests, small.ROWS),
     Section(("B23",), large.figures, large.FILES),
+    Section(("B25",), spark_checkpoints.figures, 2 * MILLION),
 )
 
 
