@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -27,7 +27,7 @@ from statestore.interop.spark.location import (
     provider_of,
     state_folder,
 )
-from statestore.interop.spark.operators import NOT_REWRITTEN
+from statestore.interop.spark.operators import NOT_REWRITTEN, PREFIXED
 from statestore.interop.spark.read import (
     FORMAT_VERSION,
     reading,
@@ -37,14 +37,13 @@ from statestore.interop.spark.read import (
 )
 from statestore.interop.spark.record import ImportedStore, QueryRecord
 from statestore.interop.spark.rewriter import rewrite
-from statestore.interop.spark.snapshot_files import CODEC, write_snapshots
+from statestore.interop.spark.state_files import CODEC, Provider, write_state
 from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
 from statestore.storage import Storage, open_storage
 from statestore.store import StateStore
 
 __all__ = ["ExportedCheckpoint", "ExportedStore", "export_checkpoint"]
 
-Provider = Literal["hdfs", "rocksdb"]
 _States = list[tuple[ImportedStore, RestoredKeyedState]]
 _COMPRESSION = "spark.sql.streaming.stateStore.compression.codec"
 _UNFINISHED = (
@@ -119,7 +118,8 @@ def export_checkpoint(
     restored = store.restore(checkpoint=checkpoint)
     record = QueryRecord.of(restored)
     chosen = provider or _provider(dict(record.logs), record.batch)
-    states = [(one, _state(restored, one, chosen)) for one in record.stores]
+    rewritten = chosen == "rocksdb" and _needs_rewriter(record)
+    states = [(one, _state(restored, one, rewritten=rewritten)) for one in record.stores]
     target = open_storage(location)
     if not target.is_empty():
         raise InvalidArgumentError(
@@ -149,7 +149,7 @@ def _write(
     target: Storage,
     record: QueryRecord,
     states: _States,
-    shape: tuple[int, str],
+    shape: tuple[int, Provider],
     told: _Told,
 ) -> tuple[ExportedStore, ...]:
     """Write the location, prove it, and let Spark use it; return what is in it."""
@@ -163,20 +163,32 @@ def _write(
         (one.operator, one.store): one.columns.to_bytes(state.to_spark(), partitions)
         for one, state in states
     }
-    if provider == "rocksdb":
+    if provider == "rocksdb" and _needs_rewriter(record):
         told("all stores, by Spark's rewriter")
-        version, *_ = logs[f"commits/{batch}"].split(b"\n")
-        with session_with(spark, {FORMAT_VERSION: version.decode().removeprefix("v")}):
+        with session_with(spark, {FORMAT_VERSION: _version(logs, batch)}):
             ids = rewrite(spark, location=written.spark_url, batch=batch, frames=frames)
     else:
         for (operator, name), frame in frames.items():
             told(f"{name} of operator {operator}")
-            write_snapshots(target, state_folder(operator, name), batch + 1, frame)
+            write_state(target, state_folder(operator, name), batch + 1, frame, provider)
     target.put_if_absent(f"commits/{batch}", _commit(logs, batch, ids))
     stores = _proved(spark, written, states, batch, partitions)
     target.sync(target.list(""))
     target.delete(_marker(batch))
     return stores
+
+
+def _needs_rewriter(record: QueryRecord) -> bool:
+    """Return whether only Spark can write the state for RocksDB: where keys are laid out for scans,
+    and where each file has an id, in the second format of checkpoints.
+    """
+    prefixed = any(one.operator_name in PREFIXED for one in record.stores)
+    return prefixed or _version(dict(record.logs), record.batch) != "1"
+
+
+def _version(logs: Mapping[str, bytes], batch: int) -> str:
+    version, *_ = logs[f"commits/{batch}"].split(b"\n")
+    return version.decode().removeprefix("v")
 
 
 class _Told:
@@ -191,14 +203,16 @@ class _Told:
         self._done += 1
 
 
-def _state(restored: RestoredCheckpoint, one: ImportedStore, provider: str) -> RestoredKeyedState:
+def _state(
+    restored: RestoredCheckpoint, one: ImportedStore, *, rewritten: bool
+) -> RestoredKeyedState:
     """Return a state; UnsupportedTypeError for one that cannot be written for a provider, and for
     bytes that are not those that were imported.
     """
-    if provider == "rocksdb" and one.operator_name in NOT_REWRITTEN:
+    if rewritten and one.operator_name in NOT_REWRITTEN:
         raise UnsupportedTypeError(
-            f"Spark's own rewriter, which writes RocksDB, does not take operator {one.uid}: export "
-            "with provider hdfs, which works for it at any number of partitions"
+            f"Spark's own rewriter, which writes RocksDB for this query, does not take operator "
+            f"{one.uid}: export with provider hdfs"
         )
     state = restored.keyed(one.uid, one.store)
     if not one.columns.is_typed and state.contents() != one.contents:
@@ -242,9 +256,9 @@ def _begin(target: Storage, batch: int) -> None:
         raise InvalidArgumentError(f"another export is being written to {target.url}")
 
 
-def _provider(logs: Mapping[str, bytes], batch: int) -> str:
+def _provider(logs: Mapping[str, bytes], batch: int) -> Provider:
     _, settings = _offsets(logs[f"offsets/{batch}"])
-    return provider_of(settings["conf"])
+    return "rocksdb" if provider_of(settings["conf"]) == "rocksdb" else "hdfs"
 
 
 def _offsets(content: bytes) -> tuple[list[bytes], dict[str, Any]]:
@@ -252,7 +266,7 @@ def _offsets(content: bytes) -> tuple[list[bytes], dict[str, Any]]:
     return lines, json.loads(lines[1])
 
 
-def _for_spark(logs: Mapping[str, bytes], partitions: int, provider: str) -> dict[str, bytes]:
+def _for_spark(logs: Mapping[str, bytes], partitions: int, provider: Provider) -> dict[str, bytes]:
     """Return the files of the location, but those of state and what is done."""
     found = {}
     for name, content in logs.items():
@@ -260,8 +274,7 @@ def _for_spark(logs: Mapping[str, bytes], partitions: int, provider: str) -> dic
             lines, settings = _offsets(content)
             conf = settings["conf"]
             conf |= {SHUFFLE_PARTITIONS: str(partitions), PROVIDER: PROVIDERS[provider]}
-            if provider == "hdfs":
-                conf[_COMPRESSION] = CODEC
+            conf[_COMPRESSION] = CODEC
             lines[1] = json.dumps(settings, separators=(",", ":")).encode()
             found[name] = b"\n".join(lines)
         elif name.startswith("state/") and name.split("/")[2] == "_metadata":

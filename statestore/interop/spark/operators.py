@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from statestore.interop.spark.location import Operator, provider_of
 
-__all__ = ["NOT_REWRITTEN", "OperatorKind", "kind_of", "problem_of"]
+__all__ = ["NOT_REWRITTEN", "PREFIXED", "OperatorKind", "kind_of", "problem_of"]
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,11 @@ _KINDS = {
     "globalLimit": OperatorKind("limit", {}),
 }
 
+PREFIXED = frozenset({"sessionWindowStateStoreSaveExec"})
+"""Operators that scan RocksDB by the beginning of a key, for which it lays keys out otherwise."""
+
 NOT_REWRITTEN = frozenset({"globalLimit"})
-"""Operators that Spark's own rewriter, and so RocksDB as a target, does not take."""
+"""Operators that Spark's own rewriter does not take."""
 
 # Settings of a query that say how its state is laid out, and the values that are known.
 _FORMATS: dict[str, tuple[str, ...]] = {

@@ -31,7 +31,7 @@ WAYS = [
     ("join_full", HDFS, ROCKS, HDFS),
     ("fmgws", HDFS, ROCKS, HDFS),
     ("fmgws_t", ROCKS, HDFS, ROCKS),
-    ("limit", HDFS, HDFS, HDFS),
+    ("limit", HDFS, ROCKS, HDFS),
     ("two", ROCKS, ROCKS, HDFS),
 ]
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"

@@ -1,15 +1,22 @@
-"""The snapshot files of Spark's HDFS-backed state store, written by Python tasks.
+"""The files of Spark's state stores, written by Python tasks.
 
-A partition of a store is one file, ``<version>.snapshot``, compressed: for each row the length of
-the key (four bytes, big-endian), the key, the length of the value and the value; then -1. Rows come
-as Arrow columns of bytes and leave as Arrow lays them out: none is looked at by itself.
+A partition of an HDFS-backed store is one file, ``<version>.snapshot``: for each row the length of
+the key (four bytes, big-endian), the key, the length of the value and the value; then -1. RocksDB's
+``<version>.changelog``, of version 1, is the same with a byte 0 before each key and value; it goes
+over an empty database, ``<version - 1>.zip``. Both are compressed.
+
+Rows come as Arrow columns of bytes and leave as Arrow lays them out: none is looked at by itself.
 """
 
 from __future__ import annotations
 
+import io
+import json
 import pickle
+import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,12 +27,16 @@ from statestore.errors import StateStoreError
 from statestore.spark.tasks import Task, map_in_arrow, settle
 from statestore.storage import Storage
 
-__all__ = ["CODEC", "WrittenPartition", "write_snapshots"]
+__all__ = ["CODEC", "Provider", "WrittenPartition", "write_state"]
+
+Provider = Literal["hdfs", "rocksdb"]
 
 CODEC = "zstd"
 """What Spark is to read the files with: ``spark.sql.streaming.stateStore.compression.codec``."""
 
 _END = b"\xff\xff\xff\xff"
+_ENCODING = b"\0"  # RocksDB: of version 0
+_EMPTY = "v1\n" + json.dumps({"sstFiles": [], "numKeys": 0, "numInternalKeys": 0})
 _OUTCOME = pa.schema(
     {"partition": pa.int32(), "rows": pa.int64(), "size_bytes": pa.int64(), "error": pa.binary()}
 )
@@ -41,8 +52,8 @@ class WrittenPartition:
     size_bytes: int
 
 
-def write_snapshots(
-    storage: Storage, folder: str, version: int, rows: DataFrame
+def write_state(
+    storage: Storage, folder: str, version: int, rows: DataFrame, provider: Provider
 ) -> tuple[WrittenPartition, ...]:
     """Write each Spark partition of a DataFrame as a store's partition of the same number.
 
@@ -51,6 +62,7 @@ def write_snapshots(
         folder: that of the store, with ``{}`` for the number of a partition.
         version: the version of the state.
         rows: ``key_bytes`` and ``value_bytes``, in the partitions that Spark looks for them.
+        provider: whose files these are.
 
     Returns:
         What was written, by partition.
@@ -58,23 +70,30 @@ def write_snapshots(
     Raises:
         StorageError: when a file cannot be written.
     """
-    written = map_in_arrow(rows, _write(storage, folder, version), _AS_SPARK_SAYS).collect()
+    written = map_in_arrow(
+        rows, _write(storage, folder, version, provider), _AS_SPARK_SAYS
+    ).collect()
     for error in (row.error for row in written if row.error is not None):
         raise pickle.loads(error)
     found = (WrittenPartition(row.partition, row.rows, row.size_bytes) for row in written)
     return tuple(sorted(found, key=lambda one: one.number))
 
 
-def _write(storage: Storage, folder: str, version: int) -> Task:
+def _write(storage: Storage, folder: str, version: int, provider: Provider) -> Task:
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         settle()
         context = TaskContext.get()
         assert context is not None, "this runs in a task"
         number = context.partitionId()
-        name = f"{folder.format(number)}/{version}.snapshot"
         row: dict[str, object] = {"partition": number}
         try:
-            rows, size = _write_file(storage, name, batches)
+            if provider == "hdfs":
+                name, encoding = f"{folder.format(number)}/{version}.snapshot", b""
+            else:
+                name, encoding = f"{folder.format(number)}/{version}.changelog", _ENCODING
+                if version > 1:  # of version 0 Spark knows that it is empty
+                    storage.put_if_absent(f"{folder.format(number)}/{version - 1}.zip", _empty())
+            rows, size = _write_file(storage, name, batches, encoding)
             row |= {"rows": rows, "size_bytes": size}
         except StateStoreError as error:  # raised on the driver, as itself
             row["error"] = pickle.dumps(error)
@@ -83,24 +102,36 @@ def _write(storage: Storage, folder: str, version: int) -> Task:
     return write
 
 
-def _write_file(storage: Storage, name: str, batches: Iterable[pa.RecordBatch]) -> tuple[int, int]:
+def _empty() -> bytes:
+    """Return a database of RocksDB without rows."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as archive:
+        archive.writestr("metadata", _EMPTY)
+    return content.getvalue()
+
+
+def _write_file(
+    storage: Storage, name: str, batches: Iterable[pa.RecordBatch], encoding: bytes
+) -> tuple[int, int]:
     rows = size = 0
     storage.delete(name)  # what an attempt of this task left that was killed
     with storage.open_write(name) as file, pa.CompressedOutputStream(file, CODEC) as compressed:
         for batch in batches:
             if batch.num_rows:
-                compressed.write(framed(*batch.columns))
+                compressed.write(_framed(batch.column(0), batch.column(1), encoding))
                 rows += batch.num_rows
                 size += sum(pc.sum(pc.binary_length(part)).as_py() for part in batch.columns)
         compressed.write(_END)
     return rows, size
 
 
-def framed(keys: pa.Array, values: pa.Array) -> pa.Buffer:
+def _framed(keys: pa.Array, values: pa.Array, encoding: bytes) -> pa.Buffer:
     """Return the rows with their lengths, one behind the other, as the file has them."""
-    empty = pa.scalar(b"", pa.large_binary())
-    parts = [part for column in (keys, values) for part in (_lengths(column), column)]
-    joined = pc.binary_join_element_wise(*(one.cast(pa.large_binary()) for one in parts), empty)
+    before, empty = (pa.scalar(text, pa.large_binary()) for text in (encoding, b""))
+    parts: list[pa.Array | pa.Scalar] = []
+    for column in (keys, values):
+        parts += [_lengths(column, len(encoding)), before, column.cast(pa.large_binary())]
+    joined = pc.binary_join_element_wise(*parts, empty)
     # One array's values lie one behind the other: all that is between the first and the last.
     _, offsets, data = joined.buffers()
     ends = pa.Array.from_buffers(pa.int64(), len(joined) + 1, [None, offsets])
@@ -108,8 +139,8 @@ def framed(keys: pa.Array, values: pa.Array) -> pa.Buffer:
     return data.slice(first, last - first)
 
 
-def _lengths(column: pa.Array) -> pa.Array:
-    """Return the length of each value in four bytes, the highest first."""
-    lengths = pc.binary_length(column).cast(pa.int32()).to_numpy(zero_copy_only=False)
+def _lengths(column: pa.Array, more: int) -> pa.Array:
+    """Return the length of each value, and of what is before it, in four bytes, highest first."""
+    lengths = pc.binary_length(column).to_numpy(zero_copy_only=False) + more
     data = pa.py_buffer(lengths.astype(">i4").tobytes())
-    return pa.Array.from_buffers(pa.binary(4), len(column), [None, data])
+    return pa.Array.from_buffers(pa.binary(4), len(column), [None, data]).cast(pa.large_binary())
