@@ -115,7 +115,7 @@ def import_checkpoint(
                     on_progress(done, len(sources), f"{source.info.name} of {source.uid}")
                 stores.append(_written(checkpoint, source, max_parallelism, stored is not None))
             record = QueryRecord(found.query_id, number, found.url, plan.ends, tuple(stores), logs)
-            record.write(checkpoint)
+            record.write(checkpoint, partitions)
     return ImportedCheckpoint(
         found.url, store.url, checkpoint.id, False, stored is not None, record
     )

@@ -94,8 +94,8 @@ class QueryRecord:
     stores: tuple[ImportedStore, ...]
     logs: tuple[tuple[str, bytes], ...]
 
-    def write(self, checkpoint: CheckpointWriter) -> None:
-        """Write it into a checkpoint."""
+    def write(self, checkpoint: CheckpointWriter, parallelism: int) -> None:
+        """Write it into a checkpoint of a parallelism."""
         position = {"query": self.query_id, "batch": self.batch, "location": self.location}
         checkpoint.broadcast(QUERY, PROGRESS, [position])
         checkpoint.broadcast(QUERY, STORES, [one.to_element() for one in self.stores])
@@ -103,7 +103,8 @@ class QueryRecord:
         checkpoint.broadcast(QUERY, LOGS, logs)
         offsets = kafka_offsets(self.ends)
         if offsets:
-            checkpoint.union(QUERY, OFFSETS, offsets)
+            none: list[list[dict[str, Any]]] = [[] for _ in range(parallelism - 1)]
+            checkpoint.union(QUERY, OFFSETS, [offsets, *none])
 
     @classmethod
     def of(cls, restored: RestoredCheckpoint) -> QueryRecord:

@@ -1,0 +1,111 @@
+"""A query of Spark's own over a topic, in a process of its own: jars are fixed when a JVM starts.
+
+What to do comes over stdin, a step after the other; what micro-batches emitted, and what was seen,
+goes to stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from statestore import StateStore
+from statestore.interop.spark import export_checkpoint, import_checkpoint, show_location
+from statestore.spark.session import spark_session
+from tests.servers.jars import CONNECTOR, TOKEN_PROVIDER, jars_of
+
+UID = "stateStoreSave-0"
+
+
+def main() -> None:
+    """Do the steps."""
+    given = json.load(sys.stdin)
+    spark = spark_session(
+        app_name="spark-checkpoint-on-kafka",
+        table_format="parquet",
+        master="local[2]",
+        extra_conf={
+            "spark.jars": ",".join(map(str, jars_of(CONNECTOR) + jars_of(TOKEN_PROVIDER))),
+            "spark.sql.shuffle.partitions": "4",
+            "spark.ui.enabled": "false",
+        },
+    )
+    found = [_do(spark, given, step) for step in given["steps"]]
+    spark.stop()
+    print(json.dumps(found))
+
+
+def _do(spark: SparkSession, given: dict[str, Any], step: dict[str, Any]) -> Any:
+    store = StateStore.open(given["store"], spark=spark, layout="auto")
+    match step["do"]:
+        case "run":
+            return _run(spark, given, step["location"], step.get("kill_in"))
+        case "show":
+            shown = show_location(spark, step["location"])
+            return [
+                shown.batch,
+                shown.uncommitted,
+                shown.provider,
+                [*map(json.loads, shown.sources)],
+            ]
+        case "import":
+            return import_checkpoint(spark, step["location"], store).record.batch
+        case "correct":
+            state = store.restore().keyed(UID, "default")
+            (row,) = state.get(step["user"])
+            store.maintenance.edit(UID, "default", put=[{**row, "sum": row["sum"] + step["more"]}])
+            (corrected,) = store.restore().keyed(UID, "default").get(step["user"])
+            return [row["sum"], corrected["sum"]]
+        case "offsets":
+            return store.restore(parallelism=1).operator("query", "offsets").subtask(0)
+        case "export":
+            done = export_checkpoint(
+                spark,
+                store,
+                step["location"],
+                partitions=step["partitions"],
+                provider=step["provider"],
+            )
+            return [done.batch, len(done.stores[0].rows)]
+    raise AssertionError(step)
+
+
+def _run(
+    spark: SparkSession, given: dict[str, Any], location: str, kill_in: int | None
+) -> dict[int, list[Any]]:
+    """Run the query to the end of the topic; or be killed within a micro-batch."""
+    emitted: dict[int, list[Any]] = {}
+
+    def keep(batch: DataFrame, number: int) -> None:
+        rows = sorted([*row] for row in batch.collect())
+        if number == kill_in:
+            os.kill(os.getpid(), signal.SIGKILL)
+        emitted[number] = rows
+
+    events = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", given["bootstrap"])
+        .option("subscribe", given["topic"])
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", 60)
+        .load()
+        .select(
+            F.substring_index(F.col("value").cast("string"), ":", 1).alias("user"),
+            F.substring_index(F.col("value").cast("string"), ":", -1).cast("long").alias("amount"),
+        )
+    )
+    totals = events.groupBy("user").agg(F.count("*").alias("n"), F.sum("amount").alias("total"))
+    writer = totals.writeStream.outputMode("update").foreachBatch(keep)
+    query = writer.option("checkpointLocation", location).trigger(availableNow=True).start()
+    query.awaitTermination()
+    return emitted
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""One whole story: a query on a topic is killed, looked at, corrected and rescaled, and goes on."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.services.kafka_topics import Topics
+from tests.syntax import ROOT
+
+MORE = 1000
+WHO = "u1"
+
+
+class Job:
+    """A query over a topic, a store, and what is done to them, each time in a new process."""
+
+    def __init__(self, topics: Topics, folder: Path) -> None:
+        self.topics, self.folder = topics, folder
+        self.topic = topics.make(3)
+
+    def fill(self, first: int, last: int) -> None:
+        values = {
+            number: [f"u{(at + number) % 7}:{at}" for at in range(first, last)]
+            for number in range(3)
+        }
+        self.topics.fill(self.topic, values)
+
+    def do(self, *steps: dict[str, Any], status: int = 0) -> list[Any]:
+        given = {
+            "bootstrap": self.topics.bootstrap,
+            "topic": self.topic,
+            "store": str(self.folder / "store"),
+            "steps": [
+                {**step, "location": str(self.folder / step["location"])}
+                if "location" in step
+                else step
+                for step in steps
+            ],
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.services.spark_checkpoint_on_kafka"],
+            input=json.dumps(given),
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=540,
+            check=False,
+        )
+        assert done.returncode == status, done.stderr[-5000:]
+        found: list[Any] = json.loads(done.stdout or "[]")
+        return found
+
+
+def without(emitted: dict[str, list[Any]], more: int) -> dict[str, list[Any]]:
+    """Return what was emitted, with so much less for the key that was corrected."""
+    return {
+        batch: [[user, n, total - more * (user == WHO)] for user, n, total in rows]
+        for batch, rows in emitted.items()
+    }
+
+
+def test_a_query_that_was_killed_goes_on_corrected_and_rescaled(
+    topics: Topics, tmp_path: Path
+) -> None:
+    """4 partitions and HDFS; killed in micro-batch 2; 7 and RocksDB; then 3 and HDFS."""
+    job = Job(topics, tmp_path)
+    job.fill(0, 60)
+    job.do({"do": "run", "location": "at-4", "kill_in": 2}, status=-signal.SIGKILL)
+
+    (plain, seen, batch, offsets, corrected, exported, at_7) = job.do(
+        {"do": "run", "location": "plain"},
+        {"do": "show", "location": "at-4"},
+        {"do": "import", "location": "at-4"},
+        {"do": "offsets"},
+        {"do": "correct", "user": WHO, "more": MORE},
+        {"do": "export", "location": "at-7", "partitions": 7, "provider": "rocksdb"},
+        {"do": "run", "location": "at-7"},
+    )
+    assert seen == [1, 2, "hdfs", [{job.topic: {"0": 40, "1": 40, "2": 40}}]]
+    assert (batch, exported) == (1, [1, 7])
+    assert offsets == [
+        {"topic": job.topic, "partition": number, "offset": 40} for number in range(3)
+    ]
+    assert corrected[1] - corrected[0] == MORE
+    assert list(at_7) == ["2"]
+    assert without(at_7, MORE) == {"2": plain["2"]}
+
+    job.fill(60, 90)
+    (plain, batch, exported, at_3) = job.do(
+        {"do": "run", "location": "plain"},
+        {"do": "import", "location": "at-7"},
+        {"do": "export", "location": "at-3", "partitions": 3, "provider": "hdfs"},
+        {"do": "run", "location": "at-3"},
+    )
+    assert (batch, exported) == (2, [2, 3])
+    assert without(at_3, MORE) == plain
+    assert list(plain) == ["3", "4"]
