@@ -27,8 +27,9 @@ from statestore.interop.spark.location import (
     provider_of,
     state_folder,
 )
-from statestore.interop.spark.operators import NOT_REWRITTEN
-from statestore.interop.spark.read import reading, seen_in_spark, stored_rows
+from statestore.interop.spark.operators import NOT_REWRITTEN, kind_of
+from statestore.interop.spark.parts import stored_rows
+from statestore.interop.spark.read import FORMAT_VERSION, reading, seen_in_spark, session_with
 from statestore.interop.spark.record import ImportedStore, QueryRecord
 from statestore.interop.spark.rewriter import rewrite
 from statestore.interop.spark.snapshot_files import CODEC, write_snapshots
@@ -113,7 +114,8 @@ def export_checkpoint(
     restored = store.restore(checkpoint=checkpoint)
     record = QueryRecord.of(restored)
     chosen = provider or _provider(dict(record.logs), record.batch)
-    states = [(one, _state(restored, one, chosen)) for one in record.stores]
+    checked = [(one, _state(restored, one, chosen)) for one in record.stores]
+    states = [(one, state) for one, state in checked if not one.is_view]
     target = open_storage(location)
     if not target.is_empty():
         raise InvalidArgumentError(
@@ -150,7 +152,7 @@ def _write(
     partitions, provider = shape
     logs, batch = dict(record.logs), record.batch
     _begin(target, batch)
-    for name, content in _for_spark(logs, partitions, provider).items():
+    for name, content in _for_spark(logs, shape, target.spark_url("").rstrip("/")).items():
         target.put_if_absent(name, content)
     written, ids = CheckpointLocation(target), None
     frames = {
@@ -159,7 +161,9 @@ def _write(
     }
     if provider == "rocksdb":
         told("all stores, by Spark's rewriter")
-        ids = rewrite(spark, location=written.spark_url, batch=batch, frames=frames)
+        version = logs[f"commits/{batch}"].split(b"\n")[0].decode().removeprefix("v")
+        with session_with(spark, {FORMAT_VERSION: version}):
+            ids = rewrite(spark, location=written.spark_url, batch=batch, frames=frames)
     else:
         for (operator, name), frame in frames.items():
             told(f"{name} of operator {operator}")
@@ -187,17 +191,26 @@ def _state(restored: RestoredCheckpoint, one: ImportedStore, provider: str) -> R
     """Return a state; UnsupportedTypeError for one that cannot be written for a provider, and for
     bytes that are not those that were imported.
     """
+    kind = kind_of(one.operator_name)
     if provider == "rocksdb" and one.operator_name in NOT_REWRITTEN:
         raise UnsupportedTypeError(
             f"Spark's own rewriter, which writes RocksDB, does not take operator {one.uid}: export "
             "with provider hdfs, which works for it at any number of partitions"
         )
-    state = restored.keyed(one.uid, one.store)
-    if not one.columns.is_typed and state.contents() != one.contents:
+    if provider == "hdfs" and kind is not None and kind.has_variables:
         raise UnsupportedTypeError(
-            f"state {one.store!r} of operator {one.uid!r} is kept as Spark's bytes, and its rows "
-            f"are not those that were imported: {one.columns.problems[0]}. Export a checkpoint in "
-            "which it is as it was"
+            f"Spark runs operator {one.uid} with provider rocksdb alone: export with that one"
+        )
+    state = restored.keyed(one.uid, one.state)
+    if one.is_read_only and state.contents() != one.contents:
+        why = (
+            f"shows rows of state {one.store!r}, which Spark's store is made of"
+            if one.is_view
+            else f"is kept as Spark's bytes: {one.columns.problems[0]}"
+        )
+        raise UnsupportedTypeError(
+            f"state {one.state!r} of operator {one.uid!r} is read-only, and its rows are not those "
+            f"that were imported. It {why}. Export a checkpoint in which it is as it was"
         )
     return state
 
@@ -244,8 +257,11 @@ def _offsets(content: bytes) -> tuple[list[bytes], dict[str, Any]]:
     return lines, json.loads(lines[1])
 
 
-def _for_spark(logs: Mapping[str, bytes], partitions: int, provider: str) -> dict[str, bytes]:
+def _for_spark(
+    logs: Mapping[str, bytes], shape: tuple[int, str], location: str
+) -> dict[str, bytes]:
     """Return the files of the location, but those of state and what is done."""
+    partitions, provider = shape
     found = {}
     for name, content in logs.items():
         if name.startswith("offsets/"):
@@ -257,14 +273,23 @@ def _for_spark(logs: Mapping[str, bytes], partitions: int, provider: str) -> dic
             lines[1] = json.dumps(settings, separators=(",", ":")).encode()
             found[name] = b"\n".join(lines)
         elif name.startswith("state/") and name.split("/")[2] == "_metadata":
-            version, document = content.split(b"\n", 1)
-            operator = json.loads(document)
-            for one in operator["stateStoreInfo"]:
-                one["numPartitions"] = partitions
-            found[name] = version + b"\n" + json.dumps(operator, separators=(",", ":")).encode()
+            found[name] = _operator_for_spark(name, content, partitions, location)
         elif not name.startswith("commits/"):
             found[name] = content
     return found
+
+
+def _operator_for_spark(name: str, content: bytes, partitions: int, location: str) -> bytes:
+    """Return what describes an operator. Where it names files of schemas, it does so wholly."""
+    version, document = content.split(b"\n", 1)
+    operator = json.loads(document)
+    for one in operator["stateStoreInfo"]:
+        one["numPartitions"] = partitions
+        if one.get("stateSchemaFilePaths"):
+            folder = f"{location}/{name.partition('/_metadata/')[0]}/_stateSchema/"
+            paths = (path.rpartition("/_stateSchema/")[2] for path in one["stateSchemaFilePaths"])
+            one["stateSchemaFilePaths"] = [folder + path for path in paths]
+    return version + b"\n" + json.dumps(operator, separators=(",", ":")).encode()
 
 
 def _commit(
@@ -289,12 +314,10 @@ def _proved(
     partitions: int,
 ) -> tuple[ExportedStore, ...]:
     """Return rows and bytes by partition; CorruptionError when they are not those of a state."""
-    operators = {operator.number: operator for operator in written.operators(batch)}
     found = []
     with reading(spark, written, batch):
         for one, state in states:
-            url, operator = written.spark_url, operators[one.operator]
-            rows = stored_rows(spark, url, batch, operator, one.store)
+            rows = stored_rows(spark, written.spark_url, batch, one)
             seen = seen_in_spark(rows, one.columns, partitions)
             contents = state.contents()
             where = f"store {one.store!r} of operator {one.uid} in {written.url}"
