@@ -21,7 +21,12 @@ from statestore.storage import open_storage
 if TYPE_CHECKING:
     from statestore.interop.spark.export_state import ExportedCheckpoint, ExportedStore
     from statestore.interop.spark.import_state import ImportedCheckpoint
-    from statestore.interop.spark.show import ShownLocation, ShownOperator, ShownStore
+    from statestore.interop.spark.show import (
+        ShownLocation,
+        ShownOperator,
+        ShownStore,
+        ShownVariable,
+    )
 
 __all__ = ["Exported", "Imported", "Shown", "export_state", "import_state", "show_state", "spark"]
 
@@ -262,6 +267,13 @@ def _write_store(page: Page, store: ShownStore) -> None:
         page.line(f"    value  {store.value}")
     for note in store.notes:
         page.line(f"    kept as bytes: {note}")
+    for one in store.variables:
+        ttl = ", with a time to live" if one.has_ttl else ""
+        page.line(f"    {one.form} {one.name}{ttl}: {counted(sum(one.rows), 'row')}")
+        page.line(f"      key    {one.key}")
+        page.line(f"      value  {one.value}")
+        for note in one.notes:
+            page.line(f"      no columns: {note}")
     table = table_of("partition", "rows", "file bytes", right={"partition", "rows", "file bytes"})
     for number, size_bytes in enumerate(store.file_bytes):
         in_it = "?" if store.rows is None else count(store.rows[number])
@@ -281,6 +293,7 @@ def _operator(operator: ShownOperator) -> dict[str, Any]:
                 "key": store.key,
                 "value": store.value,
                 "kept_as_bytes": list(store.notes),
+                "variables": [_variable(one) for one in store.variables],
                 "rows": None if store.rows is None else sum(store.rows),
                 "partitions": [
                     {
@@ -293,6 +306,19 @@ def _operator(operator: ShownOperator) -> dict[str, Any]:
             }
             for store in operator.stores
         ],
+    }
+
+
+def _variable(variable: ShownVariable) -> dict[str, Any]:
+    return {
+        "variable": variable.name,
+        "kind": variable.form,
+        "ttl": variable.has_ttl,
+        "key": variable.key,
+        "value": variable.value,
+        "no_columns": list(variable.notes),
+        "rows": sum(variable.rows),
+        "partitions": list(variable.rows),
     }
 
 
@@ -324,7 +350,7 @@ class Imported(Result):
             "states": [
                 {
                     "operator": one.uid,
-                    "state": one.store,
+                    "state": one.state,
                     "rows": one.contents.rows,
                     "key": one.columns.key_columns,
                     "entry": one.columns.entry_columns,
@@ -347,12 +373,12 @@ class Imported(Result):
         table = table_of("operator", "state", "rows", "key", "entry", right={"rows"})
         for one in done.record.stores:
             key, entry = ", ".join(one.columns.key_columns), ", ".join(one.columns.entry_columns)
-            row = (one.uid, one.store, count(one.contents.rows), key, entry)
+            row = (one.uid, one.state, count(one.contents.rows), key, entry)
             table.add_row(*map(cell, row))
         page.table(table)
         for one in done.record.stores:
             for note in one.columns.problems:
-                page.line(f"{one.store} of {one.uid} is kept as bytes: {note}")
+                page.line(f"{one.state} of {one.uid} is kept as bytes: {note}")
 
 
 @dataclass(frozen=True, kw_only=True)

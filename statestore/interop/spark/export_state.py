@@ -27,14 +27,9 @@ from statestore.interop.spark.location import (
     provider_of,
     state_folder,
 )
-from statestore.interop.spark.operators import NOT_REWRITTEN, PREFIXED
-from statestore.interop.spark.read import (
-    FORMAT_VERSION,
-    reading,
-    seen_in_spark,
-    session_with,
-    stored_rows,
-)
+from statestore.interop.spark.operators import NOT_REWRITTEN, PREFIXED, kind_of
+from statestore.interop.spark.parts import stored_rows
+from statestore.interop.spark.read import FORMAT_VERSION, reading, seen_in_spark, session_with
 from statestore.interop.spark.record import ImportedStore, QueryRecord
 from statestore.interop.spark.rewriter import rewrite
 from statestore.interop.spark.state_files import CODEC, Provider, write_state
@@ -118,8 +113,8 @@ def export_checkpoint(
     restored = store.restore(checkpoint=checkpoint)
     record = QueryRecord.of(restored)
     chosen = provider or _provider(dict(record.logs), record.batch)
-    rewritten = chosen == "rocksdb" and _needs_rewriter(record)
-    states = [(one, _state(restored, one, rewritten=rewritten)) for one in record.stores]
+    checked = [(one, _state(restored, one, chosen, record)) for one in record.stores]
+    states = [(one, state) for one, state in checked if not one.is_view]
     target = open_storage(location)
     if not target.is_empty():
         raise InvalidArgumentError(
@@ -156,7 +151,7 @@ def _write(
     partitions, provider = shape
     logs, batch = dict(record.logs), record.batch
     _begin(target, batch)
-    for name, content in _for_spark(logs, partitions, provider).items():
+    for name, content in _for_spark(logs, shape, target.spark_url("").rstrip("/")).items():
         target.put_if_absent(name, content)
     written, ids = CheckpointLocation(target), None
     frames = {
@@ -182,8 +177,10 @@ def _needs_rewriter(record: QueryRecord) -> bool:
     """Return whether only Spark can write the state for RocksDB: where keys are laid out for scans,
     and where each file has an id, in the second format of checkpoints.
     """
-    prefixed = any(one.operator_name in PREFIXED for one in record.stores)
-    return prefixed or _version(dict(record.logs), record.batch) != "1"
+    if _version(dict(record.logs), record.batch) != "1":
+        return True
+    kinds = ((one.operator_name, kind_of(one.operator_name)) for one in record.stores)
+    return any(name in PREFIXED or (kind and kind.has_variables) for name, kind in kinds)
 
 
 def _version(logs: Mapping[str, bytes], batch: int) -> str:
@@ -204,22 +201,32 @@ class _Told:
 
 
 def _state(
-    restored: RestoredCheckpoint, one: ImportedStore, *, rewritten: bool
+    restored: RestoredCheckpoint, one: ImportedStore, provider: Provider, record: QueryRecord
 ) -> RestoredKeyedState:
     """Return a state; UnsupportedTypeError for one that cannot be written for a provider, and for
     bytes that are not those that were imported.
     """
+    kind = kind_of(one.operator_name)
+    rewritten = provider == "rocksdb" and _needs_rewriter(record)
     if rewritten and one.operator_name in NOT_REWRITTEN:
         raise UnsupportedTypeError(
             f"Spark's own rewriter, which writes RocksDB for this query, does not take operator "
             f"{one.uid}: export with provider hdfs"
         )
-    state = restored.keyed(one.uid, one.store)
-    if not one.columns.is_typed and state.contents() != one.contents:
+    if provider == "hdfs" and kind is not None and kind.has_variables:
         raise UnsupportedTypeError(
-            f"state {one.store!r} of operator {one.uid!r} is kept as Spark's bytes, and its rows "
-            f"are not those that were imported: {one.columns.problems[0]}. Export a checkpoint in "
-            "which it is as it was"
+            f"Spark runs operator {one.uid} with provider rocksdb alone: export with that one"
+        )
+    state = restored.keyed(one.uid, one.state)
+    if one.is_read_only and state.contents() != one.contents:
+        why = (
+            f"shows rows of state {one.store!r}, which Spark's store is made of"
+            if one.is_view
+            else f"is kept as Spark's bytes: {one.columns.problems[0]}"
+        )
+        raise UnsupportedTypeError(
+            f"state {one.state!r} of operator {one.uid!r} is read-only, and its rows are not those "
+            f"that were imported. It {why}. Export a checkpoint in which it is as it was"
         )
     return state
 
@@ -266,8 +273,11 @@ def _offsets(content: bytes) -> tuple[list[bytes], dict[str, Any]]:
     return lines, json.loads(lines[1])
 
 
-def _for_spark(logs: Mapping[str, bytes], partitions: int, provider: Provider) -> dict[str, bytes]:
+def _for_spark(
+    logs: Mapping[str, bytes], shape: tuple[int, Provider], location: str
+) -> dict[str, bytes]:
     """Return the files of the location, but those of state and what is done."""
+    partitions, provider = shape
     found = {}
     for name, content in logs.items():
         if name.startswith("offsets/"):
@@ -278,14 +288,23 @@ def _for_spark(logs: Mapping[str, bytes], partitions: int, provider: Provider) -
             lines[1] = json.dumps(settings, separators=(",", ":")).encode()
             found[name] = b"\n".join(lines)
         elif name.startswith("state/") and name.split("/")[2] == "_metadata":
-            version, document = content.split(b"\n", 1)
-            operator = json.loads(document)
-            for one in operator["stateStoreInfo"]:
-                one["numPartitions"] = partitions
-            found[name] = version + b"\n" + json.dumps(operator, separators=(",", ":")).encode()
+            found[name] = _operator_for_spark(name, content, partitions, location)
         elif not name.startswith("commits/"):
             found[name] = content
     return found
+
+
+def _operator_for_spark(name: str, content: bytes, partitions: int, location: str) -> bytes:
+    """Return what describes an operator. Where it names files of schemas, it does so wholly."""
+    version, document = content.split(b"\n", 1)
+    operator = json.loads(document)
+    for one in operator["stateStoreInfo"]:
+        one["numPartitions"] = partitions
+        if one.get("stateSchemaFilePaths"):
+            folder = f"{location}/{name.partition('/_metadata/')[0]}/_stateSchema/"
+            paths = (path.rpartition("/_stateSchema/")[2] for path in one["stateSchemaFilePaths"])
+            one["stateSchemaFilePaths"] = [folder + path for path in paths]
+    return version + b"\n" + json.dumps(operator, separators=(",", ":")).encode()
 
 
 def _commit(
@@ -310,12 +329,10 @@ def _proved(
     partitions: int,
 ) -> tuple[ExportedStore, ...]:
     """Return rows and bytes by partition; CorruptionError when they are not those of a state."""
-    operators = {operator.number: operator for operator in written.operators(batch)}
     found = []
     with reading(spark, written, batch):
         for one, state in states:
-            url, operator = written.spark_url, operators[one.operator]
-            rows = stored_rows(spark, url, batch, operator, one.store)
+            rows = stored_rows(spark, written.spark_url, batch, one)
             seen = seen_in_spark(rows, one.columns, partitions)
             contents = state.contents()
             where = f"store {one.store!r} of operator {one.uid} in {written.url}"

@@ -14,12 +14,11 @@ from statestore.errors import (
     StoreNotFoundError,
     UnsupportedTypeError,
 )
-from statestore.format.state import StateKind
-from statestore.interop.spark.columns import StoreColumns
-from statestore.interop.spark.location import CheckpointLocation, Operator, Planned, StoreInfo
+from statestore.interop.spark.location import CheckpointLocation, Operator, Planned
 from statestore.interop.spark.operators import problem_of
-from statestore.interop.spark.read import columns_of, reading, stored_rows
-from statestore.interop.spark.record import ImportedStore, QueryRecord, uid_of
+from statestore.interop.spark.parts import Columns, Part, columns_of, parts_of, stored_rows
+from statestore.interop.spark.read import reading
+from statestore.interop.spark.record import ImportedStore, QueryRecord
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import open_storage
 from statestore.store import StateStore
@@ -45,14 +44,9 @@ class ImportedCheckpoint:
 
 @dataclass(frozen=True)
 class _Source:
-    operator: Operator
-    info: StoreInfo
-    columns: StoreColumns
+    part: Part
+    columns: Columns
     rows: DataFrame
-
-    @property
-    def uid(self) -> str:
-        return uid_of(self.operator)
 
 
 def import_checkpoint(
@@ -67,9 +61,10 @@ def import_checkpoint(
     """Write the state of a query's micro-batch as the next checkpoint of a store.
 
     Each of the query's stores becomes a keyed state: its key is what Spark shuffles by, hashed so
-    that nulls are keys as others. A later micro-batch of the same query is an incremental
-    checkpoint: what did not change is not written again. The location is only read; the query may
-    be running.
+    that nulls are keys as others. Beside the store of a transformWithState, which is kept as
+    Spark's bytes, each of its variables is a state to look at. A later micro-batch of the same
+    query is an incremental checkpoint: what did not change is not written again. The location is
+    only read; the query may be running.
 
     Args:
         spark: a session of Spark Classic.
@@ -107,12 +102,12 @@ def import_checkpoint(
         if stored is not None:
             _refuse_other_plan(stored[1], sources, found)
         logs = tuple(found.files(number))
-        partitions = max(source.info.partitions for source in sources)
+        partitions = max(source.part.partitions for source in sources)
         with store.snapshot(parallelism=partitions) as checkpoint:
             stores = []
             for done, source in enumerate(sources):
                 if on_progress is not None:
-                    on_progress(done, len(sources), f"{source.info.name} of {source.uid}")
+                    on_progress(done, len(sources), f"{source.part.state} of {source.part.uid}")
                 stores.append(_written(checkpoint, source, max_parallelism, stored is not None))
             record = QueryRecord(found.query_id, number, found.url, plan.ends, tuple(stores), logs)
             record.write(checkpoint, partitions)
@@ -133,19 +128,21 @@ def _refuse_unknown(
 def _sources(
     spark: SparkSession, location: CheckpointLocation, batch: int, operators: tuple[Operator, ...]
 ) -> Iterator[_Source]:
-    for operator in operators:
-        for info in operator.stores:
-            rows = stored_rows(spark, location.spark_url, batch, operator, info.name)
-            yield _Source(operator, info, columns_of(rows, operator, info.name), rows)
+    """Yield what becomes a state: no variable that has no columns, as the store has its bytes."""
+    for part in (part for operator in operators for part in parts_of(operator)):
+        rows = stored_rows(spark, location.spark_url, batch, part)
+        columns = columns_of(rows, part)
+        if columns.is_typed or not part.is_view:
+            yield _Source(part, columns, rows)
 
 
 def _written(
     checkpoint: CheckpointWriter, source: _Source, max_parallelism: int | None, is_known: bool
 ) -> ImportedStore:
     """Write the rows of one of Spark's stores as a state; of one that is known, what changed."""
-    columns = source.columns
+    part, columns = source.part, source.columns
     rows = columns.to_state(source.rows)
-    uid, name = source.uid, source.info.name
+    uid, name = part.uid, part.state
     if is_known:
         entry = checkpoint.changes_against(uid, name, rows)
     else:
@@ -155,20 +152,14 @@ def _written(
             rows,
             key=columns.key_columns,
             entry=columns.entry_columns,
-            kind=StateKind.MAP if columns.entry_columns else StateKind.VALUE,
+            kind=part.kind(columns),
+            time_domain=part.time_domain,
             hash_scheme="flink-sql",
             max_parallelism=max_parallelism,
         )
     contents = entry.contents
     assert contents is not None, "all rows of the state were given"
-    return ImportedStore(
-        operator=source.operator.number,
-        operator_name=source.operator.name,
-        store=name,
-        partitions=source.info.partitions,
-        columns=columns,
-        contents=contents,
-    )
+    return ImportedStore(**vars(part), columns=columns, contents=contents)
 
 
 def _stored(store: StateStore) -> tuple[int, QueryRecord] | None:
@@ -200,16 +191,16 @@ def _refuse_other_plan(
     before: QueryRecord, sources: tuple[_Source, ...], location: CheckpointLocation
 ) -> None:
     """Refuse operators, or columns, that are not those of the micro-batch before."""
-    old = {(one.uid, one.store): one.columns for one in before.stores}
-    new = {(one.uid, one.info.name): one.columns for one in sources}
+    old = {(one.uid, one.state): one.columns for one in before.stores}
+    new = {(one.part.uid, one.part.state): one.columns for one in sources}
     for uid, name in sorted(old.keys() ^ new.keys()):
         raise SchemaMismatchError(
             f"the query of {location.url} has {'no longer' if (uid, name) in old else 'now'} the "
-            f"store {name!r} of operator {uid}: its plan changed. Import it into a store of its own"
+            f"state {name!r} of operator {uid}: its plan changed. Import it into a store of its own"
         )
     for (uid, name), columns in new.items():
         if columns != old[uid, name]:
             raise SchemaMismatchError(
-                f"the store {name!r} of operator {uid} of {location.url} has other columns than in "
+                f"the state {name!r} of operator {uid} of {location.url} has other columns than in "
                 "the checkpoint before: its plan changed. Import it into a store of its own"
             )

@@ -8,6 +8,7 @@
     sources/<source>/…                which files a source has seen
     state/<operator>/_metadata/…      the operator, its stores, and how many partitions they have
     state/<operator>/0/[<store>/]_metadata/schema      the columns of a store
+    state/<operator>/_stateSchema/<store>/…            those of a store with column families
 
 All of it is JSON behind a line with a version. It is only read here, and a running query is not
 disturbed by that.
@@ -253,8 +254,7 @@ class CheckpointLocation:
         for number in sorted({batch - 1, batch} & {*self.committed}):
             yield f"commits/{number}", self.storage.read(f"commits/{number}")
         for name in (*self.storage.list("sources"), *self.storage.list("state")):
-            parts = name.split("/")
-            if not parts[-1].startswith(".") and (parts[0] == "sources" or "_metadata" in parts):
+            if _describes(name, batch):
                 yield name, self.storage.read(name)
 
     def size_of(self, folder: str) -> int:
@@ -325,6 +325,16 @@ def provider_of(settings: Mapping[str, str]) -> str:
 def state_folder(operator: int, store: str) -> str:
     """Return the folder of a store, with ``{}`` for the number of a partition."""
     return f"state/{operator}/{{}}" + ("" if store == "default" else f"/{store}")
+
+
+def _describes(name: str, batch: int) -> bool:
+    """Say of a file whether it tells what a source has seen, or what an operator or a store is."""
+    *folders, last = name.split("/")
+    if last.startswith("."):
+        return False
+    if folders[2:] == ["_metadata", "v2"]:
+        return int(last) <= batch if _NUMBER.fullmatch(last) else False
+    return folders[0] == "sources" or not {"_metadata", "_stateSchema"}.isdisjoint(folders)
 
 
 def _part(name: str, at: int) -> str:

@@ -17,10 +17,14 @@ __all__ = ["NOT_REWRITTEN", "PREFIXED", "OperatorKind", "kind_of", "problem_of"]
 
 @dataclass(frozen=True)
 class OperatorKind:
-    """What an operator does, and which fields of a store's key are not of its shuffle key."""
+    """What an operator does, and which fields of a store's key are not of its shuffle key.
+
+    One that ``has_variables`` has a store with a family of rows for each of them.
+    """
 
     does: str
     entries: Mapping[str, str]
+    has_variables: bool = False
 
     def entry(self, store: str) -> str | None:
         """Return the field of a store's key that tells rows of one shuffle key apart, if any."""
@@ -39,6 +43,10 @@ _KINDS = {
     "flatMapGroupsWithState": OperatorKind("flatMapGroupsWithState", {}),
     "applyInPandasWithState": OperatorKind("applyInPandasWithState", {}),
     "globalLimit": OperatorKind("limit", {}),
+    **{
+        f"transformWithState{form}Exec": OperatorKind("transformWithState", {}, has_variables=True)
+        for form in ("", "InPandas", "InPySpark")
+    },
 }
 
 PREFIXED = frozenset({"sessionWindowStateStoreSaveExec"})
@@ -57,9 +65,9 @@ _ROW_CHECKSUM = "spark.sql.streaming.stateStore.rowChecksum.enabled"
 _ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
 
 
-def kind_of(operator: Operator) -> OperatorKind | None:
+def kind_of(operator_name: str) -> OperatorKind | None:
     """Return what is known of an operator; None for one that is not known."""
-    return _KINDS.get(operator.name)
+    return _KINDS.get(operator_name)
 
 
 def problem_of(operator: Operator, settings: Mapping[str, str]) -> str | None:
@@ -67,7 +75,8 @@ def problem_of(operator: Operator, settings: Mapping[str, str]) -> str | None:
 
     ``settings`` are those that the micro-batch was planned with.
     """
-    if kind_of(operator) is None:
+    kind = kind_of(operator.name)
+    if kind is None:
         return f"the operator {operator.name} is not known; known are {', '.join(_KINDS)}"
     provider = provider_of(settings)
     if provider not in ("hdfs", "rocksdb"):
@@ -81,6 +90,8 @@ def problem_of(operator: Operator, settings: Mapping[str, str]) -> str | None:
         version = settings.get(name, known[-1])
         if version not in known:
             return f"its state has format {version} ({name}); known is {' and '.join(known)}"
-    if settings.get(_ENCODING, "unsaferow") != "unsaferow":
-        return f"its rows are encoded as {settings[_ENCODING]} ({_ENCODING}); known is unsaferow"
+    encodings = ("unsaferow", "avro") if kind.has_variables else ("unsaferow",)
+    if settings.get(_ENCODING, "unsaferow") not in encodings:
+        known_too = " and ".join(encodings)
+        return f"its rows are encoded as {settings[_ENCODING]} ({_ENCODING}); known is {known_too}"
     return None

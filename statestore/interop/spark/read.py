@@ -12,26 +12,16 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from statestore.errors import DamagedFileError, InvalidArgumentError
 from statestore.files.digest import rows_digest
 from statestore.format.digest import RowSet, combine
-from statestore.interop.spark.columns import StoreColumns
-from statestore.interop.spark.location import CheckpointLocation, Operator
-from statestore.interop.spark.operators import kind_of
+from statestore.interop.spark.location import CheckpointLocation
+from statestore.interop.spark.parts import Columns
 from statestore.spark.session import hand_on
 from statestore.spark.tasks import map_in_arrow, settle
 
-__all__ = [
-    "FORMAT_VERSION",
-    "Seen",
-    "columns_of",
-    "reading",
-    "seen_in_spark",
-    "session_with",
-    "stored_rows",
-]
+__all__ = ["FORMAT_VERSION", "Seen", "reading", "seen_in_spark", "session_with"]
 
 FORMAT_VERSION = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
@@ -84,30 +74,6 @@ def session_with(spark: SparkSession, settings: dict[str, str]) -> Iterator[None
                 spark.conf.set(name, old)
 
 
-def stored_rows(
-    spark: SparkSession, url: str, batch: int, operator: Operator, store: str
-) -> DataFrame:
-    """Return the rows of a store: the structs ``key`` and ``value``, and ``partition_id``."""
-    return (
-        spark.read.format("statestore")
-        .option("path", url)
-        .option("batchId", batch)
-        .option("operatorId", operator.number)
-        .option("storeName", store)
-        .load()
-    )
-
-
-def columns_of(rows: DataFrame, operator: Operator, store: str) -> StoreColumns:
-    """Return how a store's rows are columns of a state."""
-    kind = kind_of(operator)
-    key, value = rows.schema["key"].dataType, rows.schema["value"].dataType
-    assert kind is not None
-    assert isinstance(key, StructType)
-    assert isinstance(value, StructType)
-    return StoreColumns(key, value, kind.entry(store))
-
-
 _OUTCOME = pa.schema(
     {
         "partition": pa.int32(),
@@ -130,7 +96,7 @@ class Seen:
     misplaced: int
 
 
-def seen_in_spark(rows: DataFrame, columns: StoreColumns, partitions: int) -> Seen:
+def seen_in_spark(rows: DataFrame, columns: Columns, partitions: int) -> Seen:
     """Read all rows of a store, as Spark's reader has them.
 
     Spark itself does not notice rows in a wrong partition: it finds no state for their keys.

@@ -1,15 +1,15 @@
 """What a checkpoint says of the query that it was imported from: broadcast state of ``query``.
 
-``progress`` has the query and its micro-batch, ``stores`` how the rows of each of Spark's stores
-became those of a state, and ``logs`` the files that Spark needs again, word for word. Kafka offsets
-are there as union state too, as a query over a store keeps them.
+``progress`` has the query and its micro-batch, ``stores`` how the rows of each of Spark's stores,
+and of their variables, became those of a state, and ``logs`` the files that Spark needs again, word
+for word. Kafka offsets are there as union state too, as a query over a store keeps them.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from pyspark.sql.types import StructType
@@ -17,48 +17,47 @@ from pyspark.sql.types import StructType
 from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.format.digest import RowSet
 from statestore.interop.spark.columns import StoreColumns
-from statestore.interop.spark.location import Operator
+from statestore.interop.spark.families import FamilyColumns
+from statestore.interop.spark.parts import Columns, Form, Part
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.streaming.progress import OFFSETS, kafka_offsets
 
-__all__ = ["QUERY", "ImportedStore", "QueryRecord", "uid_of"]
+__all__ = ["QUERY", "ImportedStore", "QueryRecord"]
 
 QUERY = "query"
 PROGRESS, STORES, LOGS = "progress", "stores", "logs"
 
 
-def uid_of(operator: Operator) -> str:
-    """Return the uid under which the states of one of Spark's operators are kept."""
-    return f"{operator.name}-{operator.number}"
-
-
 @dataclass(frozen=True, kw_only=True)
-class ImportedStore:
-    """One of Spark's stores, and the state that it became: the rows that were imported."""
+class ImportedStore(Part):
+    """A part of an operator, and the state that it became: the rows that were imported."""
 
-    operator: int
-    operator_name: str
-    store: str
-    partitions: int
-    columns: StoreColumns
+    columns: Columns
     contents: RowSet
 
     @property
-    def uid(self) -> str:
-        """The uid of the operator whose state it is."""
-        return f"{self.operator_name}-{self.operator}"
+    def is_read_only(self) -> bool:
+        """Whether other rows than those that were imported could not be exported."""
+        return self.is_view or not self.columns.is_typed
 
     def to_element(self) -> dict[str, Any]:
         """Return it as an element of broadcast state."""
+        value, entry = "", None
+        if isinstance(self.columns, StoreColumns):
+            value, entry = self.columns.value.json(), self.columns.entry
         return {
             "operator": self.operator,
             "operator_name": self.operator_name,
             "store": self.store,
             "partitions": self.partitions,
+            "state": self.state,
+            "form": self.form.value,
+            "variable": self.variable,
+            "has_ttl": self.has_ttl,
             "key_schema": self.columns.key.json(),
-            "value_schema": self.columns.value.json(),
-            "entry": self.columns.entry or "",
+            "value_schema": value,
+            "entry": entry or "",
             "rows": self.contents.rows,
             "digest": f"{self.contents.digest:x}",
         }
@@ -66,17 +65,21 @@ class ImportedStore:
     @classmethod
     def of_element(cls, element: dict[str, Any]) -> ImportedStore:
         """Return what an element says."""
-        key, value = (
-            StructType.fromJson(json.loads(element[f"{part}_schema"])) for part in ("key", "value")
-        )
-        return cls(
-            operator=element["operator"],
-            operator_name=element["operator_name"],
-            store=element["store"],
-            partitions=element["partitions"],
-            columns=StoreColumns(key, value, element["entry"] or None),
-            contents=RowSet(element["rows"], int(element["digest"], 16)),
-        )
+        form, columns = Form(element["form"]), _columns(element)
+        contents = RowSet(element["rows"], int(element["digest"], 16))
+        plain = {one.name: element[one.name] for one in fields(Part) if one.name != "form"}
+        return cls(**plain, form=form, columns=columns, contents=contents)
+
+
+def _columns(element: dict[str, Any]) -> Columns:
+    key = _struct(element["key_schema"])
+    if element["form"] == Form.FAMILIES:
+        return FamilyColumns(key)
+    return StoreColumns(key, _struct(element["value_schema"]), element["entry"] or None)
+
+
+def _struct(text: str) -> StructType:
+    return StructType.fromJson(json.loads(text))
 
 
 @dataclass(frozen=True)

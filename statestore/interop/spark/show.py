@@ -16,16 +16,33 @@ from statestore.interop.spark.location import (
     state_folder,
 )
 from statestore.interop.spark.operators import kind_of, problem_of
-from statestore.interop.spark.read import columns_of, reading, stored_rows
+from statestore.interop.spark.parts import Part, columns_of, parts_of, stored_rows
+from statestore.interop.spark.read import reading
 from statestore.storage import open_storage
 
-__all__ = ["ShownLocation", "ShownOperator", "ShownStore", "show_location"]
+__all__ = ["ShownLocation", "ShownOperator", "ShownStore", "ShownVariable", "show_location"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownVariable:
+    """A variable of a transformWithState, or its timers: what it is, its columns in Spark's words,
+    and rows by partition. ``notes`` say what an import has as bytes alone.
+    """
+
+    name: str
+    form: str
+    has_ttl: bool
+    key: str
+    value: str
+    rows: tuple[int, ...]
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShownStore:
     """A store: its columns in Spark's words, rows and bytes of files by partition, and ``notes`` on
-    what an import keeps as bytes. The rows are None where they cannot be read.
+    what an import keeps as bytes. The rows are None where they cannot be read. ``variables`` are
+    those of a transformWithState, whose store holds all of them.
     """
 
     name: str
@@ -34,6 +51,7 @@ class ShownStore:
     rows: tuple[int, ...] | None
     file_bytes: tuple[int, ...]
     notes: tuple[str, ...]
+    variables: tuple[ShownVariable, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +125,7 @@ def show_location(
                 on_progress(done, total, f"{info.name} of operator {operator.number}")
             done += 1
             stores.append(_store(spark, found, plan, operator, info, is_known=problem is None))
-        kind = kind_of(operator)
+        kind = kind_of(operator.name)
         shown.append(
             ShownOperator(
                 number=operator.number,
@@ -149,14 +167,33 @@ def _store(
             name=info.name, key=None, value=None, rows=None, file_bytes=sizes, notes=()
         )
     with reading(spark, location, plan.number):
-        rows = stored_rows(spark, location.spark_url, plan.number, operator, info.name)
-        columns = columns_of(rows, operator, info.name)
-        counts: dict[int, int] = dict(rows.groupBy("partition_id").count().collect())
+        whole, *views = (
+            _look(spark, location.spark_url, plan.number, part)
+            for part in parts_of(operator)
+            if part.store == info.name
+        )
     return ShownStore(
         name=info.name,
+        key=whole.key,
+        value=whole.value,
+        rows=whole.rows,
+        file_bytes=sizes,
+        notes=whole.notes,
+        variables=tuple(views),
+    )
+
+
+def _look(spark: SparkSession, url: str, batch: int, part: Part) -> ShownVariable:
+    """Return what a part of an operator holds."""
+    rows = stored_rows(spark, url, batch, part)
+    columns = columns_of(rows, part)
+    counts: dict[int, int] = dict(rows.groupBy("partition_id").count().collect())
+    return ShownVariable(
+        name=part.state,
+        form=part.form.value,
+        has_ttl=part.has_ttl,
         key=columns.key.simpleString(),
         value=columns.value.simpleString(),
-        rows=tuple(counts.get(at, 0) for at in range(info.partitions)),
-        file_bytes=sizes,
+        rows=tuple(counts.get(at, 0) for at in range(part.partitions)),
         notes=columns.problems,
     )

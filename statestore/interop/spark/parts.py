@@ -1,0 +1,212 @@
+"""What of an operator becomes a state: each of its stores, and each variable of a store.
+
+Most stores are one state. That of a transformWithState has many column families: those of the
+variables that the user's code declares, and others that Spark keeps beside them. All of them
+together are one state, of bytes, of which Spark's store is made again. Each variable, and the
+timers, are a state too: a view of the same rows with columns of their own, to look at.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from msgspec import Struct, ValidationError
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from statestore.errors import DamagedFileError
+from statestore.format.documents import as_declared
+from statestore.format.state import StateKind, TimeDomain
+from statestore.interop.spark.columns import StoreColumns
+from statestore.interop.spark.families import GROUPING_KEY, FamilyColumns
+from statestore.interop.spark.location import Operator
+from statestore.interop.spark.operators import kind_of
+from statestore.interop.spark.structs import first_free
+
+__all__ = ["Columns", "Form", "Part", "columns_of", "parts_of", "stored_rows"]
+
+Columns = StoreColumns | FamilyColumns
+TTL = "ttlExpirationMs"
+_EVENT_TIMERS = "$event"
+
+
+class Form(StrEnum):
+    """What the rows of a part are."""
+
+    STORE = "store"
+    FAMILIES = "families"
+    VALUE = "value"
+    LIST = "list"
+    MAP = "map"
+    TIMERS = "timers"
+
+
+_FORMS = {
+    "ValueState": Form.VALUE,
+    "ListState": Form.LIST,
+    "MapState": Form.MAP,
+    "TimerState": Form.TIMERS,
+}
+
+
+class _Variable(Struct, frozen=True):
+    stateName: str
+    stateVariableType: str
+    ttlEnabled: bool = False
+
+
+class _Properties(Struct, frozen=True):
+    stateVariables: list[_Variable]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What of an operator becomes the state ``state``: a store, or a ``variable`` of it."""
+
+    operator: int
+    operator_name: str
+    store: str
+    partitions: int
+    state: str
+    form: Form = Form.STORE
+    variable: str = ""
+    has_ttl: bool = False
+
+    @property
+    def uid(self) -> str:
+        """The uid of the operator whose state it is."""
+        return f"{self.operator_name}-{self.operator}"
+
+    @property
+    def is_view(self) -> bool:
+        """Whether its rows are in another part too, of which Spark's store is made."""
+        return bool(self.variable)
+
+    @property
+    def time_domain(self) -> TimeDomain | None:
+        """By which time timers fire; None for what is no timers."""
+        if self.form is not Form.TIMERS:
+            return None
+        return (
+            TimeDomain.EVENT if self.variable.startswith(_EVENT_TIMERS) else (TimeDomain.PROCESSING)
+        )
+
+    def kind(self, columns: Columns) -> StateKind:
+        """Return which kind of state it is."""
+        if self.is_view:
+            return StateKind(self.form)
+        return StateKind.MAP if columns.entry_columns else StateKind.VALUE
+
+
+def parts_of(operator: Operator) -> tuple[Part, ...]:
+    """Return the parts of an operator that is known, a store before its variables.
+
+    Raises:
+        DamagedFileError: when its metadata are not as Spark writes them.
+    """
+    kind = kind_of(operator.name)
+    stores = tuple(
+        Part(
+            operator=operator.number,
+            operator_name=operator.name,
+            store=one.name,
+            partitions=one.partitions,
+            state=one.name,
+        )
+        for one in operator.stores
+    )
+    if kind is None or not kind.has_variables:
+        return stores
+    (store,) = stores
+    return (replace(store, form=Form.FAMILIES), *_views(store, operator))
+
+
+def _views(store: Part, operator: Operator) -> Iterator[Part]:
+    taken = {store.state}
+    for one in sorted(_variables(operator), key=lambda one: one.stateName):
+        form = _FORMS[one.stateVariableType]
+        name = first_free("timers" if form is Form.TIMERS else one.stateName, taken)
+        taken.add(name)
+        yield replace(store, state=name, form=form, variable=one.stateName, has_ttl=one.ttlEnabled)
+
+
+def _variables(operator: Operator) -> list[_Variable]:
+    try:
+        found = as_declared(json.loads(operator.properties), _Properties).stateVariables
+        unknown = {one.stateVariableType for one in found} - _FORMS.keys()
+        if unknown:
+            raise ValueError(f"a variable is a {unknown.pop()}")
+    except (ValueError, ValidationError) as error:
+        raise DamagedFileError(
+            f"{operator.metadata} does not say which variables operator {operator.number} has: "
+            f"{error}"
+        ) from error
+    return found
+
+
+def stored_rows(spark: SparkSession, url: str, batch: int, part: Part) -> DataFrame:
+    """Return the rows of a part, as Spark's reader has them, and their ``partition_id``.
+
+    There are the structs ``key`` and ``value``; the last field of the key of a list, a map or
+    timers tells rows of one grouping key apart. Families have their bytes, and a struct
+    ``partition_key``.
+    """
+    reader = (
+        spark.read.format("statestore")
+        .option("path", url)
+        .option("batchId", batch)
+        .option("operatorId", part.operator)
+        .option("storeName", part.store)
+    )
+    if part.form is Form.STORE:
+        return reader.load()
+    if part.form is Form.FAMILIES:
+        # The reader has a task for each partition, and does not say which one otherwise.
+        rows = reader.option("_readAllColumnFamilies", "true").load()
+        return rows.withColumn("partition_id", F.spark_partition_id())
+    if part.form is Form.TIMERS:
+        rows = reader.option("readRegisteredTimers", "true").load()
+        return _keyed(rows, F.col("expiration_timestamp_ms"), "expiration", F.struct())
+    # Flat rows of a list do not say where in the list they are.
+    is_flat = str(part.form is not Form.LIST).lower()
+    rows = reader.options(stateVarName=part.variable, flattenCollectionTypes=is_flat).load()
+    if part.form is Form.VALUE:
+        return rows.select("key", _value("value", part).alias("value"), "partition_id")
+    if part.form is Form.MAP:
+        return _keyed(rows, F.col("user_map_key"), "user_key", _value("user_map_value", part))
+    elements = rows.select("key", "partition_id", F.posexplode("list_value").alias("at", "element"))
+    return _keyed(elements, F.col("at"), "position", _value("element", part))
+
+
+def _keyed(rows: DataFrame, entry: Column, wanted: str, value: Column) -> DataFrame:
+    """Return rows whose key has one more field, which no other field has the name of."""
+    shape = rows.schema["key"].dataType
+    assert isinstance(shape, T.StructType)
+    key = F.struct("key.*", entry.alias(first_free(wanted, shape.names)))
+    return rows.select(key.alias("key"), value.alias("value"), "partition_id")
+
+
+def _value(name: str, part: Part) -> Column:
+    """Return what a variable holds; the time that it ends is the last of its fields."""
+    return F.struct(f"{name}.value.*", f"{name}.{TTL}") if part.has_ttl else F.col(name)
+
+
+def columns_of(rows: DataFrame, part: Part) -> Columns:
+    """Return how the rows of a part are columns of a state."""
+    if part.form is Form.FAMILIES:
+        return FamilyColumns(_struct(rows, GROUPING_KEY))
+    key, value = _struct(rows, "key"), _struct(rows, "value")
+    if part.form is Form.STORE:
+        kind = kind_of(part.operator_name)
+        return StoreColumns(key, value, None if kind is None else kind.entry(part.store))
+    return StoreColumns(key, value, None if part.form is Form.VALUE else key.names[-1])
+
+
+def _struct(rows: DataFrame, name: str) -> T.StructType:
+    kind = rows.schema[name].dataType
+    assert isinstance(kind, T.StructType)
+    return kind

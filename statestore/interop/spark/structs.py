@@ -1,0 +1,170 @@
+"""Fields of the structs that Spark's stores keep as columns, and back; and whose row each is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import reduce
+from itertools import count
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+
+from statestore.spark.hashing import column_of
+
+__all__ = [
+    "Leaf",
+    "at_leaf",
+    "fields_of",
+    "first_free",
+    "is_column",
+    "is_key",
+    "is_void",
+    "key_leaves",
+    "named",
+    "no_column_form",
+    "numbered",
+    "owner_of",
+    "rebuilt",
+]
+
+_LEAVES = (
+    *(T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.FloatType, T.DoubleType),
+    *(T.DecimalType, T.BinaryType, T.DateType, T.TimestampType, T.TimestampNTZType, T.CharType),
+    *(T.VarcharType, T.StringType),
+)
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A column, and the place of what it holds in a struct; with ``says_set`` it holds whether the
+    struct at that place is there.
+    """
+
+    name: str
+    place: tuple[int, ...]
+    says_set: bool = False
+
+
+def owner_of(fields: list[Column], partitions: int) -> Column:
+    """Return ``HashPartitioning``'s partition; without fields all rows are in the first."""
+    return F.pmod(F.hash(*fields), F.lit(partitions)) if fields else F.lit(0)
+
+
+def fields_of(name: str, struct: T.StructType) -> list[Column]:
+    """Return all fields of a column that is a struct, whatever they are called."""
+    whole = F.col(name).cast(numbered(struct, deep=True))
+    return [whole[f"f{at}"] for at in range(len(struct))]
+
+
+def no_column_form(fields: Iterable[T.StructField], part: str) -> tuple[str, ...]:
+    """Say of each of some fields that it has no column form."""
+    return tuple(
+        f"{one.name} of the {part} is of type {one.dataType.simpleString()}, which has no column "
+        "form"
+        for one in fields
+    )
+
+
+def is_void(field: T.StructField) -> bool:
+    """Return whether a field is of the type that has nothing but null."""
+    return isinstance(field.dataType, T.NullType)
+
+
+def _is_leaf(kind: T.DataType) -> bool:
+    # Of a collation text that differs is equal, and hashed so.
+    return type(kind) in _LEAVES and getattr(kind, "collation", "UTF8_BINARY") == "UTF8_BINARY"
+
+
+def is_key(field: T.StructField) -> bool:
+    """Return whether a field of a key can be columns, each of which can be a key."""
+    kind = field.dataType
+    if isinstance(kind, T.StructType):
+        return bool(kind.fields) and all(map(is_key, kind)) and not any(map(is_void, kind))
+    return _is_leaf(kind) or is_void(field)
+
+
+def is_column(kind: T.DataType) -> bool:
+    """Return whether a field of a value can be a column."""
+    if isinstance(kind, T.StructType):
+        names = {name.lower() for name in kind.names}
+        return (
+            bool(names)
+            and len(names) == len(kind.names)
+            and all(is_column(one.dataType) for one in kind)
+        )
+    if isinstance(kind, T.ArrayType):
+        return is_column(kind.elementType)
+    if isinstance(kind, T.MapType):
+        return is_column(kind.keyType) and is_column(kind.valueType)
+    return _is_leaf(kind)
+
+
+def numbered(struct: T.StructType, *, deep: bool = False) -> T.StructType:
+    """Return the same types with names that differ: fields are found by their numbers. ``deep`` is
+    also within structs.
+    """
+    kinds = (
+        numbered(one.dataType, deep=True)
+        if deep and isinstance(one.dataType, T.StructType)
+        else one.dataType
+        for one in struct
+    )
+    return T.StructType([T.StructField(f"f{at}", kind) for at, kind in enumerate(kinds)])
+
+
+def key_leaves(
+    struct: T.StructType, place: tuple[int, ...] = (), prefix: str = ""
+) -> Iterator[tuple[str, tuple[int, ...], bool]]:
+    """Yield name and place of each column of a key, structs within it field by field."""
+    for at, field in enumerate(struct):
+        name, here = f"{prefix}{field.name}", (*place, at)
+        if isinstance(field.dataType, T.StructType):
+            if field.nullable:
+                yield f"{name}_is_set", here, True
+            yield from key_leaves(field.dataType, here, f"{name}_")
+        elif not is_void(field):
+            yield name, here, False
+
+
+def named(
+    leaves: Iterator[tuple[str, tuple[int, ...], bool]], taken: tuple[str, ...]
+) -> Iterator[Leaf]:
+    """Give each a name that no other has, in any case: ``sum``, ``sum_2``."""
+    names = [*taken]
+    for wanted, place, says_set in leaves:
+        names.append(first_free(wanted, names))
+        yield Leaf(names[-1], place, says_set)
+
+
+def first_free(wanted: str, taken: Iterable[str]) -> str:
+    """Return a name that is none of those that are taken, in any case: ``sum``, ``sum_2``."""
+    names = {name.lower() for name in taken}
+    tries = (wanted if number == 1 else f"{wanted}_{number}" for number in count(1))
+    return next(name for name in tries if name.lower() not in names)
+
+
+def at_leaf(struct: Column, leaf: Leaf) -> Column:
+    """Return what a leaf's column holds, of a struct with numbered fields."""
+    found = reduce(lambda within, at: within[f"f{at}"], leaf.place, struct)
+    return found.isNotNull() if leaf.says_set else found
+
+
+def rebuilt(struct: T.StructType, place: tuple[int, ...], leaves: tuple[Leaf, ...]) -> list[Column]:
+    """Return the fields of a struct, of a state's columns, with numbers as names."""
+    columns = {(leaf.place, leaf.says_set): leaf.name for leaf in leaves}
+    found = []
+    for at, field in enumerate(struct):
+        here = (*place, at)
+        if is_void(field):
+            column = F.lit(None)
+        elif (here, False) in columns:
+            column = column_of(columns[here, False])
+        else:
+            assert isinstance(field.dataType, T.StructType)
+            column = F.struct(*rebuilt(field.dataType, here, leaves))
+            if (here, True) in columns:
+                column = F.when(column_of(columns[here, True]), column)
+        found.append(column.alias(f"f{at}"))
+    return found

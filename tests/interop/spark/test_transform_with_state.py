@@ -1,0 +1,226 @@
+"""States of a transformWithState: imported, looked at, and exported at other parallelisms."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from pyspark.sql import SparkSession
+
+from statestore import StateStore
+from statestore.errors import UnsupportedTypeError
+from statestore.interop.spark.export_state import export_checkpoint
+from statestore.interop.spark.import_state import ImportedCheckpoint, import_checkpoint
+from statestore.interop.spark.show import show_location
+from tests.interop.spark.processors import DAY
+from tests.interop.spark.queries import QUERIES, events, run, settings, state_rows
+
+UID = "transformWithStateInPandasExec-0"
+FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+STATES = {
+    "tws_value": ["default", "timers", "last", "totals"],
+    "tws_list": ["default", "timers", "last", "seen"],
+    "tws_map": ["default", "timers", "byId", "last"],
+    "tws_avro": ["default", "timers", "byId", "last"],
+    "tws_ttl": ["default", "timers", "byId", "n", "seen"],
+}
+FORMATS = {"tws_map": "2"}
+
+
+class Moves:
+    """A query that is moved from place to place, and one that is not; both read the same files."""
+
+    def __init__(self, spark: SparkSession, folder: Path, name: str) -> None:
+        self.spark, self.folder, self.query = spark, folder, QUERIES[name]
+        self.conf = {FORMAT: FORMATS.get(name, "1")}
+        self.source = folder / "events"
+        self.store = StateStore.open(str(folder / "store"), spark=spark, layout="auto")
+
+    def run(self, where: str) -> dict[int, list[str]]:
+        return run(
+            self.spark,
+            self.query,
+            source=self.source,
+            location=str(self.folder / where),
+            provider="rocksdb",
+            partitions=4,
+            conf=self.conf,
+        )
+
+    def take(self, where: str) -> ImportedCheckpoint:
+        return import_checkpoint(self.spark, str(self.folder / where), self.store)
+
+    def give(self, where: str, partitions: int) -> None:
+        location = str(self.folder / where)
+        export_checkpoint(self.spark, self.store, location, partitions=partitions)
+
+    def rows(self, where: str) -> Mapping[str, list[str]]:
+        return state_rows(self.spark, self.folder / where, partitions=False)
+
+    def is_described(self, where: str, partitions: int) -> None:
+        """Schemas are found where the checkpoint is, wherever it was before."""
+        location = self.folder / where
+        described = [*location.glob("state/0/_metadata/v2/*")]
+        assert described
+        for text in (one.read_text() for one in described):
+            assert f'"numPartitions":{partitions},' in text
+            (path,) = re.findall(r'"file:([^"]*/_stateSchema/default/[^"]*)"', text)
+            assert location in Path(path).parents
+            assert Path(path).exists()
+        (commit,) = location.glob("commits/*")
+        assert commit.read_text().startswith(f"v{self.conf[FORMAT]}\n")
+
+
+@pytest.mark.parametrize("name", STATES)
+def test_a_query_goes_on_at_other_parallelisms(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    moves = Moves(spark, tmp_path, name)
+    events(moves.source, 0, 2)
+    moves.run("at-4")
+    first = moves.take("at-4")
+    moves.give("at-7", 7)
+    assert [one.state for one in first.record.stores] == STATES[name]
+    assert moves.rows("at-7") == moves.rows("at-4")
+    moves.is_described("at-7", 7)
+
+    events(moves.source, 2, 3)
+    middle, plain = moves.run("at-7"), moves.run("at-4")
+    second = moves.take("at-7")
+    moves.give("at-3", 3)
+    moves.is_described("at-3", 3)
+    assert second.is_incremental
+
+    events(moves.source, 3, 4)
+    last = moves.run("at-3")
+    plain |= moves.run("at-4")
+    assert {**middle, **last} == plain
+    assert all(map(any, (middle.values(), last.values())))
+
+
+class Taken(NamedTuple):
+    """Two imported micro-batches of a query with times to live; the second one changed one key."""
+
+    moves: Moves
+    first: ImportedCheckpoint
+    second: ImportedCheckpoint
+    written: tuple[int, int]
+
+    def rows(self, state: str, checkpoint: int | str = "latest") -> list[dict[str, Any]]:
+        restored = self.moves.store.restore(checkpoint=checkpoint).keyed(UID, state)
+        return [row.asDict() for row in restored.to_spark().drop("key_group").collect()]
+
+    def refused(self, state: str, row: dict[str, Any]) -> str:
+        """Edit a row of a state, and return what an export of it says."""
+        store, there = self.moves.store, self.moves.folder / "refused"
+        with store.snapshot(parallelism=4) as checkpoint:
+            checkpoint.changes(UID, state, upserts=[row])
+            checkpoint.carry_rest()
+        with pytest.raises(UnsupportedTypeError) as raised:
+            self.moves.give(there.name, 7)
+        assert not there.exists()
+        return str(raised.value)
+
+
+@pytest.fixture(scope="module")
+def taken(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Taken:
+    """The query has a value, a list and a map, all with a time to live, and timers."""
+    folder = tmp_path_factory.mktemp("taken")
+    moves = Moves(spark, folder, "tws_ttl")
+    events(moves.source, 0, 1)
+    moves.run("at-4")
+    first = moves.take("at-4")
+    before = size_of(folder / "store")
+    event = {"k": "k1", "id": 4, "v": 1, "t": "2026-01-01T00:10:00+00:00"}
+    (moves.source / "00001.json").write_text(json.dumps(event))
+    moves.run("at-4")
+    second = moves.take("at-4")
+    return Taken(moves, first, second, (before, size_of(folder / "store") - before))
+
+
+def size_of(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def test_a_later_micro_batch_is_written_as_what_changed(taken: Taken) -> None:
+    first, second = taken.written
+    assert taken.second.is_incremental
+    assert second < first / 2
+
+
+def test_variables_are_states_with_columns(taken: Taken) -> None:
+    """A key that had no event keeps the time that its life ends at."""
+    old, new = ({row["k"]: row for row in taken.rows("n", at)} for at in (1, 2))
+    assert {key for key in new if new[key] != old.get(key)} == {"k1-0"}
+    assert new["k1-0"]["n"] == old["k1-0"]["n"] + 1
+    begun = show_location(taken.moves.spark, str(taken.moves.folder / "at-4")).planned_at_ms
+    assert new["k1-0"]["ttlExpirationMs"] == begun + 10 * DAY
+
+    listed, mapped = taken.rows("seen"), taken.rows("byId")
+    lengths = {key: sum(row["k"] == key for row in listed) for key in new}
+    assert lengths == {key: row["n"] for key, row in new.items()}
+    places = [row["position"] for row in listed if row["k"] == "k1-0"]
+    assert sorted(places) == list(range(new["k1-0"]["n"]))
+    (last,) = [r["v"] for r in listed if (r["k"], r["position"]) == ("k1-0", max(places))]
+    assert last == 1
+    assert sum(row["n"] for row in mapped) == len(listed)
+    assert {row["user_key_id"] for row in mapped} <= set(range(7))
+    assert [*taken.rows("timers")[0]] == ["k", "expiration"]
+    assert {row["k"] for row in taken.rows("timers")} == set(new)
+
+
+def test_positions_are_the_same_however_rows_come(taken: Taken, tmp_path: Path) -> None:
+    moves, (raw, *_) = taken.moves, taken.second.record.stores
+    store = StateStore.open(str(tmp_path / "store"), spark=moves.spark, layout="auto")
+    with settings(moves.spark, {"spark.sql.execution.arrow.maxRecordsPerBatch": "3"}):
+        again = import_checkpoint(moves.spark, str(moves.folder / "at-4"), store)
+    assert again.record.stores[0].contents == raw.contents
+    assert max(row["position"] for row in taken.rows("default")) > 3
+
+
+def test_an_edited_state_is_not_exported(taken: Taken) -> None:
+    row = taken.rows("n")[0]
+    said = taken.refused("n", row | {"n": row["n"] + 1})
+    assert f"state 'n' of operator '{UID}' is read-only" in said
+    with taken.moves.store.snapshot(parallelism=4) as checkpoint:
+        checkpoint.changes(UID, "n", upserts=[row])  # as it was
+        checkpoint.carry_rest()
+    raw = taken.rows("default")[0]
+    said = taken.refused("default", raw | {"value_bytes": bytes(len(raw["value_bytes"]))})
+    assert f"state 'default' of operator '{UID}' is read-only" in said
+
+
+def test_another_provider_is_refused(taken: Taken, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedTypeError, match="with provider rocksdb alone"):
+        export_checkpoint(
+            taken.moves.spark,
+            taken.moves.store,
+            str(tmp_path / "there"),
+            partitions=7,
+            provider="hdfs",
+            checkpoint=taken.second.checkpoint_id,
+        )
+    assert not (tmp_path / "there").exists()
+
+
+def test_what_is_shown(taken: Taken) -> None:
+    (operator,) = show_location(taken.moves.spark, str(taken.moves.folder / "at-4")).operators
+    (store,) = operator.stores
+    imported = {one.state: one for one in taken.second.record.stores}
+    assert operator.problem is None
+    assert (store.name, store.key) == ("default", "struct<k:string>")
+    assert [(one.name, one.form, one.has_ttl) for one in store.variables] == [
+        ("timers", "timers", False),
+        ("byId", "map", True),
+        ("n", "value", True),
+        ("seen", "list", True),
+    ]
+    assert store.rows is not None
+    counts = {store.name: store.rows, **{one.name: one.rows for one in store.variables}}
+    assert {len(rows) for rows in counts.values()} == {4}
+    rows = {name: one.contents.rows for name, one in imported.items()}
+    assert {name: sum(each) for name, each in counts.items()} == rows
