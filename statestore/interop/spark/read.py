@@ -23,7 +23,15 @@ from statestore.interop.spark.operators import kind_of
 from statestore.spark.session import hand_on
 from statestore.spark.tasks import map_in_arrow, settle
 
-__all__ = ["Seen", "columns_of", "reading", "seen_in_spark", "session_with", "stored_rows"]
+__all__ = [
+    "Seen",
+    "columns_of",
+    "reading",
+    "refuse_connect",
+    "seen_in_spark",
+    "session_with",
+    "stored_rows",
+]
 
 _FORMAT_VERSION = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
@@ -36,11 +44,7 @@ def reading(spark: SparkSession, location: CheckpointLocation, batch: int) -> It
         InvalidArgumentError: for a session of Spark Connect, which has no access to what is needed.
         DamagedFileError: when Spark cannot read a file that the block asks for.
     """
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
-        raise InvalidArgumentError(
-            "a session of Spark Connect cannot read a query's state: use a session of Spark "
-            "Classic, as statestore.spark_session() gives one"
-        )
+    refuse_connect(spark)
     hand_on(spark, location.storage)
     _ = spark.streams  # begins what Spark's reader asks for the places of state stores
     version = str(location.commit(batch).version)
@@ -48,11 +52,20 @@ def reading(spark: SparkSession, location: CheckpointLocation, batch: int) -> It
         with session_with(spark, {_FORMAT_VERSION: version}):
             yield
     except (PySparkException, Py4JJavaError) as error:
-        reason = next(filter(str.strip, str(error).splitlines()), "no reason given")
         raise DamagedFileError(
-            f"Spark cannot read the state of micro-batch {batch} in {location.url}: {reason}. A "
-            "file of it is missing or damaged; name an older micro-batch that is whole"
+            f"Spark cannot read the state of micro-batch {batch} in {location.url}: "
+            f"{_reason(error)}. A file of it is missing or damaged; name an older micro-batch that "
+            "is whole"
         ) from error
+
+
+def refuse_connect(spark: SparkSession) -> None:
+    """Raise InvalidArgumentError for a session of Spark Connect."""
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise InvalidArgumentError(
+            "a session of Spark Connect can neither read nor write a query's state: use a session "
+            "of Spark Classic, as statestore.spark_session() gives one"
+        )
 
 
 @contextmanager
@@ -74,15 +87,30 @@ def session_with(spark: SparkSession, settings: dict[str, str]) -> Iterator[None
 def stored_rows(
     spark: SparkSession, url: str, batch: int, operator: Operator, store: str
 ) -> DataFrame:
-    """Return the rows of a store: the structs ``key`` and ``value``, and ``partition_id``."""
-    return (
+    """Return the rows of a store: the structs ``key`` and ``value``, and ``partition_id``.
+
+    Raises:
+        DamagedFileError: when Spark does not find what describes the store.
+    """
+    reader = (
         spark.read.format("statestore")
         .option("path", url)
         .option("batchId", batch)
         .option("operatorId", operator.number)
         .option("storeName", store)
-        .load()
     )
+    try:
+        return reader.load()
+    except (PySparkException, Py4JJavaError) as error:
+        raise DamagedFileError(
+            f"Spark cannot open store {store!r} of operator {operator.number} ({operator.name}) in "
+            f"{url} as of micro-batch {batch}: {_reason(error)}. What describes it, in "
+            f"{operator.metadata} and state/{operator.number}/0/…/_metadata, is missing or damaged"
+        ) from error
+
+
+def _reason(error: Exception) -> str:
+    return next(filter(str.strip, str(error).splitlines()), "no reason given")
 
 
 def columns_of(rows: DataFrame, operator: Operator, store: str) -> StoreColumns:
@@ -92,7 +120,13 @@ def columns_of(rows: DataFrame, operator: Operator, store: str) -> StoreColumns:
     assert kind is not None
     assert isinstance(key, StructType)
     assert isinstance(value, StructType)
-    return StoreColumns(key, value, kind.entry(store))
+    entry = kind.entry(store)
+    if entry is not None and entry not in key.names:
+        raise DamagedFileError(
+            f"the keys of store {store!r} of operator {operator.number} ({operator.name}) have no "
+            f"{entry}, but {', '.join(key.names)}: {operator.metadata} is not that of this state"
+        )
+    return StoreColumns(key, value, entry)
 
 
 _OUTCOME = pa.schema(

@@ -139,7 +139,7 @@ class _Given:
     JVM in the thread that waits for the rewriter.
     """
 
-    def __init__(self, session: Any, rows: Mapping[_Store, tuple[DataFrame, Any]]) -> None:
+    def __init__(self, session: Any, rows: Mapping[_Store, DataFrame]) -> None:
         self.store: _Store | None = None  # which is being written
         self.error: Exception | None = None  # Python's own, of which the JVM keeps the text alone
         self._session = session
