@@ -81,6 +81,7 @@ HOMES = {
         "statestore.snapshot.subtasks",
         "statestore.settings",
         "statestore.interop.spark.location",
+        "statestore.interop.spark.parts",
     ),
     "click": ("statestore.cli",),
     "rich": ("statestore.cli", "statestore.demo"),

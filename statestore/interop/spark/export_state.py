@@ -17,31 +17,44 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from statestore.errors import CorruptionError, InvalidArgumentError, UnsupportedTypeError
+from statestore.errors import (
+    CommitConflictError,
+    CorruptionError,
+    InvalidArgumentError,
+    UnsupportedTypeError,
+)
 from statestore.interop.spark.columns import KEY_BYTES, VALUE_BYTES
 from statestore.interop.spark.location import (
     PROVIDER,
     PROVIDERS,
     SHUFFLE_PARTITIONS,
+    UNFINISHED,
     CheckpointLocation,
     provider_of,
     state_folder,
 )
 from statestore.interop.spark.operators import NOT_REWRITTEN, PREFIXED, kind_of
 from statestore.interop.spark.parts import stored_rows
-from statestore.interop.spark.read import FORMAT_VERSION, reading, seen_in_spark, session_with
+from statestore.interop.spark.read import (
+    FORMAT_VERSION,
+    reading,
+    refuse_connect,
+    seen_in_spark,
+    session_with,
+)
 from statestore.interop.spark.record import ImportedStore, QueryRecord
-from statestore.interop.spark.rewriter import rewrite
+from statestore.interop.spark.rewriter import check_spark, rewrite
 from statestore.interop.spark.state_files import CODEC, Provider, write_state
 from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
-from statestore.storage import Storage, open_storage
+from statestore.storage import Storage, open_storage, put_once
 from statestore.store import StateStore
 
 __all__ = ["ExportedCheckpoint", "ExportedStore", "export_checkpoint"]
 
 _States = list[tuple[ImportedStore, RestoredKeyedState]]
 _COMPRESSION = "spark.sql.streaming.stateStore.compression.codec"
-_UNFINISHED = (
+_GREATEST = 2**31 - 1
+_NOTE = (
     b"This is not a checkpoint of a query yet: an export of statestore is being written here, or "
     b"did not finish. If none is running, delete the folder and export again.\n"
 )
@@ -102,25 +115,29 @@ def export_checkpoint(
         What was written; bytes are those of files, and of keys and values for a dry run.
 
     Raises:
-        InvalidArgumentError: for a checkpoint that was not imported, a number of partitions that
-            cannot be, or a location that is not empty.
+        InvalidArgumentError: for a checkpoint that was not imported, a number of partitions or a
+            provider that cannot be, or a location that is not empty, or within another or a store.
+        CommitConflictError: when another export is being written there, or did not finish.
+        MissingDependencyError: for RocksDB, when this Spark is not the one that can write it.
         UnsupportedTypeError: for rows that are kept as bytes, and are not those of the import.
         CorruptionError: when Spark does not read back what was written; it stays unusable.
         StateStoreError: as ``store.restore``, and when the location cannot be written.
     """
-    if partitions < 1:
-        raise InvalidArgumentError(f"a query has at least 1 shuffle partition, not {partitions}")
+    if type(partitions) is not int or not 1 <= partitions <= _GREATEST:
+        raise InvalidArgumentError(
+            f"a query has 1 to {_GREATEST} shuffle partitions, not {partitions!r}"
+        )
+    if provider is not None and provider not in PROVIDERS:
+        raise InvalidArgumentError(f"a provider is {' or '.join(PROVIDERS)}, not {provider!r}")
+    refuse_connect(spark)
     restored = store.restore(checkpoint=checkpoint)
     record = QueryRecord.of(restored)
     chosen = provider or _provider(dict(record.logs), record.batch)
     checked = [(one, _state(restored, one, chosen, record)) for one in record.stores]
     states = [(one, state) for one, state in checked if not one.is_view]
+    check_spark(spark)
     target = open_storage(location)
-    if not target.is_empty():
-        raise InvalidArgumentError(
-            f"{target.url} is not empty: a query's state is exported to a new folder, and never "
-            "over that of a query"
-        )
+    _refuse_used(target, (store.url, record.location))
     told = _Told(on_progress, len(states))
     if dry_run:
         stores = tuple(_planned(one, state, partitions, told) for one, state in states)
@@ -150,9 +167,9 @@ def _write(
     """Write the location, prove it, and let Spark use it; return what is in it."""
     partitions, provider = shape
     logs, batch = dict(record.logs), record.batch
-    _begin(target, batch)
+    _begin(target)
     for name, content in _for_spark(logs, shape, target.spark_url("").rstrip("/")).items():
-        target.put_if_absent(name, content)
+        _put(target, name, content)
     written, ids = CheckpointLocation(target), None
     frames = {
         (one.operator, one.store): one.columns.to_bytes(state.to_spark(), partitions)
@@ -166,10 +183,10 @@ def _write(
         for (operator, name), frame in frames.items():
             told(f"{name} of operator {operator}")
             write_state(target, state_folder(operator, name), batch + 1, frame, provider)
-    target.put_if_absent(f"commits/{batch}", _commit(logs, batch, ids))
+    _put(target, f"commits/{batch}", _commit(logs, batch, ids))
     stores = _proved(spark, written, states, batch, partitions)
     target.sync(target.list(""))
-    target.delete(_marker(batch))
+    target.delete(UNFINISHED)
     return stores
 
 
@@ -252,15 +269,45 @@ def _planned(
     )
 
 
-def _marker(batch: int) -> str:
-    # Of all in this folder Spark reads the greatest first; what was planned is batch + 1 at most.
-    return f"offsets/{batch + 2}"
+def _refuse_used(target: Storage, others: tuple[str, ...]) -> None:
+    """Refuse a location that is not empty, or is within one of others."""
+    if not target.is_empty():
+        if UNFINISHED in target.list("offsets"):
+            raise _under_way(target)
+        raise InvalidArgumentError(
+            f"{target.url} is not empty: a query's state is exported to a new folder, and never "
+            "over that of a query"
+        )
+    for other in others:
+        if target.url.startswith(f"{other.rstrip('/')}/"):
+            raise InvalidArgumentError(
+                f"{target.url} is within {other}: a query's state is exported to a folder of its "
+                "own"
+            )
 
 
-def _begin(target: Storage, batch: int) -> None:
-    """Make the location unusable; InvalidArgumentError when somebody else does."""
-    if not target.put_if_absent(_marker(batch), _UNFINISHED):
-        raise InvalidArgumentError(f"another export is being written to {target.url}")
+def _begin(target: Storage) -> None:
+    """Make the location unusable; CommitConflictError when somebody else does, or has done.
+
+    Whoever was first may have finished since the location was found empty: it is left as it is.
+    """
+    if not target.put_if_absent(UNFINISHED, _NOTE):
+        raise _under_way(target)
+    if target.list("") != (UNFINISHED,):
+        target.delete(UNFINISHED)
+        raise CommitConflictError(f"{target.url} was empty, and another has written to it since")
+
+
+def _put(target: Storage, name: str, content: bytes) -> None:
+    if not put_once(target, name, content):
+        raise CommitConflictError(f"{target.url}/{name} was written by another meanwhile")
+
+
+def _under_way(target: Storage) -> CommitConflictError:
+    return CommitConflictError(
+        f"another export is being written to {target.url}, or did not finish. If none is running, "
+        "delete the folder and export again"
+    )
 
 
 def _provider(logs: Mapping[str, bytes], batch: int) -> Provider:

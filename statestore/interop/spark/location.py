@@ -38,6 +38,7 @@ __all__ = [
     "PROVIDER",
     "PROVIDERS",
     "SHUFFLE_PARTITIONS",
+    "UNFINISHED",
     "CheckpointLocation",
     "Committed",
     "Operator",
@@ -54,7 +55,13 @@ PROVIDERS = {
     "rocksdb": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
 }
 
+UNFINISHED = "offsets/999999999999999999"
+"""A file that an export's location has until it is whole. Of this folder Spark reads the greatest
+number first, and refuses to start with this one, which is none that a query comes to.
+"""
+
 _NUMBER = re.compile(r"\d{1,18}")
+_NO_END = "-"  # where a source has had no data yet
 T = TypeVar("T")
 
 
@@ -179,8 +186,14 @@ class CheckpointLocation:
         """Return the number of a micro-batch that is done, by default the newest.
 
         Raises:
-            InvalidArgumentError: when it is not done, or no longer kept.
+            InvalidArgumentError: when it is not done, or no longer kept, or the location is that
+                of an export that did not finish.
         """
+        if UNFINISHED in self.storage.list("offsets"):
+            raise InvalidArgumentError(
+                f"{self.url} is no checkpoint location of a query yet: an export is being written "
+                "there, or did not finish"
+            )
         _ = self.query_id
         if not self.committed:
             raise InvalidArgumentError(
@@ -209,6 +222,11 @@ class CheckpointLocation:
         if not lines:
             raise DamagedFileError(f"{self.url}/{name} is cut off: it has no settings")
         settings = self._declared(name, lines[0].encode(), _Offsets)
+        if not lines[1:]:
+            raise DamagedFileError(f"{self.url}/{name} is cut off: it has no source's end")
+        for line in lines[1:]:
+            if line != _NO_END:
+                self._declared(name, line.encode(), object)
         return Planned(
             number,
             settings.batchWatermarkMs,
@@ -245,17 +263,22 @@ class CheckpointLocation:
         """Yield the name and content of all that an export needs again, beside the state's rows.
 
         These are the query's id, how the micro-batches around this one were planned, what was
-        committed, what sources have seen, and what operators and stores are.
+        committed, what sources have seen by then, and what operators and stores are. What a source
+        has seen later it has not seen yet for a query that goes on from here.
+
+        Raises:
+            MissingFileError, DamagedFileError or FormatVersionError: as :meth:`plan`.
         """
         yield "metadata", self.storage.read("metadata")
-        wanted = {batch - 1, batch, *(one for one in self.planned if one == batch + 1)}
-        for number in sorted(wanted & {*self.planned}):
+        last = batch + 1 if batch + 1 in self.planned else batch
+        plans = {number: self.plan(number) for number in range(max(batch - 1, 0), last + 1)}
+        for number in plans:
             yield f"offsets/{number}", self.storage.read(f"offsets/{number}")
         for number in sorted({batch - 1, batch} & {*self.committed}):
             yield f"commits/{number}", self.storage.read(f"commits/{number}")
-        for name in (*self.storage.list("sources"), *self.storage.list("state")):
-            if _describes(name, batch):
-                yield name, self.storage.read(name)
+        described = (name for name in self.storage.list("state") if _describes(name, batch))
+        for name in (*self._seen(plans[last].ends), *described):
+            yield name, self.storage.read(name)
 
     def size_of(self, folder: str) -> int:
         """Return the bytes of the files of a folder, without those below it."""
@@ -264,6 +287,34 @@ class CheckpointLocation:
             for name in self.storage.list(folder)
             if "/" not in name.removeprefix(f"{folder}/")
         )
+
+    def _seen(self, ends: tuple[str, ...]) -> Iterator[str]:
+        """Yield the files of sources: of one that reads files, those up to where it ends.
+
+        Such a source has a number for each time that it found files. Every tenth is a file with all
+        before it, ``<number>.compact``, and what is behind that is needed to the last one.
+        """
+        names = self.storage.list("sources")
+        by_number = {
+            source: number
+            for source, number in enumerate(map(_log_offset, ends))
+            if number is not None
+        }
+        for name in names:
+            source, file = _part(name, 1), _NUMBER.match(_part(name, 2))
+            known = by_number.get(int(source)) if _NUMBER.fullmatch(source) else None
+            if known is None or (file is not None and int(file.group()) <= known):
+                yield name
+        for place, number in by_number.items():
+            for one in range(number, -1, -1):
+                wanted = f"sources/{place}/{one}"
+                if f"{wanted}.compact" in names:
+                    break
+                if wanted not in names:
+                    raise MissingFileError(
+                        f"{self.url}/{wanted} is not there, which says what files source {place} "
+                        "has read: without it the query cannot go on from this micro-batch"
+                    )
 
     def _operator(self, number: int, names: tuple[str, ...], batch: int) -> Operator:
         folder = f"state/{number}/_metadata"
@@ -283,6 +334,11 @@ class CheckpointLocation:
         if version not in ("v1", "v2"):
             raise FormatVersionError(_other(self, name, version))
         found = self._declared(name, "".join(lines).encode(), _OperatorMetadata)
+        if not found.stateStoreInfo or any(one.numPartitions < 1 for one in found.stateStoreInfo):
+            raise DamagedFileError(
+                f"{self.url}/{name} is not as Spark writes it: operator {number} has no store, or "
+                "one without partitions"
+            )
         stores = tuple(StoreInfo(one.storeName, one.numPartitions) for one in found.stateStoreInfo)
         info = found.operatorInfo
         return Operator(
@@ -328,18 +384,25 @@ def state_folder(operator: int, store: str) -> str:
 
 
 def _describes(name: str, batch: int) -> bool:
-    """Say of a file whether it tells what a source has seen, or what an operator or a store is."""
+    """Say of a file below ``state`` whether it tells what an operator or a store is."""
     *folders, last = name.split("/")
     if last.startswith("."):
         return False
     if folders[2:] == ["_metadata", "v2"]:
         return int(last) <= batch if _NUMBER.fullmatch(last) else False
-    return folders[0] == "sources" or not {"_metadata", "_stateSchema"}.isdisjoint(folders)
+    return not {"_metadata", "_stateSchema"}.isdisjoint(folders)
 
 
 def _part(name: str, at: int) -> str:
     parts = name.split("/")
     return parts[at] if len(parts) > at else ""
+
+
+def _log_offset(end: str) -> int | None:
+    """Return the number that a source of files ends at, None for any other source."""
+    value = None if end == _NO_END else json.loads(end)
+    number = value.get("logOffset") if isinstance(value, dict) and len(value) == 1 else None
+    return number if isinstance(number, int) else None
 
 
 def _other(location: CheckpointLocation, name: str, version: str) -> str:

@@ -62,6 +62,7 @@ _FORMATS: dict[str, tuple[str, ...]] = {
 }
 _JOIN_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
 _ROW_CHECKSUM = "spark.sql.streaming.stateStore.rowChecksum.enabled"
+_STRICT = "spark.sql.streaming.statefulOperator.useStrictDistribution"
 _ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
 
 
@@ -83,6 +84,8 @@ def problem_of(operator: Operator, settings: Mapping[str, str]) -> str | None:
         return f"its state store provider {provider} is not one of Spark's own"
     if settings.get(_ROW_CHECKSUM, "false") != "false":
         return f"its rows have checksums ({_ROW_CHECKSUM}), which are not known here"
+    if settings.get(_STRICT, "true") != "true":
+        return f"its rows may lie in other partitions than their keys say ({_STRICT} is off)"
     formats = dict(_FORMATS)
     if operator.name == "symmetricHashJoin":
         formats[_JOIN_FORMAT] = ("2",)

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from msgspec import Struct, ValidationError
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -27,7 +29,7 @@ from statestore.interop.spark.location import Operator
 from statestore.interop.spark.operators import kind_of
 from statestore.interop.spark.structs import first_free
 
-__all__ = ["Columns", "Form", "Part", "columns_of", "parts_of", "stored_rows"]
+__all__ = ["Columns", "Form", "Part", "columns_of", "parts_of", "reason_of", "stored_rows"]
 
 Columns = StoreColumns | FamilyColumns
 TTL = "ttlExpirationMs"
@@ -154,7 +156,27 @@ def stored_rows(spark: SparkSession, url: str, batch: int, part: Part) -> DataFr
     There are the structs ``key`` and ``value``; the last field of the key of a list, a map or
     timers tells rows of one grouping key apart. Families have their bytes, and a struct
     ``partition_key``.
+
+    Raises:
+        DamagedFileError: when Spark does not find what describes the store.
     """
+    try:
+        return _opened(spark, url, batch, part)
+    except (PySparkException, Py4JJavaError) as error:
+        raise DamagedFileError(
+            f"Spark cannot open store {part.store!r} of operator {part.operator} "
+            f"({part.operator_name}) in {url} as of micro-batch {batch}: "
+            f"{reason_of(error)}. What describes it, in "
+            f"state/{part.operator}/…/_metadata, is missing or damaged"
+        ) from error
+
+
+def reason_of(error: Exception) -> str:
+    """Return the first line of what Spark says."""
+    return next(filter(str.strip, str(error).splitlines()), "no reason given")
+
+
+def _opened(spark: SparkSession, url: str, batch: int, part: Part) -> DataFrame:
     reader = (
         spark.read.format("statestore")
         .option("path", url)
@@ -202,7 +224,14 @@ def columns_of(rows: DataFrame, part: Part) -> Columns:
     key, value = _struct(rows, "key"), _struct(rows, "value")
     if part.form is Form.STORE:
         kind = kind_of(part.operator_name)
-        return StoreColumns(key, value, None if kind is None else kind.entry(part.store))
+        entry = None if kind is None else kind.entry(part.store)
+        if entry is not None and entry not in key.names:
+            raise DamagedFileError(
+                f"the keys of store {part.store!r} of operator {part.operator} "
+                f"({part.operator_name}) have no {entry}, but "
+                f"{', '.join(key.names)}: the operator's metadata are not those of this state"
+            )
+        return StoreColumns(key, value, entry)
     return StoreColumns(key, value, None if part.form is Form.VALUE else key.names[-1])
 
 

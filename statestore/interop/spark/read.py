@@ -17,11 +17,18 @@ from statestore.errors import DamagedFileError, InvalidArgumentError
 from statestore.files.digest import rows_digest
 from statestore.format.digest import RowSet, combine
 from statestore.interop.spark.location import CheckpointLocation
-from statestore.interop.spark.parts import Columns
+from statestore.interop.spark.parts import Columns, reason_of
 from statestore.spark.session import hand_on
 from statestore.spark.tasks import map_in_arrow, settle
 
-__all__ = ["FORMAT_VERSION", "Seen", "reading", "seen_in_spark", "session_with"]
+__all__ = [
+    "FORMAT_VERSION",
+    "Seen",
+    "reading",
+    "refuse_connect",
+    "seen_in_spark",
+    "session_with",
+]
 
 FORMAT_VERSION = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
@@ -34,11 +41,7 @@ def reading(spark: SparkSession, location: CheckpointLocation, batch: int) -> It
         InvalidArgumentError: for a session of Spark Connect, which has no access to what is needed.
         DamagedFileError: when Spark cannot read a file that the block asks for.
     """
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
-        raise InvalidArgumentError(
-            "a session of Spark Connect cannot read a query's state: use a session of Spark "
-            "Classic, as statestore.spark_session() gives one"
-        )
+    refuse_connect(spark)
     if set(location.spark_url) & {" ", "%"}:
         raise InvalidArgumentError(
             f"Spark's reader of states cannot open {location.url}: it takes spaces and '%' in the "
@@ -51,11 +54,20 @@ def reading(spark: SparkSession, location: CheckpointLocation, batch: int) -> It
         with session_with(spark, {FORMAT_VERSION: version}):
             yield
     except (PySparkException, Py4JJavaError) as error:
-        reason = next(filter(str.strip, str(error).splitlines()), "no reason given")
         raise DamagedFileError(
-            f"Spark cannot read the state of micro-batch {batch} in {location.url}: {reason}. A "
-            "file of it is missing or damaged; name an older micro-batch that is whole"
+            f"Spark cannot read the state of micro-batch {batch} in {location.url}: "
+            f"{reason_of(error)}. A file of it is missing or damaged; name an older micro-batch "
+            "that is whole"
         ) from error
+
+
+def refuse_connect(spark: SparkSession) -> None:
+    """Raise InvalidArgumentError for a session of Spark Connect."""
+    if type(spark).__module__.startswith("pyspark.sql.connect"):
+        raise InvalidArgumentError(
+            "a session of Spark Connect can neither read nor write a query's state: use a session "
+            "of Spark Classic, as statestore.spark_session() gives one"
+        )
 
 
 @contextmanager

@@ -90,28 +90,6 @@ class Ending(StatefulProcessor):
         raise NotImplementedError
 
 
-class Valued(Ending):
-    """A value: number and sum."""
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        """Declare the state."""
-        super().init(handle)
-        self.totals = handle.getValueState("totals", "n long, total long")
-
-    def add(self, frame: pd.DataFrame) -> None:
-        """Add some events of a key."""
-        n, total = self.totals.get() or (0, 0)
-        self.totals.update((n + len(frame), total + int(frame["v"].sum())))
-
-    def text(self) -> str:
-        """Say what there is."""
-        return str(self.totals.get())
-
-    def clear(self) -> None:
-        """Forget it."""
-        self.totals.clear()
-
-
 class Listed(Ending):
     """A list, in the order of the events."""
 

@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import NullType, StructType
 
-from tests.interop.spark.processors import Listed, Living, Mapped, Valued, running, waiting
+from tests.interop.spark.processors import Listed, Living, Mapped, running, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -453,9 +453,7 @@ QUERIES: dict[str, Query] = {
         Query("fmgws_t", "update", fmgws_t),
         Query("limit", "append", limit),
         Query("two", "append", two),
-        Query("tws_value", "update", transform(Valued), _ROCKSDB),
         Query("tws_list", "update", transform(Listed), _ROCKSDB),
-        Query("tws_map", "update", transform(Mapped), _ROCKSDB),
         Query(
             "tws_avro",
             "update",

@@ -22,13 +22,11 @@ from tests.interop.spark.queries import QUERIES, events, run, settings, state_ro
 UID = "transformWithStateInPandasExec-0"
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 STATES = {
-    "tws_value": ["default", "timers", "last", "totals"],
     "tws_list": ["default", "timers", "last", "seen"],
-    "tws_map": ["default", "timers", "byId", "last"],
     "tws_avro": ["default", "timers", "byId", "last"],
     "tws_ttl": ["default", "timers", "byId", "n", "seen"],
 }
-FORMATS = {"tws_map": "2"}
+FORMATS = {"tws_list": "2"}
 
 
 class Moves:
