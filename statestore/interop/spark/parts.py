@@ -171,7 +171,11 @@ def columns_of(rows: DataFrame, part: Part) -> Columns:
     if part.form is Form.STORE:
         kind = kind_of(part.operator_name)
         return StoreColumns(key, value, None if kind is None else kind.entry(part.store))
-    return StoreColumns(key, value, None if part.form is Form.VALUE else key.names[-1])
+    if part.form is Form.VALUE:
+        return StoreColumns(key, value)
+    *grouping, entry = key.fields  # which is there, whatever the reader's schema says
+    entry = T.StructField(entry.name, entry.dataType, nullable=False)
+    return StoreColumns(T.StructType([*grouping, entry]), value, entry.name)
 
 
 def _struct(rows: DataFrame, name: str) -> T.StructType:
