@@ -81,7 +81,6 @@ HOMES = {
         "statestore.snapshot.subtasks",
         "statestore.settings",
         "statestore.interop.spark.location",
-        "statestore.interop.spark.parts",
     ),
     "click": ("statestore.cli",),
     "rich": ("statestore.cli", "statestore.demo"),

@@ -269,15 +269,19 @@ def _write_store(page: Page, store: ShownStore) -> None:
         page.line(f"    kept as bytes: {note}")
     for one in store.variables:
         ttl = ", with a time to live" if one.has_ttl else ""
-        page.line(f"    {one.form} {one.name}{ttl}: {counted(sum(one.rows), 'row')}")
+        what = one.form if one.form == one.name else f"{one.form} {one.name}"
+        page.line(f"    {what}{ttl}: {counted(sum(one.rows), 'row')}")
         page.line(f"      key    {one.key}")
         page.line(f"      value  {one.value}")
         for note in one.notes:
             page.line(f"      no columns: {note}")
-    table = table_of("partition", "rows", "file bytes", right={"partition", "rows", "file bytes"})
+    variables = [one.name for one in store.variables]
+    numbers = ("partition", "rows", "file bytes", *variables)
+    table = table_of(*numbers, right=set(numbers))
     for number, size_bytes in enumerate(store.file_bytes):
         in_it = "?" if store.rows is None else count(store.rows[number])
-        table.add_row(*map(cell, (str(number), in_it, size(size_bytes))))
+        of_each = (count(one.rows[number]) for one in store.variables)
+        table.add_row(*map(cell, (str(number), in_it, size(size_bytes), *of_each)))
     page.table(table)
 
 

@@ -21,7 +21,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from msgspec import Struct, ValidationError
 
@@ -44,6 +44,7 @@ __all__ = [
     "Operator",
     "Planned",
     "StoreInfo",
+    "VariableInfo",
     "provider_of",
     "state_folder",
 ]
@@ -63,6 +64,7 @@ number first, and refuses to start with this one, which is none that a query com
 _NUMBER = re.compile(r"\d{1,18}")
 _NO_END = "-"  # where a source has had no data yet
 T = TypeVar("T")
+VariableKind = Literal["ValueState", "ListState", "MapState", "TimerState"]
 
 
 class _Query(Struct, frozen=True):
@@ -90,6 +92,16 @@ class _StoreInfo(Struct, frozen=True):
     numPartitions: int
     numColsPrefixKey: int = 0
     stateSchemaFilePaths: list[str] = []
+
+
+class _Variable(Struct, frozen=True):
+    stateName: str
+    stateVariableType: VariableKind
+    ttlEnabled: bool = False
+
+
+class _Properties(Struct, frozen=True):
+    stateVariables: list[_Variable] = []
 
 
 class _OperatorMetadata(Struct, frozen=True):
@@ -128,13 +140,22 @@ class StoreInfo:
 
 
 @dataclass(frozen=True)
+class VariableInfo:
+    """A variable of a transformWithState: what it is, and whether its values have an end."""
+
+    name: str
+    kind: VariableKind
+    has_ttl: bool
+
+
+@dataclass(frozen=True)
 class Operator:
     """A stateful operator of the query, as ``metadata`` (``state/0/_metadata/…``) describes it."""
 
     number: int
     name: str
     stores: tuple[StoreInfo, ...]
-    properties: str
+    variables: tuple[VariableInfo, ...]
     metadata: str
 
 
@@ -341,9 +362,14 @@ class CheckpointLocation:
             )
         stores = tuple(StoreInfo(one.storeName, one.numPartitions) for one in found.stateStoreInfo)
         info = found.operatorInfo
-        return Operator(
-            info.operatorId, info.operatorName, stores, found.operatorPropertiesJson, name
+        properties = self._declared(
+            name, (found.operatorPropertiesJson or "{}").encode(), _Properties
         )
+        variables = tuple(
+            VariableInfo(one.stateName, one.stateVariableType, one.ttlEnabled)
+            for one in properties.stateVariables
+        )
+        return Operator(info.operatorId, info.operatorName, stores, variables, name)
 
     def _numbers(self, folder: str) -> tuple[int, ...]:
         names = (name.rpartition("/")[2] for name in self.storage.list(folder))

@@ -8,20 +8,16 @@ timers, are a state too: a view of the same rows with columns of their own, to l
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from msgspec import Struct, ValidationError
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from statestore.errors import DamagedFileError
-from statestore.format.documents import as_declared
 from statestore.format.state import StateKind, TimeDomain
 from statestore.interop.spark.columns import StoreColumns
 from statestore.interop.spark.families import GROUPING_KEY, FamilyColumns
@@ -53,16 +49,6 @@ _FORMS = {
     "MapState": Form.MAP,
     "TimerState": Form.TIMERS,
 }
-
-
-class _Variable(Struct, frozen=True):
-    stateName: str
-    stateVariableType: str
-    ttlEnabled: bool = False
-
-
-class _Properties(Struct, frozen=True):
-    stateVariables: list[_Variable]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,11 +91,7 @@ class Part:
 
 
 def parts_of(operator: Operator) -> tuple[Part, ...]:
-    """Return the parts of an operator that is known, a store before its variables.
-
-    Raises:
-        DamagedFileError: when its metadata are not as Spark writes them.
-    """
+    """Return the parts of an operator that is known, a store before its variables."""
     kind = kind_of(operator.name)
     stores = tuple(
         Part(
@@ -129,25 +111,11 @@ def parts_of(operator: Operator) -> tuple[Part, ...]:
 
 def _views(store: Part, operator: Operator) -> Iterator[Part]:
     taken = {store.state}
-    for one in sorted(_variables(operator), key=lambda one: one.stateName):
-        form = _FORMS[one.stateVariableType]
-        name = first_free("timers" if form is Form.TIMERS else one.stateName, taken)
+    for one in sorted(operator.variables, key=lambda one: one.name):
+        form = _FORMS[one.kind]
+        name = first_free("timers" if form is Form.TIMERS else one.name, taken)
         taken.add(name)
-        yield replace(store, state=name, form=form, variable=one.stateName, has_ttl=one.ttlEnabled)
-
-
-def _variables(operator: Operator) -> list[_Variable]:
-    try:
-        found = as_declared(json.loads(operator.properties), _Properties).stateVariables
-        unknown = {one.stateVariableType for one in found} - _FORMS.keys()
-        if unknown:
-            raise ValueError(f"a variable is a {unknown.pop()}")
-    except (ValueError, ValidationError) as error:
-        raise DamagedFileError(
-            f"{operator.metadata} does not say which variables operator {operator.number} has: "
-            f"{error}"
-        ) from error
-    return found
+        yield replace(store, state=name, form=form, variable=one.name, has_ttl=one.has_ttl)
 
 
 def stored_rows(spark: SparkSession, url: str, batch: int, part: Part) -> DataFrame:
@@ -232,7 +200,11 @@ def columns_of(rows: DataFrame, part: Part) -> Columns:
                 f"{', '.join(key.names)}: the operator's metadata are not those of this state"
             )
         return StoreColumns(key, value, entry)
-    return StoreColumns(key, value, None if part.form is Form.VALUE else key.names[-1])
+    if part.form is Form.VALUE:
+        return StoreColumns(key, value)
+    *grouping, last = key.fields  # which is there, whatever the reader's schema says
+    last = T.StructField(last.name, last.dataType, nullable=False)
+    return StoreColumns(T.StructType([*grouping, last]), value, last.name)
 
 
 def _struct(rows: DataFrame, name: str) -> T.StructType:

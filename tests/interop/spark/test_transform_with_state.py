@@ -167,6 +167,7 @@ def test_variables_are_states_with_columns(taken: Taken) -> None:
     assert last == 1
     assert sum(row["n"] for row in mapped) == len(listed)
     assert {row["user_key_id"] for row in mapped} <= set(range(7))
+    assert [*mapped[0]] == ["k", "user_key_id", "n", "ttlExpirationMs"]
     assert [*taken.rows("timers")[0]] == ["k", "expiration"]
     assert {row["k"] for row in taken.rows("timers")} == set(new)
 
