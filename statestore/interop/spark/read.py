@@ -27,6 +27,7 @@ __all__ = [
     "Seen",
     "columns_of",
     "reading",
+    "reason_of",
     "refuse_connect",
     "seen_in_spark",
     "session_with",
@@ -54,8 +55,8 @@ def reading(spark: SparkSession, location: CheckpointLocation, batch: int) -> It
     except (PySparkException, Py4JJavaError) as error:
         raise DamagedFileError(
             f"Spark cannot read the state of micro-batch {batch} in {location.url}: "
-            f"{_reason(error)}. A file of it is missing or damaged; name an older micro-batch that "
-            "is whole"
+            f"{reason_of(error)}. A file of it is missing or damaged; name an older micro-batch "
+            "that is whole"
         ) from error
 
 
@@ -104,12 +105,13 @@ def stored_rows(
     except (PySparkException, Py4JJavaError) as error:
         raise DamagedFileError(
             f"Spark cannot open store {store!r} of operator {operator.number} ({operator.name}) in "
-            f"{url} as of micro-batch {batch}: {_reason(error)}. What describes it, in "
+            f"{url} as of micro-batch {batch}: {reason_of(error)}. What describes it, in "
             f"{operator.metadata} and state/{operator.number}/0/…/_metadata, is missing or damaged"
         ) from error
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """Return what Spark says of an error, in one line."""
     return next(filter(str.strip, str(error).splitlines()), "no reason given")
 
 
