@@ -14,6 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -21,6 +23,7 @@ from statestore.errors import (
     CommitConflictError,
     CorruptionError,
     InvalidArgumentError,
+    StorageError,
     UnsupportedTypeError,
 )
 from statestore.interop.spark.columns import KEY_BYTES, VALUE_BYTES
@@ -34,7 +37,7 @@ from statestore.interop.spark.location import (
     state_folder,
 )
 from statestore.interop.spark.operators import NOT_REWRITTEN, PREFIXED, kind_of
-from statestore.interop.spark.parts import stored_rows
+from statestore.interop.spark.parts import reason_of, stored_rows
 from statestore.interop.spark.read import (
     FORMAT_VERSION,
     reading,
@@ -54,8 +57,8 @@ __all__ = ["ExportedCheckpoint", "ExportedStore", "export_checkpoint"]
 _States = list[tuple[ImportedStore, RestoredKeyedState]]
 _COMPRESSION = "spark.sql.streaming.stateStore.compression.codec"
 _GREATEST = 2**31 - 1
-_NOTE = (
-    b"This is not a checkpoint of a query yet: an export of statestore is being written here, or "
+_NOTE = UNFINISHED + (
+    b": an export of statestore is being written here, or "
     b"did not finish. If none is running, delete the folder and export again.\n"
 )
 
@@ -100,6 +103,10 @@ def export_checkpoint(
 
     All rows are written for the new number of partitions, read back by Spark's own reader, and
     compared by number, digest and place. Only then can Spark start with the location.
+
+    A micro-batch that was planned and not done runs again from here. A sink that has it already and
+    skips it, as one of files or Delta does, also skips its state, and the next micro-batch fails.
+    Then start the query with its old location, until that micro-batch is done, and import anew.
 
     Args:
         spark: a session of Spark Classic.
@@ -167,7 +174,7 @@ def _write(
     """Write the location, prove it, and let Spark use it; return what is in it."""
     partitions, provider = shape
     logs, batch = dict(record.logs), record.batch
-    _begin(target)
+    _begin(target, batch)
     for name, content in _for_spark(logs, shape, target.spark_url("").rstrip("/")).items():
         _put(target, name, content)
     written, ids = CheckpointLocation(target), None
@@ -182,11 +189,18 @@ def _write(
     else:
         for (operator, name), frame in frames.items():
             told(f"{name} of operator {operator}")
-            write_state(target, state_folder(operator, name), batch + 1, frame, provider)
+            folder = state_folder(operator, name)
+            try:
+                write_state(target, folder, batch + 1, frame, provider)
+            except (PySparkException, Py4JJavaError) as error:
+                raise StorageError(
+                    f"Spark cannot write store {name!r} of operator {operator} to {target.url}: "
+                    f"{reason_of(error)}"
+                ) from error
     _put(target, f"commits/{batch}", _commit(logs, batch, ids))
     stores = _proved(spark, written, states, batch, partitions)
     target.sync(target.list(""))
-    target.delete(UNFINISHED)
+    target.delete(_marker(batch))
     return stores
 
 
@@ -272,7 +286,7 @@ def _planned(
 def _refuse_used(target: Storage, others: tuple[str, ...]) -> None:
     """Refuse a location that is not empty, or is within one of others."""
     if not target.is_empty():
-        if UNFINISHED in target.list("offsets"):
+        if CheckpointLocation(target).is_unfinished:
             raise _under_way(target)
         raise InvalidArgumentError(
             f"{target.url} is not empty: a query's state is exported to a new folder, and never "
@@ -286,15 +300,22 @@ def _refuse_used(target: Storage, others: tuple[str, ...]) -> None:
             )
 
 
-def _begin(target: Storage) -> None:
+def _marker(batch: int) -> str:
+    # Greater than all that was planned, which is batch + 1 at most, and no more than that: Spark
+    # counts the numbers that are missing.
+    return f"offsets/{batch + 2}"
+
+
+def _begin(target: Storage, batch: int) -> None:
     """Make the location unusable; CommitConflictError when somebody else does, or has done.
 
     Whoever was first may have finished since the location was found empty: it is left as it is.
     """
-    if not target.put_if_absent(UNFINISHED, _NOTE):
+    marker = _marker(batch)
+    if not target.put_if_absent(marker, _NOTE):
         raise _under_way(target)
-    if target.list("") != (UNFINISHED,):
-        target.delete(UNFINISHED)
+    if target.list("") != (marker,):
+        target.delete(marker)
         raise CommitConflictError(f"{target.url} was empty, and another has written to it since")
 
 

@@ -56,9 +56,9 @@ PROVIDERS = {
     "rocksdb": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
 }
 
-UNFINISHED = "offsets/999999999999999999"
-"""A file that an export's location has until it is whole. Of this folder Spark reads the greatest
-number first, and refuses to start with this one, which is none that a query comes to.
+UNFINISHED = b"This is not a checkpoint of a query yet"
+"""How the greatest file in ``offsets`` begins until an export is whole. Spark reads that first, and
+refuses to start with it.
 """
 
 _NUMBER = re.compile(r"\d{1,18}")
@@ -203,6 +203,12 @@ class CheckpointLocation:
         last = max(self.planned, default=None)
         return last if last is not None and last > max(self.committed, default=-1) else None
 
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether an export is being written here, or did not finish."""
+        last = max(self.planned, default=None)
+        return last is not None and self.storage.read(f"offsets/{last}").startswith(UNFINISHED)
+
     def batch(self, number: int | None = None) -> int:
         """Return the number of a micro-batch that is done, by default the newest.
 
@@ -210,7 +216,7 @@ class CheckpointLocation:
             InvalidArgumentError: when it is not done, or no longer kept, or the location is that
                 of an export that did not finish.
         """
-        if UNFINISHED in self.storage.list("offsets"):
+        if self.is_unfinished:
             raise InvalidArgumentError(
                 f"{self.url} is no checkpoint location of a query yet: an export is being written "
                 "there, or did not finish"
@@ -316,26 +322,30 @@ class CheckpointLocation:
         before it, ``<number>.compact``, and what is behind that is needed to the last one.
         """
         names = self.storage.list("sources")
-        by_number = {
-            source: number
-            for source, number in enumerate(map(_log_offset, ends))
-            if number is not None
-        }
+        ended = [*map(_log_offset, ends)]
+        greatest = max((number for number in ended if number is not None), default=None)
+        folders = {int(part) for name in names if _NUMBER.fullmatch(part := _part(name, 1))}
+        # A stream that is read twice, as in a join with itself, has one folder, and two ends: then
+        # which end is whose is not known.
+        one_each = folders == {*range(len(ended))}
         for name in names:
             source, file = _part(name, 1), _NUMBER.match(_part(name, 2))
-            known = by_number.get(int(source)) if _NUMBER.fullmatch(source) else None
-            if known is None or (file is not None and int(file.group()) <= known):
+            known = ended[int(source)] if one_each and source.isdigit() else greatest
+            if known is None or file is None or int(file.group()) <= known:
                 yield name
-        for place, number in by_number.items():
-            for one in range(number, -1, -1):
-                wanted = f"sources/{place}/{one}"
-                if f"{wanted}.compact" in names:
-                    break
-                if wanted not in names:
-                    raise MissingFileError(
-                        f"{self.url}/{wanted} is not there, which says what files source {place} "
-                        "has read: without it the query cannot go on from this micro-batch"
-                    )
+        if one_each:
+            for number, known in enumerate(ended):
+                self._check_seen(f"sources/{number}", known, names)
+
+    def _check_seen(self, folder: str, number: int | None, names: tuple[str, ...]) -> None:
+        for one in range(-1 if number is None else number, -1, -1):
+            if f"{folder}/{one}.compact" in names:
+                return
+            if f"{folder}/{one}" not in names:
+                raise MissingFileError(
+                    f"{self.url}/{folder}/{one} is not there, which says what files a source has "
+                    "read: without it the query cannot go on from this micro-batch"
+                )
 
     def _operator(self, number: int, names: tuple[str, ...], batch: int) -> Operator:
         folder = f"state/{number}/_metadata"

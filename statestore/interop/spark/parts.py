@@ -18,6 +18,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from statestore.errors import DamagedFileError
 from statestore.format.state import StateKind, TimeDomain
 from statestore.interop.spark.columns import StoreColumns
 from statestore.interop.spark.families import GROUPING_KEY, FamilyColumns

@@ -348,8 +348,8 @@ def test_a_target_within_a_location_or_a_store(kept: Kept, inside: str) -> None:
 
 
 def test_a_target_that_another_export_writes(kept: Kept, tmp_path: Path) -> None:
-    (tmp_path / UNFINISHED).parent.mkdir()
-    (tmp_path / UNFINISHED).write_text("")
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "4").write_bytes(UNFINISHED)
     with pytest.raises(CommitConflictError, match="another export"):
         exports(kept, tmp_path)
 
@@ -365,7 +365,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def test_an_export_that_did_not_finish_is_not_imported(kept: Kept, tmp_path: Path) -> None:
     location = kept.copy(tmp_path / "location")
-    (location / UNFINISHED).write_text("")
+    (location / "offsets" / "4").write_bytes(UNFINISHED)
     refuses(kept, tmp_path, location, InvalidArgumentError, ["did not finish"])
 
 

@@ -1,0 +1,44 @@
+"""The job that is killed: it exports a checkpoint again and again, to one new folder after another.
+
+It says ``ready`` when Spark stands, waits to be told to go, and then says the name of each folder
+that is whole.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from statestore import StateStore
+from statestore.interop.spark.export_state import export_checkpoint
+from statestore.interop.spark.state_files import Provider
+from statestore.spark.session import spark_session
+from tests.servers.process import SHORT_LIVED_JVM
+
+
+def main(url: str, folder: str) -> None:
+    """Export the newest checkpoint of a store until the process dies."""
+    options = " ".join((f"-Djava.io.tmpdir={folder}", *SHORT_LIVED_JVM))
+    spark = spark_session(
+        app_name="statestore-exports",
+        master="local[2]",
+        driver_memory="512m",
+        extra_conf={
+            "spark.local.dir": folder,
+            "spark.sql.warehouse.dir": f"{folder}/warehouse",
+            "spark.driver.extraJavaOptions": options,
+        },
+    )
+    store = StateStore.open(url, spark=spark)
+    print("ready", flush=True)
+    if not sys.stdin.readline():
+        return  # whoever would have said so is gone
+    for number in range(1000):
+        provider: Provider = "hdfs" if number % 2 else "rocksdb"
+        target = Path(folder) / f"target-{number}"
+        export_checkpoint(spark, store, str(target), partitions=3, provider=provider)
+        print(target, flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])
