@@ -94,7 +94,9 @@ SLOW |= {
 LONGEST = (
     *("services/test_cluster", "services/test_s3_crashes", "streaming/test_query"),
     *("files/test_state_table", "files/test_foreign_hands", "spark/test_hashing"),
-    *("interop/spark/test_rewriter", "interop/spark/test_rows"),
+    *("interop/spark/test_round_trip", "interop/spark/test_transform_with_state"),
+    *("interop/spark/test_crashes", "services/test_spark_checkpoints"),
+    *("interop/spark/test_rewriter", "interop/spark/test_rows", "interop/spark/test_refusals"),
     *("spark/test_partition", "demo/test_story", "faults/test_kills", "streaming/test_kills"),
     *("demo/test_job", "demo/test_proof", "spark/test_delta_schema_change"),
     *("jobs/test_spark_submit", "jobs/test_restarted_jobs", "maintenance/test_verify"),
