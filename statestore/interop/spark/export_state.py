@@ -125,7 +125,7 @@ def export_checkpoint(
         InvalidArgumentError: for a checkpoint that was not imported, a number of partitions or a
             provider that cannot be, or a location that is not empty, or within another or a store.
         CommitConflictError: when another export is being written there, or did not finish.
-        MissingDependencyError: for RocksDB, when this Spark is not the one that can write it.
+        MissingDependencyError: when this is not the Spark whose states can be written.
         UnsupportedTypeError: for rows that are kept as bytes, and are not those of the import.
         CorruptionError: when Spark does not read back what was written; it stays unusable.
         StateStoreError: as ``store.restore``, and when the location cannot be written.

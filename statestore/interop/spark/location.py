@@ -296,16 +296,16 @@ class CheckpointLocation:
         Raises:
             MissingFileError, DamagedFileError or FormatVersionError: as :meth:`plan`.
         """
-        yield "metadata", self.storage.read("metadata")
+        yield "metadata", self._content("metadata")
         last = batch + 1 if batch + 1 in self.planned else batch
         plans = {number: self.plan(number) for number in range(max(batch - 1, 0), last + 1)}
         for number in plans:
-            yield f"offsets/{number}", self.storage.read(f"offsets/{number}")
+            yield f"offsets/{number}", self._content(f"offsets/{number}")
         for number in sorted({batch - 1, batch} & {*self.committed}):
-            yield f"commits/{number}", self.storage.read(f"commits/{number}")
+            yield f"commits/{number}", self._content(f"commits/{number}")
         described = (name for name in self.storage.list("state") if _describes(name, batch))
         for name in (*self._seen(plans[last].ends), *described):
-            yield name, self.storage.read(name)
+            yield name, self._content(name)
 
     def size_of(self, folder: str) -> int:
         """Return the bytes of the files of a folder, without those below it."""
@@ -385,13 +385,17 @@ class CheckpointLocation:
         names = (name.rpartition("/")[2] for name in self.storage.list(folder))
         return tuple(sorted(int(name) for name in names if _NUMBER.fullmatch(name)))
 
-    def _lines(self, name: str) -> list[str]:
+    def _content(self, name: str) -> bytes:
         try:
-            lines = self.storage.read(name).decode().splitlines()
+            return self.storage.read(name)
         except FileNotFoundError:
             raise MissingFileError(
                 f"{self.url}/{name} is not there; Spark has removed it, or it was lost"
             ) from None
+
+    def _lines(self, name: str) -> list[str]:
+        try:
+            lines = self._content(name).decode().splitlines()
         except UnicodeDecodeError:
             lines = []
         if not lines:

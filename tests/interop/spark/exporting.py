@@ -16,16 +16,18 @@ from statestore.spark.session import spark_session
 from tests.servers.process import SHORT_LIVED_JVM
 
 
-def main(url: str, folder: str) -> None:
-    """Export the newest checkpoint of a store until the process dies."""
-    options = " ".join((f"-Djava.io.tmpdir={folder}", *SHORT_LIVED_JVM))
+def main(url: str, folder: str, scratch: str) -> None:
+    """Export the newest checkpoint of a store until the process dies; what Spark leaves then is in
+    ``scratch``, whose name is short, as Spark makes sockets there.
+    """
+    options = " ".join((f"-Djava.io.tmpdir={scratch}", *SHORT_LIVED_JVM))
     spark = spark_session(
         app_name="statestore-exports",
         master="local[2]",
         driver_memory="512m",
         extra_conf={
-            "spark.local.dir": folder,
-            "spark.sql.warehouse.dir": f"{folder}/warehouse",
+            "spark.local.dir": scratch,
+            "spark.sql.warehouse.dir": f"{scratch}/warehouse",
             "spark.driver.extraJavaOptions": options,
         },
     )
@@ -41,4 +43,4 @@ def main(url: str, folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    main(*sys.argv[1:])

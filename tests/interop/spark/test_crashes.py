@@ -10,6 +10,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -270,8 +271,15 @@ def test_an_export_that_looked_before_another_was_done(
     assert kept.run(target, "hdfs") == {}
 
 
+@pytest.fixture
+def scratch() -> Iterator[str]:
+    """A folder with a short name."""
+    with tempfile.TemporaryDirectory(prefix="s-") as folder:
+        yield folder
+
+
 @pytest.mark.usefixtures("untouched")
-def test_exports_that_are_killed(kept: Kept, tmp_path: Path) -> None:
+def test_exports_that_are_killed(kept: Kept, tmp_path: Path, scratch: str) -> None:
     """Three processes, each of which gets SIGKILL at some moment of its first exports."""
     jobs = []
     for number in range(3):
@@ -282,7 +290,7 @@ def test_exports_that_are_killed(kept: Kept, tmp_path: Path) -> None:
             (
                 folder,
                 subprocess.Popen(
-                    [*command, str(kept.folder / "store"), str(folder)],
+                    [*command, str(kept.folder / "store"), str(folder), scratch],
                     cwd=ROOT,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
