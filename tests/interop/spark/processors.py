@@ -112,30 +112,6 @@ class Listed(Ending):
         self.seen.clear()
 
 
-class Mapped(Ending):
-    """A map of ids to numbers."""
-
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        """Declare the state."""
-        super().init(handle)
-        self.byId = handle.getMapState("byId", "id int", "n long, total long")
-
-    def add(self, frame: pd.DataFrame) -> None:
-        """Add some events of a key."""
-        for row in frame.itertuples():
-            key = (int(row.id) % 7,)
-            n, total = self.byId.getValue(key) or (0, 0)
-            self.byId.updateValue(key, (n + 1, total + int(row.v)))
-
-    def text(self) -> str:
-        """Say what there is."""
-        return str(sorted(self.byId.iterator()))
-
-    def clear(self) -> None:
-        """Forget it."""
-        self.byId.clear()
-
-
 class Living(StatefulProcessor):
     """A value, a list and a map that live for ten days after their last change, by the clock."""
 

@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
 from pyspark.sql.types import NullType, StructType
 
-from tests.interop.spark.processors import Listed, Living, Mapped, running, waiting
+from tests.interop.spark.processors import Listed, Living, running, waiting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -374,7 +374,7 @@ def session(rows: DataFrame) -> DataFrame:
     return _timed(rows).groupBy(F.session_window("t", "1 minute"), "k").agg(F.sum("v"))
 
 
-def join(rows: DataFrame, how: str = "leftOuter") -> DataFrame:
+def join(rows: DataFrame) -> DataFrame:
     """Rows with those that follow them within five minutes, or with none."""
     left = _timed(rows).select("k", "small", "v", "t").alias("left")
     right = (
@@ -383,12 +383,7 @@ def join(rows: DataFrame, how: str = "leftOuter") -> DataFrame:
         .withWatermark("t2", DELAY)
     )
     near = F.expr("k = k2 and small = small2 and t2 > t and t2 <= t + interval 5 minutes")
-    return left.join(right, near, how)
-
-
-def join_full(rows: DataFrame) -> DataFrame:
-    """The same with the rows of either side that found none."""
-    return join(rows, "fullOuter")
+    return left.join(right, near, "leftOuter")
 
 
 def limit(rows: DataFrame) -> DataFrame:
@@ -448,16 +443,14 @@ QUERIES: dict[str, Query] = {
         Query("dedupwm", "append", dedupwm),
         Query("session", "append", session),
         Query("join", "append", join),
-        Query("join_full", "append", join_full),
         Query("fmgws", "update", fmgws),
         Query("fmgws_t", "update", fmgws_t),
         Query("limit", "append", limit),
         Query("two", "append", two),
-        Query("tws_list", "update", transform(Listed), _ROCKSDB),
         Query(
             "tws_avro",
             "update",
-            transform(Mapped),
+            transform(Listed),
             _ROCKSDB,
             {"spark.sql.streaming.stateStore.encodingFormat": "avro"},
         ),

@@ -28,7 +28,6 @@ WAYS = [
     ("dedupwm", ROCKS, HDFS, HDFS),
     ("session", HDFS, ROCKS, HDFS),
     ("join", ROCKS, HDFS, ROCKS),
-    ("join_full", HDFS, ROCKS, HDFS),
     ("fmgws", HDFS, ROCKS, HDFS),
     ("fmgws_t", ROCKS, HDFS, ROCKS),
     ("limit", HDFS, ROCKS, HDFS),

@@ -22,11 +22,10 @@ from tests.interop.spark.queries import QUERIES, events, run, settings, state_ro
 UID = "transformWithStateInPandasExec-0"
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 STATES = {
-    "tws_list": ["default", "timers", "last", "seen"],
-    "tws_avro": ["default", "timers", "byId", "last"],
+    "tws_avro": ["default", "timers", "last", "seen"],
     "tws_ttl": ["default", "timers", "byId", "n", "seen"],
 }
-FORMATS = {"tws_list": "2"}
+FORMATS = {"tws_ttl": "2"}
 
 
 class Moves:
