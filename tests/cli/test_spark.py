@@ -155,3 +155,9 @@ def test_what_is_no_location_is_refused_before_spark_starts(
         done = run("spark", verb, str(tmp_path), "--store", "s")
         assert done.exit_code == 2
         assert "is no checkpoint location of a query" in done.stderr
+
+
+def test_an_export_has_one_store_and_one_location(run: Run) -> None:
+    done = run("spark", "export", "a", "b", "c", "--shuffle-partitions", "3")
+    assert done.exit_code == 2
+    assert "one store and one location are named, not 3 places" in done.stderr

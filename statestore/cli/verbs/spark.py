@@ -162,16 +162,16 @@ def import_state(
         "partition and of all. The query keeps its id and the micro-batch its number: start the "
         "query with the new location, and it goes on; a micro-batch that was planned and not done "
         "runs again with the same data. Before the location can be used, all rows were read back "
-        "by Spark's own reader, and their number, values and partitions compared. CHECKPOINT is "
-        "one that was imported, or made of such a one; by default the latest. With --dry-run: what "
-        "each partition would get, and nothing is written."
+        "by Spark's own reader, and their number, values and partitions compared. The checkpoint "
+        "is one that was imported, or made of such a one; by default the latest. STORE is the "
+        "same as --store. With --dry-run: what each partition would get, and nothing is written."
     ),
     examples=(
         "statestore spark export ./new --shuffle-partitions 7 --dry-run --store ./orders",
-        "statestore spark export ./new --shuffle-partitions 7 --provider rocksdb --store ./orders",
+        "statestore spark export ./orders ./new --shuffle-partitions 7 --provider rocksdb",
     ),
 )
-@click.argument("location")
+@click.argument("places", nargs=-1, required=True, metavar="[STORE] LOCATION")
 @click.option(
     "--shuffle-partitions",
     "partitions",
@@ -188,13 +188,18 @@ def import_state(
 @pass_invocation
 def export_state(
     invocation: Invocation,
-    location: str,
+    places: tuple[str, ...],
     partitions: int,
     provider: str | None,
     checkpoint: str,
     dry_run: bool,
 ) -> Exported:
     """Make a checkpoint location that Spark continues from, at any number of partitions."""
+    *stores, location = places
+    if len(stores) > 1:
+        raise click.UsageError(f"one store and one location are named, not {len(places)} places")
+    if stores:
+        invocation.arguments["store"] = stores[0]
     session = _session(location)
     store = invocation.store(spark=session)
     with progress_bar("exporting") as progress:
