@@ -1,8 +1,4 @@
-"""Spark and Delta on ``s3a://`` in a process of its own: jars are fixed when a JVM starts.
-
-Options come over stdin, as no argument that others could list; what was found goes to stdout, and
-all that Spark says, at level DEBUG for a while, to stderr.
-"""
+"""Spark and Delta on ``s3a://``; for a while Spark says all that it does, at level DEBUG."""
 
 from __future__ import annotations
 

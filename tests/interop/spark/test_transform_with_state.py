@@ -17,7 +17,14 @@ from statestore.interop.spark.export_state import export_checkpoint
 from statestore.interop.spark.import_state import ImportedCheckpoint, import_checkpoint
 from statestore.interop.spark.show import show_location
 from tests.interop.spark.processors import DAY
-from tests.interop.spark.queries import QUERIES, events, run, settings, state_rows
+from tests.interop.spark.queries import (
+    NO_DATA_BATCHES,
+    QUERIES,
+    events,
+    run,
+    settings,
+    state_rows,
+)
 
 UID = "transformWithStateInPandasExec-0"
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
@@ -33,7 +40,7 @@ class Moves:
 
     def __init__(self, spark: SparkSession, folder: Path, name: str) -> None:
         self.spark, self.folder, self.query = spark, folder, QUERIES[name]
-        self.conf = {FORMAT: FORMATS.get(name, "1")}
+        self.conf = {FORMAT: FORMATS.get(name, "1"), NO_DATA_BATCHES: "false"}
         self.source = folder / "events"
         self.store = StateStore.open(str(folder / "store"), spark=spark, layout="auto")
 
@@ -56,7 +63,7 @@ class Moves:
         export_checkpoint(self.spark, self.store, location, partitions=partitions)
 
     def rows(self, where: str) -> Mapping[str, list[str]]:
-        return state_rows(self.spark, self.folder / where, partitions=False)
+        return state_rows(self.spark, self.folder / where)
 
     def is_described(self, where: str, partitions: int) -> None:
         """Schemas are found where the checkpoint is, wherever it was before."""
