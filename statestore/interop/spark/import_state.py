@@ -19,6 +19,8 @@ from statestore.interop.spark.operators import problem_of
 from statestore.interop.spark.parts import Columns, Part, columns_of, parts_of, stored_rows
 from statestore.interop.spark.read import reading
 from statestore.interop.spark.record import ImportedStore, QueryRecord
+from statestore.keys.groups import MAX_PARALLELISM
+from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import open_storage
 from statestore.store import StateStore
@@ -93,24 +95,27 @@ def import_checkpoint(
     _refuse_unknown(found, operators, plan)
     stored = _stored(store)
     if stored is not None:
-        newest, before = stored
+        restored, before = stored
         _refuse_other(before, found, number, store)
         if before.batch == number:
+            newest = restored.checkpoint_id
             return ImportedCheckpoint(found.url, store.url, newest, True, False, before)
+        max_parallelism = min(one.state.max_parallelism for one in restored.manifest.keyed)
     with reading(spark, found, number):
         sources = tuple(_sources(spark, found, number, operators))
         if stored is not None:
             _refuse_other_plan(stored[1], sources, found)
         logs = tuple(found.files(number))
         partitions = max(source.part.partitions for source in sources)
-        with store.snapshot(parallelism=partitions) as checkpoint:
+        parallelism = min(partitions, max_parallelism or MAX_PARALLELISM)
+        with store.snapshot(parallelism=parallelism) as checkpoint:
             stores = []
             for done, source in enumerate(sources):
                 if on_progress is not None:
                     on_progress(done, len(sources), f"{source.part.state} of {source.part.uid}")
                 stores.append(_written(checkpoint, source, max_parallelism, stored is not None))
             record = QueryRecord(found.query_id, number, found.url, plan.ends, tuple(stores), logs)
-            record.write(checkpoint, partitions)
+            record.write(checkpoint, parallelism)
     return ImportedCheckpoint(
         found.url, store.url, checkpoint.id, False, stored is not None, record
     )
@@ -162,13 +167,13 @@ def _written(
     return ImportedStore(**vars(part), columns=columns, contents=contents)
 
 
-def _stored(store: StateStore) -> tuple[int, QueryRecord] | None:
+def _stored(store: StateStore) -> tuple[RestoredCheckpoint, QueryRecord] | None:
     """Return the newest checkpoint of a store, and the query that it is of; None for no store."""
     try:
         restored = store.restore()
     except (StoreNotFoundError, CheckpointNotFoundError):
         return None
-    return restored.checkpoint_id, QueryRecord.of(restored)
+    return restored, QueryRecord.of(restored)
 
 
 def _refuse_other(

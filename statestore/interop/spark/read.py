@@ -16,21 +16,18 @@ from pyspark.sql import functions as F
 from statestore.errors import DamagedFileError, InvalidArgumentError
 from statestore.files.digest import rows_digest
 from statestore.format.digest import RowSet, combine
-from statestore.interop.spark.location import CheckpointLocation
+from statestore.interop.spark.location import FORMAT_VERSION, CheckpointLocation
 from statestore.interop.spark.parts import Columns, reason_of
 from statestore.spark.session import hand_on
 from statestore.spark.tasks import map_in_arrow, settle
 
 __all__ = [
-    "FORMAT_VERSION",
     "Seen",
     "reading",
     "refuse_connect",
     "seen_in_spark",
     "session_with",
 ]
-
-FORMAT_VERSION = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
 
 @contextmanager
