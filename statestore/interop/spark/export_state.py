@@ -2,9 +2,6 @@
 
 The micro-batch keeps its number, and the query its id. So a micro-batch that was planned and not
 done runs again with the same data, and a sink that counts micro-batches takes it for the same one.
-
-Until all is written and proved, the location has a file in ``offsets`` that Spark refuses to start
-with. It is put first, and its removal is the commit.
 """
 
 from __future__ import annotations
@@ -20,36 +17,31 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from statestore.errors import (
-    CommitConflictError,
     CorruptionError,
     InvalidArgumentError,
     StorageError,
     UnsupportedTypeError,
 )
 from statestore.interop.spark.columns import KEY_BYTES, VALUE_BYTES
+from statestore.interop.spark.hand_over import with_progress
 from statestore.interop.spark.location import (
+    FORMAT_VERSION,
     PROVIDER,
     PROVIDERS,
     SHUFFLE_PARTITIONS,
-    UNFINISHED,
     CheckpointLocation,
     provider_of,
     state_folder,
 )
 from statestore.interop.spark.operators import NOT_REWRITTEN, PREFIXED, kind_of
 from statestore.interop.spark.parts import reason_of, stored_rows
-from statestore.interop.spark.read import (
-    FORMAT_VERSION,
-    reading,
-    refuse_connect,
-    seen_in_spark,
-    session_with,
-)
+from statestore.interop.spark.read import reading, refuse_connect, seen_in_spark, session_with
 from statestore.interop.spark.record import ImportedStore, QueryRecord
 from statestore.interop.spark.rewriter import check_spark, rewrite
 from statestore.interop.spark.state_files import CODEC, Provider, write_state
+from statestore.interop.spark.target import Target
 from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
-from statestore.storage import Storage, open_storage, put_once
+from statestore.storage import open_storage
 from statestore.store import StateStore
 
 __all__ = ["ExportedCheckpoint", "ExportedStore", "export_checkpoint"]
@@ -57,10 +49,6 @@ __all__ = ["ExportedCheckpoint", "ExportedStore", "export_checkpoint"]
 _States = list[tuple[ImportedStore, RestoredKeyedState]]
 _COMPRESSION = "spark.sql.streaming.stateStore.compression.codec"
 _GREATEST = 2**31 - 1
-_NOTE = UNFINISHED + (
-    b": an export of statestore is being written here, or "
-    b"did not finish. If none is running, delete the folder and export again.\n"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +84,7 @@ def export_checkpoint(
     partitions: int,
     provider: Provider | None = None,
     checkpoint: int | str = "latest",
+    progress: str | None = None,
     dry_run: bool = False,
     on_progress: Callable[[float, float, str], None] | None = None,
 ) -> ExportedCheckpoint:
@@ -115,6 +104,8 @@ def export_checkpoint(
         partitions: the new ``spark.sql.shuffle.partitions`` of the query.
         provider: ``hdfs`` or ``rocksdb``; by default the one that the query had.
         checkpoint: the id, ``latest``, or a savepoint's name.
+        progress: the checkpoint location of the ``StatefulQuery`` that went on with the state
+            after its import, if one did.
         dry_run: says which rows and bytes each partition would get; nothing is written.
         on_progress: is called with the number of stores that are done, of how many, and the next.
 
@@ -123,7 +114,8 @@ def export_checkpoint(
 
     Raises:
         InvalidArgumentError: for a checkpoint that was not imported, a number of partitions or a
-            provider that cannot be, or a location that is not empty, or within another or a store.
+            provider that cannot be, a location that is not empty, or within another or a store, or
+            another ``progress`` than that of the state.
         CommitConflictError: when another export is being written there, or did not finish.
         MissingDependencyError: when this is not the Spark whose states can be written.
         UnsupportedTypeError: for rows that are kept as bytes, and are not those of the import.
@@ -138,13 +130,13 @@ def export_checkpoint(
         raise InvalidArgumentError(f"a provider is {' or '.join(PROVIDERS)}, not {provider!r}")
     refuse_connect(spark)
     restored = store.restore(checkpoint=checkpoint)
-    record = QueryRecord.of(restored)
+    record = with_progress(QueryRecord.of(restored), progress, restored.checkpoint_id)
     chosen = provider or _provider(dict(record.logs), record.batch)
     checked = [(one, _state(restored, one, chosen, record)) for one in record.stores]
     states = [(one, state) for one, state in checked if not one.is_view]
     check_spark(spark)
-    target = open_storage(location)
-    _refuse_used(target, (store.url, record.location))
+    target = Target(open_storage(location), record.batch)
+    target.refuse_used((store.url, record.location))
     told = _Told(on_progress, len(states))
     if dry_run:
         stores = tuple(_planned(one, state, partitions, told) for one, state in states)
@@ -153,7 +145,7 @@ def export_checkpoint(
     return ExportedCheckpoint(
         store=store.url,
         checkpoint_id=restored.checkpoint_id,
-        location=target.url,
+        location=target.storage.url,
         query_id=record.query_id,
         batch=record.batch,
         partitions=partitions,
@@ -165,7 +157,7 @@ def export_checkpoint(
 
 def _write(
     spark: SparkSession,
-    target: Storage,
+    target: Target,
     record: QueryRecord,
     states: _States,
     shape: tuple[int, Provider],
@@ -174,10 +166,10 @@ def _write(
     """Write the location, prove it, and let Spark use it; return what is in it."""
     partitions, provider = shape
     logs, batch = dict(record.logs), record.batch
-    _begin(target, batch)
-    for name, content in _for_spark(logs, shape, target.spark_url("").rstrip("/")).items():
-        _put(target, name, content)
-    written, ids = CheckpointLocation(target), None
+    written, ids = CheckpointLocation(target.storage), None
+    target.begin()
+    for name, content in _for_spark(logs, shape, written.spark_url).items():
+        target.put(name, content)
     frames = {
         (one.operator, one.store): one.columns.to_bytes(state.to_spark(), partitions)
         for one, state in states
@@ -191,16 +183,15 @@ def _write(
             told(f"{name} of operator {operator}")
             folder = state_folder(operator, name)
             try:
-                write_state(target, folder, batch + 1, frame, provider)
+                write_state(target.storage, folder, batch + 1, frame, provider)
             except (PySparkException, Py4JJavaError) as error:
                 raise StorageError(
-                    f"Spark cannot write store {name!r} of operator {operator} to {target.url}: "
+                    f"Spark cannot write store {name!r} of operator {operator} to {written.url}: "
                     f"{reason_of(error)}"
                 ) from error
-    _put(target, f"commits/{batch}", _commit(logs, batch, ids))
+    target.put(f"commits/{batch}", _commit(logs, batch, ids))
     stores = _proved(spark, written, states, batch, partitions)
-    target.sync(target.list(""))
-    target.delete(_marker(batch))
+    target.finish()
     return stores
 
 
@@ -280,54 +271,6 @@ def _planned(
         store=one.store,
         rows=tuple(counted.get(at, (0, 0))[0] for at in numbers),
         size_bytes=tuple(counted.get(at, (0, 0))[1] for at in numbers),
-    )
-
-
-def _refuse_used(target: Storage, others: tuple[str, ...]) -> None:
-    """Refuse a location that is not empty, or is within one of others."""
-    if not target.is_empty():
-        if CheckpointLocation(target).is_unfinished:
-            raise _under_way(target)
-        raise InvalidArgumentError(
-            f"{target.url} is not empty: a query's state is exported to a new folder, and never "
-            "over that of a query"
-        )
-    for other in others:
-        if target.url.startswith(f"{other.rstrip('/')}/"):
-            raise InvalidArgumentError(
-                f"{target.url} is within {other}: a query's state is exported to a folder of its "
-                "own"
-            )
-
-
-def _marker(batch: int) -> str:
-    # Greater than all that was planned, which is batch + 1 at most, and no more than that: Spark
-    # counts the numbers that are missing.
-    return f"offsets/{batch + 2}"
-
-
-def _begin(target: Storage, batch: int) -> None:
-    """Make the location unusable; CommitConflictError when somebody else does, or has done.
-
-    Whoever was first may have finished since the location was found empty: it is left as it is.
-    """
-    marker = _marker(batch)
-    if not target.put_if_absent(marker, _NOTE):
-        raise _under_way(target)
-    if target.list("") != (marker,):
-        target.delete(marker)
-        raise CommitConflictError(f"{target.url} was empty, and another has written to it since")
-
-
-def _put(target: Storage, name: str, content: bytes) -> None:
-    if not put_once(target, name, content):
-        raise CommitConflictError(f"{target.url}/{name} was written by another meanwhile")
-
-
-def _under_way(target: Storage) -> CommitConflictError:
-    return CommitConflictError(
-        f"another export is being written to {target.url}, or did not finish. If none is running, "
-        "delete the folder and export again"
     )
 
 

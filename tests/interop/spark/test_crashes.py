@@ -37,6 +37,7 @@ from statestore.interop.spark.location import CheckpointLocation
 from statestore.interop.spark.parts import columns_of, parts_of, stored_rows
 from statestore.interop.spark.read import reading, seen_in_spark
 from statestore.interop.spark.state_files import Provider
+from statestore.interop.spark.target import Target
 from statestore.storage import LocalStorage, Storage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.interop.spark.queries import (
@@ -206,8 +207,8 @@ def test_a_task_that_cannot_write(
         return storage
 
     target = tmp_path / "target"
-    begin = export_state._begin
-    monkeypatch.setattr(export_state, "_begin", lambda *there: (begin(*there), full(there[0])))
+    begin = Target.begin
+    monkeypatch.setattr(Target, "begin", lambda there: (begin(there), full(there.storage)))
     with pytest.raises(StorageError, match=r"\.snapshot"):
         kept.export(target, "hdfs")
     refuses_to_start(kept, target)
