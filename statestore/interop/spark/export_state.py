@@ -20,7 +20,6 @@ from statestore.errors import (
     CorruptionError,
     InvalidArgumentError,
     StorageError,
-    UnsupportedTypeError,
 )
 from statestore.interop.spark.columns import KEY_BYTES, VALUE_BYTES
 from statestore.interop.spark.hand_over import with_progress
@@ -33,20 +32,24 @@ from statestore.interop.spark.location import (
     provider_of,
     state_folder,
 )
-from statestore.interop.spark.operators import NOT_REWRITTEN, PREFIXED, kind_of
 from statestore.interop.spark.parts import reason_of, stored_rows
-from statestore.interop.spark.read import reading, refuse_connect, seen_in_spark, session_with
+from statestore.interop.spark.read import (
+    Seen,
+    reading,
+    refuse_connect,
+    seen_in_spark,
+    session_with,
+)
 from statestore.interop.spark.record import ImportedStore, QueryRecord
 from statestore.interop.spark.rewriter import check_spark, rewrite
 from statestore.interop.spark.state_files import CODEC, Provider, write_state
+from statestore.interop.spark.stores import StoreStates, needs_rewriter, stores_of
 from statestore.interop.spark.target import Target
-from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
 from statestore.storage import open_storage
 from statestore.store import StateStore
 
 __all__ = ["ExportedCheckpoint", "ExportedStore", "export_checkpoint"]
 
-_States = list[tuple[ImportedStore, RestoredKeyedState]]
 _COMPRESSION = "spark.sql.streaming.stateStore.compression.codec"
 _GREATEST = 2**31 - 1
 
@@ -118,7 +121,8 @@ def export_checkpoint(
             another ``progress`` than that of the state.
         CommitConflictError: when another export is being written there, or did not finish.
         MissingDependencyError: when this is not the Spark whose states can be written.
-        UnsupportedTypeError: for rows that are kept as bytes, and are not those of the import.
+        UnsupportedTypeError: for rows that are kept as bytes, and are not those of the import, and
+            for changed variables of a store that cannot be made anew.
         CorruptionError: when Spark does not read back what was written; it stays unusable.
         StateStoreError: as ``store.restore``, and when the location cannot be written.
     """
@@ -131,15 +135,14 @@ def export_checkpoint(
     refuse_connect(spark)
     restored = store.restore(checkpoint=checkpoint)
     record = with_progress(QueryRecord.of(restored), progress, restored.checkpoint_id)
-    chosen = provider or _provider(dict(record.logs), record.batch)
-    checked = [(one, _state(restored, one, chosen, record)) for one in record.stores]
-    states = [(one, state) for one, state in checked if not one.is_view]
+    chosen = provider or ("rocksdb" if provider_of(record.settings) == "rocksdb" else "hdfs")
+    states = stores_of(restored, record, chosen)
     check_spark(spark)
     target = Target(open_storage(location), record.batch)
     target.refuse_used((store.url, record.location))
     told = _Told(on_progress, len(states))
     if dry_run:
-        stores = tuple(_planned(one, state, partitions, told) for one, state in states)
+        stores = tuple(_planned(one, partitions, told) for one in states)
     else:
         stores = _write(spark, target, record, states, (partitions, chosen), told)
     return ExportedCheckpoint(
@@ -159,7 +162,7 @@ def _write(
     spark: SparkSession,
     target: Target,
     record: QueryRecord,
-    states: _States,
+    states: tuple[StoreStates, ...],
     shape: tuple[int, Provider],
     told: _Told,
 ) -> tuple[ExportedStore, ...]:
@@ -170,13 +173,10 @@ def _write(
     target.begin()
     for name, content in _for_spark(logs, shape, written.spark_url).items():
         target.put(name, content)
-    frames = {
-        (one.operator, one.store): one.columns.to_bytes(state.to_spark(), partitions)
-        for one, state in states
-    }
-    if provider == "rocksdb" and _needs_rewriter(record):
+    frames = {(made.one.operator, made.one.store): made.rows(partitions) for made in states}
+    if provider == "rocksdb" and needs_rewriter(record):
         told("all stores, by Spark's rewriter")
-        with session_with(spark, {FORMAT_VERSION: _version(logs, batch)}):
+        with session_with(spark, {FORMAT_VERSION: record.commit_version}):
             ids = rewrite(spark, location=written.spark_url, batch=batch, frames=frames)
     else:
         for (operator, name), frame in frames.items():
@@ -195,21 +195,6 @@ def _write(
     return stores
 
 
-def _needs_rewriter(record: QueryRecord) -> bool:
-    """Return whether only Spark can write the state for RocksDB: where keys are laid out for scans,
-    and where each file has an id, in the second format of checkpoints.
-    """
-    if _version(dict(record.logs), record.batch) != "1":
-        return True
-    kinds = ((one.operator_name, kind_of(one.operator_name)) for one in record.stores)
-    return any(name in PREFIXED or (kind and kind.has_variables) for name, kind in kinds)
-
-
-def _version(logs: Mapping[str, bytes], batch: int) -> str:
-    version, *_ = logs[f"commits/{batch}"].split(b"\n")
-    return version.decode().removeprefix("v")
-
-
 class _Told:
     """Tells how far it is."""
 
@@ -222,42 +207,10 @@ class _Told:
         self._done += 1
 
 
-def _state(
-    restored: RestoredCheckpoint, one: ImportedStore, provider: Provider, record: QueryRecord
-) -> RestoredKeyedState:
-    """Return a state; UnsupportedTypeError for one that cannot be written for a provider, and for
-    bytes that are not those that were imported.
-    """
-    kind = kind_of(one.operator_name)
-    rewritten = provider == "rocksdb" and _needs_rewriter(record)
-    if rewritten and one.operator_name in NOT_REWRITTEN:
-        raise UnsupportedTypeError(
-            f"Spark's own rewriter, which writes RocksDB for this query, does not take operator "
-            f"{one.uid}: export with provider hdfs"
-        )
-    if provider == "hdfs" and kind is not None and kind.has_variables:
-        raise UnsupportedTypeError(
-            f"Spark runs operator {one.uid} with provider rocksdb alone: export with that one"
-        )
-    state = restored.keyed(one.uid, one.state)
-    if one.is_read_only and state.contents() != one.contents:
-        why = (
-            f"shows rows of state {one.store!r}, which Spark's store is made of"
-            if one.is_view
-            else f"is kept as Spark's bytes: {one.columns.problems[0]}"
-        )
-        raise UnsupportedTypeError(
-            f"state {one.state!r} of operator {one.uid!r} is read-only, and its rows are not those "
-            f"that were imported. It {why}. Export a checkpoint in which it is as it was"
-        )
-    return state
-
-
-def _planned(
-    one: ImportedStore, state: RestoredKeyedState, partitions: int, told: _Told
-) -> ExportedStore:
+def _planned(store: StoreStates, partitions: int, told: _Told) -> ExportedStore:
+    one = store.one
     told(f"{one.store} of operator {one.operator}")
-    rows = one.columns.to_bytes(state.to_spark(), partitions)
+    rows = store.rows(partitions)
     size = F.length(KEY_BYTES) + F.length(VALUE_BYTES)
     found = (
         rows.groupBy(F.spark_partition_id().alias("partition"))
@@ -272,11 +225,6 @@ def _planned(
         rows=tuple(counted.get(at, (0, 0))[0] for at in numbers),
         size_bytes=tuple(counted.get(at, (0, 0))[1] for at in numbers),
     )
-
-
-def _provider(logs: Mapping[str, bytes], batch: int) -> Provider:
-    _, settings = _offsets(logs[f"offsets/{batch}"])
-    return "rocksdb" if provider_of(settings["conf"]) == "rocksdb" else "hdfs"
 
 
 def _offsets(content: bytes) -> tuple[list[bytes], dict[str, Any]]:
@@ -335,35 +283,51 @@ def _commit(
 def _proved(
     spark: SparkSession,
     written: CheckpointLocation,
-    states: _States,
+    stores: tuple[StoreStates, ...],
     batch: int,
     partitions: int,
 ) -> tuple[ExportedStore, ...]:
     """Return rows and bytes by partition; CorruptionError when they are not those of a state."""
     found = []
     with reading(spark, written, batch):
-        for one, state in states:
-            rows = stored_rows(spark, written.spark_url, batch, one)
-            seen = seen_in_spark(rows, one.columns, partitions)
-            contents = state.contents()
-            where = f"store {one.store!r} of operator {one.uid} in {written.url}"
-            if seen.contents != contents:
-                raise CorruptionError(
-                    f"{where}: Spark reads back {seen.contents.rows} rows, and the state has "
-                    f"{contents.rows}, or other values; the location stays unusable"
-                )
-            if seen.misplaced:
-                raise CorruptionError(
-                    f"{where}: {seen.misplaced} rows lie in partitions where Spark does not look "
-                    "for them; the location stays unusable"
-                )
+        for store in stores:
+            one = store.one
+            seen = _seen(spark, written, batch, one, partitions)
+            for part, state in store.proofs:
+                again = seen if part is one else _seen(spark, written, batch, part, partitions)
+                if again.contents != state.contents():
+                    raise CorruptionError(
+                        f"{_where(written, part)}: Spark reads back {again.contents.rows} rows, "
+                        f"and the state has {state.contents().rows}, or other values; the location "
+                        "stays unusable"
+                    )
             folder = state_folder(one.operator, one.store)
             numbers = range(one.columns.partitions(partitions))
-            sizes = (written.size_of(folder.format(at)) for at in numbers)
+            sizes = tuple(written.size_of(folder.format(at)) for at in numbers)
             counts = tuple(seen.rows.get(at, 0) for at in numbers)
             found.append(
-                ExportedStore(
-                    operator=one.uid, store=one.store, rows=counts, size_bytes=tuple(sizes)
-                )
+                ExportedStore(operator=one.uid, store=one.store, rows=counts, size_bytes=sizes)
             )
     return tuple(found)
+
+
+def _seen(
+    spark: SparkSession,
+    written: CheckpointLocation,
+    batch: int,
+    part: ImportedStore,
+    partitions: int,
+) -> Seen:
+    """Return what Spark reads back; CorruptionError when rows lie in wrong partitions."""
+    rows = stored_rows(spark, written.spark_url, batch, part)
+    seen = seen_in_spark(rows, part.columns, partitions)
+    if seen.misplaced:
+        raise CorruptionError(
+            f"{_where(written, part)}: {seen.misplaced} rows lie in partitions where Spark does "
+            "not look for them; the location stays unusable"
+        )
+    return seen
+
+
+def _where(written: CheckpointLocation, part: ImportedStore) -> str:
+    return f"state {part.state!r} of operator {part.uid} in {written.url}"

@@ -132,12 +132,10 @@ def _described(record: QueryRecord) -> Iterator[tuple[str, bytes]]:
 
 def _gone_on(record: QueryRecord, location: CheckpointLocation) -> Iterator[tuple[str, bytes]]:
     """Yield the logs of a location, with the settings that the rows are laid out for."""
-    imported = dict(record.logs)[f"offsets/{record.imported_batch}"]
-    conf = json.loads(imported.split(b"\n")[1])["conf"]
     for name, content in location.files(record.batch):
         if name.startswith("offsets/"):
             lines = content.split(b"\n")
-            planned = json.loads(lines[1]) | {"conf": conf}
+            planned = json.loads(lines[1]) | {"conf": record.settings}
             lines[1] = json.dumps(planned, separators=(",", ":")).encode()
             content = b"\n".join(lines)
         yield name, content

@@ -9,7 +9,7 @@ Spark needs again, word for word.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -36,11 +36,6 @@ class ImportedStore(Part):
 
     columns: Columns
     contents: RowSet
-
-    @property
-    def is_read_only(self) -> bool:
-        """Whether other rows than those that were imported could not be exported."""
-        return self.is_view or not self.columns.is_typed
 
     def to_element(self) -> dict[str, Any]:
         """Return it as an element of broadcast state."""
@@ -111,6 +106,19 @@ class QueryRecord:
         """The micro-batch that was imported."""
         names = (name.partition("/") for name, _ in self.logs)
         return max(int(number) for folder, _, number in names if folder == "commits")
+
+    @property
+    def commit_version(self) -> str:
+        """The format of its checkpoints, ``1`` or ``2``."""
+        version, *_ = dict(self.logs)[f"commits/{self.batch}"].split(b"\n")
+        return version.decode().removeprefix("v")
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """Those that the micro-batch which was imported was planned with."""
+        _, planned, *_ = dict(self.logs)[f"offsets/{self.imported_batch}"].split(b"\n")
+        settings: Mapping[str, str] = json.loads(planned)["conf"]
+        return settings
 
     @property
     def has_logs(self) -> bool:

@@ -407,6 +407,7 @@ QUERIES: dict[str, Query] = {
             _ROCKSDB,
             {"spark.sql.streaming.stateStore.encodingFormat": "avro"},
         ),
+        Query("tws_listed", "update", transform(Listed), _ROCKSDB),
         # By the clock there is always one more micro-batch, unless each needs data.
         Query(
             "tws_ttl",
