@@ -69,6 +69,15 @@ def test_no_secret_is_said_or_stored(s3: S3Server, taken: tuple[str, dict[str, A
     assert not any(s3.secret_key.encode() in storage.read(name) for name in names)
 
 
+def test_a_query_goes_on_in_the_bucket(taken: tuple[str, dict[str, Any], str]) -> None:
+    """Shown, imported and exported, from one location to others, with either provider."""
+    (first, second, third), shown = taken[1]["moved"]
+    assert list(first) == ["2"]
+    assert first == second == third
+    assert any(first.values())
+    assert shown == [[2, "hdfs"], [2, "rocksdb"], [2, "hdfs"]]
+
+
 def test_a_delta_table_needs_no_spark(s3: S3Server, url: str) -> None:
     """Nor ``s3a``: the log lies in the bucket, whoever reads it."""
     store = StateStore.open(url, storage_options=s3.options)

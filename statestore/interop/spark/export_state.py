@@ -45,6 +45,7 @@ from statestore.interop.spark.rewriter import check_spark, rewrite
 from statestore.interop.spark.state_files import CODEC, Provider, write_state
 from statestore.interop.spark.stores import StoreStates, needs_rewriter, stores_of
 from statestore.interop.spark.target import Target
+from statestore.spark.session import hand_on
 from statestore.storage import open_storage
 from statestore.store import StateStore
 
@@ -89,6 +90,7 @@ def export_checkpoint(
     checkpoint: int | str = "latest",
     progress: str | None = None,
     dry_run: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
 ) -> ExportedCheckpoint:
     """Make a checkpoint location of a checkpoint that was imported from one.
@@ -110,6 +112,7 @@ def export_checkpoint(
         progress: the checkpoint location of the ``StatefulQuery`` that went on with the state
             after its import, if one did.
         dry_run: says which rows and bytes each partition would get; nothing is written.
+        storage_options: options for fsspec, with which the location, and ``progress``, are reached.
         on_progress: is called with the number of stores that are done, of how many, and the next.
 
     Returns:
@@ -134,11 +137,12 @@ def export_checkpoint(
         raise InvalidArgumentError(f"a provider is {' or '.join(PROVIDERS)}, not {provider!r}")
     refuse_connect(spark)
     restored = store.restore(checkpoint=checkpoint)
-    record = with_progress(QueryRecord.of(restored), progress, restored.checkpoint_id)
+    record = QueryRecord.of(restored)
+    record = with_progress(record, progress, restored.checkpoint_id, storage_options)
     chosen = provider or ("rocksdb" if provider_of(record.settings) == "rocksdb" else "hdfs")
     states = stores_of(restored, record, chosen)
     check_spark(spark)
-    target = Target(open_storage(location), record.batch)
+    target = Target(open_storage(location, storage_options), record.batch)
     target.refuse_used((store.url, record.location))
     told = _Told(on_progress, len(states))
     if dry_run:
@@ -171,6 +175,7 @@ def _write(
     logs, batch = dict(record.logs), record.batch
     written, ids = CheckpointLocation(target.storage), None
     target.begin()
+    hand_on(spark, target.storage)
     for name, content in _for_spark(logs, shape, written.spark_url).items():
         target.put(name, content)
     frames = {(made.one.operator, made.one.store): made.rows(partitions) for made in states}

@@ -11,8 +11,9 @@ When the state is to go back, what Spark wrote to that location since is what an
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from statestore.errors import InvalidArgumentError
 from statestore.interop.spark.location import CheckpointLocation
@@ -37,7 +38,11 @@ class ExportedProgress:
 
 
 def export_progress(
-    store: StateStore, location: str, *, checkpoint: int | str = "latest"
+    store: StateStore,
+    location: str,
+    *,
+    checkpoint: int | str = "latest",
+    storage_options: Mapping[str, Any] | None = None,
 ) -> ExportedProgress:
     """Make a checkpoint location from which a ``StatefulQuery`` goes on with an imported state.
 
@@ -49,6 +54,7 @@ def export_progress(
         store: the store.
         location: a new path or URL.
         checkpoint: the id, ``latest``, or a savepoint's name; one that was imported.
+        storage_options: options for fsspec, with which the location is reached.
 
     Returns:
         The location, and the micro-batch that it ends with.
@@ -67,7 +73,7 @@ def export_progress(
             f"{record.query_id}, to micro-batch {record.batch}: start that with the location that "
             "it has"
         )
-    target = Target(open_storage(location), record.batch)
+    target = Target(open_storage(location, storage_options), record.batch)
     target.refuse_used((store.url, record.location))
     target.begin()
     for name, content in record.logs:
@@ -83,7 +89,12 @@ def export_progress(
     )
 
 
-def with_progress(record: QueryRecord, progress: str | None, checkpoint_id: int) -> QueryRecord:
+def with_progress(
+    record: QueryRecord,
+    progress: str | None,
+    checkpoint_id: int,
+    storage_options: Mapping[str, Any] | None,
+) -> QueryRecord:
     """Return a record with the logs of the micro-batch that the state is at.
 
     They are those that were imported, or of the location ``progress`` of the ``StatefulQuery``
@@ -107,7 +118,7 @@ def with_progress(record: QueryRecord, progress: str | None, checkpoint_id: int)
             f"the state of checkpoint {checkpoint_id} went on after its import, to {at}: name the "
             "checkpoint location of that StatefulQuery (--progress)"
         )
-    location = CheckpointLocation(open_storage(progress))
+    location = CheckpointLocation(open_storage(progress, storage_options))
     if location.query_id != record.query_id:
         raise InvalidArgumentError(
             f"{location.url} is of query {location.query_id}, and checkpoint {checkpoint_id} is at "

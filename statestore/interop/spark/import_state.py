@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -58,6 +59,7 @@ def import_checkpoint(
     *,
     batch: int | None = None,
     max_parallelism: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
 ) -> ImportedCheckpoint:
     """Write the state of a query's micro-batch as the next checkpoint of a store.
@@ -75,6 +77,7 @@ def import_checkpoint(
         batch: a micro-batch that is done; by default the newest.
         max_parallelism: the number of key groups of all states; by default as stored, else Flink's
             default for the number of partitions.
+        storage_options: options for fsspec, with which the location is reached.
         on_progress: is called with the number of states that are done, of how many, and the next.
 
     Returns:
@@ -88,7 +91,7 @@ def import_checkpoint(
         SchemaMismatchError: when the query's state has other columns than the stored one.
         StateStoreError: as ``store.snapshot`` and ``checkpoint.keyed``.
     """
-    found = CheckpointLocation(open_storage(location))
+    found = CheckpointLocation(open_storage(location, storage_options))
     number = found.batch(batch)
     plan = found.plan(number)
     operators = found.operators(number)

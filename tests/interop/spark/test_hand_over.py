@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -15,9 +16,17 @@ from statestore import StateStore
 from statestore.errors import CommitConflictError, InvalidArgumentError
 from statestore.interop.spark import export_checkpoint, export_progress, import_checkpoint
 from statestore.streaming import StatefulQuery
-from tests.interop.spark.queries import Query, events, planned_only, run, stream
+from tests.interop.spark.queries import (
+    NO_DATA_BATCHES,
+    QUERIES,
+    Query,
+    events,
+    planned_only,
+    run,
+    stream,
+)
 
-UID = "stateStoreSave-0"
+UID, TTL = "stateStoreSave-0", "ttlExpirationMs"
 
 
 def totals(rows: DataFrame) -> DataFrame:
@@ -129,6 +138,59 @@ def test_a_planned_micro_batch_runs_here(moves: Moves) -> None:
     rows = moves.rows()
     for row in map(json.loads, emitted[2]):
         assert rows[row["k"], row["small"]] == (row["n"], row["total"])
+
+
+def test_a_processors_value_goes_on_here_and_returns(spark: SparkSession, tmp_path: Path) -> None:
+    """Of a transformWithState with a list, a map, times to live and timers, which stay."""
+    query, conf = QUERIES["tws_ttl"], {NO_DATA_BATCHES: "false"}
+    source, store = tmp_path / "events", StateStore.open(str(tmp_path / "store"), spark=spark)
+
+    def run_in_spark(where: str) -> dict[str, tuple[Any, ...]]:
+        there = str(tmp_path / where)
+        emitted = run(
+            spark, query, source=source, location=there, provider="rocksdb", partitions=2, conf=conf
+        )
+        rows = (json.loads(row) for batch in emitted.values() for row in batch)
+        return {row["k"]: ast.literal_eval(row["has"]) for row in rows}
+
+    def counted(new: DataFrame, state: DataFrame) -> DataFrame:
+        more = new.groupBy("k").agg(F.count("*").alias("n"), F.lit(2**50).alias(TTL))
+        return state.union(more).groupBy("k").agg(F.sum("n").alias("n"), F.min(TTL).alias(TTL))
+
+    events(source, 0, 1)
+    before = run_in_spark("spark")
+    import_checkpoint(spark, str(tmp_path / "spark"), store)
+    export_progress(store, str(tmp_path / "progress"))
+    events(source, 1, 2)
+    here = StatefulQuery(
+        store=store,
+        uid="transformWithStateInPandasExec-0",
+        name="n",
+        key="k",
+        schema=f"k string, n long, {TTL} long",
+        update=counted,
+        parallelism=3,
+        source="query",
+    )
+    keyed = stream(spark, source).selectExpr("concat(k, '-', id % 4) as k")
+    started = here.start(keyed, str(tmp_path / "progress"), availableNow=True)
+    assert started.awaitTermination(60)
+    export_checkpoint(
+        spark, store, str(tmp_path / "back"), partitions=3, progress=str(tmp_path / "progress")
+    )
+
+    events(source, 2, 3)
+    after = run_in_spark("back")
+    plain = run_in_spark("spark")
+    assert None in after
+    assert {key for key in after if key in plain and key in before}
+    for key, ((n,), listed, mapped) in after.items():
+        ((all_of_them,), all_listed, _) = plain[key]
+        assert n == all_of_them
+        was = before.get(key, ((0,), [], []))
+        assert listed[: len(was[1])] == was[1]
+        assert all_listed[-len(listed) + len(was[1]) :] == listed[len(was[1]) :]
+        assert sum(n for _, (n,) in mapped) == len(listed)
 
 
 def wrong(moves: Moves) -> dict[str, Callable[[], None]]:
