@@ -29,6 +29,9 @@ __all__ = [
     "session_with",
 ]
 
+# Else each row of a changelog is looked for before it is put into RocksDB, to be counted.
+_COUNTS = "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows"
+
 
 @contextmanager
 def reading(spark: SparkSession, location: CheckpointLocation, batch: int) -> Iterator[None]:
@@ -46,9 +49,9 @@ def reading(spark: SparkSession, location: CheckpointLocation, batch: int) -> It
         )
     hand_on(spark, location.storage)
     _ = spark.streams  # begins what Spark's reader asks for the places of state stores
-    version = str(location.commit(batch).version)
+    settings = {FORMAT_VERSION: str(location.commit(batch).version), _COUNTS: "false"}
     try:
-        with session_with(spark, {FORMAT_VERSION: version}):
+        with session_with(spark, settings):
             yield
     except (PySparkException, Py4JJavaError) as error:
         raise DamagedFileError(
