@@ -80,6 +80,18 @@ def main() -> None:
     for version in VERSIONS:
         known |= _write(target, version)
         index.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+    serializers = target / "serializers.json.xz"
+    if not serializers.exists():
+        serializers.write_bytes(_compressed(json.dumps(_serializers()).encode()))
+
+
+def _serializers() -> dict[str, list[object]]:
+    """Return what the serializers of each version write, where it is not what the newest does."""
+    said = [Flink(version).java("golden.Serializers", ()).splitlines() for version in VERSIONS]
+    return {
+        version: [json.loads(line) for line in lines if lines is said[0] or line not in said[0]]
+        for version, lines in zip(VERSIONS, said, strict=True)
+    }
 
 
 def _write(target: Path, version: str) -> dict[str, object]:
@@ -131,7 +143,7 @@ def _rows(found: Path, target: Path, name: str) -> str:
     for kept in sorted(target.glob("*.jsonl.xz")):
         if lzma.decompress(kept.read_bytes()) == text:
             return kept.name
-    (target / f"{name}.jsonl.xz").write_bytes(lzma.compress(text, preset=9 | lzma.PRESET_EXTREME))
+    (target / f"{name}.jsonl.xz").write_bytes(_compressed(text))
     return f"{name}.jsonl.xz"
 
 
@@ -144,7 +156,11 @@ def _pack(root: Path, archive: Path) -> None:
             about.size = path.stat().st_size
             with path.open("rb") as file:
                 tar.addfile(about, file)
-    archive.write_bytes(lzma.compress(packed.getvalue(), preset=9 | lzma.PRESET_EXTREME))
+    archive.write_bytes(_compressed(packed.getvalue()))
+
+
+def _compressed(data: bytes) -> bytes:
+    return lzma.compress(data, preset=9 | lzma.PRESET_EXTREME)
 
 
 if __name__ == "__main__":
