@@ -84,6 +84,12 @@ class Reader:
         """Return a byte, 0 to 255."""
         return self.take(1)[0]
 
+    def peek(self) -> int:
+        """Return the next byte, and stay before it."""
+        value = self.take(1)[0]
+        self.at -= 1
+        return value
+
     def i8(self) -> int:
         """Return a byte with a sign."""
         value = self.take(1)[0]
@@ -132,12 +138,17 @@ class Reader:
         length = self.u16()
         return self._text(self.take(length))
 
+    def long_utf(self) -> str:
+        """Return text with its length in eight bytes."""
+        return self._text(self.take(self.i64()))
+
     def _text(self, data: memoryview) -> str:
         try:
             text = bytes(data).replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")
             return text if text.isascii() else _paired(text)
         except UnicodeDecodeError:
-            raise self.damaged("text is not as Java writes it", at=self.at - len(data))
+            at = self.at - len(data)
+            raise self.damaged("text is not as Java writes it", at=at) from None
 
     def varint(self) -> int:
         """Return seven bits of each byte, lowest first, up to one below 128."""
