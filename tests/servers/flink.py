@@ -1,0 +1,135 @@
+"""Real Flink on this machine, for tests: its published jars, and programs that run jobs in one JVM.
+
+::
+
+    flink = Flink("2.3.0")
+    flink.run([{"do": "savepoint", "to": "/tmp/s", "events": "400", "format": "CANONICAL"}])
+
+``python -m tests.servers.flink`` fetches the jars of all versions. They are kept in a folder of
+this Python environment, or in the one that $FLINK_JARS names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from statestore.errors import MissingDependencyError, StorageError
+from statestore.spark.session import java_home
+from tests.servers.process import SHORT_LIVED_JVM
+
+__all__ = ["VERSIONS", "Flink"]
+
+VERSIONS = ("2.3.0", "1.20.3")
+SOURCES = Path(__file__).parents[1] / "interop" / "flink" / "java"
+JOB_SECONDS = 240
+_OPENED = ("java.util", "java.lang", "java.math", "java.time")
+_JVM = (
+    "-Xmx1200m",
+    *SHORT_LIVED_JVM,
+    *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPENED),
+)
+# Two are of no use here, and one layout of logs needs a class that is not there.
+_UNUSED = ("flink-cep", "flink-csv", "log4j-layout")
+_LOG = """rootLogger.level = WARN
+rootLogger.appenderRef.console.ref = console
+appender.console.name = console
+appender.console.type = CONSOLE
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %p %c{1} %m%n%throwable
+"""
+
+
+@dataclass(frozen=True)
+class Flink:
+    """A version of Flink, and what is compiled for it."""
+
+    version: str
+
+    @property
+    def folder(self) -> Path:
+        """Where its jars are kept, and the classes."""
+        kept = os.environ.get("FLINK_JARS") or Path(sys.prefix) / "share" / "statestore"
+        return Path(kept) / f"flink-{self.version}"
+
+    def fetch(self) -> None:
+        """Fetch its jars, the first time; MissingDependencyError where that fails."""
+        done = self.folder / "complete"
+        if done.exists():
+            return
+        package = f"apache-flink-libraries=={self.version}"
+        options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--target"]
+        command = [sys.executable, "-m", "pip", "install", *options, str(self.folder), package]
+        said = subprocess.run(command, capture_output=True, text=True, check=False)
+        if said.returncode:
+            raise MissingDependencyError(
+                f"{package} could not be fetched: check the network; pip said:\n{said.stderr}"
+            )
+        done.touch()
+
+    def jars(self) -> tuple[Path, ...]:
+        """Return its jars; MissingDependencyError where they cannot be had."""
+        self.fetch()
+        found = sorted((self.folder / "pyflink" / "lib").glob("*.jar"))
+        return tuple(jar for jar in found if not jar.name.startswith(_UNUSED))
+
+    def run(self, steps: Sequence[Mapping[str, str]]) -> list[str]:
+        """Run jobs one after another, as ``Main.java`` describes them; return where the snapshots
+        are that they wrote.
+        """
+        words = [" ".join(f"{name}={value}" for name, value in one.items()) for one in steps]
+        lines = self.java("golden.Main", words).splitlines()
+        kinds = ("savepoint ", "checkpoint ")
+        return [line.split()[-1].removeprefix("file:") for line in lines if line.startswith(kinds)]
+
+    def java(self, name: str, arguments: Sequence[str]) -> str:
+        """Run a program of the folder of sources; return its output, or raise StorageError."""
+        classes = self._compiled()
+        log = f"-Dlog4j.configurationFile=file:{classes / 'log4j2.properties'}"
+        path = ["-cp", ":".join(map(str, (classes, *self.jars())))]
+        command = [str(java_home() / "bin" / "java"), *_JVM, log, *path, name, *arguments]
+        return _output(command, f"{name} with Flink {self.version}")
+
+    def _compiled(self) -> Path:
+        """Return the folder of the classes, compiled anew when a source has changed."""
+        sources = sorted(SOURCES.glob("*.java"))
+        digest = hashlib.sha256(b"".join(each.read_bytes() for each in sources)).hexdigest()[:16]
+        folder = self.folder / f"classes-{digest}"
+        if not (folder / "complete").exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            path = ["-nowarn", "-cp", ":".join(map(str, self.jars())), "-d", str(folder)]
+            command = [str(java_home() / "bin" / "javac"), *path, *map(str, sources)]
+            _output(command, f"javac with Flink {self.version}")
+            (folder / "log4j2.properties").write_text(_LOG)
+            (folder / "complete").touch()
+        return folder
+
+
+def _output(command: list[str], what: str) -> str:
+    said = subprocess.run(command, capture_output=True, text=True, timeout=JOB_SECONDS, check=False)
+    if said.returncode:
+        end = "\n".join(said.stderr.splitlines()[-40:])
+        raise StorageError(f"{what} failed:\n{end}")
+    return said.stdout
+
+
+def main() -> int:
+    """Fetch the jars of all versions; return the exit code."""
+    for version in VERSIONS:
+        try:
+            Flink(version).fetch()
+        except MissingDependencyError as error:
+            print(error, file=sys.stderr)
+            return error.exit_code
+        print(f"flink-{version}: {len(Flink(version).jars())} jars")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
