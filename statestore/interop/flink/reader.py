@@ -165,6 +165,10 @@ class Reader:
         length = self.varint() - 1
         if length < 0:
             return None
+        return self.characters(length)
+
+    def characters(self, length: int) -> str:
+        """Return as many characters of a text of ``StringValue``, each of 16 bits."""
         if length > self.left:
             raise self.damaged(f"a text of {length} characters does not fit into {self.left} bytes")
         whole = bytes(self.data[self.at : self.at + length])

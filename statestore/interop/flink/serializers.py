@@ -30,6 +30,7 @@ from statestore.interop.flink.types import (
     NullableType,
     PojoField,
     PojoType,
+    PresentType,
     RowDataType,
     RowType,
     Scalar,
@@ -185,6 +186,8 @@ def snapshot_bytes(kind: FlinkType) -> bytes:
             return utf(_BINARY_ROW) + i32(3) + i32(count)
         case SqlScalar(name, version, body):
             return utf(_SQL_SCALARS[name]) + i32(version) + body
+        case PresentType():
+            raise AssertionError("an element of an array has no snapshot of its own")
 
 
 def _composite(class_name: str, version: int, outer: bytes, *parts: FlinkType) -> bytes:
@@ -206,7 +209,7 @@ def _pojo_body(kind: PojoType) -> bytes:
         entries = [
             (
                 one.class_name,
-                utf(one.class_name),
+                b"",
                 None if one.value is None else snapshot_bytes(one.value),
             )
             for one in classes

@@ -23,6 +23,7 @@ __all__ = [
     "NullableType",
     "PojoField",
     "PojoType",
+    "PresentType",
     "RowDataType",
     "RowType",
     "Scalar",
@@ -110,6 +111,13 @@ class NullableType:
 
     value: FlinkType
     padding: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PresentType:
+    """An element of an array of objects, behind a flag that says it is there."""
+
+    value: FlinkType
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +233,7 @@ FlinkType: TypeAlias = (
     | ArrayType
     | EitherType
     | NullableType
+    | PresentType
     | TtlType
     | TtlAwareType
     | TimerType
@@ -277,7 +286,7 @@ def name_of(kind: FlinkType) -> str:
             return _of("Nullable", value)
         case TtlType(value):
             return _of("Ttl", value)
-        case TtlAwareType(value):
+        case TtlAwareType(value) | PresentType(value):
             return name_of(value)
         case TimerType(key, namespace):
             return _of("Timer", key, namespace)
