@@ -50,6 +50,7 @@ ROWS = (
     "statestore.maintenance",
     "statestore.spark",
     "statestore.interop.spark",
+    "statestore.interop.flink",
     "statestore.testing",
     "jobs",
 )
