@@ -33,11 +33,12 @@ cluster-demo: $(READY) $(KAFKA) ## run the demo on a Spark cluster, Kafka and S3
 
 # Files go to the workers in their order, so that the long ones do not come last.
 test: $(READY) $(DELTA) $(S3) $(KAFKA) $(FLINK) ## run all tests, two files at a time; ARGS="-k name" goes to pytest
-	@$(WITH_JAVA) $(PY) -m pytest --numprocesses $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(WITH_JAVA) $(PY) -m pytest --numprocesses $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder \
+		-m "not long" $(ARGS)
 
 quick: $(READY) ## run the tests that need no JVM, no server and no long histories
 	@$(PY) -m pytest --numprocesses $(or $(WORKERS),2) --dist worksteal \
-		-m "not spark and not slow" --hypothesis-profile quick $(ARGS)
+		-m "not spark and not slow and not flink" --hypothesis-profile quick $(ARGS)
 
 test-flink: $(READY) $(FLINK) ## run the tests that need real Flink, all of them
 	@$(WITH_JAVA) $(PY) -m pytest -m flink $(ARGS)
@@ -120,7 +121,7 @@ $(KAFKA): $(READY) tests/servers/jars.py
 
 # Flink, for the tests that let it write and read savepoints.
 $(FLINK): $(READY) tests/servers/flink.py
-	@echo "for the tests: fetching the jars of Flink (230 MB a version the first time)"
+	@echo "for the tests: fetching the jars of Flink (330 MB the first time)"
 	@if $(PY) -m tests.servers.flink; then touch $@; fi
 
 # Prints the first Python that fits, or one sentence with the command that installs one here.

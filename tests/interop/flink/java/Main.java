@@ -35,11 +35,13 @@ import org.apache.flink.util.Collector;
 
 /**
  * Runs jobs one after another in a cluster of this process. A step is one argument, words with "="
- * between blanks: do=savepoint|checkpoint|dump, to=, from=, events=, parallelism=, format=; with
+ * between blanks: do=savepoint|checkpoint|dump, to=, from=, events=, parallelism=, max=, format=; with
  * results= the job is one of SQL; any name with a dot is a setting of Flink.
  */
 public class Main {
     private static final List<String> WINDOWS = List.of("sums", "lists", "sessions");
+
+    private static final int USUAL = 128;
 
     private Main() {}
 
@@ -150,11 +152,12 @@ public class Main {
         StreamExecutionEnvironment env =
                 StreamExecutionEnvironment.getExecutionEnvironment(settings);
         env.setParallelism(Integer.parseInt(words.get("parallelism")));
-        env.setMaxParallelism(Integer.parseInt(words.getOrDefault("max", "128")));
+        int most = Integer.parseInt(words.getOrDefault("max", Integer.toString(USUAL)));
+        env.setMaxParallelism(most);
         if (words.containsKey("results")) {
             Sql.build(env, events(numbers(env, dumps)));
         } else {
-            build(env, dumps);
+            build(env, dumps, most);
         }
         JobGraph graph = env.getStreamGraph().getJobGraph();
         if (words.containsKey("from")) {
@@ -177,12 +180,12 @@ public class Main {
         return numbers.map(Event::of).returns(Event.class).uid("events").setParallelism(1);
     }
 
-    private static void build(StreamExecutionEnvironment env, boolean dumps) {
+    private static void build(StreamExecutionEnvironment env, boolean dumps, int most) {
         DataStream<Long> numbers = numbers(env, dumps);
         DataStream<Event> events = events(numbers);
         keyed(events, e -> e.name, Types.STRING, new Kinds(dumps), "kinds");
         keyed(events, e -> e.id, Types.LONG, new Few<>("by_long", dumps), "by_long")
-                .setMaxParallelism(300);
+                .setMaxParallelism(most == USUAL ? 300 : most);
         keyed(
                 events,
                 e -> Tuple2.of(e.name, e.small),
