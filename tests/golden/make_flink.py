@@ -44,6 +44,7 @@ class Case:
     parallelism: int = 2
     step: dict[str, str] = field(default_factory=dict)
     after: str | None = None
+    sql: bool = False
 
 
 CASES = (
@@ -68,6 +69,8 @@ CASES = (
         step={"events": str(EVENTS + 100)},
         after="heap_canonical",
     ),
+    Case("sql", "savepoint", ROCKSDB, sql=True),
+    Case("sql_native", "savepoint", HEAP | FILES, "NATIVE", sql=True),
 )
 
 
@@ -113,11 +116,12 @@ def _write(target: Path, version: str) -> dict[str, object]:
 
 
 def _keep(target: Path, flink: Flink, case: Case, place: str, folder: Path) -> dict[str, object]:
-    """Pack a snapshot, and let Flink say what is in it; return its line of the index."""
+    """Pack a snapshot, and what Flink says is in it; return its line of the index."""
     name = f"{folder.name}_{case.name}"
     rows = folder / f"{case.name}.jsonl"
-    step = {"do": "dump", "to": str(rows), "parallelism": str(case.parallelism), "from": place}
-    flink.run([step | case.settings])
+    dump = {"do": "dump", "to": str(rows), "parallelism": str(case.parallelism), "from": place}
+    if not case.sql:
+        flink.run([dump | case.settings])
     root = folder / case.name if case.what == "checkpoint" else Path(place)
     _pack(root, target / f"{name}.tar.xz")
     return {
@@ -133,6 +137,7 @@ def _step(case: Case, folder: Path, written: dict[str, str]) -> dict[str, str]:
     (folder / case.name).mkdir()
     step = {"do": case.what, "to": str(folder / case.name), "events": str(EVENTS)}
     step |= {"parallelism": str(case.parallelism), "format": case.format}
+    step |= {"results": str(folder / f"{case.name}.jsonl")} if case.sql else {}
     step |= {} if case.after is None else {"from": written[case.after]}
     return step | case.settings | case.step
 

@@ -35,11 +35,13 @@ import org.apache.flink.util.Collector;
 
 /**
  * Runs jobs one after another in a cluster of this process. A step is one argument, words with "="
- * between blanks: do=savepoint|checkpoint|dump, to=, from=, events=, parallelism=, format=, and any
- * name with a dot is a setting of Flink.
+ * between blanks: do=savepoint|checkpoint|dump, to=, from=, events=, parallelism=, max=, format=; with
+ * results= the job is one of SQL; any name with a dot is a setting of Flink.
  */
 public class Main {
     private static final List<String> WINDOWS = List.of("sums", "lists", "sessions");
+
+    private static final int USUAL = 128;
 
     private Main() {}
 
@@ -80,6 +82,7 @@ public class Main {
     private static void run(MiniCluster mini, Map<String, String> words) throws Exception {
         boolean dumps = words.get("do").equals("dump");
         Dump.clear();
+        Sql.clear();
         Numbers.next = 0;
         Numbers.limit = Long.parseLong(words.getOrDefault("first", words.getOrDefault("events", "0")));
         JobGraph graph = graph(words, dumps);
@@ -107,6 +110,9 @@ public class Main {
             mini.cancelJob(job).get();
         }
         mini.requestJobResult(job).get();
+        if (words.containsKey("results")) {
+            Files.write(Path.of(words.get("results")), Sql.said(), StandardCharsets.UTF_8);
+        }
         System.out.println(words.get("do") + " " + words.get("to") + " " + written);
     }
 
@@ -146,8 +152,13 @@ public class Main {
         StreamExecutionEnvironment env =
                 StreamExecutionEnvironment.getExecutionEnvironment(settings);
         env.setParallelism(Integer.parseInt(words.get("parallelism")));
-        env.setMaxParallelism(Integer.parseInt(words.getOrDefault("max", "128")));
-        build(env, dumps);
+        int most = Integer.parseInt(words.getOrDefault("max", Integer.toString(USUAL)));
+        env.setMaxParallelism(most);
+        if (words.containsKey("results")) {
+            Sql.build(env, events(numbers(env, dumps)));
+        } else {
+            build(env, dumps, most);
+        }
         JobGraph graph = env.getStreamGraph().getJobGraph();
         if (words.containsKey("from")) {
             graph.setSavepointRestoreSettings(
@@ -156,19 +167,25 @@ public class Main {
         return graph;
     }
 
-    private static void build(StreamExecutionEnvironment env, boolean dumps) {
+    private static DataStream<Long> numbers(StreamExecutionEnvironment env, boolean dumps) {
         WatermarkStrategy<Long> times =
                 WatermarkStrategy.<Long>noWatermarks()
                         .withTimestampAssigner((number, at) -> Event.of(number).time);
-        DataStream<Long> numbers =
-                env.fromSource(new Numbers(dumps), times, "numbers", Types.LONG)
-                        .uid("numbers")
-                        .setParallelism(1);
-        DataStream<Event> events =
-                numbers.map(Event::of).returns(Event.class).uid("events").setParallelism(1);
+        return env.fromSource(new Numbers(dumps), times, "numbers", Types.LONG)
+                .uid("numbers")
+                .setParallelism(1);
+    }
+
+    private static DataStream<Event> events(DataStream<Long> numbers) {
+        return numbers.map(Event::of).returns(Event.class).uid("events").setParallelism(1);
+    }
+
+    private static void build(StreamExecutionEnvironment env, boolean dumps, int most) {
+        DataStream<Long> numbers = numbers(env, dumps);
+        DataStream<Event> events = events(numbers);
         keyed(events, e -> e.name, Types.STRING, new Kinds(dumps), "kinds");
         keyed(events, e -> e.id, Types.LONG, new Few<>("by_long", dumps), "by_long")
-                .setMaxParallelism(300);
+                .setMaxParallelism(most == USUAL ? 300 : most);
         keyed(
                 events,
                 e -> Tuple2.of(e.name, e.small),

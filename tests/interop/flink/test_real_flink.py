@@ -1,0 +1,106 @@
+"""What is written here, real Flink restores: all state is as it was, and the job goes on."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from statestore.interop.flink.repack import repack_savepoint
+from tests.interop.flink.goldens import Golden
+from tests.servers.flink import Flink
+
+pytestmark = pytest.mark.flink
+NEWEST, OLDER = "2.3.0", "1.20.3"
+ROCKSDB, HEAP = {"state.backend.type": "rocksdb"}, {"state.backend.type": "hashmap"}
+
+
+def test_flink_restores_a_repacked_savepoint(tmp_path: Path) -> None:
+    """128 key groups become 720, and RocksDB restores at another parallelism what hashmap wrote."""
+    golden = Golden("2.3_heap_canonical")
+    source = golden.unpack(tmp_path / "from")
+    done = repack_savepoint(str(source), str(tmp_path / "to"), max_parallelism=720, parallelism=4)
+    assert {one.name: one.parallelism for one in done.operators}["kinds"] == 4
+    found = dumped(Flink(NEWEST), tmp_path, done.target, ROCKSDB, parallelism=3, most=720)
+    assert comparable(found) == comparable(golden.rows())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("name", "version", "backend", "most", "parallelism"),
+    [
+        ("2.3_heap_snappy", NEWEST, HEAP, 300, 5),
+        ("2.3_rocksdb_canonical", NEWEST, HEAP, 4096, 2),
+        ("2.3_rescaled", NEWEST, ROCKSDB, 100, 3),
+        ("1.20_heap_canonical", OLDER, ROCKSDB, 720, 3),
+        ("1.20_rocksdb_canonical", OLDER, HEAP, 96, 1),
+        ("1.20_heap_canonical", NEWEST, HEAP, 129, 2),
+    ],
+)
+def test_others_too(
+    name: str,
+    version: str,
+    backend: Mapping[str, str],
+    most: int,
+    parallelism: int,
+    tmp_path: Path,
+) -> None:
+    golden = Golden(name)
+    source = golden.unpack(tmp_path / "from")
+    done = repack_savepoint(str(source), str(tmp_path / "to"), max_parallelism=most)
+    found = dumped(
+        Flink(version), tmp_path, done.target, backend, parallelism=parallelism, most=most
+    )
+    assert comparable(found) == comparable(golden.rows())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("version", [NEWEST, OLDER])
+def test_a_job_goes_on(version: str, tmp_path: Path) -> None:
+    """After 100 more events there is the state of the job that was never repacked."""
+    short = version.rpartition(".")[0]
+    source = Golden(f"{short}_heap_canonical").unpack(tmp_path / "from")
+    done = repack_savepoint(str(source), str(tmp_path / "to"), max_parallelism=720)
+    flink = Flink(version)
+    step = {"do": "savepoint", "from": done.target, "to": str(tmp_path), "events": "350"}
+    step |= {"parallelism": "4", "max": "720", "format": "CANONICAL"}
+    (later,) = flink.run([step | ROCKSDB])
+    found = dumped(flink, tmp_path, later, ROCKSDB, parallelism=3, most=720)
+    assert comparable(found) == comparable(Golden(f"{short}_rescaled").rows())
+
+
+def dumped(
+    flink: Flink,
+    folder: Path,
+    savepoint: str,
+    backend: Mapping[str, str],
+    *,
+    parallelism: int,
+    most: int,
+) -> list[dict[str, Any]]:
+    """Let Flink restore a savepoint; return what it finds."""
+    rows = folder / "rows.jsonl"
+    step = {"do": "dump", "from": savepoint, "to": str(rows), "max": str(most)}
+    flink.run([{**step, **backend, "parallelism": str(parallelism)}])
+    return [json.loads(line) for line in rows.read_text().splitlines()]
+
+
+def comparable(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    """Return rows without what another parallelism changes: key groups, and which subtask has which
+    elements; the same union or broadcast state of all subtasks counts once.
+    """
+    found: Counter[str] = Counter()
+    for row in rows:
+        kept = {name: value for name, value in row.items() if name not in ("group", "subtask")}
+        if row.get("mode") == "split":
+            elements = [kept | {"values": one} for one in row["values"]]
+            found.update(json.dumps(one, sort_keys=True) for one in elements)
+        elif "mode" in row:
+            found[json.dumps(kept, sort_keys=True)] = 1
+        else:
+            found[json.dumps(kept, sort_keys=True)] += 1
+    return found
