@@ -231,7 +231,8 @@ def _word(column: LogicalType, value: Any, behind: bytearray, first: int) -> byt
         return bytes(_WORD)
     offset = first + len(behind) << 32
     if column.root in _NUMBERS:
-        return np.array([value], _NUMBERS[column.root]).tobytes().ljust(_WORD, b"\0")
+        word: bytes = np.array([value], _NUMBERS[column.root]).tobytes().ljust(_WORD, b"\0")
+        return word
     if column.root == "DECIMAL":
         if column.precision <= _COMPACT_DIGITS:
             return int(value).to_bytes(_WORD, "little", signed=True)
@@ -240,7 +241,7 @@ def _word(column: LogicalType, value: Any, behind: bytearray, first: int) -> byt
         return (offset | width).to_bytes(_WORD, "little")
     if isinstance(value, tuple):
         behind += int(value[0]).to_bytes(_WORD, "little", signed=True)
-        return (offset | value[1]).to_bytes(_WORD, "little")
+        return int(offset | value[1]).to_bytes(_WORD, "little")
     if isinstance(value, bytes):
         if len(value) <= _MOST_INLINE:
             return value.ljust(_MOST_INLINE, b"\0") + bytes([_INLINE | len(value)])

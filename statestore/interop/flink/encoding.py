@@ -264,7 +264,8 @@ _SCALARS: dict[str, Callable[[pa.Array], pa.Array]] = {
 
 def _lengths(array: pa.Array) -> npt.NDArray[np.int64]:
     offsets = array.offsets.to_numpy(zero_copy_only=False)
-    return np.diff(offsets.astype(np.int64))
+    found: npt.NDArray[np.int64] = np.diff(offsets.astype(np.int64))
+    return found
 
 
 def _runs(each: pa.Array, counts: npt.NDArray[np.int64], *, less: int = 0) -> pa.Array:

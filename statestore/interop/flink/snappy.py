@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from statestore.interop.flink.reader import Reader
 
-__all__ = ["crc32c", "framed", "snappy_block", "unframed"]
+__all__ = ["SNAPPY_HEAD", "chunks", "crc32c", "framed", "snappy_block", "unframed"]
 
-_MAGIC: Final = b"\xff\x06\x00\x00sNaPpY"
+SNAPPY_HEAD: Final = b"\xff\x06\x00\x00sNaPpY"
 _COMPRESSED, _PLAIN, _FIRST_SKIPPABLE = 0, 1, 0x80
 _CHUNK: Final = 1 << 16
 _POLYNOMIAL: Final = 0x82F63B78
@@ -36,8 +36,14 @@ def unframed(data: memoryview, name: str, base: int) -> bytes:
     DamagedFileError when the stream is cut, or a chunk has another checksum than it says.
     """
     reader = Reader(data, name, base=base)
-    if len(data) < len(_MAGIC) or bytes(reader.take(len(_MAGIC))) != _MAGIC:
+    if len(data) < len(SNAPPY_HEAD) or bytes(reader.take(len(SNAPPY_HEAD))) != SNAPPY_HEAD:
         raise reader.damaged("it does not begin as a stream of Snappy does", at=0)
+    return chunks(reader)
+
+
+def chunks(reader: Reader) -> bytes:
+    """Return what the chunks hold that are left; errors as :func:`unframed`."""
+    name, base = reader.name, reader.base
     parts = []
     while reader.left:
         begin = reader.at
@@ -58,7 +64,7 @@ def unframed(data: memoryview, name: str, base: int) -> bytes:
 def framed(data: bytes) -> bytes:
     """Return a framed stream of some bytes."""
     codec = pa.Codec("snappy")
-    parts = [_MAGIC]
+    parts = [SNAPPY_HEAD]
     for start in range(0, len(data), _CHUNK):
         part = data[start : start + _CHUNK]
         block = codec.compress(part, asbytes=True)

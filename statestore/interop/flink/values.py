@@ -42,7 +42,7 @@ from statestore.interop.flink.types import (
     name_of,
 )
 
-__all__ = ["decoded", "decoded_from", "decoded_list"]
+__all__ = ["decoded", "decoded_from", "decoded_list", "decoded_map_values"]
 
 _NUMBERS = {
     "Byte": ">i1", "Short": ">i2", "Integer": ">i4", "Long": ">i8", "Float": ">f4",
@@ -381,7 +381,7 @@ def decoded_list(element: FlinkType, spans: Spans) -> pa.Array:
         starts, counts = _parted(element, cursor)
     else:
         counts = (cursor.end - cursor.at + 1) // (width + 1)
-        wrong = counts * (width + 1) - 1 != cursor.end - cursor.at
+        wrong = (counts * (width + 1) - 1 != cursor.end - cursor.at) & (cursor.end > cursor.at)
         cursor.refuse(wrong, "a list does not end with an element")
         starts = np.repeat(cursor.at, counts) + _within(counts) * (width + 1)
     commas = starts[_within(counts) > 0] - 1
@@ -390,6 +390,19 @@ def decoded_list(element: FlinkType, spans: Spans) -> pa.Array:
     limits = np.repeat(cursor.end, counts)
     values = decoded_from(element, Cursor(spans, starts, limits))
     return pa.ListArray.from_arrays(_offsets(counts), values)
+
+
+def decoded_map_values(value: FlinkType, spans: Spans) -> pa.Array:
+    """Return the values of a map state's entries, which begin with whether they are null.
+
+    Behind a null there may be what the value's serializer writes for one
+    (``HeapKeyValueStateIterator``). Errors as :func:`decoded`.
+    """
+    cursor = Cursor(spans, spans.starts, spans.ends)
+    nulls = cursor.flags()
+    found = _where_not(nulls, value, 0, cursor)
+    cursor.refuse((cursor.at != cursor.end) & ~nulls, "bytes are left behind a value")
+    return found
 
 
 def _within(counts: Places) -> Places:
