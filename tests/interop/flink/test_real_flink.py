@@ -35,8 +35,11 @@ def test_flink_restores_a_repacked_savepoint(tmp_path: Path) -> None:
     [
         ("2.3_heap_snappy", NEWEST, HEAP, 300, 5),
         ("2.3_rocksdb_canonical", NEWEST, HEAP, 4096, 2),
+        ("2.3_rocksdb_native", NEWEST, ROCKSDB, 128, 3),
+        ("2.3_rocksdb_incremental", NEWEST, HEAP, 720, 3),
         ("2.3_rescaled", NEWEST, ROCKSDB, 100, 3),
         ("1.20_heap_canonical", OLDER, ROCKSDB, 720, 3),
+        ("1.20_rocksdb_incremental", OLDER, ROCKSDB, 720, 3),
         ("1.20_rocksdb_canonical", OLDER, HEAP, 129, 1),
     ],
 )
@@ -50,7 +53,8 @@ def test_others_too(
 ) -> None:
     golden = Golden(name)
     source = golden.unpack(tmp_path / "from")
-    done = repack_savepoint(str(source), str(tmp_path / "to"), max_parallelism=most)
+    moved = {golden.about["written_at"]: str(tmp_path / "from")}
+    done = repack_savepoint(str(source), str(tmp_path / "to"), max_parallelism=most, moved=moved)
     found = dumped(
         Flink(version), tmp_path, done.target, backend, parallelism=parallelism, most=most
     )
