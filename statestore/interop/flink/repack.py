@@ -23,17 +23,10 @@ from statestore.interop.flink.canonical import (
 from statestore.interop.flink.canonical_writer import SavepointWriter
 from statestore.interop.flink.cursor import Cursor
 from statestore.interop.flink.key_groups import key_groups_at
-from statestore.interop.flink.metadata import (
-    InlineHandle,
-    OperatorHandle,
-    OperatorState,
-    SavepointMetadata,
-    Subtask,
-)
+from statestore.interop.flink.metadata import OperatorState, SavepointMetadata, Subtask
 from statestore.interop.flink.savepoint import FlinkOperator, open_savepoint
 from statestore.interop.flink.spans import Spans
 from statestore.interop.flink.states import KeyedState
-from statestore.interop.flink.streams import source_of
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.storage import open_storage
 
@@ -144,7 +137,9 @@ def _repacked(
 ) -> tuple[OperatorState, Mapping[str, int]]:
     """Write an operator's state; return it with its new handles, and its entries by state."""
     subtasks: dict[int, Subtask] = {
-        one.index: replace(one, operator=_copied(operator, writer, one.operator), keyed=None)
+        one.index: replace(
+            one, operator=writer.copied(one.operator, operator.places, operator.title), keyed=None
+        )
         for one in operator.metadata.subtasks
     }
     entries: dict[str, int] = {}
@@ -166,15 +161,6 @@ def _repacked(
         subtasks=tuple(subtasks[index] for index in sorted(subtasks)),
     )
     return made, entries
-
-
-def _copied(
-    operator: FlinkOperator, writer: SavepointWriter, handle: OperatorHandle | None
-) -> OperatorHandle | None:
-    if handle is None or isinstance(handle.stream, InlineHandle):
-        return handle
-    source = source_of(handle.stream, operator.places, f"operator state of {operator.title}")
-    return OperatorHandle(handle.parts, writer.file([source.read(0, source.size)]))
 
 
 def _united(headers: list[KeyedHeader]) -> KeyedHeader:
