@@ -14,8 +14,8 @@ from statestore.interop.flink.metadata import (
     KeyGroupsHandle,
     RelativeHandle,
     SavepointMetadata,
-    metadata_v3,
 )
+from statestore.interop.flink.metadata_writer import metadata_v3
 from statestore.storage import Storage
 
 __all__ = ["METADATA", "SavepointWriter"]
