@@ -120,6 +120,7 @@ LAZY = {
     ("statestore.cli.verbs.other", "statestore.demo"),  # a verb that needs Spark
     ("statestore.cli.verbs.spark", "statestore.interop.spark"),  # so do these
     ("statestore.cli.verbs.spark", "statestore.spark.session"),
+    ("statestore.cli.verbs.flink", "statestore.interop.flink.repack"),
     # A public name is imported when it is asked for.
     ("statestore", "statestore"),
     ("statestore", "statestore.errors"),

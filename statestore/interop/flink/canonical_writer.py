@@ -11,11 +11,14 @@ from collections.abc import Iterable
 from statestore.errors import CommitConflictError, InvalidArgumentError
 from statestore.interop.flink.canonical import KeyedHeader, header_bytes
 from statestore.interop.flink.metadata import (
+    InlineHandle,
     KeyGroupsHandle,
+    OperatorHandle,
     RelativeHandle,
     SavepointMetadata,
 )
 from statestore.interop.flink.metadata_writer import metadata_v3
+from statestore.interop.flink.streams import Places, source_of
 from statestore.storage import Storage
 
 __all__ = ["METADATA", "SavepointWriter"]
@@ -69,6 +72,24 @@ class SavepointWriter:
 
         stream = self.file(pieces())
         return KeyGroupsHandle(first, tuple(offsets), stream)
+
+    def copied(
+        self, handle: OperatorHandle | None, places: Places, title: str
+    ) -> OperatorHandle | None:
+        """Write the operator state of a subtask as it is; return its handle.
+
+        Args:
+            handle: that of the savepoint it comes from, None where there is none.
+            places: where that has its files.
+            title: what messages call the operator.
+
+        Returns:
+            The handle; small state stays in ``_metadata``.
+        """
+        if handle is None or isinstance(handle.stream, InlineHandle):
+            return handle
+        source = source_of(handle.stream, places, f"operator state of {title}")
+        return OperatorHandle(handle.parts, self.file([source.read(0, source.size)]))
 
     def finish(self, metadata: SavepointMetadata) -> None:
         """Write ``_metadata``, by which it is a savepoint; CommitConflictError if one is there."""

@@ -7,44 +7,28 @@ product's own function of the key, and before it is trusted it has to say where 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from statestore.errors import (
-    IncompatibleStateError,
-    MissingFileError,
-    StateStoreError,
-)
+from statestore.errors import IncompatibleStateError, StateStoreError
 from statestore.interop.flink.canonical import (
     KeyedHeader,
     StateInfo,
     key_group_bytes,
     prefix_bytes,
-    read_header,
-    read_key_group,
 )
-from statestore.interop.flink.canonical_writer import METADATA, SavepointWriter
+from statestore.interop.flink.canonical_writer import SavepointWriter
 from statestore.interop.flink.cursor import Cursor
 from statestore.interop.flink.key_groups import key_groups_at
-from statestore.interop.flink.metadata import (
-    EmptyHandle,
-    FileHandle,
-    InlineHandle,
-    KeyGroupsHandle,
-    OperatorHandle,
-    OperatorState,
-    RelativeHandle,
-    SavepointMetadata,
-    StreamHandle,
-    Subtask,
-    read_metadata,
-)
+from statestore.interop.flink.metadata import OperatorState, SavepointMetadata, Subtask
+from statestore.interop.flink.savepoint import FlinkOperator, open_savepoint
 from statestore.interop.flink.spans import Spans
+from statestore.interop.flink.states import KeyedState
 from statestore.keys.groups import KeyGroupAssignment
-from statestore.storage import Storage, open_storage
+from statestore.storage import open_storage
 
 __all__ = ["Repacked", "RepackedOperator", "repack_savepoint"]
 
@@ -59,7 +43,7 @@ class RepackedOperator:
     """What was done to an operator: its entries by state, and how many subtasks share them."""
 
     id: str
-    name: str | None
+    title: str
     parallelism: int
     was: int
     """The number of key groups that it had."""
@@ -77,55 +61,28 @@ class Repacked:
     operators: tuple[RepackedOperator, ...]
 
 
-@dataclass(frozen=True)
-class _Source:
-    """The savepoint that is read."""
-
-    storage: Storage
-
-    def read(self, handle: StreamHandle, what: str) -> tuple[bytes, str]:
-        """Return the bytes of a stream, and what messages call them."""
-        match handle:
-            case InlineHandle(_, data):
-                return data, f"{self.storage.url}/{METADATA} ({what})"
-            case RelativeHandle(path):
-                return self._file(self.storage, path, what)
-            case FileHandle(path):
-                folder, _, name = path.rpartition("/")
-                return self._file(open_storage(folder), name, what)
-            case EmptyHandle() | None:
-                return b"", self.storage.url
-        raise IncompatibleStateError(
-            f"{what} lies in a file that several share: take a canonical savepoint of the job"
-        )
-
-    def _file(self, storage: Storage, name: str, what: str) -> tuple[bytes, str]:
-        try:
-            return storage.read(name), f"{storage.url}/{name}"
-        except FileNotFoundError as error:
-            raise MissingFileError(
-                f"{storage.url}/{name} is missing, which holds {what}"
-            ) from error
-
-
 def repack_savepoint(
     source: str,
     target: str,
     *,
     max_parallelism: int,
     parallelism: int | None = None,
+    moved: Mapping[str, str] | None = None,
+    options: Mapping[str, Any] | None = None,
     on_progress: Progress | None = None,
 ) -> Repacked:
-    """Make a savepoint with another number of key groups, from which Flink restores.
+    """Make a canonical savepoint with another number of key groups, from which Flink restores.
 
     Every operator gets this maximum. The state of one operator at a time is held in memory.
 
     Args:
-        source: the folder of a canonical savepoint, which is only read.
+        source: the folder of a savepoint or checkpoint, which is only read.
         target: a folder that is empty or not there.
         max_parallelism: the new number of key groups, 1 to 32768.
         parallelism: among how many subtasks keyed state is shared; by default as it was. A restore
             may be at any other.
+        moved: where folders lie now that the source names by absolute paths.
+        options: for the file system of both, as of ``open_storage``.
         on_progress: is told how many operators are done, and of how many.
 
     Returns:
@@ -133,115 +90,77 @@ def repack_savepoint(
 
     Raises:
         ParallelismError: when the numbers do not fit.
-        InvalidArgumentError: when the target is not empty.
-        UnsupportedTypeError: for a key whose hash no savepoint tells, or a serializer that is not
-            known.
-        IncompatibleStateError: for state in another than the canonical form.
+        InvalidArgumentError: when the source is no savepoint, or the target is not empty.
+        UnsupportedTypeError: for a key whose hash no savepoint tells.
+        IncompatibleStateError: for state that cannot be read.
         CorruptionError: when the savepoint is damaged, or a key lies in another key group than it
             should.
     """
-    storage = open_storage(source.removesuffix(f"/{METADATA}"))
-    opened = _Source(storage)
-    metadata = read_metadata(*_metadata(storage))
-    plans = [_planned(one, max_parallelism, parallelism) for one in metadata.operators]
-    writer = SavepointWriter(open_storage(target))
+    savepoint = open_savepoint(source, moved=moved, options=options)
+    shares = [_share(one, max_parallelism, parallelism) for one in savepoint.operators]
+    writer = SavepointWriter(open_storage(target, options))
     done: list[RepackedOperator] = []
     operators: list[OperatorState] = []
-    for number, (operator, shared_by) in enumerate(zip(metadata.operators, plans, strict=True)):
+    for number, (operator, share) in enumerate(zip(savepoint.operators, shares, strict=True)):
         try:
-            made, entries = _repacked(opened, writer, operator, max_parallelism, shared_by)
+            made, entries = _repacked(operator, writer, share)
         except StateStoreError as error:
-            error.add_note(f"operator {operator.uid or operator.name or operator.id} of {source}")
+            error.add_note(f"operator {operator.title} of {savepoint.url}")
             raise
         operators.append(made)
-        name = operator.uid or operator.name
-        done.append(
-            RepackedOperator(operator.id, name, shared_by, operator.max_parallelism, entries)
-        )
+        was = operator.metadata.max_parallelism
+        done.append(RepackedOperator(made.id, operator.title, share.parallelism, was, entries))
         if on_progress is not None:
-            on_progress(number + 1, len(plans))
+            on_progress(number + 1, len(shares))
+    before = savepoint.metadata
     writer.finish(
-        SavepointMetadata(3, metadata.checkpoint_id, tuple(operators), metadata.master_states)
+        SavepointMetadata(3, before.checkpoint_id, tuple(operators), before.master_states)
     )
-    return Repacked(source, target, max_parallelism, tuple(done))
+    return Repacked(savepoint.url, target, max_parallelism, tuple(done))
 
 
-def _metadata(storage: Storage) -> tuple[bytes, str]:
-    name = f"{storage.url}/{METADATA}"
-    try:
-        return storage.read(METADATA), name
-    except FileNotFoundError as error:
-        raise MissingFileError(f"{name} is missing: this is the folder of no savepoint") from error
-
-
-def _planned(operator: OperatorState, most: int, parallelism: int | None) -> int:
+def _share(operator: FlinkOperator, most: int, parallelism: int | None) -> KeyGroupAssignment:
     """Return among how many subtasks an operator's state is shared.
 
     State that is not keyed stays with its subtask, so there cannot be fewer.
     """
-    has_keyed = any(one.keyed is not None for one in operator.subtasks)
-    shared_by = parallelism if parallelism is not None and has_keyed else operator.parallelism
-    others = [one.index for one in operator.subtasks if one.operator or one.raw_operator]
-    shared_by = max([shared_by, *(index + 1 for index in others)])
-    KeyGroupAssignment(max_parallelism=most, parallelism=shared_by)  # checks the two
-    for subtask in operator.subtasks:
-        if subtask.raw_keyed is not None or subtask.channels:
-            what = "records in flight" if subtask.channels else "raw keyed state"
-            raise IncompatibleStateError(
-                f"operator {operator.id} has {what}, as a checkpoint may: take a canonical "
-                "savepoint of the job"
-            )
-        if subtask.keyed is not None and not (
-            isinstance(subtask.keyed, KeyGroupsHandle) and subtask.keyed.is_savepoint
-        ):
-            raise IncompatibleStateError(
-                f"operator {operator.id} has keyed state in its backend's own form: take a "
-                "canonical savepoint of the job"
-            )
-    return shared_by
+    if operator.problem is not None:
+        raise IncompatibleStateError(f"operator {operator.title} is not read: {operator.problem}")
+    known = operator.metadata
+    wanted = parallelism if parallelism is not None and operator.parts else known.parallelism
+    others = [one.index + 1 for one in known.subtasks if one.operator is not None]
+    return KeyGroupAssignment(max_parallelism=most, parallelism=max([wanted, *others]))
 
 
 def _repacked(
-    source: _Source, writer: SavepointWriter, operator: OperatorState, most: int, shared_by: int
+    operator: FlinkOperator, writer: SavepointWriter, share: KeyGroupAssignment
 ) -> tuple[OperatorState, Mapping[str, int]]:
     """Write an operator's state; return it with its new handles, and its entries by state."""
     subtasks: dict[int, Subtask] = {
         one.index: replace(
-            one,
-            operator=_copied(source, writer, one.operator),
-            raw_operator=_copied(source, writer, one.raw_operator),
-            keyed=None,
+            one, operator=writer.copied(one.operator, operator.places, operator.title), keyed=None
         )
-        for one in operator.subtasks
+        for one in operator.metadata.subtasks
     }
-    streams = [
-        _Stream.read(source, one.keyed, operator.max_parallelism)
-        for one in operator.subtasks
-        if isinstance(one.keyed, KeyGroupsHandle)
-    ]
     entries: dict[str, int] = {}
-    if streams:
-        header = _united([one.header for one in streams])
-        groups: dict[int, Group] = {}
-        for stream in streams:
-            stream.sort_into(groups, header, most, entries)
-        shares = KeyGroupAssignment(max_parallelism=most, parallelism=shared_by).ranges()
-        for index, part in enumerate(shares):
+    if operator.parts:
+        header = _united([one.header for one in operator.parts])
+        piles = _piles(operator)
+        groups = _sorted(operator, header, piles, share.max_parallelism)
+        entries = {
+            one.name: len(piles[one.name].keys) for one in header.states if one.name in piles
+        }
+        for index, part in enumerate(share.ranges()):
             written = (_group_bytes(groups.get(number), header) for number in part)
             keyed = writer.keyed(header, part.first, written)
             subtasks[index] = replace(subtasks.get(index) or Subtask(index), keyed=keyed)
-    found = tuple(subtasks[index] for index in sorted(subtasks))
-    made = replace(operator, parallelism=shared_by, max_parallelism=most, subtasks=found)
+    made = replace(
+        operator.metadata,
+        parallelism=share.parallelism,
+        max_parallelism=share.max_parallelism,
+        subtasks=tuple(subtasks[index] for index in sorted(subtasks)),
+    )
     return made, entries
-
-
-def _copied(
-    source: _Source, writer: SavepointWriter, handle: OperatorHandle | None
-) -> OperatorHandle | None:
-    if handle is None or isinstance(handle.stream, InlineHandle):
-        return handle
-    data, _ = source.read(handle.stream, "operator state")
-    return OperatorHandle(handle.parts, writer.file([data]))
 
 
 def _united(headers: list[KeyedHeader]) -> KeyedHeader:
@@ -262,77 +181,64 @@ def _said(state: StateInfo) -> int:
     return sum(len(one.raw) for one in state.serializers.values())
 
 
+@dataclass(frozen=True)
+class _Pile:
+    """All entries of a state: keys without their key group, values, and the key groups."""
+
+    keys: list[bytes]
+    values: list[bytes]
+    groups: list[int]
+
+    def new_groups(self, operator: FlinkOperator, state: KeyedState, most: int) -> list[int]:
+        """Return the key group of each among ``most``, once it is known to say the present one."""
+        spans = Spans.of(self.keys, f"a key of state {state.name!r} of operator {operator.title}")
+        starts = spans.starts + (_TIME_BYTES if state.kind == "timers" else 0)
+        groups_of = key_groups_at(state.key, Cursor(spans, starts, spans.ends))
+        known = groups_of(operator.metadata.max_parallelism)
+        wrong = np.flatnonzero(known != np.array(self.groups, np.int32))
+        if len(wrong):
+            raise IncompatibleStateError(
+                f"{len(wrong)} of {len(self.keys)} keys of state {state.name!r} of operator "
+                f"{operator.title} do not lie in the key group that follows from them, the first "
+                f"in {self.groups[wrong[0]]} and not in {known[wrong[0]]}: the savepoint is "
+                "damaged, or the job hashes them in another way"
+            )
+        found: list[int] = groups_of(most).tolist()
+        return found
+
+
+def _piles(operator: FlinkOperator) -> dict[str, _Pile]:
+    """Return the entries of an operator by state."""
+    prefix = prefix_bytes(operator.metadata.max_parallelism)
+    piles: dict[str, _Pile] = {}
+    for found in operator.entries():
+        pile = piles.setdefault(found.state.name, _Pile([], [], []))
+        pile.keys.extend(_pieces(found.keys, prefix))
+        pile.values.extend(_pieces(found.values, 0))
+        pile.groups.extend([found.key_group] * len(found.keys))
+    return piles
+
+
+def _sorted(
+    operator: FlinkOperator, header: KeyedHeader, piles: Mapping[str, _Pile], most: int
+) -> dict[int, Group]:
+    """Return the entries by their new key groups, with those before their keys."""
+    groups: dict[int, Group] = {}
+    width = prefix_bytes(most)
+    for place, info in enumerate(header.states):
+        pile = piles.get(info.name)
+        if pile is not None:
+            new = pile.new_groups(operator, operator.state(info.name), most)
+            for number, key, value in zip(new, pile.keys, pile.values, strict=True):
+                entry = (number.to_bytes(width, "big") + key, value)
+                groups.setdefault(number, {}).setdefault(place, []).append(entry)
+    return groups
+
+
 def _group_bytes(group: Group | None, header: KeyedHeader) -> bytes:
     if not group:
         return b""
     return key_group_bytes(sorted(group.items()), is_compressed=header.is_compressed)
-
-
-@dataclass(frozen=True)
-class _Stream:
-    """The keyed state of one subtask, as it is."""
-
-    header: KeyedHeader
-    handle: KeyGroupsHandle
-    data: bytes
-    name: str
-    max_parallelism: int
-
-    @staticmethod
-    def read(source: _Source, handle: KeyGroupsHandle, max_parallelism: int) -> _Stream:
-        data, name = source.read(handle.stream, "keyed state")
-        return _Stream(read_header(data, name), handle, data, name, max_parallelism)
-
-    def sort_into(
-        self, groups: dict[int, Group], united: KeyedHeader, most: int, entries: dict[str, int]
-    ) -> None:
-        """Put every entry into its new key group, and count those of each state."""
-        places = {state.name: place for place, state in enumerate(united.states)}
-        for place, (keys, values, old) in self._by_state().items():
-            state = self.header.states[place]
-            new = self._new_groups(state, keys, old, most)
-            entries[state.name] = entries.get(state.name, 0) + len(keys)
-            width, at = prefix_bytes(most), places[state.name]
-            prefixes = {int(one): int(one).to_bytes(width, "big") for one in np.unique(new)}
-            for number, key, value in zip(new.tolist(), keys, values, strict=True):
-                entry = (prefixes[number] + key, value)
-                groups.setdefault(number, {}).setdefault(at, []).append(entry)
-
-    def _by_state(self) -> dict[int, tuple[list[bytes], list[bytes], list[int]]]:
-        """Return, by the state's place, keys without their key group, values, and key groups."""
-        found: dict[int, tuple[list[bytes], list[bytes], list[int]]] = {}
-        prefix = prefix_bytes(self.max_parallelism)
-        for number, begin, end in self._places():
-            piece = memoryview(self.data)[begin:end]
-            for one in read_key_group(piece, self.header, number, prefix, self.name, begin):
-                keys, values, groups = found.setdefault(one.state, ([], [], []))
-                keys += _pieces(one.keys, prefix)
-                values += _pieces(one.values, 0)
-                groups += [number] * len(one.keys)
-        return found
-
-    def _places(self) -> Iterator[tuple[int, int, int]]:
-        """Yield each key group that has entries, and where in the stream it lies."""
-        begins = sorted(offset for offset in self.handle.offsets if offset)
-        ends = dict(zip(begins, [*begins[1:], len(self.data)], strict=True))
-        for number, offset in enumerate(self.handle.offsets, self.handle.first):
-            if offset:
-                yield number, offset, ends[offset]
-
-    def _new_groups(self, state: StateInfo, keys: list[bytes], old: list[int], most: int) -> _Array:
-        spans = Spans.of(keys, f"{self.name} (a key of state {state.name!r})")
-        starts = spans.starts + (_TIME_BYTES if state.kind == "timers" else 0)
-        groups_of = key_groups_at(self.header.key.kind, Cursor(spans, starts, spans.ends))
-        wrong = np.flatnonzero(groups_of(self.max_parallelism) != np.array(old, np.int32))
-        if len(wrong):
-            raise IncompatibleStateError(
-                f"{len(wrong)} of {len(keys)} keys of state {state.name!r} in {self.name} do not "
-                "lie in the key group that follows from them: the job hashes them in another way"
-            )
-        return groups_of(most)
-
-
-_Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.int32]]
 
 
 def _pieces(spans: Spans, skipped: int) -> list[bytes]:

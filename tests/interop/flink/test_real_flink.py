@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from statestore.interop.flink.repack import repack_savepoint
+from statestore.interop.flink import repack_savepoint
 from tests.interop.flink.goldens import Golden
 from tests.servers.flink import Flink
 
@@ -24,7 +24,7 @@ def test_flink_restores_a_repacked_savepoint(tmp_path: Path) -> None:
     golden = Golden("2.3_heap_canonical")
     source = golden.unpack(tmp_path / "from")
     done = repack_savepoint(str(source), str(tmp_path / "to"), max_parallelism=720, parallelism=4)
-    assert {one.name: one.parallelism for one in done.operators}["kinds"] == 4
+    assert {one.title: one.parallelism for one in done.operators}["kinds"] == 4
     found = dumped(Flink(NEWEST), tmp_path, done.target, ROCKSDB, parallelism=3, most=720)
     assert comparable(found) == comparable(golden.rows())
 
@@ -35,10 +35,12 @@ def test_flink_restores_a_repacked_savepoint(tmp_path: Path) -> None:
     [
         ("2.3_heap_snappy", NEWEST, HEAP, 300, 5),
         ("2.3_rocksdb_canonical", NEWEST, HEAP, 4096, 2),
+        ("2.3_rocksdb_native", NEWEST, ROCKSDB, 256, 3),
+        ("2.3_rocksdb_incremental", NEWEST, HEAP, 720, 3),
         ("2.3_rescaled", NEWEST, ROCKSDB, 100, 3),
         ("1.20_heap_canonical", OLDER, ROCKSDB, 720, 3),
-        ("1.20_rocksdb_canonical", OLDER, HEAP, 96, 1),
-        ("1.20_heap_canonical", NEWEST, HEAP, 129, 2),
+        ("1.20_rocksdb_incremental", OLDER, ROCKSDB, 720, 3),
+        ("1.20_rocksdb_canonical", OLDER, HEAP, 129, 1),
     ],
 )
 def test_others_too(
@@ -51,7 +53,8 @@ def test_others_too(
 ) -> None:
     golden = Golden(name)
     source = golden.unpack(tmp_path / "from")
-    done = repack_savepoint(str(source), str(tmp_path / "to"), max_parallelism=most)
+    moved = {golden.about["written_at"]: str(tmp_path / "from")}
+    done = repack_savepoint(str(source), str(tmp_path / "to"), max_parallelism=most, moved=moved)
     found = dumped(
         Flink(version), tmp_path, done.target, backend, parallelism=parallelism, most=most
     )
