@@ -29,8 +29,9 @@ from statestore.interop.flink.canonical import (
     read_key_group,
 )
 from statestore.interop.flink.composite import KeyLayout, split_keys
+from statestore.interop.flink.cursor import Cursor
 from statestore.interop.flink.heap import read_heap_key_group
-from statestore.interop.flink.key_check import check_key_groups
+from statestore.interop.flink.key_groups import check_key_groups
 from statestore.interop.flink.metadata import (
     ChangelogHandle,
     IncrementalHandle,
@@ -53,6 +54,7 @@ from statestore.storage import open_storage
 __all__ = ["FlinkOperator", "Savepoint", "StateEntries", "StateRows", "open_savepoint"]
 
 _METADATA = "_metadata"
+_TIME_BYTES = 8  # before the key of a timer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -243,7 +245,9 @@ class FlinkOperator:
         except (DamagedFileError, UnsupportedTypeError) as error:
             error.add_note(f"in {where}, key group {key_group}")
             raise
-        check_key_groups(rows.key, state.key, key_group, self.metadata.max_parallelism, where)
+        before = self._prefix + (_TIME_BYTES if state.kind == "timers" else 0)
+        cursor = Cursor(found.keys, found.keys.starts + before, found.keys.ends)
+        check_key_groups(state.key, cursor, key_group, self.metadata.max_parallelism, where)
         return rows
 
 
