@@ -63,7 +63,7 @@ flink.params.extend(common_options())
     type=int,
     required=True,
     metavar="N",
-    help="The new number of key groups, of every operator.",
+    help="The new number of key groups, of all operators that have more than one.",
 )
 @click.option(
     "--parallelism",

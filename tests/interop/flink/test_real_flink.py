@@ -79,6 +79,22 @@ def test_a_job_goes_on(version: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("version", [NEWEST, OLDER])
+def test_queries_in_sql_go_on(version: str, tmp_path: Path) -> None:
+    """What they say before and after makes what they say when they are never stopped."""
+    golden = Golden(f"{version.rpartition('.')[0]}_sql")
+    source = golden.unpack(tmp_path / "from")
+    done = repack_savepoint(str(source), str(tmp_path / "to"), max_parallelism=512, parallelism=5)
+    common = {"do": "savepoint", "to": str(tmp_path), "events": "400", "format": "CANONICAL"}
+    later = {"from": done.target, "results": f"{tmp_path}/later", "parallelism": "3", "max": "512"}
+    whole = {"results": f"{tmp_path}/whole", "parallelism": "2"}
+    Flink(version).run([common | HEAP | later, common | HEAP | whole])
+    found = said(golden.rows())
+    found.update(said(read(tmp_path / "later")))
+    assert {row: times for row, times in found.items() if times} == said(read(tmp_path / "whole"))
+
+
+@pytest.mark.long
 @pytest.mark.services
 def test_a_source_of_kafka_goes_on_where_it_was(tmp_path: Path) -> None:
     """Not one record is read again, and those that came since are, of all partitions."""
@@ -93,7 +109,7 @@ def test_a_source_of_kafka_goes_on_where_it_was(tmp_path: Path) -> None:
         rows = tmp_path / "rows.jsonl"
         step |= {"results": str(rows), "parallelism": "3", "max": "720"}
         flink_with_kafka().run([step | HEAP])
-    found = [json.loads(line)["result"]["row"]["row"] for line in rows.read_text().splitlines()]
+    found = [one["result"]["row"]["row"] for one in read(rows)]
     new = [[0, at, str(at)] for at in range(50, 60)] + [[1, at, str(at)] for at in range(30, 35)]
     assert sorted(found) == [*new, [2, 0, "first"]]
 
@@ -111,7 +127,16 @@ def dumped(
     rows = folder / "rows.jsonl"
     step = {"do": "dump", "from": savepoint, "to": str(rows), "max": str(most)}
     flink.run([{**step, **backend, "parallelism": str(parallelism)}])
+    return read(rows)
+
+
+def read(rows: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in rows.read_text().splitlines()]
+
+
+def said(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    """Return how often each row is in a result."""
+    return Counter({json.dumps(one["result"]): one["times"] for one in rows})
 
 
 def comparable(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:

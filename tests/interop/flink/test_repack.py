@@ -80,6 +80,16 @@ def test_there_and_back_is_the_same(name: str, tmp_path: Path) -> None:
     assert entries(back.target, dict.fromkeys(width, 1)) == entries(source, width)
 
 
+def test_what_cannot_be_parallel_keeps_its_key_group(tmp_path: Path) -> None:
+    """An aggregate over all rows: Flink would not restore it with more."""
+    done = repacked(Golden("2.3_sql"), tmp_path, 720, parallelism=5)
+    found = {
+        one.title: one.metadata.max_parallelism for one in open_savepoint(done.target).operators
+    }
+    assert {name for name, most in found.items() if most != 720} == {"GroupAggregate[29]"}
+    assert found["GroupAggregate[29]"] == 1
+
+
 def test_operator_state_and_the_coordinator_come_along(tmp_path: Path) -> None:
     golden = Golden("2.3_rocksdb_canonical")
     done = repacked(golden, tmp_path, 720)
