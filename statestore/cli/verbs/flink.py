@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 __all__ = ["RepackedSavepoint", "ShownState", "flink", "repack_state", "show_state"]
 
 
+_KAFKA_OFFSETS = {-1: "the latest", -2: "the earliest", -3: "what was committed to Kafka"}
+"""What a source of Kafka has of a partition that it has not read from yet."""
+
+
 class FlinkVerbs(Root):
     """The verbs on savepoints of Flink's jobs."""
 
@@ -249,7 +253,8 @@ def _write_operator(page: Page, operator: ShownOperator) -> None:
         page.table(table)
     for one in operator.operator:
         for split in one.splits or ():
-            page.line(f"  {split.topic}, partition {split.partition}: goes on at {split.offset}")
+            offset = _KAFKA_OFFSETS.get(split.offset, str(split.offset))
+            page.line(f"  {split.topic}, partition {split.partition}: goes on at {offset}")
 
 
 def _keyed_row(state: ShownKeyedState) -> tuple[str, ...]:
