@@ -66,8 +66,8 @@ def test_the_verbs() -> None:
         "plan purge query rekey repair restore salvage savepoint show skew spark unpin verify watch"
     )
     assert wanted.split() == [name for name in VERBS if " " not in name]
-    inner = ["flink repack", "spark export", "spark import", "spark show"]
-    assert [name for name in VERBS if " " in name] == inner
+    within = ["flink repack", "flink show", "spark export", "spark import", "spark show"]
+    assert [name for name in VERBS if " " in name] == within
 
 
 @pytest.mark.parametrize("verb", ["", *VERBS])
@@ -99,9 +99,8 @@ def test_the_description_is_one_sentence(verb: str) -> None:
 
 
 def examples() -> list[str]:
-    # Those of the verbs on Spark's and Flink's checkpoints run where there are some, in
-    # test_spark.py and test_flink.py.
-    shown = [verb for name, verb in COMMANDS.items() if not name.startswith(("spark", "flink"))]
+    # Those of the verbs on Spark's checkpoints run where there is one, in test_spark.py.
+    shown = [verb for name, verb in COMMANDS.items() if not name.startswith("spark")]
     return [e for c in (cli, *shown) if isinstance(c, Root | Verb) for e in c.examples]
 
 

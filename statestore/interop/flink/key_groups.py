@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statestore.errors import DamagedFileError, UnsupportedTypeError
+from statestore.errors import DamagedFileError, InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.flink.cursor import Cursor
 from statestore.interop.flink.skipping import skipper
 from statestore.interop.flink.types import (
@@ -80,6 +80,10 @@ def check_key_groups(
         found = key_groups_at(kind, cursor)(max_parallelism)
     except UnsupportedTypeError:
         return
+    except InvalidArgumentError as error:
+        raise DamagedFileError(
+            f"{where} has a key in key group {key_group} that can be none: {error}"
+        ) from error
     wrong = np.flatnonzero(found != key_group)
     if len(wrong):
         raise DamagedFileError(
