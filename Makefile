@@ -15,11 +15,12 @@ export PYTEST_DEBUG_TEMPROOT ?= $(shell \
 DELTA := $(VENV)/.delta
 S3 := $(VENV)/.s3
 KAFKA := $(VENV)/.kafka
+FLINK := $(VENV)/.flink
 # Spark is started through a Java that fits, wherever it is installed.
 WITH_JAVA := JAVA_HOME="$$($(PY) statestore/spark/java.py)" && export JAVA_HOME &&
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo test quick kills kills-streaming lint check races flips histories fuzz simulate protocol bench docs lock clean
+.PHONY: help demo cluster-demo test test-flink quick kills kills-streaming lint check races flips histories fuzz simulate protocol bench docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -31,12 +32,16 @@ cluster-demo: $(READY) $(KAFKA) ## run the demo on a Spark cluster, Kafka and S3
 	@$(WITH_JAVA) $(PY) -m tests.servers.cluster_demo
 
 # Files go to the workers in their order, so that the long ones do not come last.
-test: $(READY) $(DELTA) $(S3) $(KAFKA) ## run all tests, two files at a time; ARGS="-k name" goes to pytest
-	@$(WITH_JAVA) $(PY) -m pytest --numprocesses $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(READY) $(DELTA) $(S3) $(KAFKA) $(FLINK) ## run all tests, two files at a time; ARGS="-k name" goes to pytest
+	@$(WITH_JAVA) $(PY) -m pytest --numprocesses $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder \
+		-m "not long" $(ARGS)
 
 quick: $(READY) ## run the tests that need no JVM, no server and no long histories
 	@$(PY) -m pytest --numprocesses $(or $(WORKERS),2) --dist worksteal \
-		-m "not spark and not slow" --hypothesis-profile quick $(ARGS)
+		-m "not spark and not slow and not flink" --hypothesis-profile quick $(ARGS)
+
+test-flink: $(READY) $(FLINK) ## run the tests that need real Flink, all of them
+	@$(WITH_JAVA) $(PY) -m pytest -m flink $(ARGS)
 
 kills: $(READY) $(DELTA) ## kill a job COUNT times (200) and look what is left
 	@$(WITH_JAVA) $(PY) -m tests.faults.kills --count $(or $(COUNT),200)
@@ -113,6 +118,11 @@ $(S3): $(DELTA) statestore/spark/spark-s3.conf
 $(KAFKA): $(READY) tests/servers/jars.py
 	@echo "for the tests: fetching the jars of Kafka and of Spark's connector (110 MB the first time)"
 	@if $(WITH_JAVA) $(PY) -m tests.servers.jars; then touch $@; fi
+
+# Flink, for the tests that let it write and read savepoints.
+$(FLINK): $(READY) tests/servers/flink.py
+	@echo "for the tests: fetching the jars of Flink (330 MB the first time)"
+	@if $(PY) -m tests.servers.flink; then touch $@; fi
 
 # Prints the first Python that fits, or one sentence with the command that installs one here.
 define FIND_PYTHON

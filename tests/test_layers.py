@@ -50,6 +50,7 @@ ROWS = (
     "statestore.maintenance",
     "statestore.spark",
     "statestore.interop.spark",
+    "statestore.interop.flink",
     "statestore.testing",
     "jobs",
 )
@@ -119,6 +120,8 @@ LAZY = {
     ("statestore.cli.verbs.other", "statestore.demo"),  # a verb that needs Spark
     ("statestore.cli.verbs.spark", "statestore.interop.spark"),  # so do these
     ("statestore.cli.verbs.spark", "statestore.spark.session"),
+    ("statestore.cli.verbs.flink", "statestore.interop.flink.repack"),
+    ("statestore.cli.verbs.flink", "statestore.interop.flink.show"),
     # A public name is imported when it is asked for.
     ("statestore", "statestore"),
     ("statestore", "statestore.errors"),

@@ -117,6 +117,7 @@ class Command(Root):
                 "spark:spark",
                 "Look at the state of Spark's own queries, and take it in and out",
             ),
+            "flink": LazyVerb("flink:flink", "Work on savepoints of Flink's jobs, without Flink"),
         },
         "This command": {
             "config": LazyVerb(

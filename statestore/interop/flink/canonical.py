@@ -1,0 +1,250 @@
+"""Keyed state in a savepoint's canonical form, which is the same of every state backend.
+
+A stream begins with a header (``KeyedBackendSerializationProxy``), which says the type of the key
+and what states there are (``StateMetaInfoSnapshotReadersWriters``). Then come the key groups, each
+at its offset (``FullSnapshotAsyncWriter``, ``FullSnapshotRestoreOperation``)::
+
+    i16 state, then its entries: i32 + key, i32 + value
+    bit 7 of a key's first byte says that the state ends with it: an i16 follows, the next state,
+    or 0xffff behind the last one
+
+With Snappy each key group is a stream of its own. One key group is read at a time.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from statestore.errors import FormatVersionError
+from statestore.interop.flink.reader import Reader, i8, i16, i32, utf
+from statestore.interop.flink.serializers import Snapshot, read_snapshot
+from statestore.interop.flink.snappy import framed, unframed
+from statestore.interop.flink.spans import Spans
+
+__all__ = [
+    "Entries",
+    "KeyedHeader",
+    "StateInfo",
+    "StateKind",
+    "header_bytes",
+    "key_group_bytes",
+    "prefix_bytes",
+    "read_header",
+    "read_key_group",
+    "read_state_infos",
+    "state_info_bytes",
+]
+
+_VERSION = 6
+_END_OF_GROUP = 0xFFFF
+_END_OF_STATE = 0x80
+_ONE_BYTE_GROUPS = 128
+
+StateKind = Literal["keyed", "operator", "broadcast", "timers"]
+_KINDS: tuple[StateKind, ...] = ("keyed", "operator", "broadcast", "timers")
+_LENGTH = struct.Struct(">I")
+
+
+@dataclass(frozen=True, slots=True)
+class StateInfo:
+    """What a header says of a state: its name, what it is, its options and its serializers.
+
+    ``options`` has ``KEYED_STATE_TYPE`` (VALUE, LIST, MAP, REDUCING, AGGREGATING) of keyed state,
+    or ``OPERATOR_STATE_DISTRIBUTION_MODE``; ``serializers`` are by ``VALUE_SERIALIZER``,
+    ``NAMESPACE_SERIALIZER`` and ``KEY_SERIALIZER``.
+    """
+
+    name: str
+    kind: StateKind
+    options: Mapping[str, str]
+    serializers: Mapping[str, Snapshot]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedHeader:
+    """The header of a stream of keyed state; ``length`` is its bytes."""
+
+    is_compressed: bool
+    key: Snapshot
+    states: tuple[StateInfo, ...]
+    length: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Entries:
+    """The entries of one state in one key group: keys, which begin with the key group, and values.
+
+    ``state`` is its place in the header.
+    """
+
+    state: int
+    key_group: int
+    keys: Spans
+    values: Spans
+
+
+def read_header(data: bytes | memoryview, name: str) -> KeyedHeader:
+    """Return the header at the beginning of a stream of keyed state.
+
+    Raises:
+        FormatVersionError: for another version of it.
+        UnsupportedTypeError: for a serializer that is not known.
+        DamagedFileError: when it is not as Flink writes it.
+    """
+    reader = Reader(data, name)
+    version = reader.i32()
+    if version != _VERSION:
+        raise FormatVersionError(
+            f"{name} begins with version {version} of keyed state: version {_VERSION} is known, "
+            "which Flink 1.17 and later write; those before can restore it and take another "
+            "savepoint"
+        )
+    is_compressed = reader.bool()
+    key = read_snapshot(reader)
+    states = read_state_infos(reader)
+    return KeyedHeader(is_compressed, key, states, reader.at)
+
+
+def read_state_infos(reader: Reader) -> tuple[StateInfo, ...]:
+    """Return the states of a header: their number in two bytes, and each."""
+    count = reader.u16()
+    if count * 14 > reader.left:
+        raise reader.damaged(f"{count} states do not fit into {reader.left} bytes")
+    return tuple(_state_info(reader) for _ in range(count))
+
+
+def _state_info(reader: Reader) -> StateInfo:
+    name = reader.utf()
+    kind = reader.i32()
+    if not 0 <= kind < len(_KINDS):
+        raise reader.damaged(f"the state {name!r} is of kind {kind}", at=reader.at - 4)
+    options = {reader.utf(): reader.utf() for _ in range(reader.count(4, "options"))}
+    serializers = {
+        reader.utf(): read_snapshot(reader) for _ in range(reader.count(12, "serializers"))
+    }
+    return StateInfo(name, _KINDS[kind], options, serializers)
+
+
+def header_bytes(header: KeyedHeader) -> bytes:
+    """Return a header, with the bytes that each snapshot was read from."""
+    states = b"".join(map(state_info_bytes, header.states))
+    key = i32(2) + header.key.raw
+    count = len(header.states).to_bytes(2, "big")
+    return i32(_VERSION) + i8(header.is_compressed) + key + count + states
+
+
+def state_info_bytes(state: StateInfo) -> bytes:
+    """Return what a header says of a state."""
+    parts = [utf(state.name), i32(_KINDS.index(state.kind)), i32(len(state.options))]
+    parts += [utf(name) + utf(value) for name, value in state.options.items()]
+    parts.append(i32(len(state.serializers)))
+    parts += [utf(name) + i32(2) + one.raw for name, one in state.serializers.items()]
+    return b"".join(parts)
+
+
+def prefix_bytes(max_parallelism: int) -> int:
+    """Return how many bytes of a key are its key group."""
+    return 1 if max_parallelism <= _ONE_BYTE_GROUPS else 2
+
+
+def read_key_group(
+    data: memoryview,
+    header: KeyedHeader,
+    key_group: int,
+    prefix: int,
+    name: str,
+    base: int,
+) -> Iterator[Entries]:
+    """Yield the entries of each state of a key group.
+
+    Args:
+        data: the bytes from its offset to that of the next one.
+        header: that of the stream.
+        key_group: its number, with which every key has to begin.
+        prefix: how many bytes of a key that is.
+        name: what messages call the file.
+        base: where in the file ``data`` begins.
+
+    Yields:
+        The entries, state by state.
+
+    Raises:
+        DamagedFileError: when the bytes are not as Flink writes them.
+    """
+    if header.is_compressed:
+        data = memoryview(unframed(data, name, base))
+        name, base = f"{name} (key group {key_group}, decompressed)", 0
+    whole = np.frombuffer(data, np.uint8).copy()  # in which the last keys get their first bytes
+    reader = Reader(data, name, base=base)
+    state = reader.u16()
+    while state != _END_OF_GROUP:
+        if state >= len(header.states):
+            raise reader.damaged(
+                f"state {state} of {len(header.states)} in key group {key_group}", at=reader.at - 2
+            )
+        begin = reader.at
+        keys, values, at = _places(reader)
+        whole[keys[-1]] &= _END_OF_STATE - 1
+        starts, lengths_end = np.array(keys, np.int64), np.array(values, np.int64) - 4
+        ends = np.append(starts[1:] - 4, at)
+        found = Spans(whole, starts, lengths_end, name, base)
+        _check_prefix(found, key_group, prefix, reader, begin)
+        yield Entries(state, key_group, found, Spans(whole, lengths_end + 4, ends, name, base))
+        reader.at = at
+        state = reader.u16()
+    reader.end(f"key group {key_group}")
+
+
+def _places(reader: Reader) -> tuple[list[int], list[int], int]:
+    """Return where each key and each value of a state begins, and where the last one ends."""
+    data, at, unpack = reader.data, reader.at, _LENGTH.unpack_from
+    keys: list[int] = []
+    values: list[int] = []
+    add_key, add_value = keys.append, values.append
+    try:
+        while True:
+            start = at + 4
+            value = start + unpack(data, at)[0] + 4
+            at = value + unpack(data, value - 4)[0]
+            add_key(start)
+            add_value(value)
+            if data[start] >= _END_OF_STATE:
+                break
+    except (struct.error, IndexError):
+        raise reader.damaged("an entry goes past the end of its key group", at=at) from None
+    if at > len(data):
+        raise reader.damaged("the last value goes past the end of its key group", at=at)
+    return keys, values, at
+
+
+def _check_prefix(keys: Spans, key_group: int, prefix: int, reader: Reader, begin: int) -> None:
+    if bool((keys.ends - keys.starts < prefix).any()):
+        raise reader.damaged("a key is shorter than its key group", at=begin)
+    found = keys.data[keys.starts].astype(np.int32)
+    if prefix == 2:
+        found = found << 8 | keys.data[keys.starts + 1]
+    wrong = np.flatnonzero(found != key_group)
+    if len(wrong):
+        raise reader.damaged(
+            f"a key begins with key group {found[wrong[0]]}, and lies in {key_group}",
+            at=int(keys.starts[wrong[0]]),
+        )
+
+
+def key_group_bytes(
+    states: list[tuple[int, list[tuple[bytes, bytes]]]], *, is_compressed: bool = False
+) -> bytes:
+    """Return a key group: the entries of each state that has any, in the order of the header."""
+    parts = []
+    for state, entries in states:
+        parts.append(i16(state))
+        for number, (key, value) in enumerate(entries, 1):
+            first = key[0] | _END_OF_STATE if number == len(entries) else key[0]
+            parts += [i32(len(key)), bytes([first]), key[1:], i32(len(value)), value]
+    whole = b"".join(parts) + b"\xff\xff"
+    return framed(whole) if is_compressed else whole

@@ -1,0 +1,95 @@
+"""Keys of entries: key group, key, namespace and a map's key, one behind the other.
+
+So ``SerializedCompositeKeyBuilder`` and ``CompositeKeySerializationUtils`` lay them. Where both the
+key and the namespace differ in length, each has its length behind it, in as many bytes as that
+needs, lowest first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from statestore.interop.flink.cursor import Cursor
+from statestore.interop.flink.spans import Places, Spans
+from statestore.interop.flink.states import KeyedState
+from statestore.interop.flink.types import FlinkType, MapType, width_of
+from statestore.interop.flink.values import decoded_from
+
+__all__ = ["KeyColumns", "KeyLayout", "length_mark", "split_keys"]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLayout:
+    """The parts of a state's keys, and whether there are length marks behind two of them."""
+
+    key: FlinkType
+    namespace: FlinkType
+    map_key: FlinkType | None
+    has_marks: bool
+
+    @staticmethod
+    def of(state: KeyedState) -> KeyLayout:
+        """Return how the keys of a state lie."""
+        is_map = state.kind == "map" and isinstance(state.value, MapType)
+        map_key = state.value.key if is_map and isinstance(state.value, MapType) else None
+        has_marks = width_of(state.key) is None and width_of(state.namespace) is None
+        return KeyLayout(state.key, state.namespace, map_key, has_marks)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyColumns:
+    """The parts of keys, a column each; a map's keys are None for other states."""
+
+    key: pa.Array
+    namespace: pa.Array
+    map_key: pa.Array | None
+
+
+def length_mark(length: int) -> bytes:
+    """Return a length as it stands behind a key or a namespace."""
+    return length.to_bytes(max((length.bit_length() + 7) // 8, 1), "little")
+
+
+def split_keys(keys: Spans, layout: KeyLayout, prefix: int) -> KeyColumns:
+    """Return the parts of keys.
+
+    Args:
+        keys: the keys, each whole.
+        layout: how they lie.
+        prefix: how many bytes of each are its key group.
+
+    Returns:
+        The columns.
+
+    Raises:
+        DamagedFileError: when a key is not of its type, or has bytes left.
+        UnsupportedTypeError: for a type that can be no column.
+    """
+    cursor = Cursor(keys, keys.starts + prefix, keys.ends)
+    begin = cursor.at
+    key = decoded_from(layout.key, cursor)
+    if layout.has_marks:
+        _check_mark(cursor, begin)
+    begin = cursor.at
+    namespace = decoded_from(layout.namespace, cursor)
+    if layout.has_marks:
+        _check_mark(cursor, begin)
+    map_key = None if layout.map_key is None else decoded_from(layout.map_key, cursor)
+    cursor.refuse(cursor.at != cursor.end, "bytes are left behind a key")
+    return KeyColumns(key, namespace, map_key)
+
+
+def _check_mark(cursor: Cursor, begin: Places) -> None:
+    lengths = cursor.at - begin
+    widths = 1 + (lengths[:, np.newaxis] >= 1 << 8 * np.arange(1, 4)).sum(axis=1)
+    for number in range(4):
+        rows = widths > number
+        if not bool(rows.any()):
+            return
+        some = cursor.only(rows)
+        wrong = some.fixed(1)[:, 0] != (lengths[rows] >> 8 * number & 0xFF)
+        some.refuse(wrong, "the length behind a key is another")
+        cursor.moved(rows, some)

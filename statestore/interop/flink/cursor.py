@@ -1,0 +1,123 @@
+"""A place in each of many values at once, and what is read from there on in all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statestore.errors import DamagedFileError
+from statestore.interop.flink.reader import Reader
+from statestore.interop.flink.spans import Bytes, Places, Spans
+
+__all__ = ["Cursor", "Rows", "scattered"]
+
+Rows = npt.NDArray[np.bool_]
+
+
+class Cursor:
+    """The next byte of each of some values, and where each ends.
+
+    It never passes the end of a value: that is a DamagedFileError with the file and the byte.
+    """
+
+    __slots__ = ("at", "end", "spans")
+
+    def __init__(self, spans: Spans, at: Places, end: Places) -> None:
+        self.spans = spans
+        self.at = at
+        self.end = end
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    def damaged(self, problem: str, row: int) -> DamagedFileError:
+        """Return an error with what is wrong in a row, the file and the byte."""
+        where = self.spans.base + int(self.at[row])
+        return DamagedFileError(f"{self.spans.name} is damaged at byte {where}: {problem}")
+
+    def refuse(self, wrong: Rows, problem: str) -> None:
+        """Raise for the first row that is wrong, if there is one."""
+        if bool(wrong.any()):
+            raise self.damaged(problem, int(np.argmax(wrong)))
+
+    def fixed(self, width: int) -> npt.NDArray[np.uint8]:
+        """Return the next bytes of every row, as many of each."""
+        self.refuse(self.at + width > self.end, f"a value ends before its next {width} bytes")
+        if not len(self.at) or not width:
+            return np.empty((len(self.at), width), np.uint8)
+        if width == 1:
+            found = self.spans.data[self.at][:, np.newaxis]
+        else:
+            windows = np.lib.stride_tricks.sliding_window_view(self.spans.data, width)
+            found = windows[self.at]
+        self.at = self.at + width
+        return found
+
+    def numbers(self, dtype: str) -> npt.NDArray[Any]:
+        """Return the next number of every row, of a big-endian dtype, as the machine has it."""
+        wanted = np.dtype(dtype)
+        raw = self.fixed(wanted.itemsize)
+        return raw.view(wanted).reshape(-1).astype(wanted.newbyteorder("="))
+
+    def flags(self) -> Rows:
+        """Return the next byte of every row, which is 0 or 1."""
+        raw = self.fixed(1)[:, 0]
+        wrong = raw > 1
+        if bool(wrong.any()):
+            self.at = self.at - 1
+            self.refuse(wrong, "a byte is not 0 or 1, as a boolean is")
+        found: Rows = raw == 1
+        return found
+
+    def counts(self, least: int) -> Places:
+        """Return the next number of every row, of things of ``least`` bytes or more."""
+        found = self.numbers(">i4").astype(np.int64)
+        wrong = (found < 0) | (found * least > self.end - self.at)
+        self.refuse(wrong, "a number of things does not fit into the value")
+        return found
+
+    def only(self, rows: Rows) -> Cursor:
+        """Return a cursor over some of the rows."""
+        return Cursor(self.spans, self.at[rows], self.end[rows])
+
+    def moved(self, rows: Rows, other: Cursor) -> None:
+        """Go on, in some of the rows, where the cursor over them is."""
+        self.at = self.at.copy()
+        self.at[rows] = other.at
+
+    def reader(self, row: int) -> Reader:
+        """Return a reader of what is left of a row."""
+        view = self.spans.data[int(self.at[row]) : int(self.end[row])].data
+        return Reader(view, self.spans.name, base=self.spans.base + int(self.at[row]))
+
+    def varints(self) -> Places:
+        """Return the next number of every row, seven bits a byte, lowest first."""
+        first = self.fixed(1)[:, 0]
+        found = (first & 0x7F).astype(np.int64)
+        going = first >= 0x80
+        shift = 7
+        while bool(going.any()):
+            self.refuse(going & np.bool_(shift > 28), "a number has no end")
+            more = self.only(going)
+            byte = more.fixed(1)[:, 0]
+            found[going] |= (byte & 0x7F).astype(np.int64) << shift
+            self.moved(going, more)
+            still = np.zeros(len(going), np.bool_)
+            still[going] = byte >= 0x80
+            going, shift = still, shift + 7
+        return found
+
+    def data(self) -> Bytes:
+        """Return the buffer that the rows lie in."""
+        return self.spans.data
+
+
+def scattered(array: pa.Array, rows: Rows) -> pa.Array:
+    """Return the values of some rows in their places, with nulls in all others."""
+    if bool(rows.all()):
+        return array
+    places = np.cumsum(rows) - 1
+    return array.take(pa.array(places, pa.int64(), mask=~rows))

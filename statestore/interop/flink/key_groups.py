@@ -1,0 +1,163 @@
+"""Key groups of keys as a savepoint has them: the product's own hashes over Flink's bytes.
+
+What a key is hashed as follows from its type. Keys of classes of the user's own, and enums, have a
+``hashCode`` that no savepoint tells: they are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statestore.errors import DamagedFileError, InvalidArgumentError, UnsupportedTypeError
+from statestore.interop.flink.cursor import Cursor
+from statestore.interop.flink.skipping import skipper
+from statestore.interop.flink.types import (
+    BinaryRowType,
+    FlinkType,
+    ListType,
+    MapType,
+    RowDataType,
+    RowType,
+    Scalar,
+    TupleType,
+    name_of,
+)
+from statestore.interop.flink.values import decoded_from
+from statestore.keys.arrow import key_groups
+from statestore.keys.groups import key_group_of_hash
+from statestore.keys.hashing import key_hash
+from statestore.keys.sql import sql_row_hash
+
+__all__ = ["GroupsOf", "check_key_groups", "key_groups_at"]
+
+Groups: TypeAlias = npt.NDArray[np.int32]
+GroupsOf: TypeAlias = Callable[[int], Groups]
+
+# java.util.Date hashes the milliseconds as a Long does, and java.sql's are kinds of it.
+_AS_MILLIS = ("Date", "SqlDate", "SqlTime")
+_PLAIN = (
+    "String", "Boolean", "Byte", "Short", "Integer", "Long", "Float", "Double", "BigInteger",
+    "LocalDate", "LocalTime",
+)  # fmt: skip
+_NANOS = {"LocalDateTime": "LocalDateTime", "Instant": "Instant"}
+_NANOS_PER_SECOND = 10**9
+
+
+def key_groups_at(kind: FlinkType, cursor: Cursor) -> GroupsOf:
+    """Return a function of max parallelism that says the key groups of the keys at a cursor.
+
+    The cursor goes on behind the keys.
+
+    Raises:
+        UnsupportedTypeError: for a type of which no savepoint tells the hash.
+        DamagedFileError: when the bytes are not of the type.
+    """
+    if isinstance(kind, RowDataType | BinaryRowType):
+        return _of_hashes([sql_row_hash(row) for row in _rows(kind, cursor)])
+    if isinstance(kind, Scalar) and kind.name in (*_NANOS, "BigDecimal", "SqlTimestamp"):
+        return _of_hashes(_scalar_hashes(kind.name, decoded_from(kind, cursor)))
+    name, make = _column(kind)
+    column = make(decoded_from(kind, cursor))
+    return lambda most: key_groups([column], max_parallelism=most, key_types=[name])
+
+
+def check_key_groups(
+    kind: FlinkType, cursor: Cursor, key_group: int, max_parallelism: int, where: str
+) -> None:
+    """Compare the key group of each key at a cursor with the one that it lies in.
+
+    The files have no checksums, so this tells a key that was damaged. Nothing is done for keys of
+    types of which no savepoint tells the hash. ``where`` is what messages call the state. Raises
+    DamagedFileError for a difference.
+    """
+    try:
+        found = key_groups_at(kind, cursor)(max_parallelism)
+    except UnsupportedTypeError:
+        return
+    except InvalidArgumentError as error:
+        raise DamagedFileError(
+            f"{where} has a key in key group {key_group} that can be none: {error}"
+        ) from error
+    wrong = np.flatnonzero(found != key_group)
+    if len(wrong):
+        raise DamagedFileError(
+            f"{where} has {len(wrong)} of {len(found)} keys in key group {key_group} that belong "
+            f"elsewhere by Flink's hash, the first in {found[wrong[0]]}"
+        )
+
+
+def _of_hashes(hashes: list[int]) -> GroupsOf:
+    return lambda most: np.array([key_group_of_hash(one, most) for one in hashes], np.int32)
+
+
+def _rows(kind: FlinkType, cursor: Cursor) -> list[bytes]:
+    """Return the rows of Flink SQL at a cursor, without the length before each."""
+    skip = skipper(kind)
+    found, at = [], cursor.at.copy()
+    for row in range(len(cursor)):
+        reader = cursor.reader(row)
+        skip(reader)
+        found.append(bytes(reader.data[4 : reader.at]))
+        at[row] += reader.at
+    cursor.at = at
+    return found
+
+
+def _scalar_hashes(name: str, column: pa.Array) -> list[int]:
+    """Return the hashes of values that no column of the same meaning can hold."""
+    values = column.to_pylist()
+    if name == "BigDecimal":
+        return [key_hash(Decimal(one), key_type=name) for one in values]
+    if name == "SqlTimestamp":
+        return [
+            key_hash(one["second"] * 1000 + one["nano"] // 1_000_000, key_type="Long")
+            for one in values
+        ]
+    return [
+        key_hash(one["second"] * _NANOS_PER_SECOND + one["nano"], key_type=_NANOS[name])
+        for one in values
+    ]
+
+
+def _column(kind: FlinkType) -> tuple[str, Callable[[pa.Array], pa.Array]]:
+    """Return what a key of this type is hashed as, and how its column becomes one of that."""
+    match kind:
+        case Scalar("Character"):
+            return "Character", lambda column: column.cast(pa.int32())
+        case Scalar(name) if name in _AS_MILLIS:
+            return "Long", lambda column: column.cast(pa.int64())
+        case Scalar(name) if name in _PLAIN:
+            return name, lambda column: column
+        case TupleType(_, fields):
+            return _struct(f"Tuple{len(fields)}", fields)
+        case RowType(fields):
+            return _struct("Row", fields)
+        case ListType(element):
+            name, make = _column(element)
+            return f"List<{name}>", lambda column: _list(column, make)
+        case MapType(Scalar(key), Scalar(value)) if key in _PLAIN and value in _PLAIN:
+            return f"Map<{key}, {value}>", lambda column: column
+    raise UnsupportedTypeError(
+        f"the hash of a key of type {name_of(kind)} is not told by a savepoint, so its key group "
+        "cannot be"
+    )
+
+
+def _struct(name: str, fields: tuple[FlinkType, ...]) -> tuple[str, Callable[[pa.Array], pa.Array]]:
+    parts = [_column(one) for one in fields]
+
+    def make(column: pa.Array) -> pa.Array:
+        columns = [part[1](column.field(f"f{at}")) for at, part in enumerate(parts)]
+        return pa.StructArray.from_arrays(columns, [f"f{at}" for at in range(len(parts))])
+
+    return f"{name}<{', '.join(part[0] for part in parts)}>", make
+
+
+def _list(column: pa.Array, make: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    return pa.ListArray.from_arrays(column.offsets, make(column.values))

@@ -1,0 +1,96 @@
+"""Types of Flink SQL: ``LogicalType`` and what is below it, as Java serialized them."""
+
+from __future__ import annotations
+
+from statestore.interop.flink.java_objects import JavaObject, read_java_object
+from statestore.interop.flink.reader import Reader
+from statestore.interop.flink.types import LogicalType
+
+__all__ = ["read_logical_type"]
+
+_PLAIN = {
+    "BOOLEAN": "BOOLEAN", "TINYINT": "TINYINT", "SMALLINT": "SMALLINT", "INTEGER": "INT",
+    "BIGINT": "BIGINT", "FLOAT": "FLOAT", "DOUBLE": "DOUBLE", "DATE": "DATE", "NULL": "NULL",
+    "INTERVAL_YEAR_MONTH": "INTERVAL YEAR TO MONTH", "INTERVAL_DAY_TIME": "INTERVAL DAY TO SECOND",
+    "DISTINCT_TYPE": "DISTINCT", "STRUCTURED_TYPE": "STRUCTURED", "RAW": "RAW",
+    "SYMBOL": "SYMBOL", "VARIANT": "VARIANT", "BITMAP": "BITMAP",
+}  # fmt: skip
+_LENGTHS = {
+    "CHAR": "CHAR", "VARCHAR": "VARCHAR", "BINARY": "BINARY", "VARBINARY": "VARBINARY",
+}  # fmt: skip
+_PRECISIONS = {
+    "TIME_WITHOUT_TIME_ZONE": "TIME", "TIMESTAMP_WITHOUT_TIME_ZONE": "TIMESTAMP",
+    "TIMESTAMP_WITH_TIME_ZONE": "TIMESTAMP WITH TIME ZONE",
+    "TIMESTAMP_WITH_LOCAL_TIME_ZONE": "TIMESTAMP_LTZ",
+}  # fmt: skip
+_CHILDREN = {
+    "ARRAY": ("elementType",), "MULTISET": ("elementType",), "MAP": ("keyType", "valueType"),
+}  # fmt: skip
+_LONGEST = (1 << 31) - 1
+
+
+def read_logical_type(reader: Reader) -> LogicalType:
+    """Return the type whose serialized object begins here, and go on behind it.
+
+    DamagedFileError when there is no such object.
+    """
+    begin = reader.at
+    found = read_java_object(reader)
+    return _logical(reader, found, begin, bytes(reader.data[begin : reader.at]))
+
+
+def _logical(reader: Reader, found: object, begin: int, java: bytes) -> LogicalType:
+    root = found.fields.get("typeRoot") if isinstance(found, JavaObject) else None
+    if not isinstance(found, JavaObject) or not isinstance(root, JavaObject) or not root.constant:
+        raise reader.damaged("no type of Flink SQL begins here", at=begin)
+    name = root.constant
+
+    def number(field: str) -> int:
+        value = found.fields.get(field)
+        if not isinstance(value, int):
+            raise reader.damaged(f"a type {name} has no {field}", at=begin)
+        return value
+
+    precision = scale = 0
+    children: tuple[LogicalType, ...] = ()
+    if name in _LENGTHS:
+        precision = number("length")
+        text = "STRING" if (name, precision) == ("VARCHAR", _LONGEST) else None
+        text = text or ("BYTES" if (name, precision) == ("VARBINARY", _LONGEST) else None)
+        text = text or f"{_LENGTHS[name]}({precision})"
+    elif name in _PRECISIONS:
+        precision = number("precision")
+        text = f"{_PRECISIONS[name]}({precision})"
+    elif name == "DECIMAL":
+        precision, scale = number("precision"), number("scale")
+        text = f"DECIMAL({precision}, {scale})"
+    elif name in _CHILDREN:
+        inner = [found.fields.get(field) for field in _CHILDREN[name]]
+        children = tuple(_logical(reader, one, begin, b"") for one in inner)
+        text = f"{name}<{', '.join(child.text for child in children)}>"
+    elif name == "ROW":
+        named = _row_fields(found)
+        children = tuple(_logical(reader, one, begin, b"") for _, one in named)
+        pairs = zip(named, children, strict=True)
+        text = f"ROW<{', '.join(f'{field} {child.text}' for (field, _), child in pairs)}>"
+    else:
+        text = _PLAIN.get(name, name)
+    if found.fields.get("isNullable") is False:
+        text += " NOT NULL"
+    return LogicalType(text, java, name, precision, scale, children)
+
+
+def _row_fields(row: JavaObject) -> list[tuple[str, object]]:
+    """Return names and types of a ``RowType``, whose list hides in what Java wrapped around it."""
+    at: object = row.fields.get("fields")
+    while isinstance(at, JavaObject) and "list" in at.fields:
+        at = at.fields["list"]
+    elements: list[object] = []
+    if isinstance(at, JavaObject):
+        array = at.fields.get("a")
+        elements = array if isinstance(array, list) else at.written
+    return [
+        (str(one.fields.get("name")), one.fields.get("type"))
+        for one in elements
+        if isinstance(one, JavaObject) and "type" in one.fields
+    ]

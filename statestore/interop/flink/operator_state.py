@@ -1,0 +1,184 @@
+"""Operator state: lists that are split or given to all, broadcast maps, and offsets of sources.
+
+A subtask's stream begins with i32 5, or 6 and whether it is compressed
+(``OperatorBackendSerializationProxy``), the list states and the broadcast states. Where their
+elements begin ``_metadata`` says. A source of FLIP-27 keeps its splits as bytes, in a list state
+named ``SourceReaderState``: i32 version, i32 length, and what its serializer wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from statestore.errors import FormatVersionError, UnsupportedTypeError
+from statestore.interop.flink.canonical import StateInfo, read_state_infos
+from statestore.interop.flink.cursor import Cursor
+from statestore.interop.flink.metadata import Mode, OperatorHandle, OperatorPart
+from statestore.interop.flink.reader import Reader
+from statestore.interop.flink.snappy import SNAPPY_HEAD, chunks
+from statestore.interop.flink.spans import Spans
+from statestore.interop.flink.streams import ByteSource
+from statestore.interop.flink.types import FlinkType, TupleType
+from statestore.interop.flink.values import decoded, decoded_from
+
+__all__ = [
+    "SOURCE_READER_STATE",
+    "KafkaSplit",
+    "OperatorStateInfo",
+    "SubtaskElements",
+    "kafka_splits",
+    "read_operator_state",
+]
+
+SOURCE_READER_STATE = "SourceReaderState"
+_PLAIN, _WITH_COMPRESSION = 5, 6
+_VALUE, _KEY = "VALUE_SERIALIZER", "KEY_SERIALIZER"
+_KAFKA_VERSION = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorStateInfo:
+    """An operator state: its name, how it is redistributed, and its types.
+
+    ``key`` is that of a broadcast map, None of a list.
+    """
+
+    name: str
+    mode: Mode
+    value: FlinkType
+    key: FlinkType | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SubtaskElements:
+    """What one subtask has of a state: of a list its elements, of a broadcast map its entries.
+
+    ``raw`` has the bytes of each element of a list.
+    """
+
+    info: OperatorStateInfo
+    subtask: int
+    raw: Spans
+
+    def count(self) -> int:
+        """Return the number of elements, or of entries of a broadcast map."""
+        if self.info.key is None:
+            return len(self.raw)
+        return int(Cursor(self.raw, self.raw.starts, self.raw.ends).counts(2).sum())
+
+    def values(self) -> pa.Array:
+        """Return the elements as a column; entries of a map are structs of ``f0`` and ``f1``.
+
+        UnsupportedTypeError for a type that can be no column, DamagedFileError when the bytes are
+        not of the type.
+        """
+        if self.info.key is None:
+            return decoded(self.info.value, self.raw)
+        entry = TupleType("", (self.info.key, self.info.value))
+        whole = Cursor(self.raw, self.raw.starts, self.raw.ends)
+        counts = whole.counts(2)
+        found = []
+        for row in range(len(counts)):
+            at = whole.at[row : row + 1]
+            cursor = Cursor(self.raw, at, whole.end[row : row + 1])
+            for _ in range(int(counts[row])):
+                found.append(decoded_from(entry, cursor))  # noqa: PERF401 - the cursor moves
+            cursor.refuse(cursor.at != cursor.end, "bytes are left behind a broadcast state")
+        if not found:
+            none = np.empty(0, np.int64)
+            return decoded_from(entry, Cursor(self.raw, none, none))
+        return pa.concat_arrays(found)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSplit:
+    """A partition of a Kafka topic, and where a source goes on in it; ``stop`` is where it ends."""
+
+    topic: str
+    partition: int
+    offset: int
+    stop: int
+
+
+def read_operator_state(
+    source: ByteSource, handle: OperatorHandle, subtask: int
+) -> Iterator[SubtaskElements]:
+    """Yield what a subtask has of each of its operator states.
+
+    Args:
+        source: the bytes of the handle's stream.
+        handle: what ``_metadata`` says of them.
+        subtask: the subtask's number.
+
+    Yields:
+        The elements, state by state.
+
+    Raises:
+        FormatVersionError: for another version of the stream.
+        UnsupportedTypeError: for a serializer that is not known.
+        DamagedFileError: when the bytes are not as Flink writes them.
+    """
+    whole = source.read(0, source.size)
+    reader = Reader(whole, source.name)
+    version = reader.i32()
+    if version not in (_PLAIN, _WITH_COMPRESSION):
+        raise FormatVersionError(
+            f"{source.name} begins with version {version} of operator state: {_PLAIN} and "
+            f"{_WITH_COMPRESSION} are known"
+        )
+    is_compressed = reader.bool() if version == _WITH_COMPRESSION else False
+    infos = {one.name: one for _ in range(2) for one in read_state_infos(reader)}
+    edges = sorted({at for part in handle.parts for at in part.offsets})
+    if is_compressed and bytes(reader.take(len(SNAPPY_HEAD))) != SNAPPY_HEAD:
+        raise reader.damaged("elements do not begin as a stream of Snappy does")
+    if edges and (edges[0] != reader.at or edges[-1] > len(whole)):
+        raise reader.damaged(f"the first element begins at byte {edges[0]}")
+    elements = dict(zip(edges, _elements(reader, edges, is_compressed), strict=True))
+    for part in handle.parts:
+        info = _info(infos.get(part.name), part, reader)
+        name = f"{source.name} ({part.name})"
+        yield SubtaskElements(info, subtask, Spans.of([elements[at] for at in part.offsets], name))
+
+
+def _elements(reader: Reader, edges: list[int], is_compressed: bool) -> Iterator[bytes]:
+    """Yield what lies between offsets; with Snappy each has chunks of its own."""
+    for start, stop in pairwise([*edges, len(reader.data)] if edges else []):
+        part = Reader(reader.take(stop - start), reader.name, base=start)
+        yield chunks(part) if is_compressed else part.bytes(part.left)
+
+
+def _info(found: StateInfo | None, part: OperatorPart, reader: Reader) -> OperatorStateInfo:
+    if found is None or _VALUE not in found.serializers:
+        raise reader.damaged(f"its header does not have the state {part.name!r}")
+    if (found.kind == "broadcast") != (part.mode == "broadcast"):
+        raise reader.damaged(f"the state {part.name!r} is of kind {found.kind}, and {part.mode}")
+    key = found.serializers.get(_KEY)
+    return OperatorStateInfo(
+        part.name,
+        part.mode,
+        found.serializers[_VALUE].kind,
+        None if part.mode != "broadcast" or key is None else key.kind,
+    )
+
+
+def kafka_splits(splits: pa.Array, name: str) -> tuple[KafkaSplit, ...]:
+    """Return the splits of a Kafka source, out of the bytes of its ``SourceReaderState``.
+
+    ``name`` is what messages call them. UnsupportedTypeError when they are not those of
+    ``KafkaPartitionSplitSerializer``, as those of other sources are.
+    """
+    found = []
+    for data in splits.to_pylist():
+        reader = Reader(data, name)
+        version, length = reader.i32(), reader.i32()
+        whole = length == reader.left and version == _KAFKA_VERSION and length >= 2
+        topic = int.from_bytes(reader.data[8:10], "big") if whole else -1
+        if not whole or length != 2 + topic + 4 + 8 + 8:
+            raise UnsupportedTypeError(f"{name} has splits of a source that is not Kafka's")
+        found.append(KafkaSplit(reader.utf(), reader.i32(), reader.i64(), reader.i64()))
+    return tuple(found)

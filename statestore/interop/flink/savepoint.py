@@ -1,0 +1,379 @@
+"""A savepoint or checkpoint of a Flink job: its operators, their states, and the rows of these.
+
+``open_savepoint`` reads ``_metadata`` and the headers; rows are read key group by key group, so
+that one of them is in memory at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import Any
+
+import pyarrow as pa
+
+from statestore.errors import (
+    DamagedFileError,
+    IncompatibleStateError,
+    InvalidArgumentError,
+    MissingFileError,
+    StateNotFoundError,
+    UnsupportedTypeError,
+)
+from statestore.interop.flink.canonical import (
+    Entries,
+    KeyedHeader,
+    prefix_bytes,
+    read_header,
+    read_key_group,
+)
+from statestore.interop.flink.composite import KeyLayout, split_keys
+from statestore.interop.flink.cursor import Cursor
+from statestore.interop.flink.heap import read_heap_key_group
+from statestore.interop.flink.key_groups import check_key_groups
+from statestore.interop.flink.metadata import (
+    ChangelogHandle,
+    IncrementalHandle,
+    KeyedHandle,
+    KeyGroupsHandle,
+    OperatorState,
+    SavepointMetadata,
+    Subtask,
+    read_metadata,
+)
+from statestore.interop.flink.operator_state import SubtaskElements, read_operator_state
+from statestore.interop.flink.rocksdb import live_entries, open_table
+from statestore.interop.flink.spans import Spans
+from statestore.interop.flink.states import KeyedState, keyed_states
+from statestore.interop.flink.streams import Places, source_of
+from statestore.interop.flink.types import ListType, MapType
+from statestore.interop.flink.values import decoded, decoded_list, decoded_map_values
+from statestore.storage import open_storage
+
+__all__ = ["FlinkOperator", "Savepoint", "StateEntries", "StateRows", "open_savepoint"]
+
+_METADATA = "_metadata"
+_TIME_BYTES = 8  # before the key of a timer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StateEntries:
+    """The entries of one state in one key group, as bytes: canonical keys and values."""
+
+    state: KeyedState
+    key_group: int
+    keys: Spans
+    values: Spans
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StateRows:
+    """The rows of one state in one key group, a column for each part.
+
+    Of timers ``value`` is None, and ``time`` has their times, in milliseconds since 1970; of other
+    states ``time`` is None. ``map_key`` is that of a map state, whose every entry is a row. A list
+    state's ``value`` is the whole list.
+    """
+
+    state: KeyedState
+    key_group: int
+    key: pa.Array
+    namespace: pa.Array
+    map_key: pa.Array | None
+    value: pa.Array | None
+    time: pa.Array | None = None
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.key)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The keyed state of one subtask: where it lies, and what its header says."""
+
+    subtask: int
+    handle: KeyGroupsHandle | IncrementalHandle
+    header: KeyedHeader
+    states: tuple[KeyedState, ...]
+
+
+@dataclass(frozen=True)
+class FlinkOperator:
+    """An operator of a savepoint.
+
+    ``problem`` says why its state cannot be read, None if it can be; ``states`` are its keyed ones,
+    united by name over its subtasks, which do not all have the same.
+    """
+
+    metadata: OperatorState
+    states: tuple[KeyedState, ...]
+    problem: str | None
+    places: Places
+    parts: tuple[_Part, ...]
+
+    @property
+    def title(self) -> str:
+        """What messages call it: its uid, its name or its id, the first that is known."""
+        return self.metadata.uid or self.metadata.name or self.metadata.id
+
+    def state(self, name: str) -> KeyedState:
+        """Return a keyed state; StateNotFoundError when there is none of the name."""
+        for one in self.states:
+            if one.name == name:
+                return one
+        raise StateNotFoundError(
+            f"operator {self.title} has no keyed state {name!r}; it has "
+            f"{', '.join(state.name for state in self.states) or 'none'}"
+        )
+
+    def entries(self, *names: str) -> Iterator[StateEntries]:
+        """Yield the entries of keyed states, as bytes; by default of all states.
+
+        Raises:
+            StateNotFoundError: for a name that no state has.
+            IncompatibleStateError: when the operator has state that is not read; see ``problem``.
+            DamagedFileError or MissingFileError: when a file is not as Flink wrote it, or gone.
+            UnsupportedTypeError: for a value of the hashmap backend that does not say its length.
+        """
+        wanted = {self.state(name).name for name in names} or {one.name for one in self.states}
+        if self.problem is not None:
+            raise IncompatibleStateError(f"operator {self.title} is not read: {self.problem}")
+        for part in self.parts:
+            for found in self._of_part(part, wanted):
+                state = part.states[found.state]
+                if state.name in wanted:
+                    yield StateEntries(state, found.key_group, found.keys, found.values)
+
+    def rows(self, *names: str, as_bytes: Collection[str] = ()) -> Iterator[StateRows]:
+        """Yield the rows of keyed states, by column.
+
+        The key group of each key is computed by Flink's hash and compared with the one that it
+        lies in, where its type has a hash that is known.
+
+        Args:
+            names: the states; by default all.
+            as_bytes: those whose values stay bytes, as those of Kryo have to.
+
+        Yields:
+            The rows of one state in one key group.
+
+        Raises:
+            UnsupportedTypeError: for a type that can be no column, or a value that none can hold.
+            DamagedFileError: also when a key lies in another key group than its own.
+            StateNotFoundError, IncompatibleStateError or MissingFileError: as :meth:`entries`.
+        """
+        for found in self.entries(*names):
+            yield self._rows(found, as_bytes)
+
+    def operator_state(self) -> Iterator[SubtaskElements]:
+        """Yield what each subtask has of each operator state; errors as :meth:`entries`."""
+        for subtask in self.metadata.subtasks:
+            if subtask.operator is not None:
+                what = f"operator state of {self.title}, subtask {subtask.index}"
+                source = source_of(subtask.operator.stream, self.places, what)
+                yield from read_operator_state(source, subtask.operator, subtask.index)
+
+    @property
+    def _prefix(self) -> int:
+        return prefix_bytes(self.metadata.max_parallelism)
+
+    def _of_part(self, part: _Part, wanted: set[str]) -> Iterator[Entries]:
+        if isinstance(part.handle, IncrementalHandle):
+            return self._of_rocksdb(part, part.handle, wanted)
+        return self._of_key_groups(part, part.handle)
+
+    def _of_key_groups(self, part: _Part, handle: KeyGroupsHandle) -> Iterator[Entries]:
+        source = source_of(handle.stream, self.places, self._what(part.subtask))
+        edges = sorted({*handle.offsets, source.size})
+        after = dict(pairwise(edges))
+        for key_group, offset in enumerate(handle.offsets, handle.first):
+            if offset == 0:  # nothing, in a canonical savepoint
+                continue
+            stop = after.get(offset)
+            if offset < part.header.length or stop is None:
+                raise DamagedFileError(
+                    f"{source.name} is damaged: key group {key_group} begins at byte {offset} of "
+                    f"{source.size}, and the header has {part.header.length}"
+                )
+            data = memoryview(source.read(offset, stop))
+            if handle.is_savepoint:
+                yield from read_key_group(
+                    data, part.header, key_group, self._prefix, source.name, offset
+                )
+            else:
+                yield from read_heap_key_group(
+                    data, part.header, part.states, key_group, self._prefix, source.name, offset
+                )
+
+    def _of_rocksdb(
+        self, part: _Part, handle: IncrementalHandle, wanted: set[str]
+    ) -> Iterator[Entries]:
+        files = [(name, one) for name, one in (*handle.shared, *handle.private) if one is not None]
+        if any(name.endswith(".blob") for name, _ in files):
+            raise UnsupportedTypeError(
+                f"operator {self.title} has values in files of their own, which are not read: "
+                "take a canonical savepoint"
+            )
+        tables = [
+            open_table(source_of(one, self.places, f"{name} of {self.title}"))
+            for name, one in files
+            if name.endswith(".sst")
+        ]
+        own = range(handle.first, handle.first + handle.count)
+        for number, state in enumerate(part.states):
+            if state.name not in wanted:
+                continue
+            live = live_entries(one for one in tables if one.column_family == state.name)
+            groups = groupby(live, key=lambda pair: int.from_bytes(pair[0][: self._prefix], "big"))
+            for key_group, pairs in groups:
+                if key_group not in own:  # left over from before a rescale
+                    continue
+                keys, values = (list(one) for one in zip(*pairs, strict=True))
+                name = f"{self._what(part.subtask)} (RocksDB, {state.name}, key group {key_group})"
+                yield Entries(number, key_group, Spans.of(keys, name), Spans.of(values, name))
+
+    def _what(self, subtask: int) -> str:
+        return f"keyed state of {self.title}, subtask {subtask}"
+
+    def _rows(self, found: StateEntries, as_bytes: Collection[str]) -> StateRows:
+        state, key_group = found.state, found.key_group
+        where = f"state {state.name!r} of operator {self.title}"
+        try:
+            rows = _columns(found, self._prefix, as_bytes=state.name in as_bytes)
+        except (DamagedFileError, UnsupportedTypeError) as error:
+            error.add_note(f"in {where}, key group {key_group}")
+            raise
+        before = self._prefix + (_TIME_BYTES if state.kind == "timers" else 0)
+        cursor = Cursor(found.keys, found.keys.starts + before, found.keys.ends)
+        check_key_groups(state.key, cursor, key_group, self.metadata.max_parallelism, where)
+        return rows
+
+
+def _columns(found: StateEntries, prefix: int, *, as_bytes: bool) -> StateRows:
+    state, key_group, keys = found.state, found.key_group, found.keys
+    if state.kind == "timers":
+        timers = Spans(keys.data, keys.starts + prefix, keys.ends, keys.name, keys.base)
+        time, key, namespace = decoded(state.value, timers).flatten()
+        return StateRows(state, key_group, key, namespace, None, None, time)
+    parts = split_keys(keys, KeyLayout.of(state), prefix)
+    if as_bytes:
+        value = found.values.arrow()
+    elif state.kind == "list" and isinstance(state.value, ListType):
+        value = decoded_list(state.value.element, found.values)
+    elif state.kind == "map" and isinstance(state.value, MapType):
+        value = decoded_map_values(state.value.value, found.values)
+    else:
+        value = decoded(state.value, found.values)
+    return StateRows(state, key_group, parts.key, parts.namespace, parts.map_key, value)
+
+
+@dataclass(frozen=True)
+class Savepoint:
+    """A savepoint or checkpoint: where it lies, what ``_metadata`` says, and its operators."""
+
+    url: str
+    metadata: SavepointMetadata
+    operators: tuple[FlinkOperator, ...]
+
+    def operator(self, name: str) -> FlinkOperator:
+        """Return an operator by its uid, its name or its id; StateNotFoundError for no such one.
+
+        InvalidArgumentError when several have the name.
+        """
+        for key in ("uid", "id", "name"):
+            found = [one for one in self.operators if getattr(one.metadata, key) == name]
+            if len(found) > 1:
+                raise InvalidArgumentError(
+                    f"{len(found)} operators are called {name!r}: name one of them by its id, "
+                    f"{', '.join(one.metadata.id for one in found)}"
+                )
+            if found:
+                return found[0]
+        raise StateNotFoundError(
+            f"{self.url} has no operator {name!r}; it has "
+            f"{', '.join(one.title for one in self.operators) or 'none'}"
+        )
+
+
+def open_savepoint(
+    place: str,
+    *,
+    moved: Mapping[str, str] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Savepoint:
+    """Open a savepoint or checkpoint.
+
+    Args:
+        place: its folder or its ``_metadata``, as a path or URL.
+        moved: where folders lie now that it names by absolute paths, as checkpoints do.
+        options: for the file system, as of ``open_storage``.
+
+    Returns:
+        Its operators; one that cannot be read says so, and hides no other.
+
+    Raises:
+        InvalidArgumentError: when there is no ``_metadata``.
+        DamagedFileError: when that is not as Flink writes it.
+        FormatVersionError: when it is of another version.
+    """
+    folder = place.rstrip("/").removesuffix(f"/{_METADATA}")
+    storage = open_storage("." if folder == _METADATA else folder, options)
+    try:
+        data = storage.read(_METADATA)
+    except FileNotFoundError:
+        raise InvalidArgumentError(
+            f"{storage.url} is no savepoint or checkpoint of Flink: it has no file '{_METADATA}'"
+        ) from None
+    metadata = read_metadata(data, f"{storage.url}/{_METADATA}")
+    places = Places(storage, options, moved)
+    operators = tuple(_operator(one, places) for one in metadata.operators)
+    return Savepoint(storage.url, metadata, operators)
+
+
+def _operator(metadata: OperatorState, places: Places) -> FlinkOperator:
+    parts: list[_Part] = []
+    problem = None
+    try:
+        for subtask in metadata.subtasks:
+            _refuse(subtask)
+            if subtask.keyed is not None:
+                parts.append(_part(subtask.index, subtask.keyed, places))
+    except (IncompatibleStateError, UnsupportedTypeError, MissingFileError) as error:
+        problem, parts = str(error), []
+    states: dict[str, KeyedState] = {}
+    for part in parts:
+        for state in part.states:
+            states.setdefault(state.name, state)
+    return FlinkOperator(metadata, tuple(states.values()), problem, places, tuple(parts))
+
+
+def _refuse(subtask: Subtask) -> None:
+    """Refuse by name what is state and is not read."""
+    if subtask.channels:
+        raise IncompatibleStateError(
+            f"subtask {subtask.index} has {len(subtask.channels)} handles of records in flight, "
+            "of an unaligned checkpoint: take a savepoint"
+        )
+    if isinstance(subtask.keyed, ChangelogHandle):
+        raise IncompatibleStateError(
+            f"subtask {subtask.index} has its state in the changelog state backend: take a "
+            "canonical savepoint"
+        )
+    if subtask.raw_keyed is not None or subtask.raw_operator is not None:
+        raise IncompatibleStateError(
+            f"subtask {subtask.index} has raw state, as timers on the heap of a job with RocksDB "
+            "are in a checkpoint: take a canonical savepoint"
+        )
+
+
+def _part(subtask: int, handle: KeyedHandle, places: Places) -> _Part:
+    assert isinstance(handle, KeyGroupsHandle | IncrementalHandle), "others are refused before"
+    stream = handle.meta if isinstance(handle, IncrementalHandle) else handle.stream
+    source = source_of(stream, places, f"keyed state of subtask {subtask}")
+    stop = source.size
+    if isinstance(handle, KeyGroupsHandle):
+        stop = min((one for one in handle.offsets if one), default=stop)
+    header = read_header(source.read(0, min(stop, source.size)), source.name)
+    return _Part(subtask, handle, header, keyed_states(header, source.name))

@@ -1,0 +1,77 @@
+"""Pieces of a buffer: bytes of the keys and values of many rows, with no Python object for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+__all__ = ["Bytes", "Places", "Spans", "piece_array"]
+
+Bytes = npt.NDArray[np.uint8]
+Places = npt.NDArray[np.int64]
+_LARGEST = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spans:
+    """The pieces of ``data`` from ``starts`` to ``ends``, one for each row.
+
+    ``name`` and ``base`` say whose bytes they are, and where in that file ``data`` begins, or in
+    what is in the file once it is decompressed.
+    """
+
+    data: Bytes
+    starts: Places
+    ends: Places
+    name: str
+    base: int = 0
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.starts)
+
+    def arrow(self) -> pa.Array:
+        """Return the pieces as an Arrow array of bytes."""
+        return piece_array(self.data, self.starts, self.ends)
+
+    def take(self, rows: npt.NDArray[np.intp] | npt.NDArray[np.bool_] | slice) -> Spans:
+        """Return some of the rows."""
+        return Spans(self.data, self.starts[rows], self.ends[rows], self.name, self.base)
+
+    @staticmethod
+    def of(values: list[bytes], name: str) -> Spans:
+        """Return pieces with the bytes of a list."""
+        ends = np.cumsum([len(one) for one in values], dtype=np.int64)
+        starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])[: len(values)]
+        return Spans(np.frombuffer(b"".join(values), np.uint8), starts, ends, name)
+
+
+def piece_array(data: Bytes, starts: Places, ends: Places) -> pa.Array:
+    """Return pieces of a buffer as an Arrow array of bytes (large where they need it).
+
+    Pieces that follow each other are cut by Arrow out of the buffer as it is.
+    """
+    count = len(starts)
+    if count and bool((starts[1:] >= ends[:-1]).all()):
+        edges = np.empty(2 * count, np.int64)
+        edges[::2], edges[1::2] = starts, ends
+        small = len(data) <= _LARGEST
+        kind = pa.binary() if small else pa.large_binary()
+        offsets = edges.astype(np.int32) if small else edges
+        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+        whole = pa.Array.from_buffers(kind, 2 * count - 1, buffers)
+        return whole.take(pa.array(np.arange(0, 2 * count - 1, 2)))
+    lengths = ends - starts
+    upto = np.cumsum(lengths)
+    total = int(upto[-1]) if count else 0
+    places = np.repeat(starts - (upto - lengths), lengths) + np.arange(total)
+    small = total <= _LARGEST
+    offsets = np.concatenate([np.zeros(1, np.int64), upto])
+    if small:
+        offsets = offsets.astype(np.int32)
+    kind = pa.binary() if small else pa.large_binary()
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data[places])]
+    return pa.Array.from_buffers(kind, count, buffers)

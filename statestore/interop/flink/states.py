@@ -1,0 +1,81 @@
+"""What keyed states are, by what a header says of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from statestore.errors import UnsupportedTypeError
+from statestore.interop.flink.canonical import KeyedHeader, StateInfo
+from statestore.interop.flink.types import FlinkType, ListType, MapType, TimerType, TtlType
+
+__all__ = ["KeyedState", "StateForm", "keyed_state", "keyed_states"]
+
+StateForm = Literal["value", "list", "map", "reducing", "aggregating", "timers"]
+
+_FORMS: dict[str, StateForm] = {
+    "VALUE": "value",
+    "LIST": "list",
+    "MAP": "map",
+    "REDUCING": "reducing",
+    "AGGREGATING": "aggregating",
+    "FOLDING": "aggregating",
+    "UNKNOWN": "value",
+}
+_OPTION = "KEYED_STATE_TYPE"
+_VALUE, _NAMESPACE = "VALUE_SERIALIZER", "NAMESPACE_SERIALIZER"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedState:
+    """A keyed state: its name, what it is, and its types.
+
+    ``value`` is the type that the header has: of a list state the list, of a map state the map, of
+    timers the timer.
+    """
+
+    name: str
+    kind: StateForm
+    key: FlinkType
+    namespace: FlinkType
+    value: FlinkType
+
+    @property
+    def has_ttl(self) -> bool:
+        """Whether its values, elements or entries have a time of last access."""
+        inner = self.value
+        if self.kind == "list" and isinstance(inner, ListType):
+            inner = inner.element
+        if self.kind == "map" and isinstance(inner, MapType):
+            inner = inner.value
+        return isinstance(inner, TtlType)
+
+
+def keyed_states(header: KeyedHeader, name: str) -> tuple[KeyedState, ...]:
+    """Return the states of a header; ``name`` is what messages call the file.
+
+    UnsupportedTypeError when one is of no kind that is known.
+    """
+    return tuple(keyed_state(info, header.key.kind, name) for info in header.states)
+
+
+def keyed_state(info: StateInfo, key: FlinkType, name: str) -> KeyedState:
+    """Return a state of a header, whose keys are of type ``key``; errors as `keyed_states`."""
+    value = info.serializers.get(_VALUE)
+    if info.kind == "timers" and value is not None and isinstance(value.kind, TimerType):
+        return KeyedState(info.name, "timers", key, value.kind.namespace, value.kind)
+    namespace = info.serializers.get(_NAMESPACE)
+    form = _FORMS.get(info.options.get(_OPTION, "UNKNOWN"))
+    shape = {"list": ListType, "map": MapType}.get(form or "")
+    if (
+        info.kind != "keyed"
+        or value is None
+        or namespace is None
+        or form is None
+        or (shape is not None and not isinstance(value.kind, shape))
+    ):
+        raise UnsupportedTypeError(
+            f"{name} has the state {info.name!r} of kind {info.options.get(_OPTION, info.kind)}, "
+            "whose values are not known: it may be of the asynchronous state (V2)"
+        )
+    return KeyedState(info.name, form, key, namespace.kind, value.kind)

@@ -1,0 +1,64 @@
+"""``statestore flink``: a savepoint gets another number of key groups."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import Result
+
+from statestore.cli.command import Verb
+from statestore.cli.main import cli
+from statestore.cli.verbs import flink as verbs
+from tests.interop.flink.goldens import Golden
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def here(run: Run) -> Path:
+    """A working folder with savepoints in ``savepoint`` and ``chk-7``."""
+    golden = Golden("2.3_heap_canonical")
+    for name in ("savepoint", "chk-7"):
+        golden.unpack(Path(name))
+    return Path.cwd()
+
+
+def test_examples_work(here: Path, run: Run) -> None:
+    verb = verbs.flink.get_command(click.Context(cli), "repack")
+    assert isinstance(verb, Verb)
+    for example in (*verbs.FlinkVerbs.examples, *verb.examples):
+        for place in ("larger", "small"):
+            shutil.rmtree(place, ignore_errors=True)
+        done = run(*shlex.split(example)[1:])
+        assert (done.exit_code, done.stderr) == (0, ""), example
+        assert "kinds" in done.stdout
+
+
+def test_as_json(here: Path, run: Run) -> None:
+    options = ("--max-parallelism", "720", "--parallelism", "3", "--output", "json")
+    done = run("flink", "repack", "savepoint", "to", *options)
+    assert (done.exit_code, done.stderr) == (0, "")
+    said = json.loads(done.stdout)
+    assert (said["savepoint"], said["max_parallelism"]) == ("to", 720)
+    (kinds,) = (one for one in said["operators"] if one["operator"] == "kinds")
+    assert (kinds["parallelism"], kinds["max_parallelism_before"]) == (3, 128)
+    assert kinds["entries"]["opaque"] == 20
+    assert (here / "to" / "_metadata").exists()
+
+
+def test_a_place_without_a_savepoint_is_said(here: Path, run: Run) -> None:
+    done = run("flink", "repack", "nowhere", "to", "--max-parallelism", "720")
+    assert done.exit_code == 2
+    assert "nowhere is no savepoint" in done.stderr
+
+
+def test_a_folder_that_moved_has_two_names(here: Path, run: Run) -> None:
+    done = run("flink", "repack", "savepoint", "to", "--max-parallelism", "9", "--moved", "x")
+    assert done.exit_code == 2
+    assert "--moved 'x' is not OLD=NEW" in done.stderr

@@ -1,0 +1,50 @@
+"""Golden snapshots of real Flink, unpacked, and the rows that its own restore found in them."""
+
+from __future__ import annotations
+
+import io
+import json
+import lzma
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["GOLDENS", "Golden", "serializers"]
+
+FOLDER = Path(__file__).parents[2] / "golden" / "flink"
+
+
+@dataclass(frozen=True)
+class Golden:
+    """One of them, by the name that ``snapshots.json`` gives it."""
+
+    name: str
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """How it was written."""
+        found: dict[str, Any] = json.loads((FOLDER / "snapshots.json").read_text())[self.name]
+        return found
+
+    def unpack(self, folder: Path) -> Path:
+        """Unpack it into a folder; return the one of its ``_metadata``."""
+        archive = lzma.decompress((FOLDER / f"{self.name}.tar.xz").read_bytes())
+        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+            tar.extractall(folder, filter="data")
+        return folder / str(self.about["snapshot"])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return what Flink found in it."""
+        text = lzma.decompress((FOLDER / str(self.about["rows"])).read_bytes()).decode()
+        return [json.loads(line) for line in text.splitlines()]
+
+
+GOLDENS = tuple(Golden(name) for name in json.loads((FOLDER / "snapshots.json").read_text()))
+
+
+def serializers() -> dict[str, list[dict[str, Any]]]:
+    """Return what Flink's serializers have written, by version."""
+    text = lzma.decompress((FOLDER / "serializers.json.xz").read_bytes())
+    found: dict[str, list[dict[str, Any]]] = json.loads(text)
+    return found

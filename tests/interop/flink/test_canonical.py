@@ -1,0 +1,152 @@
+"""Canonical keyed state: what is written is read again, with Snappy too; damage is an error."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statestore.errors import DamagedFileError, FormatVersionError
+from statestore.interop.flink.canonical import (
+    KeyedHeader,
+    StateInfo,
+    header_bytes,
+    key_group_bytes,
+    read_header,
+    read_key_group,
+)
+from statestore.interop.flink.reader import i32
+from statestore.interop.flink.serializers import Snapshot, snapshot_bytes
+from statestore.interop.flink.snappy import crc32c, framed, unframed
+from statestore.interop.flink.types import FlinkType, Scalar
+
+
+def snapshot(kind: FlinkType) -> Snapshot:
+    return Snapshot(kind, snapshot_bytes(kind))
+
+
+def made_header(*, is_compressed: bool = False, states: int = 3) -> KeyedHeader:
+    infos = tuple(
+        StateInfo(
+            f"state-{at}",
+            "keyed",
+            {"KEYED_STATE_TYPE": "VALUE"},
+            {
+                "NAMESPACE_SERIALIZER": snapshot(Scalar("VoidNamespace")),
+                "VALUE_SERIALIZER": snapshot(Scalar("Long")),
+            },
+        )
+        for at in range(states)
+    )
+    return KeyedHeader(is_compressed, snapshot(Scalar("String")), infos)
+
+
+def test_a_header_is_read_again() -> None:
+    header = made_header(is_compressed=True)
+    data = header_bytes(header)
+    found = read_header(data + b"more", "f")
+    assert found.length == len(data)
+    assert (found.states, found.key, found.is_compressed) == (header.states, header.key, True)
+    for cut in range(len(data)):
+        with pytest.raises(DamagedFileError):
+            read_header(data[:cut], "f")
+
+
+def test_another_version_is_refused() -> None:
+    with pytest.raises(FormatVersionError, match="version 5 of keyed state"):
+        read_header(i32(5) + bytes(100), "f")
+
+
+entries = st.lists(
+    st.tuples(st.binary(max_size=9).map(lambda tail: b"\x05" + tail), st.binary(max_size=20)),
+    min_size=1,
+    max_size=8,
+)
+groups = st.lists(entries, max_size=3).map(lambda found: list(enumerate(found)))
+Groups = list[tuple[int, list[tuple[bytes, bytes]]]]
+
+
+def read(data: bytes, *, is_compressed: bool = False) -> Groups:
+    header = made_header(is_compressed=is_compressed)
+    return [
+        (one.state, list(zip(one.keys.arrow().to_pylist(), one.values.arrow().to_pylist())))  # noqa: B905
+        for one in read_key_group(memoryview(data), header, 5, 1, "f", 100)
+    ]
+
+
+@given(groups, st.booleans())
+def test_a_key_group_is_read_again(group: Groups, is_compressed: bool) -> None:
+    data = key_group_bytes(group, is_compressed=is_compressed)
+    assert read(data, is_compressed=is_compressed) == group
+
+
+@given(groups, st.booleans(), st.data())
+def test_a_cut_key_group_is_damaged(
+    group: Groups, is_compressed: bool, data: st.DataObject
+) -> None:
+    whole = key_group_bytes(group, is_compressed=is_compressed)
+    cut = data.draw(st.integers(0, len(whole) - 1))
+    with pytest.raises(DamagedFileError):
+        read(whole[:cut], is_compressed=is_compressed)
+
+
+@given(groups, st.data())
+def test_a_flipped_byte_is_other_bytes_or_a_typed_error(group: Groups, data: st.DataObject) -> None:
+    whole = bytearray(key_group_bytes(group))
+    at = data.draw(st.integers(0, len(whole) - 1))
+    whole[at] ^= data.draw(st.integers(1, 255))
+    try:
+        found = read(bytes(whole))
+    except DamagedFileError:
+        return
+    assert found != group
+
+
+@given(groups, st.data())
+def test_with_snappy_no_flipped_byte_is_unseen(group: Groups, data: st.DataObject) -> None:
+    whole = bytearray(key_group_bytes(group, is_compressed=True))
+    at = data.draw(st.integers(0, len(whole) - 1))
+    whole[at] ^= data.draw(st.integers(1, 255))
+    try:
+        found = read(bytes(whole), is_compressed=True)
+    except DamagedFileError:
+        return
+    assert found == group  # a block of Snappy has several forms
+
+
+def test_bytes_behind_the_end_are_refused() -> None:
+    with pytest.raises(DamagedFileError, match="3 bytes are left behind key group 5"):
+        read(key_group_bytes([(0, [(b"\x05a", b"b")])]) + b"abc")
+
+
+def test_a_key_of_another_key_group_is_refused() -> None:
+    with pytest.raises(DamagedFileError, match="begins with key group 6, and lies in 5"):
+        read(key_group_bytes([(0, [(b"\x05a", b"b"), (b"\x06a", b"b")])]))
+
+
+def test_a_state_that_the_header_lacks_is_refused() -> None:
+    with pytest.raises(DamagedFileError, match="state 7 of 3 in key group 5"):
+        read(key_group_bytes([(7, [(b"\x05a", b"b")])]))
+
+
+@given(st.binary(max_size=3000))
+def test_the_checksum_is_castagnoli(data: bytes) -> None:
+    crc = 0xFFFFFFFF
+    for value in data:
+        crc ^= value
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    assert crc32c(data) == crc ^ 0xFFFFFFFF
+
+
+def test_the_checksum_of_what_is_known() -> None:
+    assert crc32c(b"123456789") == 0xE3069283
+    assert crc32c(bytes(32)) == 0x8A9136AA
+
+
+def test_streams_of_several_chunks_are_joined() -> None:
+    data = b"".join(zlib.crc32(bytes([at])).to_bytes(4, "big") for at in range(200)) * 400
+    assert unframed(memoryview(framed(data)), "f", 0) == data
+    assert unframed(memoryview(framed(b"")), "f", 0) == b""

@@ -1,0 +1,158 @@
+"""Real Flink on this machine, for tests: its published jars, and programs that run jobs in one JVM.
+
+::
+
+    flink = Flink("2.3.0")
+    flink.run([{"do": "savepoint", "to": "/tmp/s", "events": "400", "format": "CANONICAL"}])
+
+``python -m tests.servers.flink`` fetches the jars of the newest version; others come when a test
+needs them. They are kept in a folder of this Python environment, or in that which $FLINK_JARS
+names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from statestore.errors import MissingDependencyError, StorageError
+from statestore.spark.session import java_home
+from tests.servers.jars import JarSet, jars_of
+from tests.servers.process import SHORT_LIVED_JVM
+
+__all__ = ["VERSIONS", "Flink", "flink_with_kafka"]
+
+VERSIONS = ("2.3.0", "1.20.3")
+SOURCES = Path(__file__).parents[1] / "interop" / "flink" / "java"
+JOB_SECONDS = 240
+_OPENED = ("java.util", "java.lang", "java.math", "java.time")
+_JVM = (
+    "-Xmx1200m",
+    *SHORT_LIVED_JVM,
+    *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in _OPENED),
+)
+# Two are of no use here, and one layout of logs needs a class that is not there.
+_UNUSED = ("flink-cep", "flink-csv", "log4j-layout")
+_LOG = """rootLogger.level = WARN
+rootLogger.appenderRef.console.ref = console
+appender.console.name = console
+appender.console.type = CONSOLE
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %p %c{1} %m%n%throwable
+"""
+
+
+KAFKA = JarSet(
+    "flink-kafka-5.0.0-2.2",
+    ("org.apache.flink:flink-connector-kafka:5.0.0-2.2",),
+    wanted=("org.apache.flink_flink-connector-kafka", "org.apache.kafka_kafka-clients"),
+)
+
+
+@dataclass(frozen=True)
+class Flink:
+    """A version of Flink, and what is compiled for it.
+
+    With a connector the sources in the folder of its name are compiled as well, and ``main`` is
+    the program that runs jobs.
+    """
+
+    version: str
+    main: str = "golden.Main"
+    connector: str | None = None
+    connector_jars: JarSet | None = None
+
+    @property
+    def folder(self) -> Path:
+        """Where its jars are kept, and the classes."""
+        kept = os.environ.get("FLINK_JARS") or Path(sys.prefix) / "share" / "statestore"
+        return Path(kept) / f"flink-{self.version}"
+
+    def fetch(self) -> None:
+        """Fetch its jars, the first time; MissingDependencyError where that fails."""
+        done = self.folder / "complete"
+        if done.exists():
+            return
+        package = f"apache-flink-libraries=={self.version}"
+        options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--target"]
+        command = [sys.executable, "-m", "pip", "install", *options, str(self.folder), package]
+        said = subprocess.run(command, capture_output=True, text=True, check=False)
+        if said.returncode:
+            raise MissingDependencyError(
+                f"{package} could not be fetched: check the network; pip said:\n{said.stderr}"
+            )
+        done.touch()
+
+    def jars(self) -> tuple[Path, ...]:
+        """Return its jars; MissingDependencyError where they cannot be had."""
+        self.fetch()
+        found = sorted((self.folder / "pyflink" / "lib").glob("*.jar"))
+        own = tuple(jar for jar in found if not jar.name.startswith(_UNUSED))
+        return own if self.connector_jars is None else (*own, *jars_of(self.connector_jars))
+
+    def run(self, steps: Sequence[Mapping[str, str]]) -> list[str]:
+        """Run jobs one after another, as ``Main.java`` describes them; return where the snapshots
+        are that they wrote.
+        """
+        words = [" ".join(f"{name}={value}" for name, value in one.items()) for one in steps]
+        lines = self.java(self.main, words).splitlines()
+        kinds = ("savepoint ", "checkpoint ")
+        return [line.split()[-1].removeprefix("file:") for line in lines if line.startswith(kinds)]
+
+    def java(self, name: str, arguments: Sequence[str]) -> str:
+        """Run a program of the folder of sources; return its output, or raise StorageError."""
+        classes = self._compiled()
+        log = f"-Dlog4j.configurationFile=file:{classes / 'log4j2.properties'}"
+        path = ["-cp", ":".join(map(str, (classes, *self.jars())))]
+        command = [str(java_home() / "bin" / "java"), *_JVM, log, *path, name, *arguments]
+        return _output(command, f"{name} with Flink {self.version}")
+
+    def _compiled(self) -> Path:
+        """Return the folder of the classes, compiled anew when a source has changed."""
+        sources = sorted(SOURCES.glob("*.java"))
+        if self.connector is not None:
+            sources += sorted((SOURCES / self.connector).glob("*.java"))
+        digest = hashlib.sha256(b"".join(each.read_bytes() for each in sources)).hexdigest()[:16]
+        folder = self.folder / f"classes-{digest}"
+        if not (folder / "complete").exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            path = ["-nowarn", "-cp", ":".join(map(str, self.jars())), "-d", str(folder)]
+            command = [str(java_home() / "bin" / "javac"), *path, *map(str, sources)]
+            _output(command, f"javac with Flink {self.version}")
+            (folder / "log4j2.properties").write_text(_LOG)
+            (folder / "complete").touch()
+        return folder
+
+
+def _output(command: list[str], what: str) -> str:
+    said = subprocess.run(command, capture_output=True, text=True, timeout=JOB_SECONDS, check=False)
+    if said.returncode:
+        end = "\n".join(said.stderr.splitlines()[-40:])
+        raise StorageError(f"{what} failed:\n{end}")
+    return said.stdout
+
+
+def flink_with_kafka() -> Flink:
+    """Return the newest version, and a program whose job reads a topic."""
+    return Flink(VERSIONS[0], "golden.Kafka", "kafka", KAFKA)
+
+
+def main() -> int:
+    """Fetch the jars of the newest version; return the exit code."""
+    newest = Flink(VERSIONS[0])
+    try:
+        print(f"flink-{newest.version}: {len(newest.jars())} jars")
+    except MissingDependencyError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
