@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from statestore.errors import StorageError
 from statestore.interop.flink import repack_savepoint
 from statestore.interop.flink.savepoint import open_savepoint
 from tests.interop.flink import made
@@ -57,6 +58,13 @@ def test_flink_restores_what_was_made_of_values(
         if one.get("state") == "sums":
             one["value"].sort()
     assert comparable(keyed) == comparable(wanted)
+
+
+@pytest.mark.long
+def test_flink_by_itself_refuses_another_number_of_key_groups(tmp_path: Path) -> None:
+    source = Golden("2.3_heap_canonical").unpack(tmp_path / "from")
+    with pytest.raises(StorageError, match="Max parallelism mismatch"):
+        dumped(Flink(NEWEST), tmp_path, str(source), HEAP, parallelism=2, most=720)
 
 
 @pytest.mark.long
