@@ -53,7 +53,7 @@ def test_every_row_of_keyed_state_is_read(golden: Golden, tmp_path: Path) -> Non
 
 def operator_of(savepoint: Savepoint, uid: str) -> FlinkOperator:
     """Find it by its uid, or in versions that have none by the hash of it."""
-    operator = savepoint.operator(operator_id(uid))
+    operator = savepoint.operator(uid)
     assert operator.problem is None
     assert operator.metadata.uid in (uid, None)
     return operator
