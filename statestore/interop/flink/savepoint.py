@@ -21,6 +21,7 @@ from statestore.errors import (
     StateNotFoundError,
     UnsupportedTypeError,
 )
+from statestore.flink.operators import operator_id
 from statestore.interop.flink.canonical import (
     Entries,
     KeyedHeader,
@@ -141,10 +142,14 @@ class FlinkOperator:
         if self.problem is not None:
             raise IncompatibleStateError(f"operator {self.title} is not read: {self.problem}")
         for part in self.parts:
-            for found in self._of_part(part, wanted):
-                state = part.states[found.state]
-                if state.name in wanted:
-                    yield StateEntries(state, found.key_group, found.keys, found.values)
+            try:
+                for found in self._of_part(part, wanted):
+                    state = part.states[found.state]
+                    if state.name in wanted:
+                        yield StateEntries(state, found.key_group, found.keys, found.values)
+            except (DamagedFileError, UnsupportedTypeError) as error:
+                error.add_note(f"in the {self._what(part.subtask)}")
+                raise
 
     def rows(self, *names: str, as_bytes: Collection[str] = ()) -> Iterator[StateRows]:
         """Yield the rows of keyed states, by column.
@@ -280,10 +285,11 @@ class Savepoint:
     def operator(self, name: str) -> FlinkOperator:
         """Return an operator by its uid, its name or its id; StateNotFoundError for no such one.
 
+        Savepoints before version 5 say no uid: there the id that follows from it is looked for.
         InvalidArgumentError when several have the name.
         """
-        for key in ("uid", "id", "name"):
-            found = [one for one in self.operators if getattr(one.metadata, key) == name]
+        for key, wanted in (("uid", name), ("id", name), ("id", operator_id(name)), ("name", name)):
+            found = [one for one in self.operators if getattr(one.metadata, key) == wanted]
             if len(found) > 1:
                 raise InvalidArgumentError(
                     f"{len(found)} operators are called {name!r}: name one of them by its id, "
