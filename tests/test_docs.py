@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from statestore import StateStore
+from statestore.cli.main import cli
 from statestore.demo import run
 
 ROOT = Path(__file__).parent.parent
@@ -44,9 +44,8 @@ def test_the_examples_run(
     typed = [line for line in commands() if line.startswith("statestore ")]
     assert len(typed) > 4
     for line in typed:
-        words = [sys.executable, "-m", "statestore", *shlex.split(line)[1:]]
-        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, f"{line}\n{done.stderr}"
+        done = CliRunner().invoke(cli, shlex.split(line)[1:], prog_name="statestore")
+        assert done.exit_code == 0, f"{line}\n{done.stderr}"
         assert done.stdout or "--to ./restored" in line
 
 

@@ -249,7 +249,7 @@ def _summary(error: type[StateStoreError]) -> str:
     first = (error.__doc__ or "").split("\n\n")[0]
     # What follows is about attributes, which a shell does not see.
     for_shells = " ".join(first.split()).partition("; ``")[0]
-    return for_shells.replace("``", "").rstrip(".")
+    return re.sub(r":\w+:`(\w+)`", r"\1", for_shells).replace("``", "").rstrip(".")
 
 
 def _is_path(text: str) -> bool:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.restore.restored import RestoredCheckpoint
+from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import Storage
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Progress",
     "kafka_offsets",
     "planned",
+    "same_ends",
     "starting_offsets",
 ]
 
@@ -185,9 +187,22 @@ class Progress:
             None if files is None else tuple((one["source"], one["digest"]) for one in files),
         )
 
-    def elements(self) -> list[dict[str, Any]]:
-        """Return the elements of broadcast state that say so."""
-        return [{"query": query, "batch": batch} for query, batch in self.queries]
+    def write(self, checkpoint: CheckpointWriter, uid: str, parallelism: int) -> None:
+        """Write it into a checkpoint; what is of sources that are not read goes."""
+        elements = [{"query": query, "batch": batch} for query, batch in self.queries]
+        checkpoint.broadcast(uid, PROGRESS, elements)
+        ends = [{"source": number, "ends_at": text} for number, text in enumerate(self.ends)]
+        checkpoint.broadcast(uid, POSITIONS, ends)
+        if self.files:
+            files = [{"source": number, "digest": digest} for number, digest in self.files]
+            checkpoint.broadcast(uid, FILES, files)
+        else:
+            checkpoint.drop(uid, FILES)
+        if offsets := kafka_offsets(self.ends):
+            none: list[list[dict[str, Any]]] = [[] for _ in range(parallelism - 1)]
+            checkpoint.union(uid, OFFSETS, [offsets, *none])
+        else:
+            checkpoint.drop(uid, OFFSETS)
 
     def with_done(self, batch: MicroBatch) -> Progress:
         """Return the progress behind a micro-batch."""
@@ -255,7 +270,12 @@ class Progress:
 
     def _ends_like(self, batch: MicroBatch) -> bool:
         same_files = self.files is None or self.files == batch.files
-        return same_files and [*map(_value, self.ends)] == [*map(_value, batch.ends)]
+        return same_files and same_ends(self.ends, batch.ends)
+
+
+def same_ends(one: Iterable[str], other: Iterable[str]) -> bool:
+    """Return whether sources end at the same places, however the JSON of it is written."""
+    return [*map(_value, one)] == [*map(_value, other)]
 
 
 def _stored(restored: RestoredCheckpoint, uid: str, name: str) -> list[dict[str, Any]] | None:

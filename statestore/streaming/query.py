@@ -27,16 +27,7 @@ from statestore.spark.cached import compute
 from statestore.spark.read import KeysInUse, keys_in_use
 from statestore.storage import open_storage
 from statestore.store import StateStore
-from statestore.streaming.progress import (
-    FILES,
-    OFFSETS,
-    POSITIONS,
-    PROGRESS,
-    MicroBatch,
-    Progress,
-    kafka_offsets,
-    planned,
-)
+from statestore.streaming.progress import MicroBatch, Progress, planned
 from statestore.streaming.updates import Changes
 
 __all__ = ["StatefulQuery"]
@@ -139,12 +130,12 @@ class StatefulQuery:
             # What is in Spark's cache has a known size: few rows then need no Python worker.
             events = keep(events)
             compute(events)
-            state = self._touched(self._keys(events, batch), restored, events)
+            state = self._touched(self._keys(events, batch, restored), restored, events)
             changes = self._updated(events, state if state.isLocal() else keep(state))
             if changes.shared is not None:
                 compute(keep(changes.shared))
             self._write(checkpoint, changes, restored)
-            self._write_progress(checkpoint, done.with_done(batch))
+            done.with_done(batch).write(checkpoint, self.source, self.parallelism)
             checkpoint.carry_rest()
         self._after(checkpoint.manifest)
         return checkpoint.manifest
@@ -181,9 +172,11 @@ class StatefulQuery:
             for entry in restored.manifest.keyed
         )
 
-    def _keys(self, events: DataFrame, batch: MicroBatch) -> KeysInUse:
+    def _keys(
+        self, events: DataFrame, batch: MicroBatch, restored: RestoredCheckpoint | None
+    ) -> KeysInUse:
         keys = keys_in_use(events, self._key)
-        if keys.null_keys:
+        if keys.null_keys and self._hash_scheme(restored) != "flink-sql":
             raise NullKeyError(
                 f"{keys.null_keys} events of micro-batch {batch.number} have a null key "
                 f"({', '.join(self._key)}), which has no key group: leave them out of the "
@@ -191,6 +184,12 @@ class StatefulQuery:
                 keys.null_keys,
             )
         return keys
+
+    def _hash_scheme(self, restored: RestoredCheckpoint | None) -> str | None:
+        """Return how keys are hashed, if that is not the default: there may be null ones then."""
+        if restored is None or not self._has_state(restored):
+            return self.options.get("hash_scheme")
+        return restored.keyed(self.uid, self.name).entry.state.hash_scheme
 
     def _touched(
         self, keys: KeysInUse, restored: RestoredCheckpoint | None, events: DataFrame
@@ -241,22 +240,6 @@ class StatefulQuery:
             base=restored.checkpoint_id,
             **options,
         )
-
-    def _write_progress(self, checkpoint: CheckpointWriter, done: Progress) -> None:
-        ends = [{"source": number, "ends_at": text} for number, text in enumerate(done.ends)]
-        checkpoint.broadcast(self.source, PROGRESS, done.elements())
-        checkpoint.broadcast(self.source, POSITIONS, ends)
-        # What is of sources that the query does not read goes.
-        if done.files:
-            files = [{"source": number, "digest": digest} for number, digest in done.files]
-            checkpoint.broadcast(self.source, FILES, files)
-        else:
-            checkpoint.drop(self.source, FILES)
-        if offsets := kafka_offsets(done.ends):
-            none: list[list[dict[str, Any]]] = [[] for _ in range(self.parallelism - 1)]
-            checkpoint.union(self.source, OFFSETS, [offsets, *none])
-        else:
-            checkpoint.drop(self.source, OFFSETS)
 
     def _after(self, manifest: Manifest) -> None:
         if self.retain is not None and manifest.checkpoint_id % self.expire_every == 0:

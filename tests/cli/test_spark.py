@@ -56,13 +56,13 @@ def document(done: Result) -> Any:
 
 def test_examples_work(here: Path, run: Run) -> None:
     examples = list(verbs.SparkVerbs.examples)
-    for name in ("show", "import", "export"):
+    for name in ("show", "import", "export", "progress"):
         verb = verbs.spark.get_command(click.Context(cli), name)
         assert isinstance(verb, Verb)
         examples += verb.examples
-    assert len(examples) == 9
+    assert len(examples) == 11
     for example in examples:
-        for place in ("./new", "./checkpoints/orders-7"):
+        for place in ("./new", "./progress", "./checkpoints/orders-7"):
             shutil.rmtree(place, ignore_errors=True)
         done = run(*shlex.split(example)[1:])
         assert (done.exit_code, done.stderr) == (0, ""), example

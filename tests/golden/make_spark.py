@@ -36,7 +36,7 @@ def main() -> None:
     with patch("socket.gethostname", return_value="golden"):
         store = StateStore.open(sys.argv[1], table_format="parquet", layout="ranged")
         import_checkpoint(spark, location, store, max_parallelism=8)
-    rows = json.dumps(state_rows(spark, location, partitions=False), indent=1)
+    rows = json.dumps(state_rows(spark, location), indent=1)
     (Path(sys.argv[1]) / "rows.txt").write_text(rows)
 
 

@@ -1,8 +1,4 @@
-"""A query of Spark's own over a topic, in a process of its own: jars are fixed when a JVM starts.
-
-What to do comes over stdin, a step after the other; what micro-batches emitted, and what was seen,
-goes to stdout.
-"""
+"""A query of Spark's own over a topic, and what is done with its checkpoints, step by step."""
 
 from __future__ import annotations
 
@@ -17,8 +13,7 @@ from pyspark.sql import functions as F
 
 from statestore import StateStore
 from statestore.interop.spark import export_checkpoint, import_checkpoint, show_location
-from statestore.spark.session import spark_session
-from tests.servers.jars import CONNECTOR, TOKEN_PROVIDER, jars_of
+from tests.services.spark_process import kafka_session
 
 UID = "stateStoreSave-0"
 
@@ -26,16 +21,7 @@ UID = "stateStoreSave-0"
 def main() -> None:
     """Do the steps."""
     given = json.load(sys.stdin)
-    spark = spark_session(
-        app_name="spark-checkpoint-on-kafka",
-        table_format="parquet",
-        master="local[2]",
-        extra_conf={
-            "spark.jars": ",".join(map(str, jars_of(CONNECTOR) + jars_of(TOKEN_PROVIDER))),
-            "spark.sql.shuffle.partitions": "4",
-            "spark.ui.enabled": "false",
-        },
-    )
+    spark = kafka_session("spark-checkpoint-on-kafka", 4)
     found = [_do(spark, given, step) for step in given["steps"]]
     spark.stop()
     print(json.dumps(found))

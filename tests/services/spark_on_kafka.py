@@ -1,8 +1,4 @@
-"""Spark reads a topic from the job's startingOffsets, in a process of its own: jars are fixed when
-a JVM starts.
-
-What to read comes over stdin; what a batch and a streaming query have read goes to stdout.
-"""
+"""Spark reads a topic from the job's startingOffsets, in a batch and in a streaming query."""
 
 from __future__ import annotations
 
@@ -10,23 +6,13 @@ import json
 import sys
 from typing import Any
 
-from statestore.spark.session import spark_session
-from tests.servers.jars import CONNECTOR, TOKEN_PROVIDER, jars_of
+from tests.services.spark_process import kafka_session
 
 
 def main() -> None:
     """Read the topic twice, each from the same starting offsets."""
     given = json.load(sys.stdin)
-    spark = spark_session(
-        app_name="spark-on-kafka",
-        table_format="parquet",
-        master="local[2]",
-        extra_conf={
-            "spark.jars": ",".join(map(str, jars_of(CONNECTOR) + jars_of(TOKEN_PROVIDER))),
-            "spark.sql.shuffle.partitions": "2",
-            "spark.ui.enabled": "false",
-        },
-    )
+    spark = kafka_session("spark-on-kafka", 2)
     options = {
         "kafka.bootstrap.servers": given["bootstrap"],
         "subscribe": given["topic"],

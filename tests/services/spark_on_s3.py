@@ -1,21 +1,27 @@
-"""Spark and Delta on ``s3a://`` in a process of its own: jars are fixed when a JVM starts.
-
-Options come over stdin, as no argument that others could list; what was found goes to stdout, and
-all that Spark says, at level DEBUG for a while, to stderr.
-"""
+"""Spark and Delta on ``s3a://``; for a while Spark says all that it does, at level DEBUG."""
 
 from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from statestore import StateStore
+from statestore.interop.spark import (
+    export_checkpoint,
+    export_progress,
+    import_checkpoint,
+    show_location,
+)
+from statestore.interop.spark.state_files import Provider
 from statestore.spark.session import spark_session
 from statestore.testing.table_suite import arrow_rows, rows_of, spark_rows
+from tests.interop.spark.queries import QUERIES, events, run
 
 TABLE = "operators/totals/keyed/total"
 OFFSETS = [[{"topic": "t", "partition": n, "offset": 100 + n}] for n in range(3)]
@@ -38,6 +44,7 @@ def main() -> None:
             checkpoint.keyed("totals", "total", rows, key="user", max_parallelism=3)
             checkpoint.union("source", "offsets", OFFSETS[:2])
     found = _checked(spark, store, users) | {"dump": _dump(spark), "shown": _shown(store)}
+    found["moved"] = _moved(spark, f"{given['url']}-query", given["options"])
     spark.stop()
     print(json.dumps(found))
 
@@ -65,6 +72,45 @@ def _checked(spark: SparkSession, store: StateStore, users: Any) -> dict[str, An
         "digests": [store.manifest(number).keyed[0].digest for number in (1, 2)],
         "rows": sorted(users.toArrow().column("user").to_pylist()),
     }
+
+
+def _moved(spark: SparkSession, url: str, options: dict[str, Any]) -> list[Any]:
+    """Return what a query emits that goes on in the bucket, at first and from another location;
+    and what the bucket's folders are said to hold.
+    """
+    store = StateStore.open(f"{url}/store", spark=spark, storage_options=options)
+    with TemporaryDirectory() as folder:
+        source = Path(folder)
+        events(source, 0, 2)
+        _query(spark, source, f"{url}/first")
+        import_checkpoint(spark, f"{url}/first", store, storage_options=options)
+        for name in ("second", "third"):
+            provider: Provider = "rocksdb" if name == "second" else "hdfs"
+            export_checkpoint(
+                spark,
+                store,
+                f"{url}/{name}",
+                partitions=3,
+                provider=provider,
+                storage_options=options,
+            )
+        export_progress(store, f"{url}/progress", storage_options=options)
+        events(source, 2, 3)
+        emitted = [_query(spark, source, f"{url}/{n}") for n in ("first", "second", "third")]
+    places = [f"{url}/first", f"{url}/second", f"{url}/third"]
+    shown = [show_location(spark, place, storage_options=options) for place in places]
+    return [emitted, [(one.batch, one.provider) for one in shown]]
+
+
+def _query(spark: SparkSession, source: Path, location: str) -> dict[int, list[str]]:
+    return run(
+        spark,
+        QUERIES["agg"],
+        source=source,
+        location=location.replace("s3://", "s3a://"),
+        provider="hdfs",
+        partitions=2,
+    )
 
 
 def _refusal(spark: SparkSession) -> str:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 from jobs.redistribute_offsets import main
 from statestore import StateStore
 from tests.services.kafka_topics import Topics
-from tests.syntax import ROOT
+from tests.services.spark_process import run_module
 
 
 def test_spark_reads_on_from_the_jobs_file(topics: Topics, tmp_path: Path) -> None:
@@ -38,19 +35,10 @@ kafka = {{bootstrap = "{topics.bootstrap}", gap = "earliest"}}
         "starting_offsets": (tmp_path / "start.json").read_text(),
         "location": str(tmp_path / "location"),
     }
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.services.spark_on_kafka"],
-        input=json.dumps(given),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=540,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-5000:]
+    found, _ = run_module("spark_on_kafka", given)
     expected = [
         *([0, offset, str(offset)] for offset in range(4, 10)),
         *([2, offset, str(offset)] for offset in range(7, 10)),
         *([3, offset, "ab"[offset]] for offset in range(2)),
     ]
-    assert json.loads(done.stdout) == {"batch": expected, "stream": expected}
+    assert found == {"batch": expected, "stream": expected}

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 from tests.services.kafka_topics import Topics
-from tests.syntax import ROOT
+from tests.services.spark_process import run_module
 
 MORE = 1000
 WHO = "u1"
@@ -42,18 +39,8 @@ class Job:
                 for step in steps
             ],
         }
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.services.spark_checkpoint_on_kafka"],
-            input=json.dumps(given),
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=540,
-            check=False,
-        )
-        assert done.returncode == status, done.stderr[-5000:]
-        found: list[Any] = json.loads(done.stdout or "[]")
-        return found
+        found, _ = run_module("spark_checkpoint_on_kafka", given, status)
+        return [*(found or ())]
 
 
 def without(emitted: dict[str, list[Any]], more: int) -> dict[str, list[Any]]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import uuid
 from pathlib import Path
 from typing import Any
@@ -17,6 +14,7 @@ from statestore import StateStore
 from statestore.storage import LocalStorage, S3Storage
 from statestore.storage.s3 import delta_settings, s3a_settings
 from tests.servers.s3 import S3Server
+from tests.services.spark_process import run_module
 from tests.syntax import ROOT
 
 CONF = ROOT / "conf" / "spark-s3.conf"
@@ -26,17 +24,7 @@ CONF = ROOT / "conf" / "spark-s3.conf"
 def taken(s3: S3Server) -> tuple[str, dict[str, Any], str]:
     """A store that a Spark of its own has written: where, what was found, all that was said."""
     url = s3.url(uuid.uuid4().hex)
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.services.spark_on_s3"],
-        input=json.dumps({"url": url, "options": s3.options}),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=540,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-5000:]
-    return url, json.loads(done.stdout), done.stdout + done.stderr
+    return url, *run_module("spark_on_s3", {"url": url, "options": s3.options})
 
 
 def test_spark_and_delta_write_and_read_a_bucket(taken: tuple[str, dict[str, Any], str]) -> None:
@@ -79,6 +67,15 @@ def test_no_secret_is_said_or_stored(s3: S3Server, taken: tuple[str, dict[str, A
     names = storage.list("")
     assert any("_delta_log/" in name for name in names)
     assert not any(s3.secret_key.encode() in storage.read(name) for name in names)
+
+
+def test_a_query_goes_on_in_the_bucket(taken: tuple[str, dict[str, Any], str]) -> None:
+    """Shown, imported and exported, from one location to others, with either provider."""
+    (first, second, third), shown = taken[1]["moved"]
+    assert list(first) == ["2"]
+    assert first == second == third
+    assert any(first.values())
+    assert shown == [[2, "hdfs"], [2, "rocksdb"], [2, "hdfs"]]
 
 
 def test_a_delta_table_needs_no_spark(s3: S3Server, url: str) -> None:

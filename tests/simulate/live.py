@@ -48,7 +48,7 @@ class Frame:
 class Query(StatefulQuery):
     """The query, but for what asks Spark: which keys are in the events, and their rows."""
 
-    def _keys(self, events: Any, batch: Any) -> Any:
+    def _keys(self, events: Any, batch: Any, restored: Any) -> Any:
         return events
 
     def _touched(self, keys: Any, restored: Any, events: Any) -> Any:

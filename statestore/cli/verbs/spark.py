@@ -1,4 +1,4 @@
-"""``statestore spark show``, ``import`` and ``export``: a query's checkpoint location and a store.
+"""``statestore spark``: a query's checkpoint location shown, imported into a store, and made anew.
 
 These verbs need Spark, so this module loads what does only when one of them runs.
 """
@@ -20,6 +20,7 @@ from statestore.storage import open_storage
 
 if TYPE_CHECKING:
     from statestore.interop.spark.export_state import ExportedCheckpoint, ExportedStore
+    from statestore.interop.spark.hand_over import ExportedProgress
     from statestore.interop.spark.import_state import ImportedCheckpoint
     from statestore.interop.spark.show import (
         ShownLocation,
@@ -28,7 +29,17 @@ if TYPE_CHECKING:
         ShownVariable,
     )
 
-__all__ = ["Exported", "Imported", "Shown", "export_state", "import_state", "show_state", "spark"]
+__all__ = [
+    "Exported",
+    "Imported",
+    "ProgressMade",
+    "Shown",
+    "export_progress",
+    "export_state",
+    "import_state",
+    "show_state",
+    "spark",
+]
 
 
 class SparkVerbs(Root):
@@ -48,6 +59,9 @@ class SparkVerbs(Root):
             "export": LazyVerb(
                 "spark:export_state",
                 "Make a checkpoint location that Spark continues from, at any number of partitions",
+            ),
+            "progress": LazyVerb(
+                "spark:export_progress", "Make a location for a StatefulQuery on an imported state"
             ),
         }
     }
@@ -154,6 +168,11 @@ def import_state(
     return Imported(imported=imported)
 
 
+_CHECKPOINT = click.option(
+    "--checkpoint", default="latest", metavar="N", help="Its number, or a savepoint."
+)
+
+
 @click.command(
     "export",
     cls=Verb,
@@ -163,7 +182,8 @@ def import_state(
         "query with the new location, and it goes on; a micro-batch that was planned and not done "
         "runs again with the same data. Before the location can be used, all rows were read back "
         "by Spark's own reader, and their number, values and partitions compared. The checkpoint "
-        "is one that was imported, or made of such a one; by default the latest. STORE is the "
+        "is one that was imported, or made of such a one; by default the latest. Where a "
+        "StatefulQuery went on with the state, --progress is its checkpoint location. STORE is the "
         "same as --store. With --dry-run: what each partition would get, and nothing is written."
     ),
     examples=(
@@ -183,7 +203,12 @@ def import_state(
 @click.option(
     "--provider", type=click.Choice(("hdfs", "rocksdb")), help="By default as the query had it."
 )
-@click.option("--checkpoint", default="latest", metavar="N", help="Its number, or a savepoint.")
+@_CHECKPOINT
+@click.option(
+    "--progress",
+    metavar="LOCATION",
+    help="The checkpoint location of the StatefulQuery that went on with the state.",
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be written and stop.")
 @pass_invocation
 def export_state(
@@ -192,28 +217,62 @@ def export_state(
     partitions: int,
     provider: str | None,
     checkpoint: str,
+    progress: str | None,
     dry_run: bool,
 ) -> Exported:
     """Make a checkpoint location that Spark continues from, at any number of partitions."""
-    *stores, location = places
-    if len(stores) > 1:
-        raise click.UsageError(f"one store and one location are named, not {len(places)} places")
-    if stores:
-        invocation.arguments["store"] = stores[0]
+    location = _location(invocation, places)
     session = _session(location)
     store = invocation.store(spark=session)
-    with progress_bar("exporting") as progress:
+    with progress_bar("exporting") as on_progress:
         exported = _module("export_state").export_checkpoint(
             session,
             store,
             location,
             partitions=partitions,
             provider=provider,
-            checkpoint=int(checkpoint) if checkpoint.isdigit() else checkpoint,
+            checkpoint=checkpoint,
+            progress=progress,
             dry_run=dry_run,
-            on_progress=progress,
+            on_progress=on_progress,
         )
     return Exported(exported=exported)
+
+
+@click.command(
+    "progress",
+    cls=Verb,
+    prints=(
+        "The location, and the query and micro-batch that it ends with. It has no state: start a "
+        "StatefulQuery with it, with source 'query' and the uid, name and key of the imported "
+        "state, and it goes on in the store where Spark's query ended. STORE is the same as "
+        "--store. To go back to Spark, name the location in 'statestore spark export --progress'."
+    ),
+    examples=(
+        "statestore spark progress ./orders ./progress",
+        "statestore spark progress ./progress --checkpoint 1 --store ./orders",
+    ),
+)
+@click.argument("places", nargs=-1, required=True, metavar="[STORE] LOCATION")
+@_CHECKPOINT
+@pass_invocation
+def export_progress(
+    invocation: Invocation, places: tuple[str, ...], checkpoint: str
+) -> ProgressMade:
+    """Make a location without state, for a StatefulQuery that goes on with an imported one."""
+    location = _location(invocation, places)
+    made = _module("hand_over").export_progress(invocation.store(), location, checkpoint=checkpoint)
+    return ProgressMade(made=made)
+
+
+def _location(invocation: Invocation, places: tuple[str, ...]) -> str:
+    """Return the last of the places; one before it is the store."""
+    *stores, location = places
+    if len(stores) > 1:
+        raise click.UsageError(f"one store and one location are named, not {len(places)} places")
+    if stores:
+        invocation.arguments["store"] = stores[0]
+    return location
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -435,6 +494,31 @@ class Exported(Result):
             page.line("  read back    by Spark: rows, values and partitions are as they should be")
         page.line()
         page.table(_exported_table(done.stores))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgressMade(Result):
+    """A location without state that was made."""
+
+    made: ExportedProgress
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        made = self.made
+        return {
+            "store": made.store,
+            "id": made.checkpoint_id,
+            "location": made.location,
+            "query": made.query_id,
+            "batch": made.batch,
+        }
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        made = self.made
+        page.line(f"made {made.location}", "bold")
+        page.line(f"  query        {made.query_id}, behind micro-batch {made.batch}")
+        page.line(f"  state        checkpoint {made.checkpoint_id} of {made.store}")
 
 
 def _exported_table(stores: Sequence[ExportedStore]) -> Any:

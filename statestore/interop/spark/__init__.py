@@ -1,7 +1,7 @@
 """Checkpoints of Spark's own stateful queries: shown, imported into a store, and exported from one.
 
-``show_location``, ``import_checkpoint`` and ``export_checkpoint`` are the way in; the command is
-``statestore spark``.
+``show_location``, ``import_checkpoint``, ``export_checkpoint`` and ``export_progress`` are the way
+in; the command is ``statestore spark``.
 """
 
 from statestore.interop.spark.export_state import (
@@ -9,22 +9,27 @@ from statestore.interop.spark.export_state import (
     ExportedStore,
     export_checkpoint,
 )
+from statestore.interop.spark.hand_over import ExportedProgress, export_progress
 from statestore.interop.spark.import_state import ImportedCheckpoint, import_checkpoint
 from statestore.interop.spark.show import (
     ShownLocation,
     ShownOperator,
     ShownStore,
+    ShownVariable,
     show_location,
 )
 
 __all__ = [
     "ExportedCheckpoint",
+    "ExportedProgress",
     "ExportedStore",
     "ImportedCheckpoint",
     "ShownLocation",
     "ShownOperator",
     "ShownStore",
+    "ShownVariable",
     "export_checkpoint",
+    "export_progress",
     "import_checkpoint",
     "show_location",
 ]

@@ -99,12 +99,14 @@ class StoreColumns:
             return rows.repartitionById(partitions, self.owner(partitions)).select(
                 KEY_BYTES, VALUE_BYTES
             )
+        structs = self.to_structs(rows, self.owner(partitions).alias("owner"))
+        return encoded(structs.repartitionById(partitions, "owner")).select(KEY_BYTES, VALUE_BYTES)
+
+    def to_structs(self, rows: DataFrame, *others: Column) -> DataFrame:
+        """Return ``others``, ``key`` and ``value`` as Spark has them, of a typed state's rows."""
         key = F.struct(*rebuilt(self.key, (), self._key))
         value = F.struct(*rebuilt(self.value, (), self._value))
-        structs = rows.select(
-            self.owner(partitions).alias("owner"), key.alias("key"), value.alias("value")
-        )
-        return encoded(structs.repartitionById(partitions, "owner")).select(KEY_BYTES, VALUE_BYTES)
+        return rows.select(*others, key.alias("key"), value.alias("value"))
 
     def partitions(self, shuffled: int) -> int:
         """Return how many partitions Spark's state has where a shuffle has so many."""

@@ -2,9 +2,6 @@
 
 The micro-batch keeps its number, and the query its id. So a micro-batch that was planned and not
 done runs again with the same data, and a sink that counts micro-batches takes it for the same one.
-
-Until all is written and proved, the location has a file in ``offsets`` that Spark refuses to start
-with. It is put first, and its removal is the commit.
 """
 
 from __future__ import annotations
@@ -20,26 +17,24 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from statestore.errors import (
-    CommitConflictError,
     CorruptionError,
     InvalidArgumentError,
     StorageError,
-    UnsupportedTypeError,
 )
 from statestore.interop.spark.columns import KEY_BYTES, VALUE_BYTES
+from statestore.interop.spark.hand_over import with_progress
 from statestore.interop.spark.location import (
+    FORMAT_VERSION,
     PROVIDER,
     PROVIDERS,
     SHUFFLE_PARTITIONS,
-    UNFINISHED,
     CheckpointLocation,
     provider_of,
     state_folder,
 )
-from statestore.interop.spark.operators import NOT_REWRITTEN, PREFIXED, kind_of
 from statestore.interop.spark.parts import reason_of, stored_rows
 from statestore.interop.spark.read import (
-    FORMAT_VERSION,
+    Seen,
     reading,
     refuse_connect,
     seen_in_spark,
@@ -48,19 +43,16 @@ from statestore.interop.spark.read import (
 from statestore.interop.spark.record import ImportedStore, QueryRecord
 from statestore.interop.spark.rewriter import check_spark, rewrite
 from statestore.interop.spark.state_files import CODEC, Provider, write_state
-from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
-from statestore.storage import Storage, open_storage, put_once
+from statestore.interop.spark.stores import StoreStates, needs_rewriter, stores_of
+from statestore.interop.spark.target import Target
+from statestore.spark.session import hand_on
+from statestore.storage import open_storage
 from statestore.store import StateStore
 
 __all__ = ["ExportedCheckpoint", "ExportedStore", "export_checkpoint"]
 
-_States = list[tuple[ImportedStore, RestoredKeyedState]]
 _COMPRESSION = "spark.sql.streaming.stateStore.compression.codec"
 _GREATEST = 2**31 - 1
-_NOTE = UNFINISHED + (
-    b": an export of statestore is being written here, or "
-    b"did not finish. If none is running, delete the folder and export again.\n"
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +88,9 @@ def export_checkpoint(
     partitions: int,
     provider: Provider | None = None,
     checkpoint: int | str = "latest",
+    progress: str | None = None,
     dry_run: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
 ) -> ExportedCheckpoint:
     """Make a checkpoint location of a checkpoint that was imported from one.
@@ -115,7 +109,10 @@ def export_checkpoint(
         partitions: the new ``spark.sql.shuffle.partitions`` of the query.
         provider: ``hdfs`` or ``rocksdb``; by default the one that the query had.
         checkpoint: the id, ``latest``, or a savepoint's name.
+        progress: the checkpoint location of the ``StatefulQuery`` that went on with the state
+            after its import, if one did.
         dry_run: says which rows and bytes each partition would get; nothing is written.
+        storage_options: options for fsspec, with which the location, and ``progress``, are reached.
         on_progress: is called with the number of stores that are done, of how many, and the next.
 
     Returns:
@@ -123,10 +120,12 @@ def export_checkpoint(
 
     Raises:
         InvalidArgumentError: for a checkpoint that was not imported, a number of partitions or a
-            provider that cannot be, or a location that is not empty, or within another or a store.
+            provider that cannot be, a location that is not empty, or within another or a store, or
+            another ``progress`` than that of the state.
         CommitConflictError: when another export is being written there, or did not finish.
         MissingDependencyError: when this is not the Spark whose states can be written.
-        UnsupportedTypeError: for rows that are kept as bytes, and are not those of the import.
+        UnsupportedTypeError: for rows that are kept as bytes, and are not those of the import, and
+            for changed variables of a store that cannot be made anew.
         CorruptionError: when Spark does not read back what was written; it stays unusable.
         StateStoreError: as ``store.restore``, and when the location cannot be written.
     """
@@ -139,21 +138,21 @@ def export_checkpoint(
     refuse_connect(spark)
     restored = store.restore(checkpoint=checkpoint)
     record = QueryRecord.of(restored)
-    chosen = provider or _provider(dict(record.logs), record.batch)
-    checked = [(one, _state(restored, one, chosen, record)) for one in record.stores]
-    states = [(one, state) for one, state in checked if not one.is_view]
+    record = with_progress(record, progress, restored.checkpoint_id, storage_options)
+    chosen = provider or ("rocksdb" if provider_of(record.settings) == "rocksdb" else "hdfs")
+    states = stores_of(restored, record, chosen)
     check_spark(spark)
-    target = open_storage(location)
-    _refuse_used(target, (store.url, record.location))
+    target = Target(open_storage(location, storage_options), record.batch)
+    target.refuse_used((store.url, record.location))
     told = _Told(on_progress, len(states))
     if dry_run:
-        stores = tuple(_planned(one, state, partitions, told) for one, state in states)
+        stores = tuple(_planned(one, partitions, told) for one in states)
     else:
         stores = _write(spark, target, record, states, (partitions, chosen), told)
     return ExportedCheckpoint(
         store=store.url,
         checkpoint_id=restored.checkpoint_id,
-        location=target.url,
+        location=target.storage.url,
         query_id=record.query_id,
         batch=record.batch,
         partitions=partitions,
@@ -165,58 +164,40 @@ def export_checkpoint(
 
 def _write(
     spark: SparkSession,
-    target: Storage,
+    target: Target,
     record: QueryRecord,
-    states: _States,
+    states: tuple[StoreStates, ...],
     shape: tuple[int, Provider],
     told: _Told,
 ) -> tuple[ExportedStore, ...]:
     """Write the location, prove it, and let Spark use it; return what is in it."""
     partitions, provider = shape
     logs, batch = dict(record.logs), record.batch
-    _begin(target, batch)
-    for name, content in _for_spark(logs, shape, target.spark_url("").rstrip("/")).items():
-        _put(target, name, content)
-    written, ids = CheckpointLocation(target), None
-    frames = {
-        (one.operator, one.store): one.columns.to_bytes(state.to_spark(), partitions)
-        for one, state in states
-    }
-    if provider == "rocksdb" and _needs_rewriter(record):
+    written, ids = CheckpointLocation(target.storage), None
+    target.begin()
+    hand_on(spark, target.storage)
+    for name, content in _for_spark(logs, shape, written.spark_url).items():
+        target.put(name, content)
+    frames = {(made.one.operator, made.one.store): made.rows(partitions) for made in states}
+    if provider == "rocksdb" and needs_rewriter(record):
         told("all stores, by Spark's rewriter")
-        with session_with(spark, {FORMAT_VERSION: _version(logs, batch)}):
+        with session_with(spark, {FORMAT_VERSION: record.commit_version}):
             ids = rewrite(spark, location=written.spark_url, batch=batch, frames=frames)
     else:
         for (operator, name), frame in frames.items():
             told(f"{name} of operator {operator}")
             folder = state_folder(operator, name)
             try:
-                write_state(target, folder, batch + 1, frame, provider)
+                write_state(target.storage, folder, batch + 1, frame, provider)
             except (PySparkException, Py4JJavaError) as error:
                 raise StorageError(
-                    f"Spark cannot write store {name!r} of operator {operator} to {target.url}: "
+                    f"Spark cannot write store {name!r} of operator {operator} to {written.url}: "
                     f"{reason_of(error)}"
                 ) from error
-    _put(target, f"commits/{batch}", _commit(logs, batch, ids))
+    target.put(f"commits/{batch}", _commit(logs, batch, ids))
     stores = _proved(spark, written, states, batch, partitions)
-    target.sync(target.list(""))
-    target.delete(_marker(batch))
+    target.finish()
     return stores
-
-
-def _needs_rewriter(record: QueryRecord) -> bool:
-    """Return whether only Spark can write the state for RocksDB: where keys are laid out for scans,
-    and where each file has an id, in the second format of checkpoints.
-    """
-    if _version(dict(record.logs), record.batch) != "1":
-        return True
-    kinds = ((one.operator_name, kind_of(one.operator_name)) for one in record.stores)
-    return any(name in PREFIXED or (kind and kind.has_variables) for name, kind in kinds)
-
-
-def _version(logs: Mapping[str, bytes], batch: int) -> str:
-    version, *_ = logs[f"commits/{batch}"].split(b"\n")
-    return version.decode().removeprefix("v")
 
 
 class _Told:
@@ -231,42 +212,10 @@ class _Told:
         self._done += 1
 
 
-def _state(
-    restored: RestoredCheckpoint, one: ImportedStore, provider: Provider, record: QueryRecord
-) -> RestoredKeyedState:
-    """Return a state; UnsupportedTypeError for one that cannot be written for a provider, and for
-    bytes that are not those that were imported.
-    """
-    kind = kind_of(one.operator_name)
-    rewritten = provider == "rocksdb" and _needs_rewriter(record)
-    if rewritten and one.operator_name in NOT_REWRITTEN:
-        raise UnsupportedTypeError(
-            f"Spark's own rewriter, which writes RocksDB for this query, does not take operator "
-            f"{one.uid}: export with provider hdfs"
-        )
-    if provider == "hdfs" and kind is not None and kind.has_variables:
-        raise UnsupportedTypeError(
-            f"Spark runs operator {one.uid} with provider rocksdb alone: export with that one"
-        )
-    state = restored.keyed(one.uid, one.state)
-    if one.is_read_only and state.contents() != one.contents:
-        why = (
-            f"shows rows of state {one.store!r}, which Spark's store is made of"
-            if one.is_view
-            else f"is kept as Spark's bytes: {one.columns.problems[0]}"
-        )
-        raise UnsupportedTypeError(
-            f"state {one.state!r} of operator {one.uid!r} is read-only, and its rows are not those "
-            f"that were imported. It {why}. Export a checkpoint in which it is as it was"
-        )
-    return state
-
-
-def _planned(
-    one: ImportedStore, state: RestoredKeyedState, partitions: int, told: _Told
-) -> ExportedStore:
+def _planned(store: StoreStates, partitions: int, told: _Told) -> ExportedStore:
+    one = store.one
     told(f"{one.store} of operator {one.operator}")
-    rows = one.columns.to_bytes(state.to_spark(), partitions)
+    rows = store.rows(partitions)
     size = F.length(KEY_BYTES) + F.length(VALUE_BYTES)
     found = (
         rows.groupBy(F.spark_partition_id().alias("partition"))
@@ -281,59 +230,6 @@ def _planned(
         rows=tuple(counted.get(at, (0, 0))[0] for at in numbers),
         size_bytes=tuple(counted.get(at, (0, 0))[1] for at in numbers),
     )
-
-
-def _refuse_used(target: Storage, others: tuple[str, ...]) -> None:
-    """Refuse a location that is not empty, or is within one of others."""
-    if not target.is_empty():
-        if CheckpointLocation(target).is_unfinished:
-            raise _under_way(target)
-        raise InvalidArgumentError(
-            f"{target.url} is not empty: a query's state is exported to a new folder, and never "
-            "over that of a query"
-        )
-    for other in others:
-        if target.url.startswith(f"{other.rstrip('/')}/"):
-            raise InvalidArgumentError(
-                f"{target.url} is within {other}: a query's state is exported to a folder of its "
-                "own"
-            )
-
-
-def _marker(batch: int) -> str:
-    # Greater than all that was planned, which is batch + 1 at most, and no more than that: Spark
-    # counts the numbers that are missing.
-    return f"offsets/{batch + 2}"
-
-
-def _begin(target: Storage, batch: int) -> None:
-    """Make the location unusable; CommitConflictError when somebody else does, or has done.
-
-    Whoever was first may have finished since the location was found empty: it is left as it is.
-    """
-    marker = _marker(batch)
-    if not target.put_if_absent(marker, _NOTE):
-        raise _under_way(target)
-    if target.list("") != (marker,):
-        target.delete(marker)
-        raise CommitConflictError(f"{target.url} was empty, and another has written to it since")
-
-
-def _put(target: Storage, name: str, content: bytes) -> None:
-    if not put_once(target, name, content):
-        raise CommitConflictError(f"{target.url}/{name} was written by another meanwhile")
-
-
-def _under_way(target: Storage) -> CommitConflictError:
-    return CommitConflictError(
-        f"another export is being written to {target.url}, or did not finish. If none is running, "
-        "delete the folder and export again"
-    )
-
-
-def _provider(logs: Mapping[str, bytes], batch: int) -> Provider:
-    _, settings = _offsets(logs[f"offsets/{batch}"])
-    return "rocksdb" if provider_of(settings["conf"]) == "rocksdb" else "hdfs"
 
 
 def _offsets(content: bytes) -> tuple[list[bytes], dict[str, Any]]:
@@ -392,35 +288,51 @@ def _commit(
 def _proved(
     spark: SparkSession,
     written: CheckpointLocation,
-    states: _States,
+    stores: tuple[StoreStates, ...],
     batch: int,
     partitions: int,
 ) -> tuple[ExportedStore, ...]:
     """Return rows and bytes by partition; CorruptionError when they are not those of a state."""
     found = []
     with reading(spark, written, batch):
-        for one, state in states:
-            rows = stored_rows(spark, written.spark_url, batch, one)
-            seen = seen_in_spark(rows, one.columns, partitions)
-            contents = state.contents()
-            where = f"store {one.store!r} of operator {one.uid} in {written.url}"
-            if seen.contents != contents:
-                raise CorruptionError(
-                    f"{where}: Spark reads back {seen.contents.rows} rows, and the state has "
-                    f"{contents.rows}, or other values; the location stays unusable"
-                )
-            if seen.misplaced:
-                raise CorruptionError(
-                    f"{where}: {seen.misplaced} rows lie in partitions where Spark does not look "
-                    "for them; the location stays unusable"
-                )
+        for store in stores:
+            one = store.one
+            seen = _seen(spark, written, batch, one, partitions)
+            for part, state in store.proofs:
+                again = seen if part is one else _seen(spark, written, batch, part, partitions)
+                if again.contents != state.contents():
+                    raise CorruptionError(
+                        f"{_where(written, part)}: Spark reads back {again.contents.rows} rows, "
+                        f"and the state has {state.contents().rows}, or other values; the location "
+                        "stays unusable"
+                    )
             folder = state_folder(one.operator, one.store)
             numbers = range(one.columns.partitions(partitions))
-            sizes = (written.size_of(folder.format(at)) for at in numbers)
+            sizes = tuple(written.size_of(folder.format(at)) for at in numbers)
             counts = tuple(seen.rows.get(at, 0) for at in numbers)
             found.append(
-                ExportedStore(
-                    operator=one.uid, store=one.store, rows=counts, size_bytes=tuple(sizes)
-                )
+                ExportedStore(operator=one.uid, store=one.store, rows=counts, size_bytes=sizes)
             )
     return tuple(found)
+
+
+def _seen(
+    spark: SparkSession,
+    written: CheckpointLocation,
+    batch: int,
+    part: ImportedStore,
+    partitions: int,
+) -> Seen:
+    """Return what Spark reads back; CorruptionError when rows lie in wrong partitions."""
+    rows = stored_rows(spark, written.spark_url, batch, part)
+    seen = seen_in_spark(rows, part.columns, partitions)
+    if seen.misplaced:
+        raise CorruptionError(
+            f"{_where(written, part)}: {seen.misplaced} rows lie in partitions where Spark does "
+            "not look for them; the location stays unusable"
+        )
+    return seen
+
+
+def _where(written: CheckpointLocation, part: ImportedStore) -> str:
+    return f"state {part.state!r} of operator {part.uid} in {written.url}"

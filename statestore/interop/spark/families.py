@@ -5,7 +5,8 @@ key are the key of the state. The family, the bytes of the row's own key and its
 rows of a grouping key apart: a list has several rows with one key, and their order counts.
 
 The rows are read-only. A state with a time to live has its times in other families too, and a list
-its length: what somebody wrote into one family alone would make the others wrong.
+its length: what somebody wrote into one family alone would make the others wrong. What can be
+changed are the states of the variables, of which :mod:`.variables` makes all families anew.
 """
 
 from __future__ import annotations
@@ -36,13 +37,12 @@ from statestore.interop.spark.structs import (
 )
 from statestore.spark.tasks import map_in_arrow, settle
 
-__all__ = ["GROUPING_KEY", "FamilyColumns"]
+__all__ = ["FAMILY", "GROUPING_KEY", "OWNER", "POSITION", "FamilyColumns"]
 
 FAMILY, GROUPING_KEY, POSITION = "column_family_name", "partition_key", "position"
+OWNER = "owner"
 _TAKEN = ("key_group", KEY_BYTES, VALUE_BYTES, SHUFFLE_HASH, NO_KEY, FAMILY, POSITION)
-_READ_ONLY = (
-    "Spark keeps counts, times and timers beside the variables, and edited bytes make them wrong"
-)
+_READ_ONLY = "Spark keeps counts, times and timers beside the variables: change the states of those"
 
 
 @dataclass(frozen=True)
@@ -85,8 +85,11 @@ class FamilyColumns:
 
         Rows of a list follow each other in its order: the first begins it, others are added.
         """
-        partitions = self.partitions(partitions)
-        there = rows.repartitionById(partitions, self.owner(partitions))
+        return self.in_place(rows.withColumn(OWNER, self.owner(partitions)), partitions)
+
+    def in_place(self, rows: DataFrame, partitions: int) -> DataFrame:
+        """Return rows that say their ``owner``, as :meth:`to_bytes` does."""
+        there = rows.repartitionById(self.partitions(partitions), OWNER)
         in_order = there.sortWithinPartitions(FAMILY, KEY_BYTES, POSITION)
         return in_order.select(KEY_BYTES, VALUE_BYTES, FAMILY)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -19,6 +20,8 @@ from statestore.interop.spark.operators import problem_of
 from statestore.interop.spark.parts import Columns, Part, columns_of, parts_of, stored_rows
 from statestore.interop.spark.read import reading
 from statestore.interop.spark.record import ImportedStore, QueryRecord
+from statestore.keys.groups import MAX_PARALLELISM
+from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.storage import open_storage
 from statestore.store import StateStore
@@ -56,6 +59,7 @@ def import_checkpoint(
     *,
     batch: int | None = None,
     max_parallelism: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
 ) -> ImportedCheckpoint:
     """Write the state of a query's micro-batch as the next checkpoint of a store.
@@ -73,6 +77,7 @@ def import_checkpoint(
         batch: a micro-batch that is done; by default the newest.
         max_parallelism: the number of key groups of all states; by default as stored, else Flink's
             default for the number of partitions.
+        storage_options: options for fsspec, with which the location is reached.
         on_progress: is called with the number of states that are done, of how many, and the next.
 
     Returns:
@@ -86,31 +91,34 @@ def import_checkpoint(
         SchemaMismatchError: when the query's state has other columns than the stored one.
         StateStoreError: as ``store.snapshot`` and ``checkpoint.keyed``.
     """
-    found = CheckpointLocation(open_storage(location))
+    found = CheckpointLocation(open_storage(location, storage_options))
     number = found.batch(batch)
     plan = found.plan(number)
     operators = found.operators(number)
     _refuse_unknown(found, operators, plan)
     stored = _stored(store)
     if stored is not None:
-        newest, before = stored
+        restored, before = stored
         _refuse_other(before, found, number, store)
         if before.batch == number:
+            newest = restored.checkpoint_id
             return ImportedCheckpoint(found.url, store.url, newest, True, False, before)
+        max_parallelism = min(one.state.max_parallelism for one in restored.manifest.keyed)
     with reading(spark, found, number):
         sources = tuple(_sources(spark, found, number, operators))
         if stored is not None:
             _refuse_other_plan(stored[1], sources, found)
         logs = tuple(found.files(number))
         partitions = max(source.part.partitions for source in sources)
-        with store.snapshot(parallelism=partitions) as checkpoint:
+        parallelism = min(partitions, max_parallelism or MAX_PARALLELISM)
+        with store.snapshot(parallelism=parallelism) as checkpoint:
             stores = []
             for done, source in enumerate(sources):
                 if on_progress is not None:
                     on_progress(done, len(sources), f"{source.part.state} of {source.part.uid}")
                 stores.append(_written(checkpoint, source, max_parallelism, stored is not None))
             record = QueryRecord(found.query_id, number, found.url, plan.ends, tuple(stores), logs)
-            record.write(checkpoint, partitions)
+            record.write(checkpoint, parallelism)
     return ImportedCheckpoint(
         found.url, store.url, checkpoint.id, False, stored is not None, record
     )
@@ -162,13 +170,13 @@ def _written(
     return ImportedStore(**vars(part), columns=columns, contents=contents)
 
 
-def _stored(store: StateStore) -> tuple[int, QueryRecord] | None:
+def _stored(store: StateStore) -> tuple[RestoredCheckpoint, QueryRecord] | None:
     """Return the newest checkpoint of a store, and the query that it is of; None for no store."""
     try:
         restored = store.restore()
     except (StoreNotFoundError, CheckpointNotFoundError):
         return None
-    return restored.checkpoint_id, QueryRecord.of(restored)
+    return restored, QueryRecord.of(restored)
 
 
 def _refuse_other(

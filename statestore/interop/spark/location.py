@@ -35,6 +35,7 @@ from statestore.format.documents import as_declared
 from statestore.storage import Storage
 
 __all__ = [
+    "FORMAT_VERSION",
     "PROVIDER",
     "PROVIDERS",
     "SHUFFLE_PARTITIONS",
@@ -49,6 +50,7 @@ __all__ = [
     "state_folder",
 ]
 
+FORMAT_VERSION = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 PROVIDERS = {
@@ -79,7 +81,6 @@ class _Offsets(Struct, frozen=True):
 
 class _Commit(Struct, frozen=True):
     nextBatchWatermarkMs: int = 0
-    stateUniqueIds: dict[str, list[list[str]]] | None = None
 
 
 class _OperatorInfo(Struct, frozen=True):
@@ -90,7 +91,6 @@ class _OperatorInfo(Struct, frozen=True):
 class _StoreInfo(Struct, frozen=True):
     storeName: str
     numPartitions: int
-    numColsPrefixKey: int = 0
     stateSchemaFilePaths: list[str] = []
 
 
@@ -128,7 +128,6 @@ class Committed:
     number: int
     version: int
     next_watermark_ms: int
-    state_ids: Mapping[str, list[list[str]]] | None = None
 
 
 @dataclass(frozen=True)
@@ -269,9 +268,7 @@ class CheckpointLocation:
         if version not in ("v1", "v2"):
             raise FormatVersionError(_other(self, name, version))
         found = self._declared(name, "".join(lines[:1]).encode() or b"{}", _Commit)
-        return Committed(
-            number, int(version[1:]), found.nextBatchWatermarkMs, found.stateUniqueIds or None
-        )
+        return Committed(number, int(version[1:]), found.nextBatchWatermarkMs)
 
     def operators(self, batch: int) -> tuple[Operator, ...]:
         """Return the stateful operators as of a micro-batch, by their numbers.

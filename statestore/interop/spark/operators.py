@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from statestore.interop.spark.location import Operator, provider_of
 
-__all__ = ["NOT_REWRITTEN", "PREFIXED", "OperatorKind", "kind_of", "problem_of"]
+__all__ = ["ENCODING", "NOT_REWRITTEN", "PREFIXED", "OperatorKind", "kind_of", "problem_of"]
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ _FORMATS: dict[str, tuple[str, ...]] = {
 _JOIN_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
 _ROW_CHECKSUM = "spark.sql.streaming.stateStore.rowChecksum.enabled"
 _STRICT = "spark.sql.streaming.statefulOperator.useStrictDistribution"
-_ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
+ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
 
 
 def kind_of(operator_name: str) -> OperatorKind | None:
@@ -94,7 +94,7 @@ def problem_of(operator: Operator, settings: Mapping[str, str]) -> str | None:
         if version not in known:
             return f"its state has format {version} ({name}); known is {' and '.join(known)}"
     encodings = ("unsaferow", "avro") if kind.has_variables else ("unsaferow",)
-    if settings.get(_ENCODING, "unsaferow") not in encodings:
+    if settings.get(ENCODING, "unsaferow") not in encodings:
         known_too = " and ".join(encodings)
-        return f"its rows are encoded as {settings[_ENCODING]} ({_ENCODING}); known is {known_too}"
+        return f"its rows are encoded as {settings[ENCODING]} ({ENCODING}); known is {known_too}"
     return None

@@ -80,9 +80,8 @@ class Part:
         """By which time timers fire; None for what is no timers."""
         if self.form is not Form.TIMERS:
             return None
-        return (
-            TimeDomain.EVENT if self.variable.startswith(_EVENT_TIMERS) else (TimeDomain.PROCESSING)
-        )
+        is_event = self.variable.startswith(_EVENT_TIMERS)
+        return TimeDomain.EVENT if is_event else TimeDomain.PROCESSING
 
     def kind(self, columns: Columns) -> StateKind:
         """Return which kind of state it is."""

@@ -16,13 +16,12 @@ from pyspark.sql import functions as F
 from statestore.errors import DamagedFileError, InvalidArgumentError
 from statestore.files.digest import rows_digest
 from statestore.format.digest import RowSet, combine
-from statestore.interop.spark.location import CheckpointLocation
+from statestore.interop.spark.location import FORMAT_VERSION, CheckpointLocation
 from statestore.interop.spark.parts import Columns, reason_of
 from statestore.spark.session import hand_on
 from statestore.spark.tasks import map_in_arrow, settle
 
 __all__ = [
-    "FORMAT_VERSION",
     "Seen",
     "reading",
     "refuse_connect",
@@ -30,7 +29,8 @@ __all__ = [
     "session_with",
 ]
 
-FORMAT_VERSION = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+# Else each row of a changelog is looked for before it is put into RocksDB, to be counted.
+_COUNTS = "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows"
 
 
 @contextmanager
@@ -49,9 +49,9 @@ def reading(spark: SparkSession, location: CheckpointLocation, batch: int) -> It
         )
     hand_on(spark, location.storage)
     _ = spark.streams  # begins what Spark's reader asks for the places of state stores
-    version = str(location.commit(batch).version)
+    settings = {FORMAT_VERSION: str(location.commit(batch).version), _COUNTS: "false"}
     try:
-        with session_with(spark, {FORMAT_VERSION: version}):
+        with session_with(spark, settings):
             yield
     except (PySparkException, Py4JJavaError) as error:
         raise DamagedFileError(

@@ -1,14 +1,15 @@
 """What a checkpoint says of the query that it was imported from: broadcast state of ``query``.
 
-``progress`` has the query and its micro-batch, ``stores`` how the rows of each of Spark's stores,
-and of their variables, became those of a state, and ``logs`` the files that Spark needs again, word
-for word. Kafka offsets are there as union state too, as a query over a store keeps them.
+How far the query is stands there as a ``StatefulQuery`` keeps it, so that one can go on with the
+state: ``progress``, ``positions``, and Kafka's ``offsets``. ``stores`` says how the rows of each of
+Spark's stores, and of their variables, became those of a state, and ``logs`` has the files that
+Spark needs again, word for word.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -21,12 +22,12 @@ from statestore.interop.spark.families import FamilyColumns
 from statestore.interop.spark.parts import Columns, Form, Part
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
-from statestore.streaming.progress import OFFSETS, kafka_offsets
+from statestore.streaming.progress import Progress
 
-__all__ = ["QUERY", "ImportedStore", "QueryRecord"]
+__all__ = ["ImportedStore", "QueryRecord"]
 
-QUERY = "query"
-PROGRESS, STORES, LOGS = "progress", "stores", "logs"
+_QUERY = "query"
+_STORES, _LOGS, _ORIGIN = "stores", "logs", "origin"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +36,6 @@ class ImportedStore(Part):
 
     columns: Columns
     contents: RowSet
-
-    @property
-    def is_read_only(self) -> bool:
-        """Whether other rows than those that were imported could not be exported."""
-        return self.is_view or not self.columns.is_typed
 
     def to_element(self) -> dict[str, Any]:
         """Return it as an element of broadcast state."""
@@ -87,7 +83,7 @@ class QueryRecord:
     """The query, the micro-batch that its state is of, and what came along.
 
     ``ends`` say where the data of each source end, as JSON; ``logs`` are names and contents of
-    files.
+    files, as of the micro-batch that was imported.
     """
 
     query_id: str
@@ -99,15 +95,36 @@ class QueryRecord:
 
     def write(self, checkpoint: CheckpointWriter, parallelism: int) -> None:
         """Write it into a checkpoint of a parallelism."""
-        position = {"query": self.query_id, "batch": self.batch, "location": self.location}
-        checkpoint.broadcast(QUERY, PROGRESS, [position])
-        checkpoint.broadcast(QUERY, STORES, [one.to_element() for one in self.stores])
+        Progress(((self.query_id, self.batch),), self.ends).write(checkpoint, _QUERY, parallelism)
+        checkpoint.broadcast(_QUERY, _ORIGIN, [{"location": self.location}])
+        checkpoint.broadcast(_QUERY, _STORES, [one.to_element() for one in self.stores])
         logs = [{"name": name, "content": content} for name, content in self.logs]
-        checkpoint.broadcast(QUERY, LOGS, logs)
-        offsets = kafka_offsets(self.ends)
-        if offsets:
-            none: list[list[dict[str, Any]]] = [[] for _ in range(parallelism - 1)]
-            checkpoint.union(QUERY, OFFSETS, [offsets, *none])
+        checkpoint.broadcast(_QUERY, _LOGS, logs)
+
+    @property
+    def imported_batch(self) -> int:
+        """The micro-batch that was imported."""
+        names = (name.partition("/") for name, _ in self.logs)
+        return max(int(number) for folder, _, number in names if folder == "commits")
+
+    @property
+    def commit_version(self) -> str:
+        """The format of its checkpoints, ``1`` or ``2``."""
+        version, *_ = dict(self.logs)[f"commits/{self.batch}"].split(b"\n")
+        return version.decode().removeprefix("v")
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """Those that the micro-batch which was imported was planned with."""
+        _, planned, *_ = dict(self.logs)[f"offsets/{self.imported_batch}"].split(b"\n")
+        settings: Mapping[str, str] = json.loads(planned)["conf"]
+        return settings
+
+    @property
+    def has_logs(self) -> bool:
+        """Whether the state is as it was imported: no ``StatefulQuery`` went on with it since."""
+        query = json.loads(dict(self.logs)["metadata"])["id"]
+        return (query, self.imported_batch) == (self.query_id, self.batch)
 
     @classmethod
     def of(cls, restored: RestoredCheckpoint) -> QueryRecord:
@@ -117,20 +134,29 @@ class QueryRecord:
             InvalidArgumentError: when it was not imported from a query's checkpoint location.
         """
         try:
-            (position,) = _elements(restored, PROGRESS)
+            stores = tuple(map(ImportedStore.of_element, _elements(restored, _STORES)))
         except StateNotFoundError:
             raise InvalidArgumentError(
                 f"checkpoint {restored.checkpoint_id} was not imported from a query of Spark: it "
-                f"has no state {PROGRESS!r} of operator {QUERY!r}. Make one with 'statestore spark "
-                "import'"
+                f"has no state {_STORES!r} of operator {_QUERY!r}. Make one with 'statestore "
+                "spark import'"
             ) from None
-        stores = tuple(map(ImportedStore.of_element, _elements(restored, STORES)))
-        logs = tuple((one["name"], one["content"]) for one in _elements(restored, LOGS))
-        plan = dict(logs)[f"offsets/{position['batch']}"].decode().splitlines()
-        ends = tuple(plan[2:])
-        return cls(position["query"], position["batch"], position["location"], ends, stores, logs)
+        logs = tuple((one["name"], one["content"]) for one in _elements(restored, _LOGS))
+        progress = Progress.of(restored, _QUERY)
+        query, batch = progress.queries[-1]
+        # What an older release imported has no positions: they are where its logs say.
+        ends = progress.ends or tuple(dict(logs)[f"offsets/{batch}"].decode().splitlines()[2:])
+        location = next((one["location"] for one in _origin(restored)), "")
+        return cls(query, batch, location, ends, stores, logs)
+
+
+def _origin(restored: RestoredCheckpoint) -> Iterable[dict[str, Any]]:
+    try:
+        return _elements(restored, _ORIGIN)
+    except StateNotFoundError:  # of an older release, which has it elsewhere
+        return ()
 
 
 def _elements(restored: RestoredCheckpoint, name: str) -> Iterable[dict[str, Any]]:
-    (elements,) = restored.operator(QUERY, name).per_old_subtask()
+    (elements,) = restored.operator(_QUERY, name).per_old_subtask()
     return elements

@@ -33,6 +33,7 @@ from statestore.errors import (
     StateStoreError,
     StorageError,
 )
+from statestore.interop.spark.location import FORMAT_VERSION, provider_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Set
@@ -54,8 +55,6 @@ _PARAMETERS: Final = (
     "scala.Option",  # the function
     "scala.Option",  # logs of the checkpoint to write
 )
-_FORMAT: Final = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-_PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 # Folders below state/<operator> that say what is stored, and hold nothing that is.
 _DESCRIBING: Final = frozenset({"_metadata", "_stateSchema"})
 _ERRORS: Final = (Py4JError, PySparkException)  # PySpark has its own for some of the JVM's errors
@@ -225,7 +224,8 @@ def _skeleton(spark: SparkSession, location: str, batch: int, folder: Path) -> d
         files.copyToLocalFile(False, hadoop.Path(root, name), target, True)  # True: no checksums
     commit = folder / "commits" / str(batch)
     commit.parent.mkdir()
-    commit.write_text(f"v{spark.conf.get(_FORMAT)}\n" + json.dumps({"nextBatchWatermarkMs": 0}))
+    version = spark.conf.get(FORMAT_VERSION)
+    commit.write_text(f"v{version}\n" + json.dumps({"nextBatchWatermarkMs": 0}))
     _check_provider(folder / "offsets" / str(batch), location)
     stores = spark.read.format("state-metadata").load(_uri(folder)).collect()
     return {(row.operatorId, row.stateStoreName): row.numPartitions for row in stores}
@@ -233,8 +233,8 @@ def _skeleton(spark: SparkSession, location: str, batch: int, folder: Path) -> d
 
 def _check_provider(offsets: Path, location: str) -> None:
     conf = json.loads(offsets.read_text(encoding="utf-8").splitlines()[1]).get("conf", {})
-    provider = conf.get(_PROVIDER, "none")
-    if "RocksDB" not in provider:
+    provider = provider_of(conf)
+    if provider != "rocksdb":
         raise IncompatibleStateError(
             f"Spark's rewriter writes RocksDB alone, and the provider in {location} is {provider}"
         )

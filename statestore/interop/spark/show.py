@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from pyspark.sql import SparkSession
 
@@ -93,6 +94,7 @@ def show_location(
     location: str,
     *,
     batch: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
 ) -> ShownLocation:
     """Return what is in a query's checkpoint location.
@@ -101,6 +103,7 @@ def show_location(
         spark: a session of Spark Classic.
         location: the path or URL; the query may be running.
         batch: a micro-batch that is done; by default the newest.
+        storage_options: options for fsspec, with which the location is reached.
         on_progress: is called with the number of stores that were read, of how many, and the next.
 
     Returns:
@@ -111,7 +114,7 @@ def show_location(
         DamagedFileError or MissingFileError: when a file of the query is not as Spark wrote it.
         FormatVersionError: when another version of Spark wrote it.
     """
-    found = CheckpointLocation(open_storage(location))
+    found = CheckpointLocation(open_storage(location, storage_options))
     number = found.batch(batch)
     plan, commit = found.plan(number), found.commit(number)
     operators = found.operators(number)

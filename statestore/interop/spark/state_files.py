@@ -15,7 +15,6 @@ import json
 import pickle
 import zipfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
@@ -27,7 +26,7 @@ from statestore.errors import StateStoreError
 from statestore.spark.tasks import Task, map_in_arrow, settle
 from statestore.storage import Storage
 
-__all__ = ["CODEC", "Provider", "WrittenPartition", "write_state"]
+__all__ = ["CODEC", "Provider", "write_state"]
 
 Provider = Literal["hdfs", "rocksdb"]
 
@@ -37,24 +36,12 @@ CODEC = "zstd"
 _END = b"\xff\xff\xff\xff"
 _ENCODING = b"\0"  # RocksDB: of version 0
 _EMPTY = "v1\n" + json.dumps({"sstFiles": [], "numKeys": 0, "numInternalKeys": 0})
-_OUTCOME = pa.schema(
-    {"partition": pa.int32(), "rows": pa.int64(), "size_bytes": pa.int64(), "error": pa.binary()}
-)
-_AS_SPARK_SAYS = "partition int, rows long, size_bytes long, error binary"
-
-
-@dataclass(frozen=True)
-class WrittenPartition:
-    """One partition of a store: its rows, and the bytes of their keys and values."""
-
-    number: int
-    rows: int
-    size_bytes: int
+_FAILED = pa.schema({"error": pa.binary()})
 
 
 def write_state(
     storage: Storage, folder: str, version: int, rows: DataFrame, provider: Provider
-) -> tuple[WrittenPartition, ...]:
+) -> None:
     """Write each Spark partition of a DataFrame as a store's partition of the same number.
 
     Args:
@@ -64,19 +51,12 @@ def write_state(
         rows: ``key_bytes`` and ``value_bytes``, in the partitions that Spark looks for them.
         provider: whose files these are.
 
-    Returns:
-        What was written, by partition.
-
     Raises:
         StorageError: when a file cannot be written.
     """
-    written = map_in_arrow(
-        rows, _write(storage, folder, version, provider), _AS_SPARK_SAYS
-    ).collect()
-    for error in (row.error for row in written if row.error is not None):
-        raise pickle.loads(error)
-    found = (WrittenPartition(row.partition, row.rows, row.size_bytes) for row in written)
-    return tuple(sorted(found, key=lambda one: one.number))
+    task = _write(storage, folder, version, provider)
+    for failed in map_in_arrow(rows, task, "error binary").collect():
+        raise pickle.loads(failed.error)
 
 
 def _write(storage: Storage, folder: str, version: int, provider: Provider) -> Task:
@@ -85,7 +65,6 @@ def _write(storage: Storage, folder: str, version: int, provider: Provider) -> T
         context = TaskContext.get()
         assert context is not None, "this runs in a task"
         number = context.partitionId()
-        row: dict[str, object] = {"partition": number}
         try:
             if provider == "hdfs":
                 name, encoding = f"{folder.format(number)}/{version}.snapshot", b""
@@ -93,11 +72,9 @@ def _write(storage: Storage, folder: str, version: int, provider: Provider) -> T
                 name, encoding = f"{folder.format(number)}/{version}.changelog", _ENCODING
                 if version > 1:  # of version 0 Spark knows that it is empty
                     storage.put_if_absent(f"{folder.format(number)}/{version - 1}.zip", _empty())
-            rows, size = _write_file(storage, name, batches, encoding)
-            row |= {"rows": rows, "size_bytes": size}
+            _write_file(storage, name, batches, encoding)
         except StateStoreError as error:  # raised on the driver, as itself
-            row["error"] = pickle.dumps(error)
-        yield pa.RecordBatch.from_pylist([row], _OUTCOME)
+            yield pa.RecordBatch.from_pylist([{"error": pickle.dumps(error)}], _FAILED)
 
     return write
 
@@ -112,17 +89,13 @@ def _empty() -> bytes:
 
 def _write_file(
     storage: Storage, name: str, batches: Iterable[pa.RecordBatch], encoding: bytes
-) -> tuple[int, int]:
-    rows = size = 0
+) -> None:
     storage.delete(name)  # what an attempt of this task left that was killed
     with storage.open_write(name) as file, pa.CompressedOutputStream(file, CODEC) as compressed:
         for batch in batches:
             if batch.num_rows:
                 compressed.write(_framed(batch.column(0), batch.column(1), encoding))
-                rows += batch.num_rows
-                size += sum(pc.sum(pc.binary_length(part)).as_py() for part in batch.columns)
         compressed.write(_END)
-    return rows, size
 
 
 def _framed(keys: pa.Array, values: pa.Array, encoding: bytes) -> pa.Buffer:

@@ -20,10 +20,9 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import Column, DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
-from pyspark.sql.types import NullType, StructType
 
 from tests.interop.spark.processors import Listed, Living, running, waiting
 
@@ -128,7 +127,6 @@ def run(
     location: str,
     provider: str,
     partitions: int,
-    sink: Path | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> dict[int, list[str]]:
     """Run a query over all files that it has not read yet.
@@ -140,7 +138,6 @@ def run(
         location: the checkpoint that it starts from, or makes.
         provider: "hdfs" or "rocksdb".
         partitions: the number of shuffle partitions, which only a new checkpoint takes.
-        sink: a folder that gets a file for each micro-batch, over the one of an earlier start.
         conf: settings that go over those of the query.
 
     Returns:
@@ -150,9 +147,6 @@ def run(
 
     def keep(batch: DataFrame, number: int) -> None:
         emitted[number] = texts(batch)
-        if sink is not None:
-            sink.mkdir(parents=True, exist_ok=True)
-            (sink / f"{number}.json").write_text("".join(f"{row}\n" for row in emitted[number]))
 
     values = {
         "spark.sql.streaming.stateStore.providerClass": PROVIDERS[provider],
@@ -214,59 +208,19 @@ def planned_only(location: str | Path) -> int:
     return last
 
 
-def state_rows(
-    spark: SparkSession, location: str | Path, *, partitions: bool = True
-) -> dict[str, list[str]]:
-    """Return every row of every store, as Spark's reader has it, as JSON, sorted.
+def state_rows(spark: SparkSession, location: str | Path) -> dict[str, list[str]]:
+    """Return the rows of every store, without their partitions, as JSON, sorted.
 
     Stores are named ``operator/store``, and the variables of a transformWithState
-    ``operator/store/variable``; ``operator/store/*`` has all its column families, as bytes.
-
-    Args:
-        spark: the session.
-        location: the checkpoint; its last committed micro-batch is read.
-        partitions: whether rows tell their partition. Checkpoints of another number of partitions
-            differ in nothing else.
+    ``operator/store/variable``; ``operator/store/*`` has all its column families, as bytes. They
+    are as of the last micro-batch that is committed.
     """
     with _reading(spark, location):
-        return {
-            name: texts(rows if partitions else rows.drop("partition_id"))
-            for name, rows in _stores(spark, location)
-        }
-
-
-def wrong_partitions(spark: SparkSession, location: str | Path, n: int) -> dict[str, int]:
-    """Return for each store how many of its rows are not in the partition that their key has.
-
-    Args:
-        spark: the session.
-        location: the checkpoint.
-        n: its number of shuffle partitions.
-    """
-    with _reading(spark, location):
-        return {
-            name: rows.where(F.col("partition_id") != _partition(name, rows, n)).count()
-            for name, rows in _stores(spark, location)
-        }
-
-
-def _partition(name: str, rows: DataFrame, n: int) -> Column:
-    """Return where rows belong: what is hashed is the key of the shuffle, not that of the state."""
-    whole = "key" if "key" in rows.columns else "partition_key"
-    shape = rows.schema[whole].dataType
-    assert isinstance(shape, StructType)
-    # Of rows by session and by number in a join, the last column of the key is not of the shuffle.
-    own = "index" if name.endswith("WithIndexToValue") else "sessionStartTime"
-    key = [
-        F.col(whole).getField(one.name)
-        for one in shape
-        if one.name != own and not isinstance(one.dataType, NullType)
-    ]
-    return F.pmod(F.hash(*key), F.lit(n)) if key else F.lit(0)
+        return {name: texts(rows.drop("partition_id")) for name, rows in _stores(spark, location)}
 
 
 def _stores(spark: SparkSession, location: str | Path) -> Iterator[tuple[str, DataFrame]]:
-    """Yield what a reader has with a column ``partition_id``: stores, or their variables."""
+    """Yield stores, or their variables, as a reader has them."""
     for store in _metadata(spark, location):
         name = f"{store.operatorId}/{store.stateStoreName}"
         if store.operatorProperties is None:
@@ -281,9 +235,8 @@ def _stores(spark: SparkSession, location: str | Path) -> Iterator[tuple[str, Da
                 flat = str(variable["stateVariableType"] != "ListState")
                 options = {"stateVarName": what, "flattenCollectionTypes": flat}
             yield f"{name}/{what}", _read(spark, location, store, **options)
-        # With the families that Spark keeps for itself. The reader has a task for each partition.
-        whole = _read(spark, location, store, _readAllColumnFamilies="true")
-        yield f"{name}/*", whole.withColumn("partition_id", F.spark_partition_id())
+        # With the families that Spark keeps for itself.
+        yield f"{name}/*", _read(spark, location, store, _readAllColumnFamilies="true")
 
 
 def _metadata(spark: SparkSession, location: str | Path) -> list[Row]:
@@ -454,6 +407,7 @@ QUERIES: dict[str, Query] = {
             _ROCKSDB,
             {"spark.sql.streaming.stateStore.encodingFormat": "avro"},
         ),
+        Query("tws_listed", "update", transform(Listed), _ROCKSDB),
         # By the clock there is always one more micro-batch, unless each needs data.
         Query(
             "tws_ttl",

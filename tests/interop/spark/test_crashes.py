@@ -37,6 +37,7 @@ from statestore.interop.spark.location import CheckpointLocation
 from statestore.interop.spark.parts import columns_of, parts_of, stored_rows
 from statestore.interop.spark.read import reading, seen_in_spark
 from statestore.interop.spark.state_files import Provider
+from statestore.interop.spark.target import Target
 from statestore.storage import LocalStorage, Storage
 from statestore.testing.faults import Fault, FaultKind, FaultyStorage, calls_of
 from tests.interop.spark.queries import (
@@ -140,7 +141,7 @@ def refuses_to_start(kept: Kept, target: Path, name: str = "agg") -> None:
 
 def on_storage(monkeypatch: pytest.MonkeyPatch, change: Callable[[Storage], Storage]) -> None:
     """Let exports write through another storage."""
-    monkeypatch.setattr(export_state, "open_storage", lambda url: change(LocalStorage(str(url))))
+    monkeypatch.setattr(export_state, "open_storage", lambda url, _: change(LocalStorage(str(url))))
 
 
 STEPS = {
@@ -206,8 +207,8 @@ def test_a_task_that_cannot_write(
         return storage
 
     target = tmp_path / "target"
-    begin = export_state._begin
-    monkeypatch.setattr(export_state, "_begin", lambda *there: (begin(*there), full(there[0])))
+    begin = Target.begin
+    monkeypatch.setattr(Target, "begin", lambda there: (begin(there), full(there.storage)))
     with pytest.raises(StorageError, match=r"\.snapshot"):
         kept.export(target, "hdfs")
     refuses_to_start(kept, target)
@@ -264,7 +265,7 @@ def test_an_export_that_looked_before_another_was_done(
             kept.export(target, "hdfs")
             return True
 
-    monkeypatch.setattr(export_state, "open_storage", lambda url: Late(str(url)))
+    monkeypatch.setattr(export_state, "open_storage", lambda url, _: Late(str(url)))
     with pytest.raises(CommitConflictError, match="since"):
         kept.export(target, "rocksdb")
     assert not (target / MARKER).exists()
@@ -363,6 +364,17 @@ def test_an_import_that_dies(kept: Kept, tmp_path: Path) -> None:
         assert not import_checkpoint(kept.spark, str(kept.location), store).found
         assert import_checkpoint(kept.spark, str(kept.location), store).found
         assert store.checkpoints() == (1,)
+
+
+def test_a_query_has_more_partitions_than_the_store_has_key_groups(
+    kept: Kept, tmp_path: Path
+) -> None:
+    store = kept.store(tmp_path / "store")
+    for batch in (0, 1):
+        import_checkpoint(kept.spark, str(kept.location), store, batch=batch, max_parallelism=1)
+        assert store.manifest().parallelism == 1
+    assert {entry.state.max_parallelism for entry in store.manifest().keyed} == {1}
+    kept.export(tmp_path / "target", store=tmp_path / "store", partitions=3)
 
 
 @pytest.mark.parametrize("name", ["agg", "join"])

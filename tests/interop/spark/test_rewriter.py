@@ -96,7 +96,7 @@ def test_a_process_that_only_rewrites_ends(
     assert (done.returncode, done.stdout) == (0, "None\n"), done.stderr
     new = new.rename(tmp_path / "new")  # Spark's reader takes no folder of such a name
     shutil.copytree(old / "commits", new / "commits")
-    before, after = (state_rows(spark, at, partitions=False) for at in (old, new))
+    before, after = (state_rows(spark, at) for at in (old, new))
     assert before == after
 
 

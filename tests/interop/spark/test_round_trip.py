@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from statestore import StateStore
 from statestore.interop.spark.export_state import export_checkpoint
 from statestore.interop.spark.import_state import import_checkpoint
-from tests.interop.spark.queries import QUERIES, events, run
+from tests.interop.spark.queries import NO_DATA_BATCHES, QUERIES, copy_location, events, run
 
 Provider = Literal["hdfs", "rocksdb"]
 
@@ -82,15 +82,15 @@ def test_a_query_goes_on_at_other_parallelisms(
     version: str,
 ) -> None:
     """At 4, at 7 and at 3 partitions it emits what it emits at 4 all along."""
-    world = World(spark, tmp_path, name, {FORMAT: version})
-    plain: dict[int, list[str]] = {}
-    for last in (2, 3, 4):
-        plain |= world.run("plain", first, last)
+    # One query has micro-batches without data too, by which a watermark moves on.
+    no_data = {NO_DATA_BATCHES: str(name == "aggwin").lower()}
+    world = World(spark, tmp_path, name, {FORMAT: version, **no_data})
     world.run("at-4", first, 2)
+    copy_location(tmp_path / "at-4", tmp_path / "plain")
+    plain = world.run("plain", first, 3) | world.run("plain", first, 4)
     world.move("at-4", "at-7", second, 7)
     later = world.run("at-7", second, 3)
     world.move("at-7", "at-3", third, 3)
     later |= world.run("at-3", third, 4)
-    assert later == {batch: plain[batch] for batch in later}
-    assert max(later) == max(plain)
+    assert later == plain
     assert any(later.values())

@@ -13,11 +13,20 @@ from pyspark.sql import SparkSession
 
 from statestore import StateStore
 from statestore.errors import UnsupportedTypeError
+from statestore.interop.spark.columns import StoreColumns
 from statestore.interop.spark.export_state import export_checkpoint
 from statestore.interop.spark.import_state import ImportedCheckpoint, import_checkpoint
 from statestore.interop.spark.show import show_location
+from statestore.interop.spark.variables import families_of, own_families
 from tests.interop.spark.processors import DAY
-from tests.interop.spark.queries import QUERIES, events, run, settings, state_rows
+from tests.interop.spark.queries import (
+    NO_DATA_BATCHES,
+    QUERIES,
+    events,
+    run,
+    settings,
+    state_rows,
+)
 
 UID = "transformWithStateInPandasExec-0"
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
@@ -26,6 +35,8 @@ STATES = {
     "tws_ttl": ["default", "timers", "byId", "n", "seen"],
 }
 FORMATS = {"tws_ttl": "2"}
+# Partitions at first, then and last; each has a Python worker, and starts it for each micro-batch.
+SHAPES = {"tws_avro": (2, 3, 1), "tws_ttl": (4, 7, 3)}
 
 
 class Moves:
@@ -33,7 +44,8 @@ class Moves:
 
     def __init__(self, spark: SparkSession, folder: Path, name: str) -> None:
         self.spark, self.folder, self.query = spark, folder, QUERIES[name]
-        self.conf = {FORMAT: FORMATS.get(name, "1")}
+        self.conf = {FORMAT: FORMATS.get(name, "1"), NO_DATA_BATCHES: "false"}
+        self.partitions = SHAPES.get(name, (4,))[0]
         self.source = folder / "events"
         self.store = StateStore.open(str(folder / "store"), spark=spark, layout="auto")
 
@@ -44,7 +56,7 @@ class Moves:
             source=self.source,
             location=str(self.folder / where),
             provider="rocksdb",
-            partitions=4,
+            partitions=self.partitions,
             conf=self.conf,
         )
 
@@ -56,7 +68,7 @@ class Moves:
         export_checkpoint(self.spark, self.store, location, partitions=partitions)
 
     def rows(self, where: str) -> Mapping[str, list[str]]:
-        return state_rows(self.spark, self.folder / where, partitions=False)
+        return state_rows(self.spark, self.folder / where)
 
     def is_described(self, where: str, partitions: int) -> None:
         """Schemas are found where the checkpoint is, wherever it was before."""
@@ -76,25 +88,25 @@ class Moves:
 def test_a_query_goes_on_at_other_parallelisms(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
-    moves = Moves(spark, tmp_path, name)
+    moves, (_, then, at_last) = Moves(spark, tmp_path, name), SHAPES[name]
     events(moves.source, 0, 2)
-    moves.run("at-4")
-    first = moves.take("at-4")
-    moves.give("at-7", 7)
+    moves.run("first")
+    first = moves.take("first")
+    moves.give("second", then)
     assert [one.state for one in first.record.stores] == STATES[name]
-    assert moves.rows("at-7") == moves.rows("at-4")
-    moves.is_described("at-7", 7)
+    assert moves.rows("second") == moves.rows("first")
+    moves.is_described("second", then)
 
     events(moves.source, 2, 3)
-    middle, plain = moves.run("at-7"), moves.run("at-4")
-    second = moves.take("at-7")
-    moves.give("at-3", 3)
-    moves.is_described("at-3", 3)
+    middle, plain = moves.run("second"), moves.run("first")
+    second = moves.take("second")
+    moves.give("third", at_last)
+    moves.is_described("third", at_last)
     assert second.is_incremental
 
     events(moves.source, 3, 4)
-    last = moves.run("at-3")
-    plain |= moves.run("at-4")
+    last = moves.run("third")
+    plain |= moves.run("first")
     assert {**middle, **last} == plain
     assert all(map(any, (middle.values(), last.values())))
 
@@ -180,16 +192,112 @@ def test_positions_are_the_same_however_rows_come(taken: Taken, tmp_path: Path) 
     assert max(row["position"] for row in taken.rows("default")) > 3
 
 
-def test_an_edited_state_is_not_exported(taken: Taken) -> None:
-    row = taken.rows("n")[0]
-    said = taken.refused("n", row | {"n": row["n"] + 1})
-    assert f"state 'n' of operator '{UID}' is read-only" in said
-    with taken.moves.store.snapshot(parallelism=4) as checkpoint:
-        checkpoint.changes(UID, "n", upserts=[row])  # as it was
-        checkpoint.carry_rest()
-    raw = taken.rows("default")[0]
+def test_edited_bytes_are_not_exported(taken: Taken) -> None:
+    raw = taken.rows("default", taken.second.checkpoint_id)[0]
     said = taken.refused("default", raw | {"value_bytes": bytes(len(raw["value_bytes"]))})
-    assert f"state 'default' of operator '{UID}' is read-only" in said
+    assert f"state 'default' of operator '{UID}' is kept as Spark's bytes" in said
+
+
+def test_families_are_made_of_variables_as_spark_makes_them(taken: Taken) -> None:
+    """Byte for byte, each family, with its times, counts and timers."""
+    restored = taken.moves.store.restore(checkpoint=taken.second.checkpoint_id)
+    made: dict[str, list[tuple[Any, ...]]] = {}
+    for part in taken.second.record.stores:
+        if isinstance(part.columns, StoreColumns):
+            rows = restored.keyed(UID, part.state).to_spark()
+            for row in families_of(part, part.columns, rows, 4).collect():
+                owner, family, *rest = row
+                assert family in own_families(part)
+                made.setdefault(family, []).append((owner, *rest))
+    (raw, *_) = taken.second.record.stores
+    stored: dict[str, list[tuple[Any, ...]]] = {}
+    rows = restored.keyed(UID, "default").to_spark().withColumn("owner", raw.columns.owner(4))
+    for row in rows.collect():
+        one = (row.owner, row.key_bytes, row.position, row.value_bytes)
+        stored.setdefault(row.column_family_name, []).append(one)
+    assert {name: sorted(rows) for name, rows in made.items()} == {
+        name: sorted(rows) for name, rows in stored.items()
+    }
+    assert len(made) == 10
+
+
+def test_changed_variables_are_those_that_spark_goes_on_with(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Values, elements, times and timers that were changed; and a key that was purged."""
+    moves = Moves(spark, tmp_path, "tws_listed")
+    events(moves.source, 0, 1)
+    moves.run("at-4")
+    moves.take("at-4")
+    store, source = moves.store, moves.source
+    state = {
+        name: [row.asDict() for row in store.restore().keyed(UID, name).to_spark().collect()]
+        for name in ("seen", "last", "timers")
+    }
+    keys = sorted({row["k"] for row in state["seen"]} - {None})
+    edited, purged, early, plain = keys[0], keys[1], keys[2], keys[3]
+    elements = sorted(
+        (row for row in state["seen"] if row["k"] == edited), key=lambda row: row["position"]
+    )
+    more = {"k": edited, "position": len(elements), "id": -1, "v": 1000}
+    timers = [row for row in state["timers"] if row["k"] == early]
+    store.maintenance.purge(UID, purged)
+    with store.snapshot(parallelism=2) as checkpoint:
+        checkpoint.changes(UID, "seen", upserts=[more])
+        checkpoint.changes(
+            UID,
+            "timers",
+            upserts=[{"k": early, "expiration": 1}],
+            deletes=[{"k": early, "expiration": row["expiration"]} for row in timers],
+        )
+        checkpoint.carry_rest()
+    moves.give("at-7", 7)
+
+    (source / "00001.json").write_text("\n".join(map(event_of, (edited, purged, plain))))
+    changed, unchanged = (
+        {
+            (row["k"], row["what"]): row["has"]
+            for (emitted,) in [moves.run(where).values()]
+            for row in map(json.loads, emitted)
+        }
+        for where in ("at-7", "at-4")
+    )
+    has = [(row["id"], row["v"]) for row in elements]
+    assert unchanged[edited, "events"] == str([*has, new(edited)])
+    assert changed[edited, "events"] == str([*has, (-1, 1000), new(edited)])
+    assert changed[purged, "events"] == str([new(purged)])
+    assert changed[early, "timer 1"] == str(
+        [
+            (row["id"], row["v"])
+            for row in sorted(state["seen"], key=lambda row: row["position"])
+            if row["k"] == early
+        ]
+    )
+    assert changed[plain, "events"] == unchanged[plain, "events"]
+
+
+def new(key: str) -> tuple[int, int]:
+    """What a new event adds to the list of a key."""
+    return int(key.rpartition("-")[2]), 7
+
+
+def event_of(key: str) -> str:
+    number, v = new(key)
+    k = key.rpartition("-")[0]
+    return json.dumps({"k": k, "id": number, "v": v, "t": "2026-01-01T00:11:00+00:00"})
+
+
+def test_changed_variables_in_avro_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    moves = Moves(spark, tmp_path, "tws_avro")
+    events(moves.source, 0, 1)
+    moves.run("at-4")
+    moves.take("at-4")
+    row = moves.store.restore().keyed(UID, "last").to_spark().drop("key_group").first()
+    assert row is not None
+    moves.store.maintenance.edit(UID, "last", put=[row.asDict() | {"last": 1}])
+    with pytest.raises(UnsupportedTypeError, match=r"'last' .* keeps its variables as avro"):
+        moves.give("at-7", 7)
+    assert not (tmp_path / "at-7").exists()
 
 
 def test_another_provider_is_refused(taken: Taken, tmp_path: Path) -> None:
