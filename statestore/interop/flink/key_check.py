@@ -16,7 +16,7 @@ from statestore.interop.flink.types import TupleType as _Tuple
 from statestore.keys.arrow import key_groups
 from statestore.keys.hashing import key_group_of
 
-__all__ = ["check_key_groups", "hash_scheme"]
+__all__ = ["check_key_groups", "hash_scheme", "key_types"]
 
 _PLAIN = (
     *("Boolean", "Byte", "Short", "Integer", "Long", "Float", "Double", "Character", "String"),
@@ -129,3 +129,14 @@ def _sql_name(column: LogicalType) -> str:
     is_known = text.partition("(")[0] in known
     is_fine = column.root.startswith("TIMESTAMP") and column.precision > 6
     return text if is_known and not is_fine else ""
+
+
+def key_types(kind: FlinkType) -> tuple[str, ...]:
+    """Return what the columns of a key are hashed as: of tuples and SQL's rows one for each field.
+
+    The key's hash has to be known; see :func:`hash_scheme`.
+    """
+    if isinstance(kind, RowDataType):
+        return tuple(map(_sql_name, kind.columns))
+    names = map(_name, kind.fields if isinstance(kind, _Tuple) else (kind,))
+    return tuple(name for name in names if name is not None)
