@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.interop.flink.canonical import StateInfo
+from statestore.interop.flink.canonical import StateKind as FlinkKind
 from statestore.interop.flink.named_columns import Form, StateColumns, state_columns
 from statestore.interop.flink.reader import Reader, i32
 from statestore.interop.flink.serializers import Snapshot, read_snapshot
@@ -122,10 +123,11 @@ class ImportedState:
             if getattr(self, name) is not None and (name != "key_serializer" or not self.is_keyed)
         }
         if not self.is_keyed:
-            kind = "broadcast" if self.sort == "broadcast" else "operator"
-            return StateInfo(self.name, kind, self.options, found)  # type: ignore[arg-type]
-        is_timer = self.namespace_serializer is None
-        return StateInfo(self.name, "timers" if is_timer else "keyed", self.options, found)
+            is_broadcast = self.sort == "broadcast"
+            kind: FlinkKind = "broadcast" if is_broadcast else "operator"
+        else:
+            kind = "timers" if self.namespace_serializer is None else "keyed"
+        return StateInfo(self.name, kind, self.options, found)
 
     @property
     def is_keyed(self) -> bool:
@@ -199,8 +201,8 @@ class SavepointRecord:
             for one in map(_own(ImportedOperator), _elements(restored, _OPERATORS))
         )
         states = tuple(map(_state, _elements(restored, _STATES)))
-        names = _SAVEPOINT_FIELDS.names
-        return cls(*(savepoint[name] for name in names), operators, states)
+        which = {name: savepoint[name] for name in _SAVEPOINT_FIELDS.names}
+        return cls(**which, operators=operators, states=states)
 
 
 def _state(element: dict[str, Any]) -> ImportedState:
