@@ -62,11 +62,12 @@ def every_error(kind: type[StateStoreError] = StateStoreError) -> Iterator[type[
 
 def test_the_verbs() -> None:
     wanted = (
-        "as-of compact config copy decide demo diff edit expire fork gc get history list pin "
+        "as-of compact config copy decide demo diff edit expire flink fork gc get history list pin "
         "plan purge query rekey repair restore salvage savepoint show skew spark unpin verify watch"
     )
     assert wanted.split() == [name for name in VERBS if " " not in name]
-    assert [name for name in VERBS if " " in name] == ["spark export", "spark import", "spark show"]
+    within = ["flink repack", "flink show", "spark export", "spark import", "spark show"]
+    assert [name for name in VERBS if " " in name] == within
 
 
 @pytest.mark.parametrize("verb", ["", *VERBS])

@@ -350,7 +350,7 @@ def _tables(operator: FlinkOperator, columns: StateColumns) -> Iterator[tuple[in
             yield entries.key_group, columns.table_of_bytes(entries, prefix)
         return
     as_bytes = [name] if columns.form is Form.VALUE_BYTES else []
-    for rows in ordered.rows(name, as_bytes=as_bytes):
+    for rows in ordered.rows(name, as_bytes=as_bytes, is_checked=False):  # the store does it
         yield rows.key_group, columns.table(rows)
 
 

@@ -24,13 +24,13 @@ from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.files.digest import row_hashes
 from statestore.format.state import StateKind
 from statestore.interop.flink.columns import arrow_type
-from statestore.interop.flink.key_check import hash_scheme, key_types
 from statestore.interop.flink.savepoint import StateEntries, StateRows
 from statestore.interop.flink.states import KeyedState
 from statestore.interop.flink.types import (
     EitherType,
     FlinkType,
     ListType,
+    LogicalType,
     MapType,
     PojoType,
     RowDataType,
@@ -63,6 +63,19 @@ _WINDOW = ("window_start", "window_end")
 _VOID = Scalar("VoidNamespace")
 _ENTRY = {"list": "position", "timers": "timestamp"}
 _LTZ = "TIMESTAMP_WITH_LOCAL_TIME_ZONE"
+
+# What a key is hashed as, by Java's names and SQL's. Those of dates hash their milliseconds.
+_PLAIN = (
+    *("Boolean", "Byte", "Short", "Integer", "Long", "Float", "Double", "Character", "String"),
+    *("BigInteger", "LocalDate", "LocalTime"),
+)
+_MILLIS = ("Date", "SqlDate", "SqlTime")
+_SQL = (
+    *("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DATE", "STRING"),
+    *("BYTES", "CHAR", "VARCHAR", "BINARY", "VARBINARY", "DECIMAL", "TIME", "TIMESTAMP"),
+    "TIMESTAMP_LTZ",
+)
+_EXACT_DIGITS = 6
 
 Names = Mapping[str, tuple[str, ...]]
 """Names of columns by part: ``key``, ``namespace``, ``map_key``, ``value`` and others."""
@@ -181,6 +194,46 @@ def _stored(kind: pa.DataType, *, is_key: bool) -> pa.DataType:
     if types.is_struct(kind):
         return pa.struct([pa.field(one.name, _stored(one.type, is_key=is_key)) for one in kind])
     return kind
+
+
+def _key_types(kind: FlinkType) -> tuple[str, ...]:
+    """Return what the columns of a key are hashed as: of tuples and SQL's rows one for each field.
+
+    UnsupportedTypeError for a type that no column is hashed as, or whose hash only the job knows.
+    """
+    names: list[str | None]
+    if isinstance(kind, RowDataType):
+        names = [_sql_name(one) for one in kind.columns]
+    elif isinstance(kind, TupleType):
+        names = [_java_name(one) for one in kind.fields]
+    else:
+        names = [_java_name(kind)]
+    known = tuple(name for name in names if name is not None)
+    if len(known) < len(names):
+        raise UnsupportedTypeError(f"no columns are hashed as keys of {name_of(kind)} are")
+    return known
+
+
+def _java_name(kind: FlinkType) -> str | None:
+    match kind:
+        case Scalar(name) if name in _MILLIS:
+            return "Long"
+        case Scalar(name) if name in _PLAIN:
+            return name
+        case TupleType(_, fields) | RowType(fields):
+            parts = [_java_name(one) for one in fields]
+            known = [one for one in parts if one is not None]
+            outer = "Row" if isinstance(kind, RowType) else f"Tuple{len(parts)}"
+            return f"{outer}<{', '.join(known)}>" if len(known) == len(parts) else None
+        case _:
+            return None
+
+
+def _sql_name(column: LogicalType) -> str | None:
+    text = column.text.removesuffix(" NOT NULL")
+    is_known = text.partition("(")[0] in _SQL
+    is_fine = column.root.startswith("TIMESTAMP") and column.precision > _EXACT_DIGITS
+    return text if is_known and not is_fine else None
 
 
 def part_columns(kind: FlinkType | None, *, is_key: bool = False, flat: bool = True) -> PartColumns:
@@ -397,10 +450,8 @@ def _bytes(state: KeyedState) -> StateColumns:
 
 
 def _typed(state: KeyedState, form: Form, max_parallelism: int) -> StateColumns:
-    scheme = hash_scheme(state.key)
-    if scheme is None:
-        raise UnsupportedTypeError(f"only the job knows the hash of keys of {name_of(state.key)}")
-    types = key_types(state.key)
+    types = _key_types(state.key)
+    scheme = "flink-sql" if isinstance(state.key, RowDataType) else "java"
     key = part_columns(state.key, is_key=True)
     if not types:
         if max_parallelism > 1:
@@ -490,7 +541,7 @@ def _named(columns: StateColumns, names: Names) -> StateColumns:
 def _wanted(role: str, part: PartColumns, columns: StateColumns) -> list[str]:
     if part.kind is None:
         return [_KEY_BYTES if role == "key" else _VALUE_BYTES]
-    if role == "key" and not key_types(columns.state.key):
+    if role == "key" and isinstance(part.kind, RowDataType) and not part.is_flat:
         return [_NO_KEY]
     if not part.is_flat:
         return [role] * len(part.fields)

@@ -66,6 +66,12 @@ class SubtaskElements:
     subtask: int
     raw: Spans
 
+    def count(self) -> int:
+        """Return the number of elements, or of entries of a broadcast map."""
+        if self.info.key is None:
+            return len(self.raw)
+        return int(Cursor(self.raw, self.raw.starts, self.raw.ends).counts(2).sum())
+
     def values(self) -> pa.Array:
         """Return the elements as a column; entries of a map are structs of ``f0`` and ``f1``.
 

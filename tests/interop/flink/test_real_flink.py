@@ -12,7 +12,9 @@ import pytest
 
 from statestore.interop.flink import repack_savepoint
 from tests.interop.flink.goldens import Golden
-from tests.servers.flink import Flink
+from tests.servers.flink import Flink, flink_with_kafka
+from tests.servers.kafka import kafka_broker
+from tests.services.kafka_topics import Topics
 
 pytestmark = pytest.mark.flink
 NEWEST, OLDER = "2.3.0", "1.20.3"
@@ -74,6 +76,26 @@ def test_a_job_goes_on(version: str, tmp_path: Path) -> None:
     (later,) = flink.run([step | ROCKSDB])
     found = dumped(flink, tmp_path, later, ROCKSDB, parallelism=3, most=720)
     assert comparable(found) == comparable(Golden(f"{short}_rescaled").rows())
+
+
+@pytest.mark.long
+@pytest.mark.services
+def test_a_source_of_kafka_goes_on_where_it_was(tmp_path: Path) -> None:
+    """Not one record is read again, and those that came since are, of all partitions."""
+    source = Golden("2.3_kafka").unpack(tmp_path / "from")
+    done = repack_savepoint(str(source), str(tmp_path / "to"), max_parallelism=720)
+    with kafka_broker(tmp_path / "broker") as broker:
+        topics = Topics(broker.bootstrap)
+        topics.make(3, name="orders")
+        topics.fill("orders", {0: map(str, range(60)), 1: map(str, range(35)), 2: ["first"]})
+        step = {"do": "savepoint", "from": done.target, "to": str(tmp_path), "events": "16"}
+        step |= {"bootstrap": broker.bootstrap, "topic": "orders", "format": "CANONICAL"}
+        rows = tmp_path / "rows.jsonl"
+        step |= {"results": str(rows), "parallelism": "3", "max": "720"}
+        flink_with_kafka().run([step | HEAP])
+    found = [json.loads(line)["result"]["row"]["row"] for line in rows.read_text().splitlines()]
+    new = [[0, at, str(at)] for at in range(50, 60)] + [[1, at, str(at)] for at in range(30, 35)]
+    assert sorted(found) == [*new, [2, 0, "first"]]
 
 
 def dumped(
