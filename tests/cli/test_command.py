@@ -99,8 +99,9 @@ def test_the_description_is_one_sentence(verb: str) -> None:
 
 
 def examples() -> list[str]:
-    # Those of the verbs on Spark's checkpoints run where there is one, in test_spark.py.
-    shown = [verb for name, verb in COMMANDS.items() if not name.startswith("spark")]
+    # Those of the verbs on Spark's and Flink's checkpoints run where there are some, in
+    # test_spark.py, test_flink.py and test_flink_show.py.
+    shown = [verb for name, verb in COMMANDS.items() if not name.startswith(("spark", "flink"))]
     return [e for c in (cli, *shown) if isinstance(c, Root | Verb) for e in c.examples]
 
 

@@ -110,7 +110,7 @@ def show_state(invocation: Invocation, savepoint: str, moved: tuple[str, ...]) -
     type=int,
     required=True,
     metavar="N",
-    help="The new number of key groups, of every operator.",
+    help="The new number of key groups, of all operators that have more than one.",
 )
 @click.option(
     "--parallelism",
