@@ -238,13 +238,14 @@ def _word(column: LogicalType, value: Any, behind: bytearray, first: int) -> byt
             return int(value).to_bytes(_WORD, "little", signed=True)
         width = (value + (value < 0)).bit_length() // 8 + 1
         behind += int(value).to_bytes(width, "big", signed=True).ljust(2 * _WORD, b"\0")
-        return (offset | width).to_bytes(_WORD, "little")
+        return int(offset | width).to_bytes(_WORD, "little")
     if isinstance(value, tuple):
         behind += int(value[0]).to_bytes(_WORD, "little", signed=True)
         return int(offset | value[1]).to_bytes(_WORD, "little")
     if isinstance(value, bytes):
         if len(value) <= _MOST_INLINE:
-            return value.ljust(_MOST_INLINE, b"\0") + bytes([_INLINE | len(value)])
+            inline: bytes = value.ljust(_MOST_INLINE, b"\0")
+            return inline + bytes([_INLINE | len(value)])
         behind += value + bytes(-len(value) % _WORD)
-        return (offset | len(value)).to_bytes(_WORD, "little")
+        return int(offset | len(value)).to_bytes(_WORD, "little")
     return int(value).to_bytes(_WORD, "little", signed=True)

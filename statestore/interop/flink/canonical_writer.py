@@ -16,8 +16,8 @@ from statestore.interop.flink.metadata import (
     OperatorHandle,
     RelativeHandle,
     SavepointMetadata,
-    metadata_v3,
 )
+from statestore.interop.flink.metadata_writer import metadata_v3
 from statestore.interop.flink.streams import Places, source_of
 from statestore.storage import Storage
 

@@ -10,6 +10,7 @@ from statestore.interop.flink.types import (
     BinaryRowType,
     EitherType,
     EnumType,
+    ExternalType,
     FlinkType,
     KryoType,
     ListType,
@@ -18,6 +19,7 @@ from statestore.interop.flink.types import (
     NullableType,
     PojoType,
     PresentType,
+    RawType,
     RowDataType,
     RowType,
     Scalar,
@@ -44,7 +46,7 @@ _SCALARS = {
     "String": pa.string(), "BigDecimal": pa.string(), "BigInteger": pa.string(),
     "StringData": pa.string(), "Date": _MILLIS, "SqlDate": _MILLIS, "SqlTime": _MILLIS,
     "SqlTimestamp": INSTANT, "Instant": INSTANT, "LocalDateTime": INSTANT,
-    "LocalDate": pa.date32(), "LocalTime": pa.time64("ns"), "Void": pa.null(),
+    "LocalDate": pa.date32(), "LocalTime": pa.time64("ns"), "Void": pa.null(), "Null": pa.null(),
     "VoidNamespace": pa.null(), "GlobalWindow": pa.null(), "SqlGlobalWindow": pa.null(),
     "Tuple0": pa.null(), "TimeWindow": WINDOW, "SqlTimeWindow": WINDOW, "CountWindow": pa.int64(),
     "boolean[]": pa.list_(pa.bool_()), "byte[]": pa.binary(), "short[]": pa.list_(pa.int16()),
@@ -88,7 +90,11 @@ def arrow_type(kind: FlinkType) -> pa.DataType:
         case EitherType(left, right):
             sides = {"is_left": pa.bool_(), "left": arrow_type(left), "right": arrow_type(right)}
             return pa.struct(sides)
-        case NullableType(value) | TtlAwareType(value) | PresentType(value):
+        case RawType():
+            return pa.binary()
+        case NullableType(value) | PresentType(value):
+            return arrow_type(value)
+        case TtlAwareType(value) | ExternalType(_, value):
             return arrow_type(value)
         case TtlType(value):
             return pa.struct({"last_access": pa.int64(), "value": arrow_type(value)})

@@ -25,12 +25,14 @@ from statestore.interop.flink.types import (
     ArrayType,
     EitherType,
     EnumType,
+    ExternalType,
     FlinkType,
     ListType,
     MapType,
     NullableType,
     PojoType,
     PresentType,
+    RawType,
     RowDataType,
     RowType,
     Scalar,
@@ -50,7 +52,7 @@ _NUMBERS = {
     "short[]": ">i2", "int[]": ">i4", "long[]": ">i8", "float[]": ">f4", "double[]": ">f8",
     "char[]": ">u2",
 }  # fmt: skip
-_NOTHING = ("Void", "VoidNamespace", "GlobalWindow", "SqlGlobalWindow")
+_NOTHING = ("Void", "Null", "VoidNamespace", "GlobalWindow", "SqlGlobalWindow")
 _CONSTANTS = {0: 1, 1: 2, 10: 3}
 _NULL, _ITSELF, _SUBCLASS, _TAGGED = (pa.scalar(bytes([one]), _BYTES) for one in (1, 2, 4, 8))
 _EMPTY = pa.scalar(b"", _BYTES)
@@ -90,8 +92,10 @@ def encoded(array: pa.Array, kind: FlinkType) -> pa.Array:
             return _either(array, left, right)
         case TtlType(value):
             return _fields(array, (Scalar("Long"), value))
-        case TtlAwareType(value):
+        case TtlAwareType(value) | ExternalType(_, value):
             return encoded(array, value)
+        case RawType():
+            return _sized(array)
         case TimerType(key, namespace):
             return _timer(array, key, namespace)
         case PojoType():

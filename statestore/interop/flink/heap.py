@@ -4,8 +4,8 @@ The header is that of :mod:`statestore.interop.flink.canonical`. A key group, of
 ``HeapSnapshotStrategy``, is its number in four bytes, and for each state i16 its place in the
 header, i32 n, and n times namespace, key and value (``CopyOnWriteStateMapSnapshot``), or n timers.
 Nothing has a length before it, so that a value that does not say where it ends stops the reading of
-its operator. What is found is handed on as canonical entries: of a map one for each of its keys, of a list its elements with
-commas between them.
+its operator. What is found is handed on as canonical entries: of a map one for each of its keys, of
+a list its elements with commas between them.
 """
 
 from __future__ import annotations

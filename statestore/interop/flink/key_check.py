@@ -65,6 +65,9 @@ def _groups(
 ) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
     if isinstance(kind, RowDataType):
         columns = keys.flatten()[1:]
+        if not columns:  # of an aggregate over all rows
+            only = key_group_of((), max_parallelism=max_parallelism, hash_scheme=scheme)
+            return np.full(len(keys), only, np.int32)
         names = [_sql_name(one) for one in kind.columns]
         return key_groups(
             columns, max_parallelism=max_parallelism, hash_scheme=scheme, key_types=names

@@ -7,7 +7,7 @@ Versions 2 to 6 are read, as ``MetadataV2V3SerializerBase`` and ``MetadataV2Seri
     i64 checkpoint id, i32 n, master states; i32 n, operators
     from version 4 on: ``CheckpointProperties``, serialized by Java
 
-Version 3, which every Flink since 1.11 restores, is also written.
+:mod:`statestore.interop.flink.metadata_writer` writes one.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
-from statestore.errors import FormatVersionError, IncompatibleStateError
-from statestore.interop.flink.reader import Reader, i8, i32, i64, utf
+from statestore.errors import FormatVersionError
+from statestore.interop.flink.reader import Reader
 
 __all__ = [
+    "MAGIC",
+    "MASTER_MAGIC",
+    "MODES",
     "ChangelogHandle",
     "ChannelHandle",
     "EmptyHandle",
@@ -40,16 +43,19 @@ __all__ = [
     "SegmentHandle",
     "StreamHandle",
     "Subtask",
-    "metadata_v3",
     "read_metadata",
 ]
 
-_MAGIC = 0x4960672D
-_MASTER_MAGIC = 0xC96B1696 - (1 << 32)
+MAGIC = 0x4960672D
+"""By which Flink knows a ``_metadata`` file."""
+
+MASTER_MAGIC = 0xC96B1696 - (1 << 32)
 _VERSIONS = range(2, 7)
 
 Mode = Literal["split", "union", "broadcast"]
-_MODES: tuple[Mode, ...] = ("split", "union", "broadcast")
+MODES: tuple[Mode, ...] = ("split", "union", "broadcast")
+"""Ways to redistribute operator state, by the number that a file has of each."""
+
 _SCOPES = 2  # CheckpointedStateScope: exclusive, shared
 T = TypeVar("T")
 
@@ -256,7 +262,7 @@ def read_metadata(data: bytes, name: str) -> SavepointMetadata:
         FormatVersionError: for another version.
     """
     reader = Reader(data, name)
-    reader.expect(_MAGIC, "the first number, by which Flink knows the file,")
+    reader.expect(MAGIC, "the first number, by which Flink knows the file,")
     version = reader.i32()
     if version not in _VERSIONS:
         raise FormatVersionError(
@@ -276,7 +282,7 @@ def read_metadata(data: bytes, name: str) -> SavepointMetadata:
 
 
 def _master(reader: Reader) -> MasterState:
-    reader.expect(_MASTER_MAGIC, "the number before a master state")
+    reader.expect(MASTER_MAGIC, "the number before a master state")
     length = reader.i32()
     inner = Reader(reader.take(length), reader.name, base=reader.base + reader.at - length)
     version, name = inner.i32(), inner.utf()
@@ -369,11 +375,11 @@ def _operator_handle(reader: Reader) -> OperatorHandle | None:
 def _part(reader: Reader) -> OperatorPart:
     name = reader.utf()
     mode = reader.u8()
-    if mode >= len(_MODES):
+    if mode >= len(MODES):
         raise reader.damaged(
             f"{mode} is no way to redistribute the state {name!r}", at=reader.at - 1
         )
-    return OperatorPart(name, _MODES[mode], _longs(reader, reader.count(8, "elements")))
+    return OperatorPart(name, MODES[mode], _longs(reader, reader.count(8, "elements")))
 
 
 def _longs(reader: Reader, count: int) -> tuple[int, ...]:
@@ -519,108 +525,3 @@ def _size(reader: Reader) -> int:
     if size < 0:
         raise reader.damaged(f"a length is {size}", at=reader.at - 8)
     return size
-
-
-def metadata_v3(metadata: SavepointMetadata) -> bytes:
-    """Return a ``_metadata`` file of version 3 (``MetadataV3Serializer``).
-
-    That version has neither names and uids of operators nor properties. IncompatibleStateError for
-    records in flight and for changelogs, which a savepoint that is written here cannot have.
-    """
-    parts = [i32(_MAGIC), i32(3), i64(metadata.checkpoint_id), i32(len(metadata.master_states))]
-    for master in metadata.master_states:
-        inner = i32(master.version) + utf(master.name) + i32(len(master.data)) + master.data
-        parts += [i32(_MASTER_MAGIC), i32(len(inner)), inner]
-    parts.append(i32(len(metadata.operators)))
-    parts += map(_written_operator, metadata.operators)
-    return b"".join(parts)
-
-
-def _written_operator(operator: OperatorState) -> bytes:
-    parts = [
-        bytes.fromhex(operator.id),
-        i32(operator.parallelism),
-        i32(operator.max_parallelism),
-        _written_stream(operator.coordinator),
-        i32(-1 if operator.is_finished else len(operator.subtasks)),
-    ]
-    for subtask in operator.subtasks:
-        if subtask.is_finished:
-            parts.append(i32(-(subtask.index + 1)))
-            continue
-        if subtask.channels:
-            raise IncompatibleStateError(
-                f"operator {operator.id} has records in flight, which no savepoint can have"
-            )
-        parts.append(i32(subtask.index))
-        parts += map(_written_operator_handle, (subtask.operator, subtask.raw_operator))
-        parts += [_written_keyed(subtask.keyed), _written_keyed(subtask.raw_keyed), i32(0), i32(0)]
-    return b"".join(parts)
-
-
-def _written_operator_handle(handle: OperatorHandle | None) -> bytes:
-    if handle is None:
-        return i32(0)
-    parts = [i32(1), i8(4 if handle.merged is None else 17), i32(len(handle.parts))]
-    for part in handle.parts:
-        parts += [utf(part.name), i8(_MODES.index(part.mode)), i32(len(part.offsets))]
-        parts += map(i64, part.offsets)
-    if handle.merged is not None:
-        folders = handle.merged
-        parts += [utf(folders.task), utf(folders.shared), i8(folders.is_empty)]
-    return b"".join((*parts, _written_stream(handle.stream)))
-
-
-def _written_keyed(handle: KeyedHandle) -> bytes:
-    if handle is None:
-        return i8(0)
-    if isinstance(handle, ChangelogHandle):
-        raise IncompatibleStateError("a handle of the changelog state backend is not written")
-    if isinstance(handle, KeyGroupsHandle):
-        kind = 7 if handle.is_savepoint else 3 if handle.handle_id is None else 12
-        last = () if kind != 12 or handle.handle_id is None else (utf(handle.handle_id),)
-        return b"".join((i8(kind), _written_range(handle), *last))
-    parts = [
-        i8(5 if handle.handle_id is None else 11),
-        i64(handle.checkpoint_id),
-        utf(handle.backend),
-        i32(handle.first),
-        i32(handle.count),
-    ]
-    if handle.handle_id is not None:
-        parts.append(i64(handle.size or 0))
-    parts.append(_written_stream(handle.meta))
-    for files in (handle.shared, handle.private):
-        parts.append(i32(len(files)))
-        parts += [utf(name) + _written_stream(stream) for name, stream in files]
-    return b"".join(parts) + (b"" if handle.handle_id is None else utf(handle.handle_id))
-
-
-def _written_range(handle: KeyGroupsHandle | KeyGroupsStream) -> bytes:
-    offsets = b"".join(map(i64, handle.offsets))
-    return i32(handle.first) + i32(len(handle.offsets)) + offsets + _written_stream(handle.stream)
-
-
-def _written_stream(handle: StreamHandle) -> bytes:
-    if handle is None:
-        return i8(0)
-    if isinstance(handle, InlineHandle):
-        return i8(1) + utf(handle.name) + i32(len(handle.data)) + handle.data
-    if isinstance(handle, FileHandle):
-        return i8(2) + i64(handle.size) + utf(handle.path)
-    if isinstance(handle, KeyGroupsStream):
-        return i8(3) + _written_range(handle)
-    if isinstance(handle, RelativeHandle):
-        return i8(6) + utf(handle.path) + i64(handle.size)
-    if isinstance(handle, EmptyHandle):
-        return i8(16)
-    return b"".join(
-        (
-            i8(15),
-            i64(handle.start),
-            i64(handle.size),
-            i32(handle.scope),
-            utf(handle.path),
-            utf(handle.file_id),
-        )
-    )

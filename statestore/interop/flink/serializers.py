@@ -23,6 +23,7 @@ from statestore.interop.flink.types import (
     BinaryRowType,
     EitherType,
     EnumType,
+    ExternalType,
     FlinkType,
     KryoType,
     ListType,
@@ -31,6 +32,7 @@ from statestore.interop.flink.types import (
     PojoField,
     PojoType,
     PresentType,
+    RawType,
     RowDataType,
     RowType,
     Scalar,
@@ -89,6 +91,7 @@ _SIMPLE = {
     "CountWindow": f"{_SQL_WINDOWS}CountWindow$Serializer$CountWindowSerializerSnapshot",
     "SqlGlobalWindow": f"{_SQL_WINDOWS}GlobalWindow$Serializer$GlobalWindowSerializerSnapshot",
     "StringData": _inner(_TABLE, "StringDataSerializer"),
+    "Null": _inner(f"{_FLINK}table.dataview.", "NullSerializer"),
     "Tuple0": f"{_RUNTIME}Tuple0SerializerSnapshot",
 }  # fmt: skip
 _SIMPLE_NAMES = {class_name: name for name, class_name in _SIMPLE.items()}
@@ -112,6 +115,8 @@ _ENUM = _inner(_BASE, "EnumSerializer")
 _KRYO = f"{_RUNTIME}kryo.KryoSerializerSnapshot"
 _ROW_DATA = _inner(_TABLE, "RowDataSerializer")
 _BINARY_ROW = _inner(_TABLE, "BinaryRowDataSerializer")
+_EXTERNAL = _inner(_TABLE, "ExternalSerializer")
+_RAW = _inner(_TABLE, "RawValueDataSerializer")
 _SQL_SCALARS = {
     "DecimalData": f"{_TABLE}DecimalDataSerializer$DecimalSerializerSnapshot",
     "TimestampData": _inner(_TABLE, "TimestampDataSerializer"),
@@ -186,6 +191,10 @@ def snapshot_bytes(kind: FlinkType) -> bytes:
             return utf(_BINARY_ROW) + i32(3) + i32(count)
         case SqlScalar(name, version, body):
             return utf(_SQL_SCALARS[name]) + i32(version) + body
+        case ExternalType(outer, value):
+            return _composite(_EXTERNAL, 1, outer, value)
+        case RawType(value):
+            return _composite(_RAW, 0, b"", value)
         case PresentType():
             raise AssertionError("an element of an array has no snapshot of its own")
 
@@ -403,6 +412,20 @@ def _binary_row(reader: Reader, version: int, depth: int) -> FlinkType:
     return BinaryRowType(reader.i32())
 
 
+def _external(reader: Reader, version: int, depth: int) -> FlinkType:
+    """Read ``ExternalSerializer``: a ``DataType`` of Java's, and whether input is internal."""
+    _outer(reader, version)
+    begin = reader.at
+    read_java_object(reader)
+    reader.bool()
+    return ExternalType(bytes(reader.data[begin : reader.at]), _part(reader, depth))
+
+
+def _raw_value(reader: Reader, version: int, depth: int) -> FlinkType:
+    _outer(reader, version)
+    return RawType(_part(reader, depth))
+
+
 def _sql_scalar(name: str, numbers: int, objects: int) -> Callable[[Reader, int, int], FlinkType]:
     def read(reader: Reader, version: int, depth: int) -> FlinkType:
         begin = reader.at
@@ -432,6 +455,8 @@ _READERS: dict[str, Callable[[Reader, int, int], FlinkType]] = {
     _KRYO: _kryo,
     _ROW_DATA: _row_data,
     _BINARY_ROW: _binary_row,
+    _EXTERNAL: _external,
+    _RAW: _raw_value,
     _SQL_SCALARS["DecimalData"]: _sql_scalar("DecimalData", 2, 0),
     _SQL_SCALARS["TimestampData"]: _sql_scalar("TimestampData", 1, 0),
     _SQL_SCALARS["ArrayData"]: _sql_scalar("ArrayData", 0, 2),

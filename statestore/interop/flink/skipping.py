@@ -13,6 +13,7 @@ from statestore.interop.flink.types import (
     BinaryRowType,
     EitherType,
     EnumType,
+    ExternalType,
     FlinkType,
     KryoType,
     ListType,
@@ -20,6 +21,7 @@ from statestore.interop.flink.types import (
     NullableType,
     PojoType,
     PresentType,
+    RawType,
     RowDataType,
     RowType,
     Scalar,
@@ -104,13 +106,13 @@ def skipper(kind: FlinkType) -> Skip:
             return _nullable(skipper(value), padding)
         case TtlType(value):
             return _all((Scalar("Long"), value))
-        case TtlAwareType(value):
+        case TtlAwareType(value) | ExternalType(_, value):
             return skipper(value)
         case TimerType(key, namespace):
             return _all((Scalar("Long"), key, namespace))
         case PojoType():
             return _pojo(kind)
-        case RowDataType() | BinaryRowType():
+        case RowDataType() | BinaryRowType() | RawType():
             return _sized
         case KryoType() | SqlScalar():
             raise UnsupportedTypeError(

@@ -15,6 +15,7 @@ __all__ = [
     "BinaryRowType",
     "EitherType",
     "EnumType",
+    "ExternalType",
     "FlinkType",
     "KryoType",
     "ListType",
@@ -24,6 +25,7 @@ __all__ = [
     "PojoField",
     "PojoType",
     "PresentType",
+    "RawType",
     "RowDataType",
     "RowType",
     "Scalar",
@@ -40,7 +42,7 @@ __all__ = [
 WIDTHS = {
     "Boolean": 1, "Byte": 1, "Short": 2, "Integer": 4, "Long": 8, "Float": 4, "Double": 8,
     "Character": 2, "Date": 8, "SqlDate": 8, "SqlTime": 8, "SqlTimestamp": 12, "LocalDate": 6,
-    "LocalTime": 7, "LocalDateTime": 13, "Instant": 12, "Void": 1, "VoidNamespace": 0,
+    "LocalTime": 7, "LocalDateTime": 13, "Instant": 12, "Void": 1, "Null": 1, "VoidNamespace": 0,
     "TimeWindow": 16, "SqlTimeWindow": 16, "CountWindow": 8, "GlobalWindow": 1,
     "SqlGlobalWindow": 1,
 }  # fmt: skip
@@ -214,6 +216,21 @@ class BinaryRowType:
 
 
 @dataclass(frozen=True, slots=True)
+class ExternalType:
+    """A value of a function's, kept as Flink SQL's own data; ``outer`` is what Java serialized."""
+
+    outer: bytes
+    value: FlinkType
+
+
+@dataclass(frozen=True, slots=True)
+class RawType:
+    """A value of another serializer behind its length, as Flink SQL keeps what it does not know."""
+
+    value: FlinkType
+
+
+@dataclass(frozen=True, slots=True)
 class SqlScalar:
     """A type of Flink SQL's data with a body of its own, which is kept: decimals, timestamps,
     arrays, maps.
@@ -242,6 +259,8 @@ FlinkType: TypeAlias = (
     | KryoType
     | RowDataType
     | BinaryRowType
+    | ExternalType
+    | RawType
     | SqlScalar
 )
 
@@ -286,7 +305,9 @@ def name_of(kind: FlinkType) -> str:
             return _of("Nullable", value)
         case TtlType(value):
             return _of("Ttl", value)
-        case TtlAwareType(value) | PresentType(value):
+        case RawType(value):
+            return _of("Raw", value)
+        case TtlAwareType(value) | PresentType(value) | ExternalType(_, value):
             return name_of(value)
         case TimerType(key, namespace):
             return _of("Timer", key, namespace)

@@ -8,7 +8,7 @@ the serializers say, which are named where their bytes are read.
 from __future__ import annotations
 
 from collections.abc import Callable
-from decimal import Context, Decimal
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -26,12 +26,14 @@ from statestore.interop.flink.types import (
     ArrayType,
     EitherType,
     EnumType,
+    ExternalType,
     FlinkType,
     ListType,
     MapType,
     NullableType,
     PojoType,
     PresentType,
+    RawType,
     RowDataType,
     RowType,
     Scalar,
@@ -56,7 +58,6 @@ _CONSTANTS = {1: 0, 2: 1, 3: 10}
 _FIRST_LENGTH = 4
 _COMMA = 44
 _NULL, _ITSELF, _SUBCLASS, _TAGGED = 1, 2, 4, 8
-_EXACT = Context(prec=999_999_999)
 
 
 def decoded(kind: FlinkType, spans: Spans) -> pa.Array:
@@ -100,8 +101,10 @@ def decoded_from(kind: FlinkType, cursor: Cursor) -> pa.Array:
             stamp = pa.array(cursor.numbers(">i8"))
             inner_values = decoded_from(value, cursor)
             return pa.StructArray.from_arrays([stamp, inner_values], ["last_access", "value"])
-        case TtlAwareType(value):
+        case TtlAwareType(value) | ExternalType(_, value):
             return decoded_from(value, cursor)
+        case RawType():
+            return _sized(cursor)
         case TimerType(key, namespace):
             return _timer(key, namespace, cursor)
         case PojoType():
@@ -244,10 +247,13 @@ def _big_decimals(cursor: Cursor) -> pa.Array:
     some = cursor.only(there)
     scales = iter(some.numbers(">i4").tolist())
     cursor.moved(there, some)
-    found = [
-        None if one is None else str(Decimal(one).scaleb(-next(scales), _EXACT)) for one in digits
-    ]
+    found = [None if one is None else _decimal_text(one, next(scales)) for one in digits]
     return pa.array(found, pa.string())
+
+
+def _decimal_text(digits: int, scale: int) -> str:
+    sign, shown, _ = Decimal(digits).as_tuple()
+    return str(Decimal((sign, shown, -scale)))
 
 
 def _primitives(name: str, cursor: Cursor) -> pa.Array:
@@ -288,6 +294,7 @@ _SCALARS: dict[str, Callable[[Cursor], pa.Array]] = {
     "BigInteger": _big_integers,
     "BigDecimal": _big_decimals,
     "Void": _nothing,
+    "Null": _nothing,
     "VoidNamespace": _nothing,
     "GlobalWindow": _nothing,
     "SqlGlobalWindow": _nothing,

@@ -28,9 +28,9 @@ from statestore.interop.flink.metadata import (
     SavepointMetadata,
     SegmentHandle,
     Subtask,
-    metadata_v3,
     read_metadata,
 )
+from statestore.interop.flink.metadata_writer import metadata_v3
 from statestore.interop.flink.reader import i8, i32, i64, utf
 
 names = st.text(max_size=20)
