@@ -17,6 +17,7 @@ import pyarrow as pa
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.files.digest import rows_digest
 from statestore.files.types import arrow_schema
+from statestore.flink.redistribution import RedistributionPlan
 from statestore.format.digest import RowSet
 from statestore.interop.flink.canonical import state_info_bytes
 from statestore.interop.flink.canonical_writer import SavepointWriter
@@ -25,6 +26,7 @@ from statestore.interop.flink.export_plan import OperatorPlan, OperatorStatePlan
 from statestore.interop.flink.metadata import InlineHandle, OperatorHandle, OperatorPart
 from statestore.interop.flink.operator_state import SubtaskElements
 from statestore.interop.flink.reader import i16, i32
+from statestore.restore.plan import redistribution_of
 from statestore.restore.restored import RestoredCheckpoint, RestoredOperatorState
 
 __all__ = ["SubtaskLists", "element_set", "lists_of", "read_back", "written_subtask"]
@@ -57,27 +59,32 @@ def element_set(rows: pa.Table) -> RowSet:
 
 def lists_of(restored: RestoredCheckpoint, plan: OperatorPlan) -> tuple[SubtaskLists, ...]:
     """Return the elements of an operator's states by new subtask."""
+    dealt = redistribution_of(restored.manifest, plan.uid, plan.share.parallelism)
     return tuple(
-        SubtaskLists(
-            one, _dealt(restored.operator(plan.uid, one.state.name), one, plan.share.parallelism)
-        )
+        SubtaskLists(one, _dealt(restored.operator(plan.uid, one.state.name), one, dealt, plan))
         for one in plan.operator
     )
 
 
 def _dealt(
-    state: RestoredOperatorState, plan: OperatorStatePlan, parallelism: int
+    state: RestoredOperatorState,
+    one: OperatorStatePlan,
+    dealt: RedistributionPlan,
+    plan: OperatorPlan,
 ) -> tuple[pa.Table, ...]:
-    schema = arrow_schema(plan.state.schema)
-    if plan.mode == "split":
-        return tuple(pa.Table.from_pylist(one, schema) for one in state.subtasks())
-    old = state.per_old_subtask()
-    if plan.mode == "broadcast":
-        return (pa.Table.from_pylist(old[0] if old else [], schema),) * parallelism
+    parallelism, old = plan.share.parallelism, state.per_old_subtask()
     lists: list[Elements] = [[] for _ in range(parallelism)]
-    for number, elements in enumerate(old):
-        lists[number % parallelism] += elements
-    return tuple(pa.Table.from_pylist(one, schema) for one in lists)
+    if one.mode == "broadcast":
+        lists = [old[0] if old else []] * parallelism
+    elif one.mode == "union":
+        for number, elements in enumerate(old):
+            lists[number % parallelism] += elements
+    else:
+        for number, elements in enumerate(lists):
+            for run in dealt.runs(number)[one.state.name]:
+                elements += old[run.subtask][run.first : run.stop]
+    schema = arrow_schema(one.state.schema)
+    return tuple(pa.Table.from_pylist(elements, schema) for elements in lists)
 
 
 def written_subtask(

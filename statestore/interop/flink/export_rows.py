@@ -132,7 +132,8 @@ def encoded_rows(
         values = pa.array([b""], _BYTES).take(pa.array(np.zeros(len(keys), np.int64)))
     else:
         kind = plan.flink.value
-        kind = NullableType(kind.value) if isinstance(kind, MapType) else kind
+        if plan.flink.kind == "map" and isinstance(kind, MapType):
+            kind = NullableType(kind.value)
         values = _written(plan, plan.value.names, _values(rows, plan), kind)
     entries = _joined(_sizes(keys), keys, _sizes(values), values)
     return _cut(entries, groups, chunk)
