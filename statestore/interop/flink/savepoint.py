@@ -52,7 +52,14 @@ from statestore.interop.flink.types import ListType, MapType
 from statestore.interop.flink.values import decoded, decoded_list, decoded_map_values
 from statestore.storage import open_storage
 
-__all__ = ["FlinkOperator", "Savepoint", "StateEntries", "StateRows", "open_savepoint"]
+__all__ = [
+    "FlinkOperator",
+    "Savepoint",
+    "StateEntries",
+    "StateRows",
+    "open_savepoint",
+    "savepoint_of",
+]
 
 _METADATA = "_metadata"
 _TIME_BYTES = 8  # before the key of a timer
@@ -337,10 +344,18 @@ def open_savepoint(
         raise InvalidArgumentError(
             f"{storage.url} is no savepoint or checkpoint of Flink: it has no file '{_METADATA}'"
         ) from None
-    metadata = read_metadata(data, f"{storage.url}/{_METADATA}")
-    places = Places(storage, options, moved)
+    return savepoint_of(data, Places(storage, options, moved))
+
+
+def savepoint_of(data: bytes, places: Places) -> Savepoint:
+    """Return the savepoint that the bytes of a ``_metadata`` make of files in ``places``.
+
+    Errors are those of :func:`open_savepoint`.
+    """
+    url = places.storage.url
+    metadata = read_metadata(data, f"{url}/{_METADATA}")
     operators = tuple(_operator(one, places) for one in metadata.operators)
-    return Savepoint(storage.url, metadata, operators)
+    return Savepoint(url, metadata, operators)
 
 
 def _operator(metadata: OperatorState, places: Places) -> FlinkOperator:
