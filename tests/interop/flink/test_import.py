@@ -1,4 +1,4 @@
-"""Savepoints become checkpoints of a store: every row of real Flink's is there, in its key group."""
+"""Savepoints become checkpoints of a store: every row of real Flink's is in its key group there."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_state_of_sql_is_in_the_store(golden: Golden, tmp_path: Path) -> None:
         assert found == wanted, one.name
     assert in_bytes == ["accState"] * len(in_bytes)
     assert len(in_bytes) <= 2
-    assert store.verify(deep=True).is_intact
+    assert store.maintenance.verify(deep=True).is_intact
 
 
 def plain(rows: StateRows) -> list[Any]:
@@ -217,11 +217,10 @@ def test_splits_of_kafka_have_offsets(tmp_path: Path) -> None:
     restored = store.restore()
     splits = restored.operator(one.operator, one.state).per_old_subtask()
     offsets = restored.operator(one.operator, "offsets").subtask(0)
-    assert len(offsets) == sum(map(len, splits)) == 3
-    assert {(each["topic"], each["partition"]) for each in offsets} == {
-        (offsets[0]["topic"], number) for number in range(3)
-    }
-    assert all(each["offset"] >= 0 for each in offsets)
+    assert sum(map(len, splits)) == 3
+    found = {(each["topic"], each["partition"], each["offset"]) for each in offsets}
+    # Of the third partition nothing was read yet: its split says "earliest".
+    assert found == {("orders", 0, 50), ("orders", 1, 30)}
     (operator,) = (each for each in done.record.operators if each.operator == one.operator)
     assert operator.coordinator is not None
 
@@ -229,7 +228,7 @@ def test_splits_of_kafka_have_offsets(tmp_path: Path) -> None:
 def test_a_store_of_a_savepoint_is_one_as_others(tmp_path: Path) -> None:
     store, done = imported(CANONICAL, tmp_path)
     assert (done.checkpoint_id, done.found, done.is_incremental) == (1, False, False)
-    assert store.verify(deep=True).is_intact
+    assert store.maintenance.verify(deep=True).is_intact
     rows = store.restore().keyed("by_tuple", "last").to_arrow(0).read_all().to_pylist()
     wanted = {key: rows[0][key] for key in ("key_f0", "key_f1")}
     for parallelism in (1, 5, 77):
@@ -332,29 +331,22 @@ def test_a_savepoint_is_found_again_and_a_later_one_is_what_changed(tmp_path: Pa
 
     later = Golden("2.3_rescaled")
     only = ["by_long", "by_tuple", "sums", "parts", "sessions", "lists", "numbers"]
-    if later_number(later, tmp_path) > first.record.checkpoint:
-        _, done = imported(later, tmp_path, store, operators=only)
-        assert (done.checkpoint_id, done.found, done.is_incremental) == (2, False, True)
-        assert store.verify(deep=True).is_intact
-        fresh, _ = imported(later, tmp_path / "fresh", operators=only)
-        for one in done.record.states:
-            if one.is_keyed:
-                digests = {
-                    each.restore().keyed(one.operator, one.state).digest()
-                    for each in (store, fresh)
-                }
-                assert digests == {one.digest}
-        changed = store.restore().keyed("by_long", "last").entry
-        assert changed.layers
-        differing = store.diff(1, 2)
-        assert differing.differs
-        with pytest.raises(InvalidArgumentError, match="later than"):
-            imported(CANONICAL, tmp_path, store)
-
-
-def later_number(golden: Golden, folder: Path) -> int:
-    place = golden.unpack(folder / f"look-{golden.name}")
-    return open_savepoint(str(place)).metadata.checkpoint_id
+    _, done = imported(later, tmp_path, store, operators=only)
+    assert (done.checkpoint_id, done.found, done.is_incremental) == (2, False, True)
+    assert store.maintenance.verify(deep=True).is_intact
+    fresh, _ = imported(later, tmp_path / "fresh", operators=only)
+    for one in done.record.states:
+        if one.is_keyed:
+            digests = {
+                each.restore().keyed(one.operator, one.state).digest for each in (store, fresh)
+            }
+            assert digests == {one.digest}
+    changed = store.restore().keyed("by_long", "last").entry
+    assert changed.layers
+    differing = store.inspect.diff(1, 2)
+    assert differing.differs
+    with pytest.raises(InvalidArgumentError, match="later than"):
+        imported(CANONICAL, tmp_path, store)
 
 
 def test_a_store_of_something_else_is_refused(tmp_path: Path) -> None:
