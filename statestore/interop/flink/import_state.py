@@ -97,7 +97,7 @@ def import_savepoint(
     Each keyed state becomes one of the store, with the same key groups; operator state is kept by
     subtask. What has no column form comes along as bytes. A later savepoint of the same job is an
     incremental checkpoint. The savepoint is only read. One key group of a state is in memory at a
-    time.
+    time, but all of one whose keys have no columns.
 
     Args:
         place: the savepoint's folder or its ``_metadata``, as a path or URL.
@@ -293,7 +293,10 @@ def _written(
     run: _Import, planned: PlannedOperator, one: PlannedState, columns: StateColumns
 ) -> KeyedEntry:
     name, operator = one.info.name, planned.operator
-    rows = GroupedRows(columns.schema, lambda: _tables(operator, columns))
+    rows: Any = GroupedRows(columns.schema, lambda: _tables(operator, columns))
+    if columns.form is Form.BYTES:  # whose key groups are others than Flink's, in another order
+        tables = [table for _, table in _tables(operator, columns)]
+        rows = pa.concat_tables([columns.schema.empty_table(), *tables])
     lives = run.ttl.get(f"{planned.name}/{name}", run.ttl.get(name))
     ttl = None
     if lives is not None and columns.last_access is not None:

@@ -347,11 +347,11 @@ class StateColumns:
         columns += self.namespace.columns(rows.namespace)
         if self.kind is StateKind.TIMERS:
             return pa.Table.from_arrays([*columns, rows.time], schema=self.schema)
-        value, assert_map = rows.value, rows.map_key
+        value, map_key = rows.value, rows.map_key
         assert value is not None, "what is no timer has a value"
         if self.map_key is not None:
-            assert assert_map is not None, "a map has keys"
-            columns += self.map_key.columns(assert_map)
+            assert map_key is not None, "a map has keys"
+            columns += self.map_key.columns(map_key)
         if self.entry is not None:
             counts = np.diff(np.asarray(value.offsets))
             parents = np.repeat(np.arange(len(counts)), counts)
