@@ -73,7 +73,7 @@ def plan_import(
 
     Raises:
         StateNotFoundError: for an operator, or a state, that is not there.
-        IncompatibleStateError: for one that is asked for and cannot be read.
+        UnsupportedTypeError: for one that is asked for and cannot be read.
         InvalidArgumentError: for names of columns that do not fit.
     """
     names = _names(savepoint, uids)

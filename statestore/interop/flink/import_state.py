@@ -121,8 +121,8 @@ def import_savepoint(
         InvalidArgumentError: for no savepoint, names that do not fit, or a store that has something
             else.
         StateNotFoundError: for an operator or state that is not there.
-        UnsupportedTypeError or IncompatibleStateError: for an operator that is asked for and cannot
-            be read; with ``strict``, for all that would be bytes.
+        UnsupportedTypeError: for an operator that is asked for and cannot be read; with ``strict``,
+            for all that would be bytes, or left out.
         DamagedFileError or MissingFileError: when a file of the savepoint is not as Flink wrote it.
         StateStoreError: as ``store.snapshot`` and ``checkpoint.keyed``.
     """
@@ -207,7 +207,7 @@ def _refuse_bytes(planned: tuple[PlannedOperator, ...], url: str) -> None:
     found = [
         f"operator {one.operator.title}: {one.problem}"
         for one in planned
-        if one.problem is not None
+        if one.is_wanted and one.problem is not None
     ]
     found += [
         f"state {one.info.name!r} of operator {operator.name}: {one.why}"

@@ -11,7 +11,12 @@ import pyarrow as pa
 import pytest
 
 from statestore import StateStore
-from statestore.errors import DamagedFileError, DuplicateKeyError, UnsupportedTypeError
+from statestore.errors import (
+    DamagedFileError,
+    DuplicateKeyError,
+    StateStoreError,
+    UnsupportedTypeError,
+)
 from statestore.flink.operators import operator_id
 from statestore.interop.flink import ImportedSavepoint, import_savepoint
 from statestore.interop.flink.columns import arrow_type
@@ -159,3 +164,47 @@ def test_a_later_savepoint_is_a_layer_of_what_changed(tmp_path: Path) -> None:
     assert [layer.entry.rows for layer in entry.layers] == [1]
     assert store.restore().keyed("big", "count").get(1999)[0]["value"] == 14
     assert store.maintenance.verify(deep=True).is_intact
+
+
+def test_whatever_byte_is_flipped_there_is_a_typed_error_or_a_whole_checkpoint(
+    tmp_path: Path,
+) -> None:
+    keys = pa.array([f"user-{number}" for number in range(300)])
+    place = written_savepoint(tmp_path / "s", STRING, keys, list(range(300)))
+    files = sorted(one for one in place.iterdir() if one.name != "_metadata")
+    random = np.random.default_rng(7)
+    refused = 0
+    for attempt in range(60):
+        file = files[attempt % len(files)]
+        whole = file.read_bytes()
+        data = bytearray(whole)
+        data[int(random.integers(len(data)))] ^= 1 << int(random.integers(8))
+        file.write_bytes(data)
+        target = tmp_path / f"store-{attempt}"
+        store = StateStore.open(str(target), table_format="parquet")
+        try:
+            import_savepoint(str(place), store, uids={operator_id("big"): "big"})
+        except StateStoreError:
+            refused += 1
+            assert not list(target.glob("checkpoints/*.json"))
+            assert not list(target.glob("operators/**/*.parquet"))
+        else:
+            assert store.maintenance.verify(deep=True).is_intact
+        file.write_bytes(whole)
+    assert refused > 30  # others are values, of which the file has no checksum
+
+
+def test_a_text_that_no_column_holds_is_bytes(tmp_path: Path) -> None:
+    """Half of a pair of surrogates, in a key: its entries stay whole."""
+    place = written_savepoint(tmp_path / "s", STRING, pa.array(["a", "b\uffff"]), [1, 2])
+    files = [one for one in place.iterdir() if b"b\xff\xff\x03" in one.read_bytes()]
+    (file,) = files
+    file.write_bytes(file.read_bytes().replace(b"b\xff\xff\x03", b"b\x81\xb0\x03"))  # U+D801
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+    done = import_savepoint(str(place), store, uids={operator_id("big"): "big"})
+    (one,) = done.record.states
+    assert (one.form, one.rows) == (Form.BYTES, 2)
+    assert one.why is not None
+    assert "surrogates" in one.why
+    proof = store.maintenance.verify(deep=True)
+    assert (proof.is_intact, proof.strays) == (True, ())
