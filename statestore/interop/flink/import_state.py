@@ -123,6 +123,7 @@ def import_savepoint(
         StateNotFoundError: for an operator or state that is not there.
         UnsupportedTypeError: for an operator that is asked for and cannot be read; with ``strict``,
             for all that would be bytes, or left out.
+        SchemaMismatchError: for a state whose types are not those that the store has.
         DamagedFileError or MissingFileError: when a file of the savepoint is not as Flink wrote it.
         StateStoreError: as ``store.snapshot`` and ``checkpoint.keyed``.
     """

@@ -14,6 +14,7 @@ from statestore import StateStore
 from statestore.errors import (
     DamagedFileError,
     DuplicateKeyError,
+    SchemaMismatchError,
     StateStoreError,
     UnsupportedTypeError,
 )
@@ -164,6 +165,13 @@ def test_a_later_savepoint_is_a_layer_of_what_changed(tmp_path: Path) -> None:
     assert [layer.entry.rows for layer in entry.layers] == [1]
     assert store.restore().keyed("big", "count").get(1999)[0]["value"] == 14
     assert store.maintenance.verify(deep=True).is_intact
+
+
+def test_other_types_are_refused(tmp_path: Path) -> None:
+    store, _ = stored(tmp_path, LONG, [1, 2])
+    with pytest.raises(SchemaMismatchError, match="state 'count' of operator big has other types"):
+        stored(tmp_path / "later", INT, [1, 2], store, number=2)
+    assert store.checkpoints() == (1,)
 
 
 def test_whatever_byte_is_flipped_there_is_a_typed_error_or_a_whole_checkpoint(
