@@ -66,8 +66,15 @@ def test_the_verbs() -> None:
         "plan purge query rekey repair restore salvage savepoint show skew spark unpin verify watch"
     )
     assert wanted.split() == [name for name in VERBS if " " not in name]
-    within = ["flink repack", "flink show", "spark export", "spark import"]
-    within += ["spark progress", "spark show"]
+    within = [
+        "flink import",
+        "flink repack",
+        "flink show",
+        "spark export",
+        "spark import",
+        "spark progress",
+        "spark show",
+    ]
     assert [name for name in VERBS if " " in name] == within
 
 

@@ -29,11 +29,15 @@ class FlinkVerbs(Root):
 
     examples = (
         "statestore flink show ./savepoint",
+        "statestore flink import ./savepoint --to ./orders",
         "statestore flink repack ./savepoint ./larger --max-parallelism 720",
     )
     sections: ClassVar[Mapping[str, Mapping[str, LazyVerb]]] = {
         "Verbs": {
             "show": LazyVerb("flink:show_state", "Show what a savepoint or checkpoint holds"),
+            "import": LazyVerb(
+                "flink_import:import_state", "Take the state in a savepoint as a checkpoint"
+            ),
             "repack": LazyVerb(
                 "flink:repack_state", "Give a savepoint another number of key groups"
             ),

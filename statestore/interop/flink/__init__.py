@@ -1,10 +1,13 @@
 """Savepoints and checkpoints of Flink jobs, read and written without a JVM.
 
-``open_savepoint`` opens one, ``show_savepoint`` says what is in it, and ``repack_savepoint`` gives
-it another number of key groups; the command is ``statestore flink``. Files are opened by
-``savepoint`` and what is above it; what the other modules do is pure, over bytes.
+``open_savepoint`` opens one, ``show_savepoint`` says what is in it, ``import_savepoint`` takes its
+state into a store, and ``repack_savepoint`` gives it another number of key groups; the command is
+``statestore flink``. Files are opened by ``savepoint`` and what is above it; what the other modules
+do is pure, over bytes.
 """
 
+from statestore.interop.flink.import_state import ImportedSavepoint, import_savepoint
+from statestore.interop.flink.record import ImportedOperator, ImportedState, SavepointRecord
 from statestore.interop.flink.repack import Repacked, RepackedOperator, repack_savepoint
 from statestore.interop.flink.savepoint import (
     FlinkOperator,
@@ -23,15 +26,20 @@ from statestore.interop.flink.show import (
 
 __all__ = [
     "FlinkOperator",
+    "ImportedOperator",
+    "ImportedSavepoint",
+    "ImportedState",
     "Repacked",
     "RepackedOperator",
     "Savepoint",
+    "SavepointRecord",
     "ShownKeyedState",
     "ShownOperator",
     "ShownOperatorState",
     "ShownSavepoint",
     "StateEntries",
     "StateRows",
+    "import_savepoint",
     "open_savepoint",
     "repack_savepoint",
     "show_savepoint",

@@ -42,10 +42,10 @@ class SavepointWriter:
         """Write a file of some pieces; return the handle that names it."""
         name = f"state-{len(self._files)}"
         size = 0
+        self._files.append(name)
         with self._target.open_write(name) as file:
             for piece in data:
                 size += file.write(piece)
-        self._files.append(name)
         return RelativeHandle(name, size)
 
     def keyed(self, header: KeyedHeader, first: int, groups: Iterable[bytes]) -> KeyGroupsHandle:
@@ -90,6 +90,11 @@ class SavepointWriter:
             return handle
         source = source_of(handle.stream, places, f"operator state of {title}")
         return OperatorHandle(handle.parts, self.file([source.read(0, source.size)]))
+
+    def discard(self) -> None:
+        """Delete what was written so far, so that the folder is empty again."""
+        for name in self._files:
+            self._target.delete(name)
 
     def finish(self, metadata: SavepointMetadata) -> None:
         """Write ``_metadata``, by which it is a savepoint; CommitConflictError if one is there."""

@@ -45,13 +45,14 @@ _KAFKA_VERSION = 0
 class OperatorStateInfo:
     """An operator state: its name, how it is redistributed, and its types.
 
-    ``key`` is that of a broadcast map, None of a list.
+    ``key`` is that of a broadcast map, None of a list. ``header`` is what the stream says of it.
     """
 
     name: str
     mode: Mode
     value: FlinkType
-    key: FlinkType | None = None
+    key: FlinkType | None
+    header: StateInfo
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,6 +164,7 @@ def _info(found: StateInfo | None, part: OperatorPart, reader: Reader) -> Operat
         part.mode,
         found.serializers[_VALUE].kind,
         None if part.mode != "broadcast" or key is None else key.kind,
+        found,
     )
 
 

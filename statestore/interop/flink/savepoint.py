@@ -52,7 +52,14 @@ from statestore.interop.flink.types import ListType, MapType
 from statestore.interop.flink.values import decoded, decoded_list, decoded_map_values
 from statestore.storage import open_storage
 
-__all__ = ["FlinkOperator", "Savepoint", "StateEntries", "StateRows", "open_savepoint"]
+__all__ = [
+    "FlinkOperator",
+    "Savepoint",
+    "StateEntries",
+    "StateRows",
+    "open_savepoint",
+    "savepoint_of",
+]
 
 _METADATA = "_metadata"
 _TIME_BYTES = 8  # before the key of a timer
@@ -151,7 +158,9 @@ class FlinkOperator:
                 error.add_note(f"in the {self._what(part.subtask)}")
                 raise
 
-    def rows(self, *names: str, as_bytes: Collection[str] = ()) -> Iterator[StateRows]:
+    def rows(
+        self, *names: str, as_bytes: Collection[str] = (), is_checked: bool = True
+    ) -> Iterator[StateRows]:
         """Yield the rows of keyed states, by column.
 
         The key group of each key is computed by Flink's hash and compared with the one that it
@@ -160,6 +169,7 @@ class FlinkOperator:
         Args:
             names: the states; by default all.
             as_bytes: those whose values stay bytes, as those of Kryo have to.
+            is_checked: whether key groups are compared; else the caller does it.
 
         Yields:
             The rows of one state in one key group.
@@ -170,7 +180,7 @@ class FlinkOperator:
             StateNotFoundError, IncompatibleStateError or MissingFileError: as :meth:`entries`.
         """
         for found in self.entries(*names):
-            yield self._rows(found, as_bytes)
+            yield self._rows(found, as_bytes, is_checked)
 
     def operator_state(self) -> Iterator[SubtaskElements]:
         """Yield what each subtask has of each operator state; errors as :meth:`entries`."""
@@ -242,7 +252,7 @@ class FlinkOperator:
     def _what(self, subtask: int) -> str:
         return f"keyed state of {self.title}, subtask {subtask}"
 
-    def _rows(self, found: StateEntries, as_bytes: Collection[str]) -> StateRows:
+    def _rows(self, found: StateEntries, as_bytes: Collection[str], is_checked: bool) -> StateRows:
         state, key_group = found.state, found.key_group
         where = f"state {state.name!r} of operator {self.title}"
         try:
@@ -250,6 +260,8 @@ class FlinkOperator:
         except (DamagedFileError, UnsupportedTypeError) as error:
             error.add_note(f"in {where}, key group {key_group}")
             raise
+        if not is_checked:
+            return rows
         before = self._prefix + (_TIME_BYTES if state.kind == "timers" else 0)
         cursor = Cursor(found.keys, found.keys.starts + before, found.keys.ends)
         check_key_groups(state.key, cursor, key_group, self.metadata.max_parallelism, where)
@@ -332,10 +344,18 @@ def open_savepoint(
         raise InvalidArgumentError(
             f"{storage.url} is no savepoint or checkpoint of Flink: it has no file '{_METADATA}'"
         ) from None
-    metadata = read_metadata(data, f"{storage.url}/{_METADATA}")
-    places = Places(storage, options, moved)
+    return savepoint_of(data, Places(storage, options, moved))
+
+
+def savepoint_of(data: bytes, places: Places) -> Savepoint:
+    """Return the savepoint that the bytes of a ``_metadata`` make of files in ``places``.
+
+    Errors are those of :func:`open_savepoint`.
+    """
+    url = places.storage.url
+    metadata = read_metadata(data, f"{url}/{_METADATA}")
     operators = tuple(_operator(one, places) for one in metadata.operators)
-    return Savepoint(storage.url, metadata, operators)
+    return Savepoint(url, metadata, operators)
 
 
 def _operator(metadata: OperatorState, places: Places) -> FlinkOperator:
@@ -346,8 +366,8 @@ def _operator(metadata: OperatorState, places: Places) -> FlinkOperator:
             _refuse(subtask)
             if subtask.keyed is not None:
                 parts.append(_part(subtask.index, subtask.keyed, places))
-    except (IncompatibleStateError, UnsupportedTypeError, MissingFileError) as error:
-        problem, parts = str(error), []
+    except (IncompatibleStateError, InvalidArgumentError, MissingFileError) as error:
+        problem, parts = str(error), []  # a type, or a file system, that is not known, or no file
     states: dict[str, KeyedState] = {}
     for part in parts:
         for state in part.states:

@@ -1,0 +1,153 @@
+"""Operator state of a store becomes that of a savepoint: lists by element, broadcast maps whole.
+
+Each subtask has a stream: i32 5, the list states, the broadcast states, and then all elements,
+whose places ``_metadata`` has (``OperatorBackendSerializationProxy``). Elements of a split state go
+to the subtasks that a restore at this parallelism gives them to; those of a union state stay with
+one subtask each, and a broadcast state is the same in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.files.digest import rows_digest
+from statestore.files.types import arrow_schema
+from statestore.flink.redistribution import RedistributionPlan
+from statestore.format.digest import RowSet
+from statestore.interop.flink.canonical import state_info_bytes
+from statestore.interop.flink.canonical_writer import SavepointWriter
+from statestore.interop.flink.encoding import encoded
+from statestore.interop.flink.export_plan import OperatorPlan, OperatorStatePlan
+from statestore.interop.flink.metadata import InlineHandle, OperatorHandle, OperatorPart
+from statestore.interop.flink.operator_state import SubtaskElements
+from statestore.interop.flink.reader import i16, i32
+from statestore.restore.plan import redistribution_of
+from statestore.restore.restored import RestoredCheckpoint, RestoredOperatorState
+
+__all__ = ["SubtaskLists", "element_set", "lists_of", "read_back", "written_subtask"]
+
+_VERSION = 5
+_SMALL = 20 * 2**10
+"""Streams of fewer bytes lie in ``_metadata``, as those of Flink do."""
+
+Elements = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class SubtaskLists:
+    """What each new subtask has of an operator state."""
+
+    plan: OperatorStatePlan
+    lists: tuple[pa.Table, ...]
+
+    @property
+    def contents(self) -> RowSet:
+        """Number and digest of all elements; of a broadcast state those of one copy."""
+        own = self.lists[:1] if self.plan.mode == "broadcast" else self.lists
+        return element_set(pa.concat_tables(own))
+
+
+def element_set(rows: pa.Table) -> RowSet:
+    """Return number and digest of elements."""
+    return RowSet(len(rows), rows_digest(rows))
+
+
+def lists_of(restored: RestoredCheckpoint, plan: OperatorPlan) -> tuple[SubtaskLists, ...]:
+    """Return the elements of an operator's states by new subtask."""
+    dealt = redistribution_of(restored.manifest, plan.uid, plan.share.parallelism)
+    return tuple(
+        SubtaskLists(one, _dealt(restored.operator(plan.uid, one.state.name), one, dealt, plan))
+        for one in plan.operator
+    )
+
+
+def _dealt(
+    state: RestoredOperatorState,
+    one: OperatorStatePlan,
+    dealt: RedistributionPlan,
+    plan: OperatorPlan,
+) -> tuple[pa.Table, ...]:
+    parallelism, old = plan.share.parallelism, state.per_old_subtask()
+    lists: list[Elements] = [[] for _ in range(parallelism)]
+    if one.mode == "broadcast":
+        lists = [old[0] if old else []] * parallelism
+    elif one.mode == "union":
+        for number, elements in enumerate(old):
+            lists[number % parallelism] += elements
+    else:
+        for number, elements in enumerate(lists):
+            for run in dealt.runs(number)[one.state.name]:
+                elements += old[run.subtask][run.first : run.stop]
+    schema = arrow_schema(one.state.schema)
+    return tuple(pa.Table.from_pylist(elements, schema) for elements in lists)
+
+
+def written_subtask(
+    states: Sequence[SubtaskLists], subtask: int, writer: SavepointWriter
+) -> tuple[OperatorHandle, int] | None:
+    """Write the operator state of a subtask.
+
+    Args:
+        states: all operator states of its operator.
+        subtask: its number.
+        writer: of the savepoint.
+
+    Returns:
+        Its handle and its bytes, None where it has no element.
+
+    Raises:
+        UnsupportedTypeError: for an element that Flink cannot have.
+    """
+    found = [(one.plan, _elements(one.plan, one.lists[subtask])) for one in states]
+    found = [(plan, elements) for plan, elements in found if elements]
+    if not found:
+        return None
+    head = [i32(_VERSION)]
+    for is_broadcast in (False, True):
+        infos = [one.info for one, _ in found if (one.mode == "broadcast") is is_broadcast]
+        head += [i16(len(infos)), *map(state_info_bytes, infos)]
+    data = bytearray(b"".join(head))
+    parts = []
+    for plan, elements in found:
+        offsets = []
+        for element in elements:
+            offsets.append(len(data))
+            data += element
+        parts.append(OperatorPart(plan.state.name, plan.mode, tuple(offsets)))
+    if len(data) <= _SMALL:
+        return OperatorHandle(tuple(parts), InlineHandle(f"subtask-{subtask}", bytes(data))), len(
+            data
+        )
+    return OperatorHandle(tuple(parts), writer.file([bytes(data)])), len(data)
+
+
+def _elements(plan: OperatorStatePlan, rows: pa.Table) -> list[bytes]:
+    """Return the bytes of each element; a broadcast map is one, with the number of its entries."""
+    try:
+        values = encoded(plan.value.there(rows), plan.value.kind).to_pylist()
+        if plan.key is None:
+            return list(values)
+        keys = encoded(plan.key.there(rows), plan.key.kind).to_pylist()
+    except InvalidArgumentError as error:
+        raise UnsupportedTypeError(
+            f"{plan.state}: its elements cannot be written as {plan.type_name}: {error}"
+        ) from error
+    entries = [key + value for key, value in zip(keys, values, strict=True)]
+    return [b"".join([i32(len(entries)), *entries])]
+
+
+def read_back(found: SubtaskElements, plan: OperatorStatePlan) -> pa.Table:
+    """Return what a subtask of a savepoint has, as the columns of the store."""
+    values = found.values()
+    if plan.key is None:
+        columns = plan.value.back(values)
+    else:
+        key, value = values.flatten()
+        columns = plan.key.back(key) | plan.value.back(value)
+    schema = arrow_schema(plan.state.schema)
+    return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)

@@ -1,0 +1,431 @@
+"""What an export writes: which operators and states, of which types of Flink, and what it refuses.
+
+All of it follows from what a manifest says of the states, so that what Flink cannot have is refused
+before a byte is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from statestore.errors import InvalidArgumentError, StateNotFoundError, UnsupportedTypeError
+from statestore.files.types import arrow_schema
+from statestore.flink.redistribution import RedistributionMode
+from statestore.format.manifest import Manifest
+from statestore.format.schema import Schema
+from statestore.format.state import KeyedState, OperatorState, StateKind, TimeDomain
+from statestore.interop.flink.canonical import KeyedHeader, StateInfo
+from statestore.interop.flink.columns import WINDOW
+from statestore.interop.flink.metadata import Mode
+from statestore.interop.flink.serializers import Snapshot, snapshot_bytes
+from statestore.interop.flink.states import KeyedState as FlinkState
+from statestore.interop.flink.store_types import (
+    FlinkColumn,
+    as_millis,
+    from_millis,
+    joined,
+    key_column,
+    value_column,
+)
+from statestore.interop.flink.types import (
+    FlinkType,
+    ListType,
+    MapType,
+    Scalar,
+    TimerType,
+    TtlType,
+    name_of,
+    width_of,
+)
+from statestore.keys.groups import KeyGroupAssignment, default_max_parallelism
+from statestore.keys.values import java_type
+
+__all__ = [
+    "ExportPlan",
+    "KeyedPlan",
+    "LeftOut",
+    "OperatorPlan",
+    "OperatorStatePlan",
+    "Part",
+    "plan_export",
+]
+
+_VOID = Scalar("Void")
+_NO_NAMESPACE = Scalar("VoidNamespace")
+_TIMERS = "_timer_state/"
+_OFFSETS = {"topic", "partition", "offset"}
+_MODES: Mapping[RedistributionMode, Mode] = {
+    RedistributionMode.SPLIT: "split",
+    RedistributionMode.UNION: "union",
+    RedistributionMode.BROADCAST: "broadcast",
+}
+_DISTRIBUTIONS = {"split": "SPLIT_DISTRIBUTE", "union": "UNION", "broadcast": "BROADCAST"}
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A state that is not in the savepoint, and why."""
+
+    operator: str
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some columns of a state that are one value in Flink; without columns it says nothing."""
+
+    names: tuple[str, ...]
+    kind: FlinkType
+    column: FlinkColumn | None = None
+
+    def there(self, rows: pa.Table) -> pa.Array:
+        """Return the values as Flink has them."""
+        if self.column is None:
+            return pa.nulls(len(rows))
+        columns = [_whole(rows.column(name)) for name in self.names]
+        if len(columns) == 1:
+            return self.column.there(columns[0])
+        fields = list(self.column.stored)
+        return self.column.there(pa.StructArray.from_arrays(columns, fields=fields))
+
+    def back(self, values: pa.Array) -> dict[str, pa.Array]:
+        """Return the columns of values of Flink, by name."""
+        if self.column is None:
+            return {}
+        found = self.column.back(values)
+        columns = [found] if len(self.names) == 1 else found.flatten()
+        return dict(zip(self.names, columns, strict=True))
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return column.combine_chunks() if column.num_chunks else pa.array([], column.type)
+
+
+@dataclass(frozen=True)
+class KeyedPlan:
+    """A keyed state as it is written: what it is called in Flink, and which columns are what."""
+
+    state: KeyedState
+    flink: FlinkState
+    key: Part
+    namespace: Part
+    map_key: Part
+    value: Part
+
+    @property
+    def info(self) -> StateInfo:
+        """What the header of a savepoint says of it."""
+        value = {"VALUE_SERIALIZER": _snapshot(self.flink.value)}
+        if self.flink.kind == "timers":
+            return StateInfo(self.flink.name, "timers", {}, value)
+        options = {"KEYED_STATE_TYPE": self.flink.kind.upper()}
+        serializers = value | {"NAMESPACE_SERIALIZER": _snapshot(self.flink.namespace)}
+        return StateInfo(self.flink.name, "keyed", options, serializers)
+
+    @property
+    def stored(self) -> pa.Schema:
+        """The columns of its rows."""
+        return arrow_schema(self.state.schema)
+
+
+@dataclass(frozen=True)
+class OperatorStatePlan:
+    """An operator state as it is written; ``key`` is that of a broadcast map."""
+
+    state: OperatorState
+    mode: Mode
+    value: Part
+    key: Part | None
+
+    @property
+    def info(self) -> StateInfo:
+        """What the header of a savepoint says of it."""
+        options = {"OPERATOR_STATE_DISTRIBUTION_MODE": _DISTRIBUTIONS[self.mode]}
+        serializers = {"VALUE_SERIALIZER": _snapshot(self.value.kind)}
+        if self.key is None:
+            return StateInfo(self.state.name, "operator", options, serializers)
+        serializers["KEY_SERIALIZER"] = _snapshot(self.key.kind)
+        return StateInfo(self.state.name, "broadcast", options, serializers)
+
+    @property
+    def type_name(self) -> str:
+        """What Flink calls the type of its elements."""
+        if self.key is None:
+            return name_of(self.value.kind)
+        return f"{name_of(self.key.kind)} to {name_of(self.value.kind)}"
+
+
+@dataclass(frozen=True)
+class OperatorPlan:
+    """An operator as it is written: its id, who owns which key groups, and its states."""
+
+    uid: str
+    id: str
+    share: KeyGroupAssignment
+    keyed: tuple[KeyedPlan, ...]
+    operator: tuple[OperatorStatePlan, ...]
+
+    @property
+    def header(self) -> KeyedHeader:
+        """The header of its streams of keyed state."""
+        key = _snapshot(self.keyed[0].key.kind)
+        return KeyedHeader(False, key, tuple(one.info for one in self.keyed))
+
+
+@dataclass(frozen=True)
+class ExportPlan:
+    """What a savepoint gets of a checkpoint, and what it does not get."""
+
+    operators: tuple[OperatorPlan, ...]
+    left_out: tuple[LeftOut, ...]
+
+
+def plan_export(
+    manifest: Manifest,
+    *,
+    operators: Collection[str] | None = None,
+    parallelism: int | None = None,
+    max_parallelism: int | None = None,
+    leave_out: Collection[tuple[str, str]] = (),
+    tuples: Collection[tuple[str, str]] = (),
+) -> ExportPlan:
+    """Return what is written of a checkpoint; the parameters are those of ``export_savepoint``.
+
+    Raises:
+        StateNotFoundError: for an operator or a state that the checkpoint does not have.
+        UnsupportedTypeError: for what Flink cannot have, by operator, state and column.
+        InvalidArgumentError: when nothing is left to write.
+        ParallelismError: for a parallelism that there cannot be.
+    """
+    known = {(one.state.uid, one.state.name) for one in manifest.entries}
+    uids = sorted({uid for uid, _ in known})
+    _refuse_unknown(known, uids, operators, {*leave_out, *tuples})
+    left = [
+        LeftOut(uid, name, "it was to be left out" if (uid, name) in leave_out else "not asked for")
+        for uid, name in sorted(known)
+        if (uid, name) in leave_out or (operators is not None and uid not in operators)
+    ]
+    skipped = {(one.operator, one.state) for one in left}
+    plans = []
+    for uid in uids:
+        names = {name for one, name in known if one == uid and (uid, name) not in skipped}
+        if names:
+            as_tuple = {name for one, name in tuples if one == uid}
+            plans.append(_operator(manifest, uid, names, as_tuple, parallelism, max_parallelism))
+    if not plans:
+        raise InvalidArgumentError("no state is left to write: a savepoint has one at least")
+    return ExportPlan(tuple(plans), tuple(left))
+
+
+def _refuse_unknown(
+    known: set[tuple[str, str]],
+    uids: Sequence[str],
+    operators: Collection[str] | None,
+    states: set[tuple[str, str]],
+) -> None:
+    for uid in operators or ():
+        if uid not in uids:
+            raise StateNotFoundError(
+                f"there is no operator {uid!r} in the checkpoint; it has {', '.join(uids)}"
+            )
+    for uid, name in sorted(states - known):
+        raise StateNotFoundError(f"there is no state {name!r} of operator {uid!r}")
+
+
+def _operator(
+    manifest: Manifest,
+    uid: str,
+    names: set[str],
+    as_tuple: set[str],
+    parallelism: int | None,
+    most: int | None,
+) -> OperatorPlan:
+    keyed = tuple(
+        _keyed(one.state, as_tuple=one.state.name in as_tuple)
+        for one in manifest.keyed
+        if one.state.uid == uid and one.state.name in names
+    )
+    operator = tuple(
+        _operator_state(one.state, as_tuple=one.state.name in as_tuple)
+        for one in manifest.operator
+        if one.state.uid == uid and one.state.name in names
+    )
+    _refuse_mixed(keyed)
+    subtasks = parallelism or manifest.operators.parallelism_of(uid)
+    stored = {one.state.max_parallelism for one in keyed}
+    own = manifest.operators.max_parallelism_of(uid) or default_max_parallelism(subtasks)
+    groups = most or (stored.pop() if stored else own)
+    share = KeyGroupAssignment(max_parallelism=groups, parallelism=subtasks)
+    return OperatorPlan(uid, manifest.operators.id_of(uid), share, keyed, operator)
+
+
+def _refuse_mixed(keyed: Sequence[KeyedPlan]) -> None:
+    """Refuse states of one operator that Flink could not have in one: keys, and names."""
+    names: dict[str, KeyedPlan] = {}
+    for one in keyed:
+        if one.key.kind != keyed[0].key.kind:
+            raise UnsupportedTypeError(
+                f"{one.state} has keys of type {name_of(one.key.kind)}, and {keyed[0].state} of "
+                f"{name_of(keyed[0].key.kind)}: an operator of Flink has one type of keys; export "
+                "them without one of the two"
+            )
+        other = names.setdefault(one.flink.name, one)
+        if other is not one:
+            raise UnsupportedTypeError(
+                f"{one.state} and {other.state} would both be {one.flink.name!r} in Flink, which "
+                "has one timer service of a name: export them without one of the two"
+            )
+
+
+def _keyed(state: KeyedState, *, as_tuple: bool) -> KeyedPlan:
+    if state.hash_scheme != "java":
+        raise UnsupportedTypeError(
+            f"{state} has keys by the scheme {state.hash_scheme!r}: only such states that are "
+            "hashed as Java's objects are written for Flink from what a store says of them"
+        )
+    types = arrow_schema(state.schema)
+    keys = []
+    for column, java in zip(state.key, state.key_types, strict=True):
+        with _naming(state, column):
+            keys.append(key_column(types.field(column).type, java_type(java)))
+    key = _part(state.key, keys, as_tuple=True)
+    namespace, value = _namespace(state), _value(state, as_tuple=as_tuple)
+    map_key, name = Part((), _VOID), state.name
+    if state.kind is StateKind.MAP:
+        entry = _typed(state, state.entry, state.schema)
+        map_key = _part(state.entry, entry, as_tuple=as_tuple)
+    if state.kind is StateKind.TIMERS:
+        name = _timer_name(state, namespace.kind)
+    flink_value = _flink_value(state, key.kind, namespace.kind, map_key.kind, value.kind)
+    flink = FlinkState(name, state.kind.value, key.kind, namespace.kind, flink_value)
+    return KeyedPlan(state, flink, key, namespace, map_key, value)
+
+
+def _flink_value(
+    state: KeyedState, key: FlinkType, namespace: FlinkType, map_key: FlinkType, value: FlinkType
+) -> FlinkType:
+    """Return the type that the header of a savepoint has of a state's values."""
+    each = value if state.ttl is None else TtlType(value)
+    match state.kind:
+        case StateKind.LIST:
+            return ListType(each)
+        case StateKind.MAP:
+            return MapType(map_key, each)
+        case StateKind.TIMERS:
+            return TimerType(key, namespace)
+        case _:
+            return each
+
+
+@contextmanager
+def _naming(state: KeyedState | OperatorState, column: str) -> Iterator[None]:
+    """Name operator, state and column in an UnsupportedTypeError."""
+    try:
+        yield
+    except UnsupportedTypeError as error:
+        raise UnsupportedTypeError(f"{state}: the column {column!r}: {error}") from error
+
+
+def _typed(
+    state: KeyedState | OperatorState, names: Sequence[str], schema: Schema
+) -> list[FlinkColumn]:
+    """Return the types of columns that are values."""
+    types = arrow_schema(schema)
+    found = []
+    for name in names:
+        with _naming(state, name):
+            found.append(value_column(types.field(name).type))
+    return found
+
+
+def _part(names: Sequence[str], columns: Sequence[FlinkColumn], *, as_tuple: bool) -> Part:
+    if not columns:
+        return Part((), _VOID)
+    one = columns[0] if len(columns) == 1 else joined(columns, names, as_tuple=as_tuple)
+    return Part(tuple(names), one.kind, one)
+
+
+def _value(state: KeyedState, *, as_tuple: bool) -> Part:
+    clock = None if state.ttl is None else state.ttl.column
+    names = [name for name in state.values if name != clock]
+    if state.kind is StateKind.TIMERS and state.values:
+        raise UnsupportedTypeError(
+            f"{state} are timers with the column {state.values[0]!r}: a timer of Flink is a time, "
+            "a key and a namespace, and has no value"
+        )
+    return _part(names, _typed(state, names, state.schema), as_tuple=as_tuple)
+
+
+def _namespace(state: KeyedState) -> Part:
+    """Return the namespace: none, a window of two times, or a value, of several columns a tuple."""
+    names, types = state.namespace, arrow_schema(state.schema)
+    kinds = [types.field(name).type for name in names]
+    if not names:
+        return Part((), _NO_NAMESPACE)
+    if len(names) == 2 and all(map(_is_time, kinds)):
+        window = _window(names, kinds)
+        return Part(names, window.kind, window)
+    if len(names) == 1 and kinds[0] == WINDOW:
+        window = _window(("start", "end"), [pa.int64(), pa.int64()])
+        return Part(names, window.kind, window)
+    return _part(names, _typed(state, names, state.schema), as_tuple=True)
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_int64(kind) or pa.types.is_timestamp(kind))
+
+
+def _window(names: Sequence[str], kinds: Sequence[pa.DataType]) -> FlinkColumn:
+    """Return two columns of times as a ``TimeWindow``, which counts milliseconds."""
+    stored = pa.struct([pa.field(*one) for one in zip(names, kinds, strict=True)])
+
+    def there(array: pa.Array) -> pa.Array:
+        return pa.StructArray.from_arrays(
+            [as_millis(one) for one in array.flatten()], fields=list(WINDOW)
+        )
+
+    def back(array: pa.Array) -> pa.Array:
+        sides = zip(array.flatten(), kinds, strict=True)
+        return pa.StructArray.from_arrays(
+            [from_millis(one, kind) for one, kind in sides], fields=list(stored)
+        )
+
+    return FlinkColumn(stored, Scalar("TimeWindow"), there, back)
+
+
+def _timer_name(state: KeyedState, namespace: FlinkType) -> str:
+    """Return under which name Flink keeps timers: of functions, or of windows."""
+    if state.name.startswith(_TIMERS):
+        return state.name
+    domain = "event" if state.time_domain is TimeDomain.EVENT else "processing"
+    service = "window-timers" if width_of(namespace) == 16 else "user-timers"
+    return f"{_TIMERS}{domain}_{service}"
+
+
+def _operator_state(state: OperatorState, *, as_tuple: bool) -> OperatorStatePlan:
+    names = state.schema.names
+    if set(names) >= _OFFSETS:
+        raise UnsupportedTypeError(
+            f"{state} has offsets of Kafka: a source of Flink keeps its splits with what its "
+            "coordinator knows, and without that reads all topics from where its job says. Leave "
+            "the state out, and start the job's source at these offsets "
+            "(OffsetsInitializer.offsets) under another uid"
+        )
+    columns = _typed(state, names, state.schema)
+    mode = _MODES[RedistributionMode(state.mode)]
+    if mode != "broadcast":
+        return OperatorStatePlan(state, mode, _part(names, columns, as_tuple=as_tuple), None)
+    key = _part(names[:1], columns[:1], as_tuple=as_tuple)
+    value = _part(names[1:], columns[1:], as_tuple=as_tuple)
+    return OperatorStatePlan(state, mode, value, key)
+
+
+def _snapshot(kind: FlinkType) -> Snapshot:
+    return Snapshot(kind, snapshot_bytes(kind))

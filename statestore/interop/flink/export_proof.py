@@ -1,0 +1,177 @@
+"""A savepoint that was written is read back, and has to have the rows of the checkpoint.
+
+Its entries are decoded as those of any other savepoint, and made columns of the store again. Number
+and digest of the rows of each state have to be those that were read out of the store, and each row
+has to lie in the key group that follows from its key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statestore.errors import CorruptionError
+from statestore.files.runs import key_groups_of
+from statestore.format.digest import RowSet, combine
+from statestore.interop.flink.canonical import prefix_bytes
+from statestore.interop.flink.composite import KeyLayout, split_keys
+from statestore.interop.flink.export_operator import SubtaskLists, element_set, read_back
+from statestore.interop.flink.export_plan import KeyedPlan, OperatorPlan
+from statestore.interop.flink.export_rows import row_set
+from statestore.interop.flink.savepoint import FlinkOperator, StateEntries
+from statestore.interop.flink.spans import Spans
+from statestore.interop.flink.store_types import from_millis
+from statestore.interop.flink.types import ListType, MapType
+from statestore.interop.flink.values import decoded, decoded_list, decoded_map_values
+
+__all__ = ["prove_keyed", "prove_operator"]
+
+_ROWS = 1 << 17
+Groups: TypeAlias = npt.NDArray[np.int32]
+Counts: TypeAlias = npt.NDArray[np.int64]
+
+
+def prove_keyed(found: FlinkOperator, plan: OperatorPlan, wanted: Sequence[RowSet]) -> None:
+    """Compare the keyed states of an operator that was written with what they should be.
+
+    Args:
+        found: the operator, as it is read back.
+        plan: how it was written.
+        wanted: number and digest of the rows of each keyed state of ``plan``.
+
+    Raises:
+        CorruptionError: when there are other rows, or rows lie in wrong key groups.
+    """
+    if found.problem is not None:
+        raise CorruptionError(f"operator {plan.uid!r} is not read back: {found.problem}")
+    for state, rows in zip(plan.keyed, wanted, strict=True):
+        seen = RowSet(0, 0)
+        names = [one.name for one in found.states]
+        pieces = found.entries(state.flink.name) if state.flink.name in names else iter(())
+        for groups, keys, values in _batches(pieces):
+            table = _table(keys, values, state, plan.share.max_parallelism, groups)
+            more = row_set(table, state)
+            seen = RowSet(seen.rows + more.rows, combine((seen.digest, more.digest)))
+        if seen != rows:
+            raise CorruptionError(
+                f"{state.state}: {seen.rows} rows are read back, and {rows.rows} were written, or "
+                "their values are others: nothing was made a savepoint"
+            )
+
+
+def _batches(
+    entries: Iterator[StateEntries],
+) -> Iterator[tuple[Groups, Spans, Spans]]:
+    """Yield key groups, keys and values of many entries at once."""
+    some: list[StateEntries] = []
+    rows = 0
+    for one in entries:
+        some.append(one)
+        rows += len(one.keys)
+        if rows >= _ROWS:
+            yield _batch(some)
+            some, rows = [], 0
+    if some:
+        yield _batch(some)
+
+
+def _batch(
+    some: list[StateEntries],
+) -> tuple[Groups, Spans, Spans]:
+    counts = [len(one.keys) for one in some]
+    groups = np.repeat(np.array([one.key_group for one in some], np.int32), counts)
+    return groups, _together([one.keys for one in some]), _together([one.values for one in some])
+
+
+def _together(pieces: list[Spans]) -> Spans:
+    whole = pa.concat_arrays([one.arrow().cast(pa.large_binary()) for one in pieces])
+    _, offsets, content = whole.buffers()
+    edges = np.frombuffer(offsets, np.int64, len(whole) + 1)
+    data = np.frombuffer(content, np.uint8) if content else np.empty(0, np.uint8)
+    return Spans(data, edges[:-1], edges[1:], pieces[0].name)
+
+
+def _table(
+    keys: Spans,
+    values: Spans,
+    plan: KeyedPlan,
+    max_parallelism: int,
+    groups: Groups,
+) -> pa.Table:
+    """Return rows of the store out of entries; CorruptionError for one in a wrong key group."""
+    columns, counts = _columns(keys, values, plan, prefix_bytes(max_parallelism))
+    schema = plan.stored
+    rows = pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
+    if counts is not None:
+        groups = np.repeat(groups, counts)
+    wrong = int((key_groups_of(rows, plan.state, max_parallelism) != groups).sum())
+    if wrong:
+        raise CorruptionError(f"{plan.state}: {wrong} rows were written to wrong key groups")
+    return rows
+
+
+def _columns(
+    keys: Spans, values: Spans, plan: KeyedPlan, prefix: int
+) -> tuple[dict[str, pa.Array], Counts | None]:
+    """Return the columns of entries by name, and of lists how many rows each entry makes."""
+    kind, state = plan.flink.value, plan.state
+    if plan.flink.kind == "timers":
+        timers = Spans(keys.data, keys.starts + prefix, keys.ends, keys.name)
+        time, key, namespace = decoded(kind, timers).flatten()
+        name = state.entry[0]
+        times = {name: from_millis(time, plan.stored.field(name).type)}
+        return times | plan.key.back(key) | plan.namespace.back(namespace), None
+    parts = split_keys(keys, KeyLayout.of(plan.flink), prefix)
+    found = plan.key.back(parts.key) | plan.namespace.back(parts.namespace)
+    if plan.flink.kind == "list" and isinstance(kind, ListType):
+        lists = decoded_list(kind.element, values)
+        edges = lists.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+        counts = np.diff(edges)
+        owner = np.repeat(np.arange(len(counts)), counts)
+        found = {name: column.take(pa.array(owner)) for name, column in found.items()}
+        name = state.entry[0]
+        places = pa.array(np.arange(len(owner)) - edges[:-1][owner])
+        found[name] = places.cast(plan.stored.field(name).type)
+        return found | _value_columns(lists.flatten(), plan), counts
+    if isinstance(kind, MapType) and plan.flink.kind == "map":
+        found |= plan.map_key.back(parts.map_key)
+        return found | _value_columns(decoded_map_values(kind.value, values), plan), None
+    return found | _value_columns(decoded(kind, values), plan), None
+
+
+def _value_columns(values: pa.Array, plan: KeyedPlan) -> dict[str, pa.Array]:
+    ttl = plan.state.ttl
+    if ttl is None:
+        return plan.value.back(values)
+    times, inner = values.flatten()
+    kind = plan.stored.field(ttl.column).type
+    return {ttl.column: from_millis(times, kind)} | plan.value.back(inner)
+
+
+def prove_operator(
+    found: FlinkOperator, plan: OperatorPlan, wanted: Sequence[SubtaskLists]
+) -> None:
+    """Compare the operator states of an operator that was written with what they should be.
+
+    Args:
+        found: the operator, as it is read back.
+        plan: how it was written.
+        wanted: what each subtask should have.
+
+    Raises:
+        CorruptionError: when a subtask has other elements.
+    """
+    seen = {(one.info.name, one.subtask): one for one in found.operator_state()}
+    for state in wanted:
+        for subtask, rows in enumerate(state.lists):
+            elements = seen.get((state.plan.state.name, subtask))
+            there = rows.slice(0, 0) if elements is None else read_back(elements, state.plan)
+            if element_set(there) != element_set(rows):
+                raise CorruptionError(
+                    f"{state.plan.state}: subtask {subtask} has {len(there)} elements when read "
+                    f"back, and should have {len(rows)}, or others: nothing was made a savepoint"
+                )

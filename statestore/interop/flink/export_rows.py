@@ -1,0 +1,264 @@
+"""Rows of keyed state become entries of a canonical savepoint, many key groups at a time.
+
+A chunk is some key groups of one subtask. The rows of a state in it are sorted by key group, as
+they are read, and become bytes column by column; then each key group is cut out of what was made of
+each state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.files.digest import rows_digest
+from statestore.format.digest import RowSet
+from statestore.format.names import KEY_GROUP
+from statestore.interop.flink.canonical import prefix_bytes
+from statestore.interop.flink.composite import KeyLayout
+from statestore.interop.flink.encoding import encoded, encoded_list
+from statestore.interop.flink.export_plan import KeyedPlan
+from statestore.interop.flink.reader import i16
+from statestore.interop.flink.store_types import as_millis
+from statestore.interop.flink.types import (
+    FlinkType,
+    ListType,
+    MapType,
+    NullableType,
+    Scalar,
+    name_of,
+)
+from statestore.keys.groups import KeyGroupRange
+
+__all__ = ["EncodedRows", "chunks_of", "encoded_rows", "group_bytes", "normal_rows", "row_set"]
+
+_BYTES = pa.large_binary()
+_EMPTY = pa.scalar(b"", _BYTES)
+_ZERO = pa.scalar(b"\0", _BYTES)
+_END_OF_STATE = 0x80
+_END_OF_GROUP = b"\xff\xff"
+_LENGTH = 4
+
+Groups = npt.NDArray[np.int32]
+Places = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedRows:
+    """The entries of a state in a chunk, one behind the other, in order of key group."""
+
+    rows: int
+    first: int
+    edges: Places
+    data: memoryview
+
+    def of_group(self, key_group: int) -> memoryview:
+        """Return the entries of a key group."""
+        at = key_group - self.first
+        return self.data[self.edges[at] : self.edges[at + 1]]
+
+
+def row_set(rows: pa.Table, plan: KeyedPlan) -> RowSet:
+    """Return number and digest of rows of a state."""
+    return RowSet(len(rows), rows_digest(rows.select(plan.state.schema.names)))
+
+
+def normal_rows(rows: pa.Table, plan: KeyedPlan) -> pa.Table:
+    """Return rows as a savepoint can say them: elements of a list counted from 0, and times of
+    last access in whole milliseconds.
+    """
+    state = plan.state
+    if state.ttl is not None:
+        column = state.ttl.column
+        kind = plan.stored.field(column).type
+        if pa.types.is_timestamp(kind):
+            whole = pc.floor_temporal(rows.column(column), unit="millisecond")
+            rows = _with(rows, column, whole.cast(kind))
+    if plan.flink.kind == "list" and len(rows):
+        column = state.entry[0]
+        starts = _starts(_keys(rows, plan, 0))
+        first = np.flatnonzero(starts)
+        runs = np.cumsum(starts) - 1
+        given = rows.column(column).to_numpy()
+        if bool((np.diff(given)[~starts[1:]] <= 0).any()):
+            rows = rows.take(pa.array(np.lexsort((given, runs))))
+        places = np.arange(len(rows)) - first[runs]
+        rows = _with(rows, column, pa.array(places).cast(plan.stored.field(column).type))
+    return rows
+
+
+def _with(rows: pa.Table, name: str, column: pa.Array | pa.ChunkedArray) -> pa.Table:
+    at = rows.schema.get_field_index(name)
+    return rows.set_column(at, rows.schema.field(at), column)
+
+
+def encoded_rows(
+    rows: pa.Table, plan: KeyedPlan, chunk: KeyGroupRange, max_parallelism: int
+) -> EncodedRows:
+    """Return the entries of rows.
+
+    Args:
+        rows: as :func:`normal_rows` returns them, with their new key groups, in order of these.
+        plan: what they are in Flink.
+        chunk: the key groups in which they lie.
+        max_parallelism: the number of all key groups.
+
+    Returns:
+        The entries.
+
+    Raises:
+        UnsupportedTypeError: for a value that Flink cannot have, such as a null number, with the
+            state and its columns.
+    """
+    groups = rows.column(KEY_GROUP).to_numpy().astype(np.int32)
+    keys = _keys(rows, plan, prefix_bytes(max_parallelism))
+    values: pa.Array | pa.Scalar
+    if plan.flink.kind == "list":
+        starts = _starts(keys)
+        first = np.flatnonzero(starts)
+        _refuse_torn(keys, first, plan)
+        edges = np.append(first, len(rows)).astype(np.int32)
+        lists = pa.ListArray.from_arrays(pa.array(edges), _values(rows, plan))
+        with_element = plan.flink.value
+        assert isinstance(with_element, ListType)
+        values = _written(plan, plan.value.names, lists, with_element.element, is_list=True)
+        keys, groups = keys.take(pa.array(first)), groups[first]
+    elif plan.flink.kind == "timers":
+        values = pa.array([b""], _BYTES).take(pa.array(np.zeros(len(keys), np.int64)))
+    else:
+        kind = plan.flink.value
+        if plan.flink.kind == "map" and isinstance(kind, MapType):
+            kind = NullableType(kind.value)
+        values = _written(plan, plan.value.names, _values(rows, plan), kind)
+    entries = _joined(_sizes(keys), keys, _sizes(values), values)
+    return _cut(entries, groups, chunk)
+
+
+def _cut(entries: pa.Array, groups: Groups, chunk: KeyGroupRange) -> EncodedRows:
+    """Mark the last entry of each key group, and say where each lies."""
+    _, offsets, content = entries.buffers()
+    upto = np.frombuffer(offsets, np.int64, len(entries) + 1, 8 * entries.offset)
+    data = np.frombuffer(content, np.uint8).copy() if content else np.empty(0, np.uint8)
+    places = np.searchsorted(groups, np.arange(chunk.first, chunk.last + 2))
+    last = places[1:][places[1:] > places[:-1]] - 1
+    data[upto[last] + _LENGTH] |= _END_OF_STATE
+    return EncodedRows(len(entries), chunk.first, upto[places], data.data)
+
+
+def group_bytes(key_group: int, states: Sequence[tuple[int, EncodedRows]]) -> bytes:
+    """Return a key group of a canonical savepoint; empty for one without entries."""
+    parts: list[bytes | memoryview] = []
+    for place, found in states:
+        entries = found.of_group(key_group)
+        if len(entries):
+            parts += [i16(place), entries]
+    return b"".join([*parts, _END_OF_GROUP]) if parts else b""
+
+
+def _keys(rows: pa.Table, plan: KeyedPlan, prefix: int) -> pa.Array:
+    """Return the keys of entries, behind as many bytes of their key groups."""
+    parts: list[pa.Array | pa.Scalar] = []
+    if prefix:
+        kind, name = (pa.int8(), "Byte") if prefix == 1 else (pa.int16(), "Short")
+        parts.append(encoded(_one(rows, KEY_GROUP).cast(kind), Scalar(name)))
+    if plan.flink.kind == "timers":
+        times = as_millis(_one(rows, plan.state.entry[0]))
+        columns = [times, plan.key.there(rows), plan.namespace.there(rows)]
+        timers = pa.StructArray.from_arrays(columns, ["time", "key", "namespace"])
+        names = (*plan.key.names, *plan.namespace.names)
+        return _joined(*parts, _written(plan, names, timers, plan.flink.value))
+    layout = KeyLayout.of(plan.flink)
+    key = _written(plan, plan.key.names, plan.key.there(rows), layout.key)
+    parts += [key, *([_marks(key)] if layout.has_marks else [])]
+    if plan.namespace.column is None:
+        parts.append(_ZERO)
+    else:
+        names = plan.namespace.names
+        namespace = _written(plan, names, plan.namespace.there(rows), layout.namespace)
+        parts += [namespace, *([_marks(namespace)] if layout.has_marks else [])]
+    if layout.map_key is not None and prefix:
+        names = plan.map_key.names
+        parts.append(_written(plan, names, plan.map_key.there(rows), layout.map_key))
+    return _joined(*parts)
+
+
+def _values(rows: pa.Table, plan: KeyedPlan) -> pa.Array:
+    values = plan.value.there(rows)
+    ttl = plan.state.ttl
+    if ttl is None:
+        return values
+    times = as_millis(_one(rows, ttl.column))
+    return pa.StructArray.from_arrays([times, values], ["last_access", "value"])
+
+
+def _written(
+    plan: KeyedPlan,
+    names: Sequence[str],
+    array: pa.Array,
+    kind: FlinkType,
+    *,
+    is_list: bool = False,
+) -> pa.Array:
+    """Return the bytes of values; UnsupportedTypeError names the state and its columns."""
+    try:
+        return encoded_list(array, kind) if is_list else encoded(array, kind)
+    except InvalidArgumentError as error:
+        raise UnsupportedTypeError(
+            f"{plan.state}: the column {', '.join(names)} cannot be written as {name_of(kind)}: "
+            f"{error}"
+        ) from error
+
+
+def _one(rows: pa.Table, name: str) -> pa.Array:
+    column = rows.column(name)
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _joined(*parts: pa.Array | pa.Scalar) -> pa.Array:
+    return pc.binary_join_element_wise(*parts, _EMPTY)
+
+
+def _sizes(array: pa.Array) -> pa.Array:
+    return encoded(pc.binary_length(array).cast(pa.int32()), Scalar("Integer"))
+
+
+def _marks(array: pa.Array) -> pa.Array:
+    """Return the length of each value, lowest byte first, in as many bytes as it needs."""
+    lengths = pc.binary_length(array).to_numpy(zero_copy_only=False).astype("<i8")
+    widths = 1 + (lengths[:, np.newaxis] >= 1 << 8 * np.arange(1, 4)).sum(axis=1)
+    digits = np.ascontiguousarray(lengths).view(np.uint8).reshape(len(lengths), 8)
+    data = digits[np.arange(8) < widths[:, np.newaxis]]
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(widths)])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(_BYTES, len(lengths), buffers)
+
+
+def _starts(keys: pa.Array) -> npt.NDArray[np.bool_]:
+    """Return which rows have another key or namespace than the one before."""
+    starts = np.ones(len(keys), np.bool_)
+    if len(keys) > 1:
+        starts[1:] = pc.not_equal(keys.slice(1), keys.slice(0, len(keys) - 1))
+    return starts
+
+
+def _refuse_torn(keys: pa.Array, first: Places, plan: KeyedPlan) -> None:
+    """Refuse lists whose elements do not lie together, of which one would replace the other."""
+    if pc.count_distinct(keys).as_py() != len(first):
+        raise InvalidArgumentError(
+            f"{plan.state}: the elements of a list do not lie together; compact the state, which "
+            "puts its rows into their order"
+        )
+
+
+def chunks_of(
+    part: KeyGroupRange, rows: int, max_parallelism: int, most: int
+) -> Iterator[KeyGroupRange]:
+    """Yield the key groups of a subtask in chunks of about ``most`` of the operator's rows."""
+    width = max(1, most * max_parallelism // max(rows, 1))
+    for first in range(part.first, part.last + 1, width):
+        yield KeyGroupRange(first, min(first + width - 1, part.last))

@@ -1,0 +1,441 @@
+"""``statestore flink export``: a checkpoint of a store becomes a savepoint that Flink restores.
+
+Files of state come first. What is in them is read back then and compared with the store, and only
+after that ``_metadata`` is put, whole or not at all: without it a folder is no savepoint, to Flink
+as well. Whatever fails deletes what was written; what a crash leaves has no ``_metadata``.
+
+In memory is one chunk of an operator's rows at a time, about ``CHUNK_ROWS`` of all its states, or a
+key group where that is larger. For another number of key groups the rows go through files in a
+temporary folder, one for each state and chunk, since where a row goes follows from its key alone.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from statestore.errors import CorruptionError, InvalidArgumentError
+from statestore.files.merge import hides
+from statestore.files.runs import key_groups_of
+from statestore.format.digest import RowSet, combine
+from statestore.format.names import KEY_GROUP
+from statestore.interop.flink.canonical_writer import SavepointWriter
+from statestore.interop.flink.export_operator import SubtaskLists, lists_of, written_subtask
+from statestore.interop.flink.export_plan import (
+    ExportPlan,
+    KeyedPlan,
+    LeftOut,
+    OperatorPlan,
+    plan_export,
+)
+from statestore.interop.flink.export_proof import prove_keyed, prove_operator
+from statestore.interop.flink.export_rows import (
+    chunks_of,
+    encoded_rows,
+    group_bytes,
+    normal_rows,
+    row_set,
+)
+from statestore.interop.flink.metadata import (
+    KeyGroupsHandle,
+    OperatorState,
+    RelativeHandle,
+    SavepointMetadata,
+    Subtask,
+)
+from statestore.interop.flink.metadata_writer import metadata_v3
+from statestore.interop.flink.savepoint import savepoint_of
+from statestore.interop.flink.streams import Places
+from statestore.interop.flink.types import name_of
+from statestore.keys.groups import KeyGroupRange
+from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
+from statestore.storage import open_storage
+from statestore.store import StateStore
+
+__all__ = [
+    "CHUNK_ROWS",
+    "ExportedOperator",
+    "ExportedSavepoint",
+    "ExportedState",
+    "export_savepoint",
+]
+
+CHUNK_ROWS = 1 << 18
+_NOTHING = RowSet(0, 0)
+Progress = Callable[[float, float], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedState:
+    """A state: what it is called in Flink and of which types, and its rows.
+
+    ``columns`` are those of its values, in the order of their fields in Flink, which have no names
+    there.
+    """
+
+    name: str
+    flink_name: str
+    kind: str
+    key_type: str | None
+    value_type: str
+    columns: tuple[str, ...]
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedOperator:
+    """An operator: its id, and by new subtask its rows and bytes."""
+
+    uid: str
+    id: str
+    parallelism: int
+    max_parallelism: int
+    states: tuple[ExportedState, ...]
+    rows: tuple[int, ...]
+    size_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedSavepoint:
+    """What was written for Flink, or with ``dry_run`` what would be, and what was left out."""
+
+    store: str
+    checkpoint_id: int
+    savepoint: str
+    operators: tuple[ExportedOperator, ...]
+    left_out: tuple[LeftOut, ...]
+    dry_run: bool
+
+
+def export_savepoint(
+    store: StateStore,
+    place: str,
+    *,
+    checkpoint: int | str = "latest",
+    operators: Collection[str] | None = None,
+    parallelism: int | None = None,
+    max_parallelism: int | None = None,
+    leave_out: Collection[tuple[str, str]] = (),
+    tuples: Collection[tuple[str, str]] = (),
+    dry_run: bool = False,
+    options: Mapping[str, Any] | None = None,
+    on_progress: Progress | None = None,
+) -> ExportedSavepoint:
+    """Make a canonical savepoint of a checkpoint, from which Flink restores.
+
+    All rows are read back before there is a savepoint, and compared with those of the store by
+    number, digest and key group.
+
+    Args:
+        store: the store.
+        place: a folder that is empty or not there, as a path or URL.
+        checkpoint: the id, ``latest``, or a savepoint's name.
+        operators: the uids whose states are written; by default all.
+        parallelism: among how many subtasks the state is shared; by default as stored. A restore
+            may be at any other.
+        max_parallelism: the number of key groups, 1 to 32768; by default as stored.
+        leave_out: states that are not written, as pairs of operator and state.
+        tuples: states, as such pairs, whose values of several columns are a tuple in the job; by
+            default they are a ``Row``.
+        dry_run: says what each subtask would get; nothing is written.
+        options: for the file system of the savepoint, as of ``open_storage``.
+        on_progress: is told how many rows are written, and of how many.
+
+    Returns:
+        What was written.
+
+    Raises:
+        UnsupportedTypeError: for what Flink cannot have, by operator, state and column: before
+            anything is written where types tell it, else when the value is found.
+        InvalidArgumentError: for a place that is not empty, or within the store.
+        StateNotFoundError: for an operator or a state that there is not.
+        ParallelismError: for a parallelism that there cannot be.
+        CorruptionError: when the rows of the store are not those that were stored, or what was
+            written is not read back as them. Nothing is left then.
+        StateStoreError: as ``store.restore``, and when the place cannot be written.
+    """
+    restored = store.restore(checkpoint=checkpoint)
+    plan = plan_export(
+        restored.manifest,
+        operators=operators,
+        parallelism=parallelism,
+        max_parallelism=max_parallelism,
+        leave_out=leave_out,
+        tuples=tuples,
+    )
+    target = open_storage(place, options)
+    if f"{target.url}/".startswith(f"{store.url.rstrip('/')}/"):
+        raise InvalidArgumentError(
+            f"{target.url} is within {store.url}: a savepoint is written to a folder of its own"
+        )
+    writer = _Counting(target) if dry_run else SavepointWriter(target)
+    told = _Told(on_progress, restored, plan)
+    try:
+        written = [_write(restored, one, writer, told) for one in plan.operators]
+        made = tuple(one.metadata for one in written)
+        metadata = SavepointMetadata(3, restored.checkpoint_id, made)
+        if not dry_run:
+            _prove(metadata, written, Places(target, options))
+            writer.finish(metadata)
+    except BaseException:
+        writer.discard()
+        raise
+    return ExportedSavepoint(
+        store=store.url,
+        checkpoint_id=restored.checkpoint_id,
+        savepoint=target.url,
+        operators=tuple(one.result for one in written),
+        left_out=plan.left_out,
+        dry_run=dry_run,
+    )
+
+
+class _Counting(SavepointWriter):
+    """Writes nothing, and says how many bytes there would be."""
+
+    def file(self, data: Iterator[bytes] | Sequence[bytes]) -> RelativeHandle:  # type: ignore[override]
+        return RelativeHandle("", sum(map(len, data)))
+
+
+class _Told:
+    """Tells how far it is, by rows."""
+
+    def __init__(
+        self, tell: Progress | None, restored: RestoredCheckpoint, plan: ExportPlan
+    ) -> None:
+        self._tell, self._done = tell, 0
+        states = [(one, state) for one in plan.operators for state in one.keyed]
+        self._total = sum(
+            restored.keyed(one.uid, state.state.name).entry.rows for one, state in states
+        )
+
+    def __call__(self, rows: int) -> None:
+        self._done += rows
+        if self._tell is not None:
+            self._tell(self._done, max(self._total, self._done))
+
+
+@dataclass(frozen=True)
+class _Written:
+    """An operator that was written, and what has to be read back of it."""
+
+    plan: OperatorPlan
+    metadata: OperatorState
+    result: ExportedOperator
+    keyed: tuple[RowSet, ...]
+    lists: tuple[SubtaskLists, ...]
+
+
+def _write(
+    restored: RestoredCheckpoint, plan: OperatorPlan, writer: SavepointWriter, told: _Told
+) -> _Written:
+    lists = lists_of(restored, plan)
+    subtasks, rows, sizes = [], [], []
+    with ExitStack() as stack:
+        keyed = _Keyed(restored, plan, stack, told) if plan.keyed else None
+        for index, part in enumerate(plan.share.ranges()):
+            before = 0 if keyed is None else keyed.rows
+            handle, size = _written_keyed(keyed, plan, part, writer)
+            own = written_subtask(lists, index, writer)
+            if handle is not None or own is not None:
+                operator = None if own is None else own[0]
+                subtasks.append(Subtask(index, operator=operator, keyed=handle))
+            elements = sum(len(one.lists[index]) for one in lists)
+            rows.append((0 if keyed is None else keyed.rows - before) + elements)
+            sizes.append(size + (0 if own is None else own[1]))
+        found = () if keyed is None else keyed.done()
+    most = plan.share.max_parallelism
+    metadata = OperatorState(plan.id, plan.share.parallelism, most, tuple(subtasks))
+    result = ExportedOperator(
+        uid=plan.uid,
+        id=plan.id,
+        parallelism=plan.share.parallelism,
+        max_parallelism=most,
+        states=_states(plan, found, lists),
+        rows=tuple(rows),
+        size_bytes=tuple(sizes),
+    )
+    return _Written(plan, metadata, result, found, lists)
+
+
+def _written_keyed(
+    keyed: _Keyed | None, plan: OperatorPlan, part: KeyGroupRange, writer: SavepointWriter
+) -> tuple[KeyGroupsHandle | None, int]:
+    """Write the key groups of a subtask; return its handle, and its bytes."""
+    if keyed is None:
+        return None, 0
+    handle = writer.keyed(plan.header, part.first, keyed.groups(part))
+    assert isinstance(handle.stream, RelativeHandle)
+    return handle, handle.stream.size
+
+
+def _states(
+    plan: OperatorPlan, found: Sequence[RowSet], lists: Sequence[SubtaskLists]
+) -> tuple[ExportedState, ...]:
+    keyed = [
+        ExportedState(
+            name=one.state.name,
+            flink_name=one.flink.name,
+            kind=one.flink.kind,
+            key_type=name_of(one.key.kind),
+            value_type=name_of(one.flink.value),
+            columns=one.value.names,
+            rows=rows.rows,
+        )
+        for one, rows in zip(plan.keyed, found, strict=True)
+    ]
+    operator = [
+        ExportedState(
+            name=one.plan.state.name,
+            flink_name=one.plan.state.name,
+            kind=one.plan.mode,
+            key_type=None if one.plan.key is None else name_of(one.plan.key.kind),
+            value_type=name_of(one.plan.value.kind),
+            columns=one.plan.value.names,
+            rows=one.contents.rows,
+        )
+        for one in lists
+    ]
+    return (*keyed, *operator)
+
+
+class _Keyed:
+    """The keyed states of an operator on their way: their rows by chunk, and what was seen."""
+
+    def __init__(
+        self,
+        restored: RestoredCheckpoint,
+        plan: OperatorPlan,
+        stack: ExitStack,
+        told: _Told,
+    ) -> None:
+        self._plan, self._told = plan, told
+        self._states = [restored.keyed(plan.uid, one.state.name) for one in plan.keyed]
+        self._total = sum(one.entry.rows for one in self._states)
+        self._stored = [_NOTHING] * len(self._states)
+        self._normal = [_NOTHING] * len(self._states)
+        most = plan.share.max_parallelism
+        self._spills: dict[int, _Spill] = {}
+        for place, one in enumerate(plan.keyed):
+            if one.state.max_parallelism != most:
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="statestore-"))
+                chunks = [chunk for part in plan.share.ranges() for chunk in self._chunks(part)]
+                self._spills[place] = _Spill(Path(folder), self._states[place], chunks, most)
+
+    @property
+    def rows(self) -> int:
+        """The rows that were handed over so far."""
+        return sum(one.rows for one in self._normal)
+
+    def groups(self, part: KeyGroupRange) -> Iterator[bytes]:
+        """Yield the bytes of each key group of a subtask."""
+        for chunk in self._chunks(part):
+            found = []
+            for place, plan in enumerate(self._plan.keyed):
+                rows = self._rows(place, chunk)
+                if len(rows):
+                    rows = self._seen(place, plan, rows)
+                    most = self._plan.share.max_parallelism
+                    found.append((place, encoded_rows(rows, plan, chunk, most)))
+            for number in chunk:
+                yield group_bytes(number, found)
+
+    def done(self) -> tuple[RowSet, ...]:
+        """Return what was written of each state; CorruptionError where that is not what is stored.
+
+        A state with a time to live is compared where no row of it can have expired.
+        """
+        for state, seen in zip(self._states, self._stored, strict=True):
+            known = state.entry.contents
+            if known is not None and not hides(state.entry.state, state.now_ms) and known != seen:
+                raise CorruptionError(
+                    f"{state.entry.state}: {seen.rows} rows were read, and {known.rows} are "
+                    "recorded, or their values are others"
+                )
+        return tuple(self._normal)
+
+    def _chunks(self, part: KeyGroupRange) -> Iterator[KeyGroupRange]:
+        return chunks_of(part, self._total, self._plan.share.max_parallelism, CHUNK_ROWS)
+
+    def _rows(self, place: int, chunk: KeyGroupRange) -> pa.Table:
+        spill = self._spills.get(place)
+        return (
+            self._states[place].key_groups(chunk).read_all() if spill is None else spill.rows(chunk)
+        )
+
+    def _seen(self, place: int, plan: KeyedPlan, rows: pa.Table) -> pa.Table:
+        stored = row_set(rows, plan)
+        normal = normal_rows(rows, plan)
+        changed = stored if normal is rows else row_set(normal, plan)
+        self._stored[place] = _sum(self._stored[place], stored)
+        self._normal[place] = _sum(self._normal[place], changed)
+        self._told(len(rows))
+        return normal
+
+
+def _sum(one: RowSet, other: RowSet) -> RowSet:
+    return RowSet(one.rows + other.rows, combine((one.digest, other.digest)))
+
+
+class _Spill:
+    """The rows of a state by chunk of their new key groups, in files."""
+
+    def __init__(
+        self,
+        folder: Path,
+        state: RestoredKeyedState,
+        chunks: Sequence[KeyGroupRange],
+        max_parallelism: int,
+    ) -> None:
+        self._folder = folder
+        own = state.entry.state
+        stored = own.max_parallelism
+        firsts = np.array([one.first for one in chunks])
+        reader = state.key_groups(KeyGroupRange(0, stored - 1))
+        self._schema = reader.schema
+        with ExitStack() as stack:
+            sinks: dict[int, pa.RecordBatchFileWriter] = {}
+            for batch in reader:
+                groups = key_groups_of(batch, own, max_parallelism)
+                at = batch.schema.get_field_index(KEY_GROUP)
+                field = batch.schema.field(at)
+                batch = batch.set_column(at, field, pa.array(groups, pa.int32()))
+                owner = np.searchsorted(firsts, groups, side="right") - 1
+                order = np.argsort(owner, kind="stable")
+                batch = batch.take(pa.array(order))
+                numbers, starts = np.unique(owner[order], return_index=True)
+                edges = [*starts.tolist(), len(batch)]
+                for place, number in enumerate(numbers.tolist()):
+                    if number not in sinks:
+                        path = str(self._path(chunks[number]))
+                        sinks[number] = stack.enter_context(pa.ipc.new_file(path, self._schema))
+                    piece = batch.slice(edges[place], edges[place + 1] - edges[place])
+                    sinks[number].write_batch(piece)
+
+    def rows(self, chunk: KeyGroupRange) -> pa.Table:
+        """Return the rows of a chunk, in order of key group."""
+        path = self._path(chunk)
+        if not path.exists():
+            return self._schema.empty_table()
+        with pa.ipc.open_file(str(path)) as file:
+            rows = file.read_all()
+        groups = rows.column(KEY_GROUP).to_numpy()
+        return rows.take(pa.array(np.argsort(groups, kind="stable"))).combine_chunks()
+
+    def _path(self, chunk: KeyGroupRange) -> Path:
+        return self._folder / f"{chunk.first}.arrow"
+
+
+def _prove(metadata: SavepointMetadata, written: Sequence[_Written], places: Places) -> None:
+    """Read back what was written, before it is a savepoint."""
+    found = savepoint_of(metadata_v3(metadata), places)
+    for operator, one in zip(found.operators, written, strict=True):
+        prove_keyed(operator, one.plan, one.keyed)
+        prove_operator(operator, one.plan, one.lists)

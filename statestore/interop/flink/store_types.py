@@ -1,0 +1,331 @@
+"""Columns of a store as Flink has them: the type of each, and its values there and back.
+
+A value goes through the type that its column has: a timestamp is an ``Instant``, or without a zone
+a ``LocalDateTime``, a decimal a ``BigDecimal`` of the column's scale, a struct a ``Row``. Keys are
+of the Java type that their state records, as their hash is. What comes back is the column as it is
+stored, by which a savepoint is proved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statestore.errors import UnsupportedTypeError
+from statestore.interop.flink.columns import INSTANT
+from statestore.interop.flink.types import (
+    FlinkType,
+    ListType,
+    MapType,
+    RowType,
+    Scalar,
+    TupleType,
+)
+from statestore.keys.values import JavaType
+
+__all__ = ["FlinkColumn", "as_millis", "from_millis", "joined", "key_column", "value_column"]
+
+Conversion: TypeAlias = Callable[[pa.Array], pa.Array]
+
+_MICROS, _NANOS = 1_000_000, 1_000_000_000
+_TUPLE = "org.apache.flink.api.java.tuple.Tuple"
+_MOST_FIELDS = 25
+_PLAIN = {
+    pa.bool_(): "Boolean", pa.int8(): "Byte", pa.int16(): "Short", pa.int32(): "Integer",
+    pa.int64(): "Long", pa.float32(): "Float", pa.float64(): "Double", pa.string(): "String",
+    pa.binary(): "byte[]", pa.date32(): "LocalDate",
+}  # fmt: skip
+_ARROW = {name: kind for kind, name in _PLAIN.items()}
+_NUMBERS = ("Byte", "Short", "Integer", "Long")
+_MILLIS = {"java.sql.Date": "SqlDate", "java.sql.Time": "SqlTime"}
+
+
+@dataclass(frozen=True)
+class FlinkColumn:
+    """A column of a store as a type of Flink's: its values there, and back."""
+
+    stored: pa.DataType
+    kind: FlinkType
+    there: Conversion
+    back: Conversion
+
+
+def value_column(stored: pa.DataType) -> FlinkColumn:
+    """Return the type that values of a stored column have in Flink.
+
+    UnsupportedTypeError for one that Flink has no serializer of.
+    """
+    types = pa.types
+    if stored in _PLAIN:
+        return _same(stored, _PLAIN[stored])
+    if types.is_timestamp(stored):
+        name = "LocalDateTime" if stored.tz is None else "Instant"
+        return FlinkColumn(stored, Scalar(name), _seconds, lambda array: _micros(array, stored))
+    if types.is_decimal128(stored):
+        return _as_text(stored, "BigDecimal")
+    if types.is_struct(stored):
+        parts = [value_column(field.type) for field in stored]
+        return _row(stored, parts)
+    if types.is_list(stored):
+        element = value_column(stored.value_type)
+        return _list(stored, element)
+    if types.is_map(stored):
+        return _map(stored, value_column(stored.key_type), value_column(stored.item_type))
+    raise UnsupportedTypeError(f"Flink has no serializer of values of type {stored}")
+
+
+def key_column(stored: pa.DataType, java: JavaType) -> FlinkColumn:
+    """Return the type that a key column has in Flink, which is the one that it is hashed as.
+
+    UnsupportedTypeError for a type that Flink has no serializer of.
+    """
+    name = java.name
+    if _ARROW.get(name) == stored:
+        return value_column(stored)
+    if name in _NUMBERS and pa.types.is_integer(stored):
+        return _cast(stored, name, _ARROW[name])
+    if name == "Character":
+        return _character(stored)
+    if name == "BigInteger" and pa.types.is_decimal(stored):
+        whole = pa.decimal128(38, 0)
+        return FlinkColumn(
+            stored,
+            Scalar(name),
+            lambda array: array.cast(whole).cast(pa.string()),
+            lambda array: array.cast(whole).cast(stored),
+        )
+    if name == "BigInteger":
+        return _as_text(stored, name)
+    if name == "BigDecimal" and java.digits is not None:
+        digits = pa.decimal128(38, java.digits[1])
+        return FlinkColumn(
+            stored,
+            Scalar(name),
+            lambda array: array.cast(digits).cast(pa.string()),
+            lambda array: array.cast(digits).cast(stored),
+        )
+    if name == "LocalDate":
+        return FlinkColumn(
+            stored,
+            Scalar(name),
+            lambda array: array.cast(pa.int32()).cast(pa.date32()),
+            lambda array: array.cast(pa.int32()).cast(stored),
+        )
+    return _time_key(stored, java)
+
+
+def _time_key(stored: pa.DataType, java: JavaType) -> FlinkColumn:
+    name = java.name
+    is_timestamp = pa.types.is_timestamp(stored)
+    if is_timestamp and name in ("Instant", "LocalDateTime"):
+        return value_column(stored)
+    if is_timestamp and name == "java.sql.Timestamp":
+        return FlinkColumn(
+            stored, Scalar("SqlTimestamp"), _seconds, lambda array: _micros(array, stored)
+        )
+    if name in ("Instant", "LocalDateTime", "java.sql.Timestamp"):
+        per = 1000 if name == "java.sql.Timestamp" else _NANOS
+        flink = "SqlTimestamp" if per == 1000 else name
+        return FlinkColumn(
+            stored,
+            Scalar(flink),
+            lambda array: _split(array.cast(pa.int64()), per),
+            lambda array: _whole(array, per).cast(stored),
+        )
+    if name in _MILLIS:
+        return _cast(stored, _MILLIS[name], pa.timestamp("ms", "UTC"))
+    if name == "LocalTime":
+        return _cast(stored, name, pa.time64("ns"))
+    return _composite_key(stored, java)
+
+
+def _composite_key(stored: pa.DataType, java: JavaType) -> FlinkColumn:
+    parts = java.parts
+    if parts is not None and pa.types.is_struct(stored) and java.name in ("Tuple", "Row"):
+        inner = [key_column(one.type, part) for one, part in zip(stored, parts, strict=True)]
+        return _row(stored, inner) if java.name == "Row" else _tuple(stored, inner)
+    if parts is not None and pa.types.is_list(stored) and java.name == "List":
+        return _list(stored, key_column(stored.value_type, parts[0]))
+    raise UnsupportedTypeError(
+        f"a key that is hashed as {java} is written by Kryo, by classes that only the job has"
+    )
+
+
+def joined(
+    columns: Sequence[FlinkColumn], names: Sequence[str], *, as_tuple: bool = False
+) -> FlinkColumn:
+    """Return several columns as one: a struct of them in the store, a ``Row`` or tuple in Flink.
+
+    UnsupportedTypeError for a tuple of more fields than Flink has.
+    """
+    fields = zip(names, columns, strict=True)
+    stored = pa.struct([pa.field(name, one.stored) for name, one in fields])
+    return _tuple(stored, columns) if as_tuple else _row(stored, columns)
+
+
+def as_millis(array: pa.Array) -> pa.Array:
+    """Return times as milliseconds since 1970: longs are those, timestamps become them.
+
+    UnsupportedTypeError for a time between two milliseconds.
+    """
+    if not pa.types.is_timestamp(array.type):
+        return array.cast(pa.int64())
+    try:
+        return array.cast(pa.timestamp("ms", array.type.tz)).cast(pa.int64())
+    except pa.ArrowInvalid as error:
+        raise UnsupportedTypeError(f"Flink counts milliseconds here, and {error}") from error
+
+
+def from_millis(array: pa.Array, stored: pa.DataType) -> pa.Array:
+    """Return milliseconds as the times of a stored column."""
+    if not pa.types.is_timestamp(stored):
+        return array.cast(stored)
+    return array.cast(pa.timestamp("ms", stored.tz)).cast(stored)
+
+
+def _same(stored: pa.DataType, name: str) -> FlinkColumn:
+    return FlinkColumn(stored, Scalar(name), lambda array: array, lambda array: array.cast(stored))
+
+
+def _cast(stored: pa.DataType, name: str, arrow: pa.DataType) -> FlinkColumn:
+    """Return a whole number that is kept as a column of another type."""
+    width: pa.DataType = pa.int64() if pa.types.is_temporal(arrow) else arrow
+    return FlinkColumn(
+        stored,
+        Scalar(name),
+        lambda array: array.cast(width).cast(arrow),
+        lambda array: array.cast(width).cast(stored),
+    )
+
+
+def _as_text(stored: pa.DataType, name: str) -> FlinkColumn:
+    return FlinkColumn(
+        stored,
+        Scalar(name),
+        lambda array: array.cast(pa.string()),
+        lambda array: array.cast(stored),
+    )
+
+
+def _character(stored: pa.DataType) -> FlinkColumn:
+    if pa.types.is_integer(stored):
+        return FlinkColumn(
+            stored,
+            Scalar("Character"),
+            lambda array: array.cast(pa.uint16()),
+            lambda array: array.cast(stored),
+        )
+    return FlinkColumn(
+        stored,
+        Scalar("Character"),
+        lambda array: pa.array([ord(one) for one in array.to_pylist()], pa.uint16()),
+        lambda array: pa.array([chr(one) for one in array.to_pylist()], pa.string()),
+    )
+
+
+def _nulls(array: pa.Array) -> pa.Array | None:
+    return array.is_null() if array.null_count else None
+
+
+def _split(whole: pa.Array, per: int) -> pa.Array:
+    """Return whole numbers, of which ``per`` make a second, as seconds and nanoseconds."""
+    values = whole.fill_null(0).to_numpy(zero_copy_only=False)
+    second, rest = np.divmod(values, per)
+    nano = (rest * (_NANOS // per)).astype(np.int32)
+    fields = [INSTANT.field(0), INSTANT.field(1)]
+    parts = [pa.array(second), pa.array(nano)]
+    return pa.StructArray.from_arrays(parts, fields=fields, mask=_nulls(whole))
+
+
+def _whole(array: pa.Array, per: int) -> pa.Array:
+    second, nano = array.flatten()
+    return pc.add(pc.multiply(second, per), pc.divide(nano.cast(pa.int64()), _NANOS // per))
+
+
+def _seconds(array: pa.Array) -> pa.Array:
+    return _split(array.cast(pa.int64()), _MICROS)
+
+
+def _micros(array: pa.Array, stored: pa.DataType) -> pa.Array:
+    return _whole(array, _MICROS).cast(stored)
+
+
+def _tuple(stored: pa.DataType, parts: Sequence[FlinkColumn]) -> FlinkColumn:
+    if not 1 <= len(parts) <= _MOST_FIELDS:
+        raise UnsupportedTypeError(f"Flink has no tuple of {len(parts)} fields")
+    kind = TupleType(f"{_TUPLE}{len(parts)}", tuple(one.kind for one in parts))
+    return FlinkColumn(
+        stored,
+        kind,
+        lambda array: _fields_there(array, parts, ()),
+        lambda array: _fields_back(array, parts, stored, 0),
+    )
+
+
+def _row(stored: pa.DataType, parts: Sequence[FlinkColumn]) -> FlinkColumn:
+    kind = RowType(tuple(one.kind for one in parts))
+
+    def there(array: pa.Array) -> pa.Array:
+        insert = pa.array(np.zeros(len(array), np.int8))
+        return _fields_there(array, parts, (("row_kind", insert),))
+
+    return FlinkColumn(stored, kind, there, lambda array: _fields_back(array, parts, stored, 1))
+
+
+def _fields_there(
+    array: pa.Array, parts: Sequence[FlinkColumn], first: Sequence[tuple[str, pa.Array]]
+) -> pa.Array:
+    columns = [one.there(column) for one, column in zip(parts, array.flatten(), strict=True)]
+    names = [*(name for name, _ in first), *(f"f{at}" for at in range(len(columns)))]
+    return pa.StructArray.from_arrays(
+        [*(column for _, column in first), *columns], names, mask=_nulls(array)
+    )
+
+
+def _fields_back(
+    array: pa.Array, parts: Sequence[FlinkColumn], stored: pa.DataType, skipped: int
+) -> pa.Array:
+    columns = array.flatten()[skipped:]
+    found = [one.back(column) for one, column in zip(parts, columns, strict=True)]
+    return pa.StructArray.from_arrays(found, fields=list(stored), mask=_nulls(array))
+
+
+def _edges(array: pa.Array) -> pa.Array:
+    """Return where the elements of each list begin among those of all, as offsets from 0."""
+    offsets = array.offsets.to_numpy(zero_copy_only=False)
+    lengths = np.diff(offsets)
+    if array.null_count:
+        lengths = np.where(array.is_valid().to_numpy(zero_copy_only=False), lengths, 0)
+    return pa.array(np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]).astype(np.int32))
+
+
+def _list(stored: pa.DataType, element: FlinkColumn) -> FlinkColumn:
+    def there(array: pa.Array) -> pa.Array:
+        values = element.there(array.flatten())
+        return pa.ListArray.from_arrays(_edges(array), values, mask=_nulls(array))
+
+    def back(array: pa.Array) -> pa.Array:
+        values = element.back(array.flatten())
+        return pa.ListArray.from_arrays(_edges(array), values, type=stored, mask=_nulls(array))
+
+    return FlinkColumn(stored, ListType(element.kind), there, back)
+
+
+def _map(stored: pa.DataType, key: FlinkColumn, value: FlinkColumn) -> FlinkColumn:
+    def changed(array: pa.Array, own_key: Conversion, own_value: Conversion, kind: Any) -> pa.Array:
+        array = pc.take(array, pa.array(np.arange(len(array)))) if array.offset else array
+        keys, items = own_key(array.keys), own_value(array.items)
+        mask = _nulls(array)
+        return pa.MapArray.from_arrays(array.offsets, keys, items, kind, mask=mask)
+
+    return FlinkColumn(
+        stored,
+        MapType(key.kind, value.kind),
+        lambda array: changed(array, key.there, value.there, None),
+        lambda array: changed(array, key.back, value.back, stored),
+    )

@@ -1,0 +1,63 @@
+"""Real Flink restores what a store that never saw Flink was exported as."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from statestore.interop.flink.export_state import export_savepoint
+from tests.interop.flink.golden_store import TUPLES, golden_rows, write_golden_store
+from tests.interop.flink.goldens import Golden
+from tests.interop.flink.test_real_flink import HEAP, NEWEST, OLDER, ROCKSDB, comparable, dumped
+from tests.servers.flink import Flink
+
+pytestmark = pytest.mark.flink
+GOLDEN = Golden("2.3_heap_canonical")
+
+
+def restored(
+    version: str,
+    backend: Mapping[str, str],
+    folder: Path,
+    *,
+    most: int,
+    written: int,
+    parallelism: int,
+) -> None:
+    """Export the states of the golden job, and compare what Flink finds with what it should."""
+    store = write_golden_store(str(folder / "store"), GOLDEN.rows())
+    place = str(folder / "savepoint")
+    export_savepoint(store, place, tuples=TUPLES, parallelism=written, max_parallelism=most)
+    found = dumped(Flink(version), folder, place, backend, parallelism=parallelism, most=most)
+    # The enumerator of the job's source says what it was restored with, which is nothing.
+    states = [one for one in found if "enumerator" not in one]
+    assert golden_rows(states) == states
+    assert comparable(states) == comparable(golden_rows(GOLDEN.rows()))
+
+
+def test_flink_restores_an_exported_store(tmp_path: Path) -> None:
+    """128 key groups become 720; RocksDB restores at another parallelism than was written for."""
+    restored(NEWEST, ROCKSDB, tmp_path, most=720, written=5, parallelism=3)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("version", "backend", "most", "written", "parallelism"),
+    [
+        (NEWEST, HEAP, 128, 2, 4),
+        (NEWEST, ROCKSDB, 32768, 3, 2),
+        (OLDER, HEAP, 720, 7, 3),
+        (OLDER, ROCKSDB, 128, 1, 2),
+    ],
+)
+def test_others_too(
+    version: str,
+    backend: Mapping[str, str],
+    most: int,
+    written: int,
+    parallelism: int,
+    tmp_path: Path,
+) -> None:
+    restored(version, backend, tmp_path, most=most, written=written, parallelism=parallelism)
