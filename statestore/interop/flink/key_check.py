@@ -107,6 +107,8 @@ def _hashed(keys: pa.Array, kind: FlinkType) -> pa.Array:
     """Return keys in the form in which their hash is computed."""
     if isinstance(kind, Scalar) and kind.name in _MILLIS:
         return keys.cast(pa.int64())
+    if kind == Scalar("Character"):
+        return keys.cast(pa.int32())
     if isinstance(kind, _Tuple | RowType):
         fields = keys.flatten()[-len(kind.fields) :]
         if isinstance(kind, RowType) and kind.has_kind:
