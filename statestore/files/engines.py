@@ -1,4 +1,5 @@
-"""Which engine handles the rows: Spark for a Spark DataFrame, Arrow for everything else.
+"""Which engine handles the rows: Spark for a Spark DataFrame, Arrow for everything else. Rows that
+come by key group have one of their own, :mod:`statestore.files.grouped`.
 
 This is the one place that loads the modules that import pyspark, and only when rows, a session or a
 table format ask for them: ``import statestore``, reading and Arrow snapshots need no Spark and no
@@ -12,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from statestore.errors import MissingDependencyError
-from statestore.files import arrow
+from statestore.files import arrow, grouped
 from statestore.files.against import Against
 from statestore.files.given import is_dicts, is_lazy, settled
 from statestore.files.keyed import KeyedTarget
@@ -90,14 +91,18 @@ def engine_of(rows: Any, subject: str = ROWS) -> tuple[Engine, Any]:
     """
     if _is_spark(rows):
         return cast(Engine, spark_module("write")), rows
+    if isinstance(rows, grouped.GroupedRows):
+        return cast(Engine, grouped), rows
     return cast(Engine, arrow), arrow.as_table(rows, subject)
 
 
 def reread(rows: Any, subject: str = ROWS) -> Any:
     """Return rows that can be read any number of times: a Spark DataFrame, a schema, None and a
-    list of dictionaries as they are, all else as an Arrow table.
+    list of dictionaries as they are, all else as an Arrow table; and rows by key group.
     """
     if rows is None or _is_spark(rows) or arrow.is_schema(rows):
+        return rows
+    if isinstance(rows, grouped.GroupedRows):
         return rows
     rows = settled(rows)
     return rows if is_dicts(rows) else arrow.as_table(rows, subject)

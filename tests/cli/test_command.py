@@ -62,11 +62,12 @@ def every_error(kind: type[StateStoreError] = StateStoreError) -> Iterator[type[
 
 def test_the_verbs() -> None:
     wanted = (
-        "as-of compact config copy decide demo diff edit expire fork gc get history list pin "
+        "as-of compact config copy decide demo diff edit expire flink fork gc get history list pin "
         "plan purge query rekey repair restore salvage savepoint show skew spark unpin verify watch"
     )
     assert wanted.split() == [name for name in VERBS if " " not in name]
-    assert [name for name in VERBS if " " in name] == ["spark export", "spark import", "spark show"]
+    within = ["flink repack", "flink show", "spark export", "spark import", "spark show"]
+    assert [name for name in VERBS if " " in name] == within
 
 
 @pytest.mark.parametrize("verb", ["", *VERBS])
@@ -98,8 +99,9 @@ def test_the_description_is_one_sentence(verb: str) -> None:
 
 
 def examples() -> list[str]:
-    # Those of the verbs on Spark's checkpoints run where there is one, in test_spark.py.
-    shown = [verb for name, verb in COMMANDS.items() if not name.startswith("spark")]
+    # Those of the verbs on Spark's and Flink's checkpoints run where there are some, in
+    # test_spark.py, test_flink.py and test_flink_show.py.
+    shown = [verb for name, verb in COMMANDS.items() if not name.startswith(("spark", "flink"))]
     return [e for c in (cli, *shown) if isinstance(c, Root | Verb) for e in c.examples]
 
 

@@ -15,7 +15,9 @@ import tarfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from tests.servers.flink import VERSIONS, Flink
+from tests.servers.flink import VERSIONS, Flink, flink_with_kafka
+from tests.servers.kafka import kafka_broker
+from tests.services.kafka_topics import Topics
 
 # Paths of files are in what Flink writes.
 FOLDER = Path("/tmp/golden/flink")
@@ -44,7 +46,7 @@ class Case:
     parallelism: int = 2
     step: dict[str, str] = field(default_factory=dict)
     after: str | None = None
-    sql: bool = False
+    has_results: bool = False
 
 
 CASES = (
@@ -69,8 +71,8 @@ CASES = (
         step={"events": str(EVENTS + 100)},
         after="heap_canonical",
     ),
-    Case("sql", "savepoint", ROCKSDB, sql=True),
-    Case("sql_native", "savepoint", HEAP | FILES, "NATIVE", sql=True),
+    Case("sql", "savepoint", ROCKSDB, has_results=True),
+    Case("sql_native", "savepoint", HEAP | FILES, "NATIVE", has_results=True),
 )
 
 
@@ -83,9 +85,26 @@ def main() -> None:
     for version in VERSIONS:
         known |= _write(target, version)
         index.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+    if not (target / "2.3_kafka.tar.xz").exists():
+        known["2.3_kafka"] = _kafka(target)
+        index.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
     serializers = target / "serializers.json.xz"
     if not serializers.exists():
         serializers.write_bytes(_compressed(json.dumps(_serializers()).encode()))
+
+
+def _kafka(target: Path) -> dict[str, object]:
+    """Write the savepoint of a job that has read a topic, and one of its partitions not at all."""
+    folder = FOLDER / "2.3"
+    case = Case("kafka", "savepoint", HEAP, has_results=True)
+    with kafka_broker(FOLDER / "broker") as broker:
+        topics = Topics(broker.bootstrap)
+        topics.make(3, name="orders")
+        topics.fill("orders", {0: map(str, range(50)), 1: map(str, range(30))})
+        flink = flink_with_kafka()
+        words = {"bootstrap": broker.bootstrap, "topic": "orders", "events": "80"}
+        (place,) = flink.run([_step(case, folder, {}) | words])
+    return _keep(target, flink, case, place, folder)
 
 
 def _serializers() -> dict[str, list[object]]:
@@ -120,7 +139,7 @@ def _keep(target: Path, flink: Flink, case: Case, place: str, folder: Path) -> d
     name = f"{folder.name}_{case.name}"
     rows = folder / f"{case.name}.jsonl"
     dump = {"do": "dump", "to": str(rows), "parallelism": str(case.parallelism), "from": place}
-    if not case.sql:
+    if not case.has_results:
         flink.run([dump | case.settings])
     root = folder / case.name if case.what == "checkpoint" else Path(place)
     _pack(root, target / f"{name}.tar.xz")
@@ -137,7 +156,7 @@ def _step(case: Case, folder: Path, written: dict[str, str]) -> dict[str, str]:
     (folder / case.name).mkdir()
     step = {"do": case.what, "to": str(folder / case.name), "events": str(EVENTS)}
     step |= {"parallelism": str(case.parallelism), "format": case.format}
-    step |= {"results": str(folder / f"{case.name}.jsonl")} if case.sql else {}
+    step |= {"results": str(folder / f"{case.name}.jsonl")} if case.has_results else {}
     step |= {} if case.after is None else {"from": written[case.after]}
     return step | case.settings | case.step
 

@@ -22,9 +22,10 @@ from pathlib import Path
 
 from statestore.errors import MissingDependencyError, StorageError
 from statestore.spark.session import java_home
+from tests.servers.jars import JarSet, jars_of
 from tests.servers.process import SHORT_LIVED_JVM
 
-__all__ = ["VERSIONS", "Flink"]
+__all__ = ["VERSIONS", "Flink", "flink_with_kafka"]
 
 VERSIONS = ("2.3.0", "1.20.3")
 SOURCES = Path(__file__).parents[1] / "interop" / "flink" / "java"
@@ -47,11 +48,25 @@ appender.console.layout.pattern = %p %c{1} %m%n%throwable
 """
 
 
+KAFKA = JarSet(
+    "flink-kafka-5.0.0-2.2",
+    ("org.apache.flink:flink-connector-kafka:5.0.0-2.2",),
+    wanted=("org.apache.flink_flink-connector-kafka", "org.apache.kafka_kafka-clients"),
+)
+
+
 @dataclass(frozen=True)
 class Flink:
-    """A version of Flink, and what is compiled for it."""
+    """A version of Flink, and what is compiled for it.
+
+    With a connector the sources in the folder of its name are compiled as well, and ``main`` is
+    the program that runs jobs.
+    """
 
     version: str
+    main: str = "golden.Main"
+    connector: str | None = None
+    connector_jars: JarSet | None = None
 
     @property
     def folder(self) -> Path:
@@ -78,14 +93,15 @@ class Flink:
         """Return its jars; MissingDependencyError where they cannot be had."""
         self.fetch()
         found = sorted((self.folder / "pyflink" / "lib").glob("*.jar"))
-        return tuple(jar for jar in found if not jar.name.startswith(_UNUSED))
+        own = tuple(jar for jar in found if not jar.name.startswith(_UNUSED))
+        return own if self.connector_jars is None else (*own, *jars_of(self.connector_jars))
 
     def run(self, steps: Sequence[Mapping[str, str]]) -> list[str]:
         """Run jobs one after another, as ``Main.java`` describes them; return where the snapshots
         are that they wrote.
         """
         words = [" ".join(f"{name}={value}" for name, value in one.items()) for one in steps]
-        lines = self.java("golden.Main", words).splitlines()
+        lines = self.java(self.main, words).splitlines()
         kinds = ("savepoint ", "checkpoint ")
         return [line.split()[-1].removeprefix("file:") for line in lines if line.startswith(kinds)]
 
@@ -100,6 +116,8 @@ class Flink:
     def _compiled(self) -> Path:
         """Return the folder of the classes, compiled anew when a source has changed."""
         sources = sorted(SOURCES.glob("*.java"))
+        if self.connector is not None:
+            sources += sorted((SOURCES / self.connector).glob("*.java"))
         digest = hashlib.sha256(b"".join(each.read_bytes() for each in sources)).hexdigest()[:16]
         folder = self.folder / f"classes-{digest}"
         if not (folder / "complete").exists():
@@ -118,6 +136,11 @@ def _output(command: list[str], what: str) -> str:
         end = "\n".join(said.stderr.splitlines()[-40:])
         raise StorageError(f"{what} failed:\n{end}")
     return said.stdout
+
+
+def flink_with_kafka() -> Flink:
+    """Return the newest version, and a program whose job reads a topic."""
+    return Flink(VERSIONS[0], "golden.Kafka", "kafka", KAFKA)
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""``statestore flink repack``: a savepoint of a Flink job gets another number of key groups."""
+"""``statestore flink show`` and ``repack``: savepoints of Flink's jobs."""
 
 from __future__ import annotations
 
@@ -10,21 +10,33 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from statestore.cli.command import Invocation, LazyVerb, Root, Verb, common_options, pass_invocation
-from statestore.cli.drawing import count
+from statestore.cli.drawing import count, size
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
 
 if TYPE_CHECKING:
     from statestore.interop.flink.repack import Repacked
+    from statestore.interop.flink.show import ShownKeyedState, ShownOperator, ShownSavepoint
 
-__all__ = ["RepackedSavepoint", "flink", "repack_state"]
+__all__ = ["RepackedSavepoint", "ShownState", "flink", "repack_state", "show_state"]
+
+
+_KAFKA_OFFSETS = {-1: "the latest", -2: "the earliest", -3: "what was committed to Kafka"}
+"""What a source of Kafka has of a partition that it has not read from yet."""
 
 
 class FlinkVerbs(Root):
     """The verbs on savepoints of Flink's jobs."""
 
-    examples = ("statestore flink repack ./savepoint ./larger --max-parallelism 720",)
+    examples = (
+        "statestore flink show ./savepoint",
+        "statestore flink repack ./savepoint ./larger --max-parallelism 720",
+    )
     sections: ClassVar[Mapping[str, Mapping[str, LazyVerb]]] = {
         "Verbs": {
+            "show": LazyVerb("flink:show_state", "Show what a savepoint or checkpoint holds"),
+            "import": LazyVerb(
+                "flink_import:import_state", "Take the state in a savepoint as a checkpoint"
+            ),
             "repack": LazyVerb(
                 "flink:repack_state", "Give a savepoint another number of key groups"
             ),
@@ -38,6 +50,41 @@ def flink() -> None:
 
 
 flink.params.extend(common_options())
+
+
+_MOVED = click.option(
+    "--moved",
+    multiple=True,
+    metavar="OLD=NEW",
+    help="Where a folder lies now that the savepoint knows by an absolute path.",
+)
+
+
+@click.command(
+    "show",
+    cls=Verb,
+    prints=(
+        "Each operator with its id, and its uid and name where the savepoint says them, and its "
+        "parallelism; each keyed state with its types, its entries by key group and their bytes; "
+        "operator state by subtask; where a Kafka source goes on; and what cannot be read, and "
+        "why. The savepoint, or checkpoint, is only read."
+    ),
+    examples=(
+        "statestore flink show ./savepoint",
+        "statestore flink show ./chk-7 --moved /flink=./copy --output json",
+    ),
+)
+@click.argument("savepoint")
+@_MOVED
+@pass_invocation
+def show_state(invocation: Invocation, savepoint: str, moved: tuple[str, ...]) -> ShownState:
+    """Show what a savepoint or checkpoint holds."""
+    module: Any = importlib.import_module("statestore.interop.flink.show")
+    with progress_bar("reading") as progress:
+        shown = module.show_savepoint(
+            savepoint, moved=dict(map(_folders, moved)), on_progress=progress
+        )
+    return ShownState(shown=shown)
 
 
 @click.command(
@@ -63,7 +110,7 @@ flink.params.extend(common_options())
     type=int,
     required=True,
     metavar="N",
-    help="The new number of key groups, of every operator.",
+    help="The new number of key groups, of all operators that have more than one.",
 )
 @click.option(
     "--parallelism",
@@ -71,12 +118,7 @@ flink.params.extend(common_options())
     metavar="N",
     help="Subtasks that share keyed state; by default as it was.",
 )
-@click.option(
-    "--moved",
-    multiple=True,
-    metavar="OLD=NEW",
-    help="Where a folder lies now that the savepoint knows by an absolute path.",
-)
+@_MOVED
 @pass_invocation
 def repack_state(
     invocation: Invocation,
@@ -105,6 +147,135 @@ def _folders(text: str) -> tuple[str, str]:
     if not (old and equals and new):
         raise click.UsageError(f"--moved {text!r} is not OLD=NEW")
     return old, new
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownState(Result):
+    """What is in a savepoint or checkpoint."""
+
+    shown: ShownSavepoint
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            "savepoint": self.shown.place,
+            "version": self.shown.version,
+            "checkpoint": self.shown.checkpoint_id,
+            "operators": [_operator(one) for one in self.shown.operators],
+        }
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        shown = self.shown
+        page.line(f"checkpoint {shown.checkpoint_id} in {shown.place}", "bold")
+        page.line(f"  metadata     version {shown.version}")
+        for operator in shown.operators:
+            _write_operator(page, operator)
+
+
+def _operator(operator: ShownOperator) -> dict[str, Any]:
+    return {
+        "id": operator.id,
+        "uid": operator.uid,
+        "name": operator.name,
+        "parallelism": operator.parallelism,
+        "max_parallelism": operator.max_parallelism,
+        "finished": operator.is_finished,
+        "coordinator_bytes": operator.coordinator_bytes,
+        "problem": operator.problem,
+        "keyed": [
+            {
+                "state": one.name,
+                "kind": one.kind,
+                "key": one.key,
+                "namespace": one.namespace,
+                "value": one.value,
+                "ttl": one.has_ttl,
+                "no_columns": one.note,
+                "entries": None if one.entries is None else sum(one.entries.values()),
+                "size_bytes": one.size_bytes,
+                "key_groups": None
+                if one.entries is None
+                else [{"key_group": at, "entries": n} for at, n in one.entries.items()],
+            }
+            for one in operator.keyed
+        ],
+        "operator": [
+            {
+                "state": one.name,
+                "mode": one.mode,
+                "type": one.type,
+                "size_bytes": one.size_bytes,
+                "subtasks": [{"subtask": at, "elements": n} for at, n in one.elements.items()],
+                "kafka": None
+                if one.splits is None
+                else [
+                    {
+                        "topic": split.topic,
+                        "partition": split.partition,
+                        "offset": split.offset,
+                        "stop": split.stop,
+                    }
+                    for split in one.splits
+                ],
+            }
+            for one in operator.operator
+        ],
+    }
+
+
+def _write_operator(page: Page, operator: ShownOperator) -> None:
+    title = operator.uid or operator.name or operator.id
+    page.line()
+    page.line(f"operator {title}", "bold")
+    page.line(f"  id           {operator.id}")
+    if operator.name not in (None, title):
+        page.line(f"  name         {operator.name}")
+    page.line(f"  parallelism  {operator.parallelism}, of {operator.max_parallelism} at most")
+    if operator.is_finished:
+        page.line("  finished     it has no state, and gets none")
+    if operator.coordinator_bytes is not None:
+        page.line(f"  coordinator  {size(operator.coordinator_bytes)}")
+    if operator.problem is not None:
+        page.line(f"  not read     {operator.problem}")
+    if operator.keyed:
+        numbers = ("entries", "key groups", "fullest", "bytes")
+        table = table_of("keyed state", *numbers, "kind", "key", "value", right=set(numbers))
+        for state in operator.keyed:
+            table.add_row(*map(cell, _keyed_row(state)))
+        page.table(table)
+    for state in operator.keyed:
+        if state.note is not None:
+            page.line(f"  {state.name} has no columns: {state.note}")
+    if operator.operator:
+        table = table_of("operator state", "mode", "type", "elements by subtask", "bytes")
+        for one in operator.operator:
+            by_subtask = ", ".join(map(count, one.elements.values()))
+            row = (one.name, one.mode, one.type, by_subtask, size(one.size_bytes))
+            table.add_row(*map(cell, row))
+        page.table(table)
+    for one in operator.operator:
+        for split in one.splits or ():
+            offset = _KAFKA_OFFSETS.get(split.offset, str(split.offset))
+            page.line(f"  {split.topic}, partition {split.partition}: goes on at {offset}")
+
+
+def _keyed_row(state: ShownKeyedState) -> tuple[str, ...]:
+    kind = f"{state.kind}, with a time to live" if state.has_ttl else state.kind
+    key = state.key if state.namespace is None else f"{state.key} in {state.namespace}"
+    if state.entries is None or state.size_bytes is None:
+        return (state.name, "?", "?", "?", "?", kind, key, state.value)
+    fullest = max(state.entries.items(), key=lambda one: one[1], default=None)
+    return (
+        state.name,
+        count(sum(state.entries.values())),
+        count(len(state.entries)),
+        "" if fullest is None else f"{fullest[0]}: {count(fullest[1])}",
+        size(state.size_bytes),
+        kind,
+        key,
+        state.value,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

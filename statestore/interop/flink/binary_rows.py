@@ -9,16 +9,18 @@ byte 128 and their number; so are decimals of more than 18 digits and timestamps
 from __future__ import annotations
 
 from decimal import Context, Decimal
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from statestore.errors import UnsupportedTypeError
-from statestore.interop.flink.columns import EXACT_IN_MILLIS, INSTANT, sql_type
-from statestore.interop.flink.cursor import Cursor, Rows
-from statestore.interop.flink.spans import Places, piece_array
+from statestore.interop.flink.columns import EXACT_IN_MILLIS, INSTANT, pair_of, row_fields, sql_type
+from statestore.interop.flink.cursor import Cursor, Rows, scattered
+from statestore.interop.flink.spans import Bytes, Places, piece_array
 from statestore.interop.flink.types import LogicalType
 
 __all__ = ["decoded_rows", "written_rows"]
@@ -43,19 +45,22 @@ def decoded_rows(columns: tuple[LogicalType, ...], cursor: Cursor) -> pa.Array:
     lengths = cursor.counts(1)
     begins = cursor.at
     cursor.at = begins + lengths
-    header = _header_width(len(columns))
-    fixed = Cursor(cursor.spans, begins, cursor.at)
-    head = fixed.fixed(header)
-    words = fixed.fixed(_WORD * len(columns)).reshape(len(begins), len(columns), _WORD)
+    return _rows(columns, Cursor(cursor.spans, begins, cursor.at))
+
+
+def _rows(columns: tuple[LogicalType, ...], within: Cursor) -> pa.Array:
+    """Return the rows that pieces hold; ``within`` stays where it is."""
+    fixed = Cursor(within.spans, within.at, within.end)
+    head = fixed.fixed(_header_width(len(columns)))
+    words = fixed.fixed(_WORD * len(columns)).reshape(len(within), len(columns), _WORD)
     bits = np.unpackbits(head, axis=1, bitorder="little").astype(np.bool_)
-    kinds = head[:, 0].view(np.int8) if len(head) else np.empty(0, np.int8)
+    kinds = np.ascontiguousarray(head[:, 0]).view(np.int8)
     fixed.refuse((kinds < 0) | (kinds > 3), "a row is of no kind that Flink knows")
     found = [pa.array(kinds)]
     for number, column in enumerate(columns):
-        nulls = bits[:, _HEADER_BITS + number]
-        found.append(_column(column, words[:, number], nulls, begins, lengths, cursor))
-    named = [pa.field(f"f{at}", sql_type(one)) for at, one in enumerate(columns)]
-    return pa.StructArray.from_arrays(found, fields=[pa.field("row_kind", pa.int8()), *named])
+        word = np.ascontiguousarray(words[:, number])
+        found.append(_column(column, word, bits[:, _HEADER_BITS + number], within))
+    return pa.StructArray.from_arrays(found, fields=row_fields(columns))
 
 
 def _header_width(columns: int) -> int:
@@ -63,110 +68,135 @@ def _header_width(columns: int) -> int:
     return (columns + 63 + _HEADER_BITS) // 64 * _WORD
 
 
-def _column(
-    column: LogicalType,
-    words: npt.NDArray[np.uint8],
-    nulls: Rows,
-    begins: Places,
-    lengths: Places,
-    cursor: Cursor,
-) -> pa.Array:
+def _column(column: LogicalType, words: Bytes, nulls: Rows, within: Cursor) -> pa.Array:
+    """Return a column of its words, one for each piece of ``within``."""
     kind = sql_type(column)
-    words = np.ascontiguousarray(words)
-    mask = nulls
     if column.root == "BOOLEAN":
-        return pa.array(words[:, 0] == 1, kind, mask=mask)
+        return pa.array(words[:, 0] == 1, kind, mask=nulls)
     if column.root in _NUMBERS:
         found = _native(words, _NUMBERS[column.root])
         if pa.types.is_temporal(kind):
-            return pa.array(found, pa.int32(), mask=mask).cast(kind)
-        return pa.array(found, kind, mask=mask)
-    whole = _native(words, "<i8")
+            return pa.array(found, pa.int32(), mask=nulls).cast(kind)
+        return pa.array(found, kind, mask=nulls)
     if column.root == "DECIMAL":
-        if column.precision <= _COMPACT_DIGITS:
-            values = [
-                None if null else one for one, null in zip(whole.tolist(), nulls, strict=True)
-            ]
-        else:
-            raw = _pieces(words, nulls, begins, lengths, cursor, can_be_inline=False).to_pylist()
-            values = [
-                None if null else int.from_bytes(one, "big", signed=True)
-                for one, null in zip(raw, nulls, strict=True)
-            ]
-        return _decimals(values, column.scale, kind, cursor)
+        return _decimals(column, words, nulls, within)
     if column.root.startswith("TIMESTAMP"):
-        return _timestamps(column, whole, nulls, begins, lengths, cursor)
-    pieces = _pieces(words, nulls, begins, lengths, cursor, can_be_inline=True)
-    pieces = pa.compute.if_else(pa.array(~nulls), pieces, pa.scalar(None, pieces.type))
+        return _timestamps(column, _native(words, "<i8"), nulls, within)
+    if column.children:
+        return _nested(column, words, nulls, within)
+    pieces = _pieces(words, nulls, within, can_be_inline=True)
+    pieces = pc.if_else(pa.array(~nulls), pieces, pa.scalar(None, pieces.type))
     try:
         return pieces.cast(kind)
     except pa.ArrowInvalid as error:
-        raise cursor.damaged(f"a text is not UTF-8 ({error})", 0) from error
+        raise within.damaged(f"a text is not UTF-8 ({error})", 0) from error
 
 
-def _native(words: npt.NDArray[np.uint8], dtype: str) -> npt.NDArray[Any]:
+def _nested(column: LogicalType, words: Bytes, nulls: Rows, within: Cursor) -> pa.Array:
+    starts, sizes = _places(words, nulls, within)
+    some = Cursor(within.spans, starts[~nulls], (starts + sizes)[~nulls])
+    if column.root == "ROW":
+        found = _rows(column.children, some)
+    elif column.root == "ARRAY":
+        found = _array(column.children[0], some)
+    else:
+        found = _map(*pair_of(column), some)
+    return scattered(found, ~nulls)
+
+
+def _width(element: LogicalType) -> int:
+    """Return the bytes of an element of an array."""
+    if element.root == "BOOLEAN":
+        return 1
+    return np.dtype(_NUMBERS.get(element.root, "<i8")).itemsize
+
+
+def _array(element: LogicalType, within: Cursor) -> pa.Array:
+    """Read ``BinaryArrayData``: i32 n, a bit for each that is null, elements, what is behind."""
+    fixed = Cursor(within.spans, within.at, within.end)
+    counts = _native(fixed.fixed(4), "<i4").astype(np.int64)
+    width = _width(element)
+    heads = 4 + (counts + 31) // 32 * 4
+    wrong = (counts < 0) | (heads + counts * width > within.end - within.at)
+    within.refuse(wrong, "an array does not fit into its column")
+    number = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    each = Cursor(within.spans, np.repeat(within.at, counts), np.repeat(within.end, counts))
+    bits = within.data()[each.at + 4 + number // 8] >> (number % 8).astype(np.uint8)
+    starts = each.at + np.repeat(heads, counts) + number * width
+    words = np.zeros((len(number), _WORD), np.uint8)
+    words[:, :width] = Cursor(within.spans, starts, each.end).fixed(width)
+    values = _column(element, words, bits & 1 != 0, each)
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), values)
+
+
+def _map(key: LogicalType, value: LogicalType, within: Cursor) -> pa.Array:
+    """Read ``BinaryMapData``: the bytes of the array of keys, it, and that of values."""
+    fixed = Cursor(within.spans, within.at, within.end)
+    sizes = _native(fixed.fixed(4), "<i4").astype(np.int64)
+    within.refuse((sizes < 0) | (fixed.at + sizes > within.end), "keys go past their map")
+    keys = _array(key, Cursor(within.spans, fixed.at, fixed.at + sizes))
+    values = _array(value, Cursor(within.spans, fixed.at + sizes, within.end))
+    if not keys.offsets.equals(values.offsets):
+        raise within.damaged("a map has not as many values as keys", 0)
+    if keys.values.null_count:
+        raise UnsupportedTypeError("a map has a null key, which no column of maps can hold")
+    return pa.MapArray.from_arrays(keys.offsets, keys.values, values.values)
+
+
+def _native(words: Bytes, dtype: str) -> npt.NDArray[Any]:
     kind = np.dtype(dtype)
     raw = np.ascontiguousarray(words[:, : kind.itemsize]).view(kind).reshape(-1)
     return raw.astype(kind.newbyteorder("="))
 
 
-def _decimals(values: list[int | None], scale: int, kind: Any, cursor: Cursor) -> pa.Array:
+def _decimals(column: LogicalType, words: Bytes, nulls: Rows, within: Cursor) -> pa.Array:
+    if column.precision <= _COMPACT_DIGITS:
+        values = _native(words, "<i8").tolist()
+    else:
+        raw = _pieces(words, nulls, within, can_be_inline=False).to_pylist()
+        values = [int.from_bytes(one, "big", signed=True) for one in raw]
+    found = [
+        None if null else Decimal(one).scaleb(-column.scale, _EXACT)
+        for one, null in zip(values, nulls, strict=True)
+    ]
     try:
-        return pa.array(
-            [None if one is None else Decimal(one).scaleb(-scale, _EXACT) for one in values], kind
-        )
+        return pa.array(found, sql_type(column))
     except pa.ArrowInvalid as error:
-        raise cursor.damaged(f"a decimal has too many digits ({error})", 0) from error
+        raise within.damaged(f"a decimal has too many digits ({error})", 0) from error
 
 
-def _places(
-    words: npt.NDArray[np.uint8], nulls: Rows, begins: Places, lengths: Places, cursor: Cursor
-) -> tuple[Places, Places]:
-    """Return offset and length of what lies behind the words, from where the row begins."""
+def _places(words: Bytes, nulls: Rows, within: Cursor) -> tuple[Places, Places]:
+    """Return where what words point to begins, and its length."""
     both = _native(words, "<i8")
     offset, length = np.where(nulls, 0, both >> 32), np.where(nulls, 0, both & 0xFFFFFFFF)
-    wrong = (offset < 0) | (offset + length > lengths)
-    cursor.refuse(wrong, "a column of a row lies outside of it")
-    return begins + offset, length
+    wrong = (offset < 0) | (offset + length > within.end - within.at)
+    within.refuse(wrong, "a column of a row lies outside of it")
+    return within.at + offset, length
 
 
-def _pieces(
-    words: npt.NDArray[np.uint8],
-    nulls: Rows,
-    begins: Places,
-    lengths: Places,
-    cursor: Cursor,
-    *,
-    can_be_inline: bool,
-) -> pa.Array:
+def _pieces(words: Bytes, nulls: Rows, within: Cursor, *, can_be_inline: bool) -> pa.Array:
     inline = (words[:, 7] & _INLINE != 0) & ~nulls & can_be_inline
-    starts, sizes = _places(words, nulls | inline, begins, lengths, cursor)
+    starts, sizes = _places(words, nulls | inline, within)
     if not bool(inline.any()):
-        return piece_array(cursor.data(), starts, starts + sizes)
+        return piece_array(within.data(), starts, starts + sizes)
     # Both kinds out of one buffer: the words follow the rows' own bytes.
-    base = len(cursor.data())
-    buffer = np.concatenate([cursor.data(), words.reshape(-1)])
+    base = len(within.data())
+    buffer = np.concatenate([within.data(), words.reshape(-1)])
     starts = np.where(inline, base + np.arange(len(words)) * _WORD, starts)
     sizes = np.where(inline, words[:, 7] & (_INLINE - 1), sizes)
-    cursor.refuse(inline & (sizes > _MOST_INLINE), "a text in a word is longer than the word")
+    within.refuse(inline & (sizes > _MOST_INLINE), "a text in a word is longer than the word")
     return piece_array(buffer, starts, starts + sizes)
 
 
-def _timestamps(
-    column: LogicalType,
-    whole: Places,
-    nulls: Rows,
-    begins: Places,
-    lengths: Places,
-    cursor: Cursor,
-) -> pa.Array:
+def _timestamps(column: LogicalType, whole: Places, nulls: Rows, within: Cursor) -> pa.Array:
     kind = sql_type(column)
     if column.precision <= EXACT_IN_MILLIS:
         return pa.array(whole, pa.int64(), mask=nulls).cast(kind)
     offset, nano = np.where(nulls, 0, whole >> 32), np.where(nulls, 0, whole & 0xFFFFFFFF)
-    wrong = ~nulls & ((offset < 0) | (offset + _WORD > lengths) | (nano > 999_999))
-    cursor.refuse(wrong, "a timestamp of a row lies outside of it")
-    at = Cursor(cursor.spans, (begins + offset)[~nulls], (begins + lengths)[~nulls])
+    wrong = (offset < 0) | (offset + _WORD > within.end - within.at) | (nano > 999_999)
+    within.refuse(wrong & ~nulls, "a timestamp of a row lies outside of it")
+    at = Cursor(within.spans, (within.at + offset)[~nulls], within.end[~nulls])
     millis = np.zeros(len(whole), np.int64)
     millis[~nulls] = _native(at.fixed(_WORD), "<i8")
     if kind == INSTANT:
@@ -177,6 +207,10 @@ def _timestamps(
     if bool((np.abs(millis) > (1 << 63) // 1001).any()):
         raise UnsupportedTypeError(f"a {column.text} is too far from 1970 for a timestamp of Arrow")
     return pa.array(millis * 1000 + nano // 1000, pa.int64(), mask=nulls).cast(kind)
+
+
+class _Behind(bytes):
+    """What lies behind the words however short it is: a row, an array or a map."""
 
 
 def written_rows(columns: tuple[LogicalType, ...], rows: pa.Array) -> list[bytes]:
@@ -194,6 +228,8 @@ def _plain(column: LogicalType, field: pa.Array) -> list[Any]:
     if column.root == "DECIMAL":
         found = (None if one is None else one.scaleb(column.scale) for one in field.to_pylist())
         return [None if one is None else int(one) for one in found]
+    if column.children:
+        return _plain_nested(column, field)
     if column.root in _BYTES:
         return list(field.cast(pa.binary()).to_pylist())
     if column.root.startswith("TIMESTAMP") and column.precision > EXACT_IN_MILLIS:
@@ -213,6 +249,45 @@ def _plain(column: LogicalType, field: pa.Array) -> list[Any]:
         width = pa.int64() if field.type.bit_width == _WORD * 8 else pa.int32()
         field = field.cast(width)
     return list(field.to_pylist())
+
+
+def _plain_nested(column: LogicalType, field: pa.Array) -> list[Any]:
+    there = field.is_valid().to_pylist()
+    some = field.filter(field.is_valid())
+    if column.root == "ROW":
+        found = iter(written_rows(column.children, some))
+    elif column.root == "ARRAY":
+        found = iter(_written_arrays(column.children[0], some.flatten(), some.offsets))
+    else:
+        key, value = pair_of(column)
+        first, last = some.offsets[0].as_py(), some.offsets[-1].as_py()
+        sides = [one.slice(first, last - first) for one in (some.keys, some.items)]
+        keys = _written_arrays(key, sides[0], some.offsets)
+        values = _written_arrays(value, sides[1], some.offsets)
+        pairs = zip(keys, values, strict=True)
+        found = (len(one).to_bytes(4, "little") + one + other for one, other in pairs)
+    return [_Behind(next(found)) if one else None for one in there]
+
+
+def _written_arrays(element: LogicalType, values: pa.Array, offsets: pa.Array) -> list[bytes]:
+    """Return the bytes of arrays as ``BinaryArrayWriter`` lays them."""
+    plain, edges = _plain(element, values), offsets.to_pylist()
+    first = edges[0]
+    return [
+        _written_array(element, plain[start - first : stop - first])
+        for start, stop in pairwise(edges)
+    ]
+
+
+def _written_array(element: LogicalType, values: list[Any]) -> bytes:
+    count, width = len(values), _width(element)
+    nulls = sum(1 << at for at, one in enumerate(values) if one is None)
+    head = count.to_bytes(4, "little") + nulls.to_bytes((count + 31) // 32 * 4, "little")
+    behind = bytearray()
+    first = len(head) + count * width
+    first += -first % _WORD
+    words = b"".join(_word(element, one, behind, first)[:width] for one in values)
+    return (head + words).ljust(first, b"\0") + bytes(behind)
 
 
 def _written_row(columns: tuple[LogicalType, ...], kind: int, row: tuple[Any, ...]) -> bytes:
@@ -243,7 +318,7 @@ def _word(column: LogicalType, value: Any, behind: bytearray, first: int) -> byt
         behind += int(value[0]).to_bytes(_WORD, "little", signed=True)
         return int(offset | value[1]).to_bytes(_WORD, "little")
     if isinstance(value, bytes):
-        if len(value) <= _MOST_INLINE:
+        if len(value) <= _MOST_INLINE and not isinstance(value, _Behind):
             inline: bytes = value.ljust(_MOST_INLINE, b"\0")
             return inline + bytes([_INLINE | len(value)])
         behind += value + bytes(-len(value) % _WORD)

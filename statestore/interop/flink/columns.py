@@ -31,7 +31,16 @@ from statestore.interop.flink.types import (
     name_of,
 )
 
-__all__ = ["EXACT_IN_MILLIS", "INSTANT", "WINDOW", "arrow_type", "pojo_fields", "sql_type"]
+__all__ = [
+    "EXACT_IN_MILLIS",
+    "INSTANT",
+    "WINDOW",
+    "arrow_type",
+    "pair_of",
+    "pojo_fields",
+    "row_fields",
+    "sql_type",
+]
 
 INSTANT = pa.struct([("second", pa.int64()), ("nano", pa.int32())])
 """What Java counts in seconds and nanoseconds: no timestamp of Arrow holds all of it."""
@@ -106,9 +115,7 @@ def arrow_type(kind: FlinkType) -> pa.DataType:
         case EnumType():
             return pa.string()
         case RowDataType(columns):
-            first = [pa.field("row_kind", pa.int8())]
-            named = [pa.field(f"f{at}", sql_type(one)) for at, one in enumerate(columns)]
-            return pa.struct(first + named)
+            return pa.struct(row_fields(columns))
         case KryoType() | BinaryRowType() | SqlScalar():
             raise UnsupportedTypeError(f"values of {name_of(kind)} are read as bytes alone")
     raise AssertionError(kind)
@@ -143,8 +150,27 @@ def pojo_fields(kind: PojoType) -> list[pa.Field]:
     return [pa.field(_CLASS, pa.string()), *(pa.field(*one) for one in found.items())]
 
 
+def row_fields(columns: tuple[LogicalType, ...]) -> list[pa.Field]:
+    """Return the fields of a row of Flink SQL: its kind, and its columns by number."""
+    named = [pa.field(f"f{at}", sql_type(one)) for at, one in enumerate(columns)]
+    return [pa.field("row_kind", pa.int8()), *named]
+
+
+def pair_of(column: LogicalType) -> tuple[LogicalType, LogicalType]:
+    """Return the types of keys and values of a map; a multiset has numbers as values."""
+    key, *value = column.children
+    return key, value[0] if value else LogicalType("INT NOT NULL", b"", "INTEGER")
+
+
 def sql_type(column: LogicalType) -> pa.DataType:
-    """Return the Arrow type of a column of Flink SQL; UnsupportedTypeError for nested ones."""
+    """Return the Arrow type of a column of Flink SQL; UnsupportedTypeError where there is none."""
+    if column.root == "ROW":
+        return pa.struct(row_fields(column.children))
+    if column.root == "ARRAY":
+        return pa.list_(sql_type(column.children[0]))
+    if column.root in ("MAP", "MULTISET"):
+        key, value = pair_of(column)
+        return pa.map_(sql_type(key), sql_type(value))
     if column.root == "DECIMAL":
         return pa.decimal128(column.precision, column.scale)
     if column.root in ("TIMESTAMP_WITHOUT_TIME_ZONE", "TIMESTAMP_WITH_LOCAL_TIME_ZONE"):

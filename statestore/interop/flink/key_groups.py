@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statestore.errors import UnsupportedTypeError
+from statestore.errors import DamagedFileError, InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.flink.cursor import Cursor
 from statestore.interop.flink.skipping import skipper
 from statestore.interop.flink.types import (
@@ -34,7 +34,7 @@ from statestore.keys.groups import key_group_of_hash
 from statestore.keys.hashing import key_hash
 from statestore.keys.sql import sql_row_hash
 
-__all__ = ["GroupsOf", "key_groups_at"]
+__all__ = ["GroupsOf", "check_key_groups", "key_groups_at"]
 
 Groups: TypeAlias = npt.NDArray[np.int32]
 GroupsOf: TypeAlias = Callable[[int], Groups]
@@ -65,6 +65,31 @@ def key_groups_at(kind: FlinkType, cursor: Cursor) -> GroupsOf:
     name, make = _column(kind)
     column = make(decoded_from(kind, cursor))
     return lambda most: key_groups([column], max_parallelism=most, key_types=[name])
+
+
+def check_key_groups(
+    kind: FlinkType, cursor: Cursor, key_group: int, max_parallelism: int, where: str
+) -> None:
+    """Compare the key group of each key at a cursor with the one that it lies in.
+
+    The files have no checksums, so this tells a key that was damaged. Nothing is done for keys of
+    types of which no savepoint tells the hash. ``where`` is what messages call the state. Raises
+    DamagedFileError for a difference.
+    """
+    try:
+        found = key_groups_at(kind, cursor)(max_parallelism)
+    except UnsupportedTypeError:
+        return
+    except InvalidArgumentError as error:
+        raise DamagedFileError(
+            f"{where} has a key in key group {key_group} that can be none: {error}"
+        ) from error
+    wrong = np.flatnonzero(found != key_group)
+    if len(wrong):
+        raise DamagedFileError(
+            f"{where} has {len(wrong)} of {len(found)} keys in key group {key_group} that belong "
+            f"elsewhere by Flink's hash, the first in {found[wrong[0]]}"
+        )
 
 
 def _of_hashes(hashes: list[int]) -> GroupsOf:

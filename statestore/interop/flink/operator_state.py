@@ -45,13 +45,14 @@ _KAFKA_VERSION = 0
 class OperatorStateInfo:
     """An operator state: its name, how it is redistributed, and its types.
 
-    ``key`` is that of a broadcast map, None of a list.
+    ``key`` is that of a broadcast map, None of a list. ``header`` is what the stream says of it.
     """
 
     name: str
     mode: Mode
     value: FlinkType
-    key: FlinkType | None = None
+    key: FlinkType | None
+    header: StateInfo
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,6 +65,12 @@ class SubtaskElements:
     info: OperatorStateInfo
     subtask: int
     raw: Spans
+
+    def count(self) -> int:
+        """Return the number of elements, or of entries of a broadcast map."""
+        if self.info.key is None:
+            return len(self.raw)
+        return int(Cursor(self.raw, self.raw.starts, self.raw.ends).counts(2).sum())
 
     def values(self) -> pa.Array:
         """Return the elements as a column; entries of a map are structs of ``f0`` and ``f1``.
@@ -157,6 +164,7 @@ def _info(found: StateInfo | None, part: OperatorPart, reader: Reader) -> Operat
         part.mode,
         found.serializers[_VALUE].kind,
         None if part.mode != "broadcast" or key is None else key.kind,
+        found,
     )
 
 

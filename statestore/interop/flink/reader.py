@@ -13,12 +13,10 @@ from statestore.errors import DamagedFileError, InvalidArgumentError
 
 __all__ = [
     "Reader",
-    "f64",
     "i8",
     "i16",
     "i32",
     "i64",
-    "modified_utf8",
     "string_value",
     "utf",
     "varint",
@@ -216,12 +214,7 @@ def i64(value: int) -> bytes:
     return value.to_bytes(8, "big", signed=True)
 
 
-def f64(value: float) -> bytes:
-    """Write a double."""
-    return _F64.pack(value)
-
-
-def modified_utf8(text: str) -> bytes:
+def _modified_utf8(text: str) -> bytes:
     """Write text as Java does in a file: NUL in two bytes, halves of pairs in three each."""
     if text.isascii() and "\0" not in text:
         return text.encode("ascii")
@@ -231,7 +224,7 @@ def modified_utf8(text: str) -> bytes:
 
 def utf(text: str) -> bytes:
     """Write text as ``DataOutput.writeUTF``; InvalidArgumentError when it is too long for that."""
-    data = modified_utf8(text)
+    data = _modified_utf8(text)
     if len(data) > _LONGEST_UTF:
         raise InvalidArgumentError(
             f"a name of {len(data)} bytes is too long for Flink, which takes {_LONGEST_UTF}"

@@ -73,7 +73,9 @@ def repack_savepoint(
 ) -> Repacked:
     """Make a canonical savepoint with another number of key groups, from which Flink restores.
 
-    Every operator gets this maximum. The state of one operator at a time is held in memory.
+    Every operator gets this maximum, but for those with one key group: Flink gives that to what
+    cannot be parallel, such as an aggregate over all rows, and it stays. The state of one operator
+    at a time is held in memory.
 
     Args:
         source: the folder of a savepoint or checkpoint, which is only read.
@@ -128,6 +130,8 @@ def _share(operator: FlinkOperator, most: int, parallelism: int | None) -> KeyGr
         raise IncompatibleStateError(f"operator {operator.title} is not read: {operator.problem}")
     known = operator.metadata
     wanted = parallelism if parallelism is not None and operator.parts else known.parallelism
+    if known.max_parallelism == 1:
+        most, wanted = 1, 1
     others = [one.index + 1 for one in known.subtasks if one.operator is not None]
     return KeyGroupAssignment(max_parallelism=most, parallelism=max([wanted, *others]))
 

@@ -34,6 +34,7 @@ _TOGETHER: Final = 4 << 20  # bytes of blocks that are read at once
 _DELETE, _VALUE, _MERGE, _SINGLE_DELETE = 0, 1, 2, 7
 _LARGEST: Final = 1 << 30
 _CODECS: Final = {4: "lz4_raw", 5: "lz4_raw", 7: "zstd"}
+_GLOBAL_SEQUENCE: Final = b"rocksdb.external_sst_file.global_seqno"
 _NO_INDEX_KIND: Final = b"\0\0\0\0"
 _U32: Final = struct.Struct("<I")
 _U64: Final = struct.Struct("<Q")
@@ -75,7 +76,7 @@ def open_table(source: ByteSource) -> RocksTable:
 
     Raises:
         FormatVersionError: for a version of the format that is not known.
-        UnsupportedTypeError: for an index of several levels.
+        UnsupportedTypeError: for an index of several levels, or a file that RocksDB did not write.
         DamagedFileError: when it is not such a file.
     """
     name, size = source.name, source.size
@@ -103,6 +104,11 @@ def open_table(source: ByteSource) -> RocksTable:
     if kind != _NO_INDEX_KIND:
         raise UnsupportedTypeError(
             f"{name} has an index of several levels, which is not read: take a canonical savepoint"
+        )
+    if any(properties.get(_GLOBAL_SEQUENCE, b"")):
+        raise UnsupportedTypeError(
+            f"{name} was made elsewhere and taken into RocksDB, so that its entries do not say how "
+            "new they are: take a canonical savepoint"
         )
     is_delta = properties.get(b"rocksdb.index.value.is.delta.encoded", b"\0") not in (b"\0", b"")
     tombstones: tuple[_Tombstone, ...] = ()

@@ -21,6 +21,7 @@ from statestore.errors import (
     StateNotFoundError,
     UnsupportedTypeError,
 )
+from statestore.flink.operators import operator_id
 from statestore.interop.flink.canonical import (
     Entries,
     KeyedHeader,
@@ -29,8 +30,9 @@ from statestore.interop.flink.canonical import (
     read_key_group,
 )
 from statestore.interop.flink.composite import KeyLayout, split_keys
+from statestore.interop.flink.cursor import Cursor
 from statestore.interop.flink.heap import read_heap_key_group
-from statestore.interop.flink.key_check import check_key_groups
+from statestore.interop.flink.key_groups import check_key_groups
 from statestore.interop.flink.metadata import (
     ChangelogHandle,
     IncrementalHandle,
@@ -60,6 +62,7 @@ __all__ = [
 ]
 
 _METADATA = "_metadata"
+_TIME_BYTES = 8  # before the key of a timer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -146,12 +149,18 @@ class FlinkOperator:
         if self.problem is not None:
             raise IncompatibleStateError(f"operator {self.title} is not read: {self.problem}")
         for part in self.parts:
-            for found in self._of_part(part, wanted):
-                state = part.states[found.state]
-                if state.name in wanted:
-                    yield StateEntries(state, found.key_group, found.keys, found.values)
+            try:
+                for found in self._of_part(part, wanted):
+                    state = part.states[found.state]
+                    if state.name in wanted:
+                        yield StateEntries(state, found.key_group, found.keys, found.values)
+            except (DamagedFileError, UnsupportedTypeError) as error:
+                error.add_note(f"in the {self._what(part.subtask)}")
+                raise
 
-    def rows(self, *names: str, as_bytes: Collection[str] = ()) -> Iterator[StateRows]:
+    def rows(
+        self, *names: str, as_bytes: Collection[str] = (), is_checked: bool = True
+    ) -> Iterator[StateRows]:
         """Yield the rows of keyed states, by column.
 
         The key group of each key is computed by Flink's hash and compared with the one that it
@@ -160,6 +169,7 @@ class FlinkOperator:
         Args:
             names: the states; by default all.
             as_bytes: those whose values stay bytes, as those of Kryo have to.
+            is_checked: whether key groups are compared; else the caller does it.
 
         Yields:
             The rows of one state in one key group.
@@ -170,7 +180,7 @@ class FlinkOperator:
             StateNotFoundError, IncompatibleStateError or MissingFileError: as :meth:`entries`.
         """
         for found in self.entries(*names):
-            yield self._rows(found, as_bytes)
+            yield self._rows(found, as_bytes, is_checked)
 
     def operator_state(self) -> Iterator[SubtaskElements]:
         """Yield what each subtask has of each operator state; errors as :meth:`entries`."""
@@ -242,7 +252,7 @@ class FlinkOperator:
     def _what(self, subtask: int) -> str:
         return f"keyed state of {self.title}, subtask {subtask}"
 
-    def _rows(self, found: StateEntries, as_bytes: Collection[str]) -> StateRows:
+    def _rows(self, found: StateEntries, as_bytes: Collection[str], is_checked: bool) -> StateRows:
         state, key_group = found.state, found.key_group
         where = f"state {state.name!r} of operator {self.title}"
         try:
@@ -250,7 +260,11 @@ class FlinkOperator:
         except (DamagedFileError, UnsupportedTypeError) as error:
             error.add_note(f"in {where}, key group {key_group}")
             raise
-        check_key_groups(rows.key, state.key, key_group, self.metadata.max_parallelism, where)
+        if not is_checked:
+            return rows
+        before = self._prefix + (_TIME_BYTES if state.kind == "timers" else 0)
+        cursor = Cursor(found.keys, found.keys.starts + before, found.keys.ends)
+        check_key_groups(state.key, cursor, key_group, self.metadata.max_parallelism, where)
         return rows
 
 
@@ -283,10 +297,11 @@ class Savepoint:
     def operator(self, name: str) -> FlinkOperator:
         """Return an operator by its uid, its name or its id; StateNotFoundError for no such one.
 
+        Savepoints before version 5 say no uid: there the id that follows from it is looked for.
         InvalidArgumentError when several have the name.
         """
-        for key in ("uid", "id", "name"):
-            found = [one for one in self.operators if getattr(one.metadata, key) == name]
+        for key, wanted in (("uid", name), ("id", name), ("id", operator_id(name)), ("name", name)):
+            found = [one for one in self.operators if getattr(one.metadata, key) == wanted]
             if len(found) > 1:
                 raise InvalidArgumentError(
                     f"{len(found)} operators are called {name!r}: name one of them by its id, "

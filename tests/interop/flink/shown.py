@@ -128,6 +128,17 @@ def _number(value: float, name: str) -> Any:
 def _sql(value: Any, column: LogicalType) -> Any:
     if value is None:
         return None
+    if column.root == "ROW":
+        row = [_sql(value[f"f{at}"], one) for at, one in enumerate(column.children)]
+        return {"row": row, "kind": _KINDS[value["row_kind"]]}
+    if column.root == "ARRAY":
+        return [_sql(one, column.children[0]) for one in value]
+    if column.root == "MAP":
+        sides = list(zip(*value, strict=True)) or [(), ()]
+        return {
+            name: [_sql(one, child) for one in side]
+            for name, side, child in zip(("keys", "values"), sides, column.children, strict=True)
+        }
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, Decimal):

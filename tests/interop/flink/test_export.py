@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import statestore.interop.flink.export_state as module
 from statestore.errors import (
     CorruptionError,
     InvalidArgumentError,
@@ -22,8 +23,9 @@ from statestore.errors import (
     UnsupportedTypeError,
 )
 from statestore.format.state import TimeToLive
-from statestore.interop.flink import export_savepoint, export_state
+from statestore.interop.flink import export_savepoint
 from statestore.interop.flink.canonical_writer import SavepointWriter
+from statestore.interop.flink.export_rows import encoded_rows
 from statestore.interop.flink.savepoint import StateRows, open_savepoint
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.store import StateStore
@@ -362,8 +364,15 @@ def test_states_that_cannot_be_of_one_operator_are_refused(tmp_path: Path) -> No
         checkpoint.keyed("uid", "b", pa.table({"key": ["x"]}), key="key", max_parallelism=MOST)
         for name in ("c", "d"):
             rows = pa.table({"key": [1], "at": [5]})
-            options = {"timestamp": "at", "time_domain": "event", "max_parallelism": MOST}
-            checkpoint.timers("timers", name, rows, key="key", **options)
+            checkpoint.timers(
+                "timers",
+                name,
+                rows,
+                key="key",
+                timestamp="at",
+                time_domain="event",
+                max_parallelism=MOST,
+            )
         offsets = [{"topic": "t", "partition": 0, "offset": 1}]
         checkpoint.split("source", "offsets", [offsets, []])
     error = refused(store, tmp_path, operators=["uid"])
@@ -420,12 +429,12 @@ def test_a_crash_leaves_no_savepoint(
 def test_what_is_not_read_back_is_deleted(
     golden: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = export_state.encoded_rows
+    real = encoded_rows
 
     def wrong(rows: pa.Table, *others: Any) -> Any:
         return real(rows.slice(1), *others)
 
-    monkeypatch.setattr(export_state, "encoded_rows", wrong)
+    monkeypatch.setattr(module, "encoded_rows", wrong)
     with pytest.raises(CorruptionError, match="rows are read back"):
         export_savepoint(golden, str(tmp_path / "to"), tuples=TUPLES)
     assert not any((tmp_path / "to").iterdir())
@@ -434,7 +443,7 @@ def test_what_is_not_read_back_is_deleted(
 def test_rows_that_are_not_the_stored_ones_are_not_written(
     golden: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export_state._Keyed, "_rows", lambda *_: pa.table({}))
+    monkeypatch.setattr(module._Keyed, "_rows", lambda *_: pa.table({}))
     with pytest.raises(CorruptionError, match="0 rows were read"):
         export_savepoint(golden, str(tmp_path / "to"), tuples=TUPLES)
     assert not any((tmp_path / "to").iterdir())
@@ -444,7 +453,7 @@ def test_rows_that_are_not_the_stored_ones_are_not_written(
 def test_chunks_change_nothing(
     golden: StateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
-    monkeypatch.setattr(export_state, "CHUNK_ROWS", chunk)
+    monkeypatch.setattr(module, "CHUNK_ROWS", chunk)
     for most in (128, 300):
         done = export_savepoint(
             golden, str(tmp_path / f"{most}"), tuples=TUPLES, max_parallelism=most

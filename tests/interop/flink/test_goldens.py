@@ -13,10 +13,9 @@ import pytest
 
 from statestore.errors import IncompatibleStateError, UnsupportedTypeError
 from statestore.flink.operators import operator_id
-from statestore.interop.flink.key_check import hash_scheme
 from statestore.interop.flink.metadata import read_metadata
 from statestore.interop.flink.metadata_writer import metadata_v3
-from statestore.interop.flink.operator_state import SOURCE_READER_STATE
+from statestore.interop.flink.operator_state import SOURCE_READER_STATE, kafka_splits
 from statestore.interop.flink.savepoint import FlinkOperator, Savepoint, StateRows, open_savepoint
 from statestore.interop.flink.types import FlinkType, ListType, MapType, TupleType
 from tests.interop.flink.goldens import GOLDENS, Golden
@@ -54,7 +53,7 @@ def test_every_row_of_keyed_state_is_read(golden: Golden, tmp_path: Path) -> Non
 
 def operator_of(savepoint: Savepoint, uid: str) -> FlinkOperator:
     """Find it by its uid, or in versions that have none by the hash of it."""
-    operator = savepoint.operator(operator_id(uid))
+    operator = savepoint.operator(uid)
     assert operator.problem is None
     assert operator.metadata.uid in (uid, None)
     return operator
@@ -161,7 +160,6 @@ def test_state_of_sql_is_read(golden: Golden, tmp_path: Path) -> None:
     for operator in savepoint.operators:
         assert operator.problem is None
         for state in operator.states:
-            assert hash_scheme(state.key) == "flink-sql"
             try:
                 found = list(operator.rows(state.name))
             except UnsupportedTypeError:
@@ -179,6 +177,21 @@ def test_the_source_has_its_splits(tmp_path: Path) -> None:
     assert found.info.name == SOURCE_READER_STATE
     assert found.values().type == pa.binary()
     assert operator.metadata.coordinator is not None
+
+
+def test_offsets_of_kafka_are_read(tmp_path: Path) -> None:
+    operator = opened(Golden("2.3_kafka"), tmp_path).operator("kafka")
+    found = [kafka_splits(one.values(), one.raw.name) for one in operator.operator_state()]
+    splits = sorted((one for part in found for one in part), key=lambda one: one.partition)
+    assert [(one.topic, one.partition, one.offset) for one in splits] == [
+        ("orders", 0, 50),
+        ("orders", 1, 30),
+        ("orders", 2, -2),
+    ]
+    numbers = opened(Golden("2.3_heap_canonical"), tmp_path / "other").operator("numbers")
+    (other,) = numbers.operator_state()
+    with pytest.raises(UnsupportedTypeError, match="a source that is not Kafka's"):
+        kafka_splits(other.values(), "splits")
 
 
 def test_raw_state_is_refused_by_name(tmp_path: Path) -> None:

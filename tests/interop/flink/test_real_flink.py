@@ -10,9 +10,14 @@ from typing import Any
 
 import pytest
 
+from statestore.errors import StorageError
 from statestore.interop.flink import repack_savepoint
+from statestore.interop.flink.savepoint import open_savepoint
+from tests.interop.flink import made
 from tests.interop.flink.goldens import Golden
-from tests.servers.flink import Flink
+from tests.servers.flink import Flink, flink_with_kafka
+from tests.servers.kafka import kafka_broker
+from tests.services.kafka_topics import Topics
 
 pytestmark = pytest.mark.flink
 NEWEST, OLDER = "2.3.0", "1.20.3"
@@ -27,6 +32,39 @@ def test_flink_restores_a_repacked_savepoint(tmp_path: Path) -> None:
     assert {one.title: one.parallelism for one in done.operators}["kinds"] == 4
     found = dumped(Flink(NEWEST), tmp_path, done.target, ROCKSDB, parallelism=3, most=720)
     assert comparable(found) == comparable(golden.rows())
+
+
+@pytest.mark.parametrize(
+    ("version", "backend", "most"),
+    [
+        (NEWEST, ROCKSDB, 300),
+        pytest.param(NEWEST, HEAP, 100, marks=pytest.mark.long),
+        pytest.param(OLDER, ROCKSDB, 100, marks=pytest.mark.long),
+        pytest.param(OLDER, HEAP, 720, marks=pytest.mark.long),
+    ],
+)
+def test_flink_restores_what_was_made_of_values(
+    version: str, backend: Mapping[str, str], most: int, tmp_path: Path
+) -> None:
+    """No byte comes from Flink: types, keys, values and timers are the product's own."""
+    found = made.values(seed=most, keys=400)
+    made.write(found, str(tmp_path / "to"), most=most, parallelism=3)
+    (written,) = open_savepoint(str(tmp_path / "to")).operators
+    assert sum(map(len, written.rows("last"))) == len(found)
+    rows = dumped(Flink(version), tmp_path, str(tmp_path / "to"), backend, parallelism=2, most=most)
+    keyed = [one for one in rows if one["operator"] == "by_long"]
+    wanted = list(made.rows(found, most))
+    for one in (*keyed, *wanted):
+        if one.get("state") == "sums":
+            one["value"].sort()
+    assert comparable(keyed) == comparable(wanted)
+
+
+@pytest.mark.long
+def test_flink_by_itself_refuses_another_number_of_key_groups(tmp_path: Path) -> None:
+    source = Golden("2.3_heap_canonical").unpack(tmp_path / "from")
+    with pytest.raises(StorageError, match="Max parallelism mismatch"):
+        dumped(Flink(NEWEST), tmp_path, str(source), HEAP, parallelism=2, most=720)
 
 
 @pytest.mark.long
@@ -76,6 +114,42 @@ def test_a_job_goes_on(version: str, tmp_path: Path) -> None:
     assert comparable(found) == comparable(Golden(f"{short}_rescaled").rows())
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("version", [NEWEST, OLDER])
+def test_queries_in_sql_go_on(version: str, tmp_path: Path) -> None:
+    """What they say before and after makes what they say when they are never stopped."""
+    golden = Golden(f"{version.rpartition('.')[0]}_sql")
+    source = golden.unpack(tmp_path / "from")
+    done = repack_savepoint(str(source), str(tmp_path / "to"), max_parallelism=512, parallelism=5)
+    common = {"do": "savepoint", "to": str(tmp_path), "events": "400", "format": "CANONICAL"}
+    later = {"from": done.target, "results": f"{tmp_path}/later", "parallelism": "3", "max": "512"}
+    whole = {"results": f"{tmp_path}/whole", "parallelism": "2"}
+    Flink(version).run([common | HEAP | later, common | HEAP | whole])
+    found = said(golden.rows())
+    found.update(said(read(tmp_path / "later")))
+    assert {row: times for row, times in found.items() if times} == said(read(tmp_path / "whole"))
+
+
+@pytest.mark.long
+@pytest.mark.services
+def test_a_source_of_kafka_goes_on_where_it_was(tmp_path: Path) -> None:
+    """Not one record is read again, and those that came since are, of all partitions."""
+    source = Golden("2.3_kafka").unpack(tmp_path / "from")
+    done = repack_savepoint(str(source), str(tmp_path / "to"), max_parallelism=720)
+    with kafka_broker(tmp_path / "broker") as broker:
+        topics = Topics(broker.bootstrap)
+        topics.make(3, name="orders")
+        topics.fill("orders", {0: map(str, range(60)), 1: map(str, range(35)), 2: ["first"]})
+        step = {"do": "savepoint", "from": done.target, "to": str(tmp_path), "events": "16"}
+        step |= {"bootstrap": broker.bootstrap, "topic": "orders", "format": "CANONICAL"}
+        rows = tmp_path / "rows.jsonl"
+        step |= {"results": str(rows), "parallelism": "3", "max": "720"}
+        flink_with_kafka().run([step | HEAP])
+    found = [one["result"]["row"]["row"] for one in read(rows)]
+    new = [[0, at, str(at)] for at in range(50, 60)] + [[1, at, str(at)] for at in range(30, 35)]
+    assert sorted(found) == [*new, [2, 0, "first"]]
+
+
 def dumped(
     flink: Flink,
     folder: Path,
@@ -89,7 +163,16 @@ def dumped(
     rows = folder / "rows.jsonl"
     step = {"do": "dump", "from": savepoint, "to": str(rows), "max": str(most)}
     flink.run([{**step, **backend, "parallelism": str(parallelism)}])
+    return read(rows)
+
+
+def read(rows: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in rows.read_text().splitlines()]
+
+
+def said(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:
+    """Return how often each row is in a result."""
+    return Counter({json.dumps(one["result"]): one["times"] for one in rows})
 
 
 def comparable(rows: Iterable[Mapping[str, Any]]) -> Counter[str]:

@@ -80,6 +80,16 @@ def test_there_and_back_is_the_same(name: str, tmp_path: Path) -> None:
     assert entries(back.target, dict.fromkeys(width, 1)) == entries(source, width)
 
 
+def test_what_cannot_be_parallel_keeps_its_key_group(tmp_path: Path) -> None:
+    """An aggregate over all rows: Flink would not restore it with more."""
+    done = repacked(Golden("2.3_sql"), tmp_path, 720, parallelism=5)
+    made = open_savepoint(done.target).operators
+    most = {one.metadata.id: one.metadata.max_parallelism for one in made}
+    assert most == {one.id: 1 if one.was == 1 else 720 for one in done.operators}
+    (alone,) = (one for one in done.operators if one.was == 1 and one.entries)
+    assert (alone.title, alone.parallelism) == ("GroupAggregate[29]", 1)
+
+
 def test_operator_state_and_the_coordinator_come_along(tmp_path: Path) -> None:
     golden = Golden("2.3_rocksdb_canonical")
     done = repacked(golden, tmp_path, 720)

@@ -45,8 +45,17 @@ public class Main {
 
     private Main() {}
 
+    /** Adds a job to an environment, as the words of a step say. */
+    interface Job {
+        void build(StreamExecutionEnvironment env, Map<String, String> words);
+    }
+
     /** Run the steps. */
     public static void main(String[] steps) throws Exception {
+        run(steps, Main::build);
+    }
+
+    static void run(String[] steps, Job job) throws Exception {
         MiniClusterConfiguration cluster =
                 new MiniClusterConfiguration.Builder()
                         .setConfiguration(clusterSettings())
@@ -56,7 +65,7 @@ public class Main {
         try (MiniCluster mini = new MiniCluster(cluster)) {
             mini.start();
             for (String step : steps) {
-                run(mini, words(step));
+                run(mini, words(step), job);
             }
         }
     }
@@ -79,13 +88,13 @@ public class Main {
         return words;
     }
 
-    private static void run(MiniCluster mini, Map<String, String> words) throws Exception {
+    private static void run(MiniCluster mini, Map<String, String> words, Job built) throws Exception {
         boolean dumps = words.get("do").equals("dump");
         Dump.clear();
         Sql.clear();
         Numbers.next = 0;
         Numbers.limit = Long.parseLong(words.getOrDefault("first", words.getOrDefault("events", "0")));
-        JobGraph graph = graph(words, dumps);
+        JobGraph graph = graph(words, built);
         mini.submitJob(graph).get();
         JobID job = graph.getJobID();
         if (dumps) {
@@ -135,7 +144,7 @@ public class Main {
         return true;
     }
 
-    private static JobGraph graph(Map<String, String> words, boolean dumps) {
+    private static JobGraph graph(Map<String, String> words, Job job) {
         Configuration settings = new Configuration();
         settings.setString("execution.checkpointing.externalized-checkpoint-retention", "RETAIN_ON_CANCELLATION");
         settings.setString("execution.checkpointing.interval", "24h");
@@ -152,19 +161,27 @@ public class Main {
         StreamExecutionEnvironment env =
                 StreamExecutionEnvironment.getExecutionEnvironment(settings);
         env.setParallelism(Integer.parseInt(words.get("parallelism")));
-        int most = Integer.parseInt(words.getOrDefault("max", Integer.toString(USUAL)));
-        env.setMaxParallelism(most);
-        if (words.containsKey("results")) {
-            Sql.build(env, events(numbers(env, dumps)));
-        } else {
-            build(env, dumps, most);
-        }
+        env.setMaxParallelism(most(words));
+        job.build(env, words);
         JobGraph graph = env.getStreamGraph().getJobGraph();
         if (words.containsKey("from")) {
             graph.setSavepointRestoreSettings(
                     SavepointRestoreSettings.forPath(words.get("from"), false));
         }
         return graph;
+    }
+
+    private static int most(Map<String, String> words) {
+        return Integer.parseInt(words.getOrDefault("max", Integer.toString(USUAL)));
+    }
+
+    private static void build(StreamExecutionEnvironment env, Map<String, String> words) {
+        boolean dumps = words.get("do").equals("dump");
+        if (words.containsKey("results")) {
+            Sql.build(env, events(numbers(env, dumps)));
+        } else {
+            states(env, dumps, most(words));
+        }
     }
 
     private static DataStream<Long> numbers(StreamExecutionEnvironment env, boolean dumps) {
@@ -180,7 +197,7 @@ public class Main {
         return numbers.map(Event::of).returns(Event.class).uid("events").setParallelism(1);
     }
 
-    private static void build(StreamExecutionEnvironment env, boolean dumps, int most) {
+    private static void states(StreamExecutionEnvironment env, boolean dumps, int most) {
         DataStream<Long> numbers = numbers(env, dumps);
         DataStream<Event> events = events(numbers);
         keyed(events, e -> e.name, Types.STRING, new Kinds(dumps), "kinds");

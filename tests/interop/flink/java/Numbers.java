@@ -32,6 +32,11 @@ public class Numbers implements Source<Long, Numbers.Split, List<Numbers.Split>>
     /** The number that comes next; all before are given. */
     static volatile long next;
 
+    /** Count one that another source has given. */
+    static synchronized void count() {
+        next++;
+    }
+
     private final boolean dumps;
 
     public Numbers(boolean dumps) {

@@ -141,7 +141,7 @@ public class Sql {
                 event.small > 2 ? null : event.small > 0);
     }
 
-    private static boolean say(String query, Row row) {
+    static boolean say(String query, Row row) {
         boolean adds = row.getKind() == RowKind.INSERT || row.getKind() == RowKind.UPDATE_AFTER;
         row.setKind(RowKind.INSERT);
         synchronized (SAID) {

@@ -1,0 +1,212 @@
+"""``statestore flink import``: the state in a savepoint as a checkpoint of a store."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from statestore.cli.command import Invocation, Verb, pass_invocation
+from statestore.cli.drawing import count
+from statestore.cli.output import Page, Result, cell, progress_bar, table_of
+from statestore.flink.operators import operator_id
+
+if TYPE_CHECKING:
+    from statestore.interop.flink.import_state import ImportedSavepoint
+    from statestore.interop.flink.record import ImportedState
+
+__all__ = ["Imported", "import_state"]
+
+_UNITS = {"ms": 1, "s": 1_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_ID = re.compile(r"[0-9a-f]{32}")
+
+
+@click.command(
+    "import",
+    cls=Verb,
+    prints=(
+        "The checkpoint that was made, and each state in it with its rows and its key. Keyed "
+        "states keep their names, kinds and key groups; the fields of tuples, rows and POJOs are "
+        "columns. What has no column form comes along as bytes, and that is said, as is each "
+        "operator that cannot be read. A later savepoint of the job, imported into the same "
+        "store, is an incremental checkpoint; one that the store has is found. The savepoint is "
+        "only read. In FILE a table has the name of an operator, key = [NAME, …] for all of its "
+        "states, and tables states.STATE with key, namespace, map_key and value."
+    ),
+    examples=(
+        "statestore flink import ./savepoint --to ./orders",
+        "statestore flink import ./savepoint --to ./orders --operator kinds --ttl ttl_value=7d",
+        "statestore flink import ./savepoint --to ./orders --columns columns.toml",
+        "statestore flink import ./chk-7 --to ./orders --moved /flink=./copy --uid orders-source",
+    ),
+)
+@click.argument("savepoint")
+@click.option("--to", "target", metavar="URL", help="The store; the same as --store.")
+@click.option(
+    "--operator",
+    "operators",
+    multiple=True,
+    metavar="NAME",
+    help="Only this operator, by uid, name or id. Repeatable.",
+)
+@click.option(
+    "--uid",
+    "uids",
+    multiple=True,
+    metavar="[ID=]UID",
+    help="The uid of an operator, where the savepoint has none; its id follows from it.",
+)
+@click.option(
+    "--columns",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Names of columns, as TOML.",
+)
+@click.option(
+    "--ttl",
+    multiple=True,
+    metavar="STATE=TIME",
+    help="How long rows of a state live, such as 7d, 36h, 90min: savepoints do not say it.",
+)
+@click.option("--strict", is_flag=True, help="Refuse what would be bytes, or left out.")
+@click.option(
+    "--moved",
+    multiple=True,
+    metavar="OLD=NEW",
+    help="Where a folder lies now that the savepoint knows by an absolute path.",
+)
+@pass_invocation
+def import_state(
+    invocation: Invocation,
+    savepoint: str,
+    target: str | None,
+    operators: tuple[str, ...],
+    uids: tuple[str, ...],
+    columns: Path | None,
+    ttl: tuple[str, ...],
+    strict: bool,
+    moved: tuple[str, ...],
+) -> Imported:
+    """Take the state in a savepoint as a checkpoint."""
+    if target is not None:
+        invocation.arguments["store"] = target
+    module: Any = importlib.import_module("statestore.interop.flink.import_state")
+    store = invocation.store()
+    with progress_bar("importing") as progress:
+        imported = module.import_savepoint(
+            savepoint,
+            store,
+            operators=operators,
+            uids=dict(map(_uid, uids)),
+            columns=None if columns is None else _tables(columns),
+            ttl={state: _milliseconds(time) for state, time in _pairs("--ttl", "STATE=TIME", ttl)},
+            strict=strict,
+            moved=dict(_pairs("--moved", "OLD=NEW", moved)),
+            on_progress=progress,
+        )
+    return Imported(imported=imported)
+
+
+def _pairs(option: str, form: str, texts: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    for text in texts:
+        left, equals, right = text.rpartition("=")
+        if not (left and equals and right):
+            raise click.UsageError(f"{option} {text!r} is not {form}")
+        yield left, right
+
+
+def _uid(text: str) -> tuple[str, str]:
+    number, equals, uid = text.partition("=")
+    if equals and uid and _ID.fullmatch(number):
+        return number, uid
+    return operator_id(text), text
+
+
+def _milliseconds(text: str) -> int:
+    found = re.fullmatch(r"([0-9]+) ?(ms|s|min|h|d)", text)
+    if found is None:
+        raise click.UsageError(f"--ttl: {text!r} is no time, such as 7d, 36h, 90min, 30s or 500ms")
+    return int(found[1]) * _UNITS[found[2]]
+
+
+def _tables(file: Path) -> dict[str, Any]:
+    try:
+        tables = tomllib.loads(file.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"--columns: {file} is no TOML: {error}") from error
+    for name, table in tables.items():
+        states = table.get("states", {}) if isinstance(table, dict) else None
+        if not isinstance(states, dict) or not all(isinstance(x, dict) for x in states.values()):
+            raise click.UsageError(
+                f"--columns: {name!r} in {file} is no table with key, namespace and states"
+            )
+    return tables
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imported(Result):
+    """A checkpoint that was made of a savepoint."""
+
+    imported: ImportedSavepoint
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        done = self.imported
+        return {
+            "savepoint": done.place,
+            "checkpoint": done.record.checkpoint,
+            "store": done.store,
+            "id": done.checkpoint_id,
+            "found": done.found,
+            "incremental": done.is_incremental,
+            "states": [
+                {
+                    "operator": one.operator,
+                    "state": one.state,
+                    "sort": one.sort,
+                    "kind": one.kind or None,
+                    "rows": one.rows,
+                    "key": list(one.names.get("key", ())),
+                    "kept_as_bytes": one.why,
+                }
+                for one in done.record.states
+            ],
+            "left_out": [
+                {"operator": one.operator, "why": one.problem}
+                for one in done.record.operators
+                if one.problem is not None
+            ],
+        }
+
+    def write(self, page: Page) -> None:
+        """Write it as text."""
+        done = self.imported
+        what = f"{done.record.place}, checkpoint {done.record.checkpoint} of its job,"
+        where = f"checkpoint {done.checkpoint_id} of {done.store}"
+        if done.found:
+            page.line(f"{what} was imported before: it is {where}", "bold")
+        else:
+            how = ", what changed since the one before" if done.is_incremental else ""
+            page.line(f"imported {what} as {where}{how}", "bold")
+        table = table_of("operator", "state", "kind", "rows", "key", right={"rows"})
+        for one in done.record.states:
+            key = ", ".join(one.names.get("key", ()))
+            row = (one.operator, one.state, one.kind or one.sort, count(one.rows), key)
+            table.add_row(*map(cell, row))
+        page.table(table)
+        for one in done.record.states:
+            if one.why is not None:
+                page.line(f"{one.state} of {one.operator} {_kept(one)}: {one.why}")
+        for operator in done.record.operators:
+            if operator.problem is not None:
+                page.line(f"{operator.operator} is left out: {operator.problem}")
+
+
+def _kept(state: ImportedState) -> str:
+    return "is kept as bytes" if state.form == "bytes" else "has values that are kept as bytes"

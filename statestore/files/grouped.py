@@ -1,0 +1,160 @@
+"""Rows that come in order of key group, one key group after the other: an engine like Arrow's.
+
+Whoever has rows so, as savepoints of Flink do, gives them without having all of them in memory. The
+key group that each table comes with is compared with the one that follows from its keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from statestore.errors import DamagedFileError, UnsupportedTypeError
+from statestore.files.against import Against, Seen
+from statestore.files.keyed import KeyedTarget, write_runs
+from statestore.files.merge import time_column
+from statestore.files.runs import key_groups_of
+from statestore.files.types import schema_of_arrow
+from statestore.files.values import fitted_table
+from statestore.format.digest import RowSet
+from statestore.format.handles import KeyedStateHandle
+from statestore.format.names import KEY_GROUP
+from statestore.format.schema import Schema
+from statestore.format.state import KeyedState
+from statestore.keys.arrow import check_key_types
+from statestore.keys.groups import KeyGroupRange
+from statestore.keys.ranges import Assignment
+
+__all__ = [
+    "GroupedRows",
+    "key_types",
+    "on_driver",
+    "refuse_narrowing",
+    "rows_known",
+    "schema_of",
+    "ungrouped",
+    "with_time",
+    "write_against",
+    "write_keyed",
+]
+
+Groups = Iterator[tuple[int, pa.Table]]
+
+
+@dataclass(frozen=True, eq=False)
+class GroupedRows:
+    """Rows by key group, ascending: ``groups()`` yields each with all of its rows.
+
+    ``schema`` has their columns, without the key group.
+    """
+
+    schema: pa.Schema
+    groups: Callable[[], Groups]
+
+
+def schema_of(rows: GroupedRows) -> Schema:
+    """Return the stored columns of the rows."""
+    return schema_of_arrow(rows.schema)
+
+
+def key_types(
+    rows: GroupedRows, key: tuple[str, ...], hash_scheme: str, wanted: Sequence[str | None]
+) -> tuple[str, ...]:
+    """Return per key column the type whose hash is taken, None in ``wanted`` for its own."""
+    return check_key_types([rows.schema.field(name) for name in key], hash_scheme, wanted)
+
+
+def rows_known(rows: GroupedRows) -> int | None:
+    """Return None: they were not read yet."""
+    return None
+
+
+def on_driver(rows: GroupedRows, names: Sequence[str], most_bytes: int) -> pa.Table:
+    """Refuse to have all rows in memory."""
+    raise UnsupportedTypeError("rows by key group are a whole state, and no changes of one")
+
+
+def refuse_narrowing(rows: GroupedRows, names: Sequence[str], state: KeyedState) -> None:
+    """Do nothing: each value is looked at."""
+
+
+def ungrouped(rows: GroupedRows) -> GroupedRows:
+    """Return the rows as they are: the key group is none of their columns."""
+    return rows
+
+
+def with_time(rows: GroupedRows, column: str, kind: str, now_ms: int) -> GroupedRows:
+    """Return the rows with one more column, a ``long`` or ``timestamp``, of one time."""
+
+    def groups() -> Groups:
+        for group, table in rows.groups():
+            yield group, table.append_column(column, time_column(kind, table.num_rows, now_ms))
+
+    return GroupedRows(rows.schema.append(pa.field(column, time_column(kind, 0, 0).type)), groups)
+
+
+def write_keyed(
+    rows: GroupedRows, owners: Assignment, target: KeyedTarget
+) -> tuple[KeyedStateHandle, ...]:
+    """Write a keyed state; return its handles in order of key group.
+
+    Raises NullKeyError, DuplicateKeyError, StorageError, DamagedFileError for a key that belongs to
+    another key group than it comes with, and what reading the rows raises.
+    """
+    return write_runs(_runs(rows, target.state, target.options.run_bytes), target)
+
+
+def write_against(
+    rows: GroupedRows, owners: Assignment, against: Against, target: KeyedTarget
+) -> tuple[tuple[KeyedStateHandle, ...], RowSet]:
+    """Write what makes these rows of those that are stored, as changes; ``target`` is theirs.
+    Return the handles, and the number and digest of all these rows.
+    """
+    state = against.state
+    everything = KeyGroupRange(0, state.max_parallelism - 1)
+    runs = _runs(rows, state, target.options.run_bytes)
+    seen = Seen()
+    handles = write_runs(against.changes(runs, everything, seen), target)
+    return handles, RowSet(seen.rows, seen.digest)
+
+
+def _runs(rows: GroupedRows, state: KeyedState, run_bytes: int) -> Iterator[pa.Table]:
+    """Yield whole key groups, some small ones together, with their number as a column."""
+    some: list[pa.Table] = []
+    size = 0
+    last = -1
+    for group, table in rows.groups():
+        if not last < group < state.max_parallelism:
+            raise DamagedFileError(
+                f"{state}: rows of key group {group} come after those of key group {last}, of "
+                f"{state.max_parallelism}"
+            )
+        last = group
+        if not table.num_rows:
+            continue
+        numbers = pa.array(np.full(table.num_rows, group, np.int32))
+        fitted = fitted_table(table, state.schema, str(state))
+        some.append(fitted.add_column(0, KEY_GROUP, numbers))
+        size += table.nbytes
+        if size >= run_bytes:
+            yield _checked(some, state)
+            some, size = [], 0
+    if some:
+        yield _checked(some, state)
+
+
+def _checked(tables: list[pa.Table], state: KeyedState) -> pa.Table:
+    rows = pa.concat_tables(tables)
+    given = np.asarray(rows.column(KEY_GROUP))
+    found = key_groups_of(rows, state)
+    wrong = np.flatnonzero(found != given)
+    if len(wrong):
+        at = int(wrong[0])
+        raise DamagedFileError(
+            f"{state} has {len(wrong)} rows in key groups that their keys do not belong to, the "
+            f"first in {given[at]} and not in {found[at]} of {state.max_parallelism}"
+        )
+    return rows

@@ -1,0 +1,224 @@
+"""What of a savepoint becomes what: names of operators and columns, and the form of each state."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.flink.operators import operator_id
+from statestore.interop.flink.canonical import KeyedHeader, StateInfo
+from statestore.interop.flink.metadata import KeyGroupsHandle
+from statestore.interop.flink.named_columns import Form, StateColumns, first_free, state_columns
+from statestore.interop.flink.record import RECORD, SavepointRecord
+from statestore.interop.flink.savepoint import FlinkOperator, Savepoint
+from statestore.interop.flink.skipping import skipper
+from statestore.interop.flink.states import KeyedState, keyed_state
+
+__all__ = ["PlannedOperator", "PlannedState", "plan_import"]
+
+_LONGEST_NAME = 120
+
+
+@dataclass(frozen=True)
+class PlannedState:
+    """A keyed state: what the header says, and the forms to try, the best one first.
+
+    ``why`` says why the first of them is not that of columns.
+    """
+
+    info: StateInfo
+    state: KeyedState
+    forms: tuple[StateColumns, ...]
+    why: str | None
+
+
+@dataclass(frozen=True)
+class PlannedOperator:
+    """An operator: what the store calls it, its header and its keyed states.
+
+    ``problem`` says why it is not read; ``is_wanted`` whether it was asked for.
+    """
+
+    name: str
+    operator: FlinkOperator
+    header: KeyedHeader | None
+    states: tuple[PlannedState, ...]
+    problem: str | None
+    is_wanted: bool
+
+
+def plan_import(
+    savepoint: Savepoint,
+    *,
+    operators: Collection[str],
+    uids: Mapping[str, str],
+    columns: Mapping[str, Any],
+    before: SavepointRecord | None,
+) -> tuple[PlannedOperator, ...]:
+    """Return what becomes of each operator.
+
+    Args:
+        savepoint: the savepoint.
+        operators: which of them, by uid, name or id; none says all.
+        uids: uids by operator id, of operators of which the savepoint does not have them.
+        columns: names of columns, by operator, as the file for them has it.
+        before: the savepoint that the store's newest checkpoint was imported from: states that it
+            has keep their form and names.
+
+    Returns:
+        The operators.
+
+    Raises:
+        StateNotFoundError: for an operator, or a state, that is not there.
+        IncompatibleStateError: for one that is asked for and cannot be read.
+        InvalidArgumentError: for names of columns that do not fit.
+    """
+    names = _names(savepoint, uids)
+    wanted = {_found(savepoint, one, names).metadata.id for one in operators}
+    asked = {_found(savepoint, one, names).metadata.id: tables for one, tables in columns.items()}
+    found = []
+    for operator in savepoint.operators:
+        number = operator.metadata.id
+        is_wanted = not operators or number in wanted
+        problem = operator.problem or _unreadable(operator)
+        states: tuple[PlannedState, ...] = ()
+        header = _united(operator)
+        if header is not None and problem is None and is_wanted:
+            tables = asked.get(number, {})
+            _check_tables(tables, operator)
+            states = tuple(
+                _planned(info, header, operator, names[number], tables, before)
+                for info in header.states
+            )
+        found.append(PlannedOperator(names[number], operator, header, states, problem, is_wanted))
+        if operators and is_wanted and problem is not None:
+            raise UnsupportedTypeError(f"operator {operator.title} is not read: {problem}")
+    return tuple(found)
+
+
+def _names(savepoint: Savepoint, uids: Mapping[str, str]) -> dict[str, str]:
+    """Return what the store calls each operator, by its id."""
+    known = {one.metadata.id for one in savepoint.operators}
+    for number, uid in uids.items():
+        if number not in known:
+            raise InvalidArgumentError(
+                f"{savepoint.url} has no operator of id {number}, which is to have the uid {uid!r}"
+            )
+    wanted = {}
+    for one in savepoint.operators:
+        data = one.metadata
+        name = data.name if data.name and len(data.name.encode()) <= _LONGEST_NAME else None
+        wanted[data.id] = uids.get(data.id) or data.uid or name or data.id
+    counts = Counter(name.lower() for name in wanted.values())
+    taken = [RECORD]
+    found = {}
+    for number, name in wanted.items():
+        has_uid = number in uids or name != number
+        plain = name if counts[name.lower()] == 1 else f"{name}-{number[:8]}"
+        found[number] = first_free(plain if has_uid else number, taken)
+        taken.append(found[number])
+    return found
+
+
+def _found(savepoint: Savepoint, name: str, names: Mapping[str, str]) -> FlinkOperator:
+    for operator in savepoint.operators:
+        if name in (names[operator.metadata.id], operator.metadata.id):
+            return operator
+    hashed = operator_id(name)
+    if any(one.metadata.id == hashed for one in savepoint.operators):
+        return savepoint.operator(hashed)
+    return savepoint.operator(name)
+
+
+def _united(operator: FlinkOperator) -> KeyedHeader | None:
+    """Return one header with the states of all subtasks, each as the one has it that says most."""
+    states: dict[str, StateInfo] = {}
+    for part in operator.parts:
+        for info in part.header.states:
+            known = states.get(info.name)
+            if known is None or _said(info) > _said(known):
+                states[info.name] = info
+    if not operator.parts:
+        return None
+    return replace(operator.parts[0].header, states=tuple(states.values()))
+
+
+def _said(info: StateInfo) -> int:
+    return sum(len(one.raw) for one in info.serializers.values())
+
+
+def _unreadable(operator: FlinkOperator) -> str | None:
+    """Return why the hashmap backend's own form cannot be read: a value that hides its end."""
+    for part in operator.parts:
+        if isinstance(part.handle, KeyGroupsHandle) and not part.handle.is_savepoint:
+            for state in part.states:
+                try:
+                    for kind in (state.key, state.namespace, state.value):
+                        skipper(kind)
+                except UnsupportedTypeError as error:
+                    return f"state {state.name!r}: {error}"
+    return None
+
+
+def _planned(
+    info: StateInfo,
+    header: KeyedHeader,
+    operator: FlinkOperator,
+    name: str,
+    tables: Mapping[str, Any],
+    before: SavepointRecord | None,
+) -> PlannedState:
+    data = operator.metadata
+    state = keyed_state(info, header.key.kind, f"operator {operator.title}")
+    stored = () if before is None else before.states
+    for one in stored:
+        if (one.operator, one.name, one.sort) == (name, info.name, "keyed"):
+            known = state_columns(state, one.form, data.max_parallelism, one.names)
+            return PlannedState(info, state, (known,), one.why)
+    forms, why = [], None
+    wanted = dict(_wanted(tables, info.name))
+    for form in Form:
+        if form is Form.VALUE_BYTES and state.kind == "timers":
+            continue
+        parts = {
+            part: names for part, names in wanted.items() if form is Form.COLUMNS or part == "key"
+        }
+        try:
+            forms.append(
+                state_columns(
+                    state, form, data.max_parallelism, {} if form is Form.BYTES else parts
+                )
+            )
+        except UnsupportedTypeError as error:
+            why = why or str(error)
+    return PlannedState(info, state, tuple(forms), why)
+
+
+def _wanted(tables: Mapping[str, Any], state: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the names that are given for the parts of a state: its own before its operator's."""
+    own = tables.get("states", {}).get(state, {})
+    both = {part: one for part, one in tables.items() if part != "states"} | own
+    for part, names in both.items():
+        yield part, (names,) if isinstance(names, str) else tuple(names)
+
+
+def _check_tables(tables: Mapping[str, Any], operator: FlinkOperator) -> None:
+    for name in tables.get("states", {}):
+        operator.state(name)
+    for place in (tables, *tables.get("states", {}).values()):
+        for part, names in place.items():
+            if place is tables and part == "states":
+                continue
+            is_list = isinstance(names, list | tuple) and all(isinstance(x, str) for x in names)
+            allowed = ("key", "namespace") if place is tables else (*_PARTS,)
+            if part not in allowed or not (is_list or isinstance(names, str)):
+                raise InvalidArgumentError(
+                    f"names of columns of operator {operator.title}: {part} = {names!r}: give "
+                    f"{', '.join(allowed)} a name or a list of them"
+                )
+
+
+_PARTS = ("key", "namespace", "map_key", "value", "entry", "last_access")

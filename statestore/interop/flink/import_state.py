@@ -1,0 +1,374 @@
+"""``statestore flink import``: a savepoint of a Flink job as a checkpoint of a store."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+
+from statestore.errors import (
+    CheckpointNotFoundError,
+    InvalidArgumentError,
+    StateNotFoundError,
+    StoreNotFoundError,
+    UnsupportedTypeError,
+)
+from statestore.files.grouped import GroupedRows
+from statestore.flink.graph import JobGraph, Node
+from statestore.flink.operators import operator_id
+from statestore.format.manifest import KeyedEntry
+from statestore.format.state import Layout, StateKind, TimeDomain, TimeToLive
+from statestore.interop.flink.canonical import prefix_bytes
+from statestore.interop.flink.import_operators import operator_states
+from statestore.interop.flink.import_plan import PlannedOperator, PlannedState, plan_import
+from statestore.interop.flink.metadata import IncrementalHandle
+from statestore.interop.flink.named_columns import Form, StateColumns
+from statestore.interop.flink.record import (
+    RECORD,
+    ImportedOperator,
+    ImportedState,
+    SavepointRecord,
+)
+from statestore.interop.flink.savepoint import FlinkOperator, open_savepoint
+from statestore.restore.restored import RestoredCheckpoint
+from statestore.snapshot.states import ROWS_WORTH_A_FILE
+from statestore.snapshot.writer import CheckpointWriter
+from statestore.storage import open_storage
+from statestore.store import StateStore
+
+__all__ = ["ImportedSavepoint", "import_savepoint"]
+
+_METADATA = "_metadata"
+_ROW_BYTES = 32  # about; it decides whether a key group gets a file of its own
+_EVENT, _PROCESSING = "event", "processing"
+
+
+@dataclass(frozen=True)
+class ImportedSavepoint:
+    """A checkpoint that was made of a savepoint.
+
+    ``found`` says that the store had this savepoint already; ``is_incremental``, that only what
+    changed since the one before was written.
+    """
+
+    place: str
+    store: str
+    checkpoint_id: int
+    found: bool
+    is_incremental: bool
+    record: SavepointRecord
+
+
+@dataclass(frozen=True)
+class _Import:
+    """What is the same of all states of an import."""
+
+    checkpoint: CheckpointWriter
+    restored: RestoredCheckpoint | None
+    ttl: Mapping[str, int]
+    is_strict: bool
+
+    def knows(self, uid: str, state: str) -> bool:
+        """Return whether the newest checkpoint has a keyed state."""
+        if self.restored is None:
+            return False
+        keyed = self.restored.manifest.keyed
+        return any((one.state.uid, one.state.name) == (uid, state) for one in keyed)
+
+
+def import_savepoint(
+    place: str,
+    store: StateStore,
+    *,
+    operators: Collection[str] = (),
+    uids: Mapping[str, str] | None = None,
+    columns: Mapping[str, Any] | None = None,
+    ttl: Mapping[str, int] | None = None,
+    strict: bool = False,
+    moved: Mapping[str, str] | None = None,
+    options: Mapping[str, Any] | None = None,
+    on_progress: Callable[[float, float, str], None] | None = None,
+) -> ImportedSavepoint:
+    """Write the state in a savepoint, or checkpoint, of a Flink job as the next one of a store.
+
+    Each keyed state becomes one of the store, with the same key groups; operator state is kept by
+    subtask. What has no column form comes along as bytes. A later savepoint of the same job is an
+    incremental checkpoint. The savepoint is only read. One key group of a state is in memory at a
+    time.
+
+    Args:
+        place: the savepoint's folder or its ``_metadata``, as a path or URL.
+        store: a new store, or one that has an earlier savepoint of this job.
+        operators: which operators, by uid, name or id; by default all that can be read.
+        uids: uids by operator id, of operators of which the savepoint does not have them.
+        columns: names of columns by operator: ``key`` and ``namespace``, and under ``states`` by
+            state also ``map_key`` and ``value``, each a name or a list of them. States that the
+            store has keep theirs.
+        ttl: times to live in milliseconds, by state or ``operator/state``: the savepoint has when
+            rows were used last, and not how long they live.
+        strict: refuses what would come along as bytes, and operators that cannot be read.
+        moved: where folders lie now that the savepoint names by absolute paths.
+        options: options for fsspec, with which the savepoint is reached.
+        on_progress: is called with the number of states that are done, of how many, and the next.
+
+    Returns:
+        What was imported, and the checkpoint.
+
+    Raises:
+        InvalidArgumentError: for no savepoint, names that do not fit, or a store that has something
+            else.
+        StateNotFoundError: for an operator or state that is not there.
+        UnsupportedTypeError or IncompatibleStateError: for an operator that is asked for and cannot
+            be read; with ``strict``, for all that would be bytes.
+        DamagedFileError or MissingFileError: when a file of the savepoint is not as Flink wrote it.
+        StateStoreError: as ``store.snapshot`` and ``checkpoint.keyed``.
+    """
+    savepoint = open_savepoint(place, moved=moved, options=options)
+    digest = hashlib.sha256(open_storage(savepoint.url, options).read(_METADATA)).hexdigest()
+    number = savepoint.metadata.checkpoint_id
+    restored = _stored(store)
+    before = None if restored is None else SavepointRecord.of(restored)
+    if restored is not None and before is not None:
+        if before.digest == digest:
+            return ImportedSavepoint(
+                savepoint.url, store.url, restored.checkpoint_id, True, False, before
+            )
+        _refuse_other(before, {one.metadata.id for one in savepoint.operators}, number, store)
+    planned = plan_import(
+        savepoint, operators=operators, uids=uids or {}, columns=columns or {}, before=before
+    )
+    _check_ttl(ttl or {}, planned)
+    if strict:
+        _refuse_bytes(planned, savepoint.url)
+    graph = JobGraph(tuple(_nodes(planned)))
+    with store.snapshot(graph=graph) as checkpoint:
+        run = _Import(checkpoint, restored, ttl or {}, strict)
+        states = tuple(_states(run, planned, on_progress))
+        record = SavepointRecord(
+            savepoint.url,
+            number,
+            savepoint.metadata.version,
+            digest,
+            tuple(map(_operator, planned)),
+            states,
+        )
+        record.write(checkpoint)
+        for uid, name in checkpoint.left_out():
+            checkpoint.drop(uid, name)
+    return ImportedSavepoint(
+        savepoint.url, store.url, checkpoint.id, False, before is not None, record
+    )
+
+
+def _stored(store: StateStore) -> RestoredCheckpoint | None:
+    """Return the newest checkpoint of a store; None for no store."""
+    try:
+        return store.restore()
+    except (StoreNotFoundError, CheckpointNotFoundError):
+        return None
+
+
+def _refuse_other(
+    before: SavepointRecord, operators: Collection[str], number: int, store: StateStore
+) -> None:
+    """Refuse a store whose newest checkpoint is of another job, or of a later savepoint."""
+    if not {one.id for one in before.operators} & set(operators):
+        raise InvalidArgumentError(
+            f"{store.url} has the savepoint {before.place}, of which no operator is in this one: "
+            "import another job into a store of its own"
+        )
+    if before.checkpoint > number:
+        raise InvalidArgumentError(
+            f"{store.url} has checkpoint {before.checkpoint} of the job, which is later than "
+            f"{number}: import an earlier one into a store of its own"
+        )
+
+
+def _check_ttl(ttl: Mapping[str, int], planned: tuple[PlannedOperator, ...]) -> None:
+    known = {
+        name
+        for operator in planned
+        for one in operator.states
+        if any(form.last_access for form in one.forms)
+        for name in (one.info.name, f"{operator.name}/{one.info.name}")
+    }
+    for name in ttl:
+        if name not in known:
+            raise StateNotFoundError(
+                f"no state {name!r} has times of last access, for a time to live; those that have "
+                f"are {', '.join(sorted(known)) or 'none'}"
+            )
+
+
+def _refuse_bytes(planned: tuple[PlannedOperator, ...], url: str) -> None:
+    found = [
+        f"operator {one.operator.title}: {one.problem}"
+        for one in planned
+        if one.problem is not None
+    ]
+    found += [
+        f"state {one.info.name!r} of operator {operator.name}: {one.why}"
+        for operator in planned
+        for one in operator.states
+        if one.forms[0].form is not Form.COLUMNS
+    ]
+    if found:
+        raise UnsupportedTypeError(
+            f"{url} has state without a column form, which is refused: {'; '.join(found)}"
+        )
+
+
+def _nodes(planned: tuple[PlannedOperator, ...]) -> Iterator[Node]:
+    """Yield the operators, by which a restore with a job graph finds their state."""
+    for one in planned:
+        data = one.operator.metadata
+        number = None if operator_id(one.name) == data.id else data.id
+        yield Node(
+            one.name,
+            uid=one.name,
+            uid_hash=number,
+            parallelism=data.parallelism,
+            max_parallelism=data.max_parallelism,
+        )
+    yield Node(RECORD, uid=RECORD)
+
+
+def _states(
+    run: _Import,
+    planned: tuple[PlannedOperator, ...],
+    on_progress: Callable[[float, float, str], None] | None,
+) -> Iterator[ImportedState]:
+    wanted = [one for one in planned if one.is_wanted and one.problem is None]
+    total = sum(len(one.states) for one in wanted)
+    done = 0
+    for one in wanted:
+        for state in one.states:
+            if on_progress is not None:
+                on_progress(done, total, f"{state.info.name} of {one.name}")
+            yield _keyed(run, one, state)
+            done += 1
+        taken = [state.info.name for state in one.states]
+        yield from operator_states(run.checkpoint, one.name, one.operator, taken, run.is_strict)
+
+
+def _keyed(run: _Import, planned: PlannedOperator, one: PlannedState) -> ImportedState:
+    """Write a keyed state in the first form that takes all of its rows."""
+    why = one.why
+    for columns in one.forms:
+        try:
+            entry = _written(run, planned, one, columns)
+        except UnsupportedTypeError as error:
+            if run.is_strict or columns is one.forms[-1]:
+                error.add_note(f"state {one.info.name!r} of operator {planned.name}")
+                raise
+            why = why or str(error)
+            continue
+        contents = entry.contents
+        assert contents is not None, "all rows of the state were given"
+        assert planned.header is not None, "an operator with states has a header"
+        raw = {name: snapshot.raw for name, snapshot in one.info.serializers.items()}
+        return ImportedState(
+            operator=planned.name,
+            state=one.info.name,
+            name=one.info.name,
+            sort="keyed",
+            kind=columns.kind.value,
+            form=columns.form,
+            why=None if columns.form is Form.COLUMNS else why,
+            names=columns.names,
+            options=dict(one.info.options),
+            key_serializer=planned.header.key.raw,
+            namespace_serializer=raw.get("NAMESPACE_SERIALIZER"),
+            value_serializer=raw["VALUE_SERIALIZER"],
+            rows=contents.rows,
+            digest=contents.digest,
+        )
+    raise AssertionError("a state has a form")
+
+
+def _written(
+    run: _Import, planned: PlannedOperator, one: PlannedState, columns: StateColumns
+) -> KeyedEntry:
+    name, operator = one.info.name, planned.operator
+    rows = GroupedRows(columns.schema, lambda: _tables(operator, columns))
+    lives = run.ttl.get(f"{planned.name}/{name}", run.ttl.get(name))
+    ttl = None
+    if lives is not None and columns.last_access is not None:
+        ttl = TimeToLive(lives, columns.last_access)
+    if run.knows(planned.name, name):
+        return run.checkpoint.changes_against(planned.name, name, rows, ttl=ttl)
+    return run.checkpoint.keyed(
+        planned.name,
+        name,
+        rows,
+        key=columns.key.names,
+        namespace=columns.namespace.names,
+        entry=columns.entry_columns,
+        kind=columns.kind,
+        time_domain=_time_domain(name) if columns.kind is StateKind.TIMERS else None,
+        hash_scheme=columns.hash_scheme,
+        key_types=columns.key_types,
+        max_parallelism=operator.metadata.max_parallelism,
+        layout=_layout(planned),
+        ttl=ttl,
+    )
+
+
+def _time_domain(name: str) -> TimeDomain:
+    """Return by which time the timers of a queue fire, as Flink names it."""
+    is_event = name.rpartition("/")[2].startswith(_EVENT)
+    return TimeDomain.EVENT if is_event else TimeDomain.PROCESSING
+
+
+def _layout(planned: PlannedOperator) -> Layout | None:
+    """Return few files for a small state; a larger one has the layout of the store."""
+    size = sum(map(_size, (part.handle for part in planned.operator.parts)))
+    rows = size // len(planned.states) // _ROW_BYTES
+    is_small = rows < ROWS_WORTH_A_FILE * planned.operator.metadata.max_parallelism
+    return Layout.RANGED if is_small else None
+
+
+def _size(handle: Any) -> int:
+    if isinstance(handle, IncrementalHandle):
+        return sum(_size(one) for _, one in (*handle.shared, *handle.private))
+    stream = getattr(handle, "stream", handle)
+    return len(stream.data) if hasattr(stream, "data") else int(getattr(stream, "size", 0))
+
+
+def _tables(operator: FlinkOperator, columns: StateColumns) -> Iterator[tuple[int, pa.Table]]:
+    """Yield the rows of a state by key group."""
+    ordered = replace(
+        operator, parts=tuple(sorted(operator.parts, key=lambda one: one.handle.first))
+    )
+    name = columns.state.name
+    if columns.form is Form.BYTES:
+        prefix = prefix_bytes(operator.metadata.max_parallelism)
+        for entries in ordered.entries(name):
+            yield entries.key_group, columns.table_of_bytes(entries, prefix)
+        return
+    as_bytes = [name] if columns.form is Form.VALUE_BYTES else []
+    for rows in ordered.rows(name, as_bytes=as_bytes, is_checked=False):  # the store does it
+        yield rows.key_group, columns.table(rows)
+
+
+def _operator(planned: PlannedOperator) -> ImportedOperator:
+    data = planned.operator.metadata
+    header = planned.header
+    return ImportedOperator(
+        operator=planned.name,
+        id=data.id,
+        uid=data.uid,
+        name=data.name,
+        parallelism=data.parallelism,
+        max_parallelism=data.max_parallelism,
+        is_finished=data.is_finished,
+        is_compressed=header is not None and header.is_compressed,
+        is_imported=planned.is_wanted and planned.problem is None,
+        finished_subtasks=tuple(one.index for one in data.subtasks if one.is_finished),
+        coordinator_name=None if data.coordinator is None else data.coordinator.name,
+        coordinator=None if data.coordinator is None else data.coordinator.data,
+        problem=planned.problem,
+    )

@@ -1,0 +1,552 @@
+"""How the rows of a state of Flink's are columns of a store's state, and back.
+
+A row has parts: key, namespace, the key of a map's entry, and value. A part that is a tuple, a row,
+a POJO or a row of SQL has a column a field; others have one. What no column of a store holds is one
+that does: a character is its code unit, a time of day its nanoseconds, a ``java.util.Date`` a
+timestamp, and as a key its milliseconds. An element of a list, an entry of a map and a timer are a
+row each.
+
+Values without a column form stay bytes, and so do whole entries whose keys have none, or a hash
+that only the job knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import count
+
+import numpy as np
+import pyarrow as pa
+
+from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.files.digest import row_hashes
+from statestore.format.state import StateKind
+from statestore.interop.flink.columns import arrow_type
+from statestore.interop.flink.savepoint import StateEntries, StateRows
+from statestore.interop.flink.states import KeyedState
+from statestore.interop.flink.types import (
+    EitherType,
+    FlinkType,
+    ListType,
+    LogicalType,
+    MapType,
+    PojoType,
+    RowDataType,
+    RowType,
+    Scalar,
+    TtlAwareType,
+    TtlType,
+    TupleType,
+    name_of,
+)
+
+__all__ = [
+    "FLINK_KEY_GROUP",
+    "Form",
+    "PartColumns",
+    "StateColumns",
+    "first_free",
+    "part_columns",
+    "state_columns",
+]
+
+FLINK_KEY_GROUP = "flink_key_group"
+"""Of entries that are bytes: the key group that Flink had them in, which the bytes do not tell."""
+
+_KEY_BYTES, _VALUE_BYTES, _NO_KEY = "key_bytes", "value_bytes", "no_key"
+_RESERVED = ("key_group", "__deleted__", FLINK_KEY_GROUP)
+_FLAT = (TupleType, RowType, RowDataType, PojoType, EitherType)
+_ROW_KIND, _CLASS = "row_kind", "class"
+_WINDOW = ("window_start", "window_end")
+_VOID = Scalar("VoidNamespace")
+_ENTRY = {"list": "position", "timers": "timestamp"}
+_LTZ = "TIMESTAMP_WITH_LOCAL_TIME_ZONE"
+
+# What a key is hashed as, by Java's names and SQL's. Those of dates hash their milliseconds.
+_PLAIN = (
+    *("Boolean", "Byte", "Short", "Integer", "Long", "Float", "Double", "Character", "String"),
+    *("BigInteger", "LocalDate", "LocalTime"),
+)
+_MILLIS = ("Date", "SqlDate", "SqlTime")
+_SQL = (
+    *("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DATE", "STRING"),
+    *("BYTES", "CHAR", "VARCHAR", "BINARY", "VARBINARY", "DECIMAL", "TIME", "TIMESTAMP"),
+    "TIMESTAMP_LTZ",
+)
+_EXACT_DIGITS = 6
+
+Names = Mapping[str, tuple[str, ...]]
+"""Names of columns by part: ``key``, ``namespace``, ``map_key``, ``value`` and others."""
+
+
+class Form(StrEnum):
+    """What of an entry has columns."""
+
+    COLUMNS = "columns"
+    VALUE_BYTES = "value_bytes"
+    BYTES = "bytes"
+
+
+def first_free(wanted: str, taken: Iterable[str]) -> str:
+    """Return a name that is none of those that are taken, in any case: ``sum``, ``sum_2``."""
+    names = {name.lower() for name in taken}
+    tries = (wanted if number == 1 else f"{wanted}_{number}" for number in count(1))
+    return next(name for name in tries if name.lower() not in names)
+
+
+@dataclass(frozen=True)
+class PartColumns:
+    """The columns of one part of a row; ``kind`` None says that it is bytes."""
+
+    kind: FlinkType | None
+    fields: tuple[pa.Field, ...]
+    stored: tuple[pa.DataType, ...]
+    is_flat: bool
+    names: tuple[str, ...] = ()
+
+    def columns(self, array: pa.Array) -> list[pa.Array]:
+        """Return the columns of the values of the part.
+
+        UnsupportedTypeError for a value that its column cannot hold.
+        """
+        if not self.fields:
+            return []
+        if not self.is_flat:
+            return [_cast(array, self.stored[0])]
+        if array.null_count:
+            raise UnsupportedTypeError(
+                f"an object of {self._title} is null, and its fields are not"
+            )
+        found = []
+        for field, stored in zip(self.fields, self.stored, strict=True):
+            at = array.type.get_field_index(field.name)
+            if at >= 0:
+                column = array.field(at)
+            elif field.name == _CLASS and isinstance(self.kind, PojoType):
+                column = pa.repeat(pa.scalar(self.kind.class_name), len(array))
+            else:
+                column = pa.nulls(len(array), stored)
+            found.append(_cast(column, stored))
+        return found
+
+    def array(self, rows: pa.RecordBatch) -> pa.Array:
+        """Return the values of the part, as they were decoded from Flink's bytes."""
+        columns = [
+            _uncast(rows.column(name), field.type)
+            for name, field in zip(self.names, self.fields, strict=True)
+        ]
+        if self.kind is None or not self.is_flat:
+            return columns[0] if columns else pa.nulls(rows.num_rows)
+        whole = arrow_type(self.kind)
+        if not isinstance(self.kind, Scalar) and len(self.fields) < whole.num_fields:
+            insert = pa.array(np.zeros(rows.num_rows, np.int8))  # a key is of no other kind
+            columns = [insert, *columns]
+        return pa.StructArray.from_arrays(columns, fields=list(whole))
+
+    @property
+    def _title(self) -> str:
+        return "bytes" if self.kind is None else name_of(self.kind)
+
+
+def _cast(array: pa.Array, stored: pa.DataType) -> pa.Array:
+    if array.type == stored:
+        return array
+    try:
+        if pa.types.is_time32(array.type):
+            array = array.cast(pa.time64("ns"))
+        return array.cast(stored)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise UnsupportedTypeError(
+            f"a value of {array.type} has no column form ({str(error).splitlines()[0]})"
+        ) from error
+
+
+def _uncast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    if array.type == kind:
+        return array
+    if pa.types.is_null(kind):
+        return pa.nulls(len(array))
+    if pa.types.is_time32(kind):
+        array = array.cast(pa.time64("ns"))
+    return array.cast(kind)
+
+
+def _stored(kind: pa.DataType, *, is_key: bool) -> pa.DataType:
+    """Return the type of a store's column that holds all values of a type, but far timestamps."""
+    types = pa.types
+    if types.is_uint16(kind):
+        return pa.int32()
+    if types.is_time(kind):
+        return pa.int64()
+    if types.is_timestamp(kind):
+        if kind.tz and is_key:
+            return pa.int64()
+        return pa.timestamp("us", kind.tz)
+    if types.is_null(kind):
+        return pa.int8()
+    if types.is_map(kind):
+        inner = (_stored(one, is_key=is_key) for one in (kind.key_type, kind.item_type))
+        return pa.map_(*inner)
+    if types.is_list(kind):
+        return pa.list_(_stored(kind.value_type, is_key=is_key))
+    if types.is_struct(kind):
+        return pa.struct([pa.field(one.name, _stored(one.type, is_key=is_key)) for one in kind])
+    return kind
+
+
+def _key_types(kind: FlinkType) -> tuple[str, ...]:
+    """Return what the columns of a key are hashed as: of tuples and SQL's rows one for each field.
+
+    UnsupportedTypeError for a type that no column is hashed as, or whose hash only the job knows.
+    """
+    names: list[str | None]
+    if isinstance(kind, RowDataType):
+        names = [_sql_name(one) for one in kind.columns]
+    elif isinstance(kind, TupleType):
+        names = [_java_name(one) for one in kind.fields]
+    else:
+        names = [_java_name(kind)]
+    known = tuple(name for name in names if name is not None)
+    if len(known) < len(names):
+        raise UnsupportedTypeError(f"no columns are hashed as keys of {name_of(kind)} are")
+    return known
+
+
+def _java_name(kind: FlinkType) -> str | None:
+    match kind:
+        case Scalar(name) if name in _MILLIS:
+            return "Long"
+        case Scalar(name) if name in _PLAIN:
+            return name
+        case TupleType(_, fields) | RowType(fields):
+            parts = [_java_name(one) for one in fields]
+            known = [one for one in parts if one is not None]
+            outer = "Row" if isinstance(kind, RowType) else f"Tuple{len(parts)}"
+            return f"{outer}<{', '.join(known)}>" if len(known) == len(parts) else None
+        case _:
+            return None
+
+
+def _sql_name(column: LogicalType) -> str | None:
+    text = column.text.removesuffix(" NOT NULL")
+    is_known = text.partition("(")[0] in _SQL
+    is_fine = column.root.startswith("TIMESTAMP") and column.precision > _EXACT_DIGITS
+    return text if is_known and not is_fine else None
+
+
+def part_columns(kind: FlinkType | None, *, is_key: bool = False, flat: bool = True) -> PartColumns:
+    """Return the columns of a part, without names yet; of bytes for None.
+
+    Args:
+        kind: the part's type.
+        is_key: whether rows are hashed by it: then it is as the store hashes it.
+        flat: whether its fields are columns.
+
+    Returns:
+        The columns.
+
+    Raises:
+        UnsupportedTypeError: for a type that can be no column.
+    """
+    if kind is None:
+        return PartColumns(None, (pa.field("", pa.binary()),), (pa.binary(),), False)
+    whole = arrow_type(kind)
+    if pa.types.is_null(whole) and not is_key:
+        return PartColumns(kind, (), (), False)
+    is_window = isinstance(kind, Scalar) and kind.name in ("TimeWindow", "SqlTimeWindow")
+    is_row_key = is_key and isinstance(kind, RowType)
+    if is_row_key:  # hashed as a Row, which a tuple of columns is not; its kind is always INSERT
+        whole = pa.struct([one for one in whole if one.name != _ROW_KIND])
+    if is_row_key or not (is_window or (flat and isinstance(kind, _FLAT))):
+        field = pa.field("", whole)
+        return PartColumns(kind, (field,), (_stored(whole, is_key=is_key),), False)
+    fields = [one for one in whole if not (is_key and one.name == _ROW_KIND)]
+    stored = [_stored(one.type, is_key=is_key) for one in fields]
+    if isinstance(kind, RowDataType):
+        first = len(fields) - len(kind.columns)
+        for at, column in enumerate(kind.columns, first):
+            if column.root == _LTZ and pa.types.is_timestamp(stored[at]):
+                stored[at] = pa.timestamp("us", "UTC")
+    return PartColumns(kind, tuple(fields), tuple(stored), True)
+
+
+@dataclass(frozen=True)
+class StateColumns:
+    """The columns of a state: those of its parts, and others by name.
+
+    ``entry`` is the column of positions or timestamps, ``last_access`` that of a time to live.
+    """
+
+    state: KeyedState
+    form: Form
+    kind: StateKind
+    key: PartColumns
+    namespace: PartColumns
+    map_key: PartColumns | None
+    value: PartColumns | None
+    entry: str | None
+    last_access: str | None
+    hash_scheme: str
+    key_types: tuple[str, ...]
+
+    @property
+    def names(self) -> Names:
+        """The names of the columns, by part."""
+        found = {"key": self.key.names, "namespace": self.namespace.names}
+        for part, columns in (("map_key", self.map_key), ("value", self.value)):
+            if columns is not None:
+                found[part] = columns.names
+        for part, name in (("entry", self.entry), ("last_access", self.last_access)):
+            if name is not None:
+                found[part] = (name,)
+        return found
+
+    @property
+    def entry_columns(self) -> tuple[str, ...]:
+        """The columns that tell rows of one key and namespace apart."""
+        if self.entry is not None:
+            return (self.entry,)
+        return () if self.map_key is None else self.map_key.names
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns in their order, with their types."""
+        found: list[tuple[str, pa.DataType]] = []
+        for part in (self.key, self.namespace, self.map_key):
+            if part is not None:
+                found += zip(part.names, part.stored, strict=True)
+        if self.entry is not None:
+            is_timer = self.kind is StateKind.TIMERS
+            found.append((self.entry, pa.int64() if is_timer else pa.int32()))
+        if self.value is not None:
+            found += zip(self.value.names, self.value.stored, strict=True)
+        if self.last_access is not None:
+            found.append((self.last_access, pa.int64()))
+        if self.form is Form.BYTES:
+            found.append((FLINK_KEY_GROUP, pa.int32()))
+        return pa.schema(found)
+
+    def table_of_bytes(self, found: StateEntries, prefix: int) -> pa.Table:
+        """Return entries of one key group as rows; ``prefix`` bytes of each key are its number."""
+        keys = found.keys
+        whole = type(keys)(keys.data, keys.starts + prefix, keys.ends, keys.name, keys.base)
+        columns = [whole.arrow()]
+        if self.value is not None:
+            columns.append(found.values.arrow())
+        columns.append(pa.array(np.full(len(keys), found.key_group, np.int32)))
+        return pa.Table.from_arrays(columns, schema=self.schema)
+
+    def table(self, rows: StateRows) -> pa.Table:
+        """Return the decoded rows of one key group as rows of the store.
+
+        UnsupportedTypeError for a value that its column cannot hold.
+        """
+        columns = self._keys(rows)
+        columns += self.namespace.columns(rows.namespace)
+        if self.kind is StateKind.TIMERS:
+            return pa.Table.from_arrays([*columns, rows.time], schema=self.schema)
+        value, assert_map = rows.value, rows.map_key
+        assert value is not None, "what is no timer has a value"
+        if self.map_key is not None:
+            assert assert_map is not None, "a map has keys"
+            columns += self.map_key.columns(assert_map)
+        if self.entry is not None:
+            counts = np.diff(np.asarray(value.offsets))
+            parents = np.repeat(np.arange(len(counts)), counts)
+            starts = np.repeat(np.cumsum(counts) - counts, counts)
+            columns = [column.take(pa.array(parents)) for column in columns]
+            columns.append(pa.array((np.arange(len(parents)) - starts).astype(np.int32)))
+            value = value.flatten()
+        times = []
+        if self.last_access is not None:
+            times, value = [value.field("last_access")], value.field("value")
+        assert self.value is not None, "what is no timer has a value"
+        return pa.Table.from_arrays(
+            [*columns, *self.value.columns(value), *times], schema=self.schema
+        )
+
+    def _keys(self, rows: StateRows) -> list[pa.Array]:
+        if self.key.names == (_NO_KEY,):
+            return [pa.nulls(len(rows), pa.bool_())]
+        if isinstance(self.key.kind, RowType):
+            fields = list(rows.key.type)[-len(self.key.kind.fields) :]
+            kept = [rows.key.field(one.name) for one in fields]
+            return self.key.columns(pa.StructArray.from_arrays(kept, fields=fields))
+        return self.key.columns(rows.key)
+
+    def rows(self, table: pa.Table, key_group: int) -> StateRows:
+        """Return rows of the store, of one key group and in their order, as they were decoded.
+
+        Elements of a list are one list again. Of entries that are bytes ``key`` and ``value`` are
+        these.
+        """
+        whole = table.combine_chunks()
+        batches = whole.to_batches()
+        batch = batches[0] if batches else pa.RecordBatch.from_pylist([], whole.schema)
+        key, namespace = self._key_array(batch), self.namespace.array(batch)
+        if self.kind is StateKind.TIMERS:
+            time = batch.column(self.entry_columns[0])
+            return StateRows(self.state, key_group, key, namespace, None, None, time)
+        map_key = None if self.map_key is None else self.map_key.array(batch)
+        value = None if self.value is None else self.value.array(batch)
+        if self.last_access is not None:
+            stamps = batch.column(self.last_access)
+            value = pa.StructArray.from_arrays([stamps, value], ["last_access", "value"])
+        if self.entry is not None and self.kind is StateKind.LIST:
+            names = [*self.key.names, *self.namespace.names]
+            hashes = row_hashes(batch.select(names))
+            begins = np.flatnonzero(np.concatenate([[True], hashes[1:] != hashes[:-1]]))
+            begins = begins[: len(hashes)]
+            offsets = pa.array(np.append(begins, len(hashes)).astype(np.int32))
+            value = pa.ListArray.from_arrays(offsets, value)
+            places = pa.array(begins)
+            key, namespace = key.take(places), namespace.take(places)
+        return StateRows(self.state, key_group, key, namespace, map_key, value)
+
+    def _key_array(self, batch: pa.RecordBatch) -> pa.Array:
+        if self.key.names == (_NO_KEY,):
+            kinds = pa.array(np.zeros(batch.num_rows, np.int8))
+            return pa.StructArray.from_arrays([kinds], [_ROW_KIND])
+        found = self.key.array(batch)
+        if isinstance(self.key.kind, RowType) and self.key.kind.has_kind:
+            kinds = pa.array(np.zeros(batch.num_rows, np.int8))
+            whole = arrow_type(self.key.kind)
+            return pa.StructArray.from_arrays([kinds, *found.flatten()], fields=list(whole))
+        return found
+
+
+def state_columns(
+    state: KeyedState, form: Form, max_parallelism: int, names: Names | None = None
+) -> StateColumns:
+    """Return the columns of a state.
+
+    Args:
+        state: the state.
+        form: what of it has columns.
+        max_parallelism: the number of key groups.
+        names: names for the columns of its parts; by default those of fields.
+
+    Returns:
+        The columns.
+
+    Raises:
+        UnsupportedTypeError: when it has no such form.
+        InvalidArgumentError: for names that are too many or too few, or come twice.
+    """
+    found = _bytes(state) if form is Form.BYTES else _typed(state, form, max_parallelism)
+    return _named(found, names or {})
+
+
+def _bytes(state: KeyedState) -> StateColumns:
+    key, nothing = part_columns(None), part_columns(_VOID)
+    value = None if state.kind == "timers" else part_columns(None)
+    types = ("BYTES",)
+    kind = StateKind.VALUE
+    return StateColumns(
+        state, Form.BYTES, kind, key, nothing, None, value, None, None, "flink-sql", types
+    )
+
+
+def _typed(state: KeyedState, form: Form, max_parallelism: int) -> StateColumns:
+    types = _key_types(state.key)
+    scheme = "flink-sql" if isinstance(state.key, RowDataType) else "java"
+    key = part_columns(state.key, is_key=True)
+    if not types:
+        if max_parallelism > 1:
+            raise UnsupportedTypeError("keys without columns lie in a key group that is not known")
+        key, types = (
+            PartColumns(state.key, (pa.field("", pa.bool_()),), (pa.bool_(),), False),
+            ("BOOLEAN",),
+        )
+    namespace = part_columns(state.namespace)
+    if state.kind == "timers":
+        parts = (key, namespace, None, None, _ENTRY["timers"], None)
+        return StateColumns(state, form, StateKind.TIMERS, *parts, scheme, types)
+    inner, map_key = state.value, None
+    if state.kind == "list" and isinstance(inner, ListType):
+        inner = inner.element
+    if state.kind == "map" and isinstance(inner, MapType):
+        map_key, inner = part_columns(inner.key), inner.value
+        if not map_key.fields:
+            raise UnsupportedTypeError(f"keys of {name_of(state.value)} are no column")
+    kind = StateKind(state.kind)
+    if form is Form.VALUE_BYTES:
+        kind = StateKind.VALUE if kind is StateKind.LIST else kind
+        value, entry, stamp = part_columns(None), None, None
+    else:
+        inner = inner.value if isinstance(inner, TtlAwareType) else inner
+        stamp = "last_access" if isinstance(inner, TtlType) else None
+        inner = inner.value if isinstance(inner, TtlType) else inner
+        # The value of a map's entry can be null, which is no struct of nulls.
+        value = part_columns(inner, flat=map_key is None)
+        entry = _ENTRY.get(kind)
+    return StateColumns(
+        state, form, kind, key, namespace, map_key, value, entry, stamp, scheme, types
+    )
+
+
+def _named(columns: StateColumns, names: Names) -> StateColumns:
+    """Return the columns with names: those that are given, and others that differ from them."""
+    given = [name for some in names.values() for name in some]
+    taken = [*_RESERVED, *given]
+    lower = [name.lower() for name in taken]
+    for name in given:
+        if lower.count(name.lower()) > 1:
+            raise InvalidArgumentError(
+                f"state {columns.state.name!r}: the name {name!r} comes twice, in any case, or is "
+                "the store's own"
+            )
+
+    def one(wanted: str) -> str:
+        name = first_free(wanted, taken)
+        taken.append(name)
+        return name
+
+    def part(role: str, found: PartColumns | None) -> PartColumns | None:
+        if found is None:
+            return None
+        wanted = names.get(role)
+        if wanted is None:
+            wanted = tuple(map(one, _wanted(role, found, columns)))
+        if len(wanted) != len(found.fields):
+            raise InvalidArgumentError(
+                f"state {columns.state.name!r}: {len(wanted)} names for the {role}, which has "
+                f"{len(found.fields)} columns"
+            )
+        return PartColumns(found.kind, found.fields, found.stored, found.is_flat, tuple(wanted))
+
+    def other(role: str, wanted: str | None) -> str | None:
+        return names[role][0] if role in names else None if wanted is None else one(wanted)
+
+    key, namespace = part("key", columns.key), part("namespace", columns.namespace)
+    assert key is not None, "a state has a key"
+    assert namespace is not None, "a state has a namespace, of no columns perhaps"
+    return StateColumns(
+        columns.state,
+        columns.form,
+        columns.kind,
+        key,
+        namespace,
+        part("map_key", columns.map_key),
+        part("value", columns.value),
+        other("entry", columns.entry),
+        other("last_access", columns.last_access),
+        columns.hash_scheme,
+        columns.key_types,
+    )
+
+
+def _wanted(role: str, part: PartColumns, columns: StateColumns) -> list[str]:
+    if part.kind is None:
+        return [_KEY_BYTES if role == "key" else _VALUE_BYTES]
+    if role == "key" and isinstance(part.kind, RowDataType) and not part.is_flat:
+        return [_NO_KEY]
+    if not part.is_flat:
+        return [role] * len(part.fields)
+    if isinstance(part.kind, Scalar):
+        prefix = "" if role == "namespace" else f"{role}_"
+        return [f"{prefix}{name}" for name in _WINDOW]
+    prefix = "" if role == "value" else f"{role}_"
+    return [f"{prefix}{one.name}" for one in part.fields]

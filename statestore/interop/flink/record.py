@@ -1,0 +1,235 @@
+"""What a checkpoint says of the savepoint that it was imported from: broadcast state of ``flink``.
+
+``savepoint`` says which one it was, ``operators`` what its metadata have of each operator, and
+``states`` what its headers have of each state, the snapshots of serializers word for word, and how
+the state's rows became columns. Of these and the rows a savepoint can be made again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import pyarrow as pa
+
+from statestore.errors import InvalidArgumentError, StateNotFoundError
+from statestore.interop.flink.canonical import StateInfo
+from statestore.interop.flink.canonical import StateKind as FlinkKind
+from statestore.interop.flink.named_columns import Form, StateColumns, state_columns
+from statestore.interop.flink.reader import Reader, i32
+from statestore.interop.flink.serializers import Snapshot, read_snapshot
+from statestore.interop.flink.states import keyed_state
+from statestore.restore.restored import RestoredCheckpoint
+from statestore.snapshot.writer import CheckpointWriter
+
+__all__ = ["RECORD", "ImportedOperator", "ImportedState", "SavepointRecord"]
+
+RECORD = "flink"
+"""The operator that has the record; no other one gets this name."""
+
+_SAVEPOINT, _OPERATORS, _STATES = "savepoint", "operators", "states"
+_PROXY_VERSION = 2
+_SERIALIZERS = {
+    "key_serializer": "KEY_SERIALIZER",
+    "namespace_serializer": "NAMESPACE_SERIALIZER",
+    "value_serializer": "VALUE_SERIALIZER",
+}
+_SAVEPOINT_FIELDS = pa.schema(
+    [
+        pa.field("place", pa.string()),
+        pa.field("checkpoint", pa.int64()),
+        pa.field("metadata_version", pa.int32()),
+        pa.field("digest", pa.string()),
+    ]
+)
+_OPERATOR_FIELDS = pa.schema(
+    [
+        *(pa.field(name, pa.string()) for name in ("operator", "id", "uid", "name")),
+        *(pa.field(name, pa.int32()) for name in ("parallelism", "max_parallelism")),
+        *(pa.field(name, pa.bool_()) for name in ("is_finished", "is_compressed", "is_imported")),
+        pa.field("finished_subtasks", pa.list_(pa.int32())),
+        pa.field("coordinator_name", pa.string()),
+        pa.field("coordinator", pa.binary()),
+        pa.field("problem", pa.string()),
+    ]
+)
+_STATE_FIELDS = pa.schema(
+    [
+        *(pa.field(name, pa.string()) for name in ("operator", "state", "name", "sort", "kind")),
+        *(pa.field(name, pa.string()) for name in ("form", "why", "names", "options")),
+        *(pa.field(name, pa.binary()) for name in _SERIALIZERS),
+        pa.field("rows", pa.int64()),
+        pa.field("digest", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportedOperator:
+    """An operator of the savepoint; ``operator`` is what the store calls it.
+
+    ``uid`` and ``name`` are None where the savepoint has none. ``problem`` says why its state was
+    not read. One that is not ``is_imported`` was not asked for, or could not be read.
+    """
+
+    operator: str
+    id: str
+    uid: str | None
+    name: str | None
+    parallelism: int
+    max_parallelism: int
+    is_finished: bool
+    is_compressed: bool
+    is_imported: bool
+    finished_subtasks: tuple[int, ...]
+    coordinator_name: str | None
+    coordinator: bytes | None
+    problem: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportedState:
+    """A state of the savepoint, and what became of it.
+
+    ``state`` is what the store calls it, ``name`` what Flink does. ``sort`` is ``keyed`` or how an
+    operator's state is redistributed; ``kind`` the store's kind of a keyed one, else empty. ``why``
+    says why it is bytes. ``names`` are those of the columns, by part. ``options`` and the
+    serializers are as in Flink's header, each snapshot from its class's name on.
+    """
+
+    operator: str
+    state: str
+    name: str
+    sort: str
+    kind: str
+    form: Form
+    why: str | None
+    names: Mapping[str, tuple[str, ...]]
+    options: Mapping[str, str]
+    key_serializer: bytes | None
+    namespace_serializer: bytes | None
+    value_serializer: bytes
+    rows: int
+    digest: int
+
+    @property
+    def info(self) -> StateInfo:
+        """What the header of a canonical savepoint says of it."""
+        found = {
+            flink: self._snapshot(name)
+            for name, flink in _SERIALIZERS.items()
+            if getattr(self, name) is not None and (name != "key_serializer" or not self.is_keyed)
+        }
+        if not self.is_keyed:
+            is_broadcast = self.sort == "broadcast"
+            kind: FlinkKind = "broadcast" if is_broadcast else "operator"
+        else:
+            kind = "timers" if self.namespace_serializer is None else "keyed"
+        return StateInfo(self.name, kind, self.options, found)
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether it is keyed state."""
+        return self.sort == "keyed"
+
+    @property
+    def key(self) -> Snapshot:
+        """The serializer of the keys of keyed state."""
+        return self._snapshot("key_serializer")
+
+    def columns(self, max_parallelism: int) -> StateColumns:
+        """Return how the rows of a keyed state are columns."""
+        state = keyed_state(self.info, self.key.kind, f"state {self.name!r} of {self.operator}")
+        return state_columns(state, self.form, max_parallelism, self.names)
+
+    def _snapshot(self, name: str) -> Snapshot:
+        raw: bytes = getattr(self, name)
+        return read_snapshot(Reader(i32(_PROXY_VERSION) + raw, f"the {name} of {self.name!r}"))
+
+
+@dataclass(frozen=True)
+class SavepointRecord:
+    """The savepoint that a checkpoint was imported from.
+
+    ``checkpoint`` is Flink's number of it, ``digest`` the SHA-256 of its ``_metadata``.
+    """
+
+    place: str
+    checkpoint: int
+    metadata_version: int
+    digest: str
+    operators: tuple[ImportedOperator, ...]
+    states: tuple[ImportedState, ...]
+
+    def write(self, checkpoint: CheckpointWriter) -> None:
+        """Write it into a checkpoint."""
+        savepoint = {name: getattr(self, name) for name in _SAVEPOINT_FIELDS.names}
+        _broadcast(checkpoint, _SAVEPOINT, [savepoint], _SAVEPOINT_FIELDS)
+        operators = [vars(one) for one in self.operators]
+        _broadcast(checkpoint, _OPERATORS, operators, _OPERATOR_FIELDS)
+        states = [
+            vars(one)
+            | {
+                "form": one.form.value,
+                "names": json.dumps(one.names),
+                "options": json.dumps(one.options),
+                "digest": f"{one.digest:x}",
+            }
+            for one in self.states
+        ]
+        _broadcast(checkpoint, _STATES, states, _STATE_FIELDS)
+
+    @classmethod
+    def of(cls, restored: RestoredCheckpoint) -> SavepointRecord:
+        """Return what a checkpoint says.
+
+        Raises:
+            InvalidArgumentError: when it was not imported from a savepoint.
+        """
+        try:
+            (savepoint,) = _elements(restored, _SAVEPOINT)
+        except StateNotFoundError:
+            raise InvalidArgumentError(
+                f"checkpoint {restored.checkpoint_id} was not imported from a savepoint of Flink: "
+                f"it has no state {_SAVEPOINT!r} of operator {RECORD!r}. Make one with "
+                "'statestore flink import'"
+            ) from None
+        operators = tuple(
+            ImportedOperator(**one | {"finished_subtasks": tuple(one["finished_subtasks"])})
+            for one in map(_own(ImportedOperator), _elements(restored, _OPERATORS))
+        )
+        states = tuple(map(_state, _elements(restored, _STATES)))
+        which = {name: savepoint[name] for name in _SAVEPOINT_FIELDS.names}
+        return cls(**which, operators=operators, states=states)
+
+
+def _state(element: dict[str, Any]) -> ImportedState:
+    names = {part: tuple(some) for part, some in json.loads(element["names"]).items()}
+    plain = _own(ImportedState)(element) | {
+        "form": Form(element["form"]),
+        "names": names,
+        "options": json.loads(element["options"]),
+        "digest": int(element["digest"], 16),
+    }
+    return ImportedState(**plain)
+
+
+def _own(kind: Any) -> Any:
+    names = [one.name for one in fields(kind)]
+    return lambda element: {name: element[name] for name in names}
+
+
+def _broadcast(
+    checkpoint: CheckpointWriter,
+    name: str,
+    elements: Iterable[Mapping[str, Any]],
+    schema: pa.Schema,
+) -> None:
+    rows = [{one: element[one] for one in schema.names} for element in elements]
+    checkpoint.broadcast(RECORD, name, pa.Table.from_pylist(rows, schema))
+
+
+def _elements(restored: RestoredCheckpoint, name: str) -> list[dict[str, Any]]:
+    return restored.operator(RECORD, name).subtask(0)

@@ -1,0 +1,209 @@
+"""``statestore flink show``: what is in a savepoint or checkpoint. It is only read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from statestore.errors import IncompatibleStateError, MissingFileError, UnsupportedTypeError
+from statestore.interop.flink.columns import arrow_type
+from statestore.interop.flink.operator_state import (
+    SOURCE_READER_STATE,
+    KafkaSplit,
+    SubtaskElements,
+    kafka_splits,
+)
+from statestore.interop.flink.savepoint import FlinkOperator, open_savepoint
+from statestore.interop.flink.states import KeyedState, StateForm
+from statestore.interop.flink.types import FlinkType, Scalar, name_of
+
+__all__ = [
+    "ShownKeyedState",
+    "ShownOperator",
+    "ShownOperatorState",
+    "ShownSavepoint",
+    "show_savepoint",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownKeyedState:
+    """A keyed state: its types in Java's words, and its entries.
+
+    ``entries`` are by key group, those that have any, and ``size_bytes`` are those of keys and
+    values; both are None where they cannot be read. ``note`` says why values can be no columns.
+    """
+
+    name: str
+    kind: StateForm
+    key: str
+    namespace: str | None
+    value: str
+    has_ttl: bool
+    entries: Mapping[int, int] | None
+    size_bytes: int | None
+    note: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownOperatorState:
+    """An operator state: how it is redistributed, its type, and its elements by subtask.
+
+    ``splits`` are those of a Kafka source, None of anything else.
+    """
+
+    name: str
+    mode: str
+    type: str
+    elements: Mapping[int, int]
+    size_bytes: int
+    splits: tuple[KafkaSplit, ...] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownOperator:
+    """An operator; ``problem`` says why its keyed state cannot be read, None if it can be."""
+
+    id: str
+    uid: str | None
+    name: str | None
+    parallelism: int
+    max_parallelism: int
+    is_finished: bool
+    coordinator_bytes: int | None
+    keyed: tuple[ShownKeyedState, ...]
+    operator: tuple[ShownOperatorState, ...]
+    problem: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShownSavepoint:
+    """A savepoint or checkpoint, and the version of its ``_metadata``."""
+
+    place: str
+    version: int
+    checkpoint_id: int
+    operators: tuple[ShownOperator, ...]
+
+
+def show_savepoint(
+    place: str,
+    *,
+    moved: Mapping[str, str] | None = None,
+    on_progress: Callable[[float, float, str], None] | None = None,
+) -> ShownSavepoint:
+    """Return what is in a savepoint or checkpoint of a Flink job.
+
+    Args:
+        place: its folder or its ``_metadata``, as a path or URL.
+        moved: where folders lie now that it names by absolute paths.
+        on_progress: is called with the number of operators that were read, of how many, and the
+            next.
+
+    Returns:
+        Its operators, and what their states hold; what cannot be read is said, and hides no other.
+
+    Raises:
+        InvalidArgumentError: when there is no ``_metadata``.
+        DamagedFileError: when a file is not as Flink wrote it.
+        FormatVersionError: when it is of a version that is not known.
+    """
+    savepoint = open_savepoint(place, moved=moved)
+    shown = []
+    for number, operator in enumerate(savepoint.operators):
+        if on_progress is not None:
+            on_progress(number, len(savepoint.operators), operator.title)
+        shown.append(_operator(operator))
+    return ShownSavepoint(
+        place=savepoint.url,
+        version=savepoint.metadata.version,
+        checkpoint_id=savepoint.metadata.checkpoint_id,
+        operators=tuple(shown),
+    )
+
+
+def _operator(operator: FlinkOperator) -> ShownOperator:
+    problem = operator.problem
+    entries: dict[str, Counter[int]] = {one.name: Counter() for one in operator.states}
+    sizes: Counter[str] = Counter()
+    elements: list[SubtaskElements] = []
+    try:
+        elements = list(operator.operator_state())
+        for found in operator.entries() if problem is None else ():
+            entries[found.state.name][found.key_group] += len(found.keys)
+            spans = (found.keys, found.values)
+            sizes[found.state.name] += sum(int((one.ends - one.starts).sum()) for one in spans)
+    except (IncompatibleStateError, MissingFileError, UnsupportedTypeError) as error:
+        problem = str(error)
+    metadata = operator.metadata
+    keyed = (
+        _keyed(one, entries[one.name], sizes[one.name], is_read=problem is None)
+        for one in operator.states
+    )
+    return ShownOperator(
+        id=metadata.id,
+        uid=metadata.uid,
+        name=metadata.name,
+        parallelism=metadata.parallelism,
+        max_parallelism=metadata.max_parallelism,
+        is_finished=metadata.is_finished,
+        coordinator_bytes=None if metadata.coordinator is None else len(metadata.coordinator.data),
+        keyed=tuple(keyed),
+        operator=_operator_states(elements),
+        problem=problem,
+    )
+
+
+def _keyed(
+    state: KeyedState, entries: Counter[int], size_bytes: int, *, is_read: bool
+) -> ShownKeyedState:
+    return ShownKeyedState(
+        name=state.name,
+        kind=state.kind,
+        key=name_of(state.key),
+        namespace=None if state.namespace == Scalar("VoidNamespace") else name_of(state.namespace),
+        value=name_of(state.value),
+        has_ttl=state.has_ttl,
+        entries=dict(sorted(entries.items())) if is_read else None,
+        size_bytes=size_bytes if is_read else None,
+        note=_note(state.key) or _note(state.value),
+    )
+
+
+def _note(kind: FlinkType) -> str | None:
+    try:
+        arrow_type(kind)
+    except UnsupportedTypeError as error:
+        return str(error)
+    return None
+
+
+def _operator_states(elements: list[SubtaskElements]) -> tuple[ShownOperatorState, ...]:
+    found = []
+    for name in dict.fromkeys(one.info.name for one in elements):
+        parts = [one for one in elements if one.info.name == name]
+        info = parts[0].info
+        value = name_of(info.value)
+        found.append(
+            ShownOperatorState(
+                name=name,
+                mode=info.mode,
+                type=value if info.key is None else f"Map<{name_of(info.key)}, {value}>",
+                elements={one.subtask: one.count() for one in parts},
+                size_bytes=sum(int((one.raw.ends - one.raw.starts).sum()) for one in parts),
+                splits=_splits(parts),
+            )
+        )
+    return tuple(found)
+
+
+def _splits(parts: list[SubtaskElements]) -> tuple[KafkaSplit, ...] | None:
+    """Return the splits of a Kafka source; those of others only their own classes can read."""
+    if parts[0].info.name != SOURCE_READER_STATE or parts[0].info.value != Scalar("byte[]"):
+        return None
+    try:
+        found = [split for one in parts for split in kafka_splits(one.values(), one.raw.name)]
+    except UnsupportedTypeError:
+        return None
+    return tuple(sorted(found, key=lambda one: (one.topic, one.partition)))

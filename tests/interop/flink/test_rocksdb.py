@@ -1,0 +1,207 @@
+"""Tables of RocksDB: every way to compress a block, deletes of ranges, merges, and what is refused.
+
+The goldens have tables that RocksDB wrote; these are made here, to have what those have not.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from statestore.errors import DamagedFileError, FormatVersionError, UnsupportedTypeError
+from statestore.interop.flink.reader import varint
+from statestore.interop.flink.rocksdb import live_entries, open_table
+
+DELETE, VALUE, MERGE, SINGLE_DELETE, RANGE_DELETE = 0, 1, 2, 7, 15
+MAGIC = 0x88E241B785F4CFF7
+Entry = tuple[bytes, int, int, bytes]
+
+
+@dataclass(frozen=True)
+class Source:
+    name: str
+    data: bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+    def read(self, start: int, stop: int) -> bytes:
+        assert 0 <= start <= stop <= len(self.data)
+        return self.data[start:stop]
+
+
+def deflated(data: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=-14)
+    return varint(len(data)) + packer.compress(data) + packer.flush()
+
+
+def packed(codec: str) -> Callable[[bytes], bytes]:
+    def pack(data: bytes) -> bytes:
+        head = b"" if codec == "snappy" else varint(len(data))
+        return head + bytes(pa.Codec(codec).compress(data, asbytes=True))
+
+    return pack
+
+
+COMPRESSIONS: dict[int, Callable[[bytes], bytes]] = {
+    0: bytes,
+    1: packed("snappy"),
+    2: deflated,
+    4: packed("lz4_raw"),
+    7: packed("zstd"),
+}
+
+
+def internal(entry: Entry) -> tuple[bytes, bytes]:
+    key, sequence, kind, value = entry
+    return key + struct.pack("<Q", sequence << 8 | kind), value
+
+
+def block(pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
+    """Return a block whose keys share what they can with the one before."""
+    parts, before = [], b""
+    for key, value in pairs:
+        ends = (at for at in range(len(key) + 1) if key[:at] != before[:at])
+        shared = min(next(ends, len(key) + 1) - 1, len(before))
+        parts += [varint(shared), varint(len(key) - shared), varint(len(value)), key[shared:]]
+        parts.append(value)
+        before = key
+    return b"".join(parts) + struct.pack("<II", 0, 1)
+
+
+def table(
+    entries: Sequence[Entry],
+    *,
+    compression: int = 0,
+    tombstones: Sequence[Entry] = (),
+    more: Sequence[tuple[bytes, bytes]] = (),
+    version: int = 5,
+) -> bytes:
+    """Return a file with two entries a block."""
+    data = b""
+
+    def add(content: bytes, kind: int = 0) -> bytes:
+        nonlocal data
+        body = COMPRESSIONS[kind](content)
+        handle = varint(len(data)) + varint(len(body))
+        data += body + bytes([kind]) + bytes(4)
+        return handle
+
+    ordered = sorted(entries, key=lambda one: (one[0], -one[1]))
+    index = []
+    for at in range(0, len(ordered), 2):
+        pairs = [internal(one) for one in ordered[at : at + 2]]
+        index.append((pairs[-1][0], add(block(pairs), compression)))
+    properties = [(b"rocksdb.column.family.name", b"state"), *more]
+    meta = [(b"rocksdb.properties", add(block(sorted(properties))))]
+    if tombstones:
+        meta.append((b"rocksdb.range_del", add(block([internal(one) for one in tombstones]))))
+    handles = add(block(sorted(meta)))
+    handles += add(block(index))
+    footer = bytes([4]) + handles.ljust(40, b"\0")
+    return data + footer + struct.pack("<IQ", version, MAGIC)
+
+
+def live(*files: bytes) -> list[tuple[bytes, bytes]]:
+    return list(live_entries(open_table(Source(f"{at}.sst", one)) for at, one in enumerate(files)))
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_blocks_are_read_however_they_are_compressed(compression: int) -> None:
+    entries = [(b"key-%03d" % at, at, VALUE, b"value" * at) for at in range(50)]
+    found = live(table(entries, compression=compression))
+    assert found == [(key, value) for key, _, _, value in entries]
+    assert open_table(Source("1.sst", table(entries))).column_family == "state"
+
+
+def test_the_newest_of_several_files_holds() -> None:
+    old = table([(b"a", 1, VALUE, b"old"), (b"b", 2, VALUE, b"gone"), (b"c", 3, VALUE, b"x")])
+    new = table([(b"a", 9, VALUE, b"new"), (b"b", 8, DELETE, b""), (b"c", 7, SINGLE_DELETE, b"")])
+    assert live(old, new) == live(new, old) == [(b"a", b"new")]
+
+
+def test_what_was_merged_is_joined_from_the_oldest_on() -> None:
+    old = table([(b"a", 1, VALUE, b"1"), (b"b", 2, DELETE, b""), (b"c", 1, MERGE, b"x")])
+    new = table([(b"a", 5, MERGE, b"2"), (b"a", 6, MERGE, b"3"), (b"b", 7, MERGE, b"y")])
+    assert live(old, new) == [(b"a", b"1,2,3"), (b"b", b"y"), (b"c", b"x")]
+
+
+def test_a_deleted_range_takes_what_was_there_before() -> None:
+    old = table([(bytes([one]), 5, VALUE, b"old") for one in b"abcd"])
+    new = table(
+        [(b"c", 9, VALUE, b"new"), (b"b", 8, MERGE, b"m")],
+        tombstones=[(b"b", 7, RANGE_DELETE, b"d")],
+    )
+    assert live(old, new) == [(b"a", b"old"), (b"b", b"m"), (b"c", b"new"), (b"d", b"old")]
+
+
+keys = st.sampled_from([b"a", b"ab", b"b", b"c"])
+kinds = st.sampled_from([DELETE, VALUE, MERGE])
+
+
+@given(st.lists(st.tuples(keys, kinds, st.integers(0, 2)), max_size=12))
+def test_any_files_come_to_what_was_written(steps: list[tuple[bytes, int, int]]) -> None:
+    files: list[list[Entry]] = [[], [], []]
+    wanted: dict[bytes, bytes] = {}
+    for sequence, (key, kind, file) in enumerate(steps, 1):
+        value = b"" if kind == DELETE else b"%d" % sequence
+        files[file].append((key, sequence, kind, value))
+        if kind == DELETE:
+            wanted.pop(key, None)
+        elif kind == MERGE and key in wanted:
+            wanted[key] += b"," + value
+        else:
+            wanted[key] = value
+    assert live(*(table(one) for one in files)) == sorted(wanted.items())
+
+
+@given(st.data())
+def test_a_flipped_byte_is_other_bytes_or_a_typed_error(data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from(sorted(COMPRESSIONS)))
+    whole = bytearray(table([(b"k%d" % at, at, VALUE, b"v" * 9) for at in range(9)]))
+    if kind:
+        entries = [(b"k%d" % at, at, VALUE, b"v" * 9) for at in range(9)]
+        whole = bytearray(table(entries, compression=kind))
+    whole[data.draw(st.integers(0, len(whole) - 1))] ^= data.draw(st.integers(1, 255))
+
+    @dataclass(frozen=True)
+    class Checked(Source):
+        def read(self, start: int, stop: int) -> bytes:
+            if not 0 <= start <= stop <= len(self.data):
+                raise DamagedFileError("outside")
+            return self.data[start:stop]
+
+    try:
+        list(live_entries([open_table(Checked("t", bytes(whole)))]))
+    except (DamagedFileError, FormatVersionError, UnsupportedTypeError):
+        return
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ((b"rocksdb.block.based.table.index.type", b"\2\0\0\0"), "an index of several levels"),
+        ((b"rocksdb.external_sst_file.global_seqno", b"\5" + bytes(7)), "do not say how new"),
+    ],
+)
+def test_what_is_not_known_is_refused(more: tuple[bytes, bytes], said: str) -> None:
+    with pytest.raises(UnsupportedTypeError, match=said):
+        live(table([(b"a", 1, VALUE, b"v")], more=[more]))
+
+
+def test_values_in_files_of_their_own_are_refused() -> None:
+    with pytest.raises(UnsupportedTypeError, match="kind 17"):
+        live(table([(b"a", 1, 17, b"v")]))
+
+
+def test_a_later_version_is_refused() -> None:
+    with pytest.raises(FormatVersionError, match="of version 6"):
+        live(table([], version=6))
