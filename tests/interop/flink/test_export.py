@@ -43,9 +43,9 @@ def golden(tmp_path: Path) -> StateStore:
 def store_of(folder: Path, rows: pa.Table, **options: Any) -> StateStore:
     """Return a store with a state ``state`` of operator ``uid``."""
     store = StateStore.open(str(folder), layout="ranged")
-    options = {"key": "key", "max_parallelism": MOST} | options
+    given: dict[str, Any] = {"key": "key", "max_parallelism": MOST} | options
     with store.snapshot(parallelism=2) as checkpoint:
-        checkpoint.keyed("uid", "state", rows, **options)
+        checkpoint.keyed("uid", "state", rows, **given)
     return store
 
 
