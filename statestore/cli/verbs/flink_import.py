@@ -43,7 +43,7 @@ _ID = re.compile(r"[0-9a-f]{32}")
         "statestore flink import ./savepoint --to ./orders",
         "statestore flink import ./savepoint --to ./orders --operator kinds --ttl ttl_value=7d",
         "statestore flink import ./savepoint --to ./orders --columns columns.toml",
-        "statestore flink import ./chk-7 --to ./orders --moved /flink=./copy --uid orders-source",
+        "statestore flink import ./chk-7 --to ./orders --uid kinds --moved /flink=./copy",
     ),
 )
 @click.argument("savepoint")

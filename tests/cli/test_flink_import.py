@@ -1,0 +1,115 @@
+"""``statestore flink import``: a savepoint's state is a checkpoint, and what is not is said."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import Result
+
+from statestore import StateStore
+from statestore.cli.command import Verb
+from statestore.cli.main import cli
+from statestore.cli.verbs import flink as verbs
+from tests.interop.flink.goldens import Golden
+
+Run = Callable[..., Result]
+
+COLUMNS = """
+[by_tuple]
+key = ["user", "item"]
+
+[by_tuple.states.last]
+value = "amount"
+"""
+
+
+@pytest.fixture
+def here(run: Run) -> Path:
+    """A working folder with savepoints in ``savepoint`` and ``chk-7``, and names of columns."""
+    golden = Golden("2.3_heap_canonical")
+    for name in ("savepoint", "chk-7"):
+        golden.unpack(Path(name))
+    Path("columns.toml").write_text(COLUMNS)
+    return Path.cwd()
+
+
+def test_examples_work(here: Path, run: Run) -> None:
+    verb = verbs.flink.get_command(click.Context(cli), "import")
+    assert isinstance(verb, Verb)
+    assert len(verb.examples) == 4
+    for example in verb.examples:
+        shutil.rmtree("orders", ignore_errors=True)
+        done = run(*shlex.split(example)[1:])
+        assert (done.exit_code, done.stderr) == (0, ""), example
+        assert "as checkpoint 1 of " in done.stdout
+        assert "opaque of kinds has values that are kept as bytes: " in done.stdout
+
+
+def test_as_json_and_found_again(here: Path, run: Run) -> None:
+    arguments = ("flink", "import", "savepoint", "--operator", "by_tuple", "--store", "o")
+    done = run(*arguments, "--columns", "columns.toml", "--output", "json")
+    assert (done.exit_code, done.stderr) == (0, "")
+    said = json.loads(done.stdout)
+    assert (said["id"], said["checkpoint"], said["found"], said["incremental"]) == (
+        *(1, 2),
+        *(False, False),
+    )
+    (last,) = (one for one in said["states"] if one["state"] == "last")
+    assert last == {
+        "operator": "by_tuple",
+        "state": "last",
+        "sort": "keyed",
+        "kind": "value",
+        "rows": 122,
+        "key": ["user", "item"],
+        "kept_as_bytes": None,
+    }
+    assert said["left_out"] == []
+    assert "was imported before: it is checkpoint 1 of " in run(*arguments).stdout
+    shown = run("query", 'select "user", amount from "by_tuple"."last" limit 3', "--store", "o")
+    assert (shown.exit_code, shown.stderr) == (0, "")
+    assert "amount" in shown.stdout
+
+
+def test_times_are_read(here: Path, run: Run) -> None:
+    times = ("--ttl", "ttl_value=36500d", "--ttl", "kinds/ttl_map=90min")
+    done = run("flink", "import", "savepoint", "--to", "o", "--operator", "kinds", *times)
+    assert (done.exit_code, done.stderr) == (0, "")
+    restored = StateStore.open("o").restore()
+    found = [restored.keyed("kinds", name).entry.state.ttl for name in ("ttl_value", "ttl_map")]
+    assert [one and one.duration_ms for one in found] == [36_500 * 86_400_000, 5_400_000]
+
+
+def test_what_is_left_out_is_said(run: Run) -> None:
+    Golden("2.3_heap_native").unpack(Path("native"))
+    done = run("flink", "import", "native", "--to", "o")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "kinds is left out: state 'opaque': " in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--ttl", "ttl_value"), "--ttl 'ttl_value' is not STATE=TIME"),
+        (("--ttl", "ttl_value=soon"), "'soon' is no time"),
+        (("--moved", "x"), "--moved 'x' is not OLD=NEW"),
+        (("--columns", "bad.toml"), "bad.toml is no TOML"),
+        (("--columns", "flat.toml"), "'by_long' in flat.toml is no table"),
+        (("--strict",), "state without a column form, which is refused"),
+        (("--uid", "nobody"), "no operator of id"),
+        (("--operator", "nobody"), "no operator 'nobody'"),
+    ],
+)
+def test_what_cannot_be_is_said(options: tuple[str, ...], why: str, here: Path, run: Run) -> None:
+    Path("bad.toml").write_text("[")
+    Path("flat.toml").write_text("by_long = 7")
+    done = run("flink", "import", "savepoint", "--to", "o", *options)
+    assert done.exit_code != 0
+    assert why in done.stderr
+    assert not Path("o").exists()
