@@ -20,7 +20,16 @@ from statestore.format.schema import Schema
 from statestore.format.state import KeyedState, OperatorState, StateKind, TimeDomain
 from statestore.interop.flink.canonical import KeyedHeader, StateInfo
 from statestore.interop.flink.columns import WINDOW
+from statestore.interop.flink.import_operators import element_columns
 from statestore.interop.flink.metadata import Mode
+from statestore.interop.flink.named_columns import Form, PartColumns, StateColumns
+from statestore.interop.flink.operator_state import SOURCE_READER_STATE
+from statestore.interop.flink.record import (
+    RECORD,
+    ImportedOperator,
+    ImportedState,
+    SavepointRecord,
+)
 from statestore.interop.flink.serializers import Snapshot, snapshot_bytes
 from statestore.interop.flink.states import KeyedState as FlinkState
 from statestore.interop.flink.store_types import (
@@ -102,6 +111,29 @@ class Part:
         return dict(zip(self.names, columns, strict=True))
 
 
+@dataclass(frozen=True)
+class ImportedPart(Part):
+    """Columns as an import made them of a value of Flink; ``kind`` is not looked at for bytes."""
+
+    imported: PartColumns | None = None
+
+    @staticmethod
+    def of(columns: PartColumns) -> ImportedPart:
+        """Return the part of columns that have names."""
+        return ImportedPart(columns.names, columns.kind or _VOID, None, columns)
+
+    def there(self, rows: pa.Table) -> pa.Array:
+        """Return the values as Flink has them."""
+        assert self.imported is not None, "it was made of columns"
+        arrays = [_whole(rows.column(name)) for name in self.names]
+        return self.imported.array(pa.RecordBatch.from_arrays(arrays, list(self.names)))
+
+    def back(self, values: pa.Array) -> dict[str, pa.Array]:
+        """Return the columns of values of Flink, by name."""
+        assert self.imported is not None, "it was made of columns"
+        return dict(zip(self.names, self.imported.columns(values), strict=True))
+
+
 def _whole(column: pa.ChunkedArray) -> pa.Array:
     if column.num_chunks == 1:
         return column.chunk(0)
@@ -110,7 +142,11 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
 
 @dataclass(frozen=True)
 class KeyedPlan:
-    """A keyed state as it is written: what it is called in Flink, and which columns are what."""
+    """A keyed state as it is written: what it is called in Flink, and which columns are what.
+
+    Of one that came from a savepoint ``imported`` is what the import kept, and ``columns`` says how
+    its rows are.
+    """
 
     state: KeyedState
     flink: FlinkState
@@ -119,15 +155,30 @@ class KeyedPlan:
     map_key: Part
     value: Part
 
+    columns: StateColumns | None = None
+    imported: ImportedState | None = None
+
     @property
     def info(self) -> StateInfo:
         """What the header of a savepoint says of it."""
+        if self.imported is not None:
+            return self.imported.info
         value = {"VALUE_SERIALIZER": _snapshot(self.flink.value)}
         if self.flink.kind == "timers":
             return StateInfo(self.flink.name, "timers", {}, value)
         options = {"KEYED_STATE_TYPE": self.flink.kind.upper()}
         serializers = value | {"NAMESPACE_SERIALIZER": _snapshot(self.flink.namespace)}
         return StateInfo(self.flink.name, "keyed", options, serializers)
+
+    @property
+    def key_snapshot(self) -> Snapshot:
+        """The serializer of its keys."""
+        return _snapshot(self.flink.key) if self.imported is None else self.imported.key
+
+    @property
+    def is_bytes(self) -> bool:
+        """Whether its entries are bytes, which lie by another key group than Flink's."""
+        return self.columns is not None and self.columns.form is Form.BYTES
 
     @property
     def stored(self) -> pa.Schema:
@@ -143,10 +194,23 @@ class OperatorStatePlan:
     mode: Mode
     value: Part
     key: Part | None
+    imported: ImportedState | None = None
+
+    @property
+    def name(self) -> str:
+        """What Flink calls it."""
+        return self.state.name if self.imported is None else self.imported.name
+
+    @property
+    def is_bytes(self) -> bool:
+        """Whether its elements are bytes, as Flink wrote them."""
+        return self.imported is not None and self.imported.form is Form.BYTES
 
     @property
     def info(self) -> StateInfo:
         """What the header of a savepoint says of it."""
+        if self.imported is not None:
+            return self.imported.info
         options = {"OPERATOR_STATE_DISTRIBUTION_MODE": _DISTRIBUTIONS[self.mode]}
         serializers = {"VALUE_SERIALIZER": _snapshot(self.value.kind)}
         if self.key is None:
@@ -171,12 +235,12 @@ class OperatorPlan:
     share: KeyGroupAssignment
     keyed: tuple[KeyedPlan, ...]
     operator: tuple[OperatorStatePlan, ...]
+    imported: ImportedOperator | None = None
 
     @property
     def header(self) -> KeyedHeader:
         """The header of its streams of keyed state."""
-        key = _snapshot(self.keyed[0].key.kind)
-        return KeyedHeader(False, key, tuple(one.info for one in self.keyed))
+        return KeyedHeader(False, self.keyed[0].key_snapshot, tuple(one.info for one in self.keyed))
 
 
 @dataclass(frozen=True)
@@ -185,10 +249,19 @@ class ExportPlan:
 
     operators: tuple[OperatorPlan, ...]
     left_out: tuple[LeftOut, ...]
+    record: SavepointRecord | None = None
+
+    @property
+    def others(self) -> tuple[ImportedOperator, ...]:
+        """Operators of the savepoint that was imported which have no state of rows."""
+        known = {one.uid for one in self.operators} | {one.operator for one in self.left_out}
+        every = () if self.record is None else self.record.operators
+        return tuple(one for one in every if one.is_imported and one.operator not in known)
 
 
 def plan_export(
     manifest: Manifest,
+    record: SavepointRecord | None = None,
     *,
     operators: Collection[str] | None = None,
     parallelism: int | None = None,
@@ -205,6 +278,7 @@ def plan_export(
         ParallelismError: for a parallelism that there cannot be.
     """
     known = {(one.state.uid, one.state.name) for one in manifest.entries}
+    known = {one for one in known if record is None or one[0] != RECORD}
     uids = sorted({uid for uid, _ in known})
     _refuse_unknown(known, uids, operators, {*leave_out, *tuples})
     left = [
@@ -212,16 +286,60 @@ def plan_export(
         for uid, name in sorted(known)
         if (uid, name) in leave_out or (operators is not None and uid not in operators)
     ]
+    if record is not None:
+        left += _not_imported(record)
+        left += _views(known, record)
     skipped = {(one.operator, one.state) for one in left}
     plans = []
     for uid in uids:
         names = {name for one, name in known if one == uid and (uid, name) not in skipped}
         if names:
-            as_tuple = {name for one, name in tuples if one == uid}
-            plans.append(_operator(manifest, uid, names, as_tuple, parallelism, max_parallelism))
+            asked = _Asked(names, {name for one, name in tuples if one == uid}, record)
+            plans.append(_operator(manifest, uid, asked, parallelism, max_parallelism))
     if not plans:
         raise InvalidArgumentError("no state is left to write: a savepoint has one at least")
-    return ExportPlan(tuple(plans), tuple(left))
+    whole = record if operators is None else None
+    return ExportPlan(tuple(plans), tuple(left), whole)
+
+
+def _not_imported(record: SavepointRecord) -> list[LeftOut]:
+    """Return the operators of which nothing was imported."""
+    reason = "it was not imported"
+    return [
+        LeftOut(one.operator, "", one.problem or reason)
+        for one in record.operators
+        if not one.is_imported
+    ]
+
+
+def _views(known: set[tuple[str, str]], record: SavepointRecord) -> list[LeftOut]:
+    """Return the offsets that an import put beside the splits of a source, which are written."""
+    splits = {one.operator for one in record.states if one.name == SOURCE_READER_STATE}
+    imported = {(one.operator, one.state) for one in record.states}
+    return [
+        LeftOut(uid, name, f"{SOURCE_READER_STATE} is written, which has them as they were")
+        for uid, name in sorted(known - imported)
+        if uid in splits and name.startswith("offsets")
+    ]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Which states of an operator are written, which as tuples, and what was imported."""
+
+    names: set[str]
+    tuples: set[str]
+    record: SavepointRecord | None
+
+    def state(self, uid: str, name: str) -> ImportedState | None:
+        """Return what was kept of a state, None for one that was not imported."""
+        some = () if self.record is None else self.record.states
+        return next((one for one in some if (one.operator, one.state) == (uid, name)), None)
+
+    def operator(self, uid: str) -> ImportedOperator | None:
+        """Return what was kept of an operator, None for one that was not imported."""
+        some = () if self.record is None else self.record.operators
+        return next((one for one in some if one.operator == uid), None)
 
 
 def _refuse_unknown(
@@ -240,40 +358,70 @@ def _refuse_unknown(
 
 
 def _operator(
-    manifest: Manifest,
-    uid: str,
-    names: set[str],
-    as_tuple: set[str],
-    parallelism: int | None,
-    most: int | None,
+    manifest: Manifest, uid: str, asked: _Asked, parallelism: int | None, most: int | None
 ) -> OperatorPlan:
-    keyed = tuple(
-        _keyed(one.state, as_tuple=one.state.name in as_tuple)
-        for one in manifest.keyed
-        if one.state.uid == uid and one.state.name in names
-    )
-    operator = tuple(
-        _operator_state(one.state, as_tuple=one.state.name in as_tuple)
-        for one in manifest.operator
-        if one.state.uid == uid and one.state.name in names
-    )
+    keyed, operator = [], []
+    for one in manifest.keyed:
+        state = one.state
+        if state.uid == uid and state.name in asked.names:
+            known = asked.state(uid, state.name)
+            plan = (
+                _keyed(state, as_tuple=state.name in asked.tuples)
+                if known is None
+                else _imported_keyed(state, known)
+            )
+            keyed.append(plan)
+    for entry in manifest.operator:
+        own = entry.state
+        if own.uid == uid and own.name in asked.names:
+            known = asked.state(uid, own.name)
+            made = (
+                _operator_state(own, as_tuple=own.name in asked.tuples)
+                if known is None
+                else _imported_operator_state(own, known)
+            )
+            operator.append(made)
     _refuse_mixed(keyed)
+    imported = asked.operator(uid)
     subtasks = parallelism or manifest.operators.parallelism_of(uid)
     stored = {one.state.max_parallelism for one in keyed}
-    own = manifest.operators.max_parallelism_of(uid) or default_max_parallelism(subtasks)
-    groups = most or (stored.pop() if stored else own)
+    own_most = None if imported is None else imported.max_parallelism
+    own_most = own_most or manifest.operators.max_parallelism_of(uid)
+    groups = most or (stored.pop() if stored else own_most or default_max_parallelism(subtasks))
     share = KeyGroupAssignment(max_parallelism=groups, parallelism=subtasks)
-    return OperatorPlan(uid, manifest.operators.id_of(uid), share, keyed, operator)
+    number = manifest.operators.id_of(uid) if imported is None else imported.id
+    return OperatorPlan(uid, number, share, tuple(keyed), tuple(operator), imported)
+
+
+def _imported_keyed(state: KeyedState, known: ImportedState) -> KeyedPlan:
+    columns = known.columns(state.max_parallelism)
+    map_key = Part((), _VOID) if columns.map_key is None else ImportedPart.of(columns.map_key)
+    value = Part((), _VOID) if columns.value is None else ImportedPart.of(columns.value)
+    key, namespace = ImportedPart.of(columns.key), ImportedPart.of(columns.namespace)
+    return KeyedPlan(state, columns.state, key, namespace, map_key, value, columns, known)
+
+
+def _imported_operator_state(state: OperatorState, known: ImportedState) -> OperatorStatePlan:
+    mode = _MODES[RedistributionMode(state.mode)]
+    names = dict(known.names)
+    if known.form is Form.BYTES:
+        value = ImportedPart.of(element_columns(None, None, names)["value"])
+        return OperatorStatePlan(state, mode, value, None, known)
+    serializers = known.info.serializers
+    key = serializers["KEY_SERIALIZER"].kind if mode == "broadcast" else None
+    parts = element_columns(serializers["VALUE_SERIALIZER"].kind, key, names)
+    map_key = ImportedPart.of(parts["map_key"]) if key is not None else None
+    return OperatorStatePlan(state, mode, ImportedPart.of(parts["value"]), map_key, known)
 
 
 def _refuse_mixed(keyed: Sequence[KeyedPlan]) -> None:
     """Refuse states of one operator that Flink could not have in one: keys, and names."""
     names: dict[str, KeyedPlan] = {}
     for one in keyed:
-        if one.key.kind != keyed[0].key.kind:
+        if one.flink.key != keyed[0].flink.key:
             raise UnsupportedTypeError(
-                f"{one.state} has keys of type {name_of(one.key.kind)}, and {keyed[0].state} of "
-                f"{name_of(keyed[0].key.kind)}: an operator of Flink has one type of keys; export "
+                f"{one.state} has keys of type {name_of(one.flink.key)}, and {keyed[0].state} of "
+                f"{name_of(keyed[0].flink.key)}: an operator of Flink has one type of keys; export "
                 "them without one of the two"
             )
         other = names.setdefault(one.flink.name, one)
