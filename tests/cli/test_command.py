@@ -66,7 +66,15 @@ def test_the_verbs() -> None:
         "plan purge query rekey repair restore salvage savepoint show skew spark unpin verify watch"
     )
     assert wanted.split() == [name for name in VERBS if " " not in name]
-    within = ["flink repack", "flink show", "spark export", "spark import", "spark show"]
+    within = [
+        "flink export",
+        "flink import",
+        "flink repack",
+        "flink show",
+        "spark export",
+        "spark import",
+        "spark show",
+    ]
     assert [name for name in VERBS if " " in name] == within
 
 

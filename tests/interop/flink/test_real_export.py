@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from statestore.interop.flink.export_state import export_savepoint
+from statestore.interop.flink import export_savepoint, import_savepoint
+from statestore.store import StateStore
 from tests.interop.flink.golden_store import TUPLES, golden_rows, write_golden_store
 from tests.interop.flink.goldens import Golden
 from tests.interop.flink.test_real_flink import HEAP, NEWEST, OLDER, ROCKSDB, comparable, dumped
@@ -40,6 +41,21 @@ def restored(
 def test_flink_restores_an_exported_store(tmp_path: Path) -> None:
     """128 key groups become 720; RocksDB restores at another parallelism than was written for."""
     restored(NEWEST, ROCKSDB, tmp_path, most=720, written=5, parallelism=3)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["2.3_heap_canonical", "2.3_rocksdb_incremental"])
+def test_flink_restores_all_that_was_imported(name: str, tmp_path: Path) -> None:
+    """Classes of the job, times to live and the source's own bytes are as the job left them."""
+    golden = Golden(name)
+    source = golden.unpack(tmp_path / "from")
+    store = StateStore.open(str(tmp_path / "store"), layout="ranged")
+    moved = {golden.about["written_at"]: str(tmp_path / "from")}
+    import_savepoint(str(source), store, moved=moved)
+    place = str(tmp_path / "savepoint")
+    export_savepoint(store, place, parallelism=5, max_parallelism=720)
+    found = dumped(Flink(NEWEST), tmp_path, place, ROCKSDB, parallelism=3, most=720)
+    assert comparable(found) == comparable(golden.rows())
 
 
 @pytest.mark.long
