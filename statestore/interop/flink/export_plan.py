@@ -60,6 +60,7 @@ __all__ = [
     "OperatorPlan",
     "OperatorStatePlan",
     "Part",
+    "groups_of",
     "plan_export",
 ]
 
@@ -385,12 +386,22 @@ def _operator(
     imported = asked.operator(uid)
     subtasks = parallelism or manifest.operators.parallelism_of(uid)
     stored = {one.state.max_parallelism for one in keyed}
-    own_most = None if imported is None else imported.max_parallelism
-    own_most = own_most or manifest.operators.max_parallelism_of(uid)
-    groups = most or (stored.pop() if stored else own_most or default_max_parallelism(subtasks))
+    own = stored.pop() if stored else manifest.operators.max_parallelism_of(uid)
+    groups = groups_of(imported, most or own) or default_max_parallelism(subtasks)
+    if imported is not None and groups == 1:
+        subtasks = 1
     share = KeyGroupAssignment(max_parallelism=groups, parallelism=subtasks)
     number = manifest.operators.id_of(uid) if imported is None else imported.id
     return OperatorPlan(uid, number, share, tuple(keyed), tuple(operator), imported)
+
+
+def groups_of(imported: ImportedOperator | None, wanted: int | None) -> int | None:
+    """Return how many key groups an operator gets, None where nobody says: those that are wanted,
+    but for one that was imported with one alone, which is never parallel.
+    """
+    if imported is None or imported.max_parallelism < 1:
+        return wanted
+    return 1 if imported.max_parallelism == 1 else wanted or imported.max_parallelism
 
 
 def _imported_keyed(state: KeyedState, known: ImportedState) -> KeyedPlan:

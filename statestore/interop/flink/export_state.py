@@ -32,6 +32,7 @@ from statestore.interop.flink.export_plan import (
     KeyedPlan,
     LeftOut,
     OperatorPlan,
+    groups_of,
     plan_export,
 )
 from statestore.interop.flink.export_proof import prove_keyed, prove_operator
@@ -142,7 +143,8 @@ def export_savepoint(
         operators: the uids whose states are written; by default all.
         parallelism: among how many subtasks the state is shared; by default as stored. A restore
             may be at any other.
-        max_parallelism: the number of key groups, 1 to 32768; by default as stored.
+        max_parallelism: the number of key groups, 1 to 32768; by default as stored. An operator
+            that was imported with one key group keeps it, as its job allows no other.
         leave_out: states that are not written, as pairs of operator and state.
         tuples: states, as such pairs, whose values of several columns are a tuple in the job; by
             default they are a ``Row``.
@@ -184,7 +186,8 @@ def export_savepoint(
     told = _Told(on_progress, restored, plan)
     try:
         written = [_write(restored, one, writer, told) for one in plan.operators]
-        made = (*(one.metadata for one in written), *map(_stateless, plan.others))
+        others = (_stateless(one, max_parallelism) for one in plan.others)
+        made = (*(one.metadata for one in written), *others)
         metadata = SavepointMetadata(3, restored.checkpoint_id, made)
         if not dry_run:
             _prove(metadata, written, Places(target, options))
@@ -285,12 +288,13 @@ def _coordinator(known: ImportedOperator | None) -> InlineHandle | None:
     return InlineHandle(known.coordinator_name or "", known.coordinator)
 
 
-def _stateless(known: ImportedOperator) -> OperatorState:
+def _stateless(known: ImportedOperator, most: int | None) -> OperatorState:
     """Return an operator that was imported, of which there are no rows."""
+    groups = groups_of(known, most) or known.max_parallelism
     return OperatorState(
         known.id,
-        known.parallelism,
-        known.max_parallelism,
+        min(known.parallelism, groups) if groups > 0 else known.parallelism,
+        groups,
         (),
         _coordinator(known),
         is_finished=known.is_finished,
