@@ -84,7 +84,7 @@ def _column(column: LogicalType, words: Bytes, nulls: Rows, within: Cursor) -> p
         return _timestamps(column, _native(words, "<i8"), nulls, within)
     if column.children:
         return _nested(column, words, nulls, within)
-    pieces = _pieces(words, nulls, within, can_be_inline=True)
+    pieces = _pieces(words, nulls, within, can_be_inline=column.root != "RAW")
     pieces = pc.if_else(pa.array(~nulls), pieces, pa.scalar(None, pieces.type))
     try:
         return pieces.cast(kind)
@@ -210,7 +210,7 @@ def _timestamps(column: LogicalType, whole: Places, nulls: Rows, within: Cursor)
 
 
 class _Behind(bytes):
-    """What lies behind the words however short it is: a row, an array or a map."""
+    """What lies behind the words however short it is: a row, an array, a map, a raw value."""
 
 
 def written_rows(columns: tuple[LogicalType, ...], rows: pa.Array) -> list[bytes]:
@@ -230,6 +230,8 @@ def _plain(column: LogicalType, field: pa.Array) -> list[Any]:
         return [None if one is None else int(one) for one in found]
     if column.children:
         return _plain_nested(column, field)
+    if column.root == "RAW":
+        return [None if one is None else _Behind(one) for one in field.to_pylist()]
     if column.root in _BYTES:
         return list(field.cast(pa.binary()).to_pylist())
     if column.root.startswith("TIMESTAMP") and column.precision > EXACT_IN_MILLIS:

@@ -68,7 +68,7 @@ _SQL = {
     "BIGINT": pa.int64(), "FLOAT": pa.float32(), "DOUBLE": pa.float64(), "DATE": pa.date32(),
     "TIME_WITHOUT_TIME_ZONE": pa.time32("ms"), "CHAR": pa.string(), "VARCHAR": pa.string(),
     "BINARY": pa.binary(), "VARBINARY": pa.binary(), "INTERVAL_YEAR_MONTH": pa.int32(),
-    "INTERVAL_DAY_TIME": pa.int64(),
+    "INTERVAL_DAY_TIME": pa.int64(), "RAW": pa.binary(),
 }  # fmt: skip
 EXACT_IN_MILLIS = 3
 """The digits of a second that Flink SQL keeps as milliseconds alone."""

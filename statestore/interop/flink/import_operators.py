@@ -17,13 +17,14 @@ from statestore.errors import UnsupportedTypeError
 from statestore.format.digest import combine
 from statestore.format.manifest import OperatorEntry
 from statestore.interop.flink.metadata import Mode
-from statestore.interop.flink.named_columns import Form, PartColumns, first_free, part_columns
+from statestore.interop.flink.named_columns import Form, first_free
 from statestore.interop.flink.operator_state import (
     SOURCE_READER_STATE,
     OperatorStateInfo,
     SubtaskElements,
     kafka_splits,
 )
+from statestore.interop.flink.part_columns import PartColumns, part_columns
 from statestore.interop.flink.record import ImportedState
 from statestore.interop.flink.savepoint import FlinkOperator
 from statestore.interop.flink.types import FlinkType

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from statestore.errors import InvalidArgumentError, UnsupportedTypeError
+from statestore.errors import InvalidArgumentError, SchemaMismatchError, UnsupportedTypeError
 from statestore.flink.operators import operator_id
 from statestore.interop.flink.canonical import KeyedHeader, StateInfo
 from statestore.interop.flink.metadata import KeyGroupsHandle
 from statestore.interop.flink.named_columns import Form, StateColumns, first_free, state_columns
-from statestore.interop.flink.record import RECORD, SavepointRecord
+from statestore.interop.flink.record import RECORD, ImportedState, SavepointRecord
 from statestore.interop.flink.savepoint import FlinkOperator, Savepoint
 from statestore.interop.flink.skipping import skipper
 from statestore.interop.flink.states import KeyedState, keyed_state
@@ -73,8 +74,9 @@ def plan_import(
 
     Raises:
         StateNotFoundError: for an operator, or a state, that is not there.
-        IncompatibleStateError: for one that is asked for and cannot be read.
+        UnsupportedTypeError: for one that is asked for and cannot be read.
         InvalidArgumentError: for names of columns that do not fit.
+        SchemaMismatchError: for a state that the store has with other columns.
     """
     names = _names(savepoint, uids)
     wanted = {_found(savepoint, one, names).metadata.id for one in operators}
@@ -176,8 +178,9 @@ def _planned(
     stored = () if before is None else before.states
     for one in stored:
         if (one.operator, one.name, one.sort) == (name, info.name, "keyed"):
-            known = state_columns(state, one.form, data.max_parallelism, one.names)
-            return PlannedState(info, state, (known,), one.why)
+            return PlannedState(
+                info, state, (_as_stored(state, one, data.max_parallelism),), one.why
+            )
     forms, why = [], None
     wanted = dict(_wanted(tables, info.name))
     for form in Form:
@@ -195,6 +198,21 @@ def _planned(
         except UnsupportedTypeError as error:
             why = why or str(error)
     return PlannedState(info, state, tuple(forms), why)
+
+
+def _as_stored(state: KeyedState, stored: ImportedState, max_parallelism: int) -> StateColumns:
+    """Return the columns that a state had before; SchemaMismatchError when it has others now."""
+    before = stored.columns(max_parallelism)
+    now = None
+    with suppress(InvalidArgumentError, UnsupportedTypeError):
+        now = state_columns(state, stored.form, max_parallelism, stored.names)
+    if now is None or now.schema != before.schema:
+        raise SchemaMismatchError(
+            f"state {stored.name!r} of operator {stored.operator} has other types than in the "
+            f"checkpoint before, where its columns are {', '.join(before.schema.names)}: import "
+            "the savepoint into a store of its own"
+        )
+    return now
 
 
 def _wanted(tables: Mapping[str, Any], state: str) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -97,7 +97,7 @@ def import_savepoint(
     Each keyed state becomes one of the store, with the same key groups; operator state is kept by
     subtask. What has no column form comes along as bytes. A later savepoint of the same job is an
     incremental checkpoint. The savepoint is only read. One key group of a state is in memory at a
-    time.
+    time, but all of one whose keys have no columns.
 
     Args:
         place: the savepoint's folder or its ``_metadata``, as a path or URL.
@@ -121,8 +121,9 @@ def import_savepoint(
         InvalidArgumentError: for no savepoint, names that do not fit, or a store that has something
             else.
         StateNotFoundError: for an operator or state that is not there.
-        UnsupportedTypeError or IncompatibleStateError: for an operator that is asked for and cannot
-            be read; with ``strict``, for all that would be bytes.
+        UnsupportedTypeError: for an operator that is asked for and cannot be read; with ``strict``,
+            for all that would be bytes, or left out.
+        SchemaMismatchError: for a state whose types are not those that the store has.
         DamagedFileError or MissingFileError: when a file of the savepoint is not as Flink wrote it.
         StateStoreError: as ``store.snapshot`` and ``checkpoint.keyed``.
     """
@@ -207,7 +208,7 @@ def _refuse_bytes(planned: tuple[PlannedOperator, ...], url: str) -> None:
     found = [
         f"operator {one.operator.title}: {one.problem}"
         for one in planned
-        if one.problem is not None
+        if one.is_wanted and one.problem is not None
     ]
     found += [
         f"state {one.info.name!r} of operator {operator.name}: {one.why}"
@@ -293,7 +294,10 @@ def _written(
     run: _Import, planned: PlannedOperator, one: PlannedState, columns: StateColumns
 ) -> KeyedEntry:
     name, operator = one.info.name, planned.operator
-    rows = GroupedRows(columns.schema, lambda: _tables(operator, columns))
+    rows: Any = GroupedRows(columns.schema, lambda: _tables(operator, columns))
+    if columns.form is Form.BYTES:  # whose key groups are others than Flink's, in another order
+        tables = [table for _, table in _tables(operator, columns)]
+        rows = pa.concat_tables([columns.schema.empty_table(), *tables])
     lives = run.ttl.get(f"{planned.name}/{name}", run.ttl.get(name))
     ttl = None
     if lives is not None and columns.last_access is not None:

@@ -35,7 +35,7 @@ __all__ = ["Repacked", "RepackedOperator", "repack_savepoint"]
 _TIME_BYTES = 8
 Progress: TypeAlias = Callable[[int, int], None]
 Group: TypeAlias = dict[int, list[tuple[bytes, bytes]]]
-"""The entries of a key group, by the place of their state in the header."""
+"""The entries of a key group, by the place of their state; keys have no key group yet."""
 
 
 @dataclass(frozen=True)
@@ -151,11 +151,14 @@ def _repacked(
         header = _united([one.header for one in operator.parts])
         piles = _piles(operator)
         groups = _sorted(operator, header, piles, share.max_parallelism)
+        prefix = prefix_bytes(share.max_parallelism)
         entries = {
             one.name: len(piles[one.name].keys) for one in header.states if one.name in piles
         }
         for index, part in enumerate(share.ranges()):
-            written = (_group_bytes(groups.get(number), header) for number in part)
+            written = (
+                _group_bytes(groups, number, prefix, header.is_compressed) for number in part
+            )
             keyed = writer.keyed(header, part.first, written)
             subtasks[index] = replace(subtasks.get(index) or Subtask(index), keyed=keyed)
     made = replace(
@@ -226,23 +229,28 @@ def _piles(operator: FlinkOperator) -> dict[str, _Pile]:
 def _sorted(
     operator: FlinkOperator, header: KeyedHeader, piles: Mapping[str, _Pile], most: int
 ) -> dict[int, Group]:
-    """Return the entries by their new key groups, with those before their keys."""
+    """Return the entries by their new key groups."""
     groups: dict[int, Group] = {}
-    width = prefix_bytes(most)
     for place, info in enumerate(header.states):
         pile = piles.get(info.name)
         if pile is not None:
             new = pile.new_groups(operator, operator.state(info.name), most)
-            for number, key, value in zip(new, pile.keys, pile.values, strict=True):
-                entry = (number.to_bytes(width, "big") + key, value)
+            for number, entry in zip(new, zip(pile.keys, pile.values, strict=True), strict=True):
                 groups.setdefault(number, {}).setdefault(place, []).append(entry)
     return groups
 
 
-def _group_bytes(group: Group | None, header: KeyedHeader) -> bytes:
-    if not group:
+def _group_bytes(groups: Mapping[int, Group], number: int, prefix: int, packs: bool) -> bytes:
+    """Return a key group as it is written, with its number before each key."""
+    group = groups.get(number)
+    if group is None:
         return b""
-    return key_group_bytes(sorted(group.items()), is_compressed=header.is_compressed)
+    before = number.to_bytes(prefix, "big")
+    states = [
+        (place, [(before + key, value) for key, value in entries])
+        for place, entries in sorted(group.items())
+    ]
+    return key_group_bytes(states, is_compressed=packs)
 
 
 def _pieces(spans: Spans, skipped: int) -> list[bytes]:

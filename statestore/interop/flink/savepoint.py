@@ -371,8 +371,8 @@ def _operator(metadata: OperatorState, places: Places) -> FlinkOperator:
             _refuse(subtask)
             if subtask.keyed is not None:
                 parts.append(_part(subtask.index, subtask.keyed, places))
-    except (IncompatibleStateError, UnsupportedTypeError, MissingFileError) as error:
-        problem, parts = str(error), []
+    except (IncompatibleStateError, InvalidArgumentError, MissingFileError) as error:
+        problem, parts = str(error), []  # a type, or a file system, that is not known, or no file
     states: dict[str, KeyedState] = {}
     for part in parts:
         for state in part.states:

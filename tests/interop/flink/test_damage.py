@@ -226,6 +226,16 @@ def test_a_file_of_another_place_is_read(tmp_path: Path) -> None:
     assert sum(map(len, operator.rows("last"))) > 0
 
 
+def test_a_file_system_that_is_not_known_hides_its_operator_alone(tmp_path: Path) -> None:
+    def change(operator: OperatorState) -> OperatorState:
+        stream = FileHandle("hdfs://lake/flink/state", 9)
+        return with_keyed(operator, replace(keyed(operator), stream=stream))
+
+    (operator,) = written(tmp_path, change).operators
+    assert operator.problem is not None
+    assert "hdfs://" in operator.problem
+
+
 def test_text_of_a_null_key_is_damage(tmp_path: Path) -> None:
     golden = Golden("2.3_heap_canonical").unpack(tmp_path)
     found = read_metadata((golden / "_metadata").read_bytes(), "m")

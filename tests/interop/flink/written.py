@@ -1,0 +1,69 @@
+"""Savepoints that are written here, of one keyed state, to try what no golden has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from statestore.flink.operators import operator_id
+from statestore.interop.flink.canonical import KeyedHeader, StateInfo, key_group_bytes
+from statestore.interop.flink.canonical_writer import SavepointWriter
+from statestore.interop.flink.cursor import Cursor
+from statestore.interop.flink.encoding import encoded
+from statestore.interop.flink.key_groups import key_groups_at
+from statestore.interop.flink.metadata import OperatorState, SavepointMetadata, Subtask
+from statestore.interop.flink.serializers import Snapshot, snapshot_bytes
+from statestore.interop.flink.spans import Spans
+from statestore.interop.flink.types import FlinkType, Scalar
+from statestore.storage import open_storage
+
+__all__ = ["written_savepoint"]
+
+GROUPS = 128
+
+
+def written_savepoint(
+    folder: Path,
+    key: FlinkType,
+    keys: pa.Array,
+    values: list[int],
+    *,
+    number: int = 1,
+    groups: list[int] | None = None,
+) -> Path:
+    """Write a value state ``count`` of Longs of operator ``big``; return the savepoint's folder.
+
+    Each key lies in the key group that Flink has it in, or in those that are given.
+    """
+    raw_keys = encoded(keys, key).to_pylist()
+    raw_values = encoded(pa.array(values, pa.int64()), Scalar("Long")).to_pylist()
+    if groups is None:
+        spans = Spans.of(raw_keys, "keys")
+        found = key_groups_at(key, Cursor(spans, spans.starts, spans.ends))(GROUPS)
+        groups = found.tolist()
+    by_group: dict[int, list[tuple[bytes, bytes]]] = {}
+    for group, raw, value in zip(groups, raw_keys, raw_values, strict=True):
+        entry = (bytes([group]) + raw + b"\0", value)  # the namespace is one byte
+        by_group.setdefault(group, []).append(entry)
+    types = {"NAMESPACE_SERIALIZER": Scalar("VoidNamespace"), "VALUE_SERIALIZER": Scalar("Long")}
+    info = StateInfo(
+        "count",
+        "keyed",
+        {"KEYED_STATE_TYPE": "VALUE"},
+        {name: Snapshot(kind, snapshot_bytes(kind)) for name, kind in types.items()},
+    )
+    header = KeyedHeader(False, Snapshot(key, snapshot_bytes(key)), (info,))
+    writer = SavepointWriter(open_storage(str(folder)))
+    subtasks = []
+    for index, first in enumerate((0, GROUPS // 2)):
+        each = [
+            key_group_bytes([(0, by_group[group])]) if group in by_group else b""
+            for group in range(first, first + GROUPS // 2)
+        ]
+        subtasks.append(Subtask(index, keyed=writer.keyed(header, first, each)))
+    operator = OperatorState(
+        operator_id("big"), len(subtasks), GROUPS, tuple(subtasks), name="big", uid="big"
+    )
+    writer.finish(SavepointMetadata(3, number, (operator,)))
+    return folder
