@@ -386,8 +386,8 @@ def _operator(
     imported = asked.operator(uid)
     subtasks = parallelism or manifest.operators.parallelism_of(uid)
     stored = {one.state.max_parallelism for one in keyed}
-    own = stored.pop() if stored else manifest.operators.max_parallelism_of(uid)
-    groups = groups_of(imported, most or own) or default_max_parallelism(subtasks)
+    before = stored.pop() if stored else manifest.operators.max_parallelism_of(uid)
+    groups = groups_of(imported, most or before) or default_max_parallelism(subtasks)
     if imported is not None and groups == 1:
         subtasks = 1
     share = KeyGroupAssignment(max_parallelism=groups, parallelism=subtasks)
