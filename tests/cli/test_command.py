@@ -73,6 +73,7 @@ def test_the_verbs() -> None:
         "flink show",
         "spark export",
         "spark import",
+        "spark progress",
         "spark show",
     ]
     assert [name for name in VERBS if " " in name] == within

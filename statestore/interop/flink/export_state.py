@@ -436,32 +436,34 @@ class _Spill:
         firsts = np.array([one.first for one in chunks])
         reader = state.key_groups(KeyGroupRange(0, stored - 1))
         self._schema = reader.schema
-        with ExitStack() as stack:
-            sinks: dict[int, pa.RecordBatchFileWriter] = {}
-            for batch in reader:
-                groups = groups_in_flink(batch, plan, max_parallelism)
-                at = batch.schema.get_field_index(KEY_GROUP)
-                field = batch.schema.field(at)
-                batch = batch.set_column(at, field, pa.array(groups, pa.int32()))
-                owner = np.searchsorted(firsts, groups, side="right") - 1
-                order = np.argsort(owner, kind="stable")
-                batch = batch.take(pa.array(order))
-                numbers, starts = np.unique(owner[order], return_index=True)
-                edges = [*starts.tolist(), len(batch)]
-                for place, number in enumerate(numbers.tolist()):
-                    if number not in sinks:
-                        path = str(self._path(chunks[number]))
-                        sinks[number] = stack.enter_context(pa.ipc.new_file(path, self._schema))
-                    piece = batch.slice(edges[place], edges[place + 1] - edges[place])
-                    sinks[number].write_batch(piece)
+        for batch in reader:
+            groups = groups_in_flink(batch, plan, max_parallelism)
+            at = batch.schema.get_field_index(KEY_GROUP)
+            new = pa.array(groups, pa.int32())
+            owner = np.searchsorted(firsts, groups, side="right") - 1
+            order = np.argsort(owner, kind="stable")
+            moved = batch.set_column(at, batch.schema.field(at), new).take(pa.array(order))
+            numbers, starts = np.unique(owner[order], return_index=True)
+            edges = [*starts.tolist(), len(moved)]
+            for place, number in enumerate(numbers.tolist()):
+                piece = moved.slice(edges[place], edges[place + 1] - edges[place])
+                self._append(chunks[number], piece)
+
+    def _append(self, chunk: KeyGroupRange, rows: pa.RecordBatch) -> None:
+        """Put rows behind those of a chunk, as a stream of their own: no file stays open."""
+        with self._path(chunk).open("ab") as file, pa.ipc.new_stream(file, self._schema) as sink:
+            sink.write_batch(rows)
 
     def rows(self, chunk: KeyGroupRange) -> pa.Table:
         """Return the rows of a chunk, in order of key group."""
         path = self._path(chunk)
         if not path.exists():
             return self._schema.empty_table()
-        with pa.ipc.open_file(str(path)) as file:
-            rows = file.read_all()
+        pieces = []
+        with path.open("rb") as file:
+            while file.peek(1):
+                pieces.append(pa.ipc.open_stream(file).read_all())
+        rows = pa.concat_tables(pieces)
         groups = rows.column(KEY_GROUP).to_numpy()
         return rows.take(pa.array(np.argsort(groups, kind="stable"))).combine_chunks()
 
