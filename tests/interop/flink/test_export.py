@@ -42,7 +42,7 @@ def golden(tmp_path: Path) -> StateStore:
 
 def store_of(folder: Path, rows: pa.Table, **options: Any) -> StateStore:
     """Return a store with a state ``state`` of operator ``uid``."""
-    store = StateStore.open(str(folder), layout="ranged")
+    store = StateStore.open(str(folder), layout="ranged", table_format="parquet")
     given: dict[str, Any] = {"key": "key", "max_parallelism": MOST} | options
     with store.snapshot(parallelism=2) as checkpoint:
         checkpoint.keyed("uid", "state", rows, **given)
