@@ -7,13 +7,13 @@ Files are opened by ``savepoint`` and what is above it; what the other modules d
 bytes.
 """
 
-from statestore.interop.flink.export_plan import LeftOut
 from statestore.interop.flink.export_state import (
     ExportedOperator,
     ExportedSavepoint,
     ExportedState,
     export_savepoint,
 )
+from statestore.interop.flink.export_types import LeftOut
 from statestore.interop.flink.import_state import ImportedSavepoint, import_savepoint
 from statestore.interop.flink.record import ImportedOperator, ImportedState, SavepointRecord
 from statestore.interop.flink.repack import Repacked, RepackedOperator, repack_savepoint

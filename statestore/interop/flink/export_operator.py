@@ -22,7 +22,7 @@ from statestore.format.digest import RowSet
 from statestore.interop.flink.canonical import state_info_bytes
 from statestore.interop.flink.canonical_writer import SavepointWriter
 from statestore.interop.flink.encoding import encoded
-from statestore.interop.flink.export_plan import OperatorPlan, OperatorStatePlan
+from statestore.interop.flink.export_types import OperatorPlan, OperatorStatePlan
 from statestore.interop.flink.metadata import InlineHandle, OperatorHandle, OperatorPart
 from statestore.interop.flink.operator_state import SubtaskElements
 from statestore.interop.flink.reader import i16, i32

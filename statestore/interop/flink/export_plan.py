@@ -18,11 +18,20 @@ from statestore.flink.redistribution import RedistributionMode
 from statestore.format.manifest import Manifest
 from statestore.format.schema import Schema
 from statestore.format.state import KeyedState, OperatorState, StateKind, TimeDomain
-from statestore.interop.flink.canonical import KeyedHeader, StateInfo
 from statestore.interop.flink.columns import WINDOW
+from statestore.interop.flink.export_types import (
+    NO_VALUE,
+    ExportPlan,
+    ImportedPart,
+    KeyedPlan,
+    LeftOut,
+    OperatorPlan,
+    OperatorStatePlan,
+    Part,
+)
 from statestore.interop.flink.import_operators import element_columns
 from statestore.interop.flink.metadata import Mode
-from statestore.interop.flink.named_columns import Form, PartColumns, StateColumns
+from statestore.interop.flink.named_columns import Form
 from statestore.interop.flink.operator_state import SOURCE_READER_STATE
 from statestore.interop.flink.record import (
     RECORD,
@@ -30,7 +39,6 @@ from statestore.interop.flink.record import (
     ImportedState,
     SavepointRecord,
 )
-from statestore.interop.flink.serializers import Snapshot, snapshot_bytes
 from statestore.interop.flink.states import KeyedState as FlinkState
 from statestore.interop.flink.store_types import (
     FlinkColumn,
@@ -53,18 +61,8 @@ from statestore.interop.flink.types import (
 from statestore.keys.groups import KeyGroupAssignment, default_max_parallelism
 from statestore.keys.values import java_type
 
-__all__ = [
-    "ExportPlan",
-    "KeyedPlan",
-    "LeftOut",
-    "OperatorPlan",
-    "OperatorStatePlan",
-    "Part",
-    "groups_of",
-    "plan_export",
-]
+__all__ = ["groups_of", "plan_export"]
 
-_VOID = Scalar("Void")
 _NO_NAMESPACE = Scalar("VoidNamespace")
 _TIMERS = "_timer_state/"
 _OFFSETS = {"topic", "partition", "offset"}
@@ -73,191 +71,6 @@ _MODES: Mapping[RedistributionMode, Mode] = {
     RedistributionMode.UNION: "union",
     RedistributionMode.BROADCAST: "broadcast",
 }
-_DISTRIBUTIONS = {"split": "SPLIT_DISTRIBUTE", "union": "UNION", "broadcast": "BROADCAST"}
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """A state that is not in the savepoint, and why."""
-
-    operator: str
-    state: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Part:
-    """Some columns of a state that are one value in Flink; without columns it says nothing."""
-
-    names: tuple[str, ...]
-    kind: FlinkType
-    column: FlinkColumn | None = None
-
-    def there(self, rows: pa.Table) -> pa.Array:
-        """Return the values as Flink has them."""
-        if self.column is None:
-            return pa.nulls(len(rows))
-        columns = [_whole(rows.column(name)) for name in self.names]
-        if len(columns) == 1:
-            return self.column.there(columns[0])
-        fields = list(self.column.stored)
-        return self.column.there(pa.StructArray.from_arrays(columns, fields=fields))
-
-    def back(self, values: pa.Array) -> dict[str, pa.Array]:
-        """Return the columns of values of Flink, by name."""
-        if self.column is None:
-            return {}
-        found = self.column.back(values)
-        columns = [found] if len(self.names) == 1 else found.flatten()
-        return dict(zip(self.names, columns, strict=True))
-
-
-@dataclass(frozen=True)
-class ImportedPart(Part):
-    """Columns as an import made them of a value of Flink; ``kind`` is not looked at for bytes."""
-
-    imported: PartColumns | None = None
-
-    @staticmethod
-    def of(columns: PartColumns) -> ImportedPart:
-        """Return the part of columns that have names."""
-        return ImportedPart(columns.names, columns.kind or _VOID, None, columns)
-
-    def there(self, rows: pa.Table) -> pa.Array:
-        """Return the values as Flink has them."""
-        assert self.imported is not None, "it was made of columns"
-        arrays = [_whole(rows.column(name)) for name in self.names]
-        return self.imported.array(pa.RecordBatch.from_arrays(arrays, list(self.names)))
-
-    def back(self, values: pa.Array) -> dict[str, pa.Array]:
-        """Return the columns of values of Flink, by name."""
-        assert self.imported is not None, "it was made of columns"
-        return dict(zip(self.names, self.imported.columns(values), strict=True))
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return column.combine_chunks() if column.num_chunks else pa.array([], column.type)
-
-
-@dataclass(frozen=True)
-class KeyedPlan:
-    """A keyed state as it is written: what it is called in Flink, and which columns are what.
-
-    Of one that came from a savepoint ``imported`` is what the import kept, and ``columns`` says how
-    its rows are.
-    """
-
-    state: KeyedState
-    flink: FlinkState
-    key: Part
-    namespace: Part
-    map_key: Part
-    value: Part
-
-    columns: StateColumns | None = None
-    imported: ImportedState | None = None
-
-    @property
-    def info(self) -> StateInfo:
-        """What the header of a savepoint says of it."""
-        if self.imported is not None:
-            return self.imported.info
-        value = {"VALUE_SERIALIZER": _snapshot(self.flink.value)}
-        if self.flink.kind == "timers":
-            return StateInfo(self.flink.name, "timers", {}, value)
-        options = {"KEYED_STATE_TYPE": self.flink.kind.upper()}
-        serializers = value | {"NAMESPACE_SERIALIZER": _snapshot(self.flink.namespace)}
-        return StateInfo(self.flink.name, "keyed", options, serializers)
-
-    @property
-    def key_snapshot(self) -> Snapshot:
-        """The serializer of its keys."""
-        return _snapshot(self.flink.key) if self.imported is None else self.imported.key
-
-    @property
-    def is_bytes(self) -> bool:
-        """Whether its entries are bytes, which lie by another key group than Flink's."""
-        return self.columns is not None and self.columns.form is Form.BYTES
-
-    @property
-    def stored(self) -> pa.Schema:
-        """The columns of its rows."""
-        return arrow_schema(self.state.schema)
-
-
-@dataclass(frozen=True)
-class OperatorStatePlan:
-    """An operator state as it is written; ``key`` is that of a broadcast map."""
-
-    state: OperatorState
-    mode: Mode
-    value: Part
-    key: Part | None
-    imported: ImportedState | None = None
-
-    @property
-    def name(self) -> str:
-        """What Flink calls it."""
-        return self.state.name if self.imported is None else self.imported.name
-
-    @property
-    def is_bytes(self) -> bool:
-        """Whether its elements are bytes, as Flink wrote them."""
-        return self.imported is not None and self.imported.form is Form.BYTES
-
-    @property
-    def info(self) -> StateInfo:
-        """What the header of a savepoint says of it."""
-        if self.imported is not None:
-            return self.imported.info
-        options = {"OPERATOR_STATE_DISTRIBUTION_MODE": _DISTRIBUTIONS[self.mode]}
-        serializers = {"VALUE_SERIALIZER": _snapshot(self.value.kind)}
-        if self.key is None:
-            return StateInfo(self.state.name, "operator", options, serializers)
-        serializers["KEY_SERIALIZER"] = _snapshot(self.key.kind)
-        return StateInfo(self.state.name, "broadcast", options, serializers)
-
-    @property
-    def type_name(self) -> str:
-        """What Flink calls the type of its elements."""
-        if self.key is None:
-            return name_of(self.value.kind)
-        return f"{name_of(self.key.kind)} to {name_of(self.value.kind)}"
-
-
-@dataclass(frozen=True)
-class OperatorPlan:
-    """An operator as it is written: its id, who owns which key groups, and its states."""
-
-    uid: str
-    id: str
-    share: KeyGroupAssignment
-    keyed: tuple[KeyedPlan, ...]
-    operator: tuple[OperatorStatePlan, ...]
-    imported: ImportedOperator | None = None
-
-    @property
-    def header(self) -> KeyedHeader:
-        """The header of its streams of keyed state."""
-        return KeyedHeader(False, self.keyed[0].key_snapshot, tuple(one.info for one in self.keyed))
-
-
-@dataclass(frozen=True)
-class ExportPlan:
-    """What a savepoint gets of a checkpoint, and what it does not get."""
-
-    operators: tuple[OperatorPlan, ...]
-    left_out: tuple[LeftOut, ...]
-    record: SavepointRecord | None = None
-
-    @property
-    def others(self) -> tuple[ImportedOperator, ...]:
-        """Operators of the savepoint that was imported which have no state of rows."""
-        known = {one.uid for one in self.operators} | {one.operator for one in self.left_out}
-        every = () if self.record is None else self.record.operators
-        return tuple(one for one in every if one.is_imported and one.operator not in known)
 
 
 def plan_export(
@@ -406,8 +219,8 @@ def groups_of(imported: ImportedOperator | None, wanted: int | None) -> int | No
 
 def _imported_keyed(state: KeyedState, known: ImportedState) -> KeyedPlan:
     columns = known.columns(state.max_parallelism)
-    map_key = Part((), _VOID) if columns.map_key is None else ImportedPart.of(columns.map_key)
-    value = Part((), _VOID) if columns.value is None else ImportedPart.of(columns.value)
+    map_key = Part((), NO_VALUE) if columns.map_key is None else ImportedPart.of(columns.map_key)
+    value = Part((), NO_VALUE) if columns.value is None else ImportedPart.of(columns.value)
     key, namespace = ImportedPart.of(columns.key), ImportedPart.of(columns.namespace)
     return KeyedPlan(state, columns.state, key, namespace, map_key, value, columns, known)
 
@@ -456,7 +269,7 @@ def _keyed(state: KeyedState, *, as_tuple: bool) -> KeyedPlan:
             keys.append(key_column(types.field(column).type, java_type(java)))
     key = _part(state.key, keys, as_tuple=True)
     namespace, value = _namespace(state), _value(state, as_tuple=as_tuple)
-    map_key, name = Part((), _VOID), state.name
+    map_key, name = Part((), NO_VALUE), state.name
     if state.kind is StateKind.MAP:
         entry = _typed(state, state.entry, state.schema)
         map_key = _part(state.entry, entry, as_tuple=as_tuple)
@@ -506,7 +319,7 @@ def _typed(
 
 def _part(names: Sequence[str], columns: Sequence[FlinkColumn], *, as_tuple: bool) -> Part:
     if not columns:
-        return Part((), _VOID)
+        return Part((), NO_VALUE)
     one = columns[0] if len(columns) == 1 else joined(columns, names, as_tuple=as_tuple)
     return Part(tuple(names), one.kind, one)
 
@@ -584,7 +397,3 @@ def _operator_state(state: OperatorState, *, as_tuple: bool) -> OperatorStatePla
     key = _part(names[:1], columns[:1], as_tuple=as_tuple)
     value = _part(names[1:], columns[1:], as_tuple=as_tuple)
     return OperatorStatePlan(state, mode, value, key)
-
-
-def _snapshot(kind: FlinkType) -> Snapshot:
-    return Snapshot(kind, snapshot_bytes(kind))

@@ -20,8 +20,8 @@ from statestore.format.digest import RowSet, combine
 from statestore.interop.flink.canonical import prefix_bytes
 from statestore.interop.flink.composite import KeyLayout, split_keys
 from statestore.interop.flink.export_operator import SubtaskLists, element_set, read_back
-from statestore.interop.flink.export_plan import KeyedPlan, OperatorPlan
 from statestore.interop.flink.export_rows import row_set
+from statestore.interop.flink.export_types import KeyedPlan, OperatorPlan
 from statestore.interop.flink.named_columns import FLINK_KEY_GROUP, Form
 from statestore.interop.flink.savepoint import FlinkOperator, StateEntries, state_rows
 from statestore.interop.flink.spans import Spans

@@ -24,7 +24,7 @@ from statestore.interop.flink.canonical import prefix_bytes
 from statestore.interop.flink.composite import KeyLayout
 from statestore.interop.flink.cursor import Cursor
 from statestore.interop.flink.encoding import encoded, encoded_list
-from statestore.interop.flink.export_plan import KeyedPlan
+from statestore.interop.flink.export_types import KeyedPlan
 from statestore.interop.flink.key_groups import key_groups_at
 from statestore.interop.flink.named_columns import FLINK_KEY_GROUP, Form
 from statestore.interop.flink.reader import i16

@@ -27,14 +27,7 @@ from statestore.format.digest import RowSet, combine
 from statestore.format.names import KEY_GROUP
 from statestore.interop.flink.canonical_writer import SavepointWriter
 from statestore.interop.flink.export_operator import SubtaskLists, lists_of, written_subtask
-from statestore.interop.flink.export_plan import (
-    ExportPlan,
-    KeyedPlan,
-    LeftOut,
-    OperatorPlan,
-    groups_of,
-    plan_export,
-)
+from statestore.interop.flink.export_plan import groups_of, plan_export
 from statestore.interop.flink.export_proof import prove_keyed, prove_operator
 from statestore.interop.flink.export_rows import (
     chunks_of,
@@ -44,6 +37,7 @@ from statestore.interop.flink.export_rows import (
     normal_rows,
     row_set,
 )
+from statestore.interop.flink.export_types import ExportPlan, KeyedPlan, LeftOut, OperatorPlan
 from statestore.interop.flink.metadata import (
     InlineHandle,
     KeyGroupsHandle,
