@@ -330,13 +330,13 @@ def test_a_savepoint_is_found_again_and_a_later_one_is_what_changed(tmp_path: Pa
     assert (again.checkpoint_id, again.found, again.record) == (1, True, first.record)
 
     later = Golden("2.3_rescaled")
-    only = ["by_long", "by_tuple", "sums", "parts", "sessions", "lists", "numbers"]
-    _, done = imported(later, tmp_path, store, operators=only)
+    _, done = imported(later, tmp_path, store)
     assert (done.checkpoint_id, done.found, done.is_incremental) == (2, False, True)
     assert store.maintenance.verify(deep=True).is_intact
-    fresh, _ = imported(later, tmp_path / "fresh", operators=only)
+    fresh, alone = imported(later, tmp_path / "fresh")
+    forms = {one.state: one.form for one in alone.record.states}
     for one in done.record.states:
-        if one.is_keyed:
+        if one.is_keyed and one.form == forms[one.state]:  # "person" stays as it was
             digests = {
                 each.restore().keyed(one.operator, one.state).digest for each in (store, fresh)
             }
