@@ -23,14 +23,19 @@ from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction, create_table_with_add_actions
 
-from statestore.errors import CommitConflictError, InvalidArgumentError, StorageError
+from statestore.errors import (
+    CommitConflictError,
+    InvalidArgumentError,
+    StorageError,
+    UnsupportedTypeError,
+)
 from statestore.files.delta_log import INTERVAL, add_checkpoint
 from statestore.files.reader import open_data
 from statestore.files.statistics import file_statistics, statistics_columns
 from statestore.format.handles import Handle, KeyedStateHandle
 from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry, TableRef
 from statestore.format.names import KEY_GROUP
-from statestore.format.schema import Field, Schema, same_columns, schema_from_json
+from statestore.format.schema import DataType, Field, Schema, same_columns, schema_from_json
 from statestore.format.state import POSITION, SUBTASK, Layout
 from statestore.storage import Storage
 
@@ -76,7 +81,8 @@ class DeltaTables:
     def publish(self, entry: Entry, checkpoint_id: int) -> TableRef:
         """Make the entry's files the table's newest version; return the table with that version.
 
-        Raises CommitConflictError when somebody else changed the table meanwhile, or StorageError.
+        Raises CommitConflictError when somebody else changed the table meanwhile,
+        UnsupportedTypeError for a column that no table is made of, or StorageError.
         """
         try:
             version = self._publish(entry, checkpoint_id)
@@ -116,6 +122,7 @@ class DeltaTables:
         """Make the table anew, or for the first time: its columns, layout and properties may be
         others than before, and files of which somebody has hidden rows are whole again.
         """
+        _refuse_hidden_times(entry)
         adds = [add_action(self._storage, entry, handle) for handle in entry.handles]
         options = self._storage.delta_options()
         new_table(self._url(entry), entry, adds, options, _commit(application, checkpoint_id))
@@ -255,6 +262,34 @@ def _remove(file: Mapping[str, Any]) -> RemoveAction:
 def _configuration(entry: Entry) -> dict[str, str | None]:
     names = ",".join(f"`{name.replace('`', '``')}`" for name in statistics_columns(entry.state))
     return {**_PROPERTIES, "delta.dataSkippingStatsColumns": names}
+
+
+def _refuse_hidden_times(entry: Entry) -> None:
+    """Refuse times without a zone that only maps have: delta-rs does not look into maps, and makes
+    a table without the feature that they need (Delta protocol, "Timestamp without timezone").
+    """
+    fields = entry.state.schema.fields
+    seen = [one.name for one in fields if _has_local_times(one.type, in_maps=False)]
+    hidden = [one.name for one in fields if _has_local_times(one.type, in_maps=True)]
+    if hidden and not seen:
+        raise UnsupportedTypeError(
+            f"{entry.state}: the column {hidden[0]!r} has times without a zone within a map, which "
+            "no Delta table is made of here; give them a zone, make the map a list of structs, or "
+            "open the store with table_format='parquet'"
+        )
+
+
+def _has_local_times(kind: DataType, *, in_maps: bool) -> bool:
+    """Return whether a type has times without a zone, within maps or outside of them."""
+    if isinstance(kind, str):
+        return kind == "timestamp_ntz" and not in_maps
+    if kind["type"] == "map":
+        both = (kind["keyType"], kind["valueType"])
+        inner = (_has_local_times(one, in_maps=at) for one in both for at in (False, True))
+        return in_maps and any(inner)
+    if kind["type"] == "array":
+        return _has_local_times(kind["elementType"], in_maps=in_maps)
+    return any(_has_local_times(one["type"], in_maps=in_maps) for one in kind["fields"])
 
 
 def _partition_columns(entry: Entry) -> list[str]:

@@ -123,7 +123,12 @@ class Flink:
         if not (folder / "complete").exists():
             folder.mkdir(parents=True, exist_ok=True)
             path = ["-nowarn", "-cp", ":".join(map(str, self.jars())), "-d", str(folder)]
-            command = [str(java_home() / "bin" / "javac"), *path, *map(str, sources)]
+            compiler = java_home() / "bin" / "javac"
+            if not compiler.exists():
+                raise MissingDependencyError(
+                    f"{compiler} is not there: the tests with Flink need a JDK, not a JRE alone"
+                )
+            command = [str(compiler), *path, *map(str, sources)]
             _output(command, f"javac with Flink {self.version}")
             (folder / "log4j2.properties").write_text(_LOG)
             (folder / "complete").touch()

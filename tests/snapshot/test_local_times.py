@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from statestore import StateStore
+from statestore.errors import UnsupportedTypeError
 from statestore.files.writer import ParquetOptions
 
 if TYPE_CHECKING:
@@ -80,3 +81,26 @@ def test_a_local_time_is_stored_as_it_is_whoever_writes_it(
     assert [row[1] for row in answers["arrow"]] == sorted(kept)
     assert all(row[2].t == row[1] and row[3] == [row[1], None] for row in answers["arrow"])
     assert all(answer == answers["arrow"] for answer in answers.values())
+
+
+@pytest.mark.parametrize("within", [lambda one: one, pa.list_, lambda one: pa.struct([("a", one)])])
+def test_a_delta_table_of_local_times_in_maps_is_refused(
+    tmp_path: Path, within: Callable[[pa.DataType], pa.DataType]
+) -> None:
+    """But where another column has such times, or there is no log."""
+    kind = within(pa.map_(pa.string(), pa.timestamp("us")))
+    rows = pa.table({"k": pa.array([1]), "v": pa.nulls(1, kind)})
+    store = StateStore.open(str(tmp_path / "delta"))
+    with (
+        pytest.raises(UnsupportedTypeError, match="'v' has times without a zone within a map"),
+        store.snapshot(parallelism=1) as checkpoint,
+    ):
+        checkpoint.keyed("u", "s", rows, key="k", max_parallelism=1)
+    assert store.checkpoints() == ()
+    seen = rows.append_column("t", pa.nulls(1, pa.timestamp("us")))
+    plain = StateStore.open(str(tmp_path / "parquet"), table_format="parquet")
+    for one, given in ((store, seen), (plain, rows)):
+        with one.snapshot(parallelism=1) as checkpoint:
+            checkpoint.keyed("u", "s", given, key="k", max_parallelism=1)
+        (found,) = one.restore().keyed("u", "s").get(1)
+        assert found["v"] is None

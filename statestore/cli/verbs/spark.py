@@ -61,7 +61,8 @@ class SparkVerbs(Root):
                 "Make a checkpoint location that Spark continues from, at any number of partitions",
             ),
             "progress": LazyVerb(
-                "spark:export_progress", "Make a location for a StatefulQuery on an imported state"
+                "spark:export_progress",
+                "Make a location without state, for a StatefulQuery on an imported one",
             ),
         }
     }
@@ -259,7 +260,7 @@ def export_state(
 def export_progress(
     invocation: Invocation, places: tuple[str, ...], checkpoint: str
 ) -> ProgressMade:
-    """Make a location without state, for a StatefulQuery that goes on with an imported one."""
+    """Make a location without state, for a StatefulQuery on an imported one."""
     location = _location(invocation, places)
     made = _module("hand_over").export_progress(invocation.store(), location, checkpoint=checkpoint)
     return ProgressMade(made=made)

@@ -46,9 +46,6 @@ from tests.interop.spark.queries import (
     events,
     planned_only,
     run,
-    settings,
-    stream,
-    texts,
 )
 from tests.syntax import ROOT
 
@@ -441,88 +438,6 @@ def test_a_corrected_and_a_purged_key(kept: Kept, tmp_path: Path) -> None:
         assert {k: v for k, v in found.items() if k not in ("k1", "k2")} == {
             k: v for k, v in expected.items() if k not in ("k1", "k2")
         }
-
-
-# As often, and as little, as can be.
-EAGER = {
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.streaming.stateStore.maintenanceInterval": "100ms",
-    "spark.sql.streaming.stateStore.minDeltasForSnapshot": "1",
-    "spark.sql.streaming.minBatchesToRetain": "2",
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-}
-
-
-def windowed(rows: DataFrame) -> DataFrame:
-    by_window = rows.withWatermark("t", "10 minutes").groupBy(F.window("t", "5 minutes"), "k")
-    return by_window.agg(F.sum("v").alias("total"))
-
-
-def start(kept: Kept, source: Path, location: Path, sink: Path | None, form: str) -> list[str]:
-    """Run the query over what is new; without a sink return what it emits."""
-    emitted: list[str] = []
-    with settings(kept.spark, EAGER):
-        query = windowed(stream(kept.spark, source)).writeStream.outputMode("append")
-        query = query.option("checkpointLocation", str(location)).trigger(availableNow=True)
-        if sink is None:
-            started = query.foreachBatch(lambda rows, _: emitted.extend(texts(rows))).start()
-        else:
-            started = query.format(form).start(str(sink))
-        try:
-            assert started.awaitTermination(60)
-        finally:
-            started.stop()
-    return emitted
-
-
-@pytest.mark.parametrize(
-    ("form", "provider", "steps"), [("parquet", "hdfs", (4, 5, 6)), ("delta", "rocksdb", (4,))]
-)
-def test_sinks_have_each_row_once_over_an_export_and_restarts(
-    kept: Kept, tmp_path: Path, form: str, provider: Provider, steps: tuple[int, ...]
-) -> None:
-    source, sink, store = tmp_path / "events", tmp_path / "sink", tmp_path / "store"
-    events(source, 0, 3)
-    start(kept, source, tmp_path / "first", sink, form)
-    before, after = rows_of(kept, sink, form), list[str]()
-    import_checkpoint(kept.spark, str(tmp_path / "first"), kept.store(store))
-    kept.export(tmp_path / "second", provider, store=store, partitions=3)
-    for last in steps:
-        events(source, last - 1, last)
-        start(kept, source, tmp_path / "second", sink, form)
-        after += start(kept, source, tmp_path / "first", None, "")
-    assert rows_of(kept, sink, form) == sorted(before + after)
-    assert before
-    assert after
-
-
-def rows_of(kept: Kept, sink: Path, form: str) -> list[str]:
-    return texts(kept.spark.read.format(form).load(str(sink)))
-
-
-def test_a_sink_that_skips_a_planned_micro_batch(kept: Kept, tmp_path: Path) -> None:
-    """It skips the state as well, and Spark says so in the next one: nothing is doubled or lost.
-    Once the old location has done that micro-batch, all goes on.
-    """
-    source, sink, first = (tmp_path / name for name in ("events", "sink", "first"))
-    events(source, 0, 2)
-    start(kept, source, first, sink, "parquet")
-    before, last = rows_of(kept, sink, "parquet"), planned_only(first)
-    import_checkpoint(kept.spark, str(first), kept.store(tmp_path / "store"))
-    kept.export(tmp_path / "second", store=tmp_path / "store")
-    events(source, 2, 3)
-    with pytest.raises(StreamingQueryException, match=f"{last + 1}.delta does not exist"):
-        start(kept, source, tmp_path / "second", sink, "parquet")
-    assert rows_of(kept, sink, "parquet") == before
-    (source / "00002.json").rename(tmp_path / "aside")
-    start(kept, source, first, sink, "parquet")
-    import_checkpoint(kept.spark, str(first), kept.store(tmp_path / "store"))
-    kept.export(tmp_path / "third", store=tmp_path / "store")
-    (tmp_path / "aside").rename(source / "00002.json")
-    start(kept, source, tmp_path / "third", sink, "parquet")
-    after = start(kept, source, first, None, "")
-    assert rows_of(kept, sink, "parquet") == sorted(before + after)
-    assert after
 
 
 def test_exchanged_partitions_are_noticed(kept: Kept, tmp_path: Path) -> None:
