@@ -121,6 +121,7 @@ LAZY = {
     ("statestore.cli.verbs.spark", "statestore.interop.spark"),  # so do these
     ("statestore.cli.verbs.spark", "statestore.spark.session"),
     ("statestore.cli.verbs.flink", "statestore.interop.flink.repack"),
+    ("statestore.cli.verbs.flink_export", "statestore.interop.flink.export_state"),
     ("statestore.cli.verbs.flink_import", "statestore.interop.flink.import_state"),
     ("statestore.cli.verbs.flink", "statestore.interop.flink.show"),
     # A public name is imported when it is asked for.

@@ -67,6 +67,7 @@ def test_the_verbs() -> None:
     )
     assert wanted.split() == [name for name in VERBS if " " not in name]
     within = [
+        "flink export",
         "flink import",
         "flink repack",
         "flink show",

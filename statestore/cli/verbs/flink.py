@@ -38,6 +38,10 @@ class FlinkVerbs(Root):
             "import": LazyVerb(
                 "flink_import:import_state", "Take the state in a savepoint as a checkpoint"
             ),
+            "export": LazyVerb(
+                "flink_export:export_state",
+                "Make a savepoint of a checkpoint, from which Flink restores",
+            ),
             "repack": LazyVerb(
                 "flink:repack_state", "Give a savepoint another number of key groups"
             ),

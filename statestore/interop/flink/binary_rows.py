@@ -217,9 +217,9 @@ def written_rows(columns: tuple[LogicalType, ...], rows: pa.Array) -> list[bytes
     """Return the bytes of rows as ``BinaryRowWriter`` lays them, without their lengths."""
     kinds, *fields = rows.flatten()
     values = [_plain(column, field) for column, field in zip(columns, fields, strict=True)]
+    each = zip(*values, strict=True) if values else ((),) * len(rows)
     return [
-        _written_row(columns, kind, row)
-        for kind, row in zip(kinds.to_pylist(), zip(*values, strict=True), strict=True)
+        _written_row(columns, kind, row) for kind, row in zip(kinds.to_pylist(), each, strict=True)
     ]
 
 

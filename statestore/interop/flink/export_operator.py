@@ -22,7 +22,7 @@ from statestore.format.digest import RowSet
 from statestore.interop.flink.canonical import state_info_bytes
 from statestore.interop.flink.canonical_writer import SavepointWriter
 from statestore.interop.flink.encoding import encoded
-from statestore.interop.flink.export_plan import OperatorPlan, OperatorStatePlan
+from statestore.interop.flink.export_types import OperatorPlan, OperatorStatePlan
 from statestore.interop.flink.metadata import InlineHandle, OperatorHandle, OperatorPart
 from statestore.interop.flink.operator_state import SubtaskElements
 from statestore.interop.flink.reader import i16, i32
@@ -118,7 +118,7 @@ def written_subtask(
         for element in elements:
             offsets.append(len(data))
             data += element
-        parts.append(OperatorPart(plan.state.name, plan.mode, tuple(offsets)))
+        parts.append(OperatorPart(plan.name, plan.mode, tuple(offsets)))
     if len(data) <= _SMALL:
         return OperatorHandle(tuple(parts), InlineHandle(f"subtask-{subtask}", bytes(data))), len(
             data
@@ -128,6 +128,8 @@ def written_subtask(
 
 def _elements(plan: OperatorStatePlan, rows: pa.Table) -> list[bytes]:
     """Return the bytes of each element; a broadcast map is one, with the number of its entries."""
+    if plan.is_bytes:
+        return list(rows.column(plan.value.names[0]).to_pylist())
     try:
         values = encoded(plan.value.there(rows), plan.value.kind).to_pylist()
         if plan.key is None:
@@ -143,7 +145,7 @@ def _elements(plan: OperatorStatePlan, rows: pa.Table) -> list[bytes]:
 
 def read_back(found: SubtaskElements, plan: OperatorStatePlan) -> pa.Table:
     """Return what a subtask of a savepoint has, as the columns of the store."""
-    values = found.values()
+    values = found.raw.arrow() if plan.is_bytes else found.values()
     if plan.key is None:
         columns = plan.value.back(values)
     else:

@@ -18,10 +18,27 @@ from statestore.flink.redistribution import RedistributionMode
 from statestore.format.manifest import Manifest
 from statestore.format.schema import Schema
 from statestore.format.state import KeyedState, OperatorState, StateKind, TimeDomain
-from statestore.interop.flink.canonical import KeyedHeader, StateInfo
 from statestore.interop.flink.columns import WINDOW
+from statestore.interop.flink.export_types import (
+    NO_VALUE,
+    ExportPlan,
+    ImportedPart,
+    KeyedPlan,
+    LeftOut,
+    OperatorPlan,
+    OperatorStatePlan,
+    Part,
+)
+from statestore.interop.flink.import_operators import element_columns
 from statestore.interop.flink.metadata import Mode
-from statestore.interop.flink.serializers import Snapshot, snapshot_bytes
+from statestore.interop.flink.named_columns import Form
+from statestore.interop.flink.operator_state import SOURCE_READER_STATE
+from statestore.interop.flink.record import (
+    RECORD,
+    ImportedOperator,
+    ImportedState,
+    SavepointRecord,
+)
 from statestore.interop.flink.states import KeyedState as FlinkState
 from statestore.interop.flink.store_types import (
     FlinkColumn,
@@ -44,17 +61,8 @@ from statestore.interop.flink.types import (
 from statestore.keys.groups import KeyGroupAssignment, default_max_parallelism
 from statestore.keys.values import java_type
 
-__all__ = [
-    "ExportPlan",
-    "KeyedPlan",
-    "LeftOut",
-    "OperatorPlan",
-    "OperatorStatePlan",
-    "Part",
-    "plan_export",
-]
+__all__ = ["groups_of", "plan_export"]
 
-_VOID = Scalar("Void")
 _NO_NAMESPACE = Scalar("VoidNamespace")
 _TIMERS = "_timer_state/"
 _OFFSETS = {"topic", "partition", "offset"}
@@ -63,132 +71,11 @@ _MODES: Mapping[RedistributionMode, Mode] = {
     RedistributionMode.UNION: "union",
     RedistributionMode.BROADCAST: "broadcast",
 }
-_DISTRIBUTIONS = {"split": "SPLIT_DISTRIBUTE", "union": "UNION", "broadcast": "BROADCAST"}
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """A state that is not in the savepoint, and why."""
-
-    operator: str
-    state: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Part:
-    """Some columns of a state that are one value in Flink; without columns it says nothing."""
-
-    names: tuple[str, ...]
-    kind: FlinkType
-    column: FlinkColumn | None = None
-
-    def there(self, rows: pa.Table) -> pa.Array:
-        """Return the values as Flink has them."""
-        if self.column is None:
-            return pa.nulls(len(rows))
-        columns = [_whole(rows.column(name)) for name in self.names]
-        if len(columns) == 1:
-            return self.column.there(columns[0])
-        fields = list(self.column.stored)
-        return self.column.there(pa.StructArray.from_arrays(columns, fields=fields))
-
-    def back(self, values: pa.Array) -> dict[str, pa.Array]:
-        """Return the columns of values of Flink, by name."""
-        if self.column is None:
-            return {}
-        found = self.column.back(values)
-        columns = [found] if len(self.names) == 1 else found.flatten()
-        return dict(zip(self.names, columns, strict=True))
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return column.combine_chunks() if column.num_chunks else pa.array([], column.type)
-
-
-@dataclass(frozen=True)
-class KeyedPlan:
-    """A keyed state as it is written: what it is called in Flink, and which columns are what."""
-
-    state: KeyedState
-    flink: FlinkState
-    key: Part
-    namespace: Part
-    map_key: Part
-    value: Part
-
-    @property
-    def info(self) -> StateInfo:
-        """What the header of a savepoint says of it."""
-        value = {"VALUE_SERIALIZER": _snapshot(self.flink.value)}
-        if self.flink.kind == "timers":
-            return StateInfo(self.flink.name, "timers", {}, value)
-        options = {"KEYED_STATE_TYPE": self.flink.kind.upper()}
-        serializers = value | {"NAMESPACE_SERIALIZER": _snapshot(self.flink.namespace)}
-        return StateInfo(self.flink.name, "keyed", options, serializers)
-
-    @property
-    def stored(self) -> pa.Schema:
-        """The columns of its rows."""
-        return arrow_schema(self.state.schema)
-
-
-@dataclass(frozen=True)
-class OperatorStatePlan:
-    """An operator state as it is written; ``key`` is that of a broadcast map."""
-
-    state: OperatorState
-    mode: Mode
-    value: Part
-    key: Part | None
-
-    @property
-    def info(self) -> StateInfo:
-        """What the header of a savepoint says of it."""
-        options = {"OPERATOR_STATE_DISTRIBUTION_MODE": _DISTRIBUTIONS[self.mode]}
-        serializers = {"VALUE_SERIALIZER": _snapshot(self.value.kind)}
-        if self.key is None:
-            return StateInfo(self.state.name, "operator", options, serializers)
-        serializers["KEY_SERIALIZER"] = _snapshot(self.key.kind)
-        return StateInfo(self.state.name, "broadcast", options, serializers)
-
-    @property
-    def type_name(self) -> str:
-        """What Flink calls the type of its elements."""
-        if self.key is None:
-            return name_of(self.value.kind)
-        return f"{name_of(self.key.kind)} to {name_of(self.value.kind)}"
-
-
-@dataclass(frozen=True)
-class OperatorPlan:
-    """An operator as it is written: its id, who owns which key groups, and its states."""
-
-    uid: str
-    id: str
-    share: KeyGroupAssignment
-    keyed: tuple[KeyedPlan, ...]
-    operator: tuple[OperatorStatePlan, ...]
-
-    @property
-    def header(self) -> KeyedHeader:
-        """The header of its streams of keyed state."""
-        key = _snapshot(self.keyed[0].key.kind)
-        return KeyedHeader(False, key, tuple(one.info for one in self.keyed))
-
-
-@dataclass(frozen=True)
-class ExportPlan:
-    """What a savepoint gets of a checkpoint, and what it does not get."""
-
-    operators: tuple[OperatorPlan, ...]
-    left_out: tuple[LeftOut, ...]
 
 
 def plan_export(
     manifest: Manifest,
+    record: SavepointRecord | None = None,
     *,
     operators: Collection[str] | None = None,
     parallelism: int | None = None,
@@ -205,6 +92,7 @@ def plan_export(
         ParallelismError: for a parallelism that there cannot be.
     """
     known = {(one.state.uid, one.state.name) for one in manifest.entries}
+    known = {one for one in known if record is None or one[0] != RECORD}
     uids = sorted({uid for uid, _ in known})
     _refuse_unknown(known, uids, operators, {*leave_out, *tuples})
     left = [
@@ -212,16 +100,60 @@ def plan_export(
         for uid, name in sorted(known)
         if (uid, name) in leave_out or (operators is not None and uid not in operators)
     ]
+    if record is not None:
+        left += _not_imported(record)
+        left += _views(known, record)
     skipped = {(one.operator, one.state) for one in left}
     plans = []
     for uid in uids:
         names = {name for one, name in known if one == uid and (uid, name) not in skipped}
         if names:
-            as_tuple = {name for one, name in tuples if one == uid}
-            plans.append(_operator(manifest, uid, names, as_tuple, parallelism, max_parallelism))
+            asked = _Asked(names, {name for one, name in tuples if one == uid}, record)
+            plans.append(_operator(manifest, uid, asked, parallelism, max_parallelism))
     if not plans:
         raise InvalidArgumentError("no state is left to write: a savepoint has one at least")
-    return ExportPlan(tuple(plans), tuple(left))
+    whole = record if operators is None else None
+    return ExportPlan(tuple(plans), tuple(left), whole)
+
+
+def _not_imported(record: SavepointRecord) -> list[LeftOut]:
+    """Return the operators of which nothing was imported."""
+    reason = "it was not imported"
+    return [
+        LeftOut(one.operator, "", one.problem or reason)
+        for one in record.operators
+        if not one.is_imported
+    ]
+
+
+def _views(known: set[tuple[str, str]], record: SavepointRecord) -> list[LeftOut]:
+    """Return the offsets that an import put beside the splits of a source, which are written."""
+    splits = {one.operator for one in record.states if one.name == SOURCE_READER_STATE}
+    imported = {(one.operator, one.state) for one in record.states}
+    return [
+        LeftOut(uid, name, f"{SOURCE_READER_STATE} is written, which has them as they were")
+        for uid, name in sorted(known - imported)
+        if uid in splits and name.startswith("offsets")
+    ]
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """Which states of an operator are written, which as tuples, and what was imported."""
+
+    names: set[str]
+    tuples: set[str]
+    record: SavepointRecord | None
+
+    def state(self, uid: str, name: str) -> ImportedState | None:
+        """Return what was kept of a state, None for one that was not imported."""
+        some = () if self.record is None else self.record.states
+        return next((one for one in some if (one.operator, one.state) == (uid, name)), None)
+
+    def operator(self, uid: str) -> ImportedOperator | None:
+        """Return what was kept of an operator, None for one that was not imported."""
+        some = () if self.record is None else self.record.operators
+        return next((one for one in some if one.operator == uid), None)
 
 
 def _refuse_unknown(
@@ -240,40 +172,80 @@ def _refuse_unknown(
 
 
 def _operator(
-    manifest: Manifest,
-    uid: str,
-    names: set[str],
-    as_tuple: set[str],
-    parallelism: int | None,
-    most: int | None,
+    manifest: Manifest, uid: str, asked: _Asked, parallelism: int | None, most: int | None
 ) -> OperatorPlan:
-    keyed = tuple(
-        _keyed(one.state, as_tuple=one.state.name in as_tuple)
-        for one in manifest.keyed
-        if one.state.uid == uid and one.state.name in names
-    )
-    operator = tuple(
-        _operator_state(one.state, as_tuple=one.state.name in as_tuple)
-        for one in manifest.operator
-        if one.state.uid == uid and one.state.name in names
-    )
+    keyed, operator = [], []
+    for one in manifest.keyed:
+        state = one.state
+        if state.uid == uid and state.name in asked.names:
+            known = asked.state(uid, state.name)
+            plan = (
+                _keyed(state, as_tuple=state.name in asked.tuples)
+                if known is None
+                else _imported_keyed(state, known)
+            )
+            keyed.append(plan)
+    for entry in manifest.operator:
+        own = entry.state
+        if own.uid == uid and own.name in asked.names:
+            known = asked.state(uid, own.name)
+            made = (
+                _operator_state(own, as_tuple=own.name in asked.tuples)
+                if known is None
+                else _imported_operator_state(own, known)
+            )
+            operator.append(made)
     _refuse_mixed(keyed)
+    imported = asked.operator(uid)
     subtasks = parallelism or manifest.operators.parallelism_of(uid)
     stored = {one.state.max_parallelism for one in keyed}
-    own = manifest.operators.max_parallelism_of(uid) or default_max_parallelism(subtasks)
-    groups = most or (stored.pop() if stored else own)
+    before = stored.pop() if stored else manifest.operators.max_parallelism_of(uid)
+    groups = groups_of(imported, most or before) or default_max_parallelism(subtasks)
+    if imported is not None and groups == 1:
+        subtasks = 1
     share = KeyGroupAssignment(max_parallelism=groups, parallelism=subtasks)
-    return OperatorPlan(uid, manifest.operators.id_of(uid), share, keyed, operator)
+    number = manifest.operators.id_of(uid) if imported is None else imported.id
+    return OperatorPlan(uid, number, share, tuple(keyed), tuple(operator), imported)
+
+
+def groups_of(imported: ImportedOperator | None, wanted: int | None) -> int | None:
+    """Return how many key groups an operator gets, None where nobody says: those that are wanted,
+    but for one that was imported with one alone, which is never parallel.
+    """
+    if imported is None or imported.max_parallelism < 1:
+        return wanted
+    return 1 if imported.max_parallelism == 1 else wanted or imported.max_parallelism
+
+
+def _imported_keyed(state: KeyedState, known: ImportedState) -> KeyedPlan:
+    columns = known.columns(state.max_parallelism)
+    map_key = Part((), NO_VALUE) if columns.map_key is None else ImportedPart.of(columns.map_key)
+    value = Part((), NO_VALUE) if columns.value is None else ImportedPart.of(columns.value)
+    key, namespace = ImportedPart.of(columns.key), ImportedPart.of(columns.namespace)
+    return KeyedPlan(state, columns.state, key, namespace, map_key, value, columns, known)
+
+
+def _imported_operator_state(state: OperatorState, known: ImportedState) -> OperatorStatePlan:
+    mode = _MODES[RedistributionMode(state.mode)]
+    names = dict(known.names)
+    if known.form is Form.BYTES:
+        value = ImportedPart.of(element_columns(None, None, names)["value"])
+        return OperatorStatePlan(state, mode, value, None, known)
+    serializers = known.info.serializers
+    key = serializers["KEY_SERIALIZER"].kind if mode == "broadcast" else None
+    parts = element_columns(serializers["VALUE_SERIALIZER"].kind, key, names)
+    map_key = ImportedPart.of(parts["map_key"]) if key is not None else None
+    return OperatorStatePlan(state, mode, ImportedPart.of(parts["value"]), map_key, known)
 
 
 def _refuse_mixed(keyed: Sequence[KeyedPlan]) -> None:
     """Refuse states of one operator that Flink could not have in one: keys, and names."""
     names: dict[str, KeyedPlan] = {}
     for one in keyed:
-        if one.key.kind != keyed[0].key.kind:
+        if one.flink.key != keyed[0].flink.key:
             raise UnsupportedTypeError(
-                f"{one.state} has keys of type {name_of(one.key.kind)}, and {keyed[0].state} of "
-                f"{name_of(keyed[0].key.kind)}: an operator of Flink has one type of keys; export "
+                f"{one.state} has keys of type {name_of(one.flink.key)}, and {keyed[0].state} of "
+                f"{name_of(keyed[0].flink.key)}: an operator of Flink has one type of keys; export "
                 "them without one of the two"
             )
         other = names.setdefault(one.flink.name, one)
@@ -297,7 +269,7 @@ def _keyed(state: KeyedState, *, as_tuple: bool) -> KeyedPlan:
             keys.append(key_column(types.field(column).type, java_type(java)))
     key = _part(state.key, keys, as_tuple=True)
     namespace, value = _namespace(state), _value(state, as_tuple=as_tuple)
-    map_key, name = Part((), _VOID), state.name
+    map_key, name = Part((), NO_VALUE), state.name
     if state.kind is StateKind.MAP:
         entry = _typed(state, state.entry, state.schema)
         map_key = _part(state.entry, entry, as_tuple=as_tuple)
@@ -347,7 +319,7 @@ def _typed(
 
 def _part(names: Sequence[str], columns: Sequence[FlinkColumn], *, as_tuple: bool) -> Part:
     if not columns:
-        return Part((), _VOID)
+        return Part((), NO_VALUE)
     one = columns[0] if len(columns) == 1 else joined(columns, names, as_tuple=as_tuple)
     return Part(tuple(names), one.kind, one)
 
@@ -425,7 +397,3 @@ def _operator_state(state: OperatorState, *, as_tuple: bool) -> OperatorStatePla
     key = _part(names[:1], columns[:1], as_tuple=as_tuple)
     value = _part(names[1:], columns[1:], as_tuple=as_tuple)
     return OperatorStatePlan(state, mode, value, key)
-
-
-def _snapshot(kind: FlinkType) -> Snapshot:
-    return Snapshot(kind, snapshot_bytes(kind))

@@ -20,9 +20,10 @@ from statestore.format.digest import RowSet, combine
 from statestore.interop.flink.canonical import prefix_bytes
 from statestore.interop.flink.composite import KeyLayout, split_keys
 from statestore.interop.flink.export_operator import SubtaskLists, element_set, read_back
-from statestore.interop.flink.export_plan import KeyedPlan, OperatorPlan
 from statestore.interop.flink.export_rows import row_set
-from statestore.interop.flink.savepoint import FlinkOperator, StateEntries
+from statestore.interop.flink.export_types import KeyedPlan, OperatorPlan
+from statestore.interop.flink.named_columns import FLINK_KEY_GROUP, Form
+from statestore.interop.flink.savepoint import FlinkOperator, StateEntries, state_rows
 from statestore.interop.flink.spans import Spans
 from statestore.interop.flink.store_types import from_millis
 from statestore.interop.flink.types import ListType, MapType
@@ -103,15 +104,41 @@ def _table(
     groups: Groups,
 ) -> pa.Table:
     """Return rows of the store out of entries; CorruptionError for one in a wrong key group."""
+    if plan.columns is not None:
+        return _imported_table(keys, values, plan, max_parallelism, groups)
     columns, counts = _columns(keys, values, plan, prefix_bytes(max_parallelism))
     schema = plan.stored
     rows = pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
     if counts is not None:
         groups = np.repeat(groups, counts)
+    return _placed(rows, plan, max_parallelism, groups)
+
+
+def _placed(rows: pa.Table, plan: KeyedPlan, max_parallelism: int, groups: Groups) -> pa.Table:
     wrong = int((key_groups_of(rows, plan.state, max_parallelism) != groups).sum())
     if wrong:
         raise CorruptionError(f"{plan.state}: {wrong} rows were written to wrong key groups")
     return rows
+
+
+def _imported_table(
+    keys: Spans, values: Spans, plan: KeyedPlan, max_parallelism: int, groups: Groups
+) -> pa.Table:
+    """Return rows as an import makes them of entries."""
+    columns, prefix = plan.columns, prefix_bytes(max_parallelism)
+    assert columns is not None, "the state was imported"
+    entries = StateEntries(plan.flink, 0, keys, values)
+    if plan.is_bytes:
+        rows = columns.table_of_bytes(entries, prefix)
+        at = rows.schema.get_field_index(FLINK_KEY_GROUP)
+        return rows.set_column(at, FLINK_KEY_GROUP, pa.array(groups))
+    as_bytes = columns.form is Form.VALUE_BYTES
+    found = state_rows(entries, prefix, as_bytes=as_bytes)
+    if plan.flink.kind == "list" and not as_bytes:
+        assert found.value is not None, "a list has elements"
+        edges = found.value.offsets.to_numpy(zero_copy_only=False)
+        groups = np.repeat(groups, np.diff(edges))
+    return _placed(columns.table(found), plan, max_parallelism, groups)
 
 
 def _columns(
@@ -168,7 +195,7 @@ def prove_operator(
     seen = {(one.info.name, one.subtask): one for one in found.operator_state()}
     for state in wanted:
         for subtask, rows in enumerate(state.lists):
-            elements = seen.get((state.plan.state.name, subtask))
+            elements = seen.get((state.plan.name, subtask))
             there = rows.slice(0, 0) if elements is None else read_back(elements, state.plan)
             if element_set(there) != element_set(rows):
                 raise CorruptionError(

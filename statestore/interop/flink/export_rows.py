@@ -17,13 +17,18 @@ import pyarrow.compute as pc
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.files.digest import rows_digest
+from statestore.files.runs import key_groups_of
 from statestore.format.digest import RowSet
 from statestore.format.names import KEY_GROUP
 from statestore.interop.flink.canonical import prefix_bytes
 from statestore.interop.flink.composite import KeyLayout
+from statestore.interop.flink.cursor import Cursor
 from statestore.interop.flink.encoding import encoded, encoded_list
-from statestore.interop.flink.export_plan import KeyedPlan
+from statestore.interop.flink.export_types import KeyedPlan
+from statestore.interop.flink.key_groups import key_groups_at
+from statestore.interop.flink.named_columns import FLINK_KEY_GROUP, Form
 from statestore.interop.flink.reader import i16
+from statestore.interop.flink.spans import Spans
 from statestore.interop.flink.store_types import as_millis
 from statestore.interop.flink.types import (
     FlinkType,
@@ -35,7 +40,15 @@ from statestore.interop.flink.types import (
 )
 from statestore.keys.groups import KeyGroupRange
 
-__all__ = ["EncodedRows", "chunks_of", "encoded_rows", "group_bytes", "normal_rows", "row_set"]
+__all__ = [
+    "EncodedRows",
+    "chunks_of",
+    "encoded_rows",
+    "group_bytes",
+    "groups_in_flink",
+    "normal_rows",
+    "row_set",
+]
 
 _BYTES = pa.large_binary()
 _EMPTY = pa.scalar(b"", _BYTES)
@@ -43,6 +56,7 @@ _ZERO = pa.scalar(b"\0", _BYTES)
 _END_OF_STATE = 0x80
 _END_OF_GROUP = b"\xff\xff"
 _LENGTH = 4
+_TIME_BYTES = 8
 
 Groups = npt.NDArray[np.int32]
 Places = npt.NDArray[np.int64]
@@ -73,6 +87,10 @@ def normal_rows(rows: pa.Table, plan: KeyedPlan) -> pa.Table:
     last access in whole milliseconds.
     """
     state = plan.state
+    if plan.is_bytes:
+        return _with(rows, FLINK_KEY_GROUP, rows.column(KEY_GROUP))
+    if plan.columns is not None:
+        return rows
     if state.ttl is not None:
         column = state.ttl.column
         kind = plan.stored.field(column).type
@@ -116,6 +134,8 @@ def encoded_rows(
             state and its columns.
     """
     groups = rows.column(KEY_GROUP).to_numpy().astype(np.int32)
+    if plan.columns is not None:
+        return _cut(*_imported_entries(rows, plan, groups, max_parallelism), chunk)
     keys = _keys(rows, plan, prefix_bytes(max_parallelism))
     values: pa.Array | pa.Scalar
     if plan.flink.kind == "list":
@@ -129,14 +149,96 @@ def encoded_rows(
         values = _written(plan, plan.value.names, lists, with_element.element, is_list=True)
         keys, groups = keys.take(pa.array(first)), groups[first]
     elif plan.flink.kind == "timers":
-        values = pa.array([b""], _BYTES).take(pa.array(np.zeros(len(keys), np.int64)))
+        values = _nothing(len(keys))
     else:
         kind = plan.flink.value
         if plan.flink.kind == "map" and isinstance(kind, MapType):
             kind = NullableType(kind.value)
         values = _written(plan, plan.value.names, _values(rows, plan), kind)
-    entries = _joined(_sizes(keys), keys, _sizes(values), values)
-    return _cut(entries, groups, chunk)
+    return _cut(_framed(keys, values), groups, chunk)
+
+
+def _framed(keys: pa.Array, values: pa.Array) -> pa.Array:
+    """Return entries: i32 and key, i32 and value."""
+    return _joined(_sizes(keys), keys, _sizes(values), values)
+
+
+def _imported_entries(
+    rows: pa.Table, plan: KeyedPlan, groups: Groups, max_parallelism: int
+) -> tuple[pa.Array, Groups]:
+    """Return the entries of rows that an import made, and their key groups."""
+    columns = plan.columns
+    assert columns is not None, "the state was imported"
+    found, kind = columns.rows(rows, 0), plan.flink.value
+    values: pa.Array = _nothing(len(found))
+    if plan.is_bytes:
+        keys = found.key.cast(_BYTES)
+        values = values if found.value is None else found.value.cast(_BYTES)
+        return _framed(_joined(_prefix(groups, max_parallelism), keys), values), groups
+    if columns.entry is not None and plan.flink.kind == "list" and found.value is not None:
+        groups = groups[found.value.offsets.to_numpy(zero_copy_only=False)[:-1]]
+    prefix = _prefix(groups, max_parallelism)
+    names = plan.value.names
+    if plan.flink.kind == "timers":
+        parts = [found.time, found.key, found.namespace]
+        timers = pa.StructArray.from_arrays(parts, ["time", "key", "namespace"])
+        return _framed(
+            _joined(prefix, _written(plan, plan.key.names, timers, kind)), values
+        ), groups
+    keys = _composite(prefix, plan, found.key, found.namespace, found.map_key)
+    if found.value is not None and columns.form is Form.VALUE_BYTES:
+        values = found.value.cast(_BYTES)
+    elif plan.flink.kind == "list" and isinstance(kind, ListType):
+        _refuse_torn(keys, np.arange(len(keys)), plan)
+        values = _written(plan, names, found.value, kind.element, is_list=True)
+    elif plan.flink.kind == "map" and isinstance(kind, MapType):
+        values = _written(plan, names, found.value, NullableType(kind.value))
+    else:
+        values = _written(plan, names, found.value, kind)
+    return _framed(keys, values), groups
+
+
+def _composite(
+    prefix: pa.Array, plan: KeyedPlan, key: pa.Array, namespace: pa.Array, map_key: pa.Array | None
+) -> pa.Array:
+    """Return the keys of entries, out of their parts."""
+    layout = KeyLayout.of(plan.flink)
+    own = _written(plan, plan.key.names, key, layout.key)
+    other = _written(plan, plan.namespace.names, namespace, layout.namespace)
+    marks = [_marks(own), _marks(other)] if layout.has_marks else []
+    parts = [prefix, own, *marks[:1], other, *marks[1:]]
+    if layout.map_key is not None:
+        parts.append(_written(plan, plan.map_key.names, map_key, layout.map_key))
+    return _joined(*parts)
+
+
+def _prefix(groups: Groups, max_parallelism: int) -> pa.Array:
+    """Return key groups as keys begin with them."""
+    is_short = prefix_bytes(max_parallelism) == 1
+    kind, name = (np.int8, "Byte") if is_short else (np.int16, "Short")
+    return encoded(pa.array(groups.astype(kind)), Scalar(name))
+
+
+def _nothing(count: int) -> pa.Array:
+    return pa.array([b""], _BYTES).take(pa.array(np.zeros(count, np.int64)))
+
+
+def groups_in_flink(
+    rows: pa.RecordBatch, plan: KeyedPlan, max_parallelism: int
+) -> npt.NDArray[np.int32]:
+    """Return the key group that each row has in Flink.
+
+    Entries that are bytes say the one that they had. For another number of them their keys are
+    read; UnsupportedTypeError where their hash is not known.
+    """
+    if not plan.is_bytes:
+        return key_groups_of(rows, plan.state, max_parallelism)
+    if max_parallelism == plan.state.max_parallelism:
+        found: npt.NDArray[np.int32] = rows.column(FLINK_KEY_GROUP).to_numpy()
+        return found
+    spans = Spans.of(rows.column(plan.key.names[0]).to_pylist(), f"a key of {plan.state}")
+    starts = spans.starts + (_TIME_BYTES if plan.flink.kind == "timers" else 0)
+    return key_groups_at(plan.flink.key, Cursor(spans, starts, spans.ends))(max_parallelism)
 
 
 def _cut(entries: pa.Array, groups: Groups, chunk: KeyGroupRange) -> EncodedRows:

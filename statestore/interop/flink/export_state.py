@@ -23,27 +23,23 @@ import pyarrow as pa
 
 from statestore.errors import CorruptionError, InvalidArgumentError
 from statestore.files.merge import hides
-from statestore.files.runs import key_groups_of
 from statestore.format.digest import RowSet, combine
 from statestore.format.names import KEY_GROUP
 from statestore.interop.flink.canonical_writer import SavepointWriter
 from statestore.interop.flink.export_operator import SubtaskLists, lists_of, written_subtask
-from statestore.interop.flink.export_plan import (
-    ExportPlan,
-    KeyedPlan,
-    LeftOut,
-    OperatorPlan,
-    plan_export,
-)
+from statestore.interop.flink.export_plan import groups_of, plan_export
 from statestore.interop.flink.export_proof import prove_keyed, prove_operator
 from statestore.interop.flink.export_rows import (
     chunks_of,
     encoded_rows,
     group_bytes,
+    groups_in_flink,
     normal_rows,
     row_set,
 )
+from statestore.interop.flink.export_types import ExportPlan, KeyedPlan, LeftOut, OperatorPlan
 from statestore.interop.flink.metadata import (
+    InlineHandle,
     KeyGroupsHandle,
     OperatorState,
     RelativeHandle,
@@ -51,6 +47,7 @@ from statestore.interop.flink.metadata import (
     Subtask,
 )
 from statestore.interop.flink.metadata_writer import metadata_v3
+from statestore.interop.flink.record import RECORD, ImportedOperator, SavepointRecord
 from statestore.interop.flink.savepoint import savepoint_of
 from statestore.interop.flink.streams import Places
 from statestore.interop.flink.types import name_of
@@ -140,7 +137,8 @@ def export_savepoint(
         operators: the uids whose states are written; by default all.
         parallelism: among how many subtasks the state is shared; by default as stored. A restore
             may be at any other.
-        max_parallelism: the number of key groups, 1 to 32768; by default as stored.
+        max_parallelism: the number of key groups, 1 to 32768; by default as stored. An operator
+            that was imported with one key group keeps it, as its job allows no other.
         leave_out: states that are not written, as pairs of operator and state.
         tuples: states, as such pairs, whose values of several columns are a tuple in the job; by
             default they are a ``Row``.
@@ -162,8 +160,11 @@ def export_savepoint(
         StateStoreError: as ``store.restore``, and when the place cannot be written.
     """
     restored = store.restore(checkpoint=checkpoint)
+    uids = {one.state.uid for one in restored.manifest.operator}
+    record = SavepointRecord.of(restored) if RECORD in uids else None
     plan = plan_export(
         restored.manifest,
+        record,
         operators=operators,
         parallelism=parallelism,
         max_parallelism=max_parallelism,
@@ -179,7 +180,8 @@ def export_savepoint(
     told = _Told(on_progress, restored, plan)
     try:
         written = [_write(restored, one, writer, told) for one in plan.operators]
-        made = tuple(one.metadata for one in written)
+        others = (_stateless(one, max_parallelism) for one in plan.others)
+        made = (*(one.metadata for one in written), *others)
         metadata = SavepointMetadata(3, restored.checkpoint_id, made)
         if not dry_run:
             _prove(metadata, written, Places(target, options))
@@ -252,7 +254,16 @@ def _write(
             sizes.append(size + (0 if own is None else own[1]))
         found = () if keyed is None else keyed.done()
     most = plan.share.max_parallelism
-    metadata = OperatorState(plan.id, plan.share.parallelism, most, tuple(subtasks))
+    known = plan.imported
+    if known is not None and known.parallelism == plan.share.parallelism:
+        there = {one.index for one in subtasks}
+        gone = [at for at in known.finished_subtasks if at not in there]
+        subtasks = sorted(
+            [*subtasks, *(Subtask(at, is_finished=True) for at in gone)], key=lambda one: one.index
+        )
+    metadata = OperatorState(
+        plan.id, plan.share.parallelism, most, tuple(subtasks), _coordinator(known)
+    )
     result = ExportedOperator(
         uid=plan.uid,
         id=plan.id,
@@ -263,6 +274,25 @@ def _write(
         size_bytes=tuple(sizes),
     )
     return _Written(plan, metadata, result, found, lists)
+
+
+def _coordinator(known: ImportedOperator | None) -> InlineHandle | None:
+    if known is None or known.coordinator is None:
+        return None
+    return InlineHandle(known.coordinator_name or "", known.coordinator)
+
+
+def _stateless(known: ImportedOperator, most: int | None) -> OperatorState:
+    """Return an operator that was imported, of which there are no rows."""
+    groups = groups_of(known, most) or known.max_parallelism
+    return OperatorState(
+        known.id,
+        min(known.parallelism, groups) if groups > 0 else known.parallelism,
+        groups,
+        (),
+        _coordinator(known),
+        is_finished=known.is_finished,
+    )
 
 
 def _written_keyed(
@@ -284,7 +314,7 @@ def _states(
             name=one.state.name,
             flink_name=one.flink.name,
             kind=one.flink.kind,
-            key_type=name_of(one.key.kind),
+            key_type=name_of(one.flink.key),
             value_type=name_of(one.flink.value),
             columns=one.value.names,
             rows=rows.rows,
@@ -294,7 +324,7 @@ def _states(
     operator = [
         ExportedState(
             name=one.plan.state.name,
-            flink_name=one.plan.state.name,
+            flink_name=one.plan.name,
             kind=one.plan.mode,
             key_type=None if one.plan.key is None else name_of(one.plan.key.kind),
             value_type=name_of(one.plan.value.kind),
@@ -324,10 +354,10 @@ class _Keyed:
         most = plan.share.max_parallelism
         self._spills: dict[int, _Spill] = {}
         for place, one in enumerate(plan.keyed):
-            if one.state.max_parallelism != most:
+            if one.is_bytes or one.state.max_parallelism != most:
                 folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="statestore-"))
                 chunks = [chunk for part in plan.share.ranges() for chunk in self._chunks(part)]
-                self._spills[place] = _Spill(Path(folder), self._states[place], chunks, most)
+                self._spills[place] = _Spill(Path(folder), self._states[place], one, chunks, most)
 
     @property
     def rows(self) -> int:
@@ -391,41 +421,43 @@ class _Spill:
         self,
         folder: Path,
         state: RestoredKeyedState,
+        plan: KeyedPlan,
         chunks: Sequence[KeyGroupRange],
         max_parallelism: int,
     ) -> None:
         self._folder = folder
-        own = state.entry.state
-        stored = own.max_parallelism
+        stored = plan.state.max_parallelism
         firsts = np.array([one.first for one in chunks])
         reader = state.key_groups(KeyGroupRange(0, stored - 1))
         self._schema = reader.schema
-        with ExitStack() as stack:
-            sinks: dict[int, pa.RecordBatchFileWriter] = {}
-            for batch in reader:
-                groups = key_groups_of(batch, own, max_parallelism)
-                at = batch.schema.get_field_index(KEY_GROUP)
-                field = batch.schema.field(at)
-                batch = batch.set_column(at, field, pa.array(groups, pa.int32()))
-                owner = np.searchsorted(firsts, groups, side="right") - 1
-                order = np.argsort(owner, kind="stable")
-                batch = batch.take(pa.array(order))
-                numbers, starts = np.unique(owner[order], return_index=True)
-                edges = [*starts.tolist(), len(batch)]
-                for place, number in enumerate(numbers.tolist()):
-                    if number not in sinks:
-                        path = str(self._path(chunks[number]))
-                        sinks[number] = stack.enter_context(pa.ipc.new_file(path, self._schema))
-                    piece = batch.slice(edges[place], edges[place + 1] - edges[place])
-                    sinks[number].write_batch(piece)
+        for batch in reader:
+            groups = groups_in_flink(batch, plan, max_parallelism)
+            at = batch.schema.get_field_index(KEY_GROUP)
+            new = pa.array(groups, pa.int32())
+            owner = np.searchsorted(firsts, groups, side="right") - 1
+            order = np.argsort(owner, kind="stable")
+            moved = batch.set_column(at, batch.schema.field(at), new).take(pa.array(order))
+            numbers, starts = np.unique(owner[order], return_index=True)
+            edges = [*starts.tolist(), len(moved)]
+            for place, number in enumerate(numbers.tolist()):
+                piece = moved.slice(edges[place], edges[place + 1] - edges[place])
+                self._append(chunks[number], piece)
+
+    def _append(self, chunk: KeyGroupRange, rows: pa.RecordBatch) -> None:
+        """Put rows behind those of a chunk, as a stream of their own: no file stays open."""
+        with self._path(chunk).open("ab") as file, pa.ipc.new_stream(file, self._schema) as sink:
+            sink.write_batch(rows)
 
     def rows(self, chunk: KeyGroupRange) -> pa.Table:
         """Return the rows of a chunk, in order of key group."""
         path = self._path(chunk)
         if not path.exists():
             return self._schema.empty_table()
-        with pa.ipc.open_file(str(path)) as file:
-            rows = file.read_all()
+        pieces = []
+        with path.open("rb") as file:
+            while file.peek(1):
+                pieces.append(pa.ipc.open_stream(file).read_all())
+        rows = pa.concat_tables(pieces)
         groups = rows.column(KEY_GROUP).to_numpy()
         return rows.take(pa.array(np.argsort(groups, kind="stable"))).combine_chunks()
 
@@ -436,6 +468,6 @@ class _Spill:
 def _prove(metadata: SavepointMetadata, written: Sequence[_Written], places: Places) -> None:
     """Read back what was written, before it is a savepoint."""
     found = savepoint_of(metadata_v3(metadata), places)
-    for operator, one in zip(found.operators, written, strict=True):
+    for operator, one in zip(found.operators, written, strict=False):  # others have no rows
         prove_keyed(operator, one.plan, one.keyed)
         prove_operator(operator, one.plan, one.lists)

@@ -59,6 +59,7 @@ __all__ = [
     "StateRows",
     "open_savepoint",
     "savepoint_of",
+    "state_rows",
 ]
 
 _METADATA = "_metadata"
@@ -256,7 +257,7 @@ class FlinkOperator:
         state, key_group = found.state, found.key_group
         where = f"state {state.name!r} of operator {self.title}"
         try:
-            rows = _columns(found, self._prefix, as_bytes=state.name in as_bytes)
+            rows = state_rows(found, self._prefix, as_bytes=state.name in as_bytes)
         except (DamagedFileError, UnsupportedTypeError) as error:
             error.add_note(f"in {where}, key group {key_group}")
             raise
@@ -268,7 +269,11 @@ class FlinkOperator:
         return rows
 
 
-def _columns(found: StateEntries, prefix: int, *, as_bytes: bool) -> StateRows:
+def state_rows(found: StateEntries, prefix: int, *, as_bytes: bool) -> StateRows:
+    """Return entries by column; ``prefix`` bytes of each key are its key group.
+
+    Errors are those of :meth:`FlinkOperator.rows`, whose values stay bytes with ``as_bytes``.
+    """
     state, key_group, keys = found.state, found.key_group, found.keys
     if state.kind == "timers":
         timers = Spans(keys.data, keys.starts + prefix, keys.ends, keys.name, keys.base)

@@ -1,0 +1,227 @@
+"""What is written of a checkpoint: its operators, their states, and the columns of these.
+
+A state that never saw Flink has the types that follow from its columns. One that came from a
+savepoint has what its import kept of it, the serializers word for word.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from statestore.files.types import arrow_schema
+from statestore.format.state import KeyedState, OperatorState
+from statestore.interop.flink.canonical import KeyedHeader, StateInfo
+from statestore.interop.flink.metadata import Mode
+from statestore.interop.flink.named_columns import Form, PartColumns, StateColumns
+from statestore.interop.flink.record import ImportedOperator, ImportedState, SavepointRecord
+from statestore.interop.flink.serializers import Snapshot, snapshot_bytes
+from statestore.interop.flink.states import KeyedState as FlinkState
+from statestore.interop.flink.store_types import FlinkColumn
+from statestore.interop.flink.types import FlinkType, Scalar, name_of
+from statestore.keys.groups import KeyGroupAssignment
+
+__all__ = [
+    "NO_VALUE",
+    "ExportPlan",
+    "ImportedPart",
+    "KeyedPlan",
+    "LeftOut",
+    "OperatorPlan",
+    "OperatorStatePlan",
+    "Part",
+]
+
+NO_VALUE = Scalar("Void")
+"""The type of values without columns."""
+
+_DISTRIBUTIONS = {"split": "SPLIT_DISTRIBUTE", "union": "UNION", "broadcast": "BROADCAST"}
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A state that is not in the savepoint, and why."""
+
+    operator: str
+    state: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some columns of a state that are one value in Flink; without columns it says nothing."""
+
+    names: tuple[str, ...]
+    kind: FlinkType
+    column: FlinkColumn | None = None
+
+    def there(self, rows: pa.Table) -> pa.Array:
+        """Return the values as Flink has them."""
+        if self.column is None:
+            return pa.nulls(len(rows))
+        columns = [_whole(rows.column(name)) for name in self.names]
+        if len(columns) == 1:
+            return self.column.there(columns[0])
+        fields = list(self.column.stored)
+        return self.column.there(pa.StructArray.from_arrays(columns, fields=fields))
+
+    def back(self, values: pa.Array) -> dict[str, pa.Array]:
+        """Return the columns of values of Flink, by name."""
+        if self.column is None:
+            return {}
+        found = self.column.back(values)
+        columns = [found] if len(self.names) == 1 else found.flatten()
+        return dict(zip(self.names, columns, strict=True))
+
+
+@dataclass(frozen=True)
+class ImportedPart(Part):
+    """Columns as an import made them of a value of Flink; ``kind`` is not looked at for bytes."""
+
+    imported: PartColumns | None = None
+
+    @staticmethod
+    def of(columns: PartColumns) -> ImportedPart:
+        """Return the part of columns that have names."""
+        return ImportedPart(columns.names, columns.kind or NO_VALUE, None, columns)
+
+    def there(self, rows: pa.Table) -> pa.Array:
+        """Return the values as Flink has them."""
+        assert self.imported is not None, "it was made of columns"
+        arrays = [_whole(rows.column(name)) for name in self.names]
+        return self.imported.array(pa.RecordBatch.from_arrays(arrays, list(self.names)))
+
+    def back(self, values: pa.Array) -> dict[str, pa.Array]:
+        """Return the columns of values of Flink, by name."""
+        assert self.imported is not None, "it was made of columns"
+        return dict(zip(self.names, self.imported.columns(values), strict=True))
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return column.combine_chunks() if column.num_chunks else pa.array([], column.type)
+
+
+@dataclass(frozen=True)
+class KeyedPlan:
+    """A keyed state as it is written: what it is called in Flink, and which columns are what.
+
+    Of one that came from a savepoint ``imported`` is what the import kept, and ``columns`` says how
+    its rows are.
+    """
+
+    state: KeyedState
+    flink: FlinkState
+    key: Part
+    namespace: Part
+    map_key: Part
+    value: Part
+
+    columns: StateColumns | None = None
+    imported: ImportedState | None = None
+
+    @property
+    def info(self) -> StateInfo:
+        """What the header of a savepoint says of it."""
+        if self.imported is not None:
+            return self.imported.info
+        value = {"VALUE_SERIALIZER": _snapshot(self.flink.value)}
+        if self.flink.kind == "timers":
+            return StateInfo(self.flink.name, "timers", {}, value)
+        options = {"KEYED_STATE_TYPE": self.flink.kind.upper()}
+        serializers = value | {"NAMESPACE_SERIALIZER": _snapshot(self.flink.namespace)}
+        return StateInfo(self.flink.name, "keyed", options, serializers)
+
+    @property
+    def key_snapshot(self) -> Snapshot:
+        """The serializer of its keys."""
+        return _snapshot(self.flink.key) if self.imported is None else self.imported.key
+
+    @property
+    def is_bytes(self) -> bool:
+        """Whether its entries are bytes, which lie by another key group than Flink's."""
+        return self.columns is not None and self.columns.form is Form.BYTES
+
+    @property
+    def stored(self) -> pa.Schema:
+        """The columns of its rows."""
+        return arrow_schema(self.state.schema)
+
+
+@dataclass(frozen=True)
+class OperatorStatePlan:
+    """An operator state as it is written; ``key`` is that of a broadcast map."""
+
+    state: OperatorState
+    mode: Mode
+    value: Part
+    key: Part | None
+    imported: ImportedState | None = None
+
+    @property
+    def name(self) -> str:
+        """What Flink calls it."""
+        return self.state.name if self.imported is None else self.imported.name
+
+    @property
+    def is_bytes(self) -> bool:
+        """Whether its elements are bytes, as Flink wrote them."""
+        return self.imported is not None and self.imported.form is Form.BYTES
+
+    @property
+    def info(self) -> StateInfo:
+        """What the header of a savepoint says of it."""
+        if self.imported is not None:
+            return self.imported.info
+        options = {"OPERATOR_STATE_DISTRIBUTION_MODE": _DISTRIBUTIONS[self.mode]}
+        serializers = {"VALUE_SERIALIZER": _snapshot(self.value.kind)}
+        if self.key is None:
+            return StateInfo(self.state.name, "operator", options, serializers)
+        serializers["KEY_SERIALIZER"] = _snapshot(self.key.kind)
+        return StateInfo(self.state.name, "broadcast", options, serializers)
+
+    @property
+    def type_name(self) -> str:
+        """What Flink calls the type of its elements."""
+        if self.key is None:
+            return name_of(self.value.kind)
+        return f"{name_of(self.key.kind)} to {name_of(self.value.kind)}"
+
+
+@dataclass(frozen=True)
+class OperatorPlan:
+    """An operator as it is written: its id, who owns which key groups, and its states."""
+
+    uid: str
+    id: str
+    share: KeyGroupAssignment
+    keyed: tuple[KeyedPlan, ...]
+    operator: tuple[OperatorStatePlan, ...]
+    imported: ImportedOperator | None = None
+
+    @property
+    def header(self) -> KeyedHeader:
+        """The header of its streams of keyed state."""
+        return KeyedHeader(False, self.keyed[0].key_snapshot, tuple(one.info for one in self.keyed))
+
+
+@dataclass(frozen=True)
+class ExportPlan:
+    """What a savepoint gets of a checkpoint, and what it does not get."""
+
+    operators: tuple[OperatorPlan, ...]
+    left_out: tuple[LeftOut, ...]
+    record: SavepointRecord | None = None
+
+    @property
+    def others(self) -> tuple[ImportedOperator, ...]:
+        """Operators of the savepoint that was imported which have no state of rows."""
+        known = {one.uid for one in self.operators} | {one.operator for one in self.left_out}
+        every = () if self.record is None else self.record.operators
+        return tuple(one for one in every if one.is_imported and one.operator not in known)
+
+
+def _snapshot(kind: FlinkType) -> Snapshot:
+    return Snapshot(kind, snapshot_bytes(kind))

@@ -1,0 +1,84 @@
+"""``statestore flink export``: a checkpoint of a store becomes a savepoint."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import Result
+
+from statestore.cli.command import Verb
+from statestore.cli.main import cli
+from statestore.cli.verbs import flink as verbs
+from statestore.interop.flink import open_savepoint
+from tests.interop.flink.golden_store import write_golden_store
+from tests.interop.flink.goldens import Golden
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def here(run: Run) -> Path:
+    """A working folder with a store in ``orders``."""
+    write_golden_store("orders", Golden("2.3_heap_canonical").rows())
+    return Path.cwd()
+
+
+def test_examples_work(here: Path, run: Run) -> None:
+    verb = verbs.flink.get_command(click.Context(cli), "export")
+    assert isinstance(verb, Verb)
+    for example in verb.examples:
+        if (here / "savepoint").exists():
+            (here / "savepoint").rename(here / "old")
+        done = run(*shlex.split(example)[1:])
+        assert (done.exit_code, done.stderr) == (0, ""), example
+        assert "operator by_long" in done.stdout
+    assert "left out: by_long/texts, it was to be left out" in done.stdout
+    assert not (here / "savepoint").exists()
+    assert len(open_savepoint("old").operators) == 6
+    (only,) = open_savepoint("some").operators
+    assert [one.name for one in only.states] == ["last", "sums", "_timer_state/event_user-timers"]
+
+
+def test_as_json(here: Path, run: Run) -> None:
+    options = ("--max-parallelism", "720", "--parallelism", "3", "--output", "json")
+    more = ("--operator", "parts", "--tuple", "parts/union")
+    done = run("flink", "export", "orders", "to", *options, *more)
+    assert (done.exit_code, done.stderr) == (0, "")
+    said = json.loads(done.stdout)
+    assert (Path(said["savepoint"]), said["id"], said["dry_run"]) == (here / "to", 1, False)
+    (parts,) = said["operators"]
+    assert (parts["parallelism"], parts["max_parallelism"]) == (3, 720)
+    (union,) = (one for one in parts["states"] if one["name"] == "union")
+    assert union == {
+        "name": "union",
+        "flink_name": "union",
+        "kind": "union",
+        "key_type": None,
+        "value_type": "Tuple2<Integer, Long>",
+        "columns": ["small", "number"],
+        "rows": 19,
+    }
+    assert [one["subtask"] for one in parts["subtasks"]] == [0, 1, 2]
+    assert {one["reason"] for one in said["left_out"]} == {"not asked for"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("orders", "more", "to"), "one store and one savepoint are named, not 3 places"),
+        (("orders", "to", "--leave-out", "texts"), "--leave-out 'texts' is not UID/STATE"),
+        (("orders", "to", "--tuple", "/texts"), "--tuple '/texts' is not UID/STATE"),
+        (("orders", "orders/to"), "is within"),
+        (("orders", "to", "--operator", "nobody"), "there is no operator 'nobody'"),
+    ],
+)
+def test_what_cannot_be_is_said(here: Path, run: Run, words: tuple[str, ...], said: str) -> None:
+    done = run("flink", "export", *words)
+    assert done.exit_code == (10 if "nobody" in said else 2)
+    assert said in done.stderr
+    assert not (here / "to").exists()
