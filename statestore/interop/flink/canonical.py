@@ -21,9 +21,9 @@ from typing import Literal
 import numpy as np
 
 from statestore.errors import FormatVersionError
-from statestore.interop.flink.reader import Reader, i8, i16, i32, utf
+from statestore.interop.flink.reader import Reader, i8, i32, utf
 from statestore.interop.flink.serializers import Snapshot, read_snapshot
-from statestore.interop.flink.snappy import framed, unframed
+from statestore.interop.flink.snappy import unframed
 from statestore.interop.flink.spans import Spans
 
 __all__ = [
@@ -32,7 +32,6 @@ __all__ = [
     "StateInfo",
     "StateKind",
     "header_bytes",
-    "key_group_bytes",
     "prefix_bytes",
     "read_header",
     "read_key_group",
@@ -234,17 +233,3 @@ def _check_prefix(keys: Spans, key_group: int, prefix: int, reader: Reader, begi
             f"a key begins with key group {found[wrong[0]]}, and lies in {key_group}",
             at=int(keys.starts[wrong[0]]),
         )
-
-
-def key_group_bytes(
-    states: list[tuple[int, list[tuple[bytes, bytes]]]], *, is_compressed: bool = False
-) -> bytes:
-    """Return a key group: the entries of each state that has any, in the order of the header."""
-    parts = []
-    for state, entries in states:
-        parts.append(i16(state))
-        for number, (key, value) in enumerate(entries, 1):
-            first = key[0] | _END_OF_STATE if number == len(entries) else key[0]
-            parts += [i32(len(key)), bytes([first]), key[1:], i32(len(value)), value]
-    whole = b"".join(parts) + b"\xff\xff"
-    return framed(whole) if is_compressed else whole

@@ -8,7 +8,6 @@ each state.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -20,14 +19,21 @@ from statestore.files.digest import rows_digest
 from statestore.files.runs import key_groups_of
 from statestore.format.digest import RowSet
 from statestore.format.names import KEY_GROUP
-from statestore.interop.flink.canonical import prefix_bytes
 from statestore.interop.flink.composite import KeyLayout
 from statestore.interop.flink.cursor import Cursor
 from statestore.interop.flink.encoding import encoded, encoded_list
+from statestore.interop.flink.entries import (
+    BYTES,
+    EncodedRows,
+    Groups,
+    cut,
+    entries_of,
+    joined,
+    prefixes,
+)
 from statestore.interop.flink.export_types import KeyedPlan
 from statestore.interop.flink.key_groups import key_groups_at
 from statestore.interop.flink.named_columns import FLINK_KEY_GROUP, Form
-from statestore.interop.flink.reader import i16
 from statestore.interop.flink.spans import Spans
 from statestore.interop.flink.store_types import as_millis
 from statestore.interop.flink.types import (
@@ -35,46 +41,20 @@ from statestore.interop.flink.types import (
     ListType,
     MapType,
     NullableType,
-    Scalar,
     name_of,
 )
 from statestore.keys.groups import KeyGroupRange
 
 __all__ = [
-    "EncodedRows",
     "chunks_of",
     "encoded_rows",
-    "group_bytes",
     "groups_in_flink",
     "normal_rows",
     "row_set",
 ]
 
-_BYTES = pa.large_binary()
-_EMPTY = pa.scalar(b"", _BYTES)
-_ZERO = pa.scalar(b"\0", _BYTES)
-_END_OF_STATE = 0x80
-_END_OF_GROUP = b"\xff\xff"
-_LENGTH = 4
+_ZERO = pa.scalar(b"\0", BYTES)
 _TIME_BYTES = 8
-
-Groups = npt.NDArray[np.int32]
-Places = npt.NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
-class EncodedRows:
-    """The entries of a state in a chunk, one behind the other, in order of key group."""
-
-    rows: int
-    first: int
-    edges: Places
-    data: memoryview
-
-    def of_group(self, key_group: int) -> memoryview:
-        """Return the entries of a key group."""
-        at = key_group - self.first
-        return self.data[self.edges[at] : self.edges[at + 1]]
 
 
 def row_set(rows: pa.Table, plan: KeyedPlan) -> RowSet:
@@ -99,7 +79,7 @@ def normal_rows(rows: pa.Table, plan: KeyedPlan) -> pa.Table:
             rows = _with(rows, column, whole.cast(kind))
     if plan.flink.kind == "list" and len(rows):
         column = state.entry[0]
-        starts = _starts(_keys(rows, plan, 0))
+        starts = _starts(_keys(rows, plan))
         first = np.flatnonzero(starts)
         runs = np.cumsum(starts) - 1
         given = rows.column(column).to_numpy()
@@ -135,8 +115,8 @@ def encoded_rows(
     """
     groups = rows.column(KEY_GROUP).to_numpy().astype(np.int32)
     if plan.columns is not None:
-        return _cut(*_imported_entries(rows, plan, groups, max_parallelism), chunk)
-    keys = _keys(rows, plan, prefix_bytes(max_parallelism))
+        return cut(*_imported_entries(rows, plan, groups, max_parallelism), chunk)
+    keys = _keys(rows, plan, max_parallelism)
     values: pa.Array | pa.Scalar
     if plan.flink.kind == "list":
         starts = _starts(keys)
@@ -155,12 +135,7 @@ def encoded_rows(
         if plan.flink.kind == "map" and isinstance(kind, MapType):
             kind = NullableType(kind.value)
         values = _written(plan, plan.value.names, _values(rows, plan), kind)
-    return _cut(_framed(keys, values), groups, chunk)
-
-
-def _framed(keys: pa.Array, values: pa.Array) -> pa.Array:
-    """Return entries: i32 and key, i32 and value."""
-    return _joined(_sizes(keys), keys, _sizes(values), values)
+    return cut(entries_of(keys, values), groups, chunk)
 
 
 def _imported_entries(
@@ -172,22 +147,22 @@ def _imported_entries(
     found, kind = columns.rows(rows, 0), plan.flink.value
     values: pa.Array = _nothing(len(found))
     if plan.is_bytes:
-        keys = found.key.cast(_BYTES)
-        values = values if found.value is None else found.value.cast(_BYTES)
-        return _framed(_joined(_prefix(groups, max_parallelism), keys), values), groups
+        keys = found.key.cast(BYTES)
+        values = values if found.value is None else found.value.cast(BYTES)
+        return entries_of(joined(prefixes(groups, max_parallelism), keys), values), groups
     if columns.entry is not None and plan.flink.kind == "list" and found.value is not None:
         groups = groups[found.value.offsets.to_numpy(zero_copy_only=False)[:-1]]
-    prefix = _prefix(groups, max_parallelism)
+    prefix = prefixes(groups, max_parallelism)
     names = plan.value.names
     if plan.flink.kind == "timers":
         parts = [found.time, found.key, found.namespace]
         timers = pa.StructArray.from_arrays(parts, ["time", "key", "namespace"])
-        return _framed(
-            _joined(prefix, _written(plan, plan.key.names, timers, kind)), values
+        return entries_of(
+            joined(prefix, _written(plan, plan.key.names, timers, kind)), values
         ), groups
     keys = _composite(prefix, plan, found.key, found.namespace, found.map_key)
     if found.value is not None and columns.form is Form.VALUE_BYTES:
-        values = found.value.cast(_BYTES)
+        values = found.value.cast(BYTES)
     elif plan.flink.kind == "list" and isinstance(kind, ListType):
         _refuse_torn(keys, np.arange(len(keys)), plan)
         values = _written(plan, names, found.value, kind.element, is_list=True)
@@ -195,7 +170,7 @@ def _imported_entries(
         values = _written(plan, names, found.value, NullableType(kind.value))
     else:
         values = _written(plan, names, found.value, kind)
-    return _framed(keys, values), groups
+    return entries_of(keys, values), groups
 
 
 def _composite(
@@ -209,18 +184,11 @@ def _composite(
     parts = [prefix, own, *marks[:1], other, *marks[1:]]
     if layout.map_key is not None:
         parts.append(_written(plan, plan.map_key.names, map_key, layout.map_key))
-    return _joined(*parts)
-
-
-def _prefix(groups: Groups, max_parallelism: int) -> pa.Array:
-    """Return key groups as keys begin with them."""
-    is_short = prefix_bytes(max_parallelism) == 1
-    kind, name = (np.int8, "Byte") if is_short else (np.int16, "Short")
-    return encoded(pa.array(groups.astype(kind)), Scalar(name))
+    return joined(*parts)
 
 
 def _nothing(count: int) -> pa.Array:
-    return pa.array([b""], _BYTES).take(pa.array(np.zeros(count, np.int64)))
+    return pa.array([b""], BYTES).take(pa.array(np.zeros(count, np.int64)))
 
 
 def groups_in_flink(
@@ -241,39 +209,19 @@ def groups_in_flink(
     return key_groups_at(plan.flink.key, Cursor(spans, starts, spans.ends))(max_parallelism)
 
 
-def _cut(entries: pa.Array, groups: Groups, chunk: KeyGroupRange) -> EncodedRows:
-    """Mark the last entry of each key group, and say where each lies."""
-    _, offsets, content = entries.buffers()
-    upto = np.frombuffer(offsets, np.int64, len(entries) + 1, 8 * entries.offset)
-    data = np.frombuffer(content, np.uint8).copy() if content else np.empty(0, np.uint8)
-    places = np.searchsorted(groups, np.arange(chunk.first, chunk.last + 2))
-    last = places[1:][places[1:] > places[:-1]] - 1
-    data[upto[last] + _LENGTH] |= _END_OF_STATE
-    return EncodedRows(len(entries), chunk.first, upto[places], data.data)
-
-
-def group_bytes(key_group: int, states: Sequence[tuple[int, EncodedRows]]) -> bytes:
-    """Return a key group of a canonical savepoint; empty for one without entries."""
-    parts: list[bytes | memoryview] = []
-    for place, found in states:
-        entries = found.of_group(key_group)
-        if len(entries):
-            parts += [i16(place), entries]
-    return b"".join([*parts, _END_OF_GROUP]) if parts else b""
-
-
-def _keys(rows: pa.Table, plan: KeyedPlan, prefix: int) -> pa.Array:
-    """Return the keys of entries, behind as many bytes of their key groups."""
+def _keys(rows: pa.Table, plan: KeyedPlan, max_parallelism: int | None = None) -> pa.Array:
+    """Return the keys of entries, behind their key groups among so many; or those without their
+    key groups and the keys of maps.
+    """
     parts: list[pa.Array | pa.Scalar] = []
-    if prefix:
-        kind, name = (pa.int8(), "Byte") if prefix == 1 else (pa.int16(), "Short")
-        parts.append(encoded(_one(rows, KEY_GROUP).cast(kind), Scalar(name)))
+    if max_parallelism is not None:
+        parts.append(prefixes(_one(rows, KEY_GROUP).to_numpy(), max_parallelism))
     if plan.flink.kind == "timers":
         times = as_millis(_one(rows, plan.state.entry[0]))
         columns = [times, plan.key.there(rows), plan.namespace.there(rows)]
         timers = pa.StructArray.from_arrays(columns, ["time", "key", "namespace"])
         names = (*plan.key.names, *plan.namespace.names)
-        return _joined(*parts, _written(plan, names, timers, plan.flink.value))
+        return joined(*parts, _written(plan, names, timers, plan.flink.value))
     layout = KeyLayout.of(plan.flink)
     key = _written(plan, plan.key.names, plan.key.there(rows), layout.key)
     parts += [key, *([_marks(key)] if layout.has_marks else [])]
@@ -283,10 +231,10 @@ def _keys(rows: pa.Table, plan: KeyedPlan, prefix: int) -> pa.Array:
         names = plan.namespace.names
         namespace = _written(plan, names, plan.namespace.there(rows), layout.namespace)
         parts += [namespace, *([_marks(namespace)] if layout.has_marks else [])]
-    if layout.map_key is not None and prefix:
+    if layout.map_key is not None and max_parallelism is not None:
         names = plan.map_key.names
         parts.append(_written(plan, names, plan.map_key.there(rows), layout.map_key))
-    return _joined(*parts)
+    return joined(*parts)
 
 
 def _values(rows: pa.Table, plan: KeyedPlan) -> pa.Array:
@@ -321,14 +269,6 @@ def _one(rows: pa.Table, name: str) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def _joined(*parts: pa.Array | pa.Scalar) -> pa.Array:
-    return pc.binary_join_element_wise(*parts, _EMPTY)
-
-
-def _sizes(array: pa.Array) -> pa.Array:
-    return encoded(pc.binary_length(array).cast(pa.int32()), Scalar("Integer"))
-
-
 def _marks(array: pa.Array) -> pa.Array:
     """Return the length of each value, lowest byte first, in as many bytes as it needs."""
     lengths = pc.binary_length(array).to_numpy(zero_copy_only=False).astype("<i8")
@@ -337,7 +277,7 @@ def _marks(array: pa.Array) -> pa.Array:
     data = digits[np.arange(8) < widths[:, np.newaxis]]
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(widths)])
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    return pa.Array.from_buffers(_BYTES, len(lengths), buffers)
+    return pa.Array.from_buffers(BYTES, len(lengths), buffers)
 
 
 def _starts(keys: pa.Array) -> npt.NDArray[np.bool_]:
@@ -348,7 +288,7 @@ def _starts(keys: pa.Array) -> npt.NDArray[np.bool_]:
     return starts
 
 
-def _refuse_torn(keys: pa.Array, first: Places, plan: KeyedPlan) -> None:
+def _refuse_torn(keys: pa.Array, first: npt.NDArray[np.int64], plan: KeyedPlan) -> None:
     """Refuse lists whose elements do not lie together, of which one would replace the other."""
     if pc.count_distinct(keys).as_py() != len(first):
         raise InvalidArgumentError(

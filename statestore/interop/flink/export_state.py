@@ -6,19 +6,16 @@ as well. Whatever fails deletes what was written; what a crash leaves has no ``_
 
 In memory is one chunk of an operator's rows at a time, about ``CHUNK_ROWS`` of all its states, or a
 key group where that is larger. For another number of key groups the rows go through files in a
-temporary folder, one for each state and chunk, since where a row goes follows from its key alone.
+temporary folder.
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from statestore.errors import CorruptionError, InvalidArgumentError
@@ -26,13 +23,13 @@ from statestore.files.merge import hides
 from statestore.format.digest import RowSet, combine
 from statestore.format.names import KEY_GROUP
 from statestore.interop.flink.canonical_writer import SavepointWriter
+from statestore.interop.flink.entries import group_bytes
 from statestore.interop.flink.export_operator import SubtaskLists, lists_of, written_subtask
 from statestore.interop.flink.export_plan import groups_of, plan_export
 from statestore.interop.flink.export_proof import prove_keyed, prove_operator
 from statestore.interop.flink.export_rows import (
     chunks_of,
     encoded_rows,
-    group_bytes,
     groups_in_flink,
     normal_rows,
     row_set,
@@ -49,10 +46,11 @@ from statestore.interop.flink.metadata import (
 from statestore.interop.flink.metadata_writer import metadata_v3
 from statestore.interop.flink.record import RECORD, ImportedOperator, SavepointRecord
 from statestore.interop.flink.savepoint import savepoint_of
+from statestore.interop.flink.spill import Spill
 from statestore.interop.flink.streams import Places
 from statestore.interop.flink.types import name_of
 from statestore.keys.groups import KeyGroupRange
-from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
+from statestore.restore.restored import RestoredCheckpoint
 from statestore.storage import open_storage
 from statestore.store import StateStore
 
@@ -66,6 +64,7 @@ __all__ = [
 
 CHUNK_ROWS = 1 << 18
 _NOTHING = RowSet(0, 0)
+_PARQUET = 4  # as many times as large are rows in memory, about
 Progress = Callable[[float, float], None]
 
 
@@ -352,12 +351,15 @@ class _Keyed:
         self._stored = [_NOTHING] * len(self._states)
         self._normal = [_NOTHING] * len(self._states)
         most = plan.share.max_parallelism
-        self._spills: dict[int, _Spill] = {}
+        self._spills: dict[int, Spill] = {}
         for place, one in enumerate(plan.keyed):
             if one.is_bytes or one.state.max_parallelism != most:
-                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="statestore-"))
-                chunks = [chunk for part in plan.share.ranges() for chunk in self._chunks(part)]
-                self._spills[place] = _Spill(Path(folder), self._states[place], one, chunks, most)
+                state = self._states[place]
+                reader = state.key_groups(KeyGroupRange(0, one.state.max_parallelism - 1))
+                size = _PARQUET * state.entry.size_bytes
+                spill = stack.enter_context(Spill(reader.schema, most, size))
+                _fill(spill, reader, one, most)
+                self._spills[place] = spill
 
     @property
     def rows(self) -> int:
@@ -414,55 +416,15 @@ def _sum(one: RowSet, other: RowSet) -> RowSet:
     return RowSet(one.rows + other.rows, combine((one.digest, other.digest)))
 
 
-class _Spill:
-    """The rows of a state by chunk of their new key groups, in files."""
-
-    def __init__(
-        self,
-        folder: Path,
-        state: RestoredKeyedState,
-        plan: KeyedPlan,
-        chunks: Sequence[KeyGroupRange],
-        max_parallelism: int,
-    ) -> None:
-        self._folder = folder
-        stored = plan.state.max_parallelism
-        firsts = np.array([one.first for one in chunks])
-        reader = state.key_groups(KeyGroupRange(0, stored - 1))
-        self._schema = reader.schema
-        for batch in reader:
-            groups = groups_in_flink(batch, plan, max_parallelism)
-            at = batch.schema.get_field_index(KEY_GROUP)
-            new = pa.array(groups, pa.int32())
-            owner = np.searchsorted(firsts, groups, side="right") - 1
-            order = np.argsort(owner, kind="stable")
-            moved = batch.set_column(at, batch.schema.field(at), new).take(pa.array(order))
-            numbers, starts = np.unique(owner[order], return_index=True)
-            edges = [*starts.tolist(), len(moved)]
-            for place, number in enumerate(numbers.tolist()):
-                piece = moved.slice(edges[place], edges[place + 1] - edges[place])
-                self._append(chunks[number], piece)
-
-    def _append(self, chunk: KeyGroupRange, rows: pa.RecordBatch) -> None:
-        """Put rows behind those of a chunk, as a stream of their own: no file stays open."""
-        with self._path(chunk).open("ab") as file, pa.ipc.new_stream(file, self._schema) as sink:
-            sink.write_batch(rows)
-
-    def rows(self, chunk: KeyGroupRange) -> pa.Table:
-        """Return the rows of a chunk, in order of key group."""
-        path = self._path(chunk)
-        if not path.exists():
-            return self._schema.empty_table()
-        pieces = []
-        with path.open("rb") as file:
-            while file.peek(1):
-                pieces.append(pa.ipc.open_stream(file).read_all())
-        rows = pa.concat_tables(pieces)
-        groups = rows.column(KEY_GROUP).to_numpy()
-        return rows.take(pa.array(np.argsort(groups, kind="stable"))).combine_chunks()
-
-    def _path(self, chunk: KeyGroupRange) -> Path:
-        return self._folder / f"{chunk.first}.arrow"
+def _fill(
+    spill: Spill, reader: pa.RecordBatchReader, plan: KeyedPlan, max_parallelism: int
+) -> None:
+    """Put the rows of a state where their key groups among ``max_parallelism`` are."""
+    for batch in reader:
+        groups = groups_in_flink(batch, plan, max_parallelism)
+        at = batch.schema.get_field_index(KEY_GROUP)
+        spill.add(batch.set_column(at, batch.schema.field(at), pa.array(groups, pa.int32())))
+    spill.end()
 
 
 def _prove(metadata: SavepointMetadata, written: Sequence[_Written], places: Places) -> None:

@@ -7,35 +7,45 @@ product's own function of the key, and before it is trusted it has to say where 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from statestore.errors import IncompatibleStateError, StateStoreError
+from statestore.format.names import KEY_GROUP
 from statestore.interop.flink.canonical import (
     KeyedHeader,
     StateInfo,
-    key_group_bytes,
     prefix_bytes,
 )
 from statestore.interop.flink.canonical_writer import SavepointWriter
 from statestore.interop.flink.cursor import Cursor
+from statestore.interop.flink.entries import (
+    BYTES,
+    Groups,
+    cut,
+    entries_of,
+    group_bytes,
+    joined,
+    prefixes,
+)
 from statestore.interop.flink.key_groups import key_groups_at
 from statestore.interop.flink.metadata import OperatorState, SavepointMetadata, Subtask
-from statestore.interop.flink.savepoint import FlinkOperator, open_savepoint
+from statestore.interop.flink.savepoint import FlinkOperator, StateEntries, open_savepoint
 from statestore.interop.flink.spans import Spans
-from statestore.interop.flink.states import KeyedState
-from statestore.keys.groups import KeyGroupAssignment
+from statestore.interop.flink.spill import Spill
+from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 from statestore.storage import open_storage
 
 __all__ = ["Repacked", "RepackedOperator", "repack_savepoint"]
 
 _TIME_BYTES = 8
 Progress: TypeAlias = Callable[[int, int], None]
-Group: TypeAlias = dict[int, list[tuple[bytes, bytes]]]
-"""The entries of a key group, by the place of their state; keys have no key group yet."""
+_SPILLED = pa.schema({KEY_GROUP: pa.int32(), "state": pa.int16(), "key": BYTES, "value": BYTES})
 
 
 @dataclass(frozen=True)
@@ -74,8 +84,8 @@ def repack_savepoint(
     """Make a canonical savepoint with another number of key groups, from which Flink restores.
 
     Every operator gets this maximum, but for those with one key group: Flink gives that to what
-    cannot be parallel, such as an aggregate over all rows, and it stays. The state of one operator
-    at a time is held in memory.
+    cannot be parallel, such as an aggregate over all rows, and it stays. In memory
+    are the entries of the key group that is read, or those of one file through which they go.
 
     Args:
         source: the folder of a savepoint or checkpoint, which is only read.
@@ -149,18 +159,14 @@ def _repacked(
     entries: dict[str, int] = {}
     if operator.parts:
         header = _united([one.header for one in operator.parts])
-        piles = _piles(operator)
-        groups = _sorted(operator, header, piles, share.max_parallelism)
-        prefix = prefix_bytes(share.max_parallelism)
-        entries = {
-            one.name: len(piles[one.name].keys) for one in header.states if one.name in piles
-        }
-        for index, part in enumerate(share.ranges()):
-            written = (
-                _group_bytes(groups, number, prefix, header.is_compressed) for number in part
-            )
-            keyed = writer.keyed(header, part.first, written)
-            subtasks[index] = replace(subtasks.get(index) or Subtask(index), keyed=keyed)
+        places = {one.name: place for place, one in enumerate(header.states)}
+        most = share.max_parallelism
+        with Spill(_SPILLED, most, operator.size_bytes) as spill:
+            entries = _spilled(operator, places, most, spill)
+            for index, part in enumerate(share.ranges()):
+                written = _key_groups(spill, part, most, header.is_compressed)
+                keyed = writer.keyed(header, part.first, written)
+                subtasks[index] = replace(subtasks.get(index) or Subtask(index), keyed=keyed)
     made = replace(
         operator.metadata,
         parallelism=share.parallelism,
@@ -188,72 +194,56 @@ def _said(state: StateInfo) -> int:
     return sum(len(one.raw) for one in state.serializers.values())
 
 
-@dataclass(frozen=True)
-class _Pile:
-    """All entries of a state: keys without their key group, values, and the key groups."""
-
-    keys: list[bytes]
-    values: list[bytes]
-    groups: list[int]
-
-    def new_groups(self, operator: FlinkOperator, state: KeyedState, most: int) -> list[int]:
-        """Return the key group of each among ``most``, once it is known to say the present one."""
-        spans = Spans.of(self.keys, f"a key of state {state.name!r} of operator {operator.title}")
-        starts = spans.starts + (_TIME_BYTES if state.kind == "timers" else 0)
-        groups_of = key_groups_at(state.key, Cursor(spans, starts, spans.ends))
-        known = groups_of(operator.metadata.max_parallelism)
-        wrong = np.flatnonzero(known != np.array(self.groups, np.int32))
-        if len(wrong):
-            raise IncompatibleStateError(
-                f"{len(wrong)} of {len(self.keys)} keys of state {state.name!r} of operator "
-                f"{operator.title} do not lie in the key group that follows from them, the first "
-                f"in {self.groups[wrong[0]]} and not in {known[wrong[0]]}: the savepoint is "
-                "damaged, or the job hashes them in another way"
-            )
-        found: list[int] = groups_of(most).tolist()
-        return found
-
-
-def _piles(operator: FlinkOperator) -> dict[str, _Pile]:
-    """Return the entries of an operator by state."""
+def _spilled(
+    operator: FlinkOperator, places: Mapping[str, int], most: int, spill: Spill
+) -> dict[str, int]:
+    """Put all entries of an operator where their new key groups are; return how many of each state
+    there are.
+    """
     prefix = prefix_bytes(operator.metadata.max_parallelism)
-    piles: dict[str, _Pile] = {}
+    counts: dict[str, int] = {}
     for found in operator.entries():
-        pile = piles.setdefault(found.state.name, _Pile([], [], []))
-        pile.keys.extend(_pieces(found.keys, prefix))
-        pile.values.extend(_pieces(found.values, 0))
-        pile.groups.extend([found.key_group] * len(found.keys))
-    return piles
+        name, keys = found.state.name, found.keys
+        keys = Spans(keys.data, keys.starts + prefix, keys.ends, keys.name, keys.base)
+        columns = {
+            KEY_GROUP: pa.array(_new_groups(operator, found, keys, most)),
+            "state": pa.array(np.full(len(keys), places[name], np.int16)),
+            "key": keys.arrow().cast(BYTES),
+            "value": found.values.arrow().cast(BYTES),
+        }
+        spill.add(pa.record_batch(columns, schema=_SPILLED))
+        counts[name] = counts.get(name, 0) + len(keys)
+    spill.end()
+    return counts
 
 
-def _sorted(
-    operator: FlinkOperator, header: KeyedHeader, piles: Mapping[str, _Pile], most: int
-) -> dict[int, Group]:
-    """Return the entries by their new key groups."""
-    groups: dict[int, Group] = {}
-    for place, info in enumerate(header.states):
-        pile = piles.get(info.name)
-        if pile is not None:
-            new = pile.new_groups(operator, operator.state(info.name), most)
-            for number, entry in zip(new, zip(pile.keys, pile.values, strict=True), strict=True):
-                groups.setdefault(number, {}).setdefault(place, []).append(entry)
-    return groups
+def _new_groups(operator: FlinkOperator, found: StateEntries, keys: Spans, most: int) -> Groups:
+    """Return the key group of each key among ``most``, once it is known to say the present one."""
+    state = found.state
+    starts = keys.starts + (_TIME_BYTES if state.kind == "timers" else 0)
+    groups_of = key_groups_at(state.key, Cursor(keys, starts, keys.ends))
+    known = groups_of(operator.metadata.max_parallelism)
+    wrong = np.flatnonzero(known != found.key_group)
+    if len(wrong):
+        raise IncompatibleStateError(
+            f"{len(wrong)} of {len(keys)} keys of state {state.name!r} of operator "
+            f"{operator.title} do not lie in the key group that follows from them, the first in "
+            f"{found.key_group} and not in {known[wrong[0]]}: the savepoint is damaged, or the job "
+            "hashes them in another way"
+        )
+    return groups_of(most)
 
 
-def _group_bytes(groups: Mapping[int, Group], number: int, prefix: int, packs: bool) -> bytes:
-    """Return a key group as it is written, with its number before each key."""
-    group = groups.get(number)
-    if group is None:
-        return b""
-    before = number.to_bytes(prefix, "big")
-    states = [
-        (place, [(before + key, value) for key, value in entries])
-        for place, entries in sorted(group.items())
-    ]
-    return key_group_bytes(states, is_compressed=packs)
-
-
-def _pieces(spans: Spans, skipped: int) -> list[bytes]:
-    data = spans.data.tobytes()
-    starts = (spans.starts + skipped).tolist()
-    return [data[start:end] for start, end in zip(starts, spans.ends.tolist(), strict=True)]
+def _key_groups(spill: Spill, part: KeyGroupRange, most: int, packs: bool) -> Iterator[bytes]:
+    """Yield the bytes of each key group of a subtask; ``packs`` says that they are compressed."""
+    for chunk in spill.parts(part):
+        rows = spill.rows(chunk)
+        states = []
+        for place in sorted(pc.unique(rows.column("state")).to_pylist()):
+            own = rows.filter(pc.equal(rows.column("state"), place)).combine_chunks()
+            numbers, _, keys, values = (column.chunk(0) for column in own.columns)
+            groups = numbers.to_numpy()
+            entries = entries_of(joined(prefixes(groups, most), keys), values)
+            states.append((place, cut(entries, groups, chunk)))
+        for number in chunk:
+            yield group_bytes(number, states, is_compressed=packs)

@@ -35,11 +35,16 @@ from statestore.interop.flink.heap import read_heap_key_group
 from statestore.interop.flink.key_groups import check_key_groups
 from statestore.interop.flink.metadata import (
     ChangelogHandle,
+    FileHandle,
     IncrementalHandle,
+    InlineHandle,
     KeyedHandle,
     KeyGroupsHandle,
     OperatorState,
+    RelativeHandle,
     SavepointMetadata,
+    SegmentHandle,
+    StreamHandle,
     Subtask,
     read_metadata,
 )
@@ -126,6 +131,11 @@ class FlinkOperator:
     def title(self) -> str:
         """What messages call it: its uid, its name or its id, the first that is known."""
         return self.metadata.uid or self.metadata.name or self.metadata.id
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of its keyed state, as its handles say."""
+        return sum(_size(part.handle) for part in self.parts)
 
     def state(self, name: str) -> KeyedState:
         """Return a keyed state; StateNotFoundError when there is none of the name."""
@@ -289,6 +299,20 @@ def state_rows(found: StateEntries, prefix: int, *, as_bytes: bool) -> StateRows
     else:
         value = decoded(state.value, found.values)
     return StateRows(state, key_group, parts.key, parts.namespace, parts.map_key, value)
+
+
+def _size(handle: KeyGroupsHandle | IncrementalHandle) -> int:
+    if isinstance(handle, KeyGroupsHandle):
+        return _stream_size(handle.stream)
+    return sum(_stream_size(stream) for _, stream in (*handle.shared, *handle.private))
+
+
+def _stream_size(stream: StreamHandle) -> int:
+    if isinstance(stream, InlineHandle):
+        return len(stream.data)
+    if isinstance(stream, FileHandle | RelativeHandle | SegmentHandle):
+        return stream.size
+    return 0
 
 
 @dataclass(frozen=True)

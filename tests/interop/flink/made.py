@@ -14,7 +14,6 @@ from statestore.interop.flink.canonical import (
     KeyedHeader,
     StateInfo,
     StateKind,
-    key_group_bytes,
     prefix_bytes,
 )
 from statestore.interop.flink.canonical_writer import SavepointWriter
@@ -25,6 +24,7 @@ from statestore.interop.flink.types import FlinkType, ListType, MapType, Scalar,
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.keys.hashing import key_group_of
 from statestore.storage import open_storage
+from tests.interop.flink.entries import key_group_bytes
 
 LONG, STRING, INTEGER, DOUBLE = (Scalar(name) for name in ("Long", "String", "Integer", "Double"))
 NOTHING = Scalar("VoidNamespace")

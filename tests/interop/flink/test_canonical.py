@@ -13,7 +13,6 @@ from statestore.interop.flink.canonical import (
     KeyedHeader,
     StateInfo,
     header_bytes,
-    key_group_bytes,
     read_header,
     read_key_group,
 )
@@ -21,6 +20,7 @@ from statestore.interop.flink.reader import i32
 from statestore.interop.flink.serializers import Snapshot, snapshot_bytes
 from statestore.interop.flink.snappy import crc32c, framed, unframed
 from statestore.interop.flink.types import FlinkType, Scalar
+from tests.interop.flink.entries import key_group_bytes
 
 
 def snapshot(kind: FlinkType) -> Snapshot:

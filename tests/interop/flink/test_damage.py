@@ -20,7 +20,7 @@ from statestore.errors import (
     StateStoreError,
 )
 from statestore.flink.operators import operator_id
-from statestore.interop.flink.canonical import header_bytes, key_group_bytes, read_header
+from statestore.interop.flink.canonical import header_bytes, read_header
 from statestore.interop.flink.metadata import (
     FileHandle,
     IncrementalHandle,
@@ -34,6 +34,7 @@ from statestore.interop.flink.metadata import (
 from statestore.interop.flink.metadata_writer import metadata_v3
 from statestore.interop.flink.reader import i8, i32, i64, string_value, utf
 from statestore.interop.flink.savepoint import Savepoint, open_savepoint
+from tests.interop.flink.entries import key_group_bytes
 from tests.interop.flink.goldens import Golden
 
 FOLDERS = ("2.3_heap_canonical", "2.3_heap_native", "2.3_heap_snappy", "2.3_rocksdb_native")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from statestore.flink.operators import operator_id
-from statestore.interop.flink.canonical import KeyedHeader, StateInfo, key_group_bytes
+from statestore.interop.flink.canonical import KeyedHeader, StateInfo
 from statestore.interop.flink.canonical_writer import SavepointWriter
 from statestore.interop.flink.cursor import Cursor
 from statestore.interop.flink.encoding import encoded
@@ -17,6 +17,7 @@ from statestore.interop.flink.serializers import Snapshot, snapshot_bytes
 from statestore.interop.flink.spans import Spans
 from statestore.interop.flink.types import FlinkType, Scalar
 from statestore.storage import open_storage
+from tests.interop.flink.entries import key_group_bytes
 
 __all__ = ["written_savepoint"]
 

@@ -1,0 +1,113 @@
+"""Entries of a canonical savepoint out of a column of keys and one of values, and key groups of
+them (``FullSnapshotAsyncWriter``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statestore.interop.flink.canonical import prefix_bytes
+from statestore.interop.flink.encoding import encoded
+from statestore.interop.flink.reader import i16
+from statestore.interop.flink.snappy import framed
+from statestore.interop.flink.types import Scalar
+from statestore.keys.groups import KeyGroupRange
+
+__all__ = [
+    "BYTES",
+    "EncodedRows",
+    "Groups",
+    "cut",
+    "entries_of",
+    "group_bytes",
+    "joined",
+    "prefixes",
+]
+
+BYTES = pa.large_binary()
+_EMPTY = pa.scalar(b"", BYTES)
+_END_OF_STATE = 0x80
+_END_OF_GROUP = b"\xff\xff"
+_LENGTH = 4
+
+Groups = npt.NDArray[np.int32]
+Places = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedRows:
+    """The entries of a state in a chunk, one behind the other, in order of key group."""
+
+    rows: int
+    first: int
+    edges: Places
+    data: memoryview
+
+    def of_group(self, key_group: int) -> memoryview:
+        """Return the entries of a key group."""
+        at = key_group - self.first
+        return self.data[self.edges[at] : self.edges[at + 1]]
+
+
+def entries_of(keys: pa.Array, values: pa.Array) -> pa.Array:
+    """Return entries: i32 and key, i32 and value; keys begin with their key groups."""
+    return joined(_sizes(keys), keys, _sizes(values), values)
+
+
+def cut(entries: pa.Array, groups: Groups, chunk: KeyGroupRange) -> EncodedRows:
+    """Mark the last entry of each key group, and say where each lies.
+
+    Args:
+        entries: the entries of a state.
+        groups: their key groups, in order.
+        chunk: those in which they lie.
+
+    Returns:
+        The entries by key group.
+    """
+    _, offsets, content = entries.buffers()
+    upto = np.frombuffer(offsets, np.int64, len(entries) + 1, 8 * entries.offset)
+    data = np.frombuffer(content, np.uint8).copy() if content else np.empty(0, np.uint8)
+    places = np.searchsorted(groups, np.arange(chunk.first, chunk.last + 2))
+    last = places[1:][places[1:] > places[:-1]] - 1
+    data[upto[last] + _LENGTH] |= _END_OF_STATE
+    return EncodedRows(len(entries), chunk.first, upto[places], data.data)
+
+
+def group_bytes(
+    key_group: int, states: Sequence[tuple[int, EncodedRows]], *, is_compressed: bool = False
+) -> bytes:
+    """Return a key group: the entries of each state, by its place in the header; empty for one
+    without entries.
+    """
+    parts: list[bytes | memoryview] = []
+    for place, found in states:
+        entries = found.of_group(key_group)
+        if len(entries):
+            parts += [i16(place), entries]
+    if not parts:
+        return b""
+    whole = b"".join([*parts, _END_OF_GROUP])
+    return framed(whole) if is_compressed else whole
+
+
+def prefixes(groups: Groups, max_parallelism: int) -> pa.Array:
+    """Return key groups as keys begin with them."""
+    is_short = prefix_bytes(max_parallelism) == 1
+    kind, name = (np.int8, "Byte") if is_short else (np.int16, "Short")
+    return encoded(pa.array(groups.astype(kind)), Scalar(name))
+
+
+def joined(*parts: pa.Array | pa.Scalar) -> pa.Array:
+    """Return bytes that lie one behind the other."""
+    return pc.binary_join_element_wise(*parts, _EMPTY)
+
+
+def _sizes(array: pa.Array) -> pa.Array:
+    return encoded(pc.binary_length(array).cast(pa.int32()), Scalar("Integer"))
