@@ -9,7 +9,7 @@ one subtask each, and a broadcast state is the same in all.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +24,12 @@ from statestore.interop.flink.canonical_writer import SavepointWriter
 from statestore.interop.flink.encoding import encoded
 from statestore.interop.flink.export_types import OperatorPlan, OperatorStatePlan
 from statestore.interop.flink.metadata import InlineHandle, OperatorHandle, OperatorPart
-from statestore.interop.flink.operator_state import SubtaskElements
+from statestore.interop.flink.operator_state import (
+    SOURCE_READER_STATE,
+    SubtaskElements,
+    kafka_split_bytes,
+    kafka_splits,
+)
 from statestore.interop.flink.reader import i16, i32
 from statestore.restore.plan import redistribution_of
 from statestore.restore.restored import RestoredCheckpoint, RestoredOperatorState
@@ -60,10 +65,51 @@ def element_set(rows: pa.Table) -> RowSet:
 def lists_of(restored: RestoredCheckpoint, plan: OperatorPlan) -> tuple[SubtaskLists, ...]:
     """Return the elements of an operator's states by new subtask."""
     dealt = redistribution_of(restored.manifest, plan.uid, plan.share.parallelism)
-    return tuple(
-        SubtaskLists(one, _dealt(restored.operator(plan.uid, one.state.name), one, dealt, plan))
-        for one in plan.operator
-    )
+    offsets = None
+    if plan.offsets is not None:
+        of_each = restored.operator(plan.uid, plan.offsets).per_old_subtask()
+        offsets = [element for elements in of_each for element in elements]
+    found = []
+    for one in plan.operator:
+        state = restored.operator(plan.uid, one.state.name)
+        found.append(SubtaskLists(one, _dealt(state, one, dealt, plan, offsets)))
+    return tuple(found)
+
+
+def _with_offsets(
+    old: Sequence[Elements], one: OperatorStatePlan, offsets: Elements
+) -> list[Elements]:
+    """Return the splits of a Kafka source with the offsets that the store has beside them.
+
+    A partition of which nothing was read has none, and its split stays as it is.
+    """
+    wanted = {(each["topic"], each["partition"]): each["offset"] for each in offsets}
+    (column,) = one.value.names
+    moved = []
+    for elements in old:
+        raw = pa.array([element[column] for element in elements], pa.binary())
+        splits = kafka_splits(raw, str(one.state))
+        moved.append(
+            [
+                {
+                    **element,
+                    column: kafka_split_bytes(
+                        replace(
+                            split,
+                            offset=wanted.pop((split.topic, split.partition), split.offset),
+                        )
+                    ),
+                }
+                for element, split in zip(elements, splits, strict=True)
+            ]
+        )
+    for topic, partition in sorted(wanted):
+        raise InvalidArgumentError(
+            f"{one.state} has no split of partition {partition} of topic {topic!r}, for which "
+            "there is an offset: a source of Flink finds new partitions by itself. Delete that "
+            "element"
+        )
+    return moved
 
 
 def _dealt(
@@ -71,8 +117,11 @@ def _dealt(
     one: OperatorStatePlan,
     dealt: RedistributionPlan,
     plan: OperatorPlan,
+    offsets: Elements | None,
 ) -> tuple[pa.Table, ...]:
     parallelism, old = plan.share.parallelism, state.per_old_subtask()
+    if one.name == SOURCE_READER_STATE and offsets is not None:
+        old = _with_offsets(old, one, offsets)
     lists: list[Elements] = [[] for _ in range(parallelism)]
     if one.mode == "broadcast":
         lists = [old[0] if old else []] * parallelism

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -100,16 +100,19 @@ def plan_export(
         for uid, name in sorted(known)
         if (uid, name) in leave_out or (operators is not None and uid not in operators)
     ]
+    views = [] if record is None else _views(known, record)
     if record is not None:
         left += _not_imported(record)
-        left += _views(known, record)
+        left += views
     skipped = {(one.operator, one.state) for one in left}
     plans = []
     for uid in uids:
         names = {name for one, name in known if one == uid and (uid, name) not in skipped}
         if names:
             asked = _Asked(names, {name for one, name in tuples if one == uid}, record)
-            plans.append(_operator(manifest, uid, asked, parallelism, max_parallelism))
+            made = _operator(manifest, uid, asked, parallelism, max_parallelism)
+            offsets = next((one.state for one in views if one.operator == uid), None)
+            plans.append(replace(made, offsets=offsets))
     if not plans:
         raise InvalidArgumentError("no state is left to write: a savepoint has one at least")
     whole = record if operators is None else None
@@ -127,11 +130,11 @@ def _not_imported(record: SavepointRecord) -> list[LeftOut]:
 
 
 def _views(known: set[tuple[str, str]], record: SavepointRecord) -> list[LeftOut]:
-    """Return the offsets that an import put beside the splits of a source, which are written."""
+    """Return the offsets that an import put beside the splits of a source, which get them."""
     splits = {one.operator for one in record.states if one.name == SOURCE_READER_STATE}
     imported = {(one.operator, one.state) for one in record.states}
     return [
-        LeftOut(uid, name, f"{SOURCE_READER_STATE} is written, which has them as they were")
+        LeftOut(uid, name, f"its offsets are written into the splits of {SOURCE_READER_STATE}")
         for uid, name in sorted(known - imported)
         if uid in splits and name.startswith("offsets")
     ]

@@ -192,7 +192,10 @@ class OperatorStatePlan:
 
 @dataclass(frozen=True)
 class OperatorPlan:
-    """An operator as it is written: its id, who owns which key groups, and its states."""
+    """An operator as it is written: its id, who owns which key groups, and its states.
+
+    ``offsets`` is the state that an import put beside the splits of a Kafka source.
+    """
 
     uid: str
     id: str
@@ -200,6 +203,7 @@ class OperatorPlan:
     keyed: tuple[KeyedPlan, ...]
     operator: tuple[OperatorStatePlan, ...]
     imported: ImportedOperator | None = None
+    offsets: str | None = None
 
     @property
     def header(self) -> KeyedHeader:

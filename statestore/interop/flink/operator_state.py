@@ -19,7 +19,7 @@ from statestore.errors import FormatVersionError, UnsupportedTypeError
 from statestore.interop.flink.canonical import StateInfo, read_state_infos
 from statestore.interop.flink.cursor import Cursor
 from statestore.interop.flink.metadata import Mode, OperatorHandle, OperatorPart
-from statestore.interop.flink.reader import Reader
+from statestore.interop.flink.reader import Reader, i32, i64, utf
 from statestore.interop.flink.snappy import SNAPPY_HEAD, chunks
 from statestore.interop.flink.spans import Spans
 from statestore.interop.flink.streams import ByteSource
@@ -31,6 +31,7 @@ __all__ = [
     "KafkaSplit",
     "OperatorStateInfo",
     "SubtaskElements",
+    "kafka_split_bytes",
     "kafka_splits",
     "read_operator_state",
 ]
@@ -104,6 +105,12 @@ class KafkaSplit:
     partition: int
     offset: int
     stop: int
+
+
+def kafka_split_bytes(split: KafkaSplit) -> bytes:
+    """Return a split as an element of a Kafka source's ``SourceReaderState``."""
+    data = utf(split.topic) + i32(split.partition) + i64(split.offset) + i64(split.stop)
+    return i32(_KAFKA_VERSION) + i32(len(data)) + data
 
 
 def read_operator_state(

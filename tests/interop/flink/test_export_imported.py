@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from statestore.errors import InvalidArgumentError
 from statestore.interop.flink import ExportedSavepoint, export_savepoint, import_savepoint
 from statestore.interop.flink.canonical import prefix_bytes
+from statestore.interop.flink.operator_state import kafka_splits
 from statestore.interop.flink.savepoint import FlinkOperator, open_savepoint
 from statestore.store import StateStore
 from tests.interop.flink.goldens import GOLDENS, Golden
@@ -92,3 +94,30 @@ def test_only_some_operators(tmp_path: Path) -> None:
     assert [one.metadata.id for one in open_savepoint(done.savepoint).operators] == [
         done.operators[0].id
     ]
+
+
+def test_offsets_of_kafka_that_were_moved_are_in_the_splits(tmp_path: Path) -> None:
+    """One is rewound, one stays; the partition of which nothing was read says where to begin."""
+    golden = Golden("2.3_kafka")
+    store = StateStore.open(str(tmp_path / "store"))
+    import_savepoint(str(golden.unpack(tmp_path / "from")), store)
+    rewound = [{"topic": "orders", "partition": 0, "offset": 7}]
+    kept = [{"topic": "orders", "partition": 1, "offset": 30}]
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.union("kafka", "offsets", [rewound + kept])
+        checkpoint.carry_rest()
+    done = export_savepoint(store, str(tmp_path / "to"))
+    (left,) = done.left_out
+    assert (left.operator, left.state) == ("kafka", "offsets")
+    operator = open_savepoint(done.savepoint).operator("kafka")
+    splits = [
+        split for one in operator.operator_state() for split in kafka_splits(one.values(), "splits")
+    ]
+    assert sorted((one.partition, one.offset) for one in splits) == [(0, 7), (1, 30), (2, -2)]
+    unknown = [{"topic": "orders", "partition": 9, "offset": 1}]
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.union("kafka", "offsets", [unknown])
+        checkpoint.carry_rest()
+    with pytest.raises(InvalidArgumentError, match="no split of partition 9 of topic 'orders'"):
+        export_savepoint(store, str(tmp_path / "other"))
+    assert not list((tmp_path / "other").glob("*"))
