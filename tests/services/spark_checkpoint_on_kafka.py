@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from statestore import StateStore
 from statestore.interop.spark import export_checkpoint, import_checkpoint, show_location
+from tests.services.kafka_topics import Topics
 from tests.services.spark_process import kafka_session
 
 UID = "stateStoreSave-0"
@@ -32,6 +33,9 @@ def _do(spark: SparkSession, given: dict[str, Any], step: dict[str, Any]) -> Any
     match step["do"]:
         case "run":
             return _run(spark, given, step["location"], step.get("kill_in"))
+        case "fill":
+            values = records(step["first"], step["last"])
+            return Topics(given["bootstrap"]).fill(given["topic"], values)
         case "show":
             shown = show_location(spark, step["location"])
             return [
@@ -60,6 +64,13 @@ def _do(spark: SparkSession, given: dict[str, Any], step: dict[str, Any]) -> Any
             )
             return [done.batch, len(done.stores[0].rows)]
     raise AssertionError(step)
+
+
+def records(first: int, last: int) -> dict[int, list[str]]:
+    """Return the values of some records of each of three partitions."""
+    return {
+        number: [f"u{(at + number) % 7}:{at}" for at in range(first, last)] for number in range(3)
+    }
 
 
 def _run(

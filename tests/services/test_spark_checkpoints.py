@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.services.kafka_topics import Topics
+from tests.services.spark_checkpoint_on_kafka import records
 from tests.services.spark_process import run_module
 
 MORE = 1000
@@ -21,11 +22,7 @@ class Job:
         self.topic = topics.make(3)
 
     def fill(self, first: int, last: int) -> None:
-        values = {
-            number: [f"u{(at + number) % 7}:{at}" for at in range(first, last)]
-            for number in range(3)
-        }
-        self.topics.fill(self.topic, values)
+        self.topics.fill(self.topic, records(first, last))
 
     def do(self, *steps: dict[str, Any], status: int = 0) -> list[Any]:
         given = {
@@ -59,7 +56,7 @@ def test_a_query_that_was_killed_goes_on_corrected_and_rescaled(
     job.fill(0, 60)
     job.do({"do": "run", "location": "at-4", "kill_in": 2}, status=-signal.SIGKILL)
 
-    (plain, seen, batch, offsets, corrected, exported, at_7) = job.do(
+    (plain, seen, batch, offsets, corrected, exported, at_7, _, *later) = job.do(
         {"do": "run", "location": "plain"},
         {"do": "show", "location": "at-4"},
         {"do": "import", "location": "at-4"},
@@ -67,6 +64,11 @@ def test_a_query_that_was_killed_goes_on_corrected_and_rescaled(
         {"do": "correct", "user": WHO, "more": MORE},
         {"do": "export", "location": "at-7", "partitions": 7, "provider": "rocksdb"},
         {"do": "run", "location": "at-7"},
+        {"do": "fill", "first": 60, "last": 90},
+        {"do": "run", "location": "plain"},
+        {"do": "import", "location": "at-7"},
+        {"do": "export", "location": "at-3", "partitions": 3, "provider": "hdfs"},
+        {"do": "run", "location": "at-3"},
     )
     assert seen == [1, 2, "hdfs", [{job.topic: {"0": 40, "1": 40, "2": 40}}]]
     assert (batch, exported) == (1, [1, 7])
@@ -77,13 +79,7 @@ def test_a_query_that_was_killed_goes_on_corrected_and_rescaled(
     assert list(at_7) == ["2"]
     assert without(at_7, MORE) == {"2": plain["2"]}
 
-    job.fill(60, 90)
-    (plain, batch, exported, at_3) = job.do(
-        {"do": "run", "location": "plain"},
-        {"do": "import", "location": "at-7"},
-        {"do": "export", "location": "at-3", "partitions": 3, "provider": "hdfs"},
-        {"do": "run", "location": "at-3"},
-    )
+    (plain, batch, exported, at_3) = later
     assert (batch, exported) == (2, [2, 3])
     assert without(at_3, MORE) == plain
     assert list(plain) == ["3", "4"]

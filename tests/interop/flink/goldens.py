@@ -6,11 +6,15 @@ import io
 import json
 import lzma
 import tarfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["GOLDENS", "Golden", "serializers"]
+import pytest
+from _pytest.mark import ParameterSet
+
+__all__ = ["GOLDENS", "Golden", "few", "serializers"]
 
 FOLDER = Path(__file__).parents[2] / "golden" / "flink"
 
@@ -41,6 +45,22 @@ class Golden:
 
 
 GOLDENS = tuple(Golden(name) for name in json.loads((FOLDER / "snapshots.json").read_text()))
+
+
+_FEW = (
+    *("2.3_heap_canonical", "2.3_rocksdb_incremental", "2.3_heap_native", "2.3_sql", "2.3_kafka"),
+    *("1.20_heap_snappy", "1.20_rescaled"),
+)
+
+
+def few(goldens: Iterable[Golden]) -> list[ParameterSet]:
+    """Return goldens as parameters of a test: some for each run, the others for ``make test-flink``
+    alone.
+    """
+    alone = (pytest.mark.flink, pytest.mark.long)
+    return [
+        pytest.param(one, id=one.name, marks=() if one.name in _FEW else alone) for one in goldens
+    ]
 
 
 def serializers() -> dict[str, list[dict[str, Any]]]:

@@ -14,7 +14,7 @@ from statestore.interop.flink.canonical import prefix_bytes
 from statestore.interop.flink.operator_state import kafka_splits
 from statestore.interop.flink.savepoint import FlinkOperator, open_savepoint
 from statestore.store import StateStore
-from tests.interop.flink.goldens import GOLDENS, Golden
+from tests.interop.flink.goldens import GOLDENS, Golden, few
 
 Entry = tuple[str, int | None, bytes, bytes]
 # Values of Kryo in the hashmap backend's own form do not say where they end.
@@ -54,7 +54,7 @@ def there_and_back(golden: Golden, folder: Path, **options: Any) -> tuple[Path, 
     return source, export_savepoint(store, str(folder / "to"), **options)
 
 
-@pytest.mark.parametrize("golden", WHOLE, ids=lambda one: one.name)
+@pytest.mark.parametrize("golden", few(WHOLE))
 def test_every_byte_comes_back(golden: Golden, tmp_path: Path) -> None:
     source, done = there_and_back(golden, tmp_path)
     moved = {golden.about["written_at"]: str(tmp_path / "from")}

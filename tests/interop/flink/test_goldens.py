@@ -19,7 +19,7 @@ from statestore.interop.flink.metadata_writer import metadata_v3
 from statestore.interop.flink.operator_state import SOURCE_READER_STATE, kafka_splits
 from statestore.interop.flink.savepoint import FlinkOperator, Savepoint, StateRows, open_savepoint
 from statestore.interop.flink.types import FlinkType, ListType, MapType, TupleType
-from tests.interop.flink.goldens import GOLDENS, Golden
+from tests.interop.flink.goldens import GOLDENS, Golden, few
 from tests.interop.flink.shown import as_text, shown
 
 JOBS = [golden for golden in GOLDENS if "sql" not in golden.name]
@@ -34,7 +34,7 @@ def opened(golden: Golden, folder: Path) -> Savepoint:
     return open_savepoint(str(place), moved={golden.about["written_at"]: str(folder)})
 
 
-@pytest.mark.parametrize("golden", JOBS, ids=lambda one: one.name)
+@pytest.mark.parametrize("golden", few(JOBS))
 def test_every_row_of_keyed_state_is_read(golden: Golden, tmp_path: Path) -> None:
     savepoint = opened(golden, tmp_path)
     wanted: dict[str, Counter[str]] = defaultdict(Counter)
@@ -117,7 +117,7 @@ def shown_values(rows: StateRows) -> list[Any]:
     return shown(value, kind)
 
 
-@pytest.mark.parametrize("golden", JOBS, ids=lambda one: one.name)
+@pytest.mark.parametrize("golden", few(JOBS))
 def test_every_element_of_operator_state_is_read(golden: Golden, tmp_path: Path) -> None:
     savepoint = opened(golden, tmp_path)
     for row in golden.rows():

@@ -30,7 +30,7 @@ from statestore.interop.flink.record import ImportedState, SavepointRecord
 from statestore.interop.flink.savepoint import StateRows
 from statestore.interop.flink.types import TupleType
 from statestore.restore.restored import RestoredCheckpoint
-from tests.interop.flink.goldens import GOLDENS, Golden
+from tests.interop.flink.goldens import GOLDENS, Golden, few
 from tests.interop.flink.shown import as_text, shown
 from tests.interop.flink.test_goldens import shown_rows
 
@@ -75,7 +75,7 @@ def words(rows: StateRows) -> list[dict[str, Any]]:
     return [one | {"timer": event} if "timer" in one else one | {"state": name} for one in found]
 
 
-@pytest.mark.parametrize("golden", JOBS, ids=lambda one: one.name)
+@pytest.mark.parametrize("golden", few(JOBS))
 def test_every_row_of_keyed_state_is_in_the_store(golden: Golden, tmp_path: Path) -> None:
     store, done = imported(golden, tmp_path)
     restored = store.restore()
@@ -135,7 +135,7 @@ def in_order(row: dict[str, Any]) -> dict[str, Any]:
     return {name: row[name] for name in order if name in row}
 
 
-@pytest.mark.parametrize("golden", JOBS, ids=lambda one: one.name)
+@pytest.mark.parametrize("golden", few(JOBS))
 def test_every_element_of_operator_state_is_in_the_store(golden: Golden, tmp_path: Path) -> None:
     store, done = imported(golden, tmp_path, operators=["parts", "numbers"])
     restored = store.restore()
@@ -173,7 +173,7 @@ def test_every_element_of_operator_state_is_in_the_store(golden: Golden, tmp_pat
             assert values == row["values"]
 
 
-@pytest.mark.parametrize("golden", QUERIES, ids=lambda one: one.name)
+@pytest.mark.parametrize("golden", few(QUERIES))
 def test_state_of_sql_is_in_the_store(golden: Golden, tmp_path: Path) -> None:
     """Its rows are as the reader has them, each in its key group."""
     store, done = imported(golden, tmp_path)

@@ -20,7 +20,7 @@ from statestore.interop.flink import Repacked, repack_savepoint
 from statestore.interop.flink.savepoint import open_savepoint
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.storage import LocalStorage
-from tests.interop.flink.goldens import GOLDENS, Golden
+from tests.interop.flink.goldens import GOLDENS, Golden, few
 
 Entry = tuple[str, bytes, bytes]
 # A value of Kryo in the hashmap backend's own form does not say where it ends.
@@ -49,7 +49,7 @@ def entries(place: str | Path, prefix_of: dict[str, int]) -> dict[str, Counter[E
     return found
 
 
-@pytest.mark.parametrize("golden", READ, ids=lambda one: one.name)
+@pytest.mark.parametrize("golden", few(READ))
 def test_all_rows_are_where_their_keys_belong(golden: Golden, tmp_path: Path) -> None:
     done = repacked(golden, tmp_path, 720, parallelism=5)
     made = open_savepoint(done.target)
