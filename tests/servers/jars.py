@@ -98,7 +98,9 @@ def _fetch(jars: JarSet, folder: Path) -> None:
     try:
         with said.open("wb") as log:  # hundreds of lines, of use when it fails
             pipes = {"stdout": log, "stderr": log}
-            launch_gateway(conf, pipes).shutdown()  # type: ignore[no-untyped-call]
+            gateway = launch_gateway(conf, pipes)  # type: ignore[no-untyped-call]
+            gateway.shutdown()
+            gateway.proc.communicate()  # else the pipe to it stays open
     except PySparkRuntimeError as error:
         raise MissingDependencyError(
             f"the jars of {', '.join(jars.packages)} could not be fetched: check the network; "
