@@ -40,7 +40,7 @@ quick: $(READY) ## run the tests that need no JVM, no server and no long histori
 	@$(PY) -m pytest --numprocesses $(or $(WORKERS),2) --dist worksteal \
 		-m "not spark and not slow and not flink" --hypothesis-profile quick $(ARGS)
 
-test-flink: $(READY) $(FLINK) ## run the tests that need real Flink, all of them
+test-flink: $(READY) $(FLINK) $(KAFKA) ## run the tests that need real Flink, all of them
 	@$(WITH_JAVA) $(PY) -m pytest -m flink $(ARGS)
 
 kills: $(READY) $(DELTA) ## kill a job COUNT times (200) and look what is left
