@@ -30,6 +30,7 @@ class FlinkVerbs(Root):
     examples = (
         "statestore flink show ./savepoint",
         "statestore flink import ./savepoint --to ./orders",
+        "statestore flink export ./orders ./edited --max-parallelism 720",
         "statestore flink repack ./savepoint ./larger --max-parallelism 720",
     )
     sections: ClassVar[Mapping[str, Mapping[str, LazyVerb]]] = {

@@ -14,8 +14,8 @@ With Snappy each key group is a stream of its own. One key group is read at a ti
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -37,6 +37,7 @@ __all__ = [
     "read_key_group",
     "read_state_infos",
     "state_info_bytes",
+    "united",
 ]
 
 _VERSION = 6
@@ -127,6 +128,24 @@ def _state_info(reader: Reader) -> StateInfo:
         reader.utf(): read_snapshot(reader) for _ in range(reader.count(12, "serializers"))
     }
     return StateInfo(name, _KINDS[kind], options, serializers)
+
+
+def united(headers: Sequence[KeyedHeader]) -> KeyedHeader:
+    """Return a header with the states of all, each as the one that says most of it has it.
+
+    A subtask knows only those subclasses that it met.
+    """
+    states: dict[str, StateInfo] = {}
+    for header in headers:
+        for state in header.states:
+            known = states.get(state.name)
+            if known is None or _said(state) > _said(known):
+                states[state.name] = state
+    return replace(headers[0], states=tuple(states.values()))
+
+
+def _said(state: StateInfo) -> int:
+    return sum(len(one.raw) for one in state.serializers.values())
 
 
 def header_bytes(header: KeyedHeader) -> bytes:

@@ -54,7 +54,6 @@ __all__ = [
 ]
 
 _ZERO = pa.scalar(b"\0", BYTES)
-_TIME_BYTES = 8
 
 
 def row_set(rows: pa.Table, plan: KeyedPlan) -> RowSet:
@@ -205,7 +204,7 @@ def groups_in_flink(
         found: npt.NDArray[np.int32] = rows.column(FLINK_KEY_GROUP).to_numpy()
         return found
     spans = Spans.of(rows.column(plan.key.names[0]).to_pylist(), f"a key of {plan.state}")
-    starts = spans.starts + (_TIME_BYTES if plan.flink.kind == "timers" else 0)
+    starts = spans.starts + plan.flink.before_key
     return key_groups_at(plan.flink.key, Cursor(spans, starts, spans.ends))(max_parallelism)
 
 

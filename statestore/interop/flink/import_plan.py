@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from statestore.errors import InvalidArgumentError, SchemaMismatchError, UnsupportedTypeError
 from statestore.flink.operators import operator_id
-from statestore.interop.flink.canonical import KeyedHeader, StateInfo
+from statestore.interop.flink.canonical import KeyedHeader, StateInfo, united
 from statestore.interop.flink.metadata import KeyGroupsHandle
 from statestore.interop.flink.named_columns import Form, StateColumns, first_free, state_columns
 from statestore.interop.flink.record import RECORD, ImportedState, SavepointRecord
@@ -87,7 +87,7 @@ def plan_import(
         is_wanted = not operators or number in wanted
         problem = operator.problem or _unreadable(operator)
         states: tuple[PlannedState, ...] = ()
-        header = _united(operator)
+        header = united([one.header for one in operator.parts]) if operator.parts else None
         if header is not None and problem is None and is_wanted:
             tables = asked.get(number, {})
             _check_tables(tables, operator)
@@ -133,23 +133,6 @@ def _found(savepoint: Savepoint, name: str, names: Mapping[str, str]) -> FlinkOp
     if any(one.metadata.id == hashed for one in savepoint.operators):
         return savepoint.operator(hashed)
     return savepoint.operator(name)
-
-
-def _united(operator: FlinkOperator) -> KeyedHeader | None:
-    """Return one header with the states of all subtasks, each as the one has it that says most."""
-    states: dict[str, StateInfo] = {}
-    for part in operator.parts:
-        for info in part.header.states:
-            known = states.get(info.name)
-            if known is None or _said(info) > _said(known):
-                states[info.name] = info
-    if not operator.parts:
-        return None
-    return replace(operator.parts[0].header, states=tuple(states.values()))
-
-
-def _said(info: StateInfo) -> int:
-    return sum(len(one.raw) for one in info.serializers.values())
 
 
 def _unreadable(operator: FlinkOperator) -> str | None:

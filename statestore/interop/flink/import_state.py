@@ -24,7 +24,6 @@ from statestore.format.state import Layout, StateKind, TimeDomain, TimeToLive
 from statestore.interop.flink.canonical import prefix_bytes
 from statestore.interop.flink.import_operators import operator_states
 from statestore.interop.flink.import_plan import PlannedOperator, PlannedState, plan_import
-from statestore.interop.flink.metadata import IncrementalHandle
 from statestore.interop.flink.named_columns import Form, StateColumns
 from statestore.interop.flink.record import (
     RECORD,
@@ -329,17 +328,9 @@ def _time_domain(name: str) -> TimeDomain:
 
 def _layout(planned: PlannedOperator) -> Layout | None:
     """Return few files for a small state; a larger one has the layout of the store."""
-    size = sum(map(_size, (part.handle for part in planned.operator.parts)))
-    rows = size // len(planned.states) // _ROW_BYTES
+    rows = planned.operator.size_bytes // len(planned.states) // _ROW_BYTES
     is_small = rows < ROWS_WORTH_A_FILE * planned.operator.metadata.max_parallelism
     return Layout.RANGED if is_small else None
-
-
-def _size(handle: Any) -> int:
-    if isinstance(handle, IncrementalHandle):
-        return sum(_size(one) for _, one in (*handle.shared, *handle.private))
-    stream = getattr(handle, "stream", handle)
-    return len(stream.data) if hasattr(stream, "data") else int(getattr(stream, "size", 0))
 
 
 def _tables(operator: FlinkOperator, columns: StateColumns) -> Iterator[tuple[int, pa.Table]]:

@@ -18,9 +18,8 @@ import pyarrow.compute as pc
 from statestore.errors import IncompatibleStateError, StateStoreError
 from statestore.format.names import KEY_GROUP
 from statestore.interop.flink.canonical import (
-    KeyedHeader,
-    StateInfo,
     prefix_bytes,
+    united,
 )
 from statestore.interop.flink.canonical_writer import SavepointWriter
 from statestore.interop.flink.cursor import Cursor
@@ -43,7 +42,6 @@ from statestore.storage import open_storage
 
 __all__ = ["Repacked", "RepackedOperator", "repack_savepoint"]
 
-_TIME_BYTES = 8
 Progress: TypeAlias = Callable[[int, int], None]
 _SPILLED = pa.schema({KEY_GROUP: pa.int32(), "state": pa.int16(), "key": BYTES, "value": BYTES})
 
@@ -158,7 +156,7 @@ def _repacked(
     }
     entries: dict[str, int] = {}
     if operator.parts:
-        header = _united([one.header for one in operator.parts])
+        header = united([one.header for one in operator.parts])
         places = {one.name: place for place, one in enumerate(header.states)}
         most = share.max_parallelism
         with Spill(_SPILLED, most, operator.size_bytes) as spill:
@@ -174,24 +172,6 @@ def _repacked(
         subtasks=tuple(subtasks[index] for index in sorted(subtasks)),
     )
     return made, entries
-
-
-def _united(headers: list[KeyedHeader]) -> KeyedHeader:
-    """Return a header with the states of all, each as the one that says most of it has it.
-
-    A subtask knows only those subclasses that it met.
-    """
-    states: dict[str, StateInfo] = {}
-    for header in headers:
-        for state in header.states:
-            known = states.get(state.name)
-            if known is None or _said(state) > _said(known):
-                states[state.name] = state
-    return replace(headers[0], states=tuple(states.values()))
-
-
-def _said(state: StateInfo) -> int:
-    return sum(len(one.raw) for one in state.serializers.values())
 
 
 def _spilled(
@@ -220,8 +200,8 @@ def _spilled(
 def _new_groups(operator: FlinkOperator, found: StateEntries, keys: Spans, most: int) -> Groups:
     """Return the key group of each key among ``most``, once it is known to say the present one."""
     state = found.state
-    starts = keys.starts + (_TIME_BYTES if state.kind == "timers" else 0)
-    groups_of = key_groups_at(state.key, Cursor(keys, starts, keys.ends))
+    cursor = Cursor(keys, keys.starts + state.before_key, keys.ends)
+    groups_of = key_groups_at(state.key, cursor)
     known = groups_of(operator.metadata.max_parallelism)
     wrong = np.flatnonzero(known != found.key_group)
     if len(wrong):

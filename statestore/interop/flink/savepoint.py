@@ -68,7 +68,6 @@ __all__ = [
 ]
 
 _METADATA = "_metadata"
-_TIME_BYTES = 8  # before the key of a timer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -273,7 +272,7 @@ class FlinkOperator:
             raise
         if not is_checked:
             return rows
-        before = self._prefix + (_TIME_BYTES if state.kind == "timers" else 0)
+        before = self._prefix + state.before_key
         cursor = Cursor(found.keys, found.keys.starts + before, found.keys.ends)
         check_key_groups(state.key, cursor, key_group, self.metadata.max_parallelism, where)
         return rows

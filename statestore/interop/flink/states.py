@@ -41,6 +41,13 @@ class KeyedState:
     value: FlinkType
 
     @property
+    def before_key(self) -> int:
+        """How many bytes of an entry's key come before the key, behind its key group: the time of a
+        timer.
+        """
+        return 8 if self.kind == "timers" else 0
+
+    @property
     def has_ttl(self) -> bool:
         """Whether its values, elements or entries have a time of last access."""
         inner = self.value

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.mark import ParameterSet
 
 __all__ = ["GOLDENS", "Golden", "few", "serializers"]
 
@@ -53,7 +52,7 @@ _FEW = (
 )
 
 
-def few(goldens: Iterable[Golden]) -> list[ParameterSet]:
+def few(goldens: Iterable[Golden]) -> list[Any]:
     """Return goldens as parameters of a test: some for each run, the others for ``make test-flink``
     alone.
     """

@@ -1,0 +1,32 @@
+"""Write a golden store that was imported from a savepoint of Flink:
+``python -m tests.golden.make_flink_import tests/golden/flink_import_v1``. Old ones are never
+written again.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from unittest.mock import patch
+
+from statestore import StateStore
+from statestore.interop.flink import import_savepoint
+from tests.interop.flink.goldens import Golden
+
+# The place of a savepoint is in what is imported.
+FOLDER = Path("/tmp/golden")
+OPERATORS = ("by_long", "by_tuple", "sums", "parts", "numbers")
+
+
+def main() -> None:
+    """Import some operators of a golden savepoint, with keys, windows, timers and lists."""
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    source = Golden("2.3_heap_canonical").unpack(FOLDER)
+    with patch("socket.gethostname", return_value="golden"):
+        store = StateStore.open(sys.argv[1], table_format="parquet", layout="ranged")
+        import_savepoint(str(source), store, operators=OPERATORS)
+
+
+if __name__ == "__main__":
+    main()
