@@ -2,9 +2,10 @@
 
 A file (``BlockBasedTable``, format version 5 and before) ends with a footer, which says where the
 index of its blocks lies and where that of what is not data: properties, and deletes of ranges. A
-block has entries, which share the beginnings of their keys, and is compressed by itself. A key ends
-with eight bytes: what it is, and its sequence number, by which of several the newest one holds.
-Column families are states; keys and values are canonical ones.
+block has entries, which share the beginnings of their keys, is compressed by itself, and has its
+checksum behind it, which is checked. A key ends with eight bytes: what it is, and its sequence
+number, by which of several the newest one holds. Column families are states; keys and values are
+canonical ones.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import heapq
 import struct
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
@@ -20,6 +21,7 @@ from typing import Final
 import pyarrow as pa
 
 from statestore.errors import FormatVersionError, UnsupportedTypeError
+from statestore.interop.flink.checksums import BLOCK_CHECKSUMS
 from statestore.interop.flink.reader import Reader
 from statestore.interop.flink.snappy import snappy_block
 from statestore.interop.flink.streams import ByteSource
@@ -52,10 +54,14 @@ class _Tombstone:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RocksTable:
-    """A file: its column family, where its blocks of data lie, and the ranges that it deletes."""
+    """A file: its column family, where its blocks of data lie, and the ranges that it deletes.
+
+    ``checksum`` is the kind of checksum behind its blocks.
+    """
 
     source: ByteSource
     column_family: str
+    checksum: int
     blocks: tuple[tuple[int, int], ...]
     tombstones: tuple[_Tombstone, ...]
 
@@ -64,9 +70,13 @@ class RocksTable:
         for blocks in _runs(self.blocks):
             first, stop = blocks[0][0], blocks[-1][0] + blocks[-1][1] + _TRAILER
             data = memoryview(self.source.read(first, stop))
-            for offset, size in blocks:
-                part = data[offset - first : offset - first + size + _TRAILER]
-                reader = _block(part, self.source.name, offset)
+            parts = [
+                Reader(data[at - first : at - first + size + _TRAILER], self.source.name, base=at)
+                for at, size in blocks
+            ]
+            _check_sums(parts, self.checksum)
+            for part in parts:
+                reader = _block(part)
                 for key, value in _pairs(reader):
                     yield _entry(key, value, reader)
 
@@ -76,8 +86,9 @@ def open_table(source: ByteSource) -> RocksTable:
 
     Raises:
         FormatVersionError: for a version of the format that is not known.
-        UnsupportedTypeError: for an index of several levels, or a file that RocksDB did not write.
-        DamagedFileError: when it is not such a file.
+        UnsupportedTypeError: for an index of several levels, a file that RocksDB did not write, or
+            checksums that Flink's RocksDB does not write.
+        DamagedFileError: when it is not such a file, or a block has another checksum than it says.
     """
     name, size = source.name, source.size
     footer = Reader(source.read(max(size - _FOOTER, 0), size), name, base=max(size - _FOOTER, 0))
@@ -89,9 +100,14 @@ def open_table(source: ByteSource) -> RocksTable:
             f"{name} is a table of RocksDB of version {version}: versions {_VERSIONS[0]} to "
             f"{_VERSIONS[-1]} are known"
         )
-    footer.u8()
+    checksum = footer.u8()
+    if checksum not in BLOCK_CHECKSUMS:
+        raise UnsupportedTypeError(
+            f"{name} has checksums of kind {checksum}, which are not known: take a canonical "
+            "savepoint"
+        )
     meta, index = _handle(footer), _handle(footer)
-    named = dict(_pairs(_read_block(source, meta)))
+    named = dict(_pairs(_read_block(source, meta, checksum)))
     at = {
         key: _handle(Reader(value, name))
         for key, value in named.items()
@@ -99,7 +115,7 @@ def open_table(source: ByteSource) -> RocksTable:
     }
     if b"rocksdb.properties" not in at:
         raise footer.damaged("it has no properties, which say of what state it is")
-    properties = dict(_pairs(_read_block(source, at[b"rocksdb.properties"])))
+    properties = dict(_pairs(_read_block(source, at[b"rocksdb.properties"], checksum)))
     kind = properties.get(b"rocksdb.block.based.table.index.type", _NO_INDEX_KIND)
     if kind != _NO_INDEX_KIND:
         raise UnsupportedTypeError(
@@ -113,12 +129,12 @@ def open_table(source: ByteSource) -> RocksTable:
     is_delta = properties.get(b"rocksdb.index.value.is.delta.encoded", b"\0") not in (b"\0", b"")
     tombstones: tuple[_Tombstone, ...] = ()
     if b"rocksdb.range_del" in at:
-        block = _read_block(source, at[b"rocksdb.range_del"])
+        block = _read_block(source, at[b"rocksdb.range_del"], checksum)
         entries = (_entry(key, value, block) for key, value in _pairs(block))
         tombstones = tuple(_Tombstone(key, stop, -order) for key, order, _, stop in entries)
     family = properties.get(b"rocksdb.column.family.name", b"").decode(errors="replace")
-    blocks = tuple(_index(_read_block(source, index), is_delta))
-    return RocksTable(source, family, blocks, tombstones)
+    blocks = tuple(_index(_read_block(source, index, checksum), is_delta))
+    return RocksTable(source, family, checksum, blocks, tombstones)
 
 
 def live_entries(tables: Iterable[RocksTable]) -> Iterator[tuple[bytes, bytes]]:
@@ -189,17 +205,24 @@ def _varint(reader: Reader) -> int:
     raise reader.damaged("a number has no end")
 
 
-def _read_block(source: ByteSource, handle: tuple[int, int]) -> Reader:
+def _read_block(source: ByteSource, handle: tuple[int, int], checksum: int) -> Reader:
     offset, size = handle
-    data = source.read(offset, offset + size + _TRAILER)
-    return _block(memoryview(data), source.name, offset)
+    part = Reader(source.read(offset, offset + size + _TRAILER), source.name, base=offset)
+    _check_sums([part], checksum)
+    return _block(part)
 
 
-def _block(data: memoryview, name: str, offset: int) -> Reader:
+def _check_sums(parts: Sequence[Reader], checksum: int) -> None:
+    """Refuse a block that is not as it was when its checksum was put behind it."""
+    sums = BLOCK_CHECKSUMS[checksum]([one.data[:-4] for one in parts])
+    for part, found in zip(parts, sums, strict=True):
+        if found != _U32.unpack(part.data[-4:])[0]:
+            raise part.damaged("a block has another checksum", at=0)
+
+
+def _block(reader: Reader) -> Reader:
     """Return a reader of a block as it is once it is decompressed."""
-    reader = Reader(data, name, base=offset)
-    if len(data) < _TRAILER:
-        raise reader.damaged("a block is cut")
+    data, name, offset = reader.data, reader.name, reader.base
     body, compression = data[:-_TRAILER], data[-_TRAILER]
     if compression == 0:
         return Reader(body, name, base=offset)

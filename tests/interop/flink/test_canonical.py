@@ -18,7 +18,7 @@ from statestore.interop.flink.canonical import (
 )
 from statestore.interop.flink.reader import i32
 from statestore.interop.flink.serializers import Snapshot, snapshot_bytes
-from statestore.interop.flink.snappy import crc32c, framed, unframed
+from statestore.interop.flink.snappy import framed, unframed
 from statestore.interop.flink.types import FlinkType, Scalar
 from tests.interop.flink.entries import key_group_bytes
 
@@ -129,21 +129,6 @@ def test_a_key_of_another_key_group_is_refused() -> None:
 def test_a_state_that_the_header_lacks_is_refused() -> None:
     with pytest.raises(DamagedFileError, match="state 7 of 3 in key group 5"):
         read(key_group_bytes([(7, [(b"\x05a", b"b")])]))
-
-
-@given(st.binary(max_size=3000))
-def test_the_checksum_is_castagnoli(data: bytes) -> None:
-    crc = 0xFFFFFFFF
-    for value in data:
-        crc ^= value
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    assert crc32c(data) == crc ^ 0xFFFFFFFF
-
-
-def test_the_checksum_of_what_is_known() -> None:
-    assert crc32c(b"123456789") == 0xE3069283
-    assert crc32c(bytes(32)) == 0x8A9136AA
 
 
 def test_streams_of_several_chunks_are_joined() -> None:

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import DamagedFileError, FormatVersionError, UnsupportedTypeError
+from statestore.interop.flink.checksums import BLOCK_CHECKSUMS
 from statestore.interop.flink.reader import varint
 from statestore.interop.flink.rocksdb import live_entries, open_table
 
@@ -84,6 +85,7 @@ def table(
     tombstones: Sequence[Entry] = (),
     more: Sequence[tuple[bytes, bytes]] = (),
     version: int = 5,
+    checksum: int = 4,
 ) -> bytes:
     """Return a file with two entries a block."""
     data = b""
@@ -92,7 +94,8 @@ def table(
         nonlocal data
         body = COMPRESSIONS[kind](content)
         handle = varint(len(data)) + varint(len(body))
-        data += body + bytes([kind]) + bytes(4)
+        body += bytes([kind])
+        data += body + struct.pack("<I", *BLOCK_CHECKSUMS[checksum]([body]))
         return handle
 
     ordered = sorted(entries, key=lambda one: (one[0], -one[1]))
@@ -106,7 +109,7 @@ def table(
         meta.append((b"rocksdb.range_del", add(block([internal(one) for one in tombstones]))))
     handles = add(block(sorted(meta)))
     handles += add(block(index))
-    footer = bytes([4]) + handles.ljust(40, b"\0")
+    footer = bytes([checksum]) + handles.ljust(40, b"\0")
     return data + footer + struct.pack("<IQ", version, MAGIC)
 
 
@@ -164,12 +167,11 @@ def test_any_files_come_to_what_was_written(steps: list[tuple[bytes, int, int]])
 
 
 @given(st.data())
-def test_a_flipped_byte_is_other_bytes_or_a_typed_error(data: st.DataObject) -> None:
+def test_a_flipped_byte_is_found(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(sorted(COMPRESSIONS)))
-    whole = bytearray(table([(b"k%d" % at, at, VALUE, b"v" * 9) for at in range(9)]))
-    if kind:
-        entries = [(b"k%d" % at, at, VALUE, b"v" * 9) for at in range(9)]
-        whole = bytearray(table(entries, compression=kind))
+    entries = [(b"k%d" % at, at, VALUE, b"v" * 9) for at in range(9)]
+    checksum = data.draw(st.sampled_from([1, 4]))
+    whole = bytearray(table(entries, compression=kind, checksum=checksum))
     whole[data.draw(st.integers(0, len(whole) - 1))] ^= data.draw(st.integers(1, 255))
 
     @dataclass(frozen=True)
@@ -180,9 +182,31 @@ def test_a_flipped_byte_is_other_bytes_or_a_typed_error(data: st.DataObject) -> 
             return self.data[start:stop]
 
     try:
-        list(live_entries([open_table(Checked("t", bytes(whole)))]))
+        found = list(live_entries([open_table(Checked("t", bytes(whole)))]))
     except (DamagedFileError, FormatVersionError, UnsupportedTypeError):
         return
+    assert found == [(key, value) for key, _, _, value in entries]  # bytes that nobody reads
+
+
+def test_a_table_without_checksums_is_read() -> None:
+    assert live(table([(b"a", 1, VALUE, b"v")], checksum=0)) == [(b"a", b"v")]
+
+
+def test_the_byte_of_a_block_with_another_checksum_is_named() -> None:
+    whole = bytearray(table([(b"k%d" % at, at, VALUE, b"v" * 9) for at in range(9)]))
+    at = whole.index(b"k2")
+    whole[at] ^= 1
+    with pytest.raises(
+        DamagedFileError, match=r"0.sst is damaged at byte \d+: a block has another"
+    ):
+        live(bytes(whole))
+
+
+def test_checksums_of_a_kind_that_is_not_known_are_refused() -> None:
+    whole = bytearray(table([(b"a", 1, VALUE, b"v")]))
+    whole[-53] = 2
+    with pytest.raises(UnsupportedTypeError, match="checksums of kind 2"):
+        live(bytes(whole))
 
 
 @pytest.mark.parametrize(

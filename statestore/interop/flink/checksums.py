@@ -1,0 +1,265 @@
+"""Checksums in Flink's files: CRC-32C in Snappy's frames, and it or XXH3 behind RocksDB's blocks.
+
+Both in numpy, on many bytes at a time. XXH3 is that of ``xxhash.h`` without a seed, in 64 bits.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["BLOCK_CHECKSUMS", "crc32c", "masked", "xxh3"]
+
+_Sums = npt.NDArray[np.uint32]
+_Words = npt.NDArray[np.uint64]
+_Pieces = Sequence[bytes | memoryview]
+
+_POLYNOMIAL: Final = 0x82F63B78
+_LANE: Final = 64  # bytes that one step of CRC-32C takes from each of many places
+_WHOLE: Final = (1 << 64) - 1
+_LOW: Final = (1 << 32) - 1
+
+
+def crc32c(pieces: _Pieces) -> list[int]:
+    """Return the CRC-32C (Castagnoli) of each of some pieces of bytes.
+
+    All are cut into lanes of equal length, which are taken side by side, a byte of each at a time.
+    Then the sums of a piece's lanes are joined, which is linear: that of a lane goes on over as
+    many zeros as there are bytes behind it.
+    """
+    if not pieces:
+        return []
+    lengths = np.array([len(one) for one in pieces], np.int64)
+    counts = np.maximum(-(-lengths // _LANE), 1)
+    ends = np.cumsum(counts)
+    block = np.zeros(int(counts.sum()) * _LANE, np.uint8)
+    for piece, end in zip(pieces, (ends * _LANE).tolist(), strict=True):
+        block[end - len(piece) : end] = np.frombuffer(
+            piece, np.uint8
+        )  # zeros before change nothing
+    sums = _summed(block.reshape(-1, _LANE))
+    behind = np.repeat(ends, counts) - 1 - np.arange(len(sums))
+    parts = np.bitwise_xor.reduceat(_over(sums, behind, _LANE), ends - counts)
+    begin = np.full(len(lengths), _LOW, np.uint32)
+    found: list[int] = (parts ^ _over(begin, lengths, 1) ^ np.uint32(_LOW)).tolist()
+    return found
+
+
+def masked(crc: int) -> int:
+    """Return a CRC-32C as it is written beside the bytes that it is of."""
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & _LOW
+
+
+def _summed(block: npt.NDArray[np.uint8]) -> _Sums:
+    table = _byte_table()
+    sums: _Sums = np.zeros(len(block), np.uint32)
+    for column in np.ascontiguousarray(block.T):
+        sums = table[(sums ^ column) & np.uint32(0xFF)] ^ sums >> np.uint32(8)
+    return sums
+
+
+def _over(sums: _Sums, times: npt.NDArray[np.int64], length: int) -> _Sums:
+    """Return each sum as it is after so many times ``length`` bytes more, all of them 0."""
+    found = sums.copy()
+    for bit in range(int(times.max()).bit_length()):
+        some = (times >> bit & 1).astype(np.bool_)
+        found[some] = _through(_zero_tables(length << bit), found[some])
+    return found
+
+
+@cache
+def _byte_table() -> _Sums:
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = table >> np.uint32(1) ^ (table & np.uint32(1)) * np.uint32(_POLYNOMIAL)
+    return table
+
+
+@cache
+def _zero_tables(length: int) -> tuple[_Sums, ...]:
+    """Return what each byte of a sum becomes over so many zeros, a power of two."""
+    if length == 1:
+        table = _byte_table()
+        units = [np.arange(256, dtype=np.uint32) << np.uint32(8 * number) for number in range(4)]
+        return tuple(table[one & np.uint32(0xFF)] ^ one >> np.uint32(8) for one in units)
+    half = _zero_tables(length // 2)
+    return tuple(_through(half, one) for one in half)
+
+
+def _through(tables: tuple[_Sums, ...], sums: _Sums) -> _Sums:
+    found: _Sums = np.zeros_like(sums)
+    for number in range(4):
+        found = found ^ tables[number][sums >> np.uint32(8 * number) & np.uint32(0xFF)]
+    return found
+
+
+_SECRET: Final = bytes.fromhex(
+    "b8fe6c3923a44bbe7c01812cf721ad1cded46de9839097db7240a4a4b7b3671fcb79e64eccc0e578"
+    "825ad07dccff7221b8084674f743248ee03590e6813a264c3c2852bb91c300cb88d0658b1b532ea3"
+    "71644897a20df94e3819ef46a9deacd8a8fa763fe39c343ff9dcbbc7c70b4f1d8a51e04bcdb45931"
+    "c89f7ec9d9787364eac5ac8334d3ebc3c581a0fffa1363eb170ddd51b7f0da49d316552629d4689e"
+    "2b16be587d47a1fc8ff8b8d17ad031ce45cb3a8f95160428afd7fbcabb4b407e"
+)
+_P32_1, _P32_2, _P32_3 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D
+_P64_1, _P64_2, _P64_3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
+_P64_4, _P64_5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
+_STRIPE, _STRIPES = 64, 16
+_BLOCK = _STRIPE * _STRIPES
+_LAST_OF_SECRET = len(_SECRET) - _STRIPE
+_LONGEST_MIDDLE = 240
+_SWAPPED = [1, 0, 3, 2, 5, 4, 7, 6]
+
+
+def xxh3(data: bytes | memoryview) -> int:
+    """Return the XXH3 of some bytes, in 64 bits."""
+    length = len(data)
+    if length > _LONGEST_MIDDLE:
+        return _long(data)
+    if length > 16:
+        return _middle(data)
+    if length > 8:
+        low = _u64(data, 0) ^ _secret(24) ^ _secret(32)
+        high = _u64(data, length - 8) ^ _secret(40) ^ _secret(48)
+        swapped = int.from_bytes(low.to_bytes(8, "little"), "big")
+        return _avalanche(length + swapped + high + _folded(low, high))
+    if length > 3:
+        first, last = (_U32.unpack_from(data, at)[0] for at in (0, length - 4))
+        found = (last + (first << 32)) ^ _secret(8) ^ _secret(16)
+        found ^= _turned(found, 49) ^ _turned(found, 24)
+        found = found * 0x9FB21C651E98DF25 & _WHOLE
+        found = (found ^ (found >> 35) + length) * 0x9FB21C651E98DF25 & _WHOLE
+        return found ^ found >> 28
+    if length:
+        both = data[0] << 16 | data[length >> 1] << 24 | data[length - 1] | length << 8
+        return _avalanche_64(both ^ (_secret(0) & _LOW) ^ _secret(0) >> 32)
+    return _avalanche_64(_secret(56) ^ _secret(64))
+
+
+def _middle(data: bytes | memoryview) -> int:
+    length = len(data)
+    found = length * _P64_1
+    if length <= 128:
+        for number in range((length - 1) // 32 + 1):
+            found += _mixed(data, 16 * number, 32 * number)
+            found += _mixed(data, length - 16 * (number + 1), 32 * number + 16)
+        return _avalanche(found)
+    for number in range(8):
+        found += _mixed(data, 16 * number, 16 * number)
+    found = _avalanche(found)
+    for number in range(8, length // 16):
+        found += _mixed(data, 16 * number, 16 * (number - 8) + 3)
+    return _avalanche(found + _mixed(data, length - 16, 136 - 17))
+
+
+def _long(data: bytes | memoryview) -> int:
+    """Return the sum of more than 240 bytes: blocks of 16 stripes of 8 words, and a last stripe."""
+    length = len(data)
+    blocks = (length - 1) // _BLOCK
+    stripes = (length - 1 - blocks * _BLOCK) // _STRIPE
+    sums = np.array([_P32_3, _P64_1, _P64_2, _P64_3, _P64_4, _P32_2, _P64_5, _P32_1], np.uint64)
+    keys, scramble = _keys()
+    whole = _words(data, 0, blocks * _BLOCK).reshape(blocks, _STRIPES, 8)
+    for added in _added(whole, keys):
+        sums = sums + added
+        sums = (sums ^ sums >> np.uint64(47) ^ scramble) * np.uint64(_P32_1)
+    rest = _words(data, blocks * _BLOCK, stripes * _STRIPE).reshape(1, stripes, 8)
+    last = _words(data, length - _STRIPE, _STRIPE).reshape(1, 1, 8)
+    sums = sums + _added(rest, keys[:stripes])[0]
+    sums = sums + _added(last, _secrets(_LAST_OF_SECRET - 7)[np.newaxis])[0]
+    parts: list[int] = sums.tolist()
+    found = length * _P64_1
+    for number in range(4):
+        low, high = parts[2 * number : 2 * number + 2]
+        at = 11 + 16 * number
+        found += _folded(low ^ _secret(at), high ^ _secret(at + 8))
+    return _avalanche(found)
+
+
+def _added(words: _Words, keys: _Words) -> _Words:
+    """Return what stripes add to the sums, those of each block together."""
+    keyed = words ^ keys
+    products = (keyed & np.uint64(_LOW)) * (keyed >> np.uint64(32))
+    added: _Words = products.sum(axis=1) + words.sum(axis=1)[:, _SWAPPED]
+    return added
+
+
+def _words(data: bytes | memoryview, at: int, length: int) -> _Words:
+    return np.frombuffer(data, "<u8", length // 8, at)
+
+
+def _secrets(at: int) -> _Words:
+    return np.frombuffer(_SECRET, "<u8", 8, at)
+
+
+@cache
+def _keys() -> tuple[_Words, _Words]:
+    """Return the keys of the stripes of a block, and that at its end."""
+    return np.stack([_secrets(8 * one) for one in range(_STRIPES)]), _secrets(_LAST_OF_SECRET)
+
+
+_U32: Final = struct.Struct("<I")
+_U64: Final = struct.Struct("<Q")
+
+
+def _u64(data: bytes | memoryview, at: int) -> int:
+    return int(_U64.unpack_from(data, at)[0])
+
+
+@cache
+def _secret(at: int) -> int:
+    return _u64(_SECRET, at)
+
+
+def _mixed(data: bytes | memoryview, at: int, secret: int) -> int:
+    return _folded(_u64(data, at) ^ _secret(secret), _u64(data, at + 8) ^ _secret(secret + 8))
+
+
+def _folded(one: int, other: int) -> int:
+    product = one * other
+    return product & _WHOLE ^ product >> 64
+
+
+def _turned(value: int, by: int) -> int:
+    return (value << by | value >> 64 - by) & _WHOLE
+
+
+def _avalanche(value: int) -> int:
+    value &= _WHOLE
+    value = (value ^ value >> 37) * 0x165667919E3779F9 & _WHOLE
+    return value ^ value >> 32
+
+
+def _avalanche_64(value: int) -> int:
+    value = (value ^ value >> 33) * _P64_2 & _WHOLE
+    value = (value ^ value >> 29) * _P64_3 & _WHOLE
+    return value ^ value >> 32
+
+
+_LAST_BYTE: Final = 0x6B9083D9
+
+
+def _none(blocks: _Pieces) -> list[int]:
+    return [0] * len(blocks)
+
+
+def _crc32c_of_blocks(blocks: _Pieces) -> list[int]:
+    return [masked(one) for one in crc32c(blocks)]
+
+
+def _xxh3_of_blocks(blocks: _Pieces) -> list[int]:
+    return [(xxh3(one[:-1]) ^ one[-1] * _LAST_BYTE) & _LOW for one in blocks]
+
+
+BLOCK_CHECKSUMS: Final[dict[int, Callable[[_Pieces], list[int]]]] = {
+    0: _none,
+    1: _crc32c_of_blocks,
+    4: _xxh3_of_blocks,
+}
+"""What RocksDB writes behind blocks, each with the byte that says how it is compressed
+(``ComputeBuiltinChecksumWithLastByte``), by what the footer says of it.
+"""
