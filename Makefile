@@ -20,7 +20,7 @@ FLINK := $(VENV)/.flink
 WITH_JAVA := JAVA_HOME="$$($(PY) statestore/spark/java.py)" && export JAVA_HOME &&
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo test test-flink quick kills kills-streaming lint check races flips histories fuzz simulate protocol bench docs lock clean
+.PHONY: help demo cluster-demo test test-flink quick kills kills-streaming lint check races flips damages histories fuzz simulate protocol bench docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -62,6 +62,9 @@ races: $(READY) ## let processes race for stores; RACES=1000, ARGS="--s3" on the
 
 flips: $(READY) ## damage footers of data files COUNT times (10000), each before one reader
 	$(PY) -m tests.flips.run --count $(or $(COUNT),10000) $(ARGS)
+
+damages: $(READY) ## damage files of Flink's savepoints COUNT times (10000), each before one reader
+	$(PY) -m tests.damages.run --count $(or $(COUNT),10000) $(ARGS)
 
 STEPS := 10000
 histories: $(READY) ## random histories of keeping and deleting; STEPS=10000

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from statestore.interop.flink.repack import Repacked
     from statestore.interop.flink.show import ShownKeyedState, ShownOperator, ShownSavepoint
 
-__all__ = ["RepackedSavepoint", "ShownState", "flink", "repack_state", "show_state"]
+__all__ = ["RepackedSavepoint", "ShownState", "dropping", "flink", "repack_state", "show_state"]
 
 
 _KAFKA_OFFSETS = {-1: "the latest", -2: "the earliest", -3: "what was committed to Kafka"}
@@ -64,6 +64,16 @@ _MOVED = click.option(
     metavar="OLD=NEW",
     help="Where a folder lies now that the savepoint knows by an absolute path.",
 )
+
+
+dropping = click.option(
+    "--drop",
+    multiple=True,
+    metavar="WHAT",
+    help="Leave out what else is refused: in-flight, changelog, raw, async or transactions. "
+    "Repeatable.",
+)
+"""The option of what is lost on purpose."""
 
 
 @click.command(
@@ -125,6 +135,7 @@ def show_state(invocation: Invocation, savepoint: str, moved: tuple[str, ...]) -
     help="Subtasks that share keyed state; by default as it was.",
 )
 @_MOVED
+@dropping
 @pass_invocation
 def repack_state(
     invocation: Invocation,
@@ -133,6 +144,7 @@ def repack_state(
     max_parallelism: int,
     parallelism: int | None,
     moved: tuple[str, ...],
+    drop: tuple[str, ...],
 ) -> RepackedSavepoint:
     """Give a savepoint another number of key groups."""
     module: Any = importlib.import_module("statestore.interop.flink.repack")
@@ -143,6 +155,7 @@ def repack_state(
             max_parallelism=max_parallelism,
             parallelism=parallelism,
             moved=dict(map(_folders, moved)),
+            drop=drop,
             on_progress=progress,
         )
     return RepackedSavepoint(repacked=repacked)
@@ -189,6 +202,7 @@ def _operator(operator: ShownOperator) -> dict[str, Any]:
         "finished": operator.is_finished,
         "coordinator_bytes": operator.coordinator_bytes,
         "problem": operator.problem,
+        "warnings": list(operator.warnings),
         "keyed": [
             {
                 "state": one.name,
@@ -244,6 +258,8 @@ def _write_operator(page: Page, operator: ShownOperator) -> None:
         page.line(f"  coordinator  {size(operator.coordinator_bytes)}")
     if operator.problem is not None:
         page.line(f"  not read     {operator.problem}")
+    for warning in operator.warnings:
+        page.line(f"  warning      {warning}")
     if operator.keyed:
         numbers = ("entries", "key groups", "fullest", "bytes")
         table = table_of("keyed state", *numbers, "kind", "key", "value", right=set(numbers))

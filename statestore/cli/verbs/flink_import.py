@@ -15,6 +15,7 @@ import click
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count
 from statestore.cli.output import Page, Result, cell, progress_bar, table_of
+from statestore.cli.verbs.flink import dropping
 from statestore.flink.operators import operator_id
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ _ID = re.compile(r"[0-9a-f]{32}")
     metavar="OLD=NEW",
     help="Where a folder lies now that the savepoint knows by an absolute path.",
 )
+@dropping
 @pass_invocation
 def import_state(
     invocation: Invocation,
@@ -92,6 +94,7 @@ def import_state(
     ttl: tuple[str, ...],
     strict: bool,
     moved: tuple[str, ...],
+    drop: tuple[str, ...],
 ) -> Imported:
     """Take the state in a savepoint as a checkpoint."""
     if target is not None:
@@ -108,6 +111,7 @@ def import_state(
             ttl={state: _milliseconds(time) for state, time in _pairs("--ttl", "STATE=TIME", ttl)},
             strict=strict,
             moved=dict(_pairs("--moved", "OLD=NEW", moved)),
+            drop=drop,
             on_progress=progress,
         )
     return Imported(imported=imported)
@@ -182,6 +186,7 @@ class Imported(Result):
                 for one in done.record.operators
                 if one.problem is not None
             ],
+            "warnings": list(done.warnings),
         }
 
     def write(self, page: Page) -> None:
@@ -206,6 +211,8 @@ class Imported(Result):
         for operator in done.record.operators:
             if operator.problem is not None:
                 page.line(f"{operator.operator} is left out: {operator.problem}")
+        for warning in done.warnings:
+            page.line(f"warning: {warning}")
 
 
 def _kept(state: ImportedState) -> str:

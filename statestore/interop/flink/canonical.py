@@ -45,8 +45,15 @@ _END_OF_GROUP = 0xFFFF
 _END_OF_STATE = 0x80
 _ONE_BYTE_GROUPS = 128
 
-StateKind = Literal["keyed", "operator", "broadcast", "timers"]
-_KINDS: tuple[StateKind, ...] = ("keyed", "operator", "broadcast", "timers")
+StateKind = Literal["keyed", "operator", "broadcast", "timers", "asynchronous"]
+_KINDS: dict[int, StateKind] = {
+    0: "keyed",
+    1: "operator",
+    2: "broadcast",
+    3: "timers",
+    10: "asynchronous",
+}
+_CODES = {kind: code for code, kind in _KINDS.items()}
 _LENGTH = struct.Struct(">I")
 
 
@@ -115,13 +122,17 @@ def read_state_infos(reader: Reader) -> tuple[StateInfo, ...]:
     count = reader.u16()
     if count * 14 > reader.left:
         raise reader.damaged(f"{count} states do not fit into {reader.left} bytes")
-    return tuple(_state_info(reader) for _ in range(count))
+    begin = reader.at
+    found = tuple(_state_info(reader) for _ in range(count))
+    if len({one.name for one in found}) < count:
+        raise reader.damaged("a state is there twice", at=begin)
+    return found
 
 
 def _state_info(reader: Reader) -> StateInfo:
     name = reader.utf()
     kind = reader.i32()
-    if not 0 <= kind < len(_KINDS):
+    if kind not in _KINDS:
         raise reader.damaged(f"the state {name!r} is of kind {kind}", at=reader.at - 4)
     options = {reader.utf(): reader.utf() for _ in range(reader.count(4, "options"))}
     serializers = {
@@ -158,7 +169,7 @@ def header_bytes(header: KeyedHeader) -> bytes:
 
 def state_info_bytes(state: StateInfo) -> bytes:
     """Return what a header says of a state."""
-    parts = [utf(state.name), i32(_KINDS.index(state.kind)), i32(len(state.options))]
+    parts = [utf(state.name), i32(_CODES[state.kind]), i32(len(state.options))]
     parts += [utf(name) + utf(value) for name, value in state.options.items()]
     parts.append(i32(len(state.serializers)))
     parts += [utf(name) + i32(2) + one.raw for name, one in state.serializers.items()]
@@ -200,11 +211,13 @@ def read_key_group(
     whole = np.frombuffer(data, np.uint8).copy()  # in which the last keys get their first bytes
     reader = Reader(data, name, base=base)
     state = reader.u16()
+    known: set[int] = set()
     while state != _END_OF_GROUP:
-        if state >= len(header.states):
+        if state >= len(header.states) or state in known:
             raise reader.damaged(
                 f"state {state} of {len(header.states)} in key group {key_group}", at=reader.at - 2
             )
+        known.add(state)
         begin = reader.at
         keys, values, at = _places(reader)
         whole[keys[-1]] &= _END_OF_STATE - 1

@@ -46,12 +46,14 @@ def read_heap_key_group(
         inner = unframed(reader.take(reader.left), name, base + 4)
         reader = Reader(inner, f"{name} (key group {key_group}, decompressed)")
     group = key_group.to_bytes(prefix, "big")
+    known: set[int] = set()
     for _ in states:
         number = reader.u16()
-        if number >= len(states):
+        if number >= len(states) or number in known:
             raise reader.damaged(
                 f"state {number} of {len(states)} in key group {key_group}", at=reader.at - 2
             )
+        known.add(number)
         state = states[number]
         count = reader.count(1, f"entries of {state.name!r}")
         pairs = _timers if state.kind == "timers" else _entries

@@ -7,7 +7,7 @@ store gets ``offsets``, the next of each partition, as a ``StatefulQuery`` keeps
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import groupby
 
 import numpy as np
@@ -41,6 +41,7 @@ def operator_states(
     uid: str,
     operator: FlinkOperator,
     taken: Iterable[str],
+    dropped: Collection[str],
     is_strict: bool,
 ) -> Iterator[ImportedState]:
     """Write the operator states of an operator, and yield what became of each.
@@ -50,6 +51,7 @@ def operator_states(
         uid: what the store calls the operator.
         operator: the operator.
         taken: names of its keyed states.
+        dropped: names of operator states that are left out.
         is_strict: whether a state that has no columns is refused.
 
     Yields:
@@ -60,7 +62,7 @@ def operator_states(
         DamagedFileError or MissingFileError: when a file is not as Flink wrote it.
     """
     names = list(taken)
-    found = sorted(operator.operator_state(), key=lambda one: one.info.name)
+    found = sorted(operator.operator_state(dropped), key=lambda one: one.info.name)
     for _, some in groupby(found, key=lambda one: one.info.name):
         parts = list(some)
         info = parts[0].info

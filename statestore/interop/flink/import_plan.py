@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from statestore.errors import InvalidArgumentError, SchemaMismatchError, UnsupportedTypeError
+from statestore.errors import (
+    InvalidArgumentError,
+    LeftOutStateError,
+    SchemaMismatchError,
+    UnsupportedTypeError,
+)
 from statestore.flink.operators import operator_id
-from statestore.interop.flink.canonical import KeyedHeader, StateInfo, united
+from statestore.interop.flink.canonical import KeyedHeader, StateInfo
+from statestore.interop.flink.losses import transactions, transactions_said
 from statestore.interop.flink.metadata import KeyGroupsHandle
 from statestore.interop.flink.named_columns import Form, StateColumns, first_free, state_columns
 from statestore.interop.flink.record import RECORD, ImportedState, SavepointRecord
+from statestore.interop.flink.refusals import Refused
 from statestore.interop.flink.savepoint import FlinkOperator, Savepoint
 from statestore.interop.flink.skipping import skipper
 from statestore.interop.flink.states import KeyedState, keyed_state
@@ -21,6 +28,7 @@ from statestore.interop.flink.states import KeyedState, keyed_state
 __all__ = ["PlannedOperator", "PlannedState", "plan_import"]
 
 _LONGEST_NAME = 120
+_IN_TWO_PHASES = "TwoPhaseCommitSinkFunction"  # whose serializer is its own
 
 
 @dataclass(frozen=True)
@@ -40,7 +48,8 @@ class PlannedState:
 class PlannedOperator:
     """An operator: what the store calls it, its header and its keyed states.
 
-    ``problem`` says why it is not read; ``is_wanted`` whether it was asked for.
+    ``problem`` says why it is not read; ``is_wanted`` whether it was asked for. ``dropped`` are
+    operator states that are left out, as it was told.
     """
 
     name: str
@@ -49,6 +58,7 @@ class PlannedOperator:
     states: tuple[PlannedState, ...]
     problem: str | None
     is_wanted: bool
+    dropped: tuple[str, ...]
 
 
 def plan_import(
@@ -58,6 +68,7 @@ def plan_import(
     uids: Mapping[str, str],
     columns: Mapping[str, Any],
     before: SavepointRecord | None,
+    drop: Collection[Refused],
 ) -> tuple[PlannedOperator, ...]:
     """Return what becomes of each operator.
 
@@ -68,6 +79,7 @@ def plan_import(
         columns: names of columns, by operator, as the file for them has it.
         before: the savepoint that the store's newest checkpoint was imported from: states that it
             has keep their form and names.
+        drop: what is left out instead of refused.
 
     Returns:
         The operators.
@@ -77,6 +89,7 @@ def plan_import(
         UnsupportedTypeError: for one that is asked for and cannot be read.
         InvalidArgumentError: for names of columns that do not fit.
         SchemaMismatchError: for a state that the store has with other columns.
+        LeftOutStateError: for an operator that the store has and the import would leave out.
     """
     names = _names(savepoint, uids)
     wanted = {_found(savepoint, one, names).metadata.id for one in operators}
@@ -85,9 +98,10 @@ def plan_import(
     for operator in savepoint.operators:
         number = operator.metadata.id
         is_wanted = not operators or number in wanted
-        problem = operator.problem or _unreadable(operator)
+        dropped, refused = _transactions(operator, drop)
+        problem = operator.problem or _unreadable(operator) or refused
         states: tuple[PlannedState, ...] = ()
-        header = united([one.header for one in operator.parts]) if operator.parts else None
+        header = operator.header
         if header is not None and problem is None and is_wanted:
             tables = asked.get(number, {})
             _check_tables(tables, operator)
@@ -95,10 +109,50 @@ def plan_import(
                 _planned(info, header, operator, names[number], tables, before)
                 for info in header.states
             )
-        found.append(PlannedOperator(names[number], operator, header, states, problem, is_wanted))
+        found.append(
+            PlannedOperator(
+                names[number], operator, header, states, problem, is_wanted, tuple(dropped)
+            )
+        )
         if operators and is_wanted and problem is not None:
             raise UnsupportedTypeError(f"operator {operator.title} is not read: {problem}")
+    if before is not None:
+        _refuse_left_out(found, before)
     return tuple(found)
+
+
+def _refuse_left_out(planned: Iterable[PlannedOperator], before: SavepointRecord) -> None:
+    """Refuse to lose what the store has of an operator that the savepoint still has."""
+    stored = {one.operator for one in before.states}
+    left = [
+        f"{one.name} (not read: {one.problem})" if one.is_wanted else one.name
+        for one in planned
+        if one.name in stored and (not one.is_wanted or one.problem is not None)
+    ]
+    if left:
+        raise LeftOutStateError(
+            f"the store has states of {', '.join(left)}, which would not be in the new checkpoint, "
+            "and that is the state of the whole job: import all operators that the store has, or "
+            "into a store of its own"
+        )
+
+
+def _transactions(
+    operator: FlinkOperator, drop: Collection[Refused]
+) -> tuple[Collection[str], str | None]:
+    """Return the operator states to leave out, and why the operator is refused."""
+    names = tuple(dict.fromkeys(transactions(operator.metadata)))
+    try:
+        for _ in operator.operator_state(names):
+            pass
+    except UnsupportedTypeError as error:
+        if _IN_TWO_PHASES not in str(error):
+            return (), str(error)
+        handles = (one.operator for one in operator.metadata.subtasks)
+        names = tuple({part.name for one in handles if one is not None for part in one.parts})
+    if names and Refused.TRANSACTIONS not in drop:
+        return (), transactions_said(f"operator state {', '.join(map(repr, names))}")
+    return names, None
 
 
 def _names(savepoint: Savepoint, uids: Mapping[str, str]) -> dict[str, str]:
@@ -139,7 +193,7 @@ def _unreadable(operator: FlinkOperator) -> str | None:
     """Return why the hashmap backend's own form cannot be read: a value that hides its end."""
     for part in operator.parts:
         if isinstance(part.handle, KeyGroupsHandle) and not part.handle.is_savepoint:
-            for state in part.states:
+            for state in filter(None, part.states):
                 try:
                     for kind in (state.key, state.namespace, state.value):
                         skipper(kind)

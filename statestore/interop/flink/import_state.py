@@ -24,6 +24,7 @@ from statestore.format.state import Layout, StateKind, TimeDomain, TimeToLive
 from statestore.interop.flink.canonical import prefix_bytes
 from statestore.interop.flink.import_operators import operator_states
 from statestore.interop.flink.import_plan import PlannedOperator, PlannedState, plan_import
+from statestore.interop.flink.losses import lost_timers
 from statestore.interop.flink.named_columns import Form, StateColumns
 from statestore.interop.flink.record import (
     RECORD,
@@ -31,6 +32,7 @@ from statestore.interop.flink.record import (
     ImportedState,
     SavepointRecord,
 )
+from statestore.interop.flink.refusals import refused_kinds
 from statestore.interop.flink.savepoint import FlinkOperator, open_savepoint
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.states import ROWS_WORTH_A_FILE
@@ -50,7 +52,8 @@ class ImportedSavepoint:
     """A checkpoint that was made of a savepoint.
 
     ``found`` says that the store had this savepoint already; ``is_incremental``, that only what
-    changed since the one before was written.
+    changed since the one before was written. ``warnings`` say of operators what the savepoint may
+    have lost before.
     """
 
     place: str
@@ -59,6 +62,7 @@ class ImportedSavepoint:
     found: bool
     is_incremental: bool
     record: SavepointRecord
+    warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,7 @@ def import_savepoint(
     strict: bool = False,
     moved: Mapping[str, str] | None = None,
     options: Mapping[str, Any] | None = None,
+    drop: Collection[str] = (),
     on_progress: Callable[[float, float, str], None] | None = None,
 ) -> ImportedSavepoint:
     """Write the state in a savepoint, or checkpoint, of a Flink job as the next one of a store.
@@ -111,6 +116,7 @@ def import_savepoint(
         strict: refuses what would come along as bytes, and operators that cannot be read.
         moved: where folders lie now that the savepoint names by absolute paths.
         options: options for fsspec, with which the savepoint is reached.
+        drop: what is left out, and is refused else, by its name in :class:`Refused`.
         on_progress: is called with the number of states that are done, of how many, and the next.
 
     Returns:
@@ -123,22 +129,34 @@ def import_savepoint(
         UnsupportedTypeError: for an operator that is asked for and cannot be read; with ``strict``,
             for all that would be bytes, or left out.
         SchemaMismatchError: for a state whose types are not those that the store has.
+        LeftOutStateError: for an operator that the store has and the import would leave out.
         DamagedFileError or MissingFileError: when a file of the savepoint is not as Flink wrote it.
         StateStoreError: as ``store.snapshot`` and ``checkpoint.keyed``.
     """
-    savepoint = open_savepoint(place, moved=moved, options=options)
+    told = refused_kinds(drop)
+    savepoint = open_savepoint(place, moved=moved, options=options, drop=told)
     digest = hashlib.sha256(open_storage(savepoint.url, options).read(_METADATA)).hexdigest()
     number = savepoint.metadata.checkpoint_id
+    warnings = tuple(
+        f"{one.title}: {said}"
+        for one in savepoint.operators
+        if (said := lost_timers(savepoint, one)) is not None
+    )
     restored = _stored(store)
     before = None if restored is None else SavepointRecord.of(restored)
     if restored is not None and before is not None:
         if before.digest == digest:
             return ImportedSavepoint(
-                savepoint.url, store.url, restored.checkpoint_id, True, False, before
+                savepoint.url, store.url, restored.checkpoint_id, True, False, before, warnings
             )
         _refuse_other(before, {one.metadata.id for one in savepoint.operators}, number, store)
     planned = plan_import(
-        savepoint, operators=operators, uids=uids or {}, columns=columns or {}, before=before
+        savepoint,
+        operators=operators,
+        uids=uids or {},
+        columns=columns or {},
+        before=before,
+        drop=told,
     )
     _check_ttl(ttl or {}, planned)
     if strict:
@@ -159,7 +177,7 @@ def import_savepoint(
         for uid, name in checkpoint.left_out():
             checkpoint.drop(uid, name)
     return ImportedSavepoint(
-        savepoint.url, store.url, checkpoint.id, False, before is not None, record
+        savepoint.url, store.url, checkpoint.id, False, before is not None, record, warnings
     )
 
 
@@ -251,7 +269,9 @@ def _states(
             yield _keyed(run, one, state)
             done += 1
         taken = [state.info.name for state in one.states]
-        yield from operator_states(run.checkpoint, one.name, one.operator, taken, run.is_strict)
+        yield from operator_states(
+            run.checkpoint, one.name, one.operator, taken, one.dropped, run.is_strict
+        )
 
 
 def _keyed(run: _Import, planned: PlannedOperator, one: PlannedState) -> ImportedState:

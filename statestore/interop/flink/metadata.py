@@ -504,20 +504,28 @@ def _stream(reader: Reader) -> StreamHandle:
         return InlineHandle(reader.utf(), reader.bytes(reader.i32()))
     if kind == 2:
         size = _size(reader)
-        return FileHandle(reader.utf(), size)
+        return FileHandle(_path(reader), size)
     if kind == 3:
         first, count = _range(reader)
         return KeyGroupsStream(first, _longs(reader, count), _stream(reader))
     if kind == 6:
-        return RelativeHandle(reader.utf(), _size(reader))
+        return RelativeHandle(_path(reader), _size(reader))
     if kind == 15:
         start, size, scope = _size(reader), _size(reader), reader.i32()
         if not 0 <= scope < _SCOPES:
             raise reader.damaged(f"{scope} is no scope of a file", at=reader.at - 4)
-        return SegmentHandle(start, size, scope, reader.utf(), reader.utf())
+        return SegmentHandle(start, size, scope, _path(reader), reader.utf())
     if kind == 16:
         return EmptyHandle()
     raise reader.damaged(f"{kind} is no kind of stream", at=reader.at - 1)
+
+
+def _path(reader: Reader) -> str:
+    begin = reader.at
+    path = reader.utf()
+    if not path or "\0" in path:
+        raise reader.damaged(f"{path!r} is no path", at=begin)
+    return path
 
 
 def _size(reader: Reader) -> int:

@@ -144,8 +144,10 @@ def read_operator_state(
     edges = sorted({at for part in handle.parts for at in part.offsets})
     if is_compressed and bytes(reader.take(len(SNAPPY_HEAD))) != SNAPPY_HEAD:
         raise reader.damaged("elements do not begin as a stream of Snappy does")
-    if edges and (edges[0] != reader.at or edges[-1] > len(whole)):
-        raise reader.damaged(f"the first element begins at byte {edges[0]}")
+    if (edges or [len(whole)])[0] != reader.at or (edges and edges[-1] > len(whole)):
+        raise reader.damaged(f"elements begin at byte {edges[0] if edges else len(whole)}")
+    if len(edges) != sum(len(part.offsets) for part in handle.parts):
+        raise reader.damaged("two elements begin at one byte")
     elements = dict(zip(edges, _elements(reader, edges, is_compressed), strict=True))
     for part in handle.parts:
         info = _info(infos.get(part.name), part, reader)

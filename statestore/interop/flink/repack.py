@@ -7,7 +7,7 @@ product's own function of the key, and before it is trusted it has to say where 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -17,10 +17,7 @@ import pyarrow.compute as pc
 
 from statestore.errors import IncompatibleStateError, StateStoreError
 from statestore.format.names import KEY_GROUP
-from statestore.interop.flink.canonical import (
-    prefix_bytes,
-    united,
-)
+from statestore.interop.flink.canonical import prefix_bytes
 from statestore.interop.flink.canonical_writer import SavepointWriter
 from statestore.interop.flink.cursor import Cursor
 from statestore.interop.flink.entries import (
@@ -34,6 +31,7 @@ from statestore.interop.flink.entries import (
 )
 from statestore.interop.flink.key_groups import key_groups_at
 from statestore.interop.flink.metadata import OperatorState, SavepointMetadata, Subtask
+from statestore.interop.flink.refusals import refused_kinds
 from statestore.interop.flink.savepoint import FlinkOperator, StateEntries, open_savepoint
 from statestore.interop.flink.spans import Spans
 from statestore.interop.flink.spill import Spill
@@ -77,6 +75,7 @@ def repack_savepoint(
     parallelism: int | None = None,
     moved: Mapping[str, str] | None = None,
     options: Mapping[str, Any] | None = None,
+    drop: Collection[str] = (),
     on_progress: Progress | None = None,
 ) -> Repacked:
     """Make a canonical savepoint with another number of key groups, from which Flink restores.
@@ -93,6 +92,7 @@ def repack_savepoint(
             may be at any other.
         moved: where folders lie now that the source names by absolute paths.
         options: for the file system of both, as of ``open_storage``.
+        drop: what is left out, and is refused else, by its name in :class:`Refused`.
         on_progress: is told how many operators are done, and of how many.
 
     Returns:
@@ -106,7 +106,7 @@ def repack_savepoint(
         CorruptionError: when the savepoint is damaged, or a key lies in another key group than it
             should.
     """
-    savepoint = open_savepoint(source, moved=moved, options=options)
+    savepoint = open_savepoint(source, moved=moved, options=options, drop=refused_kinds(drop))
     shares = [_share(one, max_parallelism, parallelism) for one in savepoint.operators]
     writer = SavepointWriter(open_storage(target, options))
     done: list[RepackedOperator] = []
@@ -155,8 +155,8 @@ def _repacked(
         for one in operator.metadata.subtasks
     }
     entries: dict[str, int] = {}
-    if operator.parts:
-        header = united([one.header for one in operator.parts])
+    header = operator.header
+    if header is not None:
         places = {one.name: place for place, one in enumerate(header.states)}
         most = share.max_parallelism
         with Spill(_SPILLED, most, operator.size_bytes) as spill:

@@ -7,7 +7,8 @@ that one of them is in memory at a time.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -18,7 +19,9 @@ from statestore.errors import (
     IncompatibleStateError,
     InvalidArgumentError,
     MissingFileError,
+    ParallelismError,
     StateNotFoundError,
+    StateStoreError,
     UnsupportedTypeError,
 )
 from statestore.flink.operators import operator_id
@@ -28,33 +31,33 @@ from statestore.interop.flink.canonical import (
     prefix_bytes,
     read_header,
     read_key_group,
+    united,
 )
 from statestore.interop.flink.composite import KeyLayout, split_keys
 from statestore.interop.flink.cursor import Cursor
 from statestore.interop.flink.heap import read_heap_key_group
 from statestore.interop.flink.key_groups import check_key_groups
 from statestore.interop.flink.metadata import (
-    ChangelogHandle,
     FileHandle,
     IncrementalHandle,
     InlineHandle,
-    KeyedHandle,
     KeyGroupsHandle,
     OperatorState,
     RelativeHandle,
     SavepointMetadata,
     SegmentHandle,
     StreamHandle,
-    Subtask,
     read_metadata,
 )
 from statestore.interop.flink.operator_state import SubtaskElements, read_operator_state
-from statestore.interop.flink.rocksdb import live_entries, open_table
+from statestore.interop.flink.refusals import Refused, kept
+from statestore.interop.flink.rocksdb import RocksTable, live_entries, open_table
 from statestore.interop.flink.spans import Spans
 from statestore.interop.flink.states import KeyedState, keyed_states
 from statestore.interop.flink.streams import Places, source_of
 from statestore.interop.flink.types import ListType, MapType
 from statestore.interop.flink.values import decoded, decoded_list, decoded_map_values
+from statestore.keys.groups import KeyGroupAssignment
 from statestore.storage import open_storage
 
 __all__ = [
@@ -68,6 +71,9 @@ __all__ = [
 ]
 
 _METADATA = "_metadata"
+_TABLE = ".sst"
+_BESIDE_TABLES = ("CURRENT", "MANIFEST-", "OPTIONS-")  # what else RocksDB has in a folder
+_DEFAULT_FAMILY = "default"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,7 +115,8 @@ class _Part:
     subtask: int
     handle: KeyGroupsHandle | IncrementalHandle
     header: KeyedHeader
-    states: tuple[KeyedState, ...]
+    states: tuple[KeyedState | None, ...]
+    """By their place in the header; None for one that is dropped."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +137,15 @@ class FlinkOperator:
     def title(self) -> str:
         """What messages call it: its uid, its name or its id, the first that is known."""
         return self.metadata.uid or self.metadata.name or self.metadata.id
+
+    @property
+    def header(self) -> KeyedHeader | None:
+        """What the headers of its keyed states say together; None when it has none."""
+        if not self.parts:
+            return None
+        whole = united([part.header for part in self.parts])
+        known = {one.name for one in self.states}
+        return replace(whole, states=tuple(one for one in whole.states if one.name in known))
 
     @property
     def size_bytes(self) -> int:
@@ -159,14 +175,11 @@ class FlinkOperator:
         if self.problem is not None:
             raise IncompatibleStateError(f"operator {self.title} is not read: {self.problem}")
         for part in self.parts:
-            try:
+            with _noted(f"in the {self._what(part.subtask)}"):
                 for found in self._of_part(part, wanted):
                     state = part.states[found.state]
-                    if state.name in wanted:
+                    if state is not None and state.name in wanted:
                         yield StateEntries(state, found.key_group, found.keys, found.values)
-            except (DamagedFileError, UnsupportedTypeError) as error:
-                error.add_note(f"in the {self._what(part.subtask)}")
-                raise
 
     def rows(
         self, *names: str, as_bytes: Collection[str] = (), is_checked: bool = True
@@ -192,13 +205,21 @@ class FlinkOperator:
         for found in self.entries(*names):
             yield self._rows(found, as_bytes, is_checked)
 
-    def operator_state(self) -> Iterator[SubtaskElements]:
-        """Yield what each subtask has of each operator state; errors as :meth:`entries`."""
+    def operator_state(self, but: Collection[str] = ()) -> Iterator[SubtaskElements]:
+        """Yield what each subtask has of each operator state, but of some; errors as
+        :meth:`entries`.
+
+        Where it has no others its bytes are not looked at.
+        """
         for subtask in self.metadata.subtasks:
-            if subtask.operator is not None:
+            handle = subtask.operator
+            if handle is not None and not {one.name for one in handle.parts} <= {*but}:
                 what = f"operator state of {self.title}, subtask {subtask.index}"
-                source = source_of(subtask.operator.stream, self.places, what)
-                yield from read_operator_state(source, subtask.operator, subtask.index)
+                with _noted(f"in the {what}"):
+                    source = source_of(handle.stream, self.places, what)
+                    for found in read_operator_state(source, handle, subtask.index):
+                        if found.info.name not in but:
+                            yield found
 
     @property
     def _prefix(self) -> int:
@@ -211,6 +232,12 @@ class FlinkOperator:
 
     def _of_key_groups(self, part: _Part, handle: KeyGroupsHandle) -> Iterator[Entries]:
         source = source_of(handle.stream, self.places, self._what(part.subtask))
+        states = tuple(one for one in part.states if one is not None)
+        if not handle.is_savepoint and len(states) < len(part.states):
+            raise UnsupportedTypeError(
+                f"operator {self.title} has states that are dropped among others that do not say "
+                "where they end: take a canonical savepoint"
+            )
         edges = sorted({*handle.offsets, source.size})
         after = dict(pairwise(edges))
         for key_group, offset in enumerate(handle.offsets, handle.first):
@@ -229,7 +256,7 @@ class FlinkOperator:
                 )
             else:
                 yield from read_heap_key_group(
-                    data, part.header, part.states, key_group, self._prefix, source.name, offset
+                    data, part.header, states, key_group, self._prefix, source.name, offset
                 )
 
     def _of_rocksdb(
@@ -244,11 +271,12 @@ class FlinkOperator:
         tables = [
             open_table(source_of(one, self.places, f"{name} of {self.title}"))
             for name, one in files
-            if name.endswith(".sst")
+            if _is_table(name, self.title)
         ]
+        _check_families(tables, part.header)
         own = range(handle.first, handle.first + handle.count)
         for number, state in enumerate(part.states):
-            if state.name not in wanted:
+            if state is None or state.name not in wanted:
                 continue
             live = live_entries(one for one in tables if one.column_family == state.name)
             groups = groupby(live, key=lambda pair: int.from_bytes(pair[0][: self._prefix], "big"))
@@ -265,17 +293,43 @@ class FlinkOperator:
     def _rows(self, found: StateEntries, as_bytes: Collection[str], is_checked: bool) -> StateRows:
         state, key_group = found.state, found.key_group
         where = f"state {state.name!r} of operator {self.title}"
-        try:
+        with _noted(f"in {where}, key group {key_group}"):
             rows = state_rows(found, self._prefix, as_bytes=state.name in as_bytes)
-        except (DamagedFileError, UnsupportedTypeError) as error:
-            error.add_note(f"in {where}, key group {key_group}")
-            raise
         if not is_checked:
             return rows
         before = self._prefix + state.before_key
         cursor = Cursor(found.keys, found.keys.starts + before, found.keys.ends)
         check_key_groups(state.key, cursor, key_group, self.metadata.max_parallelism, where)
         return rows
+
+
+@contextmanager
+def _noted(where: str) -> Iterator[None]:
+    """Say of an error where it was met."""
+    try:
+        yield
+    except StateStoreError as error:
+        error.add_note(where)
+        raise
+
+
+def _is_table(name: str, operator: str) -> bool:
+    """Return whether a file of RocksDB has entries; DamagedFileError for one that it never has."""
+    if not name.endswith(_TABLE) and not name.startswith(_BESIDE_TABLES):
+        raise DamagedFileError(
+            f"operator {operator} has a file {name!r} of RocksDB, which has none of such a name"
+        )
+    return name.endswith(_TABLE)
+
+
+def _check_families(tables: list[RocksTable], header: KeyedHeader) -> None:
+    known = {one.name for one in header.states} | {_DEFAULT_FAMILY}
+    for table in tables:
+        if table.column_family not in known:
+            raise DamagedFileError(
+                f"{table.source.name} has entries of a state {table.column_family!r}, which the "
+                "header of the keyed state does not have"
+            )
 
 
 def state_rows(found: StateEntries, prefix: int, *, as_bytes: bool) -> StateRows:
@@ -348,6 +402,7 @@ def open_savepoint(
     *,
     moved: Mapping[str, str] | None = None,
     options: Mapping[str, Any] | None = None,
+    drop: Collection[Refused] = (),
 ) -> Savepoint:
     """Open a savepoint or checkpoint.
 
@@ -355,6 +410,7 @@ def open_savepoint(
         place: its folder or its ``_metadata``, as a path or URL.
         moved: where folders lie now that it names by absolute paths, as checkpoints do.
         options: for the file system, as of ``open_storage``.
+        drop: what is not read, and is to be taken as if it were not there.
 
     Returns:
         Its operators; one that cannot be read says so, and hides no other.
@@ -372,62 +428,78 @@ def open_savepoint(
         raise InvalidArgumentError(
             f"{storage.url} is no savepoint or checkpoint of Flink: it has no file '{_METADATA}'"
         ) from None
-    return savepoint_of(data, Places(storage, options, moved))
+    return savepoint_of(data, Places(storage, options, moved), drop)
 
 
-def savepoint_of(data: bytes, places: Places) -> Savepoint:
+def savepoint_of(data: bytes, places: Places, drop: Collection[Refused] = ()) -> Savepoint:
     """Return the savepoint that the bytes of a ``_metadata`` make of files in ``places``.
 
     Errors are those of :func:`open_savepoint`.
     """
     url = places.storage.url
     metadata = read_metadata(data, f"{url}/{_METADATA}")
-    operators = tuple(_operator(one, places) for one in metadata.operators)
+    operators = tuple(_operator(one, places, drop) for one in metadata.operators)
     return Savepoint(url, metadata, operators)
 
 
-def _operator(metadata: OperatorState, places: Places) -> FlinkOperator:
+def _operator(metadata: OperatorState, places: Places, drop: Collection[Refused]) -> FlinkOperator:
     parts: list[_Part] = []
     problem = None
-    try:
-        for subtask in metadata.subtasks:
-            _refuse(subtask)
-            if subtask.keyed is not None:
-                parts.append(_part(subtask.index, subtask.keyed, places))
-    except (IncompatibleStateError, InvalidArgumentError, MissingFileError) as error:
-        problem, parts = str(error), []  # a type, or a file system, that is not known, or no file
+    with _noted(f"in operator {metadata.uid or metadata.name or metadata.id}"):
+        try:
+            subtasks = tuple(kept(one, drop) for one in metadata.subtasks)
+            metadata = replace(metadata, subtasks=subtasks)
+            parts = list(_parts(metadata, places, drop))
+        except (IncompatibleStateError, InvalidArgumentError, MissingFileError) as error:
+            # A type, or a file system, that is not known, or no file.
+            problem = str(error)
     states: dict[str, KeyedState] = {}
-    for part in parts:
-        for state in part.states:
+    for state in (state for part in parts for state in part.states):
+        if state is not None:
             states.setdefault(state.name, state)
     return FlinkOperator(metadata, tuple(states.values()), problem, places, tuple(parts))
 
 
-def _refuse(subtask: Subtask) -> None:
-    """Refuse by name what is state and is not read."""
-    if subtask.channels:
-        raise IncompatibleStateError(
-            f"subtask {subtask.index} has {len(subtask.channels)} handles of records in flight, "
-            "of an unaligned checkpoint: take a savepoint"
+def _parts(metadata: OperatorState, places: Places, drop: Collection[Refused]) -> Iterator[_Part]:
+    for subtask in metadata.subtasks:
+        handle, what = subtask.keyed, f"keyed state of subtask {subtask.index}"
+        if not isinstance(handle, KeyGroupsHandle | IncrementalHandle):
+            continue
+        _check_range(handle, subtask.index, metadata, f"{places.storage.url}/{_METADATA}")
+        stream, offsets = (
+            (handle.meta, ())
+            if isinstance(handle, IncrementalHandle)
+            else (handle.stream, handle.offsets)
         )
-    if isinstance(subtask.keyed, ChangelogHandle):
-        raise IncompatibleStateError(
-            f"subtask {subtask.index} has its state in the changelog state backend: take a "
-            "canonical savepoint"
-        )
-    if subtask.raw_keyed is not None or subtask.raw_operator is not None:
-        raise IncompatibleStateError(
-            f"subtask {subtask.index} has raw state, as timers on the heap of a job with RocksDB "
-            "are in a checkpoint: take a canonical savepoint"
-        )
+        source = source_of(stream, places, what)
+        stop = min((one for one in offsets if one), default=source.size)
+        data = source.read(0, min(stop, source.size))
+        header = read_header(data, source.name)
+        if header.length != len(data):
+            raise DamagedFileError(
+                f"{source.name} is damaged at byte {header.length}: {len(data) - header.length} "
+                "bytes are left behind the header"
+            )
+        yield _Part(subtask.index, handle, header, keyed_states(header, source.name, drop))
 
 
-def _part(subtask: int, handle: KeyedHandle, places: Places) -> _Part:
-    assert isinstance(handle, KeyGroupsHandle | IncrementalHandle), "others are refused before"
-    stream = handle.meta if isinstance(handle, IncrementalHandle) else handle.stream
-    source = source_of(stream, places, f"keyed state of subtask {subtask}")
-    stop = source.size
-    if isinstance(handle, KeyGroupsHandle):
-        stop = min((one for one in handle.offsets if one), default=stop)
-    header = read_header(source.read(0, min(stop, source.size)), source.name)
-    return _Part(subtask, handle, header, keyed_states(header, source.name))
+def _check_range(
+    handle: KeyGroupsHandle | IncrementalHandle, subtask: int, operator: OperatorState, name: str
+) -> None:
+    """Refuse other key groups than a subtask has (``KeyGroupRangeAssignment``).
+
+    Of RocksDB no others are read, so that rows would be missing.
+    """
+    count = handle.count if isinstance(handle, IncrementalHandle) else len(handle.offsets)
+    most, parallelism = operator.max_parallelism, operator.parallelism
+    try:
+        share = KeyGroupAssignment(max_parallelism=most, parallelism=parallelism)
+        own = share.range_of(subtask)
+        is_right = (handle.first, count) == (own.first, len(own))
+    except (InvalidArgumentError, ParallelismError):
+        is_right = False
+    if not is_right:
+        raise DamagedFileError(
+            f"{name} is damaged: subtask {subtask} of {parallelism} has {count} key groups from "
+            f"{handle.first} on, of {most}, which are not its own"
+        )

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from statestore.errors import IncompatibleStateError, MissingFileError, UnsupportedTypeError
 from statestore.interop.flink.columns import arrow_type
+from statestore.interop.flink.losses import lost_timers, transactions, transactions_said
 from statestore.interop.flink.operator_state import (
     SOURCE_READER_STATE,
     KafkaSplit,
     SubtaskElements,
     kafka_splits,
 )
-from statestore.interop.flink.savepoint import FlinkOperator, open_savepoint
+from statestore.interop.flink.savepoint import FlinkOperator, Savepoint, open_savepoint
 from statestore.interop.flink.states import KeyedState, StateForm
 from statestore.interop.flink.types import FlinkType, Scalar, name_of
 
@@ -63,7 +65,10 @@ class ShownOperatorState:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownOperator:
-    """An operator; ``problem`` says why its keyed state cannot be read, None if it can be."""
+    """An operator; ``problem`` says why its keyed state cannot be read, None if it can be.
+
+    ``warnings`` say what the savepoint may have lost, and what an import refuses.
+    """
 
     id: str
     uid: str | None
@@ -75,6 +80,7 @@ class ShownOperator:
     keyed: tuple[ShownKeyedState, ...]
     operator: tuple[ShownOperatorState, ...]
     problem: str | None
+    warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +97,7 @@ def show_savepoint(
     place: str,
     *,
     moved: Mapping[str, str] | None = None,
+    options: Mapping[str, Any] | None = None,
     on_progress: Callable[[float, float, str], None] | None = None,
 ) -> ShownSavepoint:
     """Return what is in a savepoint or checkpoint of a Flink job.
@@ -98,6 +105,7 @@ def show_savepoint(
     Args:
         place: its folder or its ``_metadata``, as a path or URL.
         moved: where folders lie now that it names by absolute paths.
+        options: for the file system, as of ``open_storage``.
         on_progress: is called with the number of operators that were read, of how many, and the
             next.
 
@@ -109,12 +117,12 @@ def show_savepoint(
         DamagedFileError: when a file is not as Flink wrote it.
         FormatVersionError: when it is of a version that is not known.
     """
-    savepoint = open_savepoint(place, moved=moved)
+    savepoint = open_savepoint(place, moved=moved, options=options)
     shown = []
     for number, operator in enumerate(savepoint.operators):
         if on_progress is not None:
             on_progress(number, len(savepoint.operators), operator.title)
-        shown.append(_operator(operator))
+        shown.append(_operator(savepoint, operator))
     return ShownSavepoint(
         place=savepoint.url,
         version=savepoint.metadata.version,
@@ -123,7 +131,7 @@ def show_savepoint(
     )
 
 
-def _operator(operator: FlinkOperator) -> ShownOperator:
+def _operator(savepoint: Savepoint, operator: FlinkOperator) -> ShownOperator:
     problem = operator.problem
     entries: dict[str, Counter[int]] = {one.name: Counter() for one in operator.states}
     sizes: Counter[str] = Counter()
@@ -152,7 +160,16 @@ def _operator(operator: FlinkOperator) -> ShownOperator:
         keyed=tuple(keyed),
         operator=_operator_states(elements),
         problem=problem,
+        warnings=tuple(_warnings(savepoint, operator)),
     )
+
+
+def _warnings(savepoint: Savepoint, operator: FlinkOperator) -> Iterator[str]:
+    lost = lost_timers(savepoint, operator)
+    if lost is not None:
+        yield lost
+    for name in dict.fromkeys(transactions(operator.metadata)):
+        yield transactions_said(name)
 
 
 def _keyed(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal
 
-from statestore.errors import UnsupportedTypeError
+from statestore.errors import IncompatibleStateError, UnsupportedTypeError
 from statestore.interop.flink.canonical import KeyedHeader, StateInfo
+from statestore.interop.flink.refusals import Refused
 from statestore.interop.flink.types import FlinkType, ListType, MapType, TimerType, TtlType
 
 __all__ = ["KeyedState", "StateForm", "keyed_state", "keyed_states"]
@@ -58,16 +60,32 @@ class KeyedState:
         return isinstance(inner, TtlType)
 
 
-def keyed_states(header: KeyedHeader, name: str) -> tuple[KeyedState, ...]:
-    """Return the states of a header; ``name`` is what messages call the file.
+def keyed_states(
+    header: KeyedHeader, name: str, drop: Collection[Refused]
+) -> tuple[KeyedState | None, ...]:
+    """Return the states of a header, None for one to drop; ``name`` is what messages call the file.
 
-    UnsupportedTypeError when one is of no kind that is known.
+    IncompatibleStateError for one that is not read, UnsupportedTypeError for one of no kind that
+    is known.
     """
-    return tuple(keyed_state(info, header.key.kind, name) for info in header.states)
+    return tuple(
+        None
+        if info.kind == "asynchronous" and Refused.ASYNC in drop
+        else keyed_state(info, header.key.kind, name)
+        for info in header.states
+    )
 
 
 def keyed_state(info: StateInfo, key: FlinkType, name: str) -> KeyedState:
-    """Return a state of a header, whose keys are of type ``key``; errors as `keyed_states`."""
+    """Return a state of a header, whose keys are of type ``key``.
+
+    Errors are those of :func:`keyed_states`.
+    """
+    if info.kind == "asynchronous":
+        raise IncompatibleStateError(
+            f"{name} has the state {info.name!r} of the asynchronous API (V2): take a savepoint of "
+            f"the job with the state of before, or drop it (--drop {Refused.ASYNC})"
+        )
     value = info.serializers.get(_VALUE)
     if info.kind == "timers" and value is not None and isinstance(value.kind, TimerType):
         return KeyedState(info.name, "timers", key, value.kind.namespace, value.kind)
@@ -83,6 +101,6 @@ def keyed_state(info: StateInfo, key: FlinkType, name: str) -> KeyedState:
     ):
         raise UnsupportedTypeError(
             f"{name} has the state {info.name!r} of kind {info.options.get(_OPTION, info.kind)}, "
-            "whose values are not known: it may be of the asynchronous state (V2)"
+            "whose values are not known"
         )
     return KeyedState(info.name, form, key, namespace.kind, value.kind)

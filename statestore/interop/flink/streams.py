@@ -8,7 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import unquote
 
-from statestore.errors import DamagedFileError, IncompatibleStateError, MissingFileError
+from statestore.errors import (
+    DamagedFileError,
+    IncompatibleStateError,
+    InvalidArgumentError,
+    MissingFileError,
+)
 from statestore.interop.flink.metadata import (
     EmptyHandle,
     FileHandle,
@@ -142,6 +147,8 @@ def _stored(storage: Storage, file: str, size: int) -> ByteSource:
         found = storage.size(file)
     except FileNotFoundError:
         raise _missing(name) from None
+    except InvalidArgumentError as error:
+        raise DamagedFileError(f"{storage.url}/_metadata names a file: {error}") from error
     if found != size:
         raise DamagedFileError(f"{name} has {found} bytes, and the savepoint says {size}")
     return _Stored(name, size, storage, file)

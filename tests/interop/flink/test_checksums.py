@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from statestore.interop.flink.checksums import crc32c, xxh3
@@ -55,6 +55,7 @@ def test_xxh3_is_that_of_the_library(length: int) -> None:
     assert xxh3(memoryview(b"x" + made(length))[1:]) == XXHASH[length]
 
 
+@settings(max_examples=30)
 @given(st.lists(st.binary(max_size=600), max_size=4))
 def test_crc32c_is_castagnoli(pieces: list[bytes]) -> None:
     def slowly(data: bytes) -> int:
@@ -66,6 +67,8 @@ def test_crc32c_is_castagnoli(pieces: list[bytes]) -> None:
         return crc ^ 0xFFFFFFFF
 
     assert crc32c(pieces) == [slowly(one) for one in pieces]
+    many = [*pieces, bytes(4000)]
+    assert crc32c(many) == [slowly(one) for one in many]
 
 
 def test_crc32c_of_what_is_known() -> None:

@@ -28,14 +28,16 @@ from statestore.interop.flink.metadata import (
     KeyGroupsHandle,
     OperatorState,
     SavepointMetadata,
+    StreamHandle,
     Subtask,
     read_metadata,
 )
 from statestore.interop.flink.metadata_writer import metadata_v3
-from statestore.interop.flink.reader import i8, i32, i64, string_value, utf
+from statestore.interop.flink.reader import i8, i32, i64, string_value
 from statestore.interop.flink.savepoint import Savepoint, open_savepoint
 from tests.interop.flink.entries import key_group_bytes
 from tests.interop.flink.goldens import Golden
+from tests.interop.flink.test_rocksdb import table
 
 FOLDERS = ("2.3_heap_canonical", "2.3_heap_native", "2.3_heap_snappy", "2.3_rocksdb_native")
 
@@ -132,6 +134,16 @@ def with_keyed(operator: OperatorState, handle: KeyGroupsHandle) -> OperatorStat
     return replace(operator, subtasks=(Subtask(0, keyed=handle),))
 
 
+def in_one_group(
+    operator: OperatorState, group: int, offset: int, stream: StreamHandle
+) -> OperatorState:
+    """Return an operator of one subtask, whose state is that of one key group."""
+    offsets = [0] * operator.max_parallelism
+    offsets[group] = offset
+    handle = KeyGroupsHandle(0, tuple(offsets), stream)
+    return replace(with_keyed(operator, handle), parallelism=1)
+
+
 def test_a_key_in_another_key_group_than_its_hash_says_is_found(tmp_path: Path) -> None:
     def change(operator: OperatorState) -> OperatorState:
         handle = keyed(operator)
@@ -142,7 +154,7 @@ def test_a_key_in_another_key_group_than_its_hash_says_is_found(tmp_path: Path) 
         names = [one.name for one in header.states]
         whole = header_bytes(header) + key_group_bytes([(names.index("last"), [entry])])
         stream = InlineHandle("s", whole)
-        return with_keyed(operator, KeyGroupsHandle(7, (header.length,), stream))
+        return in_one_group(operator, 7, header.length, stream)
 
     (operator,) = written(tmp_path, change).operators
     assert [one.key_group for one in operator.entries()] == [7]
@@ -153,64 +165,66 @@ def test_a_key_in_another_key_group_than_its_hash_says_is_found(tmp_path: Path) 
 @pytest.mark.parametrize("offset", [1, 1 << 40])
 def test_an_offset_outside_of_the_stream_is_damage(tmp_path: Path, offset: int) -> None:
     def change(operator: OperatorState) -> OperatorState:
-        return with_keyed(operator, replace(keyed(operator), offsets=(offset,)))
+        return in_one_group(operator, 7, offset, keyed(operator).stream)
 
     with pytest.raises(DamagedFileError):
         list(written(tmp_path, change).operators[0].rows())
 
 
+def test_bytes_behind_a_header_are_found(tmp_path: Path) -> None:
+    def change(operator: OperatorState) -> OperatorState:
+        stream = keyed(operator).stream
+        assert isinstance(stream, InlineHandle)
+        length = read_header(stream.data, "h").length
+        return in_one_group(operator, 7, length + 5, stream)
+
+    with pytest.raises(DamagedFileError, match="5 bytes are left behind the header"):
+        written(tmp_path, change)
+
+
+def test_other_key_groups_than_those_of_a_subtask_are_found(tmp_path: Path) -> None:
+    def change(operator: OperatorState) -> OperatorState:
+        return with_keyed(operator, replace(keyed(operator), first=1))
+
+    said = "subtask 0 of 2 has 150 key groups from 1 on, of 300, which are not its own"
+    with pytest.raises(DamagedFileError, match=said) as found:
+        written(tmp_path, change)
+    assert found.value.__notes__ == [f"in operator {operator_id('by_long')}"]
+
+
 def test_bytes_of_another_version_are_refused(tmp_path: Path) -> None:
     def change(operator: OperatorState) -> OperatorState:
         stream = InlineHandle("s", i32(5) + bytes(99))
-        return with_keyed(operator, KeyGroupsHandle(0, (), stream))
+        return in_one_group(operator, 0, 0, stream)
 
     with pytest.raises(FormatVersionError, match="version 5 of keyed state"):
         written(tmp_path, change)
 
 
-def test_a_table_that_is_none_of_rocksdb_is_damage(tmp_path: Path) -> None:
-    def change(operator: OperatorState) -> OperatorState:
-        stream = keyed(operator).stream
-        assert isinstance(stream, InlineHandle)
-        header = InlineHandle("h", stream.data[: read_header(stream.data, "h").length])
-        files = (("000001.sst", InlineHandle("t", bytes(100))),)
-        handle = IncrementalHandle(1, "b", 0, 300, header, files, ())
-        return replace(operator, subtasks=(Subtask(0, keyed=handle),))
-
-    with pytest.raises(DamagedFileError, match="does not end as a table of RocksDB does"):
-        list(written(tmp_path, change).operators[0].rows("last"))
+def with_files(operator: OperatorState, **files: bytes) -> OperatorState:
+    """Return an operator of one subtask, whose state is files of RocksDB."""
+    stream = keyed(operator).stream
+    assert isinstance(stream, InlineHandle)
+    header = InlineHandle("h", stream.data[: read_header(stream.data, "h").length])
+    shared = tuple((name.replace("_", "."), InlineHandle(name, one)) for name, one in files.items())
+    handle = IncrementalHandle(1, "b", 0, operator.max_parallelism, header, shared, ())
+    return replace(operator, parallelism=1, subtasks=(Subtask(0, keyed=handle),))
 
 
-def one_operator(subtask: bytes) -> bytes:
-    """Return ``_metadata`` of version 4 with an operator of one subtask."""
-    head = i32(0x4960672D) + i32(4) + i64(1) + i32(0) + i32(1)
-    return head + bytes(16) + i32(1) + i32(128) + i8(0) + i32(1) + i32(0) + subtask + JAVA
-
-
-JAVA = b"\xac\xed\x00\x05sr"
-
-
-def test_records_in_flight_are_refused_by_name(tmp_path: Path) -> None:
-    channel = i32(0) * 3 + i32(0) + i64(9) + i8(16)
-    subtask = i32(0) + i32(0) + i8(0) + i8(0) + i32(1) + channel + i32(0)
-    (tmp_path / "_metadata").write_bytes(one_operator(subtask))
-    (operator,) = open_savepoint(str(tmp_path)).operators
-    assert operator.problem is not None
-    assert "records in flight" in operator.problem
-
-
-def test_a_changelog_is_refused_by_name(tmp_path: Path) -> None:
-    changes = (
-        i8(13) + i32(0) + i32(128) + i32(1) + i64(0) + i8(16) + bytes(16) + utf("a") + utf("b")
-    )
-    handle = i8(14) + i32(0) + i32(128) + i64(1) + i32(0) + i32(1) + changes + bytes(16) + utf("c")
-    subtask = i32(0) + i32(0) + handle + i8(0) + i32(0) + i32(0)
-    (tmp_path / "_metadata").write_bytes(one_operator(subtask))
-    (operator,) = open_savepoint(str(tmp_path)).operators
-    assert operator.problem is not None
-    assert "changelog state backend" in operator.problem
-    with pytest.raises(IncompatibleStateError, match="changelog"):
-        metadata_v3(read_metadata(one_operator(subtask), "m"))
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({"1_sst": bytes(100)}, "does not end as a table of RocksDB does"),
+        ({"1_sss": table([])}, "a file '1.sss' of RocksDB, which has none of such a name"),
+        ({"1_sst": table([])}, "entries of a state 'state', which the header of the keyed state"),
+    ],
+)
+def test_files_that_are_none_of_rocksdb_are_damage(
+    tmp_path: Path, files: dict[str, bytes], said: str
+) -> None:
+    (operator,) = written(tmp_path, lambda found: with_files(found, **files)).operators
+    with pytest.raises(DamagedFileError, match=said):
+        list(operator.rows("last"))
 
 
 def test_a_file_of_another_place_is_read(tmp_path: Path) -> None:
@@ -247,7 +261,7 @@ def test_text_of_a_null_key_is_damage(tmp_path: Path) -> None:
     place = [state.name for state in header.states].index("window-contents")
     key = i8(3) + string_value(None) + i64(0) + i64(60_000)
     whole = header_bytes(header) + key_group_bytes([(place, [(key, i64(5))])])
-    changed = with_keyed(one, KeyGroupsHandle(3, (header.length,), InlineHandle("s", whole)))
+    changed = in_one_group(one, 3, header.length, InlineHandle("s", whole))
     (golden / "_metadata").write_bytes(metadata_v3(SavepointMetadata(3, 1, (changed,))))
     with pytest.raises(DamagedFileError, match="has a key in key group 3 that can be none"):
         list(open_savepoint(str(golden)).operators[0].rows("window-contents"))

@@ -1,0 +1,55 @@
+"""What a savepoint has lost already, and what the job would lose with a copy of its state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from statestore.interop.flink.metadata import IncrementalHandle, OperatorState
+from statestore.interop.flink.refusals import Refused
+from statestore.interop.flink.savepoint import FlinkOperator, Savepoint
+from statestore.interop.flink.types import Scalar
+
+__all__ = ["lost_timers", "transactions", "transactions_said"]
+
+_CHECKPOINT = b"org.apache.flink.runtime.checkpoint.CheckpointType"
+_WINDOWS = (Scalar("TimeWindow"), Scalar("SqlTimeWindow"))
+_RAW_STATES = (
+    *("writer_raw_states", "streaming_committer_raw_states", "global_committer_raw_states"),
+    *("pending-checkpoints", "next-transactional-id-hint", "next-transactional-id-hint-v2"),
+)
+"""Operator states of sinks: of ``SinkWriterOperator``, ``CommitterOperator``, those that write
+ahead, and Kafka's before ``KafkaSink``.
+"""
+
+
+def lost_timers(savepoint: Savepoint, operator: FlinkOperator) -> str | None:
+    """Return what to say of timers that are not there and may have been; None where they are.
+
+    A savepoint in RocksDB's native form has those timers that are in RocksDB
+    (``RocksNativeFullSnapshotStrategy``); those on the heap are lost, and nothing in it says so. A
+    checkpoint has them as raw state. Windows of time always have timers, by which they end.
+    """
+    is_native = any(isinstance(part.handle, IncrementalHandle) for part in operator.parts)
+    has_timers = any(state.kind == "timers" for state in operator.states)
+    if not is_native or has_timers or _CHECKPOINT in savepoint.metadata.properties:
+        return None
+    lost = "a native savepoint of RocksDB loses them, for Flink too; take a canonical one"
+    if any(state.namespace in _WINDOWS for state in operator.states):
+        return f"its windows have no timers, which were on the heap: {lost}"
+    return f"it has no timers: if the job has any on the heap, {lost}"
+
+
+def transactions(operator: OperatorState) -> Iterator[str]:
+    """Yield the operator states that have transactions of a sink, or what belongs to them."""
+    for subtask in operator.subtasks:
+        for part in subtask.operator.parts if subtask.operator is not None else ():
+            if part.name in _RAW_STATES and part.offsets:
+                yield part.name
+
+
+def transactions_said(names: str) -> str:
+    """Return why they are refused."""
+    return (
+        f"{names} has transactions of a sink, which a copy would commit again, or miss: stop the "
+        f"job with a savepoint and let it commit, or drop them (--drop {Refused.TRANSACTIONS})"
+    )
