@@ -217,7 +217,7 @@ def outcome(case: Case, action: str, file: Path, whole: Found, work: Path) -> st
         found = case.read(action, file, work)
     except StateStoreError as error:
         said = "\n".join([str(error), *getattr(error, "__notes__", ())])
-        if str(case.folder) not in said and "operator" not in said:
+        if str(case.folder) not in said and " state of " not in said and "operator" not in said:
             return f"no file is named: {said}".replace("\n", " ")
         is_left = action == "repack" and (work / "repacked" / "_metadata").exists()
         return "a savepoint is left" if is_left else "found"

@@ -54,11 +54,10 @@ from statestore.interop.flink.refusals import Refused, kept
 from statestore.interop.flink.rocksdb import RocksTable, live_entries, open_table
 from statestore.interop.flink.spans import Spans
 from statestore.interop.flink.states import KeyedState, keyed_states
-from statestore.interop.flink.streams import Places, source_of
+from statestore.interop.flink.streams import Places, source_of, storage_of
 from statestore.interop.flink.types import ListType, MapType
 from statestore.interop.flink.values import decoded, decoded_list, decoded_map_values
 from statestore.keys.groups import KeyGroupAssignment
-from statestore.storage import open_storage
 
 __all__ = [
     "FlinkOperator",
@@ -421,7 +420,7 @@ def open_savepoint(
         FormatVersionError: when it is of another version.
     """
     folder = place.rstrip("/").removesuffix(f"/{_METADATA}")
-    storage = open_storage("." if folder == _METADATA else folder, options)
+    storage = storage_of("." if folder == _METADATA else folder, options)
     try:
         data = storage.read(_METADATA)
     except FileNotFoundError:

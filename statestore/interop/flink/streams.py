@@ -24,7 +24,9 @@ from statestore.interop.flink.metadata import (
 )
 from statestore.storage import Storage, open_storage
 
-__all__ = ["ByteSource", "Places", "source_of"]
+__all__ = ["ByteSource", "Places", "source_of", "storage_of"]
+
+_PRESTO, _S3 = "s3p://", "s3://"
 
 
 class ByteSource(Protocol):
@@ -61,6 +63,13 @@ class Places:
             if plain == before or plain.startswith(f"{before}/"):
                 return new.rstrip("/") + plain[len(before) :]
         return plain if path.startswith(("file:", "/")) else path
+
+
+def storage_of(folder: str, options: Mapping[str, Any] | None) -> Storage:
+    """Return what a folder lies in; Flink's file system of Presto calls S3 ``s3p``."""
+    if folder.startswith(_PRESTO):
+        folder = _S3 + folder.removeprefix(_PRESTO)
+    return open_storage(folder, options)
 
 
 def _without_scheme(path: str) -> str:
@@ -134,7 +143,7 @@ def source_of(handle: StreamHandle, places: Places, what: str) -> ByteSource:
         return _stored(places.storage, handle.path, handle.size)
     if isinstance(handle, FileHandle | SegmentHandle):
         folder, file = posixpath.split(places.url(handle.path))
-        storage = open_storage(folder, places.options)
+        storage = storage_of(folder, places.options)
         if isinstance(handle, FileHandle):
             return _stored(storage, file, handle.size)
         return _Stored(f"{storage.url}/{file}", handle.size, storage, file, handle.start)

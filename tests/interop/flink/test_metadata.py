@@ -34,14 +34,15 @@ from statestore.interop.flink.metadata_writer import metadata_v3
 from statestore.interop.flink.reader import i8, i32, i64, utf
 
 names = st.text(max_size=20)
+paths = st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1, max_size=20)
 sizes = st.integers(0, 2**63 - 1)
 offsets = st.lists(sizes, max_size=6).map(tuple)
 streams = st.one_of(
     st.none(),
     st.builds(InlineHandle, names, st.binary(max_size=30)),
-    st.builds(FileHandle, names, sizes),
-    st.builds(RelativeHandle, names, sizes),
-    st.builds(SegmentHandle, sizes, sizes, st.integers(0, 1), names, names),
+    st.builds(FileHandle, paths, sizes),
+    st.builds(RelativeHandle, paths, sizes),
+    st.builds(SegmentHandle, sizes, sizes, st.integers(0, 1), paths, names),
     st.just(EmptyHandle()),
 )
 delegates = st.one_of(streams, st.builds(KeyGroupsStream, st.integers(0, 9), offsets, streams))
