@@ -76,9 +76,10 @@ class RestoreTarget:
     """Who restores: ``parallelism`` subtasks of each operator, or the operators of ``graph``.
 
     ``parallelism`` None is as the checkpoint was taken, ``"auto"`` chooses it so that a subtask
-    gets about ``bytes_per_task`` bytes of keyed state (None: Flink's 16 MiB). A graph brings the
-    parallelism of each operator with it, and stored state that no operator of it claims is refused
-    unless ``allow_non_restored_state``. ``balance`` cuts key groups into ranges by their bytes or
+    gets about ``bytes_per_task`` bytes of keyed state (None: Flink's 16 MiB); an operator that the
+    checkpoint's own graph gives a max parallelism of 1 stays at 1. A graph brings the parallelism
+    of each operator with it, and stored state that no operator of it claims is refused unless
+    ``allow_non_restored_state``. ``balance`` cuts key groups into ranges by their bytes or
     rows instead of by their number. Raises InvalidArgumentError for what does not go together.
     """
 
@@ -137,16 +138,19 @@ def plan_target(
     if target.graph is not None:
         return _plan_graph(manifest, target.graph, local)
     choices: tuple[ParallelismChoice, ...] = ()
-    parallelism: int | Mapping[str, int]
+    wanted: int
     if target.parallelism == AUTO:
         per_task = BYTES_PER_TASK if target.bytes_per_task is None else target.bytes_per_task
         choices = choices_of(manifest, per_task)
-        parallelism = max((c.decision.parallelism for c in choices), default=manifest.parallelism)
-    elif target.parallelism is None:
-        known = manifest.operators
-        parallelism = {uid: known.parallelism_of(uid) for uid in manifest.uids}
+        wanted = max((c.decision.parallelism for c in choices), default=manifest.parallelism)
     else:
-        parallelism = target.parallelism
+        wanted = manifest.parallelism if target.parallelism is None else target.parallelism
+    parallelism: int | Mapping[str, int] = wanted
+    known, single = manifest.operators, _single(manifest)
+    if target.parallelism is None:
+        parallelism = {uid: known.parallelism_of(uid) for uid in manifest.uids}
+    elif single and target.max_parallelism is None:
+        parallelism = {uid: 1 if uid in single else wanted for uid in manifest.uids}
     balance = None if target.balance is None else Weight(target.balance)
     as_taken = target.parallelism != AUTO and balance is None and target.max_parallelism is None
     plan = plan_restore(
@@ -157,18 +161,26 @@ def plan_target(
         ranges=manifest.ranges if as_taken else None,
         local=local,
     )
-    if target.parallelism is None:
-        plan = replace(plan, parallelism=manifest.parallelism)
-    return replace(plan, choices=choices)
+    return replace(plan, parallelism=wanted, choices=choices)
+
+
+def _single(manifest: Manifest) -> set[str]:
+    """Return the operators that the job graph fixes at one subtask, as Flink's planner does with an
+    aggregate over all rows (``setMaxParallelism(1)``).
+    """
+    known = manifest.operators
+    return {uid for uid in manifest.uids if known.max_parallelism_of(uid) == 1}
 
 
 def choices_of(manifest: Manifest, bytes_per_task: int) -> tuple[ParallelismChoice, ...]:
     """Return, for each operator with keyed state, the parallelism that its bytes ask for.
 
     None is above the smallest max parallelism in the checkpoint: the job gets the largest of them,
-    and each operator must be able to run at it.
+    and each operator must be able to run at it, but for those that the job graph fixes at 1.
     """
-    limit = min((entry.state.max_parallelism for entry in manifest.keyed), default=1)
+    single = _single(manifest)
+    others = [entry for entry in manifest.keyed if entry.state.uid not in single]
+    limit = min((entry.state.max_parallelism for entry in others), default=1)
     return tuple(
         ParallelismChoice(uid, _decide(entries, bytes_per_task, limit))
         for uid in manifest.uids

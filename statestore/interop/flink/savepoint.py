@@ -91,7 +91,8 @@ class StateRows:
 
     Of timers ``value`` is None, and ``time`` has their times, in milliseconds since 1970; of other
     states ``time`` is None. ``map_key`` is that of a map state, whose every entry is a row. A list
-    state's ``value`` is the whole list.
+    state's ``value`` is the whole list, which is never empty: to update one with nothing clears it
+    (``HeapListState``, ``RocksDBListState``, ``TtlListState``).
     """
 
     state: KeyedState
@@ -342,6 +343,9 @@ def state_rows(found: StateEntries, prefix: int, *, as_bytes: bool) -> StateRows
         time, key, namespace = decoded(state.value, timers).flatten()
         return StateRows(state, key_group, key, namespace, None, None, time)
     parts = split_keys(keys, KeyLayout.of(state), prefix)
+    if state.kind == "list":
+        places = Cursor(found.values, found.values.starts, found.values.ends)
+        places.refuse(places.at == places.end, "a list has no elements, as Flink keeps none")
     if as_bytes:
         value = found.values.arrow()
     elif state.kind == "list" and isinstance(state.value, ListType):

@@ -347,6 +347,23 @@ def test_a_savepoint_is_found_again_and_a_later_one_is_what_changed(tmp_path: Pa
         imported(CANONICAL, tmp_path, store)
 
 
+def test_an_aggregate_over_all_rows_stays_at_one_subtask(tmp_path: Path) -> None:
+    """Flink's planner gives it a max parallelism of 1; all others are restored as it is told."""
+    store, done = imported(Golden("2.3_sql"), tmp_path)
+    most = {one.operator: one.max_parallelism for one in done.record.operators}
+    keyed = {one.operator for one in done.record.states if one.is_keyed}
+    restored = store.restore(parallelism=3)
+    assert {restored.parallelism_of(one) for one in keyed if most[one] == 1} == {1}
+    assert {restored.parallelism_of(one) for one in keyed if most[one] > 1} == {3}
+    for one in done.record.states:
+        if one.is_keyed:
+            state = restored.keyed(one.operator, one.state)
+            subtasks = range(restored.parallelism_of(one.operator))
+            assert sum(len(state.to_arrow(at).read_all()) for at in subtasks) == one.rows
+    plan = store.plan(parallelism="auto", bytes_per_task=1000)
+    assert max(len(one.subtasks) for one in plan.operators) > 1
+
+
 def test_a_store_of_something_else_is_refused(tmp_path: Path) -> None:
     store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
     with store.snapshot(parallelism=1) as checkpoint:
