@@ -46,14 +46,7 @@ _END_OF_STATE = 0x80
 _ONE_BYTE_GROUPS = 128
 
 StateKind = Literal["keyed", "operator", "broadcast", "timers", "asynchronous"]
-_KINDS: dict[int, StateKind] = {
-    0: "keyed",
-    1: "operator",
-    2: "broadcast",
-    3: "timers",
-    10: "asynchronous",
-}
-_CODES = {kind: code for code, kind in _KINDS.items()}
+_KINDS: tuple[StateKind, ...] = ("keyed", "operator", "broadcast", "timers", "asynchronous")
 _LENGTH = struct.Struct(">I")
 
 
@@ -132,7 +125,7 @@ def read_state_infos(reader: Reader) -> tuple[StateInfo, ...]:
 def _state_info(reader: Reader) -> StateInfo:
     name = reader.utf()
     kind = reader.i32()
-    if kind not in _KINDS:
+    if not 0 <= kind < len(_KINDS):
         raise reader.damaged(f"the state {name!r} is of kind {kind}", at=reader.at - 4)
     options = {reader.utf(): reader.utf() for _ in range(reader.count(4, "options"))}
     serializers = {
@@ -169,7 +162,7 @@ def header_bytes(header: KeyedHeader) -> bytes:
 
 def state_info_bytes(state: StateInfo) -> bytes:
     """Return what a header says of a state."""
-    parts = [utf(state.name), i32(_CODES[state.kind]), i32(len(state.options))]
+    parts = [utf(state.name), i32(_KINDS.index(state.kind)), i32(len(state.options))]
     parts += [utf(name) + utf(value) for name, value in state.options.items()]
     parts.append(i32(len(state.serializers)))
     parts += [utf(name) + i32(2) + one.raw for name, one in state.serializers.items()]

@@ -1,7 +1,8 @@
 """A savepoint becomes one with another number of key groups, which Flink itself refuses to make.
 
 Of a key only its key group changes, those bytes with which it begins in a savepoint, and with that
-its place. Values are never looked into, so state of any class goes through. The key group is the
+its place. State of any class goes through: values are looked into only to find damage, where their
+types are known. The key group is the
 product's own function of the key, and before it is trusted it has to say where each key lies now.
 """
 
@@ -182,7 +183,7 @@ def _spilled(
     """
     prefix = prefix_bytes(operator.metadata.max_parallelism)
     counts: dict[str, int] = {}
-    for found in operator.entries():
+    for found in operator.entries(is_checked=True):
         name, keys = found.state.name, found.keys
         keys = Spans(keys.data, keys.starts + prefix, keys.ends, keys.name, keys.base)
         columns = {

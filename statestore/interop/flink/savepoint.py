@@ -7,7 +7,7 @@ that one of them is in memory at a time.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from typing import Any
@@ -118,6 +118,12 @@ class _Part:
     states: tuple[KeyedState | None, ...]
     """By their place in the header; None for one that is dropped."""
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether nothing but their lengths says where entries end."""
+        is_canonical = isinstance(self.handle, KeyGroupsHandle) and self.handle.is_savepoint
+        return is_canonical and not self.header.is_compressed
+
 
 @dataclass(frozen=True)
 class FlinkOperator:
@@ -162,8 +168,11 @@ class FlinkOperator:
             f"{', '.join(state.name for state in self.states) or 'none'}"
         )
 
-    def entries(self, *names: str) -> Iterator[StateEntries]:
+    def entries(self, *names: str, is_checked: bool = False) -> Iterator[StateEntries]:
         """Yield the entries of keyed states, as bytes; by default of all states.
+
+        With ``is_checked`` they are held against the types of their states, where neither these
+        have said where they end nor a checksum has said that they are whole.
 
         Raises:
             StateNotFoundError: for a name that no state has.
@@ -178,8 +187,13 @@ class FlinkOperator:
             with _noted(f"in the {self._what(part.subtask)}"):
                 for found in self._of_part(part, wanted):
                     state = part.states[found.state]
-                    if state is not None and state.name in wanted:
-                        yield StateEntries(state, found.key_group, found.keys, found.values)
+                    if state is None or state.name not in wanted:
+                        continue
+                    entries = StateEntries(state, found.key_group, found.keys, found.values)
+                    if is_checked and part.is_bare:
+                        with _noted(f"in state {state.name!r}, key group {found.key_group}"):
+                            _check_entries(entries, self._prefix)
+                    yield entries
 
     def rows(
         self, *names: str, as_bytes: Collection[str] = (), is_checked: bool = True
@@ -262,6 +276,13 @@ class FlinkOperator:
     def _of_rocksdb(
         self, part: _Part, handle: IncrementalHandle, wanted: set[str]
     ) -> Iterator[Entries]:
+        states = [
+            (number, state)
+            for number, state in enumerate(part.states)
+            if state is not None and state.name in wanted
+        ]
+        if not states:
+            return
         files = [(name, one) for name, one in (*handle.shared, *handle.private) if one is not None]
         if any(name.endswith(".blob") for name, _ in files):
             raise UnsupportedTypeError(
@@ -275,9 +296,7 @@ class FlinkOperator:
         ]
         _check_families(tables, part.header)
         own = range(handle.first, handle.first + handle.count)
-        for number, state in enumerate(part.states):
-            if state is None or state.name not in wanted:
-                continue
+        for number, state in states:
             live = live_entries(one for one in tables if one.column_family == state.name)
             groups = groupby(live, key=lambda pair: int.from_bytes(pair[0][: self._prefix], "big"))
             for key_group, pairs in groups:
@@ -332,20 +351,33 @@ def _check_families(tables: list[RocksTable], header: KeyedHeader) -> None:
             )
 
 
+def _check_entries(found: StateEntries, prefix: int) -> None:
+    """Refuse entries that are not of their state's types.
+
+    Without it one whose length was flipped may have others in it, of which nobody would know.
+    Values that can be no columns are not looked into. Errors are those of :func:`state_rows`.
+    """
+    for as_bytes in (False, True):
+        with suppress(UnsupportedTypeError):
+            state_rows(found, prefix, as_bytes=as_bytes)
+            return
+
+
 def state_rows(found: StateEntries, prefix: int, *, as_bytes: bool) -> StateRows:
     """Return entries by column; ``prefix`` bytes of each key are its key group.
 
     Errors are those of :meth:`FlinkOperator.rows`, whose values stay bytes with ``as_bytes``.
     """
     state, key_group, keys = found.state, found.key_group, found.keys
+    whole = Cursor(found.values, found.values.starts, found.values.ends)
     if state.kind == "timers":
+        whole.refuse(whole.at != whole.end, "a timer has a value")
         timers = Spans(keys.data, keys.starts + prefix, keys.ends, keys.name, keys.base)
         time, key, namespace = decoded(state.value, timers).flatten()
         return StateRows(state, key_group, key, namespace, None, None, time)
     parts = split_keys(keys, KeyLayout.of(state), prefix)
     if state.kind == "list":
-        places = Cursor(found.values, found.values.starts, found.values.ends)
-        places.refuse(places.at == places.end, "a list has no elements, as Flink keeps none")
+        whole.refuse(whole.at == whole.end, "a list has no elements, as Flink keeps none")
     if as_bytes:
         value = found.values.arrow()
     elif state.kind == "list" and isinstance(state.value, ListType):

@@ -138,7 +138,7 @@ def _operator(savepoint: Savepoint, operator: FlinkOperator) -> ShownOperator:
     elements: list[SubtaskElements] = []
     try:
         elements = list(operator.operator_state())
-        for found in operator.entries() if problem is None else ():
+        for found in operator.entries(is_checked=True) if problem is None else ():
             entries[found.state.name][found.key_group] += len(found.keys)
             spans = (found.keys, found.values)
             sizes[found.state.name] += sum(int((one.ends - one.starts).sum()) for one in spans)

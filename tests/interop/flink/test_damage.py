@@ -20,7 +20,8 @@ from statestore.errors import (
     StateStoreError,
 )
 from statestore.flink.operators import operator_id
-from statestore.interop.flink.canonical import header_bytes, read_header
+from statestore.interop.flink import repack_savepoint, show_savepoint
+from statestore.interop.flink.canonical import KeyedHeader, StateInfo, header_bytes, read_header
 from statestore.interop.flink.metadata import (
     FileHandle,
     IncrementalHandle,
@@ -35,6 +36,9 @@ from statestore.interop.flink.metadata import (
 from statestore.interop.flink.metadata_writer import metadata_v3
 from statestore.interop.flink.reader import i8, i32, i64, string_value
 from statestore.interop.flink.savepoint import Savepoint, open_savepoint
+from statestore.interop.flink.serializers import Snapshot, snapshot_bytes
+from statestore.interop.flink.types import FlinkType, ListType, Scalar, TimerType
+from statestore.keys.hashing import key_group_of
 from tests.interop.flink.entries import key_group_bytes
 from tests.interop.flink.goldens import Golden
 from tests.interop.flink.test_rocksdb import table
@@ -225,6 +229,53 @@ def test_files_that_are_none_of_rocksdb_are_damage(
     (operator,) = written(tmp_path, lambda found: with_files(found, **files)).operators
     with pytest.raises(DamagedFileError, match=said):
         list(operator.rows("last"))
+
+
+def test_an_entry_that_has_others_in_it_is_damage(tmp_path: Path) -> None:
+    """A length that was flipped; show and repack count and copy entries, and have to see it."""
+    key, more = Scalar("Long"), Scalar("VoidNamespace")
+    timers = StateInfo("t", "timers", {}, {"VALUE_SERIALIZER": snapshot(TimerType(key, more))})
+    header = KeyedHeader(False, snapshot(key), (timers,))
+    entry = i8(3) + i64(1) + i64(key_of(3)) + b"\0"
+    whole = header_bytes(header) + key_group_bytes([(0, [(entry, b"swallowed")])])
+
+    def change(operator: OperatorState) -> OperatorState:
+        made = replace(operator, max_parallelism=128)
+        return in_one_group(made, 3, len(header_bytes(header)), InlineHandle("s", whole))
+
+    place = written(tmp_path, change).url
+    with pytest.raises(DamagedFileError, match="a timer has a value") as found:
+        show_savepoint(place)
+    assert found.value.__notes__[0] == "in state 't', key group 3"
+    with pytest.raises(DamagedFileError, match="a timer has a value"):
+        repack_savepoint(place, str(tmp_path / "to"), max_parallelism=720)
+    assert not (tmp_path / "to" / "_metadata").exists()
+
+
+def key_of(group: int) -> int:
+    """Return a Long that lies in a key group of 128."""
+    return next(one for one in range(10_000) if key_group_of(one, max_parallelism=128) == group)
+
+
+def snapshot(kind: FlinkType) -> Snapshot:
+    return Snapshot(kind, snapshot_bytes(kind))
+
+
+def test_a_list_without_elements_is_damage(tmp_path: Path) -> None:
+    lists = {"NAMESPACE_SERIALIZER": snapshot(Scalar("VoidNamespace"))}
+    lists["VALUE_SERIALIZER"] = snapshot(ListType(Scalar("Long")))
+    state = StateInfo("l", "keyed", {"KEYED_STATE_TYPE": "LIST"}, lists)
+    header = KeyedHeader(False, snapshot(Scalar("Long")), (state,))
+    entry = i8(3) + i64(key_of(3)) + b"\0"
+    whole = header_bytes(header) + key_group_bytes([(0, [(entry, b"")])])
+
+    def change(operator: OperatorState) -> OperatorState:
+        made = replace(operator, max_parallelism=128)
+        return in_one_group(made, 3, len(header_bytes(header)), InlineHandle("s", whole))
+
+    (operator,) = written(tmp_path, change).operators
+    with pytest.raises(DamagedFileError, match="a list has no elements, as Flink keeps none"):
+        list(operator.rows("l"))
 
 
 def test_a_file_of_another_place_is_read(tmp_path: Path) -> None:

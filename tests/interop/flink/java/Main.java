@@ -184,7 +184,7 @@ public class Main {
         }
     }
 
-    private static DataStream<Long> numbers(StreamExecutionEnvironment env, boolean dumps) {
+    static DataStream<Long> numbers(StreamExecutionEnvironment env, boolean dumps) {
         WatermarkStrategy<Long> times =
                 WatermarkStrategy.<Long>noWatermarks()
                         .withTimestampAssigner((number, at) -> Event.of(number).time);
@@ -193,7 +193,7 @@ public class Main {
                 .setParallelism(1);
     }
 
-    private static DataStream<Event> events(DataStream<Long> numbers) {
+    static DataStream<Event> events(DataStream<Long> numbers) {
         return numbers.map(Event::of).returns(Event.class).uid("events").setParallelism(1);
     }
 
