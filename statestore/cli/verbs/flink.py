@@ -82,8 +82,8 @@ dropping = click.option(
     prints=(
         "Each operator with its id, and its uid and name where the savepoint says them, and its "
         "parallelism; each keyed state with its types, its entries by key group and their bytes; "
-        "operator state by subtask; where a Kafka source goes on; and what cannot be read, and "
-        "why. The savepoint, or checkpoint, is only read."
+        "operator state by subtask; where a Kafka source goes on; what cannot be read, and why; "
+        "and what may have been lost. The savepoint, or checkpoint, is only read."
     ),
     examples=(
         "statestore flink show ./savepoint",
@@ -110,8 +110,8 @@ def show_state(invocation: Invocation, savepoint: str, moved: tuple[str, ...]) -
         "Each operator with its entries by state, and among how many subtasks they are shared. The "
         "new savepoint is a canonical one, from which Flink restores at any parallelism up to the "
         "new maximum, with any state backend: set pipeline.max-parallelism of the job to it. "
-        "Values are not looked into, so state of any class goes through; keys have to be of types "
-        "whose hash is known, and each has to lie in the key group that follows from it. The "
+        "Values are copied as they are, so state of any class goes through; keys have to be of "
+        "types whose hash is known, and each has to lie in the key group that follows from it. The "
         "savepoint, or checkpoint, is only read."
     ),
     examples=(

@@ -36,8 +36,9 @@ _ID = re.compile(r"[0-9a-f]{32}")
         "states keep their names, kinds and key groups; the fields of tuples, rows and POJOs are "
         "columns. What has no column form comes along as bytes, and that is said, as is each "
         "operator that cannot be read. A later savepoint of the job, imported into the same "
-        "store, is an incremental checkpoint; one that the store has is found. The savepoint is "
-        "only read. In FILE a table has the name of an operator, key = [NAME, …] for all of its "
+        "store, is an incremental checkpoint, and has to bring all operators that the store has; "
+        "one that the store has is found. The savepoint is only read. In FILE a table has the name "
+        "of an operator, key = [NAME, …] for all of its "
         "states, and tables states.STATE with key, namespace, map_key and value."
     ),
     examples=(

@@ -16,6 +16,7 @@ from statestore.interop.flink.export_state import (
 from statestore.interop.flink.export_types import LeftOut
 from statestore.interop.flink.import_state import ImportedSavepoint, import_savepoint
 from statestore.interop.flink.record import ImportedOperator, ImportedState, SavepointRecord
+from statestore.interop.flink.refusals import Refused
 from statestore.interop.flink.repack import Repacked, RepackedOperator, repack_savepoint
 from statestore.interop.flink.savepoint import (
     FlinkOperator,
@@ -41,6 +42,7 @@ __all__ = [
     "ImportedSavepoint",
     "ImportedState",
     "LeftOut",
+    "Refused",
     "Repacked",
     "RepackedOperator",
     "Savepoint",
