@@ -15,6 +15,7 @@ export PYTEST_DEBUG_TEMPROOT ?= $(shell \
 DELTA := $(VENV)/.delta
 S3 := $(VENV)/.s3
 KAFKA := $(VENV)/.kafka
+QUICK := build/quick-spark/spark.jsa
 FLINK := $(VENV)/.flink
 # Spark is started through a Java that fits, wherever it is installed.
 WITH_JAVA := JAVA_HOME="$$($(PY) statestore/spark/java.py)" && export JAVA_HOME &&
@@ -32,7 +33,7 @@ cluster-demo: $(READY) $(KAFKA) ## run the demo on a Spark cluster, Kafka and S3
 	@$(WITH_JAVA) $(PY) -m tests.servers.cluster_demo
 
 # Files go to the workers in their order, so that the long ones do not come last.
-test: $(READY) $(DELTA) $(S3) $(KAFKA) $(FLINK) ## run all tests, two files at a time; ARGS="-k name" goes to pytest
+test: $(READY) $(DELTA) $(S3) $(KAFKA) $(FLINK) $(QUICK) ## run all tests, two files at a time; ARGS="-k name" goes to pytest
 	@$(WITH_JAVA) $(PY) -m pytest --numprocesses $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder \
 		-m "not long" $(ARGS)
 
@@ -123,6 +124,11 @@ $(KAFKA): $(READY) tests/servers/jars.py
 $(FLINK): $(READY) tests/servers/flink.py
 	@echo "for the tests: fetching the jars of Flink (330 MB the first time)"
 	@if $(PY) -m tests.servers.flink; then touch $@; fi
+
+# What a Spark of the tests starts and writes quicker with; without it they are as right.
+$(QUICK): $(DELTA) tests/servers/quick_spark.py tests/servers/java/LocalFiles.java
+	@echo "for the tests: an archive of Spark's classes (200 MB)"
+	@$(WITH_JAVA) $(PY) -m tests.servers.quick_spark && touch $@ || true
 
 # Prints the first Python that fits, or one sentence with the command that installs one here.
 define FIND_PYTHON
