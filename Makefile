@@ -61,8 +61,10 @@ RACES := 1000
 races: $(READY) ## let processes race for stores; RACES=1000, ARGS="--s3" on the tests' S3 server
 	$(PY) -m tests.races.run --races $(RACES) $(ARGS)
 
-flips: $(READY) ## damage footers of data files COUNT times (10000), each before one reader
+flips: $(READY) ## damage footers of data files COUNT times (10000), each before one reader; then any byte
 	$(PY) -m tests.flips.run --count $(or $(COUNT),10000) $(ARGS)
+	STATESTORE_FLIPS=$(or $(COUNT),10000) $(PY) -m pytest -s --timeout 0 -k flip \
+		tests/maintenance/test_verify.py tests/maintenance/test_salvage.py
 
 STEPS := 10000
 histories: $(READY) ## random histories of keeping and deleting; STEPS=10000

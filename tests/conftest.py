@@ -101,6 +101,10 @@ LONGEST = (
     *("jobs/test_spark_submit", "jobs/test_restarted_jobs", "maintenance/test_verify"),
     *("simulate/test_simulate", "histories/test_histories", "services/test_spark_s3"),
     *("faults/test_snapshot", "faults/test_salvage", "faults/test_processes"),
+    *("test_docs", "snapshot/test_list_keys", "services/test_s3_faults", "races/test_races"),
+    *("interop/spark/test_hand_over", "interop/spark/test_sinks", "maintenance/test_purge"),
+    *("snapshot/test_null_structs", "spark/test_session", "spark/test_worker"),
+    *("interop/flink/test_import", "interop/flink/test_repack", "services/test_s3_storage"),
 )
 
 
