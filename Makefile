@@ -15,6 +15,7 @@ export PYTEST_DEBUG_TEMPROOT ?= $(shell \
 DELTA := $(VENV)/.delta
 S3 := $(VENV)/.s3
 KAFKA := $(VENV)/.kafka
+QUICK := build/quick-spark/spark.jsa
 FLINK := $(VENV)/.flink
 # Spark is started through a Java that fits, wherever it is installed.
 WITH_JAVA := JAVA_HOME="$$($(PY) statestore/spark/java.py)" && export JAVA_HOME &&
@@ -32,7 +33,7 @@ cluster-demo: $(READY) $(KAFKA) ## run the demo on a Spark cluster, Kafka and S3
 	@$(WITH_JAVA) $(PY) -m tests.servers.cluster_demo
 
 # Files go to the workers in their order, so that the long ones do not come last.
-test: $(READY) $(DELTA) $(S3) $(KAFKA) $(FLINK) ## run all tests, two files at a time; ARGS="-k name" goes to pytest
+test: $(READY) $(DELTA) $(S3) $(KAFKA) $(FLINK) $(QUICK) ## run all tests, two files at a time; ARGS="-k name" goes to pytest
 	@$(WITH_JAVA) $(PY) -m pytest --numprocesses $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder \
 		-m "not long" $(ARGS)
 
@@ -60,8 +61,10 @@ RACES := 1000
 races: $(READY) ## let processes race for stores; RACES=1000, ARGS="--s3" on the tests' S3 server
 	$(PY) -m tests.races.run --races $(RACES) $(ARGS)
 
-flips: $(READY) ## damage footers of data files COUNT times (10000), each before one reader
+flips: $(READY) ## damage footers of data files COUNT times (10000), each before one reader; then any byte
 	$(PY) -m tests.flips.run --count $(or $(COUNT),10000) $(ARGS)
+	STATESTORE_FLIPS=$(or $(COUNT),10000) $(PY) -m pytest -s --timeout 0 -k flip \
+		tests/maintenance/test_verify.py tests/maintenance/test_salvage.py
 
 damages: $(READY) ## damage files of Flink's savepoints COUNT times (10000), each before one reader
 	$(PY) -m tests.damages.run --count $(or $(COUNT),10000) $(ARGS)
@@ -126,6 +129,11 @@ $(KAFKA): $(READY) tests/servers/jars.py
 $(FLINK): $(READY) tests/servers/flink.py
 	@echo "for the tests: fetching the jars of Flink (330 MB the first time)"
 	@if $(PY) -m tests.servers.flink; then touch $@; fi
+
+# What a Spark of the tests starts and writes quicker with; without it they are as right.
+$(QUICK): $(DELTA) tests/servers/quick_spark.py tests/servers/java/LocalFiles.java
+	@echo "for the tests: an archive of Spark's classes (200 MB)"
+	@$(WITH_JAVA) $(PY) -m tests.servers.quick_spark && touch $@ || true
 
 # Prints the first Python that fits, or one sentence with the command that installs one here.
 define FIND_PYTHON

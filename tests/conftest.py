@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from statestore.spark.session import spark_session
-from tests.servers.process import SHORT_LIVED_JVM
+from tests.servers.quick_spark import quick_spark
 from tests.support.forms import FORMS, Checkpoints, history
 
 if TYPE_CHECKING:
@@ -30,9 +30,8 @@ settings.register_profile("quick", settings.get_profile("dev"), max_examples=10)
 settings.register_profile("ci", settings.get_profile("dev"), derandomize=True, print_blob=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
-# For the processes that tests start, and the session below: no test runs one query often enough
-# for the second compiler.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", " ".join(SHORT_LIVED_JVM))
+# For the processes that tests start, and the session below.
+os.environ |= quick_spark() | {**os.environ}
 
 
 @pytest.fixture(scope="session")
@@ -102,6 +101,10 @@ LONGEST = (
     *("jobs/test_spark_submit", "jobs/test_restarted_jobs", "maintenance/test_verify"),
     *("simulate/test_simulate", "histories/test_histories", "services/test_spark_s3"),
     *("faults/test_snapshot", "faults/test_salvage", "faults/test_processes"),
+    *("test_docs", "snapshot/test_list_keys", "services/test_s3_faults", "races/test_races"),
+    *("interop/spark/test_hand_over", "interop/spark/test_sinks", "maintenance/test_purge"),
+    *("snapshot/test_null_structs", "spark/test_session", "spark/test_worker"),
+    *("interop/flink/test_import", "interop/flink/test_repack", "services/test_s3_storage"),
 )
 
 

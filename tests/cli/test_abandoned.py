@@ -33,11 +33,11 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_the_command_prints_and_ends(url: str) -> None:
-    """Each of 20 times, some at once: when there is much to do, more threads are left behind."""
+    """Each of 12 times, some at once: when there is much to do, more threads are left behind."""
     words = [sys.executable, "-m", "statestore", "--store", url, "--output", "json"]
     words += ["query", "SELECT n - n AS zero FROM totals LIMIT 2"]
     with ThreadPoolExecutor(4) as pool:
-        for done in pool.map(ended, [words] * 20):
+        for done in pool.map(ended, [words] * 12):
             assert (done.returncode, done.stderr) == (0, "")
             assert '"rows": [' in done.stdout
 

@@ -24,7 +24,7 @@ from statestore.format.state import Layout
 from statestore.maintenance.salvage import LostPart, merged
 from statestore.store import StateStore
 from tests.faults.cases import data_files
-from tests.support.damage import change_unread_byte
+from tests.support.damage import FLIPS, change_unread_byte
 
 GROUPS = 16
 KEYS = 400
@@ -170,7 +170,7 @@ def test_any_flipped_byte_costs_at_most_what_cannot_be_read(store: StateStore) -
     file = files(store, "totals")[0]
     raw = file.read_bytes()
     fates: set[bool] = set()
-    for _ in range(60):
+    for _ in range(FLIPS // 12):
         flip(file, dice.randrange(len(raw)))
         report = store.maintenance.salvage(2, dry_run=True)
         (state,) = report.states

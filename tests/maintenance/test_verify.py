@@ -1,7 +1,6 @@
 """Nothing wrong goes unnoticed: whatever is done to a checkpoint's files, a verification names it.
 
-``STATESTORE_FLIPS=100000 pytest -s tests/maintenance/test_verify.py -k flips`` tries more flips
-than the 1,000 of every run, and other ones with ``STATESTORE_SEED``.
+``make flips`` tries more flips than the 300 of every run, and other ones with ``STATESTORE_SEED``.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from statestore.format.names import manifest_path, writer_path
 from statestore.maintenance import verify
 from statestore.maintenance.verify import FileCheck, Flaws, VerifyReport, check_file
 from statestore.store import StateStore
-from tests.support.damage import SORTS, change_unread_byte, copy_of, files_of, fill
+from tests.support.damage import FLIPS, SORTS, change_unread_byte, copy_of, files_of, fill
 from tests.support.forms import (
     Checkpoints,
     break_file,
@@ -49,7 +48,6 @@ from tests.support.forms import (
 from tests.support.forms import files_of as files_in
 from tests.support.strategies import KeyedCase, element_lists, keyed_cases, parallelisms
 
-FLIPS = int(os.environ.get("STATESTORE_FLIPS", "1000"))
 SEED = int(os.environ.get("STATESTORE_SEED", "2026"))
 
 

@@ -23,7 +23,8 @@ from typing import Any
 
 from statestore.spark.session import java_home
 from tests.servers.jars import spark_home
-from tests.servers.process import SHORT_LIVED_JVM, free_ports, log_tail, running, wait_for
+from tests.servers.process import free_ports, log_tail, running, wait_for
+from tests.servers.quick_spark import quick_spark, spark_jvm
 
 __all__ = ["SparkCluster", "spark_cluster"]
 
@@ -82,7 +83,7 @@ def spark_cluster(
     that of this process.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    variables = _environment(directory) | dict(environment or {})
+    variables = _environment() | dict(environment or {})
     for _ in range(STARTS):
         with ExitStack() as stack:
             cluster = _started(stack, directory, workers, cores, memory, variables)
@@ -141,19 +142,18 @@ def _started(
     return cluster if wait_for(process, has_workers, seconds=START_SECONDS) else None
 
 
-def _environment(directory: Path) -> dict[str, str]:
+def _environment() -> dict[str, str]:
     """Return what master, workers and spark-submit need to find Spark, Java and this Python."""
-    java = " ".join(SHORT_LIVED_JVM)
-    conf = directory / "conf"
-    conf.mkdir(exist_ok=True)
-    (conf / "spark-defaults.conf").write_text(f"spark.executor.extraJavaOptions {java}\n")
+    java, quick = " ".join(spark_jvm()), quick_spark()
+    submit = f"{quick['SPARK_SUBMIT_OPTS']} '-Dspark.executor.extraJavaOptions={java}'"
     return {
         **os.environ,
+        **quick,
         "SPARK_HOME": str(spark_home()),
         "JAVA_HOME": str(java_home()),
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_NO_DAEMONIZE": "1",
-        "SPARK_CONF_DIR": str(conf),
+        "SPARK_SUBMIT_OPTS": submit,
         "SPARK_DAEMON_JAVA_OPTS": java,
     }

@@ -103,7 +103,7 @@ def answer(ask: Callable[[], Any]) -> Any:
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(st.sampled_from(KEYS), st.data())
 def test_get_keys_lazy_and_deletes_say_the_same_of_a_key(
     tmp_path_factory: pytest.TempPathFactory, kind: Any, data: st.DataObject

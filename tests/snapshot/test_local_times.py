@@ -69,7 +69,7 @@ def test_a_local_time_is_stored_as_it_is_whoever_writes_it(
             str(tmp_path / name), spark=berlin, table_format="parquet", parquet=parquet
         )
         with store.snapshot(parallelism=2) as checkpoint:
-            checkpoint.keyed("u", "n", full, key="k")
+            checkpoint.keyed("u", "n", full, key="k", max_parallelism=4)
         with store.snapshot(parallelism=2) as checkpoint:
             checkpoint.changes("u", "n", upserts=upserts, deletes=deletes, key="k")
         found = store.restore(parallelism=2).keyed("u", "n")

@@ -72,7 +72,7 @@ def _options() -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(_rows, st.lists(st.tuples(_rows, st.lists(_identities, max_size=5)), max_size=3), st.data())
 def test_histories_keep_them_apart(
     first: Rows, steps: list[tuple[Rows, list[Identity]]], data: st.DataObject

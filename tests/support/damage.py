@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ import pyarrow as pa
 
 from statestore.format.state import StateKind
 from statestore.store import StateStore
+
+FLIPS = int(os.environ.get("STATESTORE_FLIPS", "300"))
+"""How many bytes are damaged, one at a time; of what takes longer to judge a twelfth."""
 
 USERS = [f"user-{i}" for i in range(12)]
 SORTS = (*StateKind, "split", "union", "broadcast")
