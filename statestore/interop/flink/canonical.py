@@ -21,9 +21,9 @@ from typing import Literal
 import numpy as np
 
 from statestore.errors import FormatVersionError
+from statestore.interop.flink.cursor import Cursor
 from statestore.interop.flink.reader import Reader, i8, i32, utf
 from statestore.interop.flink.serializers import Snapshot, read_snapshot
-from statestore.interop.flink.snappy import unframed
 from statestore.interop.flink.spans import Spans
 
 __all__ = [
@@ -31,10 +31,11 @@ __all__ = [
     "KeyedHeader",
     "StateInfo",
     "StateKind",
+    "canonical_states",
     "header_bytes",
     "prefix_bytes",
+    "read_entries",
     "read_header",
-    "read_key_group",
     "read_state_infos",
     "state_info_bytes",
     "united",
@@ -174,54 +175,49 @@ def prefix_bytes(max_parallelism: int) -> int:
     return 1 if max_parallelism <= _ONE_BYTE_GROUPS else 2
 
 
-def read_key_group(
-    data: memoryview,
-    header: KeyedHeader,
-    key_group: int,
-    prefix: int,
-    name: str,
-    base: int,
-) -> Iterator[Entries]:
-    """Yield the entries of each state of a key group.
+def canonical_states(reader: Reader, states: int, key_group: int) -> Iterator[int]:
+    """Yield which of so many states comes next in a key group, up to its end; before the next one
+    the reader has to be behind its entries.
+    """
+    known: set[int] = set()
+    state = reader.u16()
+    while state != _END_OF_GROUP:
+        if state >= states or state in known:
+            raise reader.damaged(
+                f"state {state} of {states} in key group {key_group}", at=reader.at - 2
+            )
+        known.add(state)
+        yield state
+        state = reader.u16()
+    reader.end(f"key group {key_group}")
+
+
+def read_entries(reader: Reader, state: int, key_group: int, prefix: int) -> Entries:
+    """Return the entries of a state, which begin where the reader is, and go on behind them.
 
     Args:
-        data: the bytes from its offset to that of the next one.
-        header: that of the stream.
+        reader: a place in a key group.
+        state: the state's place in the header.
         key_group: its number, with which every key has to begin.
         prefix: how many bytes of a key that is.
-        name: what messages call the file.
-        base: where in the file ``data`` begins.
 
-    Yields:
-        The entries, state by state.
+    Returns:
+        The entries.
 
     Raises:
         DamagedFileError: when the bytes are not as Flink writes them.
     """
-    if header.is_compressed:
-        data = memoryview(unframed(data, name, base))
-        name, base = f"{name} (key group {key_group}, decompressed)", 0
-    whole = np.frombuffer(data, np.uint8).copy()  # in which the last keys get their first bytes
-    reader = Reader(data, name, base=base)
-    state = reader.u16()
-    known: set[int] = set()
-    while state != _END_OF_GROUP:
-        if state >= len(header.states) or state in known:
-            raise reader.damaged(
-                f"state {state} of {len(header.states)} in key group {key_group}", at=reader.at - 2
-            )
-        known.add(state)
-        begin = reader.at
-        keys, values, at = _places(reader)
-        whole[keys[-1]] &= _END_OF_STATE - 1
-        starts, lengths_end = np.array(keys, np.int64), np.array(values, np.int64) - 4
-        ends = np.append(starts[1:] - 4, at)
-        found = Spans(whole, starts, lengths_end, name, base)
-        _check_prefix(found, key_group, prefix, reader, begin)
-        yield Entries(state, key_group, found, Spans(whole, lengths_end + 4, ends, name, base))
-        reader.at = at
-        state = reader.u16()
-    reader.end(f"key group {key_group}")
+    begin = reader.at
+    keys, values, stop = _places(reader)
+    data = np.frombuffer(reader.data[begin:stop], np.uint8).copy()
+    data[keys[-1] - begin] &= _END_OF_STATE - 1  # so the last key is marked
+    starts, ends = np.array(keys, np.int64) - begin, np.array(values, np.int64) - begin - 4
+    base = reader.base + begin
+    found = Spans(data, starts, ends, reader.name, base)
+    _check_prefix(found, key_group, prefix)
+    reader.at = stop
+    stops = np.append(starts[1:] - 4, stop - begin)
+    return Entries(state, key_group, found, Spans(data, ends + 4, stops, reader.name, base))
 
 
 def _places(reader: Reader) -> tuple[list[int], list[int], int]:
@@ -246,15 +242,13 @@ def _places(reader: Reader) -> tuple[list[int], list[int], int]:
     return keys, values, at
 
 
-def _check_prefix(keys: Spans, key_group: int, prefix: int, reader: Reader, begin: int) -> None:
-    if bool((keys.ends - keys.starts < prefix).any()):
-        raise reader.damaged("a key is shorter than its key group", at=begin)
-    found = keys.data[keys.starts].astype(np.int32)
-    if prefix == 2:
-        found = found << 8 | keys.data[keys.starts + 1]
+def _check_prefix(keys: Spans, key_group: int, prefix: int) -> None:
+    cursor = Cursor(keys, keys.starts, keys.ends)
+    cursor.refuse(keys.ends - keys.starts < prefix, "a key is shorter than its key group")
+    found = cursor.numbers(">u1" if prefix == 1 else ">u2")
     wrong = np.flatnonzero(found != key_group)
     if len(wrong):
-        raise reader.damaged(
-            f"a key begins with key group {found[wrong[0]]}, and lies in {key_group}",
-            at=int(keys.starts[wrong[0]]),
+        cursor.at = keys.starts
+        raise cursor.damaged(
+            f"a key begins with key group {found[wrong[0]]}, and lies in {key_group}", int(wrong[0])
         )

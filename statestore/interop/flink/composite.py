@@ -11,14 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from statestore.interop.flink.cursor import Cursor
-from statestore.interop.flink.spans import Places, Spans
+from statestore.interop.flink.spans import BYTES, Places, Spans
 from statestore.interop.flink.states import KeyedState
 from statestore.interop.flink.types import FlinkType, MapType, width_of
 from statestore.interop.flink.values import decoded_from
 
-__all__ = ["KeyColumns", "KeyLayout", "length_mark", "split_keys"]
+__all__ = ["KeyColumns", "KeyLayout", "length_marks", "split_keys"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,12 @@ class KeyLayout:
         has_marks = width_of(state.key) is None and width_of(state.namespace) is None
         return KeyLayout(state.key, state.namespace, map_key, has_marks)
 
+    def parts(self, keys: pa.Array, namespaces: pa.Array) -> tuple[pa.Array, ...]:
+        """Return what lies behind the key group and before a map's key, as it lies there."""
+        if not self.has_marks:
+            return keys, namespaces
+        return keys, length_marks(keys), namespaces, length_marks(namespaces)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyColumns:
@@ -48,9 +55,15 @@ class KeyColumns:
     map_key: pa.Array | None
 
 
-def length_mark(length: int) -> bytes:
-    """Return a length as it stands behind a key or a namespace."""
-    return length.to_bytes(max((length.bit_length() + 7) // 8, 1), "little")
+def length_marks(array: pa.Array) -> pa.Array:
+    """Return the lengths of keys or namespaces as they stand behind them."""
+    lengths = pc.binary_length(array).to_numpy(zero_copy_only=False).astype("<i8")
+    widths = 1 + (lengths[:, np.newaxis] >= 1 << 8 * np.arange(1, 4)).sum(axis=1)
+    digits = np.ascontiguousarray(lengths).view(np.uint8).reshape(len(lengths), 8)
+    data = digits[np.arange(8) < widths[:, np.newaxis]]
+    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(widths)])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(BYTES, len(lengths), buffers)
 
 
 def split_keys(keys: Spans, layout: KeyLayout, prefix: int) -> KeyColumns:

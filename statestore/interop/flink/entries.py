@@ -16,28 +16,24 @@ from statestore.interop.flink.canonical import prefix_bytes
 from statestore.interop.flink.encoding import encoded
 from statestore.interop.flink.reader import i16
 from statestore.interop.flink.snappy import framed
+from statestore.interop.flink.spans import Places, joined
 from statestore.interop.flink.types import Scalar
 from statestore.keys.groups import KeyGroupRange
 
 __all__ = [
-    "BYTES",
     "EncodedRows",
     "Groups",
     "cut",
     "entries_of",
     "group_bytes",
-    "joined",
     "prefixes",
 ]
 
-BYTES = pa.large_binary()
-_EMPTY = pa.scalar(b"", BYTES)
 _END_OF_STATE = 0x80
 _END_OF_GROUP = b"\xff\xff"
 _LENGTH = 4
 
 Groups = npt.NDArray[np.int32]
-Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,11 +98,6 @@ def prefixes(groups: Groups, max_parallelism: int) -> pa.Array:
     is_short = prefix_bytes(max_parallelism) == 1
     kind, name = (np.int8, "Byte") if is_short else (np.int16, "Short")
     return encoded(pa.array(groups.astype(kind)), Scalar(name))
-
-
-def joined(*parts: pa.Array | pa.Scalar) -> pa.Array:
-    """Return bytes that lie one behind the other."""
-    return pc.binary_join_element_wise(*parts, _EMPTY)
 
 
 def _sizes(array: pa.Array) -> pa.Array:

@@ -19,22 +19,20 @@ from statestore.files.digest import rows_digest
 from statestore.files.runs import key_groups_of
 from statestore.format.digest import RowSet
 from statestore.format.names import KEY_GROUP
-from statestore.interop.flink.composite import KeyLayout
+from statestore.interop.flink.composite import KeyLayout, length_marks
 from statestore.interop.flink.cursor import Cursor
 from statestore.interop.flink.encoding import encoded, encoded_list
 from statestore.interop.flink.entries import (
-    BYTES,
     EncodedRows,
     Groups,
     cut,
     entries_of,
-    joined,
     prefixes,
 )
 from statestore.interop.flink.export_types import KeyedPlan
 from statestore.interop.flink.key_groups import key_groups_at
 from statestore.interop.flink.named_columns import FLINK_KEY_GROUP, Form
-from statestore.interop.flink.spans import Spans
+from statestore.interop.flink.spans import BYTES, Spans, joined
 from statestore.interop.flink.store_types import as_millis
 from statestore.interop.flink.types import (
     FlinkType,
@@ -179,8 +177,7 @@ def _composite(
     layout = KeyLayout.of(plan.flink)
     own = _written(plan, plan.key.names, key, layout.key)
     other = _written(plan, plan.namespace.names, namespace, layout.namespace)
-    marks = [_marks(own), _marks(other)] if layout.has_marks else []
-    parts = [prefix, own, *marks[:1], other, *marks[1:]]
+    parts = [prefix, *layout.parts(own, other)]
     if layout.map_key is not None:
         parts.append(_written(plan, plan.map_key.names, map_key, layout.map_key))
     return joined(*parts)
@@ -223,13 +220,13 @@ def _keys(rows: pa.Table, plan: KeyedPlan, max_parallelism: int | None = None) -
         return joined(*parts, _written(plan, names, timers, plan.flink.value))
     layout = KeyLayout.of(plan.flink)
     key = _written(plan, plan.key.names, plan.key.there(rows), layout.key)
-    parts += [key, *([_marks(key)] if layout.has_marks else [])]
+    parts += [key, *([length_marks(key)] if layout.has_marks else [])]
     if plan.namespace.column is None:
         parts.append(_ZERO)
     else:
         names = plan.namespace.names
         namespace = _written(plan, names, plan.namespace.there(rows), layout.namespace)
-        parts += [namespace, *([_marks(namespace)] if layout.has_marks else [])]
+        parts += [namespace, *([length_marks(namespace)] if layout.has_marks else [])]
     if layout.map_key is not None and max_parallelism is not None:
         names = plan.map_key.names
         parts.append(_written(plan, names, plan.map_key.there(rows), layout.map_key))
@@ -266,17 +263,6 @@ def _written(
 def _one(rows: pa.Table, name: str) -> pa.Array:
     column = rows.column(name)
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-def _marks(array: pa.Array) -> pa.Array:
-    """Return the length of each value, lowest byte first, in as many bytes as it needs."""
-    lengths = pc.binary_length(array).to_numpy(zero_copy_only=False).astype("<i8")
-    widths = 1 + (lengths[:, np.newaxis] >= 1 << 8 * np.arange(1, 4)).sum(axis=1)
-    digits = np.ascontiguousarray(lengths).view(np.uint8).reshape(len(lengths), 8)
-    data = digits[np.arange(8) < widths[:, np.newaxis]]
-    offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(widths)])
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    return pa.Array.from_buffers(BYTES, len(lengths), buffers)
 
 
 def _starts(keys: pa.Array) -> npt.NDArray[np.bool_]:

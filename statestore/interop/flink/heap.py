@@ -4,126 +4,229 @@ The header is that of :mod:`statestore.interop.flink.canonical`. A key group, of
 ``HeapSnapshotStrategy``, is its number in four bytes, and for each state i16 its place in the
 header, i32 n, and n times namespace, key and value (``CopyOnWriteStateMapSnapshot``), or n timers.
 Nothing has a length before it, so that a value that does not say where it ends stops the reading of
-its operator. What is found is handed on as canonical entries: of a map one for each of its keys, of
-a list its elements with commas between them.
+its operator.
+
+What is walked over entry by entry is where the parts of each begin, and no more. They are handed on
+by column, as canonical entries: of a map one for each of its keys, of a list its elements with
+commas between them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 
-from statestore.interop.flink.canonical import Entries, KeyedHeader
-from statestore.interop.flink.composite import KeyLayout, length_mark
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statestore.interop.flink.canonical import Entries
+from statestore.interop.flink.composite import KeyLayout
 from statestore.interop.flink.reader import Reader
-from statestore.interop.flink.skipping import skipper
-from statestore.interop.flink.snappy import unframed
-from statestore.interop.flink.spans import Spans
+from statestore.interop.flink.skipping import fixed_width, skipper
+from statestore.interop.flink.spans import BYTES, Places, Spans, joined
 from statestore.interop.flink.states import KeyedState
-from statestore.interop.flink.types import ListType, MapType, NullableType
+from statestore.interop.flink.types import FlinkType, ListType, MapType, NullableType, Scalar
 
-__all__ = ["read_heap_key_group"]
+__all__ = ["HeapEntries", "heap_states", "walk_entries"]
 
-_Pair = tuple[bytes, bytes]
+_COMMA = pa.scalar(b",", BYTES)
+_STRING = Scalar("String")
+_LONGER = 0x80
+
+Jump = Callable[[int], int]
+"""Returns where what begins at a place ends."""
 
 
-def read_heap_key_group(
-    data: memoryview,
-    header: KeyedHeader,
-    states: tuple[KeyedState, ...],
-    key_group: int,
-    prefix: int,
-    name: str,
-    base: int,
-) -> Iterator[Entries]:
-    """Yield the entries of each state of a key group, as canonical ones.
+@dataclass(frozen=True, slots=True, eq=False)
+class HeapEntries:
+    """Where the entries of a state lie in a key group.
 
-    ``states`` are those of the header; the rest is as of ``read_key_group``, with its errors, and
-    UnsupportedTypeError for a value that does not say where it ends.
+    ``begins`` has where each entry begins, and of what is no timer where its key and its value do;
+    the last ends at ``stop``. Of lists and maps ``counts`` has how many things are in each, and
+    ``inner`` where these begin, of maps also where their values do; the last number of each is
+    where the last of them ends.
     """
-    reader = Reader(data, name, base=base)
-    reader.expect(key_group, "the number of a key group")
-    if header.is_compressed:
-        inner = unframed(reader.take(reader.left), name, base + 4)
-        reader = Reader(inner, f"{name} (key group {key_group}, decompressed)")
-    group = key_group.to_bytes(prefix, "big")
+
+    state: KeyedState
+    reader: Reader
+    begins: tuple[Places, ...]
+    stop: int
+    counts: Places | None
+    inner: tuple[Places, ...]
+
+    def __len__(self) -> int:
+        """Return the number of entries."""
+        return len(self.begins[0])
+
+    def canonical(self, number: int, key_group: int, prefix: int) -> Iterator[Entries]:
+        """Yield them, if there are any, as canonical ones of the state of that number in the
+        header, whose keys begin with the key group in ``prefix`` bytes.
+        """
+        group = pa.scalar(key_group.to_bytes(prefix, "big"), BYTES)
+        stops = np.append(self.begins[0][1:], self.stop)
+        if self.state.kind == "timers":
+            keys, values = self._spans(self.begins[0], stops).arrow(), self._spans(stops, stops)
+            keys = joined(group, keys.cast(BYTES))
+            if len(keys):
+                yield Entries(number, key_group, self._of(keys), values)
+            return
+        begin, middle, value = self.begins
+        own, namespaces = (
+            self._spans(start, stop).arrow().cast(BYTES)
+            for start, stop in ((middle, value), (begin, middle))
+        )
+        keys = joined(group, *KeyLayout.of(self.state).parts(own, namespaces))
+        values = self._spans(value, stops)
+        if self.counts is not None and self.state.kind == "list":
+            values = self._joined_elements()
+        elif self.counts is not None:
+            keys, values = self._of_maps(keys)
+        if len(keys):
+            yield Entries(number, key_group, self._of(keys), values)
+
+    def _joined_elements(self) -> Spans:
+        assert self.counts is not None, "lists have a number of elements"
+        offsets = pa.array(np.append(0, np.cumsum(self.counts)))
+        elements = self._spans(self.inner[0], self.inner[1]).arrow().cast(BYTES)
+        return self._of(pc.binary_join(pa.LargeListArray.from_arrays(offsets, elements), _COMMA))
+
+    def _of_maps(self, keys: pa.Array) -> tuple[pa.Array, Spans]:
+        assert self.counts is not None, "maps have a number of keys"
+        parents = np.repeat(np.arange(len(self)), self.counts)
+        begin, middle, stop = self.inner
+        own = self._spans(begin, middle).arrow().cast(BYTES)
+        return joined(keys.take(pa.array(parents)), own), self._spans(middle, stop)
+
+    def _spans(self, starts: Places, stops: Places) -> Spans:
+        data = np.frombuffer(self.reader.data, np.uint8)
+        return Spans(data, starts, stops, self.reader.name, self.reader.base)
+
+    def _of(self, array: pa.Array) -> Spans:
+        return Spans.of_array(array, self.reader.name)
+
+
+def heap_states(reader: Reader, states: int, key_group: int) -> Iterator[int]:
+    """Yield which state comes next in a key group, in which each of so many comes once; before the
+    next one the reader has to be behind its entries.
+    """
     known: set[int] = set()
-    for _ in states:
-        number = reader.u16()
-        if number >= len(states) or number in known:
+    for _ in range(states):
+        state = reader.u16()
+        if state >= states or state in known:
             raise reader.damaged(
-                f"state {number} of {len(states)} in key group {key_group}", at=reader.at - 2
+                f"state {state} of {states} in key group {key_group}", at=reader.at - 2
             )
-        known.add(number)
-        state = states[number]
-        count = reader.count(1, f"entries of {state.name!r}")
-        pairs = _timers if state.kind == "timers" else _entries
-        found = list(pairs(reader, state, count, group))
-        if found:
-            keys, values = zip(*found, strict=True)
-            yield Entries(
-                number, key_group, Spans.of(list(keys), name), Spans.of(list(values), name)
-            )
+        known.add(state)
+        yield state
     reader.end(f"key group {key_group}")
 
 
-def _timers(reader: Reader, state: KeyedState, count: int, group: bytes) -> Iterator[_Pair]:
-    skip = skipper(state.value)
-    for _ in range(count):
-        begin = reader.at
-        skip(reader)
-        yield group + bytes(reader.data[begin : reader.at]), b""
+def walk_entries(reader: Reader, state: KeyedState) -> HeapEntries:
+    """Walk over the entries of a state: their number, and each; go on behind them.
 
-
-def _entries(reader: Reader, state: KeyedState, count: int, group: bytes) -> Iterator[_Pair]:
-    layout = KeyLayout.of(state)
-    skip_namespace, skip_key = skipper(state.namespace), skipper(state.key)
-    values = _values(state)
-    for _ in range(count):
-        begin = reader.at
-        skip_namespace(reader)
-        middle = reader.at
-        skip_key(reader)
-        namespace = bytes(reader.data[begin:middle])
-        key = bytes(reader.data[middle : reader.at])
-        if layout.has_marks:
-            key += length_mark(len(key))
-            namespace += length_mark(len(namespace))
-        for more, value in values(reader):
-            yield group + key + namespace + more, value
-
-
-def _values(state: KeyedState) -> Callable[[Reader], Iterator[_Pair]]:
-    """Return what reads a value, as pairs of what follows a key, and a canonical value."""
+    Raises:
+        DamagedFileError: when the bytes are not as Flink writes them.
+        UnsupportedTypeError: for a value that does not say where it ends.
+    """
+    count = reader.count(1, f"entries of {state.name!r}")
+    inner: list[list[int]] = []
+    counts: list[int] = []
+    over = partial(_jump_over, reader)
     if state.kind == "list" and isinstance(state.value, ListType):
-        element = skipper(state.value.element)
+        inner = [[], []]
+        jumps = [_each(reader, counts, inner, over(state.value.element))]
+    elif state.kind == "map" and isinstance(state.value, MapType):
+        inner = [[], [], []]
+        value = NullableType(state.value.value)
+        jumps = [_each(reader, counts, inner, over(state.value.key), over(value))]
+    else:
+        jumps = [over(state.value)]
+    if state.kind != "timers":
+        jumps = [over(state.namespace), over(state.key), *jumps]
+    begins, stop = _walked(reader, count, jumps)
+    reader.at = stop
+    return HeapEntries(
+        state,
+        reader,
+        tuple(np.array(places, np.int64) for places in begins),
+        stop,
+        np.array(counts, np.int64) if inner else None,
+        tuple(np.array(places, np.int64) for places in inner),
+    )
 
-        def elements(reader: Reader) -> Iterator[_Pair]:
-            found = []
-            for _ in range(reader.count(1, "elements")):
-                begin = reader.at
-                element(reader)
-                found.append(bytes(reader.data[begin : reader.at]))
-            yield b"", b",".join(found)
 
-        return elements
-    if state.kind == "map" and isinstance(state.value, MapType):
-        key, value = skipper(state.value.key), skipper(NullableType(state.value.value))
+def _walked(reader: Reader, count: int, jumps: list[Jump]) -> tuple[list[list[int]], int]:
+    """Return where each part of each entry begins, and where the last one ends."""
+    at = reader.at
+    begins: list[list[int]] = [[] for _ in jumps]
+    try:
+        if len(jumps) == 3:
+            first, second, third = jumps
+            add_first, add_second, add_third = (places.append for places in begins)
+            for _ in range(count):
+                add_first(at)
+                at = first(at)
+                add_second(at)
+                at = second(at)
+                add_third(at)
+                at = third(at)
+        else:
+            (jump,) = jumps
+            for _ in range(count):
+                begins[0].append(at)
+                at = jump(at)
+    except IndexError:
+        raise reader.damaged("an entry goes past the end of its key group", at=at) from None
+    if at > len(reader.data):
+        raise reader.damaged("the last entry goes past the end of its key group", at=at)
+    return begins, at
 
-        def entries(reader: Reader) -> Iterator[_Pair]:
-            for _ in range(reader.count(2, "entries")):
-                begin = reader.at
-                key(reader)
-                middle = reader.at
-                value(reader)
-                data = reader.data
-                yield bytes(data[begin:middle]), bytes(data[middle : reader.at])
 
-        return entries
-    skip = skipper(state.value)
+def _each(reader: Reader, counts: list[int], found: list[list[int]], *jumps: Jump) -> Jump:
+    """Return what jumps over a number of things, and notes how many, where the parts of each begin
+    and where it ends.
+    """
 
-    def one(reader: Reader) -> Iterator[_Pair]:
-        begin = reader.at
+    def jump(at: int) -> int:
+        reader.at = at
+        count = reader.count(len(jumps), "elements")
+        counts.append(count)
+        at = reader.at
+        for _ in range(count):
+            for one, places in zip(jumps, found, strict=False):
+                places.append(at)
+                at = one(at)
+            found[-1].append(at)
+        return at
+
+    return jump
+
+
+def _jump_over(reader: Reader, kind: FlinkType) -> Jump:
+    """Return what jumps over a value of a type; UnsupportedTypeError as ``skipper``.
+
+    Behind the end of the bytes it may jump further, or raise IndexError.
+    """
+    width = fixed_width(kind)
+    if width is not None:
+        return width.__add__
+    skip = skipper(kind)
+
+    def slowly(at: int) -> int:
+        reader.at = at
         skip(reader)
-        yield b"", bytes(reader.data[begin : reader.at])
+        return reader.at
 
-    return one
+    if kind != _STRING:
+        return slowly
+    data = reader.whole
+
+    def over_text(at: int) -> int:
+        length = data[at]  # and one; 0 is null
+        if length < _LONGER and data[at : at + length].isascii():
+            return at + (length or 1)
+        return slowly(at)
+
+    return over_text

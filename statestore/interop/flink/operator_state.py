@@ -159,7 +159,7 @@ def _elements(reader: Reader, edges: list[int], is_compressed: bool) -> Iterator
     """Yield what lies between offsets; with Snappy each has chunks of its own."""
     for start, stop in pairwise([*edges, len(reader.data)] if edges else []):
         part = Reader(reader.take(stop - start), reader.name, base=start)
-        yield chunks(part) if is_compressed else part.bytes(part.left)
+        yield b"".join(data for _, data in chunks(part)) if is_compressed else part.bytes(part.left)
 
 
 def _info(found: StateInfo | None, part: OperatorPart, reader: Reader) -> OperatorStateInfo:

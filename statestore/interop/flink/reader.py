@@ -48,6 +48,14 @@ class Reader:
         self.base = base
 
     @property
+    def whole(self) -> bytes:
+        """All of the bytes; where they were given as such, these and no copy."""
+        given = self.data.obj
+        return (
+            given if isinstance(given, bytes) and len(given) == len(self.data) else bytes(self.data)
+        )
+
+    @property
     def left(self) -> int:
         """The number of bytes that were not read yet."""
         return len(self.data) - self.at

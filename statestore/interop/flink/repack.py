@@ -22,19 +22,17 @@ from statestore.interop.flink.canonical import prefix_bytes
 from statestore.interop.flink.canonical_writer import SavepointWriter
 from statestore.interop.flink.cursor import Cursor
 from statestore.interop.flink.entries import (
-    BYTES,
     Groups,
     cut,
     entries_of,
     group_bytes,
-    joined,
     prefixes,
 )
 from statestore.interop.flink.key_groups import key_groups_at
 from statestore.interop.flink.metadata import OperatorState, SavepointMetadata, Subtask
 from statestore.interop.flink.refusals import refused_kinds
 from statestore.interop.flink.savepoint import FlinkOperator, StateEntries, open_savepoint
-from statestore.interop.flink.spans import Spans
+from statestore.interop.flink.spans import BYTES, Spans, joined
 from statestore.interop.flink.spill import Spill
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 from statestore.storage import open_storage

@@ -1,39 +1,38 @@
-"""Keyed state as RocksDB's own files: tables of sorted entries, and what they come to together.
+"""Keyed state as RocksDB's own files: where the blocks of a file lie, and what is in them.
 
 A file (``BlockBasedTable``, format version 5 and before) ends with a footer, which says where the
 index of its blocks lies and where that of what is not data: properties, and deletes of ranges. A
-block has entries, which share the beginnings of their keys, is compressed by itself, and has its
-checksum behind it, which is checked. A key ends with eight bytes: what it is, and its sequence
-number, by which of several the newest one holds. Column families are states; keys and values are
-canonical ones.
+block has entries (:mod:`statestore.interop.flink.rocksdb_blocks`), is compressed by itself, and has
+its checksum behind it, which is checked. Column families are states; keys and values are canonical
+ones.
 """
 
 from __future__ import annotations
 
-import heapq
 import struct
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from statestore.errors import FormatVersionError, UnsupportedTypeError
 from statestore.interop.flink.checksums import BLOCK_CHECKSUMS
 from statestore.interop.flink.reader import Reader
+from statestore.interop.flink.rocksdb_blocks import Versions, entries_end, pairs_of, versions_of
 from statestore.interop.flink.snappy import snappy_block
+from statestore.interop.flink.spans import Spans
 from statestore.interop.flink.streams import ByteSource
 
-__all__ = ["RocksTable", "live_entries", "open_table"]
+__all__ = ["RocksTable", "Tombstone", "open_table"]
 
 _FOOTER: Final = 53
 _MAGIC: Final = 0x88E241B785F4CFF7
 _VERSIONS: Final = range(2, 6)
 _TRAILER: Final = 5  # how a block is compressed, and its checksum
-_TOGETHER: Final = 4 << 20  # bytes of blocks that are read at once
-_DELETE, _VALUE, _MERGE, _SINGLE_DELETE = 0, 1, 2, 7
+_TOGETHER: Final = 1 << 20  # bytes of blocks that are read at once
 _LARGEST: Final = 1 << 30
 _CODECS: Final = {4: "lz4_raw", 5: "lz4_raw", 7: "zstd"}
 _GLOBAL_SEQUENCE: Final = b"rocksdb.external_sst_file.global_seqno"
@@ -41,15 +40,23 @@ _NO_INDEX_KIND: Final = b"\0\0\0\0"
 _U32: Final = struct.Struct("<I")
 _U64: Final = struct.Struct("<Q")
 
-Entry = tuple[bytes, int, int, bytes]
-"""A key, its sequence number negated so that the newest is first, what it is, and its value."""
-
 
 @dataclass(frozen=True, slots=True)
-class _Tombstone:
+class Tombstone:
+    """A delete of the keys from ``first`` to before ``stop``."""
+
     first: bytes
     stop: bytes
     sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Where a block lies; ``last`` is no less than its keys, and less than those behind it."""
+
+    offset: int
+    size: int
+    last: bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,23 +69,22 @@ class RocksTable:
     source: ByteSource
     column_family: str
     checksum: int
-    blocks: tuple[tuple[int, int], ...]
-    tombstones: tuple[_Tombstone, ...]
+    blocks: tuple[_Block, ...]
+    tombstones: tuple[Tombstone, ...]
 
-    def entries(self) -> Iterator[Entry]:
-        """Yield its entries, sorted."""
-        for blocks in _runs(self.blocks):
-            first, stop = blocks[0][0], blocks[-1][0] + blocks[-1][1] + _TRAILER
-            data = memoryview(self.source.read(first, stop))
-            parts = [
-                Reader(data[at - first : at - first + size + _TRAILER], self.source.name, base=at)
-                for at, size in blocks
-            ]
-            _check_sums(parts, self.checksum)
-            for part in parts:
-                reader = _block(part)
-                for key, value in _pairs(reader):
-                    yield _entry(key, value, reader)
+    def versions(self, first: bytes, stop: bytes | None) -> Iterator[Versions]:
+        """Yield its entries, sorted, some at a time: those that begin with ``first`` or more, and
+        with less than ``stop``, and others that share a block with them.
+        """
+        for run in _runs(self._between(first, stop)):
+            yield versions_of(_contents(self.source, run, self.checksum))
+
+    def _between(self, first: bytes, stop: bytes | None) -> Iterator[_Block]:
+        for block in self.blocks:
+            if block.last >= first:
+                yield block
+            if stop is not None and block.last >= stop:
+                return
 
 
 def open_table(source: ByteSource) -> RocksTable:
@@ -107,7 +113,7 @@ def open_table(source: ByteSource) -> RocksTable:
             "savepoint"
         )
     meta, index = _handle(footer), _handle(footer)
-    named = dict(_pairs(_read_block(source, meta, checksum)))
+    named = _named(source, meta, checksum)
     at = {
         key: _handle(Reader(value, name))
         for key, value in named.items()
@@ -115,7 +121,7 @@ def open_table(source: ByteSource) -> RocksTable:
     }
     if b"rocksdb.properties" not in at:
         raise footer.damaged("it has no properties, which say of what state it is")
-    properties = dict(_pairs(_read_block(source, at[b"rocksdb.properties"], checksum)))
+    properties = _named(source, at[b"rocksdb.properties"], checksum)
     kind = properties.get(b"rocksdb.block.based.table.index.type", _NO_INDEX_KIND)
     if kind != _NO_INDEX_KIND:
         raise UnsupportedTypeError(
@@ -126,67 +132,57 @@ def open_table(source: ByteSource) -> RocksTable:
             f"{name} was made elsewhere and taken into RocksDB, so that its entries do not say how "
             "new they are: take a canonical savepoint"
         )
-    is_delta = properties.get(b"rocksdb.index.value.is.delta.encoded", b"\0") not in (b"\0", b"")
-    tombstones: tuple[_Tombstone, ...] = ()
+    tombstones: tuple[Tombstone, ...] = ()
     if b"rocksdb.range_del" in at:
-        block = _read_block(source, at[b"rocksdb.range_del"], checksum)
-        entries = (_entry(key, value, block) for key, value in _pairs(block))
-        tombstones = tuple(_Tombstone(key, stop, -order) for key, order, _, stop in entries)
+        found = versions_of(_block(source, at[b"rocksdb.range_del"], checksum))
+        parts = (found.keys.to_pylist(), found.values.to_pylist(), found.sequences.tolist())
+        tombstones = tuple(map(Tombstone, *parts))
     family = properties.get(b"rocksdb.column.family.name", b"").decode(errors="replace")
-    blocks = tuple(_index(_read_block(source, index, checksum), is_delta))
+    is_delta = properties.get(b"rocksdb.index.value.is.delta.encoded", b"\0") not in (b"\0", b"")
+    blocks = tuple(_index(_block(source, index, checksum), is_delta))
     return RocksTable(source, family, checksum, blocks, tombstones)
 
 
-def live_entries(tables: Iterable[RocksTable]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield the keys that there are, sorted, with their values, out of all files of a state.
-
-    Values that were merged are joined by a comma, as Flink's lists are.
-    """
-    found = tuple(tables)
-    tombstones = [one for table in found for one in table.tombstones]
-    merged = heapq.merge(*(table.entries() for table in found))
-    for key, versions in groupby(merged, key=lambda entry: entry[0]):
-        deleted = max(
-            (one.sequence for one in tombstones if one.first <= key < one.stop), default=-1
-        )
-        value = _value(versions, deleted)
-        if value is not None:
-            yield key, value
+def _named(source: ByteSource, handle: tuple[int, int], checksum: int) -> dict[bytes, bytes]:
+    keys, values = pairs_of(_block(source, handle, checksum))
+    return dict(zip(keys.to_pylist(), values.to_pylist(), strict=True))
 
 
-def _value(versions: Iterable[Entry], deleted: int) -> bytes | None:
-    """Return what the versions of a key come to, newest first; None when it is deleted."""
-    operands: list[bytes] = []
-    for _, order, kind, value in versions:
-        if -order < deleted or kind in (_DELETE, _SINGLE_DELETE):
-            break
-        operands.append(value)
-        if kind == _VALUE:
-            break
-    return b",".join(reversed(operands)) if operands else None
+def _index(block: Spans, is_delta: bool) -> Iterator[_Block]:
+    """Yield where blocks lie; from version 4 on most say only how much longer they are."""
+    if not is_delta:
+        keys, values = pairs_of(block)
+        for last, value in zip(keys.to_pylist(), values.to_pylist(), strict=True):
+            yield _Block(*_handle(Reader(value, block.name)), last)
+        return
+    content = block.data[int(block.starts[0]) : entries_end(block, 0)].data
+    reader = Reader(content, block.name, base=block.base)
+    offset, size, last = 0, 0, b""
+    while reader.left:
+        shared, more = reader.varint(), reader.varint()
+        last = last[:shared] + reader.bytes(more)
+        if shared == 0:
+            offset, size = _handle(reader)
+        else:
+            offset += size + _TRAILER
+            coded = _varint(reader)
+            size += coded >> 1 ^ -(coded & 1)
+        if size < 0:
+            raise reader.damaged("a block has a negative length")
+        yield _Block(offset, size, last)
 
 
-def _entry(key: bytes, value: bytes, reader: Reader) -> Entry:
-    if len(key) < 8:
-        raise reader.damaged("a key of RocksDB is shorter than its sequence number", at=0)
-    packed = int(_U64.unpack(key[-8:])[0])
-    kind = packed & 0xFF
-    if kind not in (_DELETE, _VALUE, _MERGE, _SINGLE_DELETE, 15):
-        raise UnsupportedTypeError(
-            f"{reader.name} has an entry of kind {kind}, which is not read (values in files of "
-            "their own are 17): take a canonical savepoint"
-        )
-    return key[:-8], -(packed >> 8), kind, value
-
-
-def _runs(blocks: tuple[tuple[int, int], ...]) -> Iterator[list[tuple[int, int]]]:
+def _runs(blocks: Iterator[_Block]) -> Iterator[list[_Block]]:
     """Yield blocks that follow each other, as many as are read at once."""
-    run: list[tuple[int, int]] = []
-    for offset, size in blocks:
-        if run and (offset != run[-1][0] + run[-1][1] + _TRAILER or offset - run[0][0] > _TOGETHER):
+    run: list[_Block] = []
+    for one in blocks:
+        if run and (
+            one.offset != run[-1].offset + run[-1].size + _TRAILER
+            or one.offset - run[0].offset > _TOGETHER
+        ):
             yield run
             run = []
-        run.append((offset, size))
+        run.append(one)
     if run:
         yield run
 
@@ -205,30 +201,39 @@ def _varint(reader: Reader) -> int:
     raise reader.damaged("a number has no end")
 
 
-def _read_block(source: ByteSource, handle: tuple[int, int], checksum: int) -> Reader:
-    offset, size = handle
-    part = Reader(source.read(offset, offset + size + _TRAILER), source.name, base=offset)
-    _check_sums([part], checksum)
-    return _block(part)
+def _block(source: ByteSource, handle: tuple[int, int], checksum: int) -> Spans:
+    return _contents(source, [_Block(*handle, b"")], checksum)
 
 
-def _check_sums(parts: Sequence[Reader], checksum: int) -> None:
-    """Refuse a block that is not as it was when its checksum was put behind it."""
-    sums = BLOCK_CHECKSUMS[checksum]([one.data[:-4] for one in parts])
-    for part, found in zip(parts, sums, strict=True):
-        if found != _U32.unpack(part.data[-4:])[0]:
-            raise part.damaged("a block has another checksum", at=0)
+def _contents(source: ByteSource, run: list[_Block], checksum: int) -> Spans:
+    """Return blocks that follow each other as they are once they are decompressed."""
+    first = run[0].offset
+    data = source.read(first, run[-1].offset + run[-1].size + _TRAILER)
+    starts = np.array([one.offset - first for one in run], np.int64)
+    ends = starts + np.array([one.size for one in run], np.int64)
+    view, raw = memoryview(data), np.frombuffer(data, np.uint8)
+    places = list(zip(starts.tolist(), ends.tolist(), strict=True))
+    sums = BLOCK_CHECKSUMS[checksum]([view[start : end + 1] for start, end in places])
+    for (start, end), found in zip(places, sums, strict=True):
+        if found != _U32.unpack(view[end + 1 : end + _TRAILER])[0]:
+            raise Reader(b"", source.name, base=first + start).damaged(
+                "a block has another checksum"
+            )
+    if not bool(raw[ends].any()):
+        return Spans(raw, starts, ends, source.name, first)
+    parts = [
+        _decompressed(view[start:end], data[end], source.name, first + start)
+        for start, end in places
+    ]
+    return Spans.of(parts, f"{source.name} (blocks from byte {first} on, decompressed)")
 
 
-def _block(reader: Reader) -> Reader:
-    """Return a reader of a block as it is once it is decompressed."""
-    data, name, offset = reader.data, reader.name, reader.base
-    body, compression = data[:-_TRAILER], data[-_TRAILER]
+def _decompressed(body: memoryview, compression: int, name: str, offset: int) -> bytes:
+    reader = Reader(body, name, base=offset)
     if compression == 0:
-        return Reader(body, name, base=offset)
-    shown = f"{name} (block at byte {offset}, decompressed)"
+        return bytes(body)
     if compression == 1:
-        return Reader(snappy_block(body, reader, 0), shown)
+        return snappy_block(body, reader, 0)
     if compression != 2 and compression not in _CODECS:
         raise reader.damaged(f"a block is compressed in way {compression}, which is not known")
     length = reader.varint()
@@ -244,49 +249,4 @@ def _block(reader: Reader) -> Reader:
         raise reader.damaged(f"a block cannot be decompressed ({error})", at=0) from error
     if len(plain) != length:
         raise reader.damaged("a block is of another length than it says", at=0)
-    return Reader(plain, shown)
-
-
-def _ends_at(reader: Reader) -> int:
-    """Return where the entries of a block end, before the places where keys begin anew."""
-    if reader.left < 4:
-        raise reader.damaged("a block is cut")
-    count = int(_U32.unpack(reader.data[-4:])[0])
-    end = len(reader.data) - 4 - 4 * count
-    if count >> 31 or end < 0:
-        raise reader.damaged("a block has an index of its own, or is cut")
-    return end
-
-
-def _pairs(reader: Reader) -> Iterator[tuple[bytes, bytes]]:
-    """Yield keys and values of a block; each key has a number of bytes of the one before."""
-    end, key = _ends_at(reader), b""
-    while reader.at < end:
-        shared, more, length = reader.varint(), reader.varint(), reader.varint()
-        if shared > len(key):
-            raise reader.damaged("a key shares more than the one before has")
-        key = key[:shared] + reader.bytes(more)
-        yield key, reader.bytes(length)
-    if reader.at != end:
-        raise reader.damaged("the last entry of a block goes past its end")
-
-
-def _index(reader: Reader, is_delta: bool) -> Iterator[tuple[int, int]]:
-    """Yield where blocks lie; from version 4 on most say only how much longer they are."""
-    if not is_delta:
-        for _, value in _pairs(reader):
-            yield _handle(Reader(value, reader.name))
-        return
-    end, offset, size = _ends_at(reader), 0, 0
-    while reader.at < end:
-        shared, more = reader.varint(), reader.varint()
-        reader.take(more)
-        if shared == 0:
-            offset, size = _handle(reader)
-        else:
-            offset += size + _TRAILER
-            coded = _varint(reader)
-            size += coded >> 1 ^ -(coded & 1)
-        if size < 0:
-            raise reader.damaged("a block has a negative length")
-        yield offset, size
+    return bytes(plain)

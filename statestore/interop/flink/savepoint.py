@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from itertools import groupby, pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -26,17 +25,15 @@ from statestore.errors import (
 )
 from statestore.flink.operators import operator_id
 from statestore.interop.flink.canonical import (
-    Entries,
     KeyedHeader,
     prefix_bytes,
     read_header,
-    read_key_group,
     united,
 )
 from statestore.interop.flink.composite import KeyLayout, split_keys
 from statestore.interop.flink.cursor import Cursor
-from statestore.interop.flink.heap import read_heap_key_group
 from statestore.interop.flink.key_groups import check_key_groups
+from statestore.interop.flink.keyed_part import KeyedPart
 from statestore.interop.flink.metadata import (
     FileHandle,
     IncrementalHandle,
@@ -51,7 +48,6 @@ from statestore.interop.flink.metadata import (
 )
 from statestore.interop.flink.operator_state import SubtaskElements, read_operator_state
 from statestore.interop.flink.refusals import Refused, kept
-from statestore.interop.flink.rocksdb import RocksTable, live_entries, open_table
 from statestore.interop.flink.spans import Spans
 from statestore.interop.flink.states import KeyedState, keyed_states
 from statestore.interop.flink.streams import Places, source_of, storage_of
@@ -70,9 +66,6 @@ __all__ = [
 ]
 
 _METADATA = "_metadata"
-_TABLE = ".sst"
-_BESIDE_TABLES = ("CURRENT", "MANIFEST-", "OPTIONS-")  # what else RocksDB has in a folder
-_DEFAULT_FAMILY = "default"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,23 +102,6 @@ class StateRows:
 
 
 @dataclass(frozen=True)
-class _Part:
-    """The keyed state of one subtask: where it lies, and what its header says."""
-
-    subtask: int
-    handle: KeyGroupsHandle | IncrementalHandle
-    header: KeyedHeader
-    states: tuple[KeyedState | None, ...]
-    """By their place in the header; None for one that is dropped."""
-
-    @property
-    def is_bare(self) -> bool:
-        """Whether nothing but their lengths says where entries end."""
-        is_canonical = isinstance(self.handle, KeyGroupsHandle) and self.handle.is_savepoint
-        return is_canonical and not self.header.is_compressed
-
-
-@dataclass(frozen=True)
 class FlinkOperator:
     """An operator of a savepoint.
 
@@ -137,12 +113,12 @@ class FlinkOperator:
     states: tuple[KeyedState, ...]
     problem: str | None
     places: Places
-    parts: tuple[_Part, ...]
+    parts: tuple[KeyedPart, ...]
 
     @property
     def title(self) -> str:
         """What messages call it: its uid, its name or its id, the first that is known."""
-        return self.metadata.uid or self.metadata.name or self.metadata.id
+        return _title(self.metadata)
 
     @property
     def header(self) -> KeyedHeader | None:
@@ -184,10 +160,10 @@ class FlinkOperator:
         if self.problem is not None:
             raise IncompatibleStateError(f"operator {self.title} is not read: {self.problem}")
         for part in self.parts:
-            with _noted(f"in the {self._what(part.subtask)}"):
-                for found in self._of_part(part, wanted):
+            with _noted(f"in the {part.name}"):
+                for found in part.entries(wanted):
                     state = part.states[found.state]
-                    if state is None or state.name not in wanted:
+                    if state is None:
                         continue
                     entries = StateEntries(state, found.key_group, found.keys, found.values)
                     if is_checked and part.is_bare:
@@ -239,76 +215,6 @@ class FlinkOperator:
     def _prefix(self) -> int:
         return prefix_bytes(self.metadata.max_parallelism)
 
-    def _of_part(self, part: _Part, wanted: set[str]) -> Iterator[Entries]:
-        if isinstance(part.handle, IncrementalHandle):
-            return self._of_rocksdb(part, part.handle, wanted)
-        return self._of_key_groups(part, part.handle)
-
-    def _of_key_groups(self, part: _Part, handle: KeyGroupsHandle) -> Iterator[Entries]:
-        source = source_of(handle.stream, self.places, self._what(part.subtask))
-        states = tuple(one for one in part.states if one is not None)
-        if not handle.is_savepoint and len(states) < len(part.states):
-            raise UnsupportedTypeError(
-                f"operator {self.title} has states that are dropped among others that do not say "
-                "where they end: take a canonical savepoint"
-            )
-        edges = sorted({*handle.offsets, source.size})
-        after = dict(pairwise(edges))
-        for key_group, offset in enumerate(handle.offsets, handle.first):
-            if offset == 0:  # nothing, in a canonical savepoint
-                continue
-            stop = after.get(offset)
-            if offset < part.header.length or stop is None:
-                raise DamagedFileError(
-                    f"{source.name} is damaged: key group {key_group} begins at byte {offset} of "
-                    f"{source.size}, and the header has {part.header.length}"
-                )
-            data = memoryview(source.read(offset, stop))
-            if handle.is_savepoint:
-                yield from read_key_group(
-                    data, part.header, key_group, self._prefix, source.name, offset
-                )
-            else:
-                yield from read_heap_key_group(
-                    data, part.header, states, key_group, self._prefix, source.name, offset
-                )
-
-    def _of_rocksdb(
-        self, part: _Part, handle: IncrementalHandle, wanted: set[str]
-    ) -> Iterator[Entries]:
-        states = [
-            (number, state)
-            for number, state in enumerate(part.states)
-            if state is not None and state.name in wanted
-        ]
-        if not states:
-            return
-        files = [(name, one) for name, one in (*handle.shared, *handle.private) if one is not None]
-        if any(name.endswith(".blob") for name, _ in files):
-            raise UnsupportedTypeError(
-                f"operator {self.title} has values in files of their own, which are not read: "
-                "take a canonical savepoint"
-            )
-        tables = [
-            open_table(source_of(one, self.places, f"{name} of {self.title}"))
-            for name, one in files
-            if _is_table(name, self.title)
-        ]
-        _check_families(tables, part.header)
-        own = range(handle.first, handle.first + handle.count)
-        for number, state in states:
-            live = live_entries(one for one in tables if one.column_family == state.name)
-            groups = groupby(live, key=lambda pair: int.from_bytes(pair[0][: self._prefix], "big"))
-            for key_group, pairs in groups:
-                if key_group not in own:  # left over from before a rescale
-                    continue
-                keys, values = (list(one) for one in zip(*pairs, strict=True))
-                name = f"{self._what(part.subtask)} (RocksDB, {state.name}, key group {key_group})"
-                yield Entries(number, key_group, Spans.of(keys, name), Spans.of(values, name))
-
-    def _what(self, subtask: int) -> str:
-        return f"keyed state of {self.title}, subtask {subtask}"
-
     def _rows(self, found: StateEntries, as_bytes: Collection[str], is_checked: bool) -> StateRows:
         state, key_group = found.state, found.key_group
         where = f"state {state.name!r} of operator {self.title}"
@@ -330,25 +236,6 @@ def _noted(where: str) -> Iterator[None]:
     except StateStoreError as error:
         error.add_note(where)
         raise
-
-
-def _is_table(name: str, operator: str) -> bool:
-    """Return whether a file of RocksDB has entries; DamagedFileError for one that it never has."""
-    if not name.endswith(_TABLE) and not name.startswith(_BESIDE_TABLES):
-        raise DamagedFileError(
-            f"operator {operator} has a file {name!r} of RocksDB, which has none of such a name"
-        )
-    return name.endswith(_TABLE)
-
-
-def _check_families(tables: list[RocksTable], header: KeyedHeader) -> None:
-    known = {one.name for one in header.states} | {_DEFAULT_FAMILY}
-    for table in tables:
-        if table.column_family not in known:
-            raise DamagedFileError(
-                f"{table.source.name} has entries of a state {table.column_family!r}, which the "
-                "header of the keyed state does not have"
-            )
 
 
 def _check_entries(found: StateEntries, prefix: int) -> None:
@@ -387,6 +274,10 @@ def state_rows(found: StateEntries, prefix: int, *, as_bytes: bool) -> StateRows
     else:
         value = decoded(state.value, found.values)
     return StateRows(state, key_group, parts.key, parts.namespace, parts.map_key, value)
+
+
+def _title(metadata: OperatorState) -> str:
+    return metadata.uid or metadata.name or metadata.id
 
 
 def _size(handle: KeyGroupsHandle | IncrementalHandle) -> int:
@@ -478,9 +369,9 @@ def savepoint_of(data: bytes, places: Places, drop: Collection[Refused] = ()) ->
 
 
 def _operator(metadata: OperatorState, places: Places, drop: Collection[Refused]) -> FlinkOperator:
-    parts: list[_Part] = []
+    parts: list[KeyedPart] = []
     problem = None
-    with _noted(f"in operator {metadata.uid or metadata.name or metadata.id}"):
+    with _noted(f"in operator {_title(metadata)}"):
         try:
             subtasks = tuple(kept(one, drop) for one in metadata.subtasks)
             metadata = replace(metadata, subtasks=subtasks)
@@ -495,7 +386,10 @@ def _operator(metadata: OperatorState, places: Places, drop: Collection[Refused]
     return FlinkOperator(metadata, tuple(states.values()), problem, places, tuple(parts))
 
 
-def _parts(metadata: OperatorState, places: Places, drop: Collection[Refused]) -> Iterator[_Part]:
+def _parts(
+    metadata: OperatorState, places: Places, drop: Collection[Refused]
+) -> Iterator[KeyedPart]:
+    title, prefix = _title(metadata), prefix_bytes(metadata.max_parallelism)
     for subtask in metadata.subtasks:
         handle, what = subtask.keyed, f"keyed state of subtask {subtask.index}"
         if not isinstance(handle, KeyGroupsHandle | IncrementalHandle):
@@ -515,7 +409,8 @@ def _parts(metadata: OperatorState, places: Places, drop: Collection[Refused]) -
                 f"{source.name} is damaged at byte {header.length}: {len(data) - header.length} "
                 "bytes are left behind the header"
             )
-        yield _Part(subtask.index, handle, header, keyed_states(header, source.name, drop))
+        states = keyed_states(header, source.name, drop)
+        yield KeyedPart(subtask.index, handle, header, states, title, prefix, places)
 
 
 def _check_range(

@@ -8,6 +8,7 @@ and either snappy's block (0) or the bytes themselves (1). Each chunk's checksum
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Final
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ import pyarrow as pa
 from statestore.interop.flink.checksums import crc32c, masked
 from statestore.interop.flink.reader import Reader
 
-__all__ = ["SNAPPY_HEAD", "chunks", "framed", "snappy_block", "unframed"]
+__all__ = ["SNAPPY_HEAD", "chunks", "framed", "framed_chunks", "snappy_block", "unframed"]
 
 SNAPPY_HEAD: Final = b"\xff\x06\x00\x00sNaPpY"
 _COMPRESSED, _PLAIN, _FIRST_SKIPPABLE = 0, 1, 0x80
@@ -29,16 +30,20 @@ def unframed(data: memoryview, name: str, base: int) -> bytes:
     ``name`` and ``base`` say whose bytes these are, and where in that file they begin.
     DamagedFileError when the stream is cut, or a chunk has another checksum than it says.
     """
+    return b"".join(part for _, part in framed_chunks(data, name, base))
+
+
+def framed_chunks(data: memoryview, name: str, base: int) -> Iterator[tuple[int, bytes]]:
+    """Yield where in ``data`` each chunk begins, and what it holds; as :func:`unframed`."""
     reader = Reader(data, name, base=base)
     if len(data) < len(SNAPPY_HEAD) or bytes(reader.take(len(SNAPPY_HEAD))) != SNAPPY_HEAD:
         raise reader.damaged("it does not begin as a stream of Snappy does", at=0)
-    return chunks(reader)
+    yield from chunks(reader)
 
 
-def chunks(reader: Reader) -> bytes:
-    """Return what the chunks hold that are left; errors as :func:`unframed`."""
+def chunks(reader: Reader) -> Iterator[tuple[int, bytes]]:
+    """Yield the chunks that are left, with where each begins; errors as :func:`unframed`."""
     name, base = reader.name, reader.base
-    parts = []
     while reader.left:
         begin = reader.at
         head = int(_U32.unpack(reader.take(4))[0])
@@ -49,10 +54,9 @@ def chunks(reader: Reader) -> bytes:
             part = bytes(body) if kind == _PLAIN else snappy_block(body, reader, begin)
             if masked(crc32c([part])[0]) != wanted:
                 raise reader.damaged("a chunk of Snappy has another checksum", at=begin)
-            parts.append(part)
+            yield begin, part
         elif kind < _FIRST_SKIPPABLE:
             raise reader.damaged(f"a chunk of Snappy is of kind {kind}", at=begin)
-    return b"".join(parts)
 
 
 def framed(data: bytes) -> bytes:

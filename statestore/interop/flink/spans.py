@@ -7,12 +7,16 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-__all__ = ["Bytes", "Places", "Spans", "piece_array"]
+__all__ = ["BYTES", "Bytes", "Places", "Spans", "joined", "piece_array"]
+
+BYTES = pa.large_binary()
 
 Bytes = npt.NDArray[np.uint8]
 Places = npt.NDArray[np.int64]
 _LARGEST = (1 << 31) - 1
+_EMPTY = pa.scalar(b"", BYTES)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +51,19 @@ class Spans:
         ends = np.cumsum([len(one) for one in values], dtype=np.int64)
         starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])[: len(values)]
         return Spans(np.frombuffer(b"".join(values), np.uint8), starts, ends, name)
+
+    @staticmethod
+    def of_array(values: pa.Array, name: str) -> Spans:
+        """Return pieces that are the values of an Arrow array of ``BYTES``."""
+        _, offsets, content = values.buffers()
+        edges = np.frombuffer(offsets, np.int64, len(values) + 1, 8 * values.offset)
+        data = np.frombuffer(content, np.uint8) if content else np.empty(0, np.uint8)
+        return Spans(data, edges[:-1], edges[1:], name)
+
+
+def joined(*parts: pa.Array | pa.Scalar) -> pa.Array:
+    """Return arrays of ``BYTES`` one behind the other, row by row."""
+    return pc.binary_join_element_wise(*parts, _EMPTY)
 
 
 def piece_array(data: Bytes, starts: Places, ends: Places) -> pa.Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
@@ -10,12 +11,15 @@ from hypothesis import strategies as st
 
 from statestore.errors import DamagedFileError, FormatVersionError
 from statestore.interop.flink.canonical import (
+    Entries,
     KeyedHeader,
     StateInfo,
+    canonical_states,
     header_bytes,
+    read_entries,
     read_header,
-    read_key_group,
 )
+from statestore.interop.flink.group_bytes import GroupBytes
 from statestore.interop.flink.reader import i32
 from statestore.interop.flink.serializers import Snapshot, snapshot_bytes
 from statestore.interop.flink.snappy import framed, unframed
@@ -68,12 +72,36 @@ groups = st.lists(entries, max_size=3).map(lambda found: list(enumerate(found)))
 Groups = list[tuple[int, list[tuple[bytes, bytes]]]]
 
 
+@dataclass(frozen=True)
+class Source:
+    data: bytes
+    name: str = "f"
+
+    @property
+    def size(self) -> int:
+        return len(self.data)
+
+    def read(self, start: int, stop: int) -> bytes:
+        return self.data[start:stop]
+
+
+def pairs(found: Entries) -> list[tuple[bytes, bytes]]:
+    columns = (found.keys.arrow().to_pylist(), found.values.arrow().to_pylist())
+    return list(zip(*columns, strict=True))
+
+
 def read(data: bytes, *, is_compressed: bool = False) -> Groups:
-    header = made_header(is_compressed=is_compressed)
-    return [
-        (one.state, list(zip(one.keys.arrow().to_pylist(), one.values.arrow().to_pylist())))  # noqa: B905
-        for one in read_key_group(memoryview(data), header, 5, 1, "f", 100)
-    ]
+    """Read a key group, and each of its states again by itself."""
+    source = Source(bytes(100) + data)
+    group, reader = GroupBytes.read(source, 5, 100, data, is_compressed=is_compressed)
+    found = []
+    for state in canonical_states(reader, 3, 5):
+        begin = reader.at
+        found.append((state, pairs(read_entries(reader, state, 5, 1))))
+        again = group.part(begin, reader.at)
+        assert pairs(read_entries(again, state, 5, 1)) == found[-1][1]
+        again.end("a state")
+    return found
 
 
 @given(groups, st.booleans())

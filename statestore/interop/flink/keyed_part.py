@@ -1,0 +1,196 @@
+"""The keyed state of one subtask, whichever state backend wrote it: its entries, by key group.
+
+A key group has the entries of all states, one state after the other, and nothing says where each
+begins. So whoever reads one first notes where each is, and who asks for another state later reads
+the bytes of that alone. A state of RocksDB has files of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import TypeAlias
+
+from statestore.errors import DamagedFileError, UnsupportedTypeError
+from statestore.interop.flink.canonical import Entries, KeyedHeader, canonical_states, read_entries
+from statestore.interop.flink.group_bytes import GroupBytes
+from statestore.interop.flink.heap import heap_states, walk_entries
+from statestore.interop.flink.metadata import IncrementalHandle, KeyGroupsHandle
+from statestore.interop.flink.reader import Reader
+from statestore.interop.flink.rocksdb import RocksTable, open_table
+from statestore.interop.flink.rocksdb_live import live_key_groups
+from statestore.interop.flink.spans import Spans
+from statestore.interop.flink.states import KeyedState
+from statestore.interop.flink.streams import ByteSource, Places, source_of
+
+__all__ = ["KeyedPart"]
+
+_NUMBER_BYTES = 4
+_TABLE = ".sst"
+_BESIDE_TABLES = ("CURRENT", "MANIFEST-", "OPTIONS-")  # what else RocksDB has in a folder
+_DEFAULT_FAMILY = "default"
+
+_Places: TypeAlias = tuple[tuple[int, int, int], ...]
+"""A state's place in the header, and from where to where its entries lie in a key group."""
+
+
+@dataclass(frozen=True, eq=False)
+class KeyedPart:
+    """The keyed state of one subtask: where it lies, and what its header says.
+
+    ``states`` are by their place in the header, None for one that is dropped; ``title`` is what
+    messages call the operator, ``prefix`` how many bytes of a key are its key group. What was found
+    in key groups is noted in ``known``.
+    """
+
+    subtask: int
+    handle: KeyGroupsHandle | IncrementalHandle
+    header: KeyedHeader
+    states: tuple[KeyedState | None, ...]
+    title: str
+    prefix: int
+    places: Places
+    known: dict[int, tuple[GroupBytes, _Places]] = field(default_factory=dict, repr=False)
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"keyed state of {self.title}, subtask {self.subtask}"
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether nothing but their lengths says where entries end."""
+        is_canonical = isinstance(self.handle, KeyGroupsHandle) and self.handle.is_savepoint
+        return is_canonical and not self.header.is_compressed
+
+    def entries(self, wanted: Collection[str]) -> Iterator[Entries]:
+        """Yield the entries of some of its states, in one key group each.
+
+        Raises:
+            DamagedFileError or MissingFileError: when a file is not as Flink wrote it, or gone.
+            UnsupportedTypeError: for a value of the hashmap backend that does not say its length,
+                or a file of RocksDB that is not read.
+        """
+        numbers = {
+            at for at, state in enumerate(self.states) if state is not None and state.name in wanted
+        }
+        if isinstance(self.handle, KeyGroupsHandle):
+            return self._of_key_groups(self.handle, numbers)
+        return self._of_rocksdb(self.handle, numbers)
+
+    def _of_key_groups(self, handle: KeyGroupsHandle, wanted: set[int]) -> Iterator[Entries]:
+        source = source_of(handle.stream, self.places, self.name)
+        after = dict(pairwise(sorted({*handle.offsets, source.size})))
+        for key_group, offset in enumerate(handle.offsets, handle.first):
+            if offset == 0:  # nothing, in a canonical savepoint
+                continue
+            stop = after.get(offset)
+            if offset < self.header.length or stop is None:
+                raise DamagedFileError(
+                    f"{source.name} is damaged: key group {key_group} begins at byte {offset} of "
+                    f"{source.size}, and the header has {self.header.length}"
+                )
+            known = self.known.get(key_group)
+            if known is None:
+                data = source.read(offset, stop)
+                yield from self._walked(source, key_group, offset, data, handle, wanted)
+                continue
+            group, places = known
+            for number, begin, end in places:
+                if number in wanted:
+                    reader = group.part(begin, end)
+                    yield from self._read(reader, number, key_group, handle)()
+
+    def _walked(
+        self,
+        source: ByteSource,
+        key_group: int,
+        offset: int,
+        data: bytes,
+        handle: KeyGroupsHandle,
+        wanted: set[int],
+    ) -> Iterator[Entries]:
+        """Yield the entries of a key group that nobody has read yet."""
+        if not handle.is_savepoint:
+            begin = Reader(data[:_NUMBER_BYTES], source.name, base=offset)
+            begin.expect(key_group, "the number of a key group")
+            data, offset = data[_NUMBER_BYTES:], offset + _NUMBER_BYTES
+        is_compressed = self.header.is_compressed
+        group, reader = GroupBytes.read(
+            source, key_group, offset, data, is_compressed=is_compressed
+        )
+        places = []
+        numbers = canonical_states if handle.is_savepoint else heap_states
+        for number in numbers(reader, len(self.states), key_group):
+            start = reader.at
+            found = self._read(reader, number, key_group, handle)
+            places.append((number, start, reader.at))
+            if number in wanted:
+                yield from found()
+        self.known[key_group] = (group, tuple(places))
+
+    def _read(
+        self, reader: Reader, number: int, key_group: int, handle: KeyGroupsHandle
+    ) -> Callable[[], Iterator[Entries]]:
+        """Go on behind the entries of a state; return what yields them, if there are any."""
+        if handle.is_savepoint:
+            entries = read_entries(reader, number, key_group, self.prefix)
+            return lambda: iter((entries,))
+        state = self.states[number]
+        if state is None:
+            raise UnsupportedTypeError(
+                f"operator {self.title} has states that are dropped among others that do not say "
+                "where they end: take a canonical savepoint"
+            )
+        walked = walk_entries(reader, state)
+        return lambda: walked.canonical(number, key_group, self.prefix)
+
+    @cached_property
+    def _tables(self) -> tuple[RocksTable, ...]:
+        assert isinstance(self.handle, IncrementalHandle), "others have no files of RocksDB"
+        both = (*self.handle.shared, *self.handle.private)
+        files = [(name, one) for name, one in both if one is not None]
+        if any(name.endswith(".blob") for name, _ in files):
+            raise UnsupportedTypeError(
+                f"operator {self.title} has values in files of their own, which are not read: "
+                "take a canonical savepoint"
+            )
+        tables = tuple(
+            open_table(source_of(one, self.places, f"{name} of {self.title}"))
+            for name, one in files
+            if _is_table(name, self.title)
+        )
+        _check_families(tables, self.header)
+        return tables
+
+    def _of_rocksdb(self, handle: IncrementalHandle, wanted: set[int]) -> Iterator[Entries]:
+        own = range(handle.first, handle.first + handle.count)
+        for number in sorted(wanted):
+            state = self.header.states[number].name
+            tables = [one for one in self._tables if one.column_family == state]
+            for key_group, keys, values in live_key_groups(tables, self.prefix, own):
+                name = f"{self.name} (RocksDB, {state}, key group {key_group})"
+                yield Entries(
+                    number, key_group, Spans.of_array(keys, name), Spans.of_array(values, name)
+                )
+
+
+def _is_table(name: str, operator: str) -> bool:
+    """Return whether a file of RocksDB has entries; DamagedFileError for one that it never has."""
+    if not name.endswith(_TABLE) and not name.startswith(_BESIDE_TABLES):
+        raise DamagedFileError(
+            f"operator {operator} has a file {name!r} of RocksDB, which has none of such a name"
+        )
+    return name.endswith(_TABLE)
+
+
+def _check_families(tables: Sequence[RocksTable], header: KeyedHeader) -> None:
+    known = {one.name for one in header.states} | {_DEFAULT_FAMILY}
+    for table in tables:
+        if table.column_family not in known:
+            raise DamagedFileError(
+                f"{table.source.name} has entries of a state {table.column_family!r}, which the "
+                "header of the keyed state does not have"
+            )

@@ -1,0 +1,198 @@
+"""Entries of many blocks of RocksDB's files at once, by column.
+
+An entry (``BlockBuilder``) is three numbers, how many bytes of the key before its own key shares,
+how many more it has, and the length of the value; then come those bytes, and the value. Now and
+then, every 16 entries by default, a key shares nothing; where that is stands at the end of the
+block. So entries are read in step from all these places: the first of each, then the second, ….
+
+A key ends with eight bytes: what the entry is, and its sequence number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from statestore.errors import DamagedFileError, UnsupportedTypeError
+from statestore.interop.flink.cursor import Cursor
+from statestore.interop.flink.spans import BYTES, Places, Spans, joined, piece_array
+
+__all__ = [
+    "DELETE",
+    "MERGE",
+    "RANGE_DELETE",
+    "SINGLE_DELETE",
+    "VALUE",
+    "Versions",
+    "entries_end",
+    "pairs_of",
+    "versions_of",
+]
+
+DELETE, VALUE, MERGE, SINGLE_DELETE, RANGE_DELETE = 0, 1, 2, 7, 15
+_KINDS = np.array([DELETE, VALUE, MERGE, SINGLE_DELETE, RANGE_DELETE], np.uint64)
+_PACKED = 8
+_U32 = np.dtype("<u4")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Versions:
+    """Keys, what was done to each, and its value then.
+
+    ``packed`` has the sequence number in its upper 56 bits and the kind in its lower 8, so that of
+    several versions of a key the newest has the largest.
+    """
+
+    keys: pa.Array
+    packed: npt.NDArray[np.uint64]
+    values: pa.Array
+
+    def __len__(self) -> int:
+        """Return the number of versions."""
+        return len(self.packed)
+
+    @property
+    def kinds(self) -> npt.NDArray[np.uint64]:
+        """What was done: a put, a delete, a merge."""
+        return self.packed & np.uint64(0xFF)
+
+    @property
+    def sequences(self) -> npt.NDArray[np.int64]:
+        """When it was done."""
+        return (self.packed >> np.uint64(8)).astype(np.int64)
+
+    def slice(self, start: int, stop: int) -> Versions:
+        """Return some that follow each other."""
+        count = stop - start
+        return Versions(
+            self.keys.slice(start, count), self.packed[start:stop], self.values.slice(start, count)
+        )
+
+    def take(self, rows: npt.NDArray[np.int64]) -> Versions:
+        """Return some in another order."""
+        places = pa.array(rows)
+        return Versions(self.keys.take(places), self.packed[rows], self.values.take(places))
+
+    @staticmethod
+    def concat(parts: Sequence[Versions]) -> Versions:
+        """Return the versions of all parts."""
+        if len(parts) == 1:
+            return parts[0]
+        return Versions(
+            pa.concat_arrays([one.keys for one in parts]),
+            np.concatenate([one.packed for one in parts]),
+            pa.concat_arrays([one.values for one in parts]),
+        )
+
+
+def versions_of(blocks: Spans) -> Versions:
+    """Return the entries of decompressed blocks of one file, in their order.
+
+    Raises:
+        DamagedFileError: when they are not as RocksDB writes them.
+        UnsupportedTypeError: for an entry of a kind that is not read.
+    """
+    keys, values = pairs_of(blocks)
+    spans = Spans.of_array(keys, blocks.name)
+    cut = spans.ends - _PACKED
+    if bool((cut < spans.starts).any()):
+        raise Cursor(blocks, blocks.starts, blocks.ends).damaged(
+            "a key of RocksDB is shorter than its sequence number", 0
+        )
+    packed = Cursor(spans, cut, spans.ends).numbers("<u8")
+    kinds = packed & np.uint64(0xFF)
+    wrong = ~np.isin(kinds, _KINDS)
+    if bool(wrong.any()):
+        raise UnsupportedTypeError(
+            f"{blocks.name} has an entry of kind {kinds[np.argmax(wrong)]}, which is not read "
+            "(values in files of their own are 17): take a canonical savepoint"
+        )
+    return Versions(piece_array(spans.data, spans.starts, cut).cast(BYTES), packed, values)
+
+
+def pairs_of(blocks: Spans) -> tuple[pa.Array, pa.Array]:
+    """Return the whole keys and the values of decompressed blocks of one file.
+
+    DamagedFileError when they are not as RocksDB writes them.
+    """
+    lanes = _lanes(blocks)
+    data, count = lanes.data(), len(lanes)
+    lane, keys = np.arange(count), piece_array(data, lanes.at, lanes.at).cast(BYTES)
+    steps, parts = [lane[:0]], [keys[:0]]
+    starts, ends = [lane[:0]], [lane[:0]]
+    while len(lanes):
+        shared, more, length = lanes.varints(), lanes.varints(), lanes.varints()
+        before = Spans.of_array(keys, blocks.name)
+        too_much = shared > before.ends - before.starts
+        lanes.refuse(too_much, "a key shares more than the one before has")
+        lanes.refuse(more + length > lanes.end - lanes.at, "an entry goes past its block")
+        middle = lanes.at + more
+        keys = piece_array(data, lanes.at, middle).cast(BYTES)
+        if bool(shared.any()):
+            first = piece_array(before.data, before.starts, before.starts + shared)
+            keys = joined(first.cast(BYTES), keys)
+        lanes.at = middle + length
+        steps.append(lane)
+        parts.append(keys)
+        starts.append(middle)
+        ends.append(lanes.at)
+        goes_on = lanes.at < lanes.end
+        if not bool(goes_on.all()):
+            lane, keys, lanes = lane[goes_on], keys.filter(pa.array(goes_on)), lanes.only(goes_on)
+    order = _order(steps, count)
+    whole = pa.concat_arrays(parts).take(pa.array(order))
+    values = piece_array(data, np.concatenate(starts)[order], np.concatenate(ends)[order])
+    return whole, values.cast(BYTES)
+
+
+def _order(steps: list[Places], lanes: int) -> Places:
+    """Return the places of entries, which lie step by step, in order of their lanes."""
+    counts = np.zeros(lanes, np.int64)
+    for lane in steps:
+        counts[lane] += 1
+    firsts = np.cumsum(counts) - counts
+    order = np.empty(int(counts.sum()), np.int64)
+    done = 0
+    for step, lane in enumerate(steps[1:]):
+        order[firsts[lane] + step] = np.arange(done, done + len(lane))
+        done += len(lane)
+    return order
+
+
+def _lanes(blocks: Spans) -> Cursor:
+    """Return a cursor at each place where a key shares nothing, up to the next such place."""
+    data = blocks.data
+    starts, ends = [blocks.starts[:0]], [blocks.starts[:0]]
+    for number, (start, stop) in enumerate(
+        zip(blocks.starts.tolist(), blocks.ends.tolist(), strict=True)
+    ):
+        end = entries_end(blocks, number)
+        begins = start + data[end : stop - 4].view(_U32).astype(np.int64)
+        if end == start:
+            continue
+        edges = np.append(begins, end)
+        if edges[0] != start or bool((edges[1:] <= edges[:-1]).any()):
+            raise _damaged(blocks, number, "a block says wrongly where keys begin anew")
+        starts.append(begins)
+        ends.append(edges[1:])
+    return Cursor(blocks, np.concatenate(starts), np.concatenate(ends))
+
+
+def entries_end(blocks: Spans, number: int) -> int:
+    """Return where the entries of a block end; DamagedFileError when it does not say so."""
+    start, stop = int(blocks.starts[number]), int(blocks.ends[number])
+    if stop - start < 4:
+        raise _damaged(blocks, number, "a block is cut")
+    count = int(blocks.data[stop - 4 : stop].view(_U32)[0])
+    end = stop - 4 - 4 * count
+    if count >> 31 or end < start:
+        raise _damaged(blocks, number, "a block has an index of its own, or is cut")
+    return end
+
+
+def _damaged(blocks: Spans, number: int, problem: str) -> DamagedFileError:
+    return Cursor(blocks, blocks.starts, blocks.ends).damaged(problem, number)

@@ -1,0 +1,157 @@
+"""What the files of a state of RocksDB come to together: the keys that there are, and their values.
+
+Of several versions of a key the newest holds, by its sequence number (``MergingIterator``,
+``DBIter``); values that were merged are joined by a comma, as Flink's lists are. One key group is
+in memory at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from statestore.errors import DamagedFileError
+from statestore.interop.flink.cursor import Cursor
+from statestore.interop.flink.rocksdb import RocksTable, Tombstone
+from statestore.interop.flink.rocksdb_blocks import (
+    DELETE,
+    SINGLE_DELETE,
+    VALUE,
+    Versions,
+)
+from statestore.interop.flink.spans import BYTES, Spans
+
+__all__ = ["live_key_groups"]
+
+_COMMA = pa.scalar(b",", BYTES)
+_Rows = npt.NDArray[np.bool_]
+
+
+def live_key_groups(
+    tables: Iterable[RocksTable], prefix: int, key_groups: range
+) -> Iterator[tuple[int, pa.Array, pa.Array]]:
+    """Yield each key group with its keys, sorted, and their values, out of all files of a state.
+
+    Args:
+        tables: the files.
+        prefix: how many bytes of a key are its key group.
+        key_groups: those that are wanted; a file may have others, from before a rescale.
+
+    Yields:
+        A key group that has keys, its keys and its values.
+
+    Raises:
+        DamagedFileError or UnsupportedTypeError: as ``RocksTable.versions``.
+    """
+    found = tuple(tables)
+    tombstones = [one for table in found for one in table.tombstones]
+    sources = [_by_key_group(table, prefix, key_groups) for table in found]
+    heads = [next(source, None) for source in sources]
+    for key_group in key_groups:
+        parts = []
+        for at, head in enumerate(heads):
+            if head is not None and head[0] == key_group:
+                parts.append(head[1])
+                heads[at] = next(sources[at], None)
+        if not parts:
+            continue
+        keys, values = _live(Versions.concat(parts), len(parts) > 1, tombstones)
+        if len(keys):
+            yield key_group, keys, values
+
+
+def _by_key_group(
+    table: RocksTable, prefix: int, key_groups: range
+) -> Iterator[tuple[int, Versions]]:
+    """Yield the entries of a file in some key groups, those of each together."""
+    first = key_groups.start.to_bytes(prefix, "big")
+    stop = None
+    if key_groups.stop < 1 << 8 * prefix:
+        stop = key_groups.stop.to_bytes(prefix, "big")
+    last, some = -1, list[Versions]()
+    for versions in table.versions(first, stop):
+        numbers = _key_groups(versions, prefix, table.source.name)
+        edges = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+        for start, end in pairwise(edges):
+            if start == end:
+                continue
+            number = int(numbers[start])
+            if number < last:
+                raise DamagedFileError(
+                    f"{table.source.name} is damaged: keys of key group {number} come after those "
+                    f"of {last}"
+                )
+            if number != last:
+                if some and last in key_groups:
+                    yield last, Versions.concat(some)
+                last, some = number, []
+            some.append(versions.slice(start, end))
+    if some and last in key_groups:
+        yield last, Versions.concat(some)
+
+
+def _key_groups(versions: Versions, prefix: int, name: str) -> npt.NDArray[np.int64]:
+    keys = Spans.of_array(versions.keys, name)
+    kind = ">u1" if prefix == 1 else ">u2"
+    return Cursor(keys, keys.starts, keys.ends).numbers(kind).astype(np.int64)
+
+
+def _live(
+    versions: Versions, is_mixed: bool, tombstones: Sequence[Tombstone]
+) -> tuple[pa.Array, pa.Array]:
+    """Return the keys of a key group that there are, and what their versions come to."""
+    if is_mixed:
+        columns = {"key": versions.keys, "packed": versions.packed}
+        order = [("key", "ascending"), ("packed", "descending")]
+        rows = pc.sort_indices(pa.table(columns), sort_keys=order)
+        versions = versions.take(rows.to_numpy().astype(np.int64))
+    keys, kinds = versions.keys, versions.kinds
+    begins = np.ones(len(keys), np.bool_)
+    begins[1:] = pc.not_equal(keys.slice(1), keys.slice(0, len(keys) - 1)).to_numpy(False)
+    is_gone = (kinds == DELETE) | (kinds == SINGLE_DELETE) | _deleted(versions, tombstones)
+    # What is older than a value, or than a delete, does not count.
+    ends = is_gone | (kinds == VALUE)
+    before = np.cumsum(ends) - ends
+    counts = ~is_gone & (before == np.repeat(before[begins], _lengths(begins)))
+    used = np.flatnonzero(counts)
+    first = np.ones(len(used), np.bool_)
+    number = np.cumsum(begins)[used]
+    first[1:] = number[1:] != number[:-1]
+    if bool(first.all()):
+        if len(used) == len(keys):
+            return keys, versions.values
+        found = versions.take(used)
+        return found.keys, found.values
+    return keys.take(pa.array(used[first])), _merged(versions.values, used, first)
+
+
+def _lengths(begins: _Rows) -> npt.NDArray[np.int64]:
+    places = np.flatnonzero(begins)
+    return np.diff(np.append(places, len(begins)))
+
+
+def _merged(values: pa.Array, used: npt.NDArray[np.int64], first: _Rows) -> pa.Array:
+    """Join the values of each key, which come newest first, from the oldest on."""
+    lengths = _lengths(first)
+    ends = np.cumsum(lengths)
+    backwards = np.repeat(2 * ends - lengths - 1, lengths) - np.arange(len(used))
+    offsets = pa.array(np.append(0, ends), pa.int64())
+    operands = values.take(pa.array(used[backwards]))
+    return pc.binary_join(pa.LargeListArray.from_arrays(offsets, operands), _COMMA)
+
+
+def _deleted(versions: Versions, tombstones: Sequence[Tombstone]) -> _Rows:
+    """Return which entries are older than a delete of a range that they lie in."""
+    found = np.zeros(len(versions), np.bool_)
+    for one in tombstones:
+        is_older = versions.sequences < one.sequence
+        if bool(is_older.any()):
+            first, stop = pa.scalar(one.first, BYTES), pa.scalar(one.stop, BYTES)
+            inside = pc.and_(pc.greater_equal(versions.keys, first), pc.less(versions.keys, stop))
+            found |= is_older & inside.to_numpy(False)
+    return found
