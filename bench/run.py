@@ -23,6 +23,7 @@ from bench import (
     arrow_writes,
     changes,
     delta_log,
+    flink_savepoints,
     groups,
     large,
     object_store,
@@ -73,6 +74,7 @@ SECTIONS = (
     Section(("B24",), object_store.requests, small.ROWS),
     Section(("B23",), large.figures, large.FILES),
     Section(("B25",), spark_checkpoints.figures, 2 * MILLION),
+    Section(("B26",), flink_savepoints.figures, 2 * MILLION),
 )
 
 

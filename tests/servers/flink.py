@@ -107,11 +107,14 @@ class Flink:
 
     def java(self, name: str, arguments: Sequence[str]) -> str:
         """Run a program of the folder of sources; return its output, or raise StorageError."""
+        return _output(self.command(name, arguments), f"{name} with Flink {self.version}")
+
+    def command(self, name: str, arguments: Sequence[str]) -> list[str]:
+        """Return the command that runs a program of the folder of sources."""
         classes = self._compiled()
         log = f"-Dlog4j.configurationFile=file:{classes / 'log4j2.properties'}"
         path = ["-cp", ":".join(map(str, (classes, *self.jars())))]
-        command = [str(java_home() / "bin" / "java"), *_JVM, log, *path, name, *arguments]
-        return _output(command, f"{name} with Flink {self.version}")
+        return [str(java_home() / "bin" / "java"), *_JVM, log, *path, name, *arguments]
 
     def _compiled(self) -> Path:
         """Return the folder of the classes, compiled anew when a source has changed."""

@@ -7,8 +7,9 @@ import java.time.Duration;
 import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
-import java.util.function.BooleanSupplier;
+import java.util.concurrent.Callable;
 import org.apache.flink.api.common.JobID;
+import org.apache.flink.api.common.JobStatus;
 import org.apache.flink.api.common.functions.AggregateFunction;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
 import org.apache.flink.api.common.typeinfo.TypeInformation;
@@ -35,7 +36,7 @@ import org.apache.flink.util.Collector;
 
 /**
  * Runs jobs one after another in a cluster of this process. A step is one argument, words with "="
- * between blanks: do=savepoint|checkpoint|dump, to=, from=, events=, parallelism=, max=, format=; with
+ * between blanks: do=savepoint|checkpoint|restore|dump, to=, from=, events=, parallelism=, max=, format=; with
  * results= the job is one of SQL; any name with a dot is a setting of Flink.
  */
 public class Main {
@@ -52,10 +53,10 @@ public class Main {
 
     /** Run the steps. */
     public static void main(String[] steps) throws Exception {
-        run(steps, Main::build);
+        run(List.of(steps), Main::build);
     }
 
-    static void run(String[] steps, Job job) throws Exception {
+    static void run(Iterable<String> steps, Job job) throws Exception {
         MiniClusterConfiguration cluster =
                 new MiniClusterConfiguration.Builder()
                         .setConfiguration(clusterSettings())
@@ -107,6 +108,12 @@ public class Main {
             return;
         }
         waitFor(mini, job, () -> Numbers.next == Numbers.limit && allRun(mini, job));
+        if (words.get("do").equals("restore")) {
+            System.out.println("restored " + words.get("from"));
+            mini.cancelJob(job).get();
+            mini.requestJobResult(job).get();
+            return;
+        }
         String written;
         if (words.get("do").equals("savepoint")) {
             SavepointFormatType format = SavepointFormatType.valueOf(words.get("format"));
@@ -125,8 +132,8 @@ public class Main {
         System.out.println(words.get("do") + " " + words.get("to") + " " + written);
     }
 
-    private static void waitFor(MiniCluster mini, JobID job, BooleanSupplier done) throws Exception {
-        while (!done.getAsBoolean()) {
+    private static void waitFor(MiniCluster mini, JobID job, Callable<Boolean> done) throws Exception {
+        while (!done.call()) {
             if (mini.getJobStatus(job).get().isTerminalState()) {
                 mini.requestJobResult(job).get().toJobExecutionResult(Main.class.getClassLoader());
             }
@@ -134,7 +141,10 @@ public class Main {
         }
     }
 
-    private static boolean allRun(MiniCluster mini, JobID job) {
+    private static boolean allRun(MiniCluster mini, JobID job) throws Exception {
+        if (mini.getJobStatus(job).get() != JobStatus.RUNNING) {
+            return false;
+        }
         for (AccessExecutionVertex each :
                 mini.getExecutionGraph(job).join().getAllExecutionVertices()) {
             if (each.getExecutionState() != ExecutionState.RUNNING) {

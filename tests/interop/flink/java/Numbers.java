@@ -38,9 +38,15 @@ public class Numbers implements Source<Long, Numbers.Split, List<Numbers.Split>>
     }
 
     private final boolean dumps;
+    private final long size;
 
     public Numbers(boolean dumps) {
+        this(dumps, SIZE);
+    }
+
+    Numbers(boolean dumps, long size) {
         this.dumps = dumps;
+        this.size = size;
     }
 
     /** The numbers of a range that were not given yet. */
@@ -74,7 +80,7 @@ public class Numbers implements Source<Long, Numbers.Split, List<Numbers.Split>>
             SplitEnumeratorContext<Split> context) {
         List<Split> splits = new ArrayList<>();
         for (int at = 0; at < SPLITS; at++) {
-            splits.add(new Split(at * SIZE, (at + 1) * SIZE));
+            splits.add(new Split(at * size, (at + 1) * size));
         }
         return new Enumerator(context, splits);
     }
