@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
@@ -44,6 +44,8 @@ __all__ = ["ImportedSavepoint", "import_savepoint"]
 
 _METADATA = "_metadata"
 _ROW_BYTES = 32  # about; it decides whether a key group gets a file of its own
+_OnProgress: TypeAlias = Callable[[float, float, str], None]
+_Tell: TypeAlias = Callable[[float], None]
 _EVENT, _PROCESSING = "event", "processing"
 
 
@@ -94,7 +96,7 @@ def import_savepoint(
     moved: Mapping[str, str] | None = None,
     options: Mapping[str, Any] | None = None,
     drop: Collection[str] = (),
-    on_progress: Callable[[float, float, str], None] | None = None,
+    on_progress: _OnProgress | None = None,
 ) -> ImportedSavepoint:
     """Write the state in a savepoint, or checkpoint, of a Flink job as the next one of a store.
 
@@ -117,7 +119,8 @@ def import_savepoint(
         moved: where folders lie now that the savepoint names by absolute paths.
         options: options for fsspec, with which the savepoint is reached.
         drop: what is left out, and is refused else, by its name in :class:`Refused`.
-        on_progress: is called with the number of states that are done, of how many, and the next.
+        on_progress: is called with the number of states that are done, of how many, and the next;
+            a part of one counts by its key groups.
 
     Returns:
         What was imported, and the checkpoint.
@@ -257,16 +260,16 @@ def _nodes(planned: tuple[PlannedOperator, ...]) -> Iterator[Node]:
 def _states(
     run: _Import,
     planned: tuple[PlannedOperator, ...],
-    on_progress: Callable[[float, float, str], None] | None,
+    on_progress: _OnProgress | None,
 ) -> Iterator[ImportedState]:
     wanted = [one for one in planned if one.is_wanted and one.problem is None]
     total = sum(len(one.states) for one in wanted)
     done = 0
     for one in wanted:
         for state in one.states:
-            if on_progress is not None:
-                on_progress(done, total, f"{state.info.name} of {one.name}")
-            yield _keyed(run, one, state)
+            tell = _teller(on_progress, done, total, f"{state.info.name} of {one.name}")
+            tell(0)
+            yield _keyed(run, one, state, tell)
             done += 1
         taken = [state.info.name for state in one.states]
         yield from operator_states(
@@ -274,12 +277,19 @@ def _states(
         )
 
 
-def _keyed(run: _Import, planned: PlannedOperator, one: PlannedState) -> ImportedState:
+def _teller(on_progress: _OnProgress | None, done: int, total: int, what: str) -> _Tell:
+    """Return what says how much of one more state is done, from 0 to 1."""
+    if on_progress is None:
+        return lambda share: None
+    return lambda share: on_progress(done + share, total, what)
+
+
+def _keyed(run: _Import, planned: PlannedOperator, one: PlannedState, tell: _Tell) -> ImportedState:
     """Write a keyed state in the first form that takes all of its rows."""
     why = one.why
     for columns in one.forms:
         try:
-            entry = _written(run, planned, one, columns)
+            entry = _written(run, planned, one, columns, tell)
         except UnsupportedTypeError as error:
             if run.is_strict or columns is one.forms[-1]:
                 error.add_note(f"state {one.info.name!r} of operator {planned.name}")
@@ -310,12 +320,16 @@ def _keyed(run: _Import, planned: PlannedOperator, one: PlannedState) -> Importe
 
 
 def _written(
-    run: _Import, planned: PlannedOperator, one: PlannedState, columns: StateColumns
+    run: _Import,
+    planned: PlannedOperator,
+    one: PlannedState,
+    columns: StateColumns,
+    tell: _Tell,
 ) -> KeyedEntry:
     name, operator = one.info.name, planned.operator
-    rows: Any = GroupedRows(columns.schema, lambda: _tables(operator, columns))
+    rows: Any = GroupedRows(columns.schema, lambda: _tables(operator, columns, tell))
     if columns.form is Form.BYTES:  # whose key groups are others than Flink's, in another order
-        tables = [table for _, table in _tables(operator, columns)]
+        tables = [table for _, table in _tables(operator, columns, tell)]
         rows = pa.concat_tables([columns.schema.empty_table(), *tables])
     lives = run.ttl.get(f"{planned.name}/{name}", run.ttl.get(name))
     ttl = None
@@ -353,8 +367,11 @@ def _layout(planned: PlannedOperator) -> Layout | None:
     return Layout.RANGED if is_small else None
 
 
-def _tables(operator: FlinkOperator, columns: StateColumns) -> Iterator[tuple[int, pa.Table]]:
-    """Yield the rows of a state by key group."""
+def _tables(
+    operator: FlinkOperator, columns: StateColumns, tell: _Tell
+) -> Iterator[tuple[int, pa.Table]]:
+    """Yield the rows of a state by key group, and tell how many of these are done."""
+    most = operator.metadata.max_parallelism
     ordered = replace(
         operator, parts=tuple(sorted(operator.parts, key=lambda one: one.handle.first))
     )
@@ -363,10 +380,12 @@ def _tables(operator: FlinkOperator, columns: StateColumns) -> Iterator[tuple[in
         prefix = prefix_bytes(operator.metadata.max_parallelism)
         for entries in ordered.entries(name):
             yield entries.key_group, columns.table_of_bytes(entries, prefix)
+            tell((entries.key_group + 1) / most)
         return
     as_bytes = [name] if columns.form is Form.VALUE_BYTES else []
     for rows in ordered.rows(name, as_bytes=as_bytes, is_checked=False):  # the store does it
         yield rows.key_group, columns.table(rows)
+        tell((rows.key_group + 1) / most)
 
 
 def _operator(planned: PlannedOperator) -> ImportedOperator:
