@@ -67,16 +67,21 @@ def internal(entry: Entry) -> tuple[bytes, bytes]:
     return key + struct.pack("<Q", sequence << 8 | kind), value
 
 
-def block(pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
-    """Return a block whose keys share what they can with the one before."""
-    parts, before = [], b""
-    for key, value in pairs:
+def block(pairs: Sequence[tuple[bytes, bytes]], interval: int = 16) -> bytes:
+    """Return a block whose keys share what they can with the one before, but every so many."""
+    parts: list[bytes] = []
+    before, restarts = b"", []
+    for number, (key, value) in enumerate(pairs):
+        if number % interval == 0:
+            restarts.append(len(b"".join(parts)))
+            before = b""
         ends = (at for at in range(len(key) + 1) if key[:at] != before[:at])
         shared = min(next(ends, len(key) + 1) - 1, len(before))
         parts += [varint(shared), varint(len(key) - shared), varint(len(value)), key[shared:]]
         parts.append(value)
         before = key
-    return b"".join(parts) + struct.pack("<II", 0, 1)
+    restarts = restarts or [0]
+    return b"".join(parts) + struct.pack(f"<{len(restarts) + 1}I", *restarts, len(restarts))
 
 
 def table(
@@ -87,8 +92,10 @@ def table(
     more: Sequence[tuple[bytes, bytes]] = (),
     version: int = 5,
     checksum: int = 4,
+    together: int = 2,
+    interval: int = 16,
 ) -> bytes:
-    """Return a file with two entries a block."""
+    """Return a file with so many entries a block, and keys that begin anew every ``interval``."""
     data = b""
 
     def add(content: bytes, kind: int = 0) -> bytes:
@@ -101,9 +108,9 @@ def table(
 
     ordered = sorted(entries, key=lambda one: (one[0], -one[1]))
     index = []
-    for at in range(0, len(ordered), 2):
-        pairs = [internal(one) for one in ordered[at : at + 2]]
-        index.append((pairs[-1][0], add(block(pairs), compression)))
+    for at in range(0, len(ordered), together):
+        pairs = [internal(one) for one in ordered[at : at + together]]
+        index.append((pairs[-1][0], add(block(pairs, interval), compression)))
     properties = [(b"rocksdb.column.family.name", b"state"), *more]
     meta = [(b"rocksdb.properties", add(block(sorted(properties))))]
     if tombstones:
@@ -133,6 +140,51 @@ def test_blocks_are_read_however_they_are_compressed(compression: int) -> None:
     found = live(table(entries, compression=compression))
     assert found == [(key, value) for key, _, _, value in entries]
     assert open_table(Source("1.sst", table(entries))).column_family == "state"
+
+
+texts = st.binary(min_size=1, max_size=6) | st.binary(min_size=120, max_size=200)
+
+
+@given(
+    st.dictionaries(texts, st.binary(max_size=3) | st.binary(min_size=126, max_size=300)),
+    st.integers(1, 40),
+    st.integers(1, 5),
+    st.sampled_from(sorted(COMPRESSIONS)),
+)
+def test_blocks_are_read_wherever_keys_begin_anew(
+    rows: dict[bytes, bytes], together: int, interval: int, compression: int
+) -> None:
+    entries = [(key, 1, VALUE, value) for key, value in rows.items()]
+    whole = table(entries, compression=compression, together=together, interval=interval)
+    assert live(whole) == sorted(rows.items())
+
+
+def test_only_blocks_of_the_key_groups_are_read() -> None:
+    entries = [(bytes([group, at]), 1, VALUE, b"v") for group in range(50) for at in range(4)]
+    whole = table(entries)
+    asked: list[tuple[int, int]] = []
+
+    @dataclass(frozen=True)
+    class Counted(Source):
+        def read(self, start: int, stop: int) -> bytes:
+            asked.append((start, stop))
+            return super().read(start, stop)
+
+    opened = open_table(Counted("t", whole))
+    asked.clear()
+    found = list(live_key_groups([opened], 1, range(20, 22)))
+    assert [(group, len(keys)) for group, keys, _ in found] == [(20, 4), (21, 4)]
+    assert sum(stop - start for start, stop in asked) < len(whole) // 10
+
+
+def test_keys_that_are_not_sorted_are_damage() -> None:
+    pairs_of_block = [internal((key, 1, VALUE, b"v")) for key in (b"b", b"a")]
+    whole = table([(b"a", 1, VALUE, b"v"), (b"b", 1, VALUE, b"v")])
+    swapped = block(pairs_of_block)
+    body = swapped + b"\0"
+    data = body + struct.pack("<I", *BLOCK_CHECKSUMS[4]([body])) + whole[len(body) + 4 :]
+    with pytest.raises(DamagedFileError, match="keys of key group 97 come after those of 98"):
+        live(data)
 
 
 def test_the_newest_of_several_files_holds() -> None:
