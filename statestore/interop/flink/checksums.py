@@ -129,11 +129,14 @@ _LONGEST_MIDDLE = 240
 _SWAPPED = [1, 0, 3, 2, 5, 4, 7, 6]
 
 
-def xxh3(data: bytes | memoryview) -> int:
-    """Return the XXH3 of some bytes, in 64 bits."""
+def xxh3(pieces: _Pieces) -> list[int]:
+    """Return the XXH3 of each of some pieces of bytes, in 64 bits."""
+    long = iter(_long([one for one in pieces if len(one) > _LONGEST_MIDDLE]))
+    return [next(long) if len(one) > _LONGEST_MIDDLE else _short(one) for one in pieces]
+
+
+def _short(data: bytes | memoryview) -> int:
     length = len(data)
-    if length > _LONGEST_MIDDLE:
-        return _long(data)
     if length > 16:
         return _middle(data)
     if length > 8:
@@ -170,25 +173,38 @@ def _middle(data: bytes | memoryview) -> int:
     return _avalanche(found + _mixed(data, length - 16, 136 - 17))
 
 
-def _long(data: bytes | memoryview) -> int:
-    """Return the sum of more than 240 bytes: blocks of 16 stripes of 8 words, and a last stripe."""
-    length = len(data)
-    blocks = (length - 1) // _BLOCK
-    stripes = (length - 1 - blocks * _BLOCK) // _STRIPE
-    sums = np.array([_P32_3, _P64_1, _P64_2, _P64_3, _P64_4, _P32_2, _P64_5, _P32_1], np.uint64)
+def _long(pieces: _Pieces) -> list[int]:
+    """Return the sums of pieces of more than 240 bytes: blocks of 16 stripes of 8 words, those of
+    all pieces side by side, and a last stripe.
+    """
+    if not pieces:
+        return []
+    data = np.frombuffer(b"".join(pieces), np.uint8)
+    lengths = np.array([len(one) for one in pieces], np.int64)
+    ends = np.cumsum(lengths)
+    blocks = (lengths - 1) // _BLOCK
+    begins = ends - lengths + blocks * _BLOCK
+    stripes = (ends - 1 - begins) // _STRIPE
+    first = [_P32_3, _P64_1, _P64_2, _P64_3, _P64_4, _P32_2, _P64_5, _P32_1]
+    sums = np.tile(np.array(first, np.uint64), (len(pieces), 1))
     keys, scramble = _keys()
-    whole = _words(data, 0, blocks * _BLOCK).reshape(blocks, _STRIPES, 8)
-    for added in _added(whole, keys):
-        sums = sums + added
-        sums = (sums ^ sums >> np.uint64(47) ^ scramble) * np.uint64(_P32_1)
-    rest = _words(data, blocks * _BLOCK, stripes * _STRIPE).reshape(1, stripes, 8)
-    last = _words(data, length - _STRIPE, _STRIPE).reshape(1, 1, 8)
-    sums = sums + _added(rest, keys[:stripes])[0]
-    sums = sums + _added(last, _secrets(_LAST_OF_SECRET - 7)[np.newaxis])[0]
-    parts: list[int] = sums.tolist()
+    for number in range(int(blocks.max())):
+        some = blocks > number
+        words = _words(data, (ends - lengths)[some] + number * _BLOCK, _STRIPES)
+        found = sums[some] + _added(words, keys)
+        sums[some] = (found ^ found >> np.uint64(47) ^ scramble) * np.uint64(_P32_1)
+    for number in range(int(stripes.max())):
+        some = stripes > number
+        words = _words(data, begins[some] + number * _STRIPE, 1)
+        sums[some] += _added(words, keys[number : number + 1])
+    sums += _added(_words(data, ends - _STRIPE, 1), _secrets(_LAST_OF_SECRET - 7)[np.newaxis])
+    return [_merged(*one) for one in zip(lengths.tolist(), sums.tolist(), strict=True)]
+
+
+def _merged(length: int, sums: list[int]) -> int:
     found = length * _P64_1
     for number in range(4):
-        low, high = parts[2 * number : 2 * number + 2]
+        low, high = sums[2 * number : 2 * number + 2]
         at = 11 + 16 * number
         found += _folded(low ^ _secret(at), high ^ _secret(at + 8))
     return _avalanche(found)
@@ -202,8 +218,10 @@ def _added(words: _Words, keys: _Words) -> _Words:
     return added
 
 
-def _words(data: bytes | memoryview, at: int, length: int) -> _Words:
-    return np.frombuffer(data, "<u8", length // 8, at)
+def _words(data: npt.NDArray[np.uint8], starts: npt.NDArray[np.int64], stripes: int) -> _Words:
+    """Return so many stripes from each of some places on."""
+    windows = np.lib.stride_tricks.sliding_window_view(data, stripes * _STRIPE)
+    return windows[starts].view("<u8").reshape(len(starts), stripes, 8)
 
 
 def _secrets(at: int) -> _Words:
@@ -266,7 +284,8 @@ def _crc32c_of_blocks(blocks: _Pieces) -> list[int]:
 
 
 def _xxh3_of_blocks(blocks: _Pieces) -> list[int]:
-    return [(xxh3(one[:-1]) ^ one[-1] * _LAST_BYTE) & _LOW for one in blocks]
+    sums = xxh3([one[:-1] for one in blocks])
+    return [(found ^ one[-1] * _LAST_BYTE) & _LOW for found, one in zip(sums, blocks, strict=True)]
 
 
 BLOCK_CHECKSUMS: Final[dict[int, Callable[[_Pieces], list[int]]]] = {

@@ -51,8 +51,14 @@ def made(length: int) -> bytes:
 
 @pytest.mark.parametrize("length", XXHASH)
 def test_xxh3_is_that_of_the_library(length: int) -> None:
-    assert xxh3(made(length)) == XXHASH[length]
-    assert xxh3(memoryview(b"x" + made(length))[1:]) == XXHASH[length]
+    assert xxh3([made(length)]) == [XXHASH[length]]
+    assert xxh3([memoryview(b"x" + made(length))[1:]]) == [XXHASH[length]]
+
+
+def test_xxh3_of_many_pieces_is_that_of_each() -> None:
+    lengths = [*XXHASH, *reversed(XXHASH)]
+    assert xxh3([made(length) for length in lengths]) == [XXHASH[length] for length in lengths]
+    assert xxh3([]) == []
 
 
 @settings(max_examples=30)
