@@ -83,7 +83,7 @@ simulate: $(READY) ## schedules of many actors over one simulated store; STEPS=1
 protocol: $(READY) ## the protocol as a model, in every order of its requests
 	$(PY) -m tests.protocol.run $(ARGS)
 
-bench: $(READY) $(DELTA) ## run the benchmarks; ARGS="--help" lists their options
+bench: $(READY) $(DELTA) $(FLINK) ## run the benchmarks; ARGS="--help" lists their options
 	@$(WITH_JAVA) $(PY) -m bench.run $(ARGS)
 
 docs: $(READY) ## write docs/RESCALING.md anew
