@@ -32,6 +32,7 @@ from statestore.interop.flink.types import (
     NullableType,
     PojoType,
     PresentType,
+    PythonType,
     RawType,
     RowDataType,
     RowType,
@@ -96,6 +97,11 @@ def encoded(array: pa.Array, kind: FlinkType) -> pa.Array:
             return encoded(array, value)
         case RawType():
             return _sized(array)
+        case PythonType(value, many):
+            if not many:
+                return _sized(encoded(array, value))
+            _no_nulls(array)
+            return _sized(_runs(encoded(array.flatten(), value), _lengths(array)))
         case TimerType(key, namespace):
             return _timer(array, key, namespace)
         case PojoType():
@@ -249,6 +255,14 @@ def _big_decimals(array: pa.Array) -> pa.Array:
     return pa.array([_big_decimal(text) for text in array.to_pylist()], _BYTES)
 
 
+def _python_days(array: pa.Array) -> pa.Array:
+    return _numbers(array.cast(pa.int32()), ">i4")
+
+
+def _python_timestamps(array: pa.Array) -> pa.Array:
+    return _numbers(array.cast(pa.int64()), ">i8")
+
+
 def _text_arrays(array: pa.Array) -> pa.Array:
     return _counted(array, Scalar("String"))
 
@@ -257,6 +271,10 @@ _SCALARS: dict[str, Callable[[pa.Array], pa.Array]] = {
     "Boolean": _booleans,
     "String": _strings,
     "StringData": _sized,
+    "ByteArrayWrapper": _sized,
+    "PythonDate": _python_days,
+    "PythonTime": _python_days,
+    "PythonTimestamp": _python_timestamps,
     "BigInteger": _big_integers,
     "BigDecimal": _big_decimals,
     "TimeWindow": _windows,

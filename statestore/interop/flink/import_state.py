@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from statestore.errors import (
     CheckpointNotFoundError,
+    DamagedFileError,
     InvalidArgumentError,
     StateNotFoundError,
     StoreNotFoundError,
@@ -286,6 +287,13 @@ def _keyed(run: _Import, planned: PlannedOperator, one: PlannedState) -> Importe
                 raise
             why = why or str(error)
             continue
+        except DamagedFileError as error:
+            if one.python:
+                raise InvalidArgumentError(
+                    f"state {one.info.name!r} of operator {planned.name} is not what is declared "
+                    f"of it, {one.python}: say what the job has, or nothing for bytes ({error})"
+                ) from error
+            raise
         contents = entry.contents
         assert contents is not None, "all rows of the state were given"
         assert planned.header is not None, "an operator with states has a header"
@@ -305,6 +313,7 @@ def _keyed(run: _Import, planned: PlannedOperator, one: PlannedState) -> Importe
             value_serializer=raw["VALUE_SERIALIZER"],
             rows=contents.rows,
             digest=contents.digest,
+            python=one.python,
         )
     raise AssertionError("a state has a form")
 
@@ -365,7 +374,8 @@ def _tables(operator: FlinkOperator, columns: StateColumns) -> Iterator[tuple[in
             yield entries.key_group, columns.table_of_bytes(entries, prefix)
         return
     as_bytes = [name] if columns.form is Form.VALUE_BYTES else []
-    for rows in ordered.rows(name, as_bytes=as_bytes, is_checked=False):  # the store does it
+    # The store checks key groups.
+    for rows in ordered.rows(name, as_bytes=as_bytes, declared=columns.state, is_checked=False):
         yield rows.key_group, columns.table(rows)
 
 

@@ -32,6 +32,7 @@ from statestore.interop.flink.types import (
     PojoField,
     PojoType,
     PresentType,
+    PythonType,
     RawType,
     RowDataType,
     RowType,
@@ -93,6 +94,7 @@ _SIMPLE = {
     "StringData": _inner(_TABLE, "StringDataSerializer"),
     "Null": _inner(f"{_FLINK}table.dataview.", "NullSerializer"),
     "Tuple0": f"{_RUNTIME}Tuple0SerializerSnapshot",
+    "ByteArrayWrapper": _inner(f"{_FLINK}streaming.api.utils.", "ByteArrayWrapperSerializer"),
 }  # fmt: skip
 _SIMPLE_NAMES = {class_name: name for name, class_name in _SIMPLE.items()}
 
@@ -195,8 +197,8 @@ def snapshot_bytes(kind: FlinkType) -> bytes:
             return _composite(_EXTERNAL, 1, outer, value)
         case RawType(value):
             return _composite(_RAW, 0, b"", value)
-        case PresentType():
-            raise AssertionError("an element of an array has no snapshot of its own")
+        case PresentType() | PythonType():
+            raise AssertionError("what lies within another value has no snapshot of its own")
 
 
 def _composite(class_name: str, version: int, outer: bytes, *parts: FlinkType) -> bytes:

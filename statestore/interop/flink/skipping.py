@@ -21,6 +21,7 @@ from statestore.interop.flink.types import (
     NullableType,
     PojoType,
     PresentType,
+    PythonType,
     RawType,
     RowDataType,
     RowType,
@@ -112,7 +113,7 @@ def skipper(kind: FlinkType) -> Skip:
             return _all((Scalar("Long"), key, namespace))
         case PojoType():
             return _pojo(kind)
-        case RowDataType() | BinaryRowType() | RawType():
+        case RowDataType() | BinaryRowType() | RawType() | PythonType():
             return _sized
         case KryoType() | SqlScalar():
             raise UnsupportedTypeError(
@@ -167,6 +168,7 @@ def _scalar(name: str) -> Skip:
         "BigInteger": _big_integer,
         "BigDecimal": _big_decimal,
         "StringData": _sized,
+        "ByteArrayWrapper": _sized,
         "String[]": _counted(_string),
         "Tuple0": _fixed(1),
     }

@@ -25,6 +25,7 @@ __all__ = [
     "PojoField",
     "PojoType",
     "PresentType",
+    "PythonType",
     "RawType",
     "RowDataType",
     "RowType",
@@ -44,7 +45,7 @@ WIDTHS = {
     "Character": 2, "Date": 8, "SqlDate": 8, "SqlTime": 8, "SqlTimestamp": 12, "LocalDate": 6,
     "LocalTime": 7, "LocalDateTime": 13, "Instant": 12, "Void": 1, "Null": 1, "VoidNamespace": 0,
     "TimeWindow": 16, "SqlTimeWindow": 16, "CountWindow": 8, "GlobalWindow": 1,
-    "SqlGlobalWindow": 1,
+    "SqlGlobalWindow": 1, "PythonDate": 4, "PythonTime": 4, "PythonTimestamp": 8,
 }  # fmt: skip
 """What ``getLength`` of a serializer says, of those whose values all have as many bytes.
 
@@ -231,6 +232,14 @@ class RawType:
 
 
 @dataclass(frozen=True, slots=True)
+class PythonType:
+    """What PyFlink wrote as bytes, of the type that its user declares: one value, or several."""
+
+    value: FlinkType
+    many: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class SqlScalar:
     """A type of Flink SQL's data with a body of its own, which is kept: decimals, timestamps,
     arrays, maps.
@@ -261,6 +270,7 @@ FlinkType: TypeAlias = (
     | BinaryRowType
     | ExternalType
     | RawType
+    | PythonType
     | SqlScalar
 )
 
@@ -307,6 +317,8 @@ def name_of(kind: FlinkType) -> str:
             return _of("Ttl", value)
         case RawType(value):
             return _of("Raw", value)
+        case PythonType(value):
+            return _of("Python", value)
         case TtlAwareType(value) | PresentType(value) | ExternalType(_, value):
             return name_of(value)
         case TimerType(key, namespace):

@@ -33,6 +33,7 @@ from statestore.interop.flink.types import (
     NullableType,
     PojoType,
     PresentType,
+    PythonType,
     RawType,
     RowDataType,
     RowType,
@@ -57,6 +58,7 @@ _ELEMENTS = {
 _CONSTANTS = {1: 0, 2: 1, 3: 10}
 _FIRST_LENGTH = 4
 _COMMA = 44
+_MILLIS_PER_DAY = 86_400_000
 _NULL, _ITSELF, _SUBCLASS, _TAGGED = 1, 2, 4, 8
 
 
@@ -105,6 +107,8 @@ def decoded_from(kind: FlinkType, cursor: Cursor) -> pa.Array:
             return decoded_from(value, cursor)
         case RawType():
             return _sized(cursor)
+        case PythonType(value, many):
+            return _python(value, cursor, many=many)
         case TimerType(key, namespace):
             return _timer(key, namespace, cursor)
         case PojoType():
@@ -283,14 +287,49 @@ def _offsets(counts: Places) -> pa.Array:
     return pa.array(np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]).astype(np.int32))
 
 
+def _python(kind: FlinkType, cursor: Cursor, *, many: bool) -> pa.Array:
+    """Read what PyFlink's coders wrote, behind its length: a value, or values up to the end."""
+    lengths = cursor.counts(1)
+    inner = Cursor(cursor.spans, cursor.at, cursor.at + lengths)
+    cursor.at = inner.end
+    if not many:
+        found = decoded_from(kind, inner)
+        inner.refuse(inner.at != inner.end, "bytes are left behind a value")
+        return found
+    starts, counts = _parted(kind, inner, between=0)
+    values = decoded_from(kind, Cursor(cursor.spans, starts, np.repeat(inner.end, counts)))
+    return pa.ListArray.from_arrays(_offsets(counts), values)
+
+
 def _text_arrays(cursor: Cursor) -> pa.Array:
     return _list(Scalar("String"), cursor, cursor.counts(1))
+
+
+def _python_dates(cursor: Cursor) -> pa.Array:
+    """Read ``DateCoderImpl`` of PyFlink: days since 1970."""
+    return pa.array(cursor.numbers(">i4"), pa.int32()).cast(pa.date32())
+
+
+def _python_times(cursor: Cursor) -> pa.Array:
+    """Read ``TimeCoderImpl`` of PyFlink: milliseconds of the day."""
+    found = cursor.numbers(">i4")
+    cursor.refuse((found < 0) | (found >= _MILLIS_PER_DAY), "a day has no such millisecond")
+    return pa.array(found, pa.int32()).cast(pa.time32("ms"))
+
+
+def _python_timestamps(cursor: Cursor) -> pa.Array:
+    """Read ``TimestampCoderImpl`` of PyFlink: milliseconds since 1970, by no zone's clock."""
+    return pa.array(cursor.numbers(">i8"), pa.int64()).cast(pa.timestamp("ms"))
 
 
 _SCALARS: dict[str, Callable[[Cursor], pa.Array]] = {
     "Boolean": _booleans,
     "String": _strings,
     "StringData": _string_data,
+    "ByteArrayWrapper": _sized,
+    "PythonDate": _python_dates,
+    "PythonTime": _python_times,
+    "PythonTimestamp": _python_timestamps,
     "BigInteger": _big_integers,
     "BigDecimal": _big_decimals,
     "Void": _nothing,
@@ -417,8 +456,10 @@ def _within(counts: Places) -> Places:
     return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
-def _parted(element: FlinkType, cursor: Cursor) -> tuple[Places, Places]:
-    """Return where each element of a list state begins, and how many each row has."""
+def _parted(element: FlinkType, cursor: Cursor, between: int = 1) -> tuple[Places, Places]:
+    """Return where each element begins, with so many bytes ``between`` two, and how many each row
+    has.
+    """
     skip = skipper(element)
     starts: list[int] = []
     counts = np.zeros(len(cursor), np.int64)
@@ -427,8 +468,8 @@ def _parted(element: FlinkType, cursor: Cursor) -> tuple[Places, Places]:
         while reader.left:
             starts.append(begin + reader.at)
             skip(reader)
-            if reader.left:
-                reader.u8()
+            if reader.left and between:
+                reader.take(between)
                 if not reader.left:
                     raise reader.damaged("a list ends with a comma")
         counts[row] = len(starts) - before
