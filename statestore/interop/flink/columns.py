@@ -29,6 +29,7 @@ from statestore.interop.flink.types import (
     TtlAwareType,
     TtlType,
     TupleType,
+    UnknownType,
     name_of,
 )
 
@@ -56,7 +57,8 @@ _SCALARS = {
     "String": pa.string(), "BigDecimal": pa.string(), "BigInteger": pa.string(),
     "StringData": pa.string(), "ByteArrayWrapper": pa.binary(), "PythonDate": pa.date32(),
     "PythonTime": pa.time32("ms"), "PythonTimestamp": pa.timestamp("ms"), "Date": _MILLIS,
-    "SqlDate": _MILLIS, "SqlTime": _MILLIS, "SqlTimestamp": INSTANT, "Instant": INSTANT, "LocalDateTime": INSTANT,
+    "SqlDate": _MILLIS, "SqlTime": _MILLIS, "SqlTimestamp": INSTANT, "Instant": INSTANT,
+    "LocalDateTime": INSTANT, "SortedLong": pa.int64(),
     "LocalDate": pa.date32(), "LocalTime": pa.time64("ns"), "Void": pa.null(), "Null": pa.null(),
     "VoidNamespace": pa.null(), "GlobalWindow": pa.null(), "SqlGlobalWindow": pa.null(),
     "Tuple0": pa.null(), "TimeWindow": WINDOW, "SqlTimeWindow": WINDOW, "CountWindow": pa.int64(),
@@ -120,7 +122,7 @@ def arrow_type(kind: FlinkType) -> pa.DataType:
             return pa.string()
         case RowDataType(columns):
             return pa.struct(row_fields(columns))
-        case KryoType() | BinaryRowType() | SqlScalar():
+        case KryoType() | BinaryRowType() | SqlScalar() | UnknownType():
             raise UnsupportedTypeError(f"values of {name_of(kind)} are read as bytes alone")
     raise AssertionError(kind)
 

@@ -36,6 +36,7 @@ __all__ = [
     "TtlAwareType",
     "TtlType",
     "TupleType",
+    "UnknownType",
     "name_of",
     "width_of",
 ]
@@ -46,6 +47,7 @@ WIDTHS = {
     "LocalTime": 7, "LocalDateTime": 13, "Instant": 12, "Void": 1, "Null": 1, "VoidNamespace": 0,
     "TimeWindow": 16, "SqlTimeWindow": 16, "CountWindow": 8, "GlobalWindow": 1,
     "SqlGlobalWindow": 1, "PythonDate": 4, "PythonTime": 4, "PythonTimestamp": 8,
+    "SortedLong": 8,
 }  # fmt: skip
 """What ``getLength`` of a serializer says, of those whose values all have as many bytes.
 
@@ -78,18 +80,26 @@ class RowType:
 
 @dataclass(frozen=True, slots=True)
 class ListType:
-    """A ``List`` or ``Set``; an ``ArrayList`` is how the hashmap backend keeps a list state."""
+    """A ``List`` or ``Set``; an ``ArrayList`` is how the hashmap backend keeps a list state.
+
+    The ``LinkedList`` of Flink SQL says with a bit of each element whether it is null.
+    """
 
     element: FlinkType
-    form: Literal["List", "ArrayList", "Set"] = "List"
+    form: Literal["List", "ArrayList", "Set", "LinkedList"] = "List"
 
 
 @dataclass(frozen=True, slots=True)
 class MapType:
-    """A ``Map``."""
+    """A ``Map``; of the ``SortedMap`` of Flink SQL ``outer`` is the comparator, as Java has it.
+
+    The ``NullAwareMap`` of Flink SQL can have a null key.
+    """
 
     key: FlinkType
     value: FlinkType
+    form: Literal["Map", "SortedMap", "NullAwareMap"] = "Map"
+    outer: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +112,11 @@ class ArrayType:
 
 @dataclass(frozen=True, slots=True)
 class EitherType:
-    """``Either``: one of two."""
+    """``Either``: one of two; ``TaggedUnion`` is that of two streams that are joined by windows."""
 
     left: FlinkType
     right: FlinkType
+    form: Literal["Either", "TaggedUnion"] = "Either"
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +201,14 @@ class KryoType:
 
 
 @dataclass(frozen=True, slots=True)
+class UnknownType:
+    """A class that is not known, whose snapshot is known to end; its values are bytes alone."""
+
+    class_name: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class LogicalType:
     """A type of Flink SQL, in SQL's words; ``java`` is what Java serialized."""
 
@@ -266,6 +285,7 @@ FlinkType: TypeAlias = (
     | PojoType
     | EnumType
     | KryoType
+    | UnknownType
     | RowDataType
     | BinaryRowType
     | ExternalType
@@ -304,13 +324,13 @@ def name_of(kind: FlinkType) -> str:
         case RowType(fields):
             return _of("Row", *fields)
         case ListType(element, form):
-            return _of("Set" if form == "Set" else "List", element)
-        case MapType(key, value):
-            return _of("Map", key, value)
+            return _of("List" if form == "ArrayList" else form, element)
+        case MapType(key, value, map_form):
+            return _of(map_form, key, value)
         case ArrayType(_, element):
             return f"{name_of(element)}[]"
-        case EitherType(left, right):
-            return _of("Either", left, right)
+        case EitherType(left, right, either_form):
+            return _of(either_form, left, right)
         case NullableType(value):
             return _of("Nullable", value)
         case TtlType(value):
@@ -326,7 +346,7 @@ def name_of(kind: FlinkType) -> str:
         case PojoType(class_name, pojo_fields):
             inner = ", ".join(f"{one.name} {name_of(one.value)}" for one in pojo_fields)
             return f"{_short(class_name)}({inner})"
-        case EnumType(class_name):
+        case EnumType(class_name) | UnknownType(class_name):
             return _short(class_name)
         case KryoType(class_name):
             return f"Kryo<{class_name}>"
