@@ -112,8 +112,8 @@ def encoded(array: pa.Array, kind: FlinkType) -> pa.Array:
         case EnumType(_, constants):
             places = pc.index_in(array, pa.array(constants, pa.string()))
             return _numbers(places, ">i4")
-        case RowDataType(columns):
-            rows = written_rows(columns, array)
+        case RowDataType(columns, _, is_key):
+            rows = written_rows(columns, array, are_keys=is_key)
             return _sized(pa.array(rows, _BYTES))
         case _:
             raise UnsupportedTypeError(f"values of {name_of(kind)} are bytes alone")

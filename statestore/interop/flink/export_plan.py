@@ -46,6 +46,7 @@ from statestore.interop.flink.store_types import (
     from_millis,
     joined,
     key_column,
+    sql_key,
     value_column,
 )
 from statestore.interop.flink.types import (
@@ -260,17 +261,7 @@ def _refuse_mixed(keyed: Sequence[KeyedPlan]) -> None:
 
 
 def _keyed(state: KeyedState, *, as_tuple: bool) -> KeyedPlan:
-    if state.hash_scheme != "java":
-        raise UnsupportedTypeError(
-            f"{state} has keys by the scheme {state.hash_scheme!r}: only such states that are "
-            "hashed as Java's objects are written for Flink from what a store says of them"
-        )
-    types = arrow_schema(state.schema)
-    keys = []
-    for column, java in zip(state.key, state.key_types, strict=True):
-        with _naming(state, column):
-            keys.append(key_column(types.field(column).type, java_type(java)))
-    key = _part(state.key, keys, as_tuple=True)
+    key = _key(state)
     namespace, value = _namespace(state), _value(state, as_tuple=as_tuple)
     map_key, name = Part((), NO_VALUE), state.name
     if state.kind is StateKind.MAP:
@@ -281,6 +272,26 @@ def _keyed(state: KeyedState, *, as_tuple: bool) -> KeyedPlan:
     flink_value = _flink_value(state, key.kind, namespace.kind, map_key.kind, value.kind)
     flink = FlinkState(name, state.kind.value, key.kind, namespace.kind, flink_value)
     return KeyedPlan(state, flink, key, namespace, map_key, value)
+
+
+def _key(state: KeyedState) -> Part:
+    """Return the key: an object of Java's, of several columns a tuple, or a row of Flink SQL."""
+    types = arrow_schema(state.schema)
+    if state.hash_scheme == "flink-sql":
+        stored = [types.field(column).type for column in state.key]
+        row = sql_key(state.key, stored, state.key_types)
+        return Part(state.key, row.kind, row)
+    if state.hash_scheme != "java":
+        raise UnsupportedTypeError(
+            f"{state} has keys by the scheme {state.hash_scheme!r}: PyFlink keeps its values as "
+            "bytes that only its job can name the types of. Export a store that was imported from "
+            "PyFlink, or rekey this one to 'java' or 'flink-sql'"
+        )
+    keys = []
+    for column, java in zip(state.key, state.key_types, strict=True):
+        with _naming(state, column):
+            keys.append(key_column(types.field(column).type, java_type(java)))
+    return _part(state.key, keys, as_tuple=True)
 
 
 def _flink_value(

@@ -222,10 +222,14 @@ class LogicalType:
 
 @dataclass(frozen=True, slots=True)
 class RowDataType:
-    """A row of Flink SQL; its columns have no names."""
+    """A row of Flink SQL; its columns have no names.
+
+    A key is written by the planner's projection, in which a null keeps the bytes of a long value.
+    """
 
     columns: tuple[LogicalType, ...]
     fields: tuple[FlinkType, ...]
+    is_key: bool = False
 
 
 @dataclass(frozen=True, slots=True)

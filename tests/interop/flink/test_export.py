@@ -346,8 +346,8 @@ def test_what_flink_cannot_have_is_refused_by_name(tmp_path: Path) -> None:
     assert "state 'state' of operator 'uid': the column value cannot be written as Long" in str(
         error
     )
-    sql = store_of(tmp_path / "sql", null, hash_scheme="flink-sql")
-    assert "'flink-sql'" in str(refused(sql, tmp_path))
+    python = store_of(tmp_path / "python", null, hash_scheme="pyflink")
+    assert "keys by the scheme 'pyflink': PyFlink keeps" in str(refused(python, tmp_path))
     uuid = pa.table({"key": ["123e4567-e89b-12d3-a456-426614174000"], "value": [1]})
     error = refused(store_of(tmp_path / "uuid", uuid, key_types="UUID"), tmp_path)
     assert "the column 'key': a key that is hashed as UUID is written by Kryo" in str(error)
