@@ -289,7 +289,8 @@ def _check_tables(tables: Mapping[str, Any], operator: FlinkOperator) -> None:
             if part not in allowed or not (is_list or isinstance(names, str)):
                 raise InvalidArgumentError(
                     f"names of columns of operator {operator.title}: {part} = {names!r}: give "
-                    f"{', '.join(allowed)} a name or a list of them"
+                    f"{', '.join(allowed)} a name or a list of them, and a state of PyFlink's a "
+                    f"{_TYPE}, such as 'ValueState<LONG>'"
                 )
 
 

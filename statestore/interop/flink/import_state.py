@@ -110,8 +110,8 @@ def import_savepoint(
         operators: which operators, by uid, name or id; by default all that can be read.
         uids: uids by operator id, of operators of which the savepoint does not have them.
         columns: names of columns by operator: ``key`` and ``namespace``, and under ``states`` by
-            state also ``map_key`` and ``value``, each a name or a list of them. States that the
-            store has keep theirs.
+            state also ``map_key`` and ``value``, each a name or a list of them; and as ``type``
+            what a state of PyFlink is, ``ValueState<LONG>``. States that the store has keep theirs.
         ttl: times to live in milliseconds, by state or ``operator/state``: the savepoint has when
             rows were used last, and not how long they live.
         strict: refuses what would come along as bytes, and operators that cannot be read.
