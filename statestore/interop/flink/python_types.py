@@ -5,7 +5,8 @@ other one a list of bytes, of which each piece is what one bundle added, value b
 (``BeamKeyedStateStore``, ``BeamBagStateHandler``). A declaration has the job's own words:
 ``ValueState<LONG>``, ``MapState<STRING, ROW<INT, DOUBLE>>``, with the names that
 ``pyflink.common.Types`` has. Values lie as ``from_type_info`` of ``pyflink.fn_execution.coders``
-has them written, mostly as Java's serializers do. Nothing is ever unpickled.
+has them written, mostly as Java's serializers do. Nothing is ever unpickled. A store
+that never saw Flink is written so as well, each element of a list as a piece of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from statestore.errors import InvalidArgumentError
+from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.flink.states import KeyedState
 from statestore.interop.flink.types import (
     ArrayType,
@@ -27,9 +28,17 @@ from statestore.interop.flink.types import (
     TtlAwareType,
     TtlType,
     TupleType,
+    name_of,
 )
 
-__all__ = ["UNDECLARED", "declared_state", "is_python_state"]
+__all__ = [
+    "UNDECLARED",
+    "as_bytes",
+    "as_python",
+    "declared_state",
+    "is_python_state",
+    "python_name",
+]
 
 UNDECLARED = "PyFlink stores no types: declare the state's own, as type = 'ValueState<LONG>'"
 """Why values of a state that is not declared are bytes."""
@@ -45,6 +54,55 @@ _SCALARS = {
     "DOUBLE": "Double", "BIG_DEC": "StringData", "INSTANT": "Instant", "SQL_DATE": "PythonDate",
     "SQL_TIME": "PythonTime", "SQL_TIMESTAMP": "PythonTimestamp", "PICKLED_BYTE_ARRAY": "byte[]",
 }  # fmt: skip
+
+
+def python_name(state: str) -> str:
+    """Return what PyFlink calls a keyed state of a job's in its savepoints."""
+    return _PREFIX + state
+
+
+def as_python(kind: FlinkType) -> FlinkType:
+    """Return the type as which PyFlink writes what Java would write as another one.
+
+    UnsupportedTypeError for one that PyFlink has no coder of.
+    """
+    match kind:
+        case Scalar(name) if name in _AS_PYTHON:
+            return Scalar(_AS_PYTHON[name])
+        case RowType(fields):
+            return RowType(tuple(map(as_python, fields)))
+        case ListType(element):
+            return ArrayType("", as_python(element))
+        case MapType(key, value):
+            return MapType(as_python(key), as_python(value))
+        case _:
+            raise UnsupportedTypeError(f"PyFlink has no coder of values of type {name_of(kind)}")
+
+
+_AS_PYTHON = {
+    **dict.fromkeys(("String", "BigDecimal"), "StringData"),
+    "LocalDate": "PythonDate",
+    **{
+        name: name
+        for name in (
+            *("Boolean", "Byte", "Short", "Integer", "Long", "Float", "Double"),
+            *("byte[]", "Instant"),
+        )
+    },
+}
+
+
+def as_bytes(kind: FlinkType) -> FlinkType:
+    """Return the type that the header of a savepoint has of a state of PyFlink's values."""
+    match kind:
+        case TtlType(value):
+            return TtlType(as_bytes(value))
+        case MapType(_, value):
+            return MapType(Scalar("ByteArrayWrapper"), as_bytes(value))
+        case ListType(element):
+            return ListType(as_bytes(element))
+        case _:
+            return _BYTES
 
 
 def is_python_state(name: str) -> bool:

@@ -39,6 +39,7 @@ __all__ = [
     "from_millis",
     "joined",
     "key_column",
+    "python_key",
     "sql_key",
     "value_column",
 ]
@@ -167,6 +168,18 @@ def _composite_key(stored: pa.DataType, java: JavaType) -> FlinkColumn:
         return _list(stored, key_column(stored.value_type, parts[0]))
     raise UnsupportedTypeError(
         f"a key that is hashed as {java} is written by Kryo, by classes that only the job has"
+    )
+
+
+def python_key(key: FlinkColumn) -> FlinkColumn:
+    """Return a key in the ``Row`` in which PyFlink wraps it."""
+
+    def there(array: pa.Array) -> pa.Array:
+        insert = pa.array(np.zeros(len(array), np.int8))
+        return pa.StructArray.from_arrays([insert, key.there(array)], ["row_kind", "f0"])
+
+    return FlinkColumn(
+        key.stored, RowType((key.kind,)), there, lambda array: key.back(array.field("f0"))
     )
 
 
