@@ -273,6 +273,11 @@ def _keyed(state: KeyedState, *, as_tuple: bool) -> KeyedPlan:
     if state.kind is StateKind.TIMERS:
         name = _timer_name(state, namespace.kind)
     elif state.hash_scheme == "pyflink":
+        if state.namespace:
+            raise UnsupportedTypeError(
+                f"{state} has the namespace {', '.join(state.namespace)}: windows of PyFlink are "
+                "not written from what a store says of them; leave the state out"
+            )
         name = python_name(state.name)
         map_key = _python_part(state, map_key) if state.kind is StateKind.MAP else map_key
         value = _python_part(state, value)

@@ -240,45 +240,43 @@ def test_a_wrong_declaration_is_refused(
     assert not list(tmp_path.glob("store/checkpoints/*.json"))
 
 
+OWN_VALUES: dict[str, tuple[pa.DataType, Any]] = {
+    "long": (pa.int64(), int),
+    "string": (pa.string(), str),
+    "double": (pa.float64(), float),
+    "date": (pa.date32(), date.fromisoformat),
+    "decimal": (pa.decimal128(10, 2), Decimal),
+    "bytes": (pa.binary(), bytes.fromhex),
+    "list": (pa.list_(pa.int64()), list),
+    "map": (pa.map_(pa.string(), pa.int64()), lambda value: [tuple(one) for one in value]),
+}
+
+
+def own_values(n: int) -> dict[str, Any]:
+    """Return what a key of a store that Flink never saw has, as the job says it."""
+    return {
+        "long": n * 7,
+        "string": f"ü{n}",
+        "double": n / 3,
+        "date": str(date(2026, 2, 28) + timedelta(n)),
+        "decimal": f"{n}.25",
+        "bytes": bytes([n + 10]).hex(),
+        "list": [n, None],
+        "map": [["a", n]],
+        "list_string": [f"a{n}", f"b{n}"],
+        "map_string_long": [[f"k{n}", n], ["z", 1]],
+    }
+
+
 def own_store(folder: Path) -> tuple[StateStore, dict[int, dict[str, Any]]]:
     """A store that Flink never saw, with some states of operator ``by_long``; and what it holds."""
-    held_by: dict[int, dict[str, Any]] = {
-        n: {
-            "long": n * 7,
-            "string": f"ü{n}",
-            "double": n / 3,
-            "date": str(date(2026, 2, 28) + timedelta(n)),
-            "decimal": f"{n}.25",
-            "bytes": bytes([n + 10]).hex(),
-            "list": [n, None],
-            "map": [["a", n]],
-            "list_string": [f"a{n}", f"b{n}"],
-            "map_string_long": [[f"k{n}", n], ["z", 1]],
-        }
-        for n in range(-10, 10)
-    }
-    kinds = {
-        "long": pa.int64(),
-        "string": pa.string(),
-        "double": pa.float64(),
-        "date": pa.date32(),
-        "decimal": pa.decimal128(10, 2),
-        "bytes": pa.binary(),
-        "list": pa.list_(pa.int64()),
-        "map": pa.map_(pa.string(), pa.int64()),
-    }
-    of: dict[str, Any] = {
-        "date": date.fromisoformat,
-        "decimal": Decimal,
-        "bytes": bytes.fromhex,
-        "map": lambda value: [tuple(one) for one in value],
-    }
+    held_by = {n: own_values(n) for n in range(-10, 10)}
     store = StateStore.open(str(folder / "own"), table_format="parquet", layout="ranged")
     options: dict[str, Any] = {"key": "key", "hash_scheme": "pyflink", "max_parallelism": 128}
     with store.snapshot(parallelism=2) as checkpoint:
-        for name, kind in kinds.items():
-            values = [of.get(name, lambda value: value)(one[name]) for one in held_by.values()]
-            rows = pa.table({"key": list(held_by), "value": pa.array(values, kind)})
+        for name, (kind, of) in OWN_VALUES.items():
+            values = pa.array([of(one[name]) for one in held_by.values()], kind)
+            rows = pa.table({"key": list(held_by), "value": values})
             checkpoint.keyed("by_long", name, rows, **options)
         listed = [
             {"key": n, "at": at, "value": text}
