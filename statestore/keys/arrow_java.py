@@ -18,6 +18,7 @@ from statestore.keys.arrow_types import (
     Hashes,
     byte_arrays,
     byte_spans,
+    decimal_texts,
     is_text,
     polynomials,
     powers,
@@ -160,6 +161,8 @@ def _doubles(array: pa.Array) -> Hashes:
 
 def _decimals(array: pa.Array, kind: JavaType) -> Hashes:
     """31 * ``BigInteger.hashCode()`` + scale."""
+    if is_text(array.type):
+        return decimal_texts(array)
     assert kind.digits is not None
     if pa.types.is_integer(array.type):
         array = array.cast(pa.decimal128(19, 0))

@@ -6,7 +6,7 @@ column is hashed as by itself, and what else it can carry when that is said:
 ===================  ============================  =================================================
 Arrow                java, pyflink                 said otherwise
 ===================  ============================  =================================================
-string               String                        UUID, BigInteger, Character
+string               String                        UUID, BigInteger, BigDecimal, Character
 int8 .. int64        Byte, Short, Integer, Long    another of these, BigInteger, BigDecimal(p,s),
                                                    Character (code unit), LocalDate (days),
                                                    LocalTime, LocalDateTime, Instant, Duration
@@ -50,7 +50,13 @@ from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.keys.hashing import DEFAULT_HASH_SCHEME, check_hash_scheme
 from statestore.keys.java import MAX_TUPLE_ARITY
 from statestore.keys.sql import parse_sql_type
-from statestore.keys.values import COMPOSITES, NANOSECOND_TYPES, JavaType, java_type
+from statestore.keys.values import (
+    COMPOSITES,
+    DECIMAL_TEXT,
+    NANOSECOND_TYPES,
+    JavaType,
+    java_type,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,6 +69,7 @@ __all__ = [
     "check_key_type",
     "check_key_types",
     "check_tuple",
+    "decimal_texts",
     "finish",
     "is_binary",
     "is_list",
@@ -80,7 +87,7 @@ _SQL_INTEGERS: Final = ("TINYINT", "SMALLINT", "INT", "BIGINT")
 _INTEGERS: Final = ("Byte", "Short", "Integer", "Long")
 _MILLIS: Final = ("java.sql.Timestamp", "java.sql.Date", "java.sql.Time")
 _CARRIES: Final[dict[str, tuple[str, ...]]] = {
-    "String": ("UUID", "BigInteger", "Character"),
+    "String": ("UUID", "BigInteger", "BigDecimal", "Character"),
     "byte[]": ("UUID",),
     "BigDecimal": ("BigInteger", "BigDecimal"),
     "Instant": ("java.sql.Timestamp",),
@@ -186,6 +193,10 @@ def _carried(data_type: pa.DataType, asked: JavaType | None, *, deep: bool) -> J
         _check_width(data_type)
     if kind.name in COMPOSITES:
         return JavaType(kind.name, _parts(data_type, own, kind, deep))
+    if kind.name == "BigDecimal" and own.name == "String":
+        if kind.digits is not None:
+            raise _cannot(data_type, own, kind)  # each text has a scale of its own
+        return kind
     if kind.name == "BigDecimal" and kind.digits is None:
         digits = own.digits or (19, 0)
         return JavaType(kind.name, digits=digits)
@@ -492,6 +503,26 @@ def whole_texts(array: pa.Array) -> Hashes:
     for limb in range(chunks - 1, -1, -1):
         h = h * np.uint32(31) + limbs[:, limb].astype(np.uint32)
     return np.where(negative, -h, h)
+
+
+def decimal_texts(array: pa.Array) -> Hashes:
+    """Return ``BigDecimal.hashCode()`` of numbers as Java writes them, each of its own scale.
+
+    Raises InvalidArgumentError for other text, also for another spelling of a number.
+    """
+    texts = pc.fill_null(array.cast(pa.large_string()), "0")
+    plain = "BigDecimal: write it as Java does, such as 1.50, -0.5 or 1E+3"
+    _refuse(texts, pc.match_substring_regex(texts, DECIMAL_TEXT), plain)
+    mantissa = pc.replace_substring_regex(texts, "E.*", "")
+    power = pc.replace_substring_regex(texts, "^[^E]*(E[+]?)?", "")
+    exponent = pc.if_else(pc.equal(power, ""), "0", power).cast(pa.int64())
+    fraction = pc.utf8_length(pc.replace_substring_regex(mantissa, "^[^.]*[.]?", ""))
+    scale = pc.subtract(fraction.cast(pa.int64()), exponent)
+    _refuse(texts, pc.equal(pc.less(scale, 0), pc.match_substring(texts, "E+")), plain)
+    digits = pc.replace_substring(mantissa, ".", "")
+    unscaled = pc.replace_substring_regex(digits, "^(-?)0+([0-9])", r"\1\2")
+    scales: Hashes = scale.to_numpy().astype(np.uint32)
+    return whole_texts(unscaled) * np.uint32(31) + scales
 
 
 def strings(array: pa.Array) -> Hashes:

@@ -20,6 +20,7 @@ from uuid import UUID
 
 from statestore.errors import InvalidArgumentError, UnsupportedTypeError
 from statestore.keys.values import (
+    DECIMAL_TEXT,
     NANOS_PER_DAY,
     NANOS_PER_SECOND,
     ROW_KINDS,
@@ -57,6 +58,7 @@ __all__ = [
 # One text for one value: other spellings of it would be other keys of the same key group.
 _UUID: Final = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _WHOLE: Final = re.compile("0|-?[1-9][0-9]*", re.ASCII)
+_DECIMAL: Final = re.compile(DECIMAL_TEXT)
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 _DAYS_PER_ERA: Final = 146_097  # 400 years, after which the calendar repeats
 
@@ -151,6 +153,8 @@ def _biginteger(value: object) -> int:
 
 
 def _decimal(value: object) -> int:
+    if isinstance(value, str) and _DECIMAL.search(value) and str(Decimal(value)) == value:
+        value = Decimal(value)
     if isinstance(value, int) and not isinstance(value, bool):
         value = Decimal(value)
     if not isinstance(value, Decimal) or not value.is_finite():

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COMPOSITES",
+    "DECIMAL_TEXT",
     "NANOSECOND_TYPES",
     "NANOS_PER_DAY",
     "NANOS_PER_SECOND",
@@ -175,6 +176,13 @@ _SHORT: Final = {
     "bytes": "byte[]", "int_array": "int[]",
 }  # fmt: skip
 _NAMES: Final = {name.lower(): name for name in (*_SCALARS, *COMPOSITES)} | _SHORT
+DECIMAL_TEXT: Final = (
+    "^(-?[1-9][0-9]*|-?[1-9][0-9]*[.][0-9]+|-?0[.]0{0,5}[1-9][0-9]*|0([.]0{1,6})?"
+    "|(-?[1-9]([.][0-9]+)?|0)E(-([7-9]|[1-9][0-9]{1,9})|[+][1-9][0-9]{0,9}))$"
+)
+"""What ``BigDecimal.toString`` writes, and no other text of the same number and scale but one with
+``E+`` and a scale that is not negative. Java, Python, RE2 and Spark read it alike."""
+
 _PRIMITIVES: Final = ("boolean", "byte", "short", "int", "long", "float", "double", "char")
 _JDK: Final = re.compile(r"java\.(lang|util|math|time)\.")
 _TOKEN: Final = re.compile(r"\s*([A-Za-z_][\w.]*|-?\d+|\[\]|[<>(),])")

@@ -15,7 +15,7 @@ from pyspark.sql import types as T
 
 from statestore.keys.java import signed as signed_int
 from statestore.keys.java import string_hash
-from statestore.keys.values import COMPOSITES, JavaType
+from statestore.keys.values import COMPOSITES, DECIMAL_TEXT, JavaType
 from statestore.spark.arithmetic import (
     checked,
     exact_decimal,
@@ -41,6 +41,7 @@ __all__ = [
     "WHOLE_RULES",
     "character",
     "date_hash",
+    "decimal_text",
     "deep_hash_column",
     "java_hash_column",
     "tuple_hash_column",
@@ -99,6 +100,21 @@ def whole_text(column: Column) -> Column:
     magnitude = F.aggregate(F.reverse(limbs), zero, lambda h, limb: signed(h * 31 + limb))
     sign = F.when(column.startswith("-"), F.lit(-1)).otherwise(F.lit(1)).cast("bigint")
     return checked(column, column.rlike(_WHOLE), problem, signed(magnitude * sign))
+
+
+def decimal_text(column: Column) -> Column:
+    """Return the hash of a BigDecimal of any length and scale, as Java writes it."""
+    problem = "a key is no BigDecimal: write it as Java does, such as 1.50, -0.5 or 1E+3"
+    mantissa = F.regexp_replace(column, "E.*$", "")
+    power = F.regexp_extract(column, "E[+]?(-?[0-9]{1,10})$", 1)
+    exponent = F.when(power == "", F.lit("0")).otherwise(power).cast("bigint")
+    fraction = F.length(F.regexp_replace(mantissa, "^[^.]*[.]?", "")).cast("bigint")
+    scale = fraction - exponent
+    digits = F.replace(mantissa, F.lit("."), F.lit(""))
+    unscaled = F.regexp_replace(digits, "^(-?)0+([0-9])", "$1$2")
+    good = column.rlike(DECIMAL_TEXT) & ((scale < 0) == column.contains("E+"))
+    hashed = let(unscaled, lambda whole: signed(whole_text(whole) * 31 + scale))
+    return checked(column, good, problem, hashed)
 
 
 def _times_and_plus(limbs: Column, chunk: Column) -> Column:
@@ -197,6 +213,8 @@ def _hashed(column: Column, data_type: T.DataType, kind: JavaType) -> Column:
         return WHOLE_RULES[name](column.cast("bigint"))
     if name in COMPOSITES:
         return _COMPOSED[name](column, data_type, kind)
+    if name == "BigDecimal" and isinstance(data_type, T.StringType | T.CharType | T.VarcharType):
+        return decimal_text(column)
     if name == "BigDecimal":
         assert kind.digits is not None
         return _decimal(exact_decimal(column, data_type, kind, *kind.digits), *kind.digits)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
+import lzma
 import shlex
 import shutil
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +23,7 @@ from tests.interop.flink.goldens import Golden
 
 Run = Callable[..., Result]
 
+PYFLINK = Path(__file__).parents[1] / "golden" / "pyflink"
 COLUMNS = """
 [by_tuple]
 key = ["user", "item"]
@@ -75,6 +79,24 @@ def test_as_json_and_found_again(here: Path, run: Run) -> None:
     shown = run("query", 'select "user", amount from "by_tuple"."last" limit 3', "--store", "o")
     assert (shown.exit_code, shown.stderr) == (0, "")
     assert "amount" in shown.stdout
+
+
+def test_types_of_pyflink_are_declared(run: Run) -> None:
+    packed = lzma.decompress((PYFLINK / "savepoint.tar.xz").read_bytes())
+    with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
+        tar.extractall(".", filter="data")
+    Path("types.toml").write_text('[by_long.states.python-state-row]\ntype = "ValueState<LONG>"\n')
+    arguments = ("flink", "import", "savepoint", "--operator", "by_long", "--store", "o")
+    done = run(*arguments, "--columns", "types.toml")
+    assert done.exit_code != 0
+    assert "python-state-row' of operator by_long is not what is declared" in done.stderr
+    row = "ValueState<ROW<STRING, INT, ROW<DOUBLE, BIG_DEC>>>"
+    Path("types.toml").write_text(f'[by_long.states.python-state-row]\ntype = "{row}"\n')
+    done = run(*arguments, "--columns", "types.toml")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "python-state-row of by_long" not in done.stdout
+    kept = "python-state-long of by_long has values that are kept as bytes: PyFlink stores no types"
+    assert kept in " ".join(done.stdout.split())
 
 
 def test_times_are_read(here: Path, run: Run) -> None:

@@ -66,6 +66,12 @@ def decimal_of(scale: int, digits: int) -> Callable[[Random], Decimal]:
     return lambda r: Decimal(f"{big(digits)(r)}E-{scale}")
 
 
+def decimal_text(r: Random) -> str:
+    return str(
+        Decimal(f"{big(r.choice([2, 30, 70]))(r)}E{r.choice([0, r.randint(-40, 9), 10**9])}")
+    )
+
+
 def in_day(r: Random) -> int:
     return r.choice([0, DAY - 1, r.randrange(DAY)])
 
@@ -83,6 +89,8 @@ CARRIED = [
     Carried(pa.string(), "java.util.UUID", uuid_text, "pyflink"),
     Carried(pa.binary(), "UUID", uuid_bytes),
     Carried(pa.string(), "BigInteger", lambda r: str(big(70)(r))),
+    Carried(pa.string(), "BigDecimal", decimal_text),
+    Carried(pa.string(), "BigDecimal", decimal_text, "pyflink"),
     Carried(pa.decimal128(38, 0), "BigInteger", big(38)),
     Carried(pa.decimal128(9, 0), "BigInteger", big(9), "pyflink"),
     Carried(longs, "BigInteger", whole(64)),
@@ -209,6 +217,32 @@ WRONG: list[tuple[pa.DataType, str, str, Any]] = [
     (pa.string(), "java", "BigInteger", "+1"),
     (pa.string(), "java", "BigInteger", "01"),
     (pa.string(), "java", "BigInteger", "-0"),
+    *(
+        (pa.string(), "java", "BigDecimal", text)
+        for text in (
+            "-0",
+            "01",
+            "+1",
+            "1.",
+            ".5",
+            "0.0000001",
+            "0.0000000",
+            "1e3",
+            "1E3",
+            "1E+0",
+            "1E-3",
+            "10E+3",
+            "1.5E+1",
+            "1.50E+2",
+            "0E+0",
+            "0E-6",
+            "-0E+1",
+            "-0.0",
+            "",
+            "NaN",
+            "1 ",
+        )
+    ),
     (pa.string(), "java", "Character", "😀"),
     (pa.string(), "java", "Character", ""),
     (longs, "java", "Character", -1),

@@ -88,6 +88,8 @@ def main() -> None:
     if not (target / "2.3_kafka.tar.xz").exists():
         known["2.3_kafka"] = _kafka(target)
         index.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n")
+    if not (target / "2.3_tables.tar.xz").exists():
+        _tables(target / "2.3_tables.tar.xz")
     serializers = target / "serializers.json.xz"
     if not serializers.exists():
         serializers.write_bytes(_compressed(json.dumps(_serializers()).encode()))
@@ -105,6 +107,19 @@ def _kafka(target: Path) -> dict[str, object]:
         words = {"bootstrap": broker.bootstrap, "topic": "orders", "events": "80"}
         (place,) = flink.run([_step(case, folder, {}) | words])
     return _keep(target, flink, case, place, folder)
+
+
+def _tables(target: Path) -> None:
+    """Write the savepoint of queries and joins, after the numbers up to 200."""
+    folder = FOLDER / "tables"
+    step = {"do": "savepoint", "to": str(folder), "format": "CANONICAL", "events": "200"}
+    words = [f"{name}={value}" for name, value in (step | HEAP | {"parallelism": "2"}).items()]
+    Flink(VERSIONS[0]).java("golden.Tables", [" ".join(words)])
+    (place,) = folder.iterdir()
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        tar.add(place, "savepoint")
+    target.write_bytes(_compressed(packed.getvalue()))
 
 
 def _serializers() -> dict[str, list[object]]:

@@ -39,7 +39,10 @@ _ID = re.compile(r"[0-9a-f]{32}")
         "store, is an incremental checkpoint, and has to bring all operators that the store has; "
         "one that the store has is found. The savepoint is only read. In FILE a table has the name "
         "of an operator, key = [NAME, …] for all of its "
-        "states, and tables states.STATE with key, namespace, map_key and value."
+        "states, and tables states.STATE with key, namespace, map_key and value. PyFlink stores "
+        "no types: a state python-state-NAME of its gets type = 'ValueState<LONG>', ListState, "
+        "MapState<STRING, LONG>, ReducingState or AggregatingState, with the names of PyFlink's "
+        "Types; without one its values stay bytes."
     ),
     examples=(
         "statestore flink import ./savepoint --to ./orders",
@@ -68,7 +71,7 @@ _ID = re.compile(r"[0-9a-f]{32}")
     "--columns",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Names of columns, as TOML.",
+    help="Names of columns, and types of PyFlink's states, as TOML.",
 )
 @click.option(
     "--ttl",

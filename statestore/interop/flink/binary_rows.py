@@ -213,14 +213,29 @@ class _Behind(bytes):
     """What lies behind the words however short it is: a row, an array, a map, a raw value."""
 
 
-def written_rows(columns: tuple[LogicalType, ...], rows: pa.Array) -> list[bytes]:
-    """Return the bytes of rows as ``BinaryRowWriter`` lays them, without their lengths."""
+def written_rows(
+    columns: tuple[LogicalType, ...], rows: pa.Array, *, are_keys: bool = False
+) -> list[bytes]:
+    """Return the bytes of rows as ``BinaryRowWriter`` lays them, without their lengths.
+
+    In keys a null of a type that does not fit into a word keeps the bytes of a value.
+    """
     kinds, *fields = rows.flatten()
     values = [_plain(column, field) for column, field in zip(columns, fields, strict=True)]
     each = zip(*values, strict=True) if values else ((),) * len(rows)
+    kept = [_reserved(column) if are_keys else 0 for column in columns]
     return [
-        _written_row(columns, kind, row) for kind, row in zip(kinds.to_pylist(), each, strict=True)
+        _written_row(columns, kept, kind, row)
+        for kind, row in zip(kinds.to_pylist(), each, strict=True)
     ]
+
+
+def _reserved(column: LogicalType) -> int:
+    """Return how many bytes a null keeps behind the words."""
+    if column.root == "DECIMAL":
+        return 2 * _WORD if column.precision > _COMPACT_DIGITS else 0
+    is_long = column.root.startswith("TIMESTAMP") and column.precision > EXACT_IN_MILLIS
+    return _WORD if is_long else 0
 
 
 def _plain(column: LogicalType, field: pa.Array) -> list[Any]:
@@ -292,13 +307,19 @@ def _written_array(element: LogicalType, values: list[Any]) -> bytes:
     return (head + words).ljust(first, b"\0") + bytes(behind)
 
 
-def _written_row(columns: tuple[LogicalType, ...], kind: int, row: tuple[Any, ...]) -> bytes:
+def _written_row(
+    columns: tuple[LogicalType, ...], kept: list[int], kind: int, row: tuple[Any, ...]
+) -> bytes:
     nulls = sum(1 << _HEADER_BITS + at for at, one in enumerate(row) if one is None)
     header = (nulls | kind).to_bytes(_header_width(len(columns)), "little")
     words, behind = bytearray(), bytearray()
     first = len(header) + _WORD * len(columns)
-    for column, value in zip(columns, row, strict=True):
-        words += _word(column, value, behind, first)
+    for column, value, size in zip(columns, row, kept, strict=True):
+        if value is None and size:
+            words += int(first + len(behind) << 32).to_bytes(_WORD, "little")
+            behind += bytes(size)
+        else:
+            words += _word(column, value, behind, first)
     return header + bytes(words) + bytes(behind)
 
 

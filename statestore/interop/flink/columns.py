@@ -19,6 +19,7 @@ from statestore.interop.flink.types import (
     NullableType,
     PojoType,
     PresentType,
+    PythonType,
     RawType,
     RowDataType,
     RowType,
@@ -28,6 +29,7 @@ from statestore.interop.flink.types import (
     TtlAwareType,
     TtlType,
     TupleType,
+    UnknownType,
     name_of,
 )
 
@@ -53,8 +55,10 @@ _SCALARS = {
     "Boolean": pa.bool_(), "Byte": pa.int8(), "Short": pa.int16(), "Integer": pa.int32(),
     "Long": pa.int64(), "Float": pa.float32(), "Double": pa.float64(), "Character": pa.uint16(),
     "String": pa.string(), "BigDecimal": pa.string(), "BigInteger": pa.string(),
-    "StringData": pa.string(), "Date": _MILLIS, "SqlDate": _MILLIS, "SqlTime": _MILLIS,
-    "SqlTimestamp": INSTANT, "Instant": INSTANT, "LocalDateTime": INSTANT,
+    "StringData": pa.string(), "ByteArrayWrapper": pa.binary(), "PythonDate": pa.date32(),
+    "PythonTime": pa.time32("ms"), "PythonTimestamp": pa.timestamp("ms"), "Date": _MILLIS,
+    "SqlDate": _MILLIS, "SqlTime": _MILLIS, "SqlTimestamp": INSTANT, "Instant": INSTANT,
+    "LocalDateTime": INSTANT, "SortedLong": pa.int64(),
     "LocalDate": pa.date32(), "LocalTime": pa.time64("ns"), "Void": pa.null(), "Null": pa.null(),
     "VoidNamespace": pa.null(), "GlobalWindow": pa.null(), "SqlGlobalWindow": pa.null(),
     "Tuple0": pa.null(), "TimeWindow": WINDOW, "SqlTimeWindow": WINDOW, "CountWindow": pa.int64(),
@@ -103,6 +107,8 @@ def arrow_type(kind: FlinkType) -> pa.DataType:
             return pa.binary()
         case NullableType(value) | PresentType(value):
             return arrow_type(value)
+        case PythonType(value, many):
+            return pa.list_(arrow_type(value)) if many else arrow_type(value)
         case TtlAwareType(value) | ExternalType(_, value):
             return arrow_type(value)
         case TtlType(value):
@@ -116,7 +122,7 @@ def arrow_type(kind: FlinkType) -> pa.DataType:
             return pa.string()
         case RowDataType(columns):
             return pa.struct(row_fields(columns))
-        case KryoType() | BinaryRowType() | SqlScalar():
+        case KryoType() | BinaryRowType() | SqlScalar() | UnknownType():
             raise UnsupportedTypeError(f"values of {name_of(kind)} are read as bytes alone")
     raise AssertionError(kind)
 

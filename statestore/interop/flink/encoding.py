@@ -32,6 +32,7 @@ from statestore.interop.flink.types import (
     NullableType,
     PojoType,
     PresentType,
+    PythonType,
     RawType,
     RowDataType,
     RowType,
@@ -56,7 +57,7 @@ _NOTHING = ("Void", "Null", "VoidNamespace", "GlobalWindow", "SqlGlobalWindow")
 _CONSTANTS = {0: 1, 1: 2, 10: 3}
 _NULL, _ITSELF, _SUBCLASS, _TAGGED = (pa.scalar(bytes([one]), _BYTES) for one in (1, 2, 4, 8))
 _EMPTY = pa.scalar(b"", _BYTES)
-_YES, _NO = pa.scalar(b"\1", _BYTES), pa.scalar(b"\0", _BYTES)
+_YES, _NO, _TWO = (pa.scalar(bytes([one]), _BYTES) for one in (1, 0, 2))
 
 
 def encoded(array: pa.Array, kind: FlinkType) -> pa.Array:
@@ -76,9 +77,12 @@ def encoded(array: pa.Array, kind: FlinkType) -> pa.Array:
         case RowType(fields, has_kind):
             return _row(array, fields, has_kind)
         case ListType(element, form):
+            if form == "LinkedList":
+                return _linked_list(array, element)
             return _counted(array, NullableType(element) if form == "Set" else element)
-        case MapType(key, value):
-            return _counted(array, TupleType("", (key, NullableType(value))))
+        case MapType(key, value, map_form):
+            own = NullableType(key) if map_form == "NullAwareMap" else key
+            return _counted(array, TupleType("", (own, NullableType(value))))
         case ArrayType(_, element):
             return _counted(array, PresentType(element))
         case PresentType(value):
@@ -88,14 +92,19 @@ def encoded(array: pa.Array, kind: FlinkType) -> pa.Array:
             there = _valid(array)
             null = pa.scalar(b"\1" + bytes(padding), _BYTES)
             return _joined(_chosen(there, _NO, null), _where(array, there, value))
-        case EitherType(left, right):
-            return _either(array, left, right)
+        case EitherType(left, right, either_form):
+            return _either(array, left, right, is_tagged=either_form == "TaggedUnion")
         case TtlType(value):
             return _fields(array, (Scalar("Long"), value))
         case TtlAwareType(value) | ExternalType(_, value):
             return encoded(array, value)
         case RawType():
             return _sized(array)
+        case PythonType(value, many):
+            if not many:
+                return _sized(encoded(array, value))
+            _no_nulls(array)
+            return _sized(_runs(encoded(array.flatten(), value), _lengths(array)))
         case TimerType(key, namespace):
             return _timer(array, key, namespace)
         case PojoType():
@@ -103,8 +112,8 @@ def encoded(array: pa.Array, kind: FlinkType) -> pa.Array:
         case EnumType(_, constants):
             places = pc.index_in(array, pa.array(constants, pa.string()))
             return _numbers(places, ">i4")
-        case RowDataType(columns):
-            rows = written_rows(columns, array)
+        case RowDataType(columns, _, is_key):
+            rows = written_rows(columns, array, are_keys=is_key)
             return _sized(pa.array(rows, _BYTES))
         case _:
             raise UnsupportedTypeError(f"values of {name_of(kind)} are bytes alone")
@@ -168,6 +177,11 @@ def _scalar(array: pa.Array, name: str) -> pa.Array:
     if name in _NOTHING:
         return _fixed(np.zeros((len(array), 1), np.uint8))
     return _SCALARS[name](array)
+
+
+def _sorted_longs(array: pa.Array) -> pa.Array:
+    _no_nulls(array)
+    return _numbers(pa.array(array.to_numpy(zero_copy_only=False) ^ np.int64(-(1 << 63))), ">i8")
 
 
 def _booleans(array: pa.Array) -> pa.Array:
@@ -249,6 +263,14 @@ def _big_decimals(array: pa.Array) -> pa.Array:
     return pa.array([_big_decimal(text) for text in array.to_pylist()], _BYTES)
 
 
+def _python_days(array: pa.Array) -> pa.Array:
+    return _numbers(array.cast(pa.int32()), ">i4")
+
+
+def _python_timestamps(array: pa.Array) -> pa.Array:
+    return _numbers(array.cast(pa.int64()), ">i8")
+
+
 def _text_arrays(array: pa.Array) -> pa.Array:
     return _counted(array, Scalar("String"))
 
@@ -257,6 +279,11 @@ _SCALARS: dict[str, Callable[[pa.Array], pa.Array]] = {
     "Boolean": _booleans,
     "String": _strings,
     "StringData": _sized,
+    "ByteArrayWrapper": _sized,
+    "SortedLong": _sorted_longs,
+    "PythonDate": _python_days,
+    "PythonTime": _python_days,
+    "PythonTimestamp": _python_timestamps,
     "BigInteger": _big_integers,
     "BigDecimal": _big_decimals,
     "TimeWindow": _windows,
@@ -294,6 +321,18 @@ def _counted(array: pa.Array, element: FlinkType) -> pa.Array:
     counts = _lengths(array)
     flat = array.flatten() if pa.types.is_list(array.type) else _entries(array)
     return _joined(_numbers(pa.array(counts), ">i4"), _runs(encoded(flat, element), counts))
+
+
+def _linked_list(array: pa.Array, element: FlinkType) -> pa.Array:
+    """Write lists as ``LinkedListSerializer``, with a bit for each element that is null."""
+    _no_nulls(array)
+    counts, flat = _lengths(array), array.flatten()
+    there = _valid(flat)
+    masks, at = [], 0
+    for count in counts.tolist():
+        masks.append(i32(count) + np.packbits(~there[at : at + count]).tobytes())
+        at += count
+    return _joined(pa.array(masks, _BYTES), _runs(_where(flat, there, element), counts))
 
 
 def _entries(array: pa.Array) -> pa.Array:
@@ -336,18 +375,16 @@ def _row(array: pa.Array, kinds: tuple[FlinkType, ...], has_kind: bool) -> pa.Ar
     return _joined(_fixed(np.packbits(bits, axis=1)), *parts)
 
 
-def _either(array: pa.Array, left: FlinkType, right: FlinkType) -> pa.Array:
+def _either(array: pa.Array, left: FlinkType, right: FlinkType, *, is_tagged: bool) -> pa.Array:
     is_left, *sides = array.flatten()
     rows = is_left.to_numpy(zero_copy_only=False)
     parts = _where(sides[0], rows, left), _where(sides[1], ~rows, right)
-    return _joined(_chosen(rows, _YES, _NO), *parts)
+    return _joined(_chosen(rows, _YES, _TWO if is_tagged else _NO), *parts)
 
 
 def _timer(array: pa.Array, key: FlinkType, namespace: FlinkType) -> pa.Array:
     time, keys, namespaces = array.flatten()
-    flipped = time.to_numpy(zero_copy_only=False) ^ np.int64(-(1 << 63))
-    head = _numbers(pa.array(flipped), ">i8")
-    return _joined(head, encoded(keys, key), encoded(namespaces, namespace))
+    return _joined(_sorted_longs(time), encoded(keys, key), encoded(namespaces, namespace))
 
 
 def _pojo(array: pa.Array, kind: PojoType) -> pa.Array:

@@ -33,6 +33,7 @@ from statestore.interop.flink.import_operators import element_columns
 from statestore.interop.flink.metadata import Mode
 from statestore.interop.flink.named_columns import Form
 from statestore.interop.flink.operator_state import SOURCE_READER_STATE
+from statestore.interop.flink.python_types import as_python, python_name
 from statestore.interop.flink.record import (
     RECORD,
     ImportedOperator,
@@ -46,12 +47,15 @@ from statestore.interop.flink.store_types import (
     from_millis,
     joined,
     key_column,
+    python_key,
+    sql_key,
     value_column,
 )
 from statestore.interop.flink.types import (
     FlinkType,
     ListType,
     MapType,
+    PythonType,
     Scalar,
     TimerType,
     TtlType,
@@ -260,17 +264,7 @@ def _refuse_mixed(keyed: Sequence[KeyedPlan]) -> None:
 
 
 def _keyed(state: KeyedState, *, as_tuple: bool) -> KeyedPlan:
-    if state.hash_scheme != "java":
-        raise UnsupportedTypeError(
-            f"{state} has keys by the scheme {state.hash_scheme!r}: only such states that are "
-            "hashed as Java's objects are written for Flink from what a store says of them"
-        )
-    types = arrow_schema(state.schema)
-    keys = []
-    for column, java in zip(state.key, state.key_types, strict=True):
-        with _naming(state, column):
-            keys.append(key_column(types.field(column).type, java_type(java)))
-    key = _part(state.key, keys, as_tuple=True)
+    key = _key(state)
     namespace, value = _namespace(state), _value(state, as_tuple=as_tuple)
     map_key, name = Part((), NO_VALUE), state.name
     if state.kind is StateKind.MAP:
@@ -278,9 +272,44 @@ def _keyed(state: KeyedState, *, as_tuple: bool) -> KeyedPlan:
         map_key = _part(state.entry, entry, as_tuple=as_tuple)
     if state.kind is StateKind.TIMERS:
         name = _timer_name(state, namespace.kind)
+    elif state.hash_scheme == "pyflink":
+        if state.namespace:
+            raise UnsupportedTypeError(
+                f"{state} has the namespace {', '.join(state.namespace)}: windows of PyFlink are "
+                "not written from what a store says of them; leave the state out"
+            )
+        name = python_name(state.name)
+        map_key = _python_part(state, map_key) if state.kind is StateKind.MAP else map_key
+        value = _python_part(state, value)
     flink_value = _flink_value(state, key.kind, namespace.kind, map_key.kind, value.kind)
     flink = FlinkState(name, state.kind.value, key.kind, namespace.kind, flink_value)
     return KeyedPlan(state, flink, key, namespace, map_key, value)
+
+
+def _python_part(state: KeyedState, part: Part) -> Part:
+    """Return columns as the bytes that PyFlink's coders make of them."""
+    with _naming(state, ", ".join(part.names)):
+        return replace(part, kind=PythonType(as_python(part.kind)))
+
+
+def _key(state: KeyedState) -> Part:
+    """Return the key: an object of Java's, of several columns a tuple, for PyFlink in a row; or a
+    row of Flink SQL.
+    """
+    types = arrow_schema(state.schema)
+    if state.hash_scheme == "flink-sql":
+        stored = [types.field(column).type for column in state.key]
+        row = sql_key(state.key, stored, state.key_types)
+        return Part(state.key, row.kind, row)
+    keys = []
+    for column, java in zip(state.key, state.key_types, strict=True):
+        with _naming(state, column):
+            keys.append(key_column(types.field(column).type, java_type(java)))
+    part = _part(state.key, keys, as_tuple=True)
+    if state.hash_scheme != "pyflink" or part.column is None:
+        return part
+    row = python_key(part.column)
+    return Part(state.key, row.kind, row)
 
 
 def _flink_value(

@@ -15,11 +15,12 @@ from statestore.format.state import KeyedState, OperatorState
 from statestore.interop.flink.canonical import KeyedHeader, StateInfo
 from statestore.interop.flink.metadata import Mode
 from statestore.interop.flink.named_columns import Form, PartColumns, StateColumns
+from statestore.interop.flink.python_types import as_bytes
 from statestore.interop.flink.record import ImportedOperator, ImportedState, SavepointRecord
 from statestore.interop.flink.serializers import Snapshot, snapshot_bytes
 from statestore.interop.flink.states import KeyedState as FlinkState
 from statestore.interop.flink.store_types import FlinkColumn
-from statestore.interop.flink.types import FlinkType, Scalar, name_of
+from statestore.interop.flink.types import FlinkType, ListType, Scalar, name_of
 from statestore.keys.groups import KeyGroupAssignment
 
 __all__ = [
@@ -127,10 +128,15 @@ class KeyedPlan:
         """What the header of a savepoint says of it."""
         if self.imported is not None:
             return self.imported.info
-        value = {"VALUE_SERIALIZER": _snapshot(self.flink.value)}
-        if self.flink.kind == "timers":
+        kind, form = self.flink.value, self.flink.kind
+        if form != "timers" and self.state.hash_scheme == "pyflink":
+            form = "map" if form == "map" else "list"
+            kind = as_bytes(kind)
+            kind = ListType(kind) if form == "list" and not isinstance(kind, ListType) else kind
+        value = {"VALUE_SERIALIZER": _snapshot(kind)}
+        if form == "timers":
             return StateInfo(self.flink.name, "timers", {}, value)
-        options = {"KEYED_STATE_TYPE": self.flink.kind.upper()}
+        options = {"KEYED_STATE_TYPE": form.upper()}
         serializers = value | {"NAMESPACE_SERIALIZER": _snapshot(self.flink.namespace)}
         return StateInfo(self.flink.name, "keyed", options, serializers)
 

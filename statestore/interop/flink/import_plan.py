@@ -19,6 +19,7 @@ from statestore.interop.flink.canonical import KeyedHeader, StateInfo
 from statestore.interop.flink.losses import transactions, transactions_said
 from statestore.interop.flink.metadata import KeyGroupsHandle
 from statestore.interop.flink.named_columns import Form, StateColumns, first_free, state_columns
+from statestore.interop.flink.python_types import UNDECLARED, declared_state, is_python_state
 from statestore.interop.flink.record import RECORD, ImportedState, SavepointRecord
 from statestore.interop.flink.refusals import Refused
 from statestore.interop.flink.savepoint import FlinkOperator, Savepoint
@@ -35,13 +36,15 @@ _IN_TWO_PHASES = "TwoPhaseCommitSinkFunction"  # whose serializer is its own
 class PlannedState:
     """A keyed state: what the header says, and the forms to try, the best one first.
 
-    ``why`` says why the first of them is not that of columns.
+    ``why`` says why the first of them is not that of columns; ``python`` is what is declared of it,
+    as :class:`ImportedState` has it.
     """
 
     info: StateInfo
     state: KeyedState
     forms: tuple[StateColumns, ...]
     why: str | None
+    python: str | None = None
 
 
 @dataclass(frozen=True)
@@ -215,13 +218,19 @@ def _planned(
     stored = () if before is None else before.states
     for one in stored:
         if (one.operator, one.name, one.sort) == (name, info.name, "keyed"):
-            return PlannedState(
-                info, state, (_as_stored(state, one, data.max_parallelism),), one.why
-            )
+            columns = _as_stored(state, one, data.max_parallelism)
+            return PlannedState(info, columns.state, (columns,), one.why, one.python)
     forms, why = [], None
     wanted = dict(_wanted(tables, info.name))
+    declared = tables.get("states", {}).get(info.name, {}).get(_TYPE, "")
+    is_python = any(is_python_state(one.name) for one in header.states)
+    if declared:
+        state = declared_state(state, declared)
     for form in Form:
         if form is Form.VALUE_BYTES and state.kind == "timers":
+            continue
+        if form is Form.COLUMNS and is_python_state(info.name) and not declared:
+            why = UNDECLARED
             continue
         parts = {
             part: names for part, names in wanted.items() if form is Form.COLUMNS or part == "key"
@@ -229,12 +238,16 @@ def _planned(
         try:
             forms.append(
                 state_columns(
-                    state, form, data.max_parallelism, {} if form is Form.BYTES else parts
+                    state,
+                    form,
+                    data.max_parallelism,
+                    {} if form is Form.BYTES else parts,
+                    is_python=is_python,
                 )
             )
         except UnsupportedTypeError as error:
             why = why or str(error)
-    return PlannedState(info, state, tuple(forms), why)
+    return PlannedState(info, state, tuple(forms), why, declared if is_python else None)
 
 
 def _as_stored(state: KeyedState, stored: ImportedState, max_parallelism: int) -> StateColumns:
@@ -242,7 +255,7 @@ def _as_stored(state: KeyedState, stored: ImportedState, max_parallelism: int) -
     before = stored.columns(max_parallelism)
     now = None
     with suppress(InvalidArgumentError, UnsupportedTypeError):
-        now = state_columns(state, stored.form, max_parallelism, stored.names)
+        now = stored.columns_of(state, max_parallelism)
     if now is None or now.schema != before.schema:
         raise SchemaMismatchError(
             f"state {stored.name!r} of operator {stored.operator} has other types than in the "
@@ -257,6 +270,8 @@ def _wanted(tables: Mapping[str, Any], state: str) -> Iterator[tuple[str, tuple[
     own = tables.get("states", {}).get(state, {})
     both = {part: one for part, one in tables.items() if part != "states"} | own
     for part, names in both.items():
+        if part == _TYPE:
+            continue
         yield part, (names,) if isinstance(names, str) else tuple(names)
 
 
@@ -267,13 +282,17 @@ def _check_tables(tables: Mapping[str, Any], operator: FlinkOperator) -> None:
         for part, names in place.items():
             if place is tables and part == "states":
                 continue
+            if part == _TYPE and place is not tables and isinstance(names, str):
+                continue
             is_list = isinstance(names, list | tuple) and all(isinstance(x, str) for x in names)
             allowed = ("key", "namespace") if place is tables else (*_PARTS,)
             if part not in allowed or not (is_list or isinstance(names, str)):
                 raise InvalidArgumentError(
                     f"names of columns of operator {operator.title}: {part} = {names!r}: give "
-                    f"{', '.join(allowed)} a name or a list of them"
+                    f"{', '.join(allowed)} a name or a list of them, and a state of PyFlink's a "
+                    f"{_TYPE}, such as 'ValueState<LONG>'"
                 )
 
 
+_TYPE = "type"
 _PARTS = ("key", "namespace", "map_key", "value", "entry", "last_access")

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from statestore.errors import (
     CheckpointNotFoundError,
+    DamagedFileError,
     InvalidArgumentError,
     StateNotFoundError,
     StoreNotFoundError,
@@ -111,8 +112,8 @@ def import_savepoint(
         operators: which operators, by uid, name or id; by default all that can be read.
         uids: uids by operator id, of operators of which the savepoint does not have them.
         columns: names of columns by operator: ``key`` and ``namespace``, and under ``states`` by
-            state also ``map_key`` and ``value``, each a name or a list of them. States that the
-            store has keep theirs.
+            state also ``map_key`` and ``value``, each a name or a list of them; and as ``type``
+            what a state of PyFlink is, ``ValueState<LONG>``. States that the store has keep theirs.
         ttl: times to live in milliseconds, by state or ``operator/state``: the savepoint has when
             rows were used last, and not how long they live.
         strict: refuses what would come along as bytes, and operators that cannot be read.
@@ -296,6 +297,13 @@ def _keyed(run: _Import, planned: PlannedOperator, one: PlannedState, tell: _Tel
                 raise
             why = why or str(error)
             continue
+        except DamagedFileError as error:
+            if one.python:
+                raise InvalidArgumentError(
+                    f"state {one.info.name!r} of operator {planned.name} is not what is declared "
+                    f"of it, {one.python}: say what the job has, or nothing for bytes ({error})"
+                ) from error
+            raise
         contents = entry.contents
         assert contents is not None, "all rows of the state were given"
         assert planned.header is not None, "an operator with states has a header"
@@ -315,6 +323,7 @@ def _keyed(run: _Import, planned: PlannedOperator, one: PlannedState, tell: _Tel
             value_serializer=raw["VALUE_SERIALIZER"],
             rows=contents.rows,
             digest=contents.digest,
+            python=one.python,
         )
     raise AssertionError("a state has a form")
 
@@ -383,7 +392,8 @@ def _tables(
             tell((entries.key_group + 1) / most)
         return
     as_bytes = [name] if columns.form is Form.VALUE_BYTES else []
-    for rows in ordered.rows(name, as_bytes=as_bytes, is_checked=False):  # the store does it
+    # The store checks key groups.
+    for rows in ordered.rows(name, as_bytes=as_bytes, declared=columns.state, is_checked=False):
         yield rows.key_group, columns.table(rows)
         tell((rows.key_group + 1) / most)
 

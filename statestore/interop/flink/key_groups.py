@@ -7,7 +7,6 @@ What a key is hashed as follows from its type. Keys of classes of the user's own
 from __future__ import annotations
 
 from collections.abc import Callable
-from decimal import Decimal
 from typing import TypeAlias
 
 import numpy as np
@@ -16,6 +15,7 @@ import pyarrow as pa
 
 from statestore.errors import DamagedFileError, InvalidArgumentError, UnsupportedTypeError
 from statestore.interop.flink.cursor import Cursor
+from statestore.interop.flink.part_columns import nanos_of
 from statestore.interop.flink.skipping import skipper
 from statestore.interop.flink.types import (
     BinaryRowType,
@@ -43,9 +43,9 @@ GroupsOf: TypeAlias = Callable[[int], Groups]
 _AS_MILLIS = ("Date", "SqlDate", "SqlTime")
 _PLAIN = (
     "String", "Boolean", "Byte", "Short", "Integer", "Long", "Float", "Double", "BigInteger",
-    "LocalDate", "LocalTime",
+    "BigDecimal", "LocalDate", "LocalTime",
 )  # fmt: skip
-_NANOS = {"LocalDateTime": "LocalDateTime", "Instant": "Instant"}
+_NANOS = ("LocalDateTime", "Instant")
 _NANOS_PER_SECOND = 10**9
 
 
@@ -60,7 +60,7 @@ def key_groups_at(kind: FlinkType, cursor: Cursor) -> GroupsOf:
     """
     if isinstance(kind, RowDataType | BinaryRowType):
         return _of_hashes([sql_row_hash(row) for row in _rows(kind, cursor)])
-    if isinstance(kind, Scalar) and kind.name in (*_NANOS, "BigDecimal", "SqlTimestamp"):
+    if isinstance(kind, Scalar) and kind.name in (*_NANOS, "SqlTimestamp"):
         return _of_hashes(_scalar_hashes(kind.name, decoded_from(kind, cursor)))
     name, make = _column(kind)
     column = make(decoded_from(kind, cursor))
@@ -110,18 +110,15 @@ def _rows(kind: FlinkType, cursor: Cursor) -> list[bytes]:
 
 
 def _scalar_hashes(name: str, column: pa.Array) -> list[int]:
-    """Return the hashes of values that no column of the same meaning can hold."""
+    """Return the hashes of times, however far away they are."""
     values = column.to_pylist()
-    if name == "BigDecimal":
-        return [key_hash(Decimal(one), key_type=name) for one in values]
     if name == "SqlTimestamp":
         return [
             key_hash(one["second"] * 1000 + one["nano"] // 1_000_000, key_type="Long")
             for one in values
         ]
     return [
-        key_hash(one["second"] * _NANOS_PER_SECOND + one["nano"], key_type=_NANOS[name])
-        for one in values
+        key_hash(one["second"] * _NANOS_PER_SECOND + one["nano"], key_type=name) for one in values
     ]
 
 
@@ -132,6 +129,8 @@ def _column(kind: FlinkType) -> tuple[str, Callable[[pa.Array], pa.Array]]:
             return "Character", lambda column: column.cast(pa.int32())
         case Scalar(name) if name in _AS_MILLIS:
             return "Long", lambda column: column.cast(pa.int64())
+        case Scalar(name) if name in _NANOS:
+            return name, nanos_of
         case Scalar(name) if name in _PLAIN:
             return name, lambda column: column
         case TupleType(_, fields):

@@ -1,12 +1,17 @@
-"""Types of Flink SQL: ``LogicalType`` and what is below it, as Java serialized them."""
+"""Types of Flink SQL: ``LogicalType`` and what is below it, as Java serialized them.
+
+Of the types that a key can have the objects are written as well, byte for byte as Java does. They
+say that the type is nullable.
+"""
 
 from __future__ import annotations
 
 from statestore.interop.flink.java_objects import JavaObject, read_java_object
-from statestore.interop.flink.reader import Reader
+from statestore.interop.flink.reader import Reader, i32, i64, utf
 from statestore.interop.flink.types import LogicalType
+from statestore.keys.sql import parse_sql_type
 
-__all__ = ["read_logical_type"]
+__all__ = ["key_logical_type", "read_logical_type"]
 
 _PLAIN = {
     "BOOLEAN": "BOOLEAN", "TINYINT": "TINYINT", "SMALLINT": "SMALLINT", "INTEGER": "INT",
@@ -27,6 +32,73 @@ _CHILDREN = {
     "ARRAY": ("elementType",), "MULTISET": ("elementType",), "MAP": ("keyType", "valueType"),
 }  # fmt: skip
 _LONGEST = (1 << 31) - 1
+
+# Of each type that a key can have: its root, its class, and the numbers that it has.
+_KEYS = {
+    "BOOLEAN": ("BOOLEAN", "BooleanType"), "TINYINT": ("TINYINT", "TinyIntType"),
+    "SMALLINT": ("SMALLINT", "SmallIntType"), "INT": ("INTEGER", "IntType"),
+    "BIGINT": ("BIGINT", "BigIntType"), "FLOAT": ("FLOAT", "FloatType"),
+    "DOUBLE": ("DOUBLE", "DoubleType"), "DATE": ("DATE", "DateType"),
+    "CHAR": ("CHAR", "CharType", "length"), "VARCHAR": ("VARCHAR", "VarCharType", "length"),
+    "STRING": ("VARCHAR", "VarCharType", "length"), "BINARY": ("BINARY", "BinaryType", "length"),
+    "VARBINARY": ("VARBINARY", "VarBinaryType", "length"),
+    "BYTES": ("VARBINARY", "VarBinaryType", "length"),
+    "DECIMAL": ("DECIMAL", "DecimalType", "precision", "scale"),
+    "TIME": ("TIME_WITHOUT_TIME_ZONE", "TimeType", "precision"),
+    "TIMESTAMP": ("TIMESTAMP_WITHOUT_TIME_ZONE", "TimestampType", "precision"),
+    "TIMESTAMP_LTZ": (
+        "TIMESTAMP_WITH_LOCAL_TIME_ZONE", "LocalZonedTimestampType", "precision"
+    ),
+}  # fmt: skip
+_LOGICAL = "org.apache.flink.table.types.logical."
+_STREAM = b"\xac\xed\0\5"
+_OBJECT, _CLASS, _STRING, _END, _NULL, _ENUM = b"s", b"r", b"t", b"x", b"p", b"~"
+_ENUM_FLAGS = b"\x12\0\0"
+_JAVA_ENUM = b"q\0~\0\6"
+"""A reference to the class ``java.lang.Enum``, the seventh thing of a type with a kind."""
+
+
+def key_logical_type(name: str) -> LogicalType:
+    """Return a nullable type that a key column is hashed as, by its name in SQL.
+
+    UnsupportedTypeError for what no key can be.
+    """
+    sql = parse_sql_type(name)
+    root, class_name, *numbers = _KEYS[sql.name]
+    has_kind = sql.name in ("TIMESTAMP", "TIMESTAMP_LTZ")
+    fields = b"".join(b"I" + utf(number) for number in numbers)
+    kind = b""
+    if has_kind:
+        fields += b"L" + utf("kind") + _STRING + utf(_signature("TimestampKind"))
+        kind = _ENUM + _class("TimestampKind", _ENUM_FLAGS) + _END + _JAVA_ENUM
+        kind += _STRING + utf("REGULAR")
+    above = b"Z" + utf("isNullable") + b"L" + utf("typeRoot")
+    above += _STRING + utf(_signature("LogicalTypeRoot"))
+    java = b"".join(
+        [
+            _STREAM,
+            _OBJECT,
+            _class(class_name, b"\2" + (len(numbers) + has_kind).to_bytes(2, "big"), 1),
+            fields + _END,
+            _class("LogicalType", b"\2\0\2", 1),
+            above + _END + _NULL,
+            b"\1" + _ENUM,
+            _class("LogicalTypeRoot", _ENUM_FLAGS) + _END,
+            _CLASS + utf("java.lang.Enum") + i64(0) + _ENUM_FLAGS + _END + _NULL,
+            _STRING + utf(root),
+            *(i32(size) for size in (sql.precision, sql.scale)[: len(numbers)]),
+            kind,
+        ]
+    )
+    return read_logical_type(Reader(java, f"the type {name}"))
+
+
+def _class(name: str, flags: bytes, version: int = 0) -> bytes:
+    return _CLASS + utf(_LOGICAL + name) + i64(version) + flags
+
+
+def _signature(name: str) -> str:
+    return f"L{_LOGICAL.replace('.', '/')}{name};"
 
 
 def read_logical_type(reader: Reader) -> LogicalType:

@@ -53,6 +53,7 @@ _RESERVED = ("key_group", "__deleted__", FLINK_KEY_GROUP)
 _ROW_KIND = "row_kind"
 _WINDOW = ("window_start", "window_end")
 _VOID = Scalar("VoidNamespace")
+_PYFLINK = "pyflink"
 _ENTRY = {"list": "position", "timers": "timestamp"}
 
 Names = Mapping[str, tuple[str, ...]]
@@ -172,11 +173,16 @@ class StateColumns:
     def _keys(self, rows: StateRows) -> list[pa.Array]:
         if self.key.names == (_NO_KEY,):
             return [pa.nulls(len(rows), pa.bool_())]
+        found = rows.key
+        if self.hash_scheme == _PYFLINK:
+            found = found.field("f0")
+            if found.null_count:
+                raise UnsupportedTypeError("a key of PyFlink is null, which has no key group")
         if isinstance(self.key.kind, RowType):
-            fields = list(rows.key.type)[-len(self.key.kind.fields) :]
-            kept = [rows.key.field(one.name) for one in fields]
-            return self.key.columns(pa.StructArray.from_arrays(kept, fields=fields))
-        return self.key.columns(rows.key)
+            fields = list(found.type)[-len(self.key.kind.fields) :]
+            kept = [found.field(one.name) for one in fields]
+            found = pa.StructArray.from_arrays(kept, fields=fields)
+        return self.key.columns(found)
 
     def rows(self, table: pa.Table, key_group: int) -> StateRows:
         """Return rows of the store, of one key group and in their order, as they were decoded.
@@ -212,15 +218,28 @@ class StateColumns:
             kinds = pa.array(np.zeros(batch.num_rows, np.int8))
             return pa.StructArray.from_arrays([kinds], [_ROW_KIND])
         found = self.key.array(batch)
-        if isinstance(self.key.kind, RowType) and self.key.kind.has_kind:
-            kinds = pa.array(np.zeros(batch.num_rows, np.int8))
-            whole = arrow_type(self.key.kind)
-            return pa.StructArray.from_arrays([kinds, *found.flatten()], fields=list(whole))
+        if isinstance(self.key.kind, RowType):
+            found = _inserted(found.flatten(), self.key.kind)
+        wrapped = self.state.key
+        if self.hash_scheme == _PYFLINK and isinstance(wrapped, RowType):
+            return _inserted([found], wrapped)
         return found
 
 
+def _inserted(fields: list[pa.Array], kind: RowType) -> pa.Array:
+    """Return rows of fields; keys are of no other kind than INSERT, the first."""
+    if kind.has_kind:
+        fields = [pa.array(np.zeros(len(fields[0]), np.int8)), *fields]
+    return pa.StructArray.from_arrays(fields, fields=list(arrow_type(kind)))
+
+
 def state_columns(
-    state: KeyedState, form: Form, max_parallelism: int, names: Names | None = None
+    state: KeyedState,
+    form: Form,
+    max_parallelism: int,
+    names: Names | None = None,
+    *,
+    is_python: bool = False,
 ) -> StateColumns:
     """Return the columns of a state.
 
@@ -229,6 +248,7 @@ def state_columns(
         form: what of it has columns.
         max_parallelism: the number of key groups.
         names: names for the columns of its parts; by default those of fields.
+        is_python: whether its operator is PyFlink's, which wraps each key in a ``Row``.
 
     Returns:
         The columns.
@@ -237,7 +257,10 @@ def state_columns(
         UnsupportedTypeError: when it has no such form.
         InvalidArgumentError: for names that are too many or too few, or come twice.
     """
-    found = _bytes(state) if form is Form.BYTES else _typed(state, form, max_parallelism)
+    if form is Form.BYTES:
+        found = _bytes(state)
+    else:
+        found = _typed(state, form, max_parallelism, is_python=is_python)
     return _named(found, names or {})
 
 
@@ -251,10 +274,12 @@ def _bytes(state: KeyedState) -> StateColumns:
     )
 
 
-def _typed(state: KeyedState, form: Form, max_parallelism: int) -> StateColumns:
-    types = key_types(state.key)
-    scheme = "flink-sql" if isinstance(state.key, RowDataType) else "java"
-    key = part_columns(state.key, is_key=True)
+def _typed(state: KeyedState, form: Form, max_parallelism: int, *, is_python: bool) -> StateColumns:
+    own, scheme = state.key, "flink-sql" if isinstance(state.key, RowDataType) else "java"
+    if is_python and isinstance(own, RowType) and len(own.fields) == 1:
+        own, scheme = own.fields[0], _PYFLINK
+    types = key_types(own, scheme)
+    key = part_columns(own, is_key=True)
     if not types:
         if max_parallelism > 1:
             raise UnsupportedTypeError("keys without columns lie in a key group that is not known")

@@ -2,7 +2,8 @@
 
 A tuple, a row, a POJO and a row of SQL have a column a field; others have one. What no column of a
 store holds is one that does: a character is its code unit, a time of day its nanoseconds, a
-``java.util.Date`` a timestamp, and as a key its milliseconds.
+``java.util.Date`` a timestamp, and as a key its milliseconds; an ``Instant`` and a
+``LocalDateTime`` are as keys their nanoseconds since 1970.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.errors import UnsupportedTypeError
-from statestore.interop.flink.columns import arrow_type
+from statestore.interop.flink.columns import INSTANT, arrow_type
 from statestore.interop.flink.types import (
     EitherType,
     FlinkType,
+    ListType,
     LogicalType,
     PojoType,
+    PythonType,
     RowDataType,
     RowType,
     Scalar,
@@ -26,7 +29,7 @@ from statestore.interop.flink.types import (
     name_of,
 )
 
-__all__ = ["PartColumns", "key_types", "part_columns"]
+__all__ = ["PartColumns", "key_types", "nanos_of", "part_columns"]
 
 _FLAT = (TupleType, RowType, RowDataType, PojoType, EitherType)
 _ROW_KIND, _CLASS = "row_kind", "class"
@@ -35,7 +38,7 @@ _LTZ = "TIMESTAMP_WITH_LOCAL_TIME_ZONE"
 # What a key is hashed as, by Java's names and SQL's. Those of dates hash their milliseconds.
 _PLAIN = (
     *("Boolean", "Byte", "Short", "Integer", "Long", "Float", "Double", "Character", "String"),
-    *("BigInteger", "LocalDate", "LocalTime"),
+    *("BigInteger", "BigDecimal", "LocalDate", "LocalTime", "LocalDateTime", "Instant"),
 )
 _MILLIS = ("Date", "SqlDate", "SqlTime")
 _SQL = (
@@ -44,6 +47,8 @@ _SQL = (
     "TIMESTAMP_LTZ",
 )
 _EXACT_DIGITS = 6
+_NANOS = 1_000_000_000
+_MOST_SECONDS = (1 << 63) // _NANOS
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,11 @@ class PartColumns:
 def _cast(array: pa.Array, stored: pa.DataType) -> pa.Array:
     if array.type == stored:
         return array
+    if array.type == INSTANT:
+        return nanos_of(array)
+    if pa.types.is_struct(stored):
+        fields = [_cast(*one) for one in zip(array.flatten(), _types(stored), strict=True)]
+        return pa.StructArray.from_arrays(fields, fields=list(stored), mask=_nulls(array))
     try:
         if pa.types.is_time32(array.type):
             array = array.cast(pa.time64("ns"))
@@ -113,9 +123,40 @@ def _cast(array: pa.Array, stored: pa.DataType) -> pa.Array:
         ) from error
 
 
+def _types(kind: pa.StructType) -> list[pa.DataType]:
+    return [field.type for field in kind]
+
+
+def _nulls(array: pa.Array) -> pa.Array | None:
+    return array.is_null() if array.null_count else None
+
+
+def nanos_of(array: pa.Array) -> pa.Array:
+    """Return seconds and nanoseconds as nanoseconds since 1970.
+
+    UnsupportedTypeError for a time that 64 bits of them do not reach.
+    """
+    second, nano = (one.fill_null(0).to_numpy(zero_copy_only=False) for one in array.flatten())
+    if bool(((second >= _MOST_SECONDS) | (second <= -_MOST_SECONDS)).any()):
+        raise UnsupportedTypeError("a key is a time more than 292 years away from 1970")
+    nulls = array.is_null().to_numpy(zero_copy_only=False)
+    return pa.array(second * _NANOS + nano, pa.int64(), mask=nulls)
+
+
+def _instants(array: pa.Array) -> pa.Array:
+    nanos = array.fill_null(0).to_numpy(zero_copy_only=False)
+    parts = [pa.array(nanos // _NANOS), pa.array((nanos % _NANOS).astype(np.int32))]
+    return pa.StructArray.from_arrays(parts, fields=list(INSTANT), mask=_nulls(array))
+
+
 def _uncast(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if array.type == kind:
         return array
+    if kind == INSTANT:
+        return _instants(array)
+    if pa.types.is_struct(kind):
+        fields = [_uncast(*one) for one in zip(array.flatten(), _types(kind), strict=True)]
+        return pa.StructArray.from_arrays(fields, fields=list(kind), mask=_nulls(array))
     if pa.types.is_null(kind):
         return pa.nulls(len(array))
     if pa.types.is_time32(kind):
@@ -126,6 +167,8 @@ def _uncast(array: pa.Array, kind: pa.DataType) -> pa.Array:
 def _stored(kind: pa.DataType, *, is_key: bool) -> pa.DataType:
     """Return the type of a store's column that holds all values of a type, but far timestamps."""
     types = pa.types
+    if kind == INSTANT and is_key:
+        return pa.int64()
     if types.is_uint16(kind):
         return pa.int32()
     if types.is_time(kind):
@@ -146,16 +189,19 @@ def _stored(kind: pa.DataType, *, is_key: bool) -> pa.DataType:
     return kind
 
 
-def key_types(kind: FlinkType) -> tuple[str, ...]:
+def key_types(kind: FlinkType, hash_scheme: str) -> tuple[str, ...]:
     """Return what the columns of a key are hashed as: of tuples and SQL's rows one for each field.
 
-    UnsupportedTypeError for a type that no column is hashed as, or whose hash only the job knows.
+    ``hash_scheme`` is the store's. UnsupportedTypeError for a type that no column is hashed as, or
+    whose hash only the job knows.
     """
     names: list[str | None]
     if isinstance(kind, RowDataType):
         names = [_sql_name(one) for one in kind.columns]
     elif isinstance(kind, TupleType):
         names = [_java_name(one) for one in kind.fields]
+    elif kind == Scalar("byte[]") and hash_scheme == "pyflink":  # it counts by content in a Row
+        names = ["byte[]"]
     else:
         names = [_java_name(kind)]
     known = tuple(name for name in names if name is not None)
@@ -175,6 +221,9 @@ def _java_name(kind: FlinkType) -> str | None:
             known = [one for one in parts if one is not None]
             outer = "Row" if isinstance(kind, RowType) else f"Tuple{len(parts)}"
             return f"{outer}<{', '.join(known)}>" if len(known) == len(parts) else None
+        case ListType(element, "List"):
+            inner = _java_name(element)
+            return None if inner is None else f"List<{inner}>"
         case _:
             return None
 
@@ -207,9 +256,11 @@ def part_columns(kind: FlinkType | None, *, is_key: bool = False, flat: bool = T
         return PartColumns(kind, (), (), False)
     is_window = isinstance(kind, Scalar) and kind.name in ("TimeWindow", "SqlTimeWindow")
     is_row_key = is_key and isinstance(kind, RowType)
+    is_flat = isinstance(kind.value if isinstance(kind, PythonType) else kind, _FLAT)
+    flat = flat and is_flat and not (isinstance(kind, PythonType) and kind.many)
     if is_row_key:  # hashed as a Row, which a tuple of columns is not; its kind is always INSERT
         whole = pa.struct([one for one in whole if one.name != _ROW_KIND])
-    if is_row_key or not (is_window or (flat and isinstance(kind, _FLAT))):
+    if is_row_key or not (is_window or flat):
         field = pa.field("", whole)
         return PartColumns(kind, (field,), (_stored(whole, is_key=is_key),), False)
     fields = [one for one in whole if not (is_key and one.name == _ROW_KIND)]

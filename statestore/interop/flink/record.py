@@ -18,9 +18,10 @@ from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.interop.flink.canonical import StateInfo
 from statestore.interop.flink.canonical import StateKind as FlinkKind
 from statestore.interop.flink.named_columns import Form, StateColumns, state_columns
+from statestore.interop.flink.python_types import declared_state
 from statestore.interop.flink.reader import Reader, i32
 from statestore.interop.flink.serializers import Snapshot, read_snapshot
-from statestore.interop.flink.states import keyed_state
+from statestore.interop.flink.states import KeyedState, keyed_state
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
 
@@ -58,7 +59,7 @@ _OPERATOR_FIELDS = pa.schema(
 _STATE_FIELDS = pa.schema(
     [
         *(pa.field(name, pa.string()) for name in ("operator", "state", "name", "sort", "kind")),
-        *(pa.field(name, pa.string()) for name in ("form", "why", "names", "options")),
+        *(pa.field(name, pa.string()) for name in ("form", "why", "names", "options", "python")),
         *(pa.field(name, pa.binary()) for name in _SERIALIZERS),
         pa.field("rows", pa.int64()),
         pa.field("digest", pa.string()),
@@ -96,7 +97,8 @@ class ImportedState:
     ``state`` is what the store calls it, ``name`` what Flink does. ``sort`` is ``keyed`` or how an
     operator's state is redistributed; ``kind`` the store's kind of a keyed one, else empty. ``why``
     says why it is bytes. ``names`` are those of the columns, by part. ``options`` and the
-    serializers are as in Flink's header, each snapshot from its class's name on.
+    serializers are as in Flink's header, each snapshot from its class's name on. ``python`` is what
+    the user declared of a state in an operator of PyFlink, empty for nothing; None elsewhere.
     """
 
     operator: str
@@ -113,6 +115,7 @@ class ImportedState:
     value_serializer: bytes
     rows: int
     digest: int
+    python: str | None = None
 
     @property
     def info(self) -> StateInfo:
@@ -142,7 +145,14 @@ class ImportedState:
     def columns(self, max_parallelism: int) -> StateColumns:
         """Return how the rows of a keyed state are columns."""
         state = keyed_state(self.info, self.key.kind, f"state {self.name!r} of {self.operator}")
-        return state_columns(state, self.form, max_parallelism, self.names)
+        return self.columns_of(state, max_parallelism)
+
+    def columns_of(self, state: KeyedState, max_parallelism: int) -> StateColumns:
+        """Return how the rows of this state of another savepoint are the same columns."""
+        if self.python:
+            state = declared_state(state, self.python)
+        is_python = self.python is not None
+        return state_columns(state, self.form, max_parallelism, self.names, is_python=is_python)
 
     def _snapshot(self, name: str) -> Snapshot:
         raw: bytes = getattr(self, name)
@@ -218,7 +228,7 @@ def _state(element: dict[str, Any]) -> ImportedState:
 
 def _own(kind: Any) -> Any:
     names = [one.name for one in fields(kind)]
-    return lambda element: {name: element[name] for name in names}
+    return lambda element: {name: element[name] for name in names if name in element}
 
 
 def _broadcast(

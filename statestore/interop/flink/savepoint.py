@@ -172,7 +172,11 @@ class FlinkOperator:
                     yield entries
 
     def rows(
-        self, *names: str, as_bytes: Collection[str] = (), is_checked: bool = True
+        self,
+        *names: str,
+        as_bytes: Collection[str] = (),
+        declared: KeyedState | None = None,
+        is_checked: bool = True,
     ) -> Iterator[StateRows]:
         """Yield the rows of keyed states, by column.
 
@@ -182,6 +186,7 @@ class FlinkOperator:
         Args:
             names: the states; by default all.
             as_bytes: those whose values stay bytes, as those of Kryo have to.
+            declared: a state with the types that its header does not have, as PyFlink's.
             is_checked: whether key groups are compared; else the caller does it.
 
         Yields:
@@ -193,6 +198,8 @@ class FlinkOperator:
             StateNotFoundError, IncompatibleStateError or MissingFileError: as :meth:`entries`.
         """
         for found in self.entries(*names):
+            if declared is not None and declared.name == found.state.name:
+                found = replace(found, state=declared)
             yield self._rows(found, as_bytes, is_checked)
 
     def operator_state(self, but: Collection[str] = ()) -> Iterator[SubtaskElements]:

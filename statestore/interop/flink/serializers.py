@@ -32,6 +32,7 @@ from statestore.interop.flink.types import (
     PojoField,
     PojoType,
     PresentType,
+    PythonType,
     RawType,
     RowDataType,
     RowType,
@@ -42,6 +43,7 @@ from statestore.interop.flink.types import (
     TtlAwareType,
     TtlType,
     TupleType,
+    UnknownType,
 )
 
 __all__ = ["Snapshot", "read_snapshot", "snapshot_bytes"]
@@ -56,6 +58,7 @@ _FLINK = "org.apache.flink."
 _BASE = f"{_FLINK}api.common.typeutils.base."
 _RUNTIME = f"{_FLINK}api.java.typeutils.runtime."
 _TABLE = f"{_FLINK}table.runtime.typeutils."
+_DATAVIEW = f"{_FLINK}table.dataview."
 _WINDOWS = f"{_FLINK}streaming.api.windowing.windows."
 _SQL_WINDOWS = f"{_FLINK}table.runtime.operators.window."
 
@@ -91,8 +94,10 @@ _SIMPLE = {
     "CountWindow": f"{_SQL_WINDOWS}CountWindow$Serializer$CountWindowSerializerSnapshot",
     "SqlGlobalWindow": f"{_SQL_WINDOWS}GlobalWindow$Serializer$GlobalWindowSerializerSnapshot",
     "StringData": _inner(_TABLE, "StringDataSerializer"),
-    "Null": _inner(f"{_FLINK}table.dataview.", "NullSerializer"),
+    "Null": _inner(_DATAVIEW, "NullSerializer"),
     "Tuple0": f"{_RUNTIME}Tuple0SerializerSnapshot",
+    "SortedLong": _inner(f"{_FLINK}table.runtime.operators.sink.", "SortedLongSerializer"),
+    "ByteArrayWrapper": _inner(f"{_FLINK}streaming.api.utils.", "ByteArrayWrapperSerializer"),
 }  # fmt: skip
 _SIMPLE_NAMES = {class_name: name for name, class_name in _SIMPLE.items()}
 
@@ -102,10 +107,20 @@ _LISTS = {
     "List": f"{_BASE}ListSerializerSnapshot",
     "ArrayList": f"{_FLINK}runtime.state.ArrayListSerializerSnapshot",
     "Set": f"{_BASE}SetSerializerSnapshot",
+    "LinkedList": _inner(_TABLE, "LinkedListSerializer"),
 }
-_MAP = f"{_BASE}MapSerializerSnapshot"
+_MAPS = {
+    "Map": f"{_BASE}MapSerializerSnapshot",
+    "SortedMap": f"{_TABLE}SortedMapSerializerSnapshot",
+    "NullAwareMap": f"{_DATAVIEW}NullAwareMapSerializerSnapshot",
+}
 _ARRAY = f"{_BASE}GenericArraySerializerSnapshot"
-_EITHER = f"{_RUNTIME}JavaEitherSerializerSnapshot"
+_EITHERS = {
+    "Either": f"{_RUNTIME}JavaEitherSerializerSnapshot",
+    "TaggedUnion": f"{_FLINK}streaming.api.datastream.CoGroupedStreams$UnionSerializerSnapshot",
+}
+_JOIN = f"{_FLINK}streaming.api.operators.co.IntervalJoinOperator$BufferEntry"
+_JOINED = f"{_JOIN}SerializerSnapshot"
 _NULLABLE = _inner(_RUNTIME, "NullableSerializer")
 _TTL = f"{_FLINK}runtime.state.ttl.TtlStateFactory$TtlSerializerSnapshot"
 _TTL_AWARE = f"{_FLINK}runtime.state.ttl.TtlAwareSerializerSnapshot"
@@ -157,18 +172,24 @@ def snapshot_bytes(kind: FlinkType) -> bytes:
     match kind:
         case Scalar(name):
             return utf(_SIMPLE[name]) + i32(_SIMPLE_VERSION)
+        case TupleType(class_name, fields) if class_name == _JOIN:
+            return _composite(_JOINED, 1, b"", fields[1])
         case TupleType(class_name, fields):
             return _composite(_TUPLE, 2, utf(class_name), *fields)
         case RowType(fields, has_kind):
             return _composite(_ROW, 4, i8(has_kind), *fields)
+        case ListType(element, "LinkedList"):
+            return _composite(_LISTS["LinkedList"], 3, i8(True), element)
         case ListType(element, form):
             return _composite(_LISTS[form], 1, b"", element)
-        case MapType(key, value):
-            return _composite(_MAP, 1, b"", key, value)
+        case MapType(key, value, "SortedMap", comparator):
+            return utf(_MAPS["SortedMap"]) + i32(3) + comparator + _nested(key, value)
+        case MapType(key, value, map_form):
+            return _composite(_MAPS[map_form], 1, b"", key, value)
         case ArrayType(class_name, element):
             return _composite(_ARRAY, 1, utf(class_name), element)
-        case EitherType(left, right):
-            return _composite(_EITHER, 1, b"", left, right)
+        case EitherType(left, right, either_form):
+            return _composite(_EITHERS[either_form], 1, b"", left, right)
         case NullableType(value, padding):
             return _composite(_NULLABLE, 2, i32(padding), value)
         case TtlType(value):
@@ -184,6 +205,16 @@ def snapshot_bytes(kind: FlinkType) -> bytes:
             return utf(_ENUM) + i32(3) + utf(class_name) + i32(len(constants)) + names
         case KryoType(class_name, body):
             return utf(_KRYO) + i32(2) + utf(class_name) + body
+        case UnknownType(class_name, body):
+            return utf(class_name) + body
+        case PresentType() | PythonType():
+            raise AssertionError("what lies within another value has no snapshot of its own")
+        case RowDataType() | BinaryRowType() | SqlScalar() | ExternalType() | RawType():
+            return _sql_bytes(kind)
+
+
+def _sql_bytes(kind: RowDataType | BinaryRowType | SqlScalar | ExternalType | RawType) -> bytes:
+    match kind:
         case RowDataType(columns, fields):
             java = b"".join(column.java for column in columns)
             return utf(_ROW_DATA) + i32(3) + i32(len(columns)) + java + _nested(*fields)
@@ -195,8 +226,6 @@ def snapshot_bytes(kind: FlinkType) -> bytes:
             return _composite(_EXTERNAL, 1, outer, value)
         case RawType(value):
             return _composite(_RAW, 0, b"", value)
-        case PresentType():
-            raise AssertionError("an element of an array has no snapshot of its own")
 
 
 def _composite(class_name: str, version: int, outer: bytes, *parts: FlinkType) -> bytes:
@@ -244,6 +273,11 @@ def _versioned(reader: Reader, depth: int) -> FlinkType:
     if name := _SIMPLE_NAMES.get(class_name):
         return Scalar(name)
     read = _READERS.get(class_name)
+    if read is None and _is_plain_composite(reader, version):
+        middle = reader.at
+        _outer(reader, version)
+        _parts(reader, depth + 1)
+        return UnknownType(class_name, i32(version) + bytes(reader.data[middle : reader.at]))
     if read is None:
         raise UnsupportedTypeError(
             f"{reader.name} has state of a serializer that is not known, {class_name!r} at byte "
@@ -251,6 +285,16 @@ def _versioned(reader: Reader, depth: int) -> FlinkType:
             "read"
         )
     return read(reader, version, depth + 1)
+
+
+def _is_plain_composite(reader: Reader, version: int) -> bool:
+    """Return whether a class that is not known has nothing in its snapshot but those within it."""
+    begin = reader.at
+    if version < _COMPOSITE_VERSION or reader.left < 12:
+        return False
+    found = reader.i32(), reader.i32(), reader.i32()
+    reader.at = begin
+    return (found[0], found[2]) == (_COMPOSITE, _NESTED)
 
 
 def _parts(reader: Reader, depth: int, count: int | None = None) -> tuple[FlinkType, ...]:
@@ -265,6 +309,11 @@ def _parts(reader: Reader, depth: int, count: int | None = None) -> tuple[FlinkT
 
 def _part(reader: Reader, depth: int) -> FlinkType:
     return _parts(reader, depth, 1)[0]
+
+
+def _pair(reader: Reader, depth: int) -> tuple[FlinkType, FlinkType]:
+    first, second = _parts(reader, depth, 2)
+    return first, second
 
 
 def _outer(reader: Reader, version: int) -> int:
@@ -301,9 +350,44 @@ def _set(reader: Reader, version: int, depth: int) -> FlinkType:
     return ListType(_part(reader, depth), "Set")
 
 
+def _linked_list(reader: Reader, version: int, depth: int) -> FlinkType:
+    outer = _outer(reader, version)
+    has_mask = reader.bool() if outer >= 3 else outer == 2
+    return ListType(_part(reader, depth), "LinkedList" if has_mask else "List")
+
+
 def _map(reader: Reader, version: int, depth: int) -> FlinkType:
     _outer(reader, version)
-    return MapType(*_parts(reader, depth, 2))
+    return MapType(*_pair(reader, depth))
+
+
+def _sorted_map(reader: Reader, version: int, depth: int) -> FlinkType:
+    begin = reader.at
+    read_java_object(reader)
+    comparator = bytes(reader.data[begin : reader.at])
+    return MapType(*_pair(reader, depth), "SortedMap", comparator)
+
+
+def _null_aware_map(reader: Reader, version: int, depth: int) -> FlinkType:
+    _outer(reader, version)
+    return MapType(*_pair(reader, depth), "NullAwareMap")
+
+
+def _view(reader: Reader, version: int, depth: int) -> FlinkType:
+    """Read a ``ListView`` or ``MapView``, which lies as the list or map in it."""
+    _outer(reader, version)
+    return _part(reader, depth)
+
+
+def _union(reader: Reader, version: int, depth: int) -> FlinkType:
+    _outer(reader, version)
+    return EitherType(*_pair(reader, depth), "TaggedUnion")
+
+
+def _join_entry(reader: Reader, version: int, depth: int) -> FlinkType:
+    """Read ``IntervalJoinOperator.BufferEntry``: whether it was joined, and the element."""
+    _outer(reader, version)
+    return TupleType(_JOIN, (Scalar("Boolean"), _part(reader, depth)))
 
 
 def _array(reader: Reader, version: int, depth: int) -> FlinkType:
@@ -313,7 +397,7 @@ def _array(reader: Reader, version: int, depth: int) -> FlinkType:
 
 def _either(reader: Reader, version: int, depth: int) -> FlinkType:
     _outer(reader, version)
-    return EitherType(*_parts(reader, depth, 2))
+    return EitherType(*_pair(reader, depth))
 
 
 def _nullable(reader: Reader, version: int, depth: int) -> FlinkType:
@@ -338,7 +422,7 @@ def _ttl_aware(reader: Reader, version: int, depth: int) -> FlinkType:
 
 def _timer(reader: Reader, version: int, depth: int) -> FlinkType:
     _outer(reader, version)
-    return TimerType(*_parts(reader, depth, 2))
+    return TimerType(*_pair(reader, depth))
 
 
 def _enum(reader: Reader, version: int, depth: int) -> FlinkType:
@@ -443,9 +527,16 @@ _READERS: dict[str, Callable[[Reader, int, int], FlinkType]] = {
     _LISTS["List"]: _list,
     _LISTS["ArrayList"]: _array_list,
     _LISTS["Set"]: _set,
-    _MAP: _map,
+    _LISTS["LinkedList"]: _linked_list,
+    _MAPS["Map"]: _map,
+    _MAPS["SortedMap"]: _sorted_map,
+    _MAPS["NullAwareMap"]: _null_aware_map,
+    f"{_DATAVIEW}ListViewSerializerSnapshot": _view,
+    f"{_DATAVIEW}MapViewSerializerSnapshot": _view,
+    _EITHERS["TaggedUnion"]: _union,
+    _JOINED: _join_entry,
     _ARRAY: _array,
-    _EITHER: _either,
+    _EITHERS["Either"]: _either,
     _NULLABLE: _nullable,
     _TTL: _ttl,
     _TTL_AWARE: _ttl_aware,

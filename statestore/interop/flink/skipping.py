@@ -21,6 +21,7 @@ from statestore.interop.flink.types import (
     NullableType,
     PojoType,
     PresentType,
+    PythonType,
     RawType,
     RowDataType,
     RowType,
@@ -31,10 +32,11 @@ from statestore.interop.flink.types import (
     TtlAwareType,
     TtlType,
     TupleType,
+    UnknownType,
     name_of,
 )
 
-__all__ = ["ELEMENT_WIDTHS", "KIND_BITS", "Skip", "fixed_width", "skipper"]
+__all__ = ["ELEMENT_WIDTHS", "KIND_BITS", "Skip", "fixed_width", "null_mask", "skipper"]
 
 Skip = Callable[[Reader], None]
 
@@ -93,15 +95,18 @@ def skipper(kind: FlinkType) -> Skip:
         case RowType(fields, has_kind):
             return _row(fields, has_kind)
         case ListType(element, form):
+            if form == "LinkedList":
+                return _masked(skipper(element))
             return _counted(skipper(NullableType(element) if form == "Set" else element))
-        case MapType(key, value):
-            return _counted(_all((key, NullableType(value))))
+        case MapType(key, value, map_form):
+            own = NullableType(key) if map_form == "NullAwareMap" else key
+            return _counted(_all((own, NullableType(value))))
         case ArrayType(_, element):
             return _counted(skipper(PresentType(element)))
         case PresentType(value):
             return _flagged(skipper(value), skips_if=True)
-        case EitherType(left, right):
-            return _either(skipper(left), skipper(right))
+        case EitherType(left, right, either_form):
+            return _either(skipper(left), skipper(right), is_tagged=either_form == "TaggedUnion")
         case NullableType(value, padding):
             return _nullable(skipper(value), padding)
         case TtlType(value):
@@ -112,9 +117,9 @@ def skipper(kind: FlinkType) -> Skip:
             return _all((Scalar("Long"), key, namespace))
         case PojoType():
             return _pojo(kind)
-        case RowDataType() | BinaryRowType() | RawType():
+        case RowDataType() | BinaryRowType() | RawType() | PythonType():
             return _sized
-        case KryoType() | SqlScalar():
+        case KryoType() | SqlScalar() | UnknownType():
             raise UnsupportedTypeError(
                 f"a value of {name_of(kind)} does not say where it ends: take a canonical "
                 "savepoint, which has the length of each value"
@@ -167,6 +172,7 @@ def _scalar(name: str) -> Skip:
         "BigInteger": _big_integer,
         "BigDecimal": _big_decimal,
         "StringData": _sized,
+        "ByteArrayWrapper": _sized,
         "String[]": _counted(_string),
         "Tuple0": _fixed(1),
     }
@@ -198,6 +204,26 @@ def _counted(element: Skip) -> Skip:
     return skip
 
 
+def _masked(element: Skip) -> Skip:
+    """Pass over a ``LinkedList``: its length, a bit for each that is null, and all others."""
+
+    def skip(reader: Reader) -> None:
+        for is_null in null_mask(reader):
+            if not is_null:
+                element(reader)
+
+    return skip
+
+
+def null_mask(reader: Reader) -> list[bool]:
+    """Return which elements of a ``LinkedList`` that begins here are null (``MaskUtils``)."""
+    count = reader.i32()
+    if count < 0 or (count + 7) // 8 > reader.left:
+        raise reader.damaged(f"a list has {count} elements", at=reader.at - 4)
+    mask = bytes(reader.take((count + 7) // 8))
+    return [bool(mask[at // 8] >> (7 - at % 8) & 1) for at in range(count)]
+
+
 def _flagged(value: Skip, *, skips_if: bool) -> Skip:
     def skip(reader: Reader) -> None:
         if reader.bool() is skips_if:
@@ -216,9 +242,10 @@ def _nullable(value: Skip, padding: int) -> Skip:
     return skip
 
 
-def _either(left: Skip, right: Skip) -> Skip:
+def _either(left: Skip, right: Skip, *, is_tagged: bool) -> Skip:
     def skip(reader: Reader) -> None:
-        (left if reader.bool() else right)(reader)
+        is_left = reader.u8() == 1 if is_tagged else reader.bool()
+        (left if is_left else right)(reader)
 
     return skip
 

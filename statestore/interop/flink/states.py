@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from statestore.errors import IncompatibleStateError, UnsupportedTypeError
 from statestore.interop.flink.canonical import KeyedHeader, StateInfo
 from statestore.interop.flink.refusals import Refused
-from statestore.interop.flink.types import FlinkType, ListType, MapType, TimerType, TtlType
+from statestore.interop.flink.types import (
+    FlinkType,
+    ListType,
+    MapType,
+    RowDataType,
+    TimerType,
+    TtlType,
+)
 
 __all__ = ["KeyedState", "StateForm", "keyed_state", "keyed_states"]
 
@@ -87,8 +94,11 @@ def keyed_state(info: StateInfo, key: FlinkType, name: str) -> KeyedState:
             f"the job with the state of before, or drop it (--drop {Refused.ASYNC})"
         )
     value = info.serializers.get(_VALUE)
+    if isinstance(key, RowDataType):
+        key = replace(key, is_key=True)
     if info.kind == "timers" and value is not None and isinstance(value.kind, TimerType):
-        return KeyedState(info.name, "timers", key, value.kind.namespace, value.kind)
+        timer = TimerType(key, value.kind.namespace)
+        return KeyedState(info.name, "timers", key, timer.namespace, timer)
     namespace = info.serializers.get(_NAMESPACE)
     form = _FORMS.get(info.options.get(_OPTION, "UNKNOWN"))
     shape = {"list": ListType, "map": MapType}.get(form or "")

@@ -17,22 +17,37 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.errors import UnsupportedTypeError
-from statestore.interop.flink.columns import INSTANT
+from statestore.interop.flink.columns import INSTANT, row_fields
+from statestore.interop.flink.logical_types import key_logical_type
+from statestore.interop.flink.reader import i32
 from statestore.interop.flink.types import (
     FlinkType,
     ListType,
+    LogicalType,
     MapType,
+    RowDataType,
     RowType,
     Scalar,
+    SqlScalar,
     TupleType,
 )
 from statestore.keys.values import JavaType
 
-__all__ = ["FlinkColumn", "as_millis", "from_millis", "joined", "key_column", "value_column"]
+__all__ = [
+    "FlinkColumn",
+    "as_millis",
+    "from_millis",
+    "joined",
+    "key_column",
+    "python_key",
+    "sql_key",
+    "value_column",
+]
 
 Conversion: TypeAlias = Callable[[pa.Array], pa.Array]
 
 _MICROS, _NANOS = 1_000_000, 1_000_000_000
+_PER_SECOND = {"s": 1, "ms": 1000, "us": _MICROS, "ns": _NANOS}
 _TUPLE = "org.apache.flink.api.java.tuple.Tuple"
 _MOST_FIELDS = 25
 _PLAIN = {
@@ -154,6 +169,96 @@ def _composite_key(stored: pa.DataType, java: JavaType) -> FlinkColumn:
     raise UnsupportedTypeError(
         f"a key that is hashed as {java} is written by Kryo, by classes that only the job has"
     )
+
+
+def python_key(key: FlinkColumn) -> FlinkColumn:
+    """Return a key in the ``Row`` in which PyFlink wraps it."""
+
+    def there(array: pa.Array) -> pa.Array:
+        insert = pa.array(np.zeros(len(array), np.int8))
+        return pa.StructArray.from_arrays([insert, key.there(array)], ["row_kind", "f0"])
+
+    return FlinkColumn(
+        key.stored, RowType((key.kind,)), there, lambda array: key.back(array.field("f0"))
+    )
+
+
+def sql_key(names: Sequence[str], stored: Sequence[pa.DataType], sql: Sequence[str]) -> FlinkColumn:
+    """Return key columns as a row of Flink SQL (``RowDataSerializer``), of the types they are
+    hashed as; in the store they are a struct, or the one that they are.
+    """
+    columns = tuple(map(key_logical_type, sql))
+    kind = RowDataType(columns, tuple(map(_sql_field, columns)), is_key=True)
+    first, *fields = row_fields(columns)
+    struct = pa.struct([pa.field(*one) for one in zip(names, stored, strict=True)])
+
+    def there(array: pa.Array) -> pa.Array:
+        given = array.flatten() if len(names) > 1 else [array]
+        found = [_sql_cast(one, field.type) for one, field in zip(given, fields, strict=True)]
+        insert = pa.array(np.zeros(len(array), np.int8))
+        return pa.StructArray.from_arrays([insert, *found], fields=[first, *fields])
+
+    def back(array: pa.Array) -> pa.Array:
+        _, *given = array.flatten()
+        found = [_sql_cast(one, wanted) for one, wanted in zip(given, stored, strict=True)]
+        if len(names) == 1:
+            return found[0]
+        return pa.StructArray.from_arrays(found, fields=list(struct))
+
+    return FlinkColumn(struct if len(names) > 1 else stored[0], kind, there, back)
+
+
+_SQL_FIELDS = {
+    "BOOLEAN": "Boolean", "TINYINT": "Byte", "SMALLINT": "Short", "INTEGER": "Integer",
+    "BIGINT": "Long", "FLOAT": "Float", "DOUBLE": "Double", "DATE": "Integer",
+    "TIME_WITHOUT_TIME_ZONE": "Integer", "CHAR": "StringData", "VARCHAR": "StringData",
+    "BINARY": "byte[]", "VARBINARY": "byte[]",
+}  # fmt: skip
+
+
+def _sql_field(column: LogicalType) -> FlinkType:
+    """Return the type of a field of a row (``InternalSerializers``)."""
+    if column.root == "DECIMAL":
+        return SqlScalar("DecimalData", 3, i32(column.precision) + i32(column.scale))
+    if column.root in _SQL_FIELDS:
+        return Scalar(_SQL_FIELDS[column.root])
+    return SqlScalar("TimestampData", 1, i32(column.precision))
+
+
+def _sql_cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Return a key column as another type of the same meaning; times go by their nanoseconds where
+    one of the two is whole numbers.
+    """
+    types, kind = pa.types, array.type
+    if kind == wanted:
+        return array
+    if INSTANT in (kind, wanted):
+        return _as_instant(array) if wanted == INSTANT else _from_instant(array, wanted)
+    if types.is_date(kind) or types.is_date(wanted):
+        return array.cast(pa.int32()).cast(wanted)
+    if types.is_timestamp(kind) and types.is_timestamp(wanted):
+        same = array.cast(pa.int64()).cast(pa.timestamp(kind.unit))
+        return same.cast(pa.timestamp(wanted.unit)).cast(pa.int64()).cast(wanted)
+    if types.is_temporal(kind) and types.is_integer(wanted):
+        return array.cast(_in_nanos(kind)).cast(pa.int64()).cast(wanted)
+    if types.is_temporal(wanted) and types.is_integer(kind):
+        return array.cast(pa.int64()).cast(_in_nanos(wanted)).cast(wanted)
+    return array.cast(wanted)
+
+
+def _in_nanos(kind: pa.DataType) -> pa.DataType:
+    return pa.time64("ns") if pa.types.is_time(kind) else pa.timestamp("ns")
+
+
+def _as_instant(array: pa.Array) -> pa.Array:
+    if pa.types.is_timestamp(array.type):
+        return _split(array.cast(pa.int64()), _PER_SECOND[array.type.unit])
+    return _split(array.cast(pa.int64()), _NANOS)
+
+
+def _from_instant(array: pa.Array, stored: pa.DataType) -> pa.Array:
+    per = _PER_SECOND[stored.unit] if pa.types.is_timestamp(stored) else _NANOS
+    return _whole(array, per).cast(stored)
 
 
 def joined(

@@ -25,6 +25,7 @@ __all__ = [
     "PojoField",
     "PojoType",
     "PresentType",
+    "PythonType",
     "RawType",
     "RowDataType",
     "RowType",
@@ -35,6 +36,7 @@ __all__ = [
     "TtlAwareType",
     "TtlType",
     "TupleType",
+    "UnknownType",
     "name_of",
     "width_of",
 ]
@@ -44,7 +46,8 @@ WIDTHS = {
     "Character": 2, "Date": 8, "SqlDate": 8, "SqlTime": 8, "SqlTimestamp": 12, "LocalDate": 6,
     "LocalTime": 7, "LocalDateTime": 13, "Instant": 12, "Void": 1, "Null": 1, "VoidNamespace": 0,
     "TimeWindow": 16, "SqlTimeWindow": 16, "CountWindow": 8, "GlobalWindow": 1,
-    "SqlGlobalWindow": 1,
+    "SqlGlobalWindow": 1, "PythonDate": 4, "PythonTime": 4, "PythonTimestamp": 8,
+    "SortedLong": 8,
 }  # fmt: skip
 """What ``getLength`` of a serializer says, of those whose values all have as many bytes.
 
@@ -77,18 +80,26 @@ class RowType:
 
 @dataclass(frozen=True, slots=True)
 class ListType:
-    """A ``List`` or ``Set``; an ``ArrayList`` is how the hashmap backend keeps a list state."""
+    """A ``List`` or ``Set``; an ``ArrayList`` is how the hashmap backend keeps a list state.
+
+    The ``LinkedList`` of Flink SQL says with a bit of each element whether it is null.
+    """
 
     element: FlinkType
-    form: Literal["List", "ArrayList", "Set"] = "List"
+    form: Literal["List", "ArrayList", "Set", "LinkedList"] = "List"
 
 
 @dataclass(frozen=True, slots=True)
 class MapType:
-    """A ``Map``."""
+    """A ``Map``; of the ``SortedMap`` of Flink SQL ``outer`` is the comparator, as Java has it.
+
+    The ``NullAwareMap`` of Flink SQL can have a null key.
+    """
 
     key: FlinkType
     value: FlinkType
+    form: Literal["Map", "SortedMap", "NullAwareMap"] = "Map"
+    outer: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +112,11 @@ class ArrayType:
 
 @dataclass(frozen=True, slots=True)
 class EitherType:
-    """``Either``: one of two."""
+    """``Either``: one of two; ``TaggedUnion`` is that of two streams that are joined by windows."""
 
     left: FlinkType
     right: FlinkType
+    form: Literal["Either", "TaggedUnion"] = "Either"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +201,14 @@ class KryoType:
 
 
 @dataclass(frozen=True, slots=True)
+class UnknownType:
+    """A class that is not known, whose snapshot is known to end; its values are bytes alone."""
+
+    class_name: str
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class LogicalType:
     """A type of Flink SQL, in SQL's words; ``java`` is what Java serialized."""
 
@@ -202,10 +222,14 @@ class LogicalType:
 
 @dataclass(frozen=True, slots=True)
 class RowDataType:
-    """A row of Flink SQL; its columns have no names."""
+    """A row of Flink SQL; its columns have no names.
+
+    A key is written by the planner's projection, in which a null keeps the bytes of a long value.
+    """
 
     columns: tuple[LogicalType, ...]
     fields: tuple[FlinkType, ...]
+    is_key: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +252,14 @@ class RawType:
     """A value of another serializer behind its length, as Flink SQL keeps what it does not know."""
 
     value: FlinkType
+
+
+@dataclass(frozen=True, slots=True)
+class PythonType:
+    """What PyFlink wrote as bytes, of the type that its user declares: one value, or several."""
+
+    value: FlinkType
+    many: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,10 +289,12 @@ FlinkType: TypeAlias = (
     | PojoType
     | EnumType
     | KryoType
+    | UnknownType
     | RowDataType
     | BinaryRowType
     | ExternalType
     | RawType
+    | PythonType
     | SqlScalar
 )
 
@@ -294,19 +328,21 @@ def name_of(kind: FlinkType) -> str:
         case RowType(fields):
             return _of("Row", *fields)
         case ListType(element, form):
-            return _of("Set" if form == "Set" else "List", element)
-        case MapType(key, value):
-            return _of("Map", key, value)
+            return _of("List" if form == "ArrayList" else form, element)
+        case MapType(key, value, map_form):
+            return _of(map_form, key, value)
         case ArrayType(_, element):
             return f"{name_of(element)}[]"
-        case EitherType(left, right):
-            return _of("Either", left, right)
+        case EitherType(left, right, either_form):
+            return _of(either_form, left, right)
         case NullableType(value):
             return _of("Nullable", value)
         case TtlType(value):
             return _of("Ttl", value)
         case RawType(value):
             return _of("Raw", value)
+        case PythonType(value):
+            return _of("Python", value)
         case TtlAwareType(value) | PresentType(value) | ExternalType(_, value):
             return name_of(value)
         case TimerType(key, namespace):
@@ -314,7 +350,7 @@ def name_of(kind: FlinkType) -> str:
         case PojoType(class_name, pojo_fields):
             inner = ", ".join(f"{one.name} {name_of(one.value)}" for one in pojo_fields)
             return f"{_short(class_name)}({inner})"
-        case EnumType(class_name):
+        case EnumType(class_name) | UnknownType(class_name):
             return _short(class_name)
         case KryoType(class_name):
             return f"Kryo<{class_name}>"

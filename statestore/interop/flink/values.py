@@ -7,21 +7,23 @@ the serializers say, which are named where their bytes are read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from statestore.errors import UnsupportedTypeError
 from statestore.interop.flink.binary_rows import decoded_rows
-from statestore.interop.flink.columns import WINDOW, arrow_type, pojo_fields
+from statestore.interop.flink.columns import arrow_type, pojo_fields
 from statestore.interop.flink.cursor import Cursor, Rows, scattered
-from statestore.interop.flink.skipping import ELEMENT_WIDTHS, KIND_BITS, fixed_width, skipper
-from statestore.interop.flink.spans import Places, Spans, piece_array
-from statestore.interop.flink.times import TIMES
+from statestore.interop.flink.scalar_values import decoded_scalar, offsets, sized, sorted_longs
+from statestore.interop.flink.skipping import (
+    KIND_BITS,
+    fixed_width,
+    null_mask,
+    skipper,
+)
+from statestore.interop.flink.spans import Places, Spans
 from statestore.interop.flink.types import (
     ArrayType,
     EitherType,
@@ -33,6 +35,7 @@ from statestore.interop.flink.types import (
     NullableType,
     PojoType,
     PresentType,
+    PythonType,
     RawType,
     RowDataType,
     RowType,
@@ -46,16 +49,6 @@ from statestore.interop.flink.types import (
 
 __all__ = ["decoded", "decoded_from", "decoded_list", "decoded_map_values"]
 
-_NUMBERS = {
-    "Byte": ">i1", "Short": ">i2", "Integer": ">i4", "Long": ">i8", "Float": ">f4",
-    "Double": ">f8", "Character": ">u2", "CountWindow": ">i8",
-}  # fmt: skip
-_ELEMENTS = {
-    "short[]": ">i2", "int[]": ">i4", "long[]": ">i8", "float[]": ">f4", "double[]": ">f8",
-    "char[]": ">u2",
-}  # fmt: skip
-_CONSTANTS = {1: 0, 2: 1, 3: 10}
-_FIRST_LENGTH = 4
 _COMMA = 44
 _NULL, _ITSELF, _SUBCLASS, _TAGGED = 1, 2, 4, 8
 
@@ -77,26 +70,30 @@ def decoded(kind: FlinkType, spans: Spans) -> pa.Array:
 def decoded_from(kind: FlinkType, cursor: Cursor) -> pa.Array:
     """Return the column of the values that begin where a cursor is, which goes on behind them."""
     match kind:
+        case Scalar("String[]"):
+            return _list(Scalar("String"), cursor, cursor.counts(1))
         case Scalar(name):
-            return _scalar(name, cursor)
+            return decoded_scalar(name, cursor)
         case TupleType(_, fields):
             return _struct([decoded_from(one, cursor) for one in fields], arrow_type(kind))
         case RowType():
             return _row(kind, cursor)
         case ListType(element, form):
+            if form == "LinkedList":
+                return _linked_list(element, cursor)
             counts = cursor.counts(1)
             inner: FlinkType = NullableType(element) if form == "Set" else element
             return _list(inner, cursor, counts)
-        case MapType(key, value):
-            return _map(key, value, cursor)
+        case MapType(key, value, map_form):
+            return _map(NullableType(key) if map_form == "NullAwareMap" else key, value, cursor)
         case ArrayType(_, element):
             return _list(PresentType(element), cursor, cursor.counts(1))
         case NullableType(value, padding):
             return _where_not(cursor.flags(), value, padding, cursor)
         case PresentType(value):
             return _where_not(~cursor.flags(), value, 0, cursor)
-        case EitherType(left, right):
-            return _either(left, right, cursor)
+        case EitherType(left, right, either_form):
+            return _either(left, right, cursor, is_tagged=either_form == "TaggedUnion")
         case TtlType(value):
             stamp = pa.array(cursor.numbers(">i8"))
             inner_values = decoded_from(value, cursor)
@@ -104,7 +101,9 @@ def decoded_from(kind: FlinkType, cursor: Cursor) -> pa.Array:
         case TtlAwareType(value) | ExternalType(_, value):
             return decoded_from(value, cursor)
         case RawType():
-            return _sized(cursor)
+            return sized(cursor)
+        case PythonType(value, many):
+            return _python(value, cursor, many=many)
         case TimerType(key, namespace):
             return _timer(key, namespace, cursor)
         case PojoType():
@@ -126,183 +125,18 @@ def _struct(columns: list[pa.Array], kind: pa.StructType, nulls: Rows | None = N
     return pa.StructArray.from_arrays(columns, fields=fields, mask=mask)
 
 
-def _scalar(name: str, cursor: Cursor) -> pa.Array:
-    if name in _NUMBERS:
-        return pa.array(cursor.numbers(_NUMBERS[name]))
-    if name in TIMES:
-        return TIMES[name](cursor)
-    if name in ELEMENT_WIDTHS:
-        return _primitives(name, cursor)
-    return _SCALARS[name](cursor)
-
-
-def _booleans(cursor: Cursor) -> pa.Array:
-    return pa.array(cursor.flags())
-
-
-def _nothing(cursor: Cursor) -> pa.Array:
-    """Pass over the byte of ``VoidSerializer``, ``VoidNamespaceSerializer``, a global window."""
-    cursor.fixed(1)
-    return pa.nulls(len(cursor))
-
-
-def _window(cursor: Cursor) -> pa.Array:
-    start, end = (pa.array(cursor.numbers(">i8")) for _ in range(2))
-    return _struct([start, end], WINDOW)
-
-
-def _strings(cursor: Cursor) -> pa.Array:
-    """Read texts (``StringValue.readString``): their length and one, then a number a character."""
-    lengths = cursor.varints() - 1
-    nulls = lengths < 0
-    lengths = np.maximum(lengths, 0)
-    cursor.refuse(lengths > cursor.end - cursor.at, "a text does not fit into its value")
-    begins, ends = cursor.at, cursor.at + lengths
-    pieces = piece_array(cursor.data(), begins, ends)
-    texts = _as_text(pieces)
-    # A character of ASCII has one byte, so that where all bytes are of ASCII the text ends there.
-    plain = pc.string_is_ascii(texts).to_numpy(zero_copy_only=False)
-    if not bool(plain.all()):
-        texts, ends = _other_texts(cursor, texts, plain, ends)
-    cursor.at = ends
-    if not bool(nulls.any()):
-        return texts
-    return pc.if_else(pa.array(~nulls), texts, pa.scalar(None, texts.type))
-
-
-def _as_text(pieces: pa.Array) -> pa.Array:
-    large = pa.types.is_large_binary(pieces.type)
-    kind = pa.large_string() if large else pa.string()
-    return pa.Array.from_buffers(kind, len(pieces), pieces.buffers(), offset=pieces.offset)
-
-
-def _other_texts(
-    cursor: Cursor, texts: pa.Array, plain: Rows, ends: Places
-) -> tuple[pa.Array, Places]:
-    """Read the texts that are not ASCII, each by itself; ``cursor`` is behind their lengths."""
-    found: list[str] = []
-    ends = ends.copy()
-    for row in np.flatnonzero(~plain).tolist():
-        reader = cursor.reader(row)
-        found.append(reader.characters(int(ends[row] - cursor.at[row])))
-        ends[row] = cursor.at[row] + reader.at
-    order = np.empty(len(plain), np.int64)
-    count = int(plain.sum())
-    order[plain] = np.arange(count)
-    order[~plain] = np.arange(count, len(plain))
-    both = pa.concat_arrays([texts.filter(pa.array(plain)), _checked(found, texts.type)])
-    return both.take(pa.array(order)), ends
-
-
-def _checked(texts: list[str], kind: pa.DataType) -> pa.Array:
-    try:
-        return pa.array(texts, kind)
-    except UnicodeEncodeError:
-        raise UnsupportedTypeError(
-            "a text has half of a pair of surrogates, which no column of text can hold"
-        ) from None
-
-
-def _sized(cursor: Cursor) -> pa.Array:
-    """Read bytes with their length before them (``BytePrimitiveArraySerializer``)."""
+def _python(kind: FlinkType, cursor: Cursor, *, many: bool) -> pa.Array:
+    """Read what PyFlink's coders wrote, behind its length: a value, or values up to the end."""
     lengths = cursor.counts(1)
-    begins = cursor.at
-    cursor.at = begins + lengths
-    return piece_array(cursor.data(), begins, cursor.at)
-
-
-def _string_data(cursor: Cursor) -> pa.Array:
-    """Read ``StringDataSerializer``: a length, and UTF-8."""
-    begin = cursor.at
-    try:
-        return _sized(cursor).cast(pa.string())
-    except pa.ArrowInvalid as error:
-        cursor.at = begin
-        raise cursor.damaged(f"a text is not UTF-8 ({error})", 0) from error
-
-
-def _big_bytes(cursor: Cursor) -> list[int | None]:
-    """Read ``BigIntSerializer``: 0 for null, 1 to 3 for 0, 1 and 10; else a length and four."""
-    numbers = cursor.numbers(">i4").astype(np.int64)
-    lengths = np.maximum(numbers - _FIRST_LENGTH, 0)
-    wrong = (numbers < 0) | (lengths > cursor.end - cursor.at)
-    cursor.refuse(wrong, "a number does not fit into its value")
-    cursor.at = cursor.at + lengths
-    raw = piece_array(cursor.data(), cursor.at - lengths, cursor.at).to_pylist()
-    return [
-        int.from_bytes(one, "big", signed=True) if length > 3 else _CONSTANTS.get(length)
-        for one, length in zip(raw, numbers.tolist(), strict=True)
-    ]
-
-
-def _big_integers(cursor: Cursor) -> pa.Array:
-    found = _big_bytes(cursor)
-    return pa.array([None if one is None else str(one) for one in found], pa.string())
-
-
-def _big_decimals(cursor: Cursor) -> pa.Array:
-    """Read ``BigDecSerializer``: the digits as a whole number, and behind them the scale."""
-    digits = _big_bytes(cursor)
-    there = np.array([one is not None for one in digits], np.bool_)
-    some = cursor.only(there)
-    scales = iter(some.numbers(">i4").tolist())
-    cursor.moved(there, some)
-    found = [None if one is None else _decimal_text(one, next(scales)) for one in digits]
-    return pa.array(found, pa.string())
-
-
-def _decimal_text(digits: int, scale: int) -> str:
-    sign, shown, _ = Decimal(digits).as_tuple()
-    return str(Decimal((sign, shown, -scale)))
-
-
-def _primitives(name: str, cursor: Cursor) -> pa.Array:
-    """Read an array of primitives: its length, and its elements."""
-    if name == "byte[]":
-        return _sized(cursor)
-    width = ELEMENT_WIDTHS[name]
-    counts = cursor.counts(width)
-    begins = cursor.at
-    cursor.at = begins + counts * width
-    pieces = piece_array(cursor.data(), begins, cursor.at)
-    _, _, content = pieces.buffers()
-    raw = np.frombuffer(content, np.uint8, int((counts * width).sum())) if content else _EMPTY
-    if name == "boolean[]":
-        cursor.refuse(np.array([bool((raw > 1).any())]), "a byte is not 0 or 1, as a boolean is")
-        values = pa.array(raw == 1)
-    else:
-        dtype = np.dtype(_ELEMENTS[name])
-        values = pa.array(raw.view(dtype).astype(dtype.newbyteorder("=")))
-    return pa.ListArray.from_arrays(_offsets(counts), values)
-
-
-_EMPTY = np.empty(0, np.uint8)
-
-
-def _offsets(counts: Places) -> pa.Array:
-    return pa.array(np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]).astype(np.int32))
-
-
-def _text_arrays(cursor: Cursor) -> pa.Array:
-    return _list(Scalar("String"), cursor, cursor.counts(1))
-
-
-_SCALARS: dict[str, Callable[[Cursor], pa.Array]] = {
-    "Boolean": _booleans,
-    "String": _strings,
-    "StringData": _string_data,
-    "BigInteger": _big_integers,
-    "BigDecimal": _big_decimals,
-    "Void": _nothing,
-    "Null": _nothing,
-    "VoidNamespace": _nothing,
-    "GlobalWindow": _nothing,
-    "SqlGlobalWindow": _nothing,
-    "Tuple0": _nothing,
-    "TimeWindow": _window,
-    "SqlTimeWindow": _window,
-    "String[]": _text_arrays,
-}
+    inner = Cursor(cursor.spans, cursor.at, cursor.at + lengths)
+    cursor.at = inner.end
+    if not many:
+        found = decoded_from(kind, inner)
+        inner.refuse(inner.at != inner.end, "bytes are left behind a value")
+        return found
+    starts, counts = _parted(kind, inner, between=0)
+    values = decoded_from(kind, Cursor(cursor.spans, starts, np.repeat(inner.end, counts)))
+    return pa.ListArray.from_arrays(offsets(counts), values)
 
 
 def _where_not(nulls: Rows, value: FlinkType, padding: int, cursor: Cursor) -> pa.Array:
@@ -319,17 +153,23 @@ def _where_not(nulls: Rows, value: FlinkType, padding: int, cursor: Cursor) -> p
     return scattered(found, ~nulls)
 
 
-def _either(left: FlinkType, right: FlinkType, cursor: Cursor) -> pa.Array:
-    """Read ``EitherSerializer``: whether it is the left one, and that one."""
-    is_left = cursor.flags()
+def _either(left: FlinkType, right: FlinkType, cursor: Cursor, *, is_tagged: bool) -> pa.Array:
+    """Read ``EitherSerializer``: whether it is the left one, and that one; ``UnionSerializer`` of
+    ``CoGroupedStreams`` says it by 1 and 2.
+    """
+    if is_tagged:
+        tags = cursor.fixed(1)[:, 0]
+        cursor.refuse((tags != 1) & (tags != 2), "a value is of neither of two streams")
+        is_left = tags == 1
+    else:
+        is_left = cursor.flags()
     sides = [_where_not(~is_left, left, 0, cursor), _where_not(is_left, right, 0, cursor)]
     return pa.StructArray.from_arrays([pa.array(is_left), *sides], ["is_left", "left", "right"])
 
 
 def _timer(key: FlinkType, namespace: FlinkType, cursor: Cursor) -> pa.Array:
     """Read ``TimerSerializer``: the time, its sign flipped so that bytes sort as it does."""
-    time = cursor.numbers(">i8") ^ np.int64(-(1 << 63))
-    parts = [pa.array(time), decoded_from(key, cursor), decoded_from(namespace, cursor)]
+    parts = [sorted_longs(cursor), decoded_from(key, cursor), decoded_from(namespace, cursor)]
     return pa.StructArray.from_arrays(parts, ["time", "key", "namespace"])
 
 
@@ -347,7 +187,30 @@ def _row(kind: RowType, cursor: Cursor) -> pa.Array:
 
 def _list(element: FlinkType, cursor: Cursor, counts: Places) -> pa.Array:
     elements, cursor.at = _elements(element, cursor, counts)
-    return pa.ListArray.from_arrays(_offsets(counts), elements)
+    return pa.ListArray.from_arrays(offsets(counts), elements)
+
+
+def _linked_list(element: FlinkType, cursor: Cursor) -> pa.Array:
+    """Read ``LinkedListSerializer``: a length, a bit for each that is null, and all others."""
+    skip = skipper(element)
+    starts: list[int] = []
+    limits: list[int] = []
+    nulls: list[bool] = []
+    counts, ends = np.zeros(len(cursor), np.int64), cursor.at.copy()
+    for row in range(len(cursor)):
+        reader, begin = cursor.reader(row), int(cursor.at[row])
+        mask = null_mask(reader)
+        nulls += mask
+        counts[row] = len(mask)
+        for _ in range(mask.count(False)):
+            starts.append(begin + reader.at)
+            limits.append(int(cursor.end[row]))
+            skip(reader)
+        ends[row] = begin + reader.at
+    cursor.at = ends
+    some = Cursor(cursor.spans, np.array(starts, np.int64), np.array(limits, np.int64))
+    values = scattered(decoded_from(element, some), ~np.array(nulls, np.bool_))
+    return pa.ListArray.from_arrays(offsets(counts), values)
 
 
 def _elements(element: FlinkType, cursor: Cursor, counts: Places) -> tuple[pa.Array, Places]:
@@ -396,7 +259,7 @@ def decoded_list(element: FlinkType, spans: Spans) -> pa.Array:
         raise cursor.damaged("elements of a list have no comma between them", 0)
     limits = np.repeat(cursor.end, counts)
     values = decoded_from(element, Cursor(spans, starts, limits))
-    return pa.ListArray.from_arrays(_offsets(counts), values)
+    return pa.ListArray.from_arrays(offsets(counts), values)
 
 
 def decoded_map_values(value: FlinkType, spans: Spans) -> pa.Array:
@@ -417,8 +280,10 @@ def _within(counts: Places) -> Places:
     return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
-def _parted(element: FlinkType, cursor: Cursor) -> tuple[Places, Places]:
-    """Return where each element of a list state begins, and how many each row has."""
+def _parted(element: FlinkType, cursor: Cursor, between: int = 1) -> tuple[Places, Places]:
+    """Return where each element begins, with so many bytes ``between`` two, and how many each row
+    has.
+    """
     skip = skipper(element)
     starts: list[int] = []
     counts = np.zeros(len(cursor), np.int64)
@@ -427,8 +292,8 @@ def _parted(element: FlinkType, cursor: Cursor) -> tuple[Places, Places]:
         while reader.left:
             starts.append(begin + reader.at)
             skip(reader)
-            if reader.left:
-                reader.u8()
+            if reader.left and between:
+                reader.take(between)
                 if not reader.left:
                     raise reader.damaged("a list ends with a comma")
         counts[row] = len(starts) - before
@@ -443,7 +308,7 @@ def _map(key: FlinkType, value: FlinkType, cursor: Cursor) -> pa.Array:
     keys, values = entries.flatten()
     if keys.null_count:
         raise UnsupportedTypeError("a map has a null key, which no column of maps can hold")
-    return pa.MapArray.from_arrays(_offsets(counts), keys, values)
+    return pa.MapArray.from_arrays(offsets(counts), keys, values)
 
 
 def _pojo(kind: PojoType, cursor: Cursor) -> pa.Array:

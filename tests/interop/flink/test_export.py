@@ -346,8 +346,14 @@ def test_what_flink_cannot_have_is_refused_by_name(tmp_path: Path) -> None:
     assert "state 'state' of operator 'uid': the column value cannot be written as Long" in str(
         error
     )
-    sql = store_of(tmp_path / "sql", null, hash_scheme="flink-sql")
-    assert "'flink-sql'" in str(refused(sql, tmp_path))
+    times = pa.table({"key": [1], "value": pa.array([0], pa.timestamp("us"))})
+    python = store_of(tmp_path / "python", times, hash_scheme="pyflink")
+    error = refused(python, tmp_path)
+    assert "'value': PyFlink has no coder of values of type LocalDateTime" in str(error)
+    windows = pa.table({"key": [1], "start": [0], "end": [5], "value": [1]})
+    options = {"namespace": ["start", "end"], "hash_scheme": "pyflink"}
+    error = refused(store_of(tmp_path / "windows", windows, **options), tmp_path)
+    assert "windows of PyFlink are not written" in str(error)
     uuid = pa.table({"key": ["123e4567-e89b-12d3-a456-426614174000"], "value": [1]})
     error = refused(store_of(tmp_path / "uuid", uuid, key_types="UUID"), tmp_path)
     assert "the column 'key': a key that is hashed as UUID is written by Kryo" in str(error)

@@ -25,6 +25,7 @@ from statestore.interop.flink.named_columns import FLINK_KEY_GROUP, Form
 from statestore.interop.flink.types import (
     EnumType,
     FlinkType,
+    ListType,
     PojoField,
     PojoType,
     RowType,
@@ -36,6 +37,10 @@ from tests.interop.flink.written import written_savepoint
 TUPLE = "org.apache.flink.api.java.tuple.Tuple"
 INT, LONG, STRING = Scalar("Integer"), Scalar("Long"), Scalar("String")
 DAY = 86_400_000
+
+
+def instant(second: int, nano: int) -> dict[str, int]:
+    return {"second": second, "nano": nano}
 
 
 def stored(
@@ -64,6 +69,22 @@ def stored(
         (Scalar("SqlDate"), [0, DAY], ("key",)),
         (Scalar("LocalDate"), [date(1, 1, 1), date(2026, 2, 28)], ("key",)),
         (Scalar("LocalTime"), [0, 1, DAY * 10**6 - 1], ("key",)),
+        (Scalar("BigDecimal"), ["1.50", "1.5", "-0.001", "0E-10", "1E+3", "9" * 50], ("key",)),
+        (Scalar("Instant"), [instant(0, 0), instant(-1, 999_999_999), instant(2**33, 1)], ("key",)),
+        (Scalar("LocalDateTime"), [instant(0, 0), instant(-(2**33), 7)], ("key",)),
+        (ListType(LONG), [[], [1], [1, 2], [2, 1]], ("key",)),
+        (ListType(STRING), [["a", ""], ["ü"]], ("key",)),
+        (
+            TupleType(f"{TUPLE}2", (Scalar("Instant"), Scalar("BigDecimal"))),
+            [(instant(1, 2), "1.0"), (instant(-5, 0), "1")],
+            ("key_f0", "key_f1"),
+        ),
+        (
+            TupleType(f"{TUPLE}1", (TupleType(f"{TUPLE}2", (Scalar("Instant"), STRING)),)),
+            [((instant(1, 2), "a"),)],
+            ("key_f0",),
+        ),
+        (RowType((Scalar("LocalDateTime"), INT)), [(0, instant(3, 4), 1), (0, None, 2)], ("key",)),
         (TupleType(f"{TUPLE}1", (LONG,)), [(1,), (-1,)], ("key_f0",)),
         (TupleType(f"{TUPLE}2", (STRING, INT)), [("a", 1), ("b", -1)], ("key_f0", "key_f1")),
         (
@@ -80,7 +101,7 @@ def test_key_groups_are_those_of_flink(
     key: FlinkType, keys: list[Any], columns: tuple[str, ...], tmp_path: Path
 ) -> None:
     kind = arrow_type(key)
-    if pa.types.is_struct(kind):
+    if isinstance(keys[0], tuple):
         keys = [structs(one, kind) for one in keys]
     store, done = stored(tmp_path, key, keys)
     (one,) = done.record.states
@@ -102,7 +123,7 @@ def test_key_groups_are_those_of_flink(
 def structs(values: Any, kind: pa.StructType) -> dict[str, Any]:
     """Name the fields of nested tuples."""
     return {
-        field.name: structs(value, field.type) if pa.types.is_struct(field.type) else value
+        field.name: structs(value, field.type) if isinstance(value, tuple) else value
         for field, value in zip(kind, values, strict=True)
     }
 
@@ -115,9 +136,9 @@ POJO = PojoType("a.Key", (PojoField("id", "a.Key", LONG),))
     [
         (EnumType("a.Color", ("RED", "BLUE")), ["RED", "BLUE"]),
         (POJO, [{"id": 1}, {"id": 2}]),
-        (Scalar("BigDecimal"), ["1.50", "2"]),
+        (Scalar("SqlTimestamp"), [{"second": 1, "nano": 5}, {"second": 2, "nano": 0}]),
     ],
-    ids=["enum", "pojo", "decimal"],
+    ids=["enum", "pojo", "sql_timestamp"],
 )
 def test_keys_that_no_column_is_hashed_as_are_bytes(
     key: FlinkType, keys: list[Any], tmp_path: Path
@@ -138,6 +159,15 @@ def test_keys_that_no_column_is_hashed_as_are_bytes(
     values = [int.from_bytes(one, "big") for one in rows.column("value_bytes").to_pylist()]
     groups = rows.column(FLINK_KEY_GROUP).to_pylist()
     assert dict(zip(groups, values, strict=True)) == {5: 1, 99: 2}
+
+
+@pytest.mark.parametrize("kind", ["Instant", "LocalDateTime"])
+def test_times_that_nanoseconds_do_not_reach_are_bytes(kind: str, tmp_path: Path) -> None:
+    store, done = stored(tmp_path, Scalar(kind), [instant(2**34, 0), instant(0, 0)])
+    (one,) = done.record.states
+    assert (one.form, one.rows) == (Form.BYTES, 2)
+    assert one.why == "a key is a time more than 292 years away from 1970"
+    assert store.maintenance.verify(deep=True).is_intact
 
 
 def test_a_key_in_another_key_group_is_damage(tmp_path: Path) -> None:
