@@ -25,7 +25,8 @@
     │   └── MalformedManifestError
     ├── FormatVersionError                        14  upgrade statestore
     ├── StorageError                              15  see the cause; retry later
-    └── MissingDependencyError (ImportError)      16  install what the message names
+    ├── MissingDependencyError (ImportError)      16  install what the message names
+    └── ProcessorError                            17  mend the code that it names
 
 A class carries a stable ``kind`` (never renamed, for programs) and its ``exit_code`` (for shells).
 Context is added on the way up with :meth:`BaseException.add_note`. Every error survives pickling,
@@ -51,6 +52,7 @@ __all__ = [
     "NotFoundError",
     "NullKeyError",
     "ParallelismError",
+    "ProcessorError",
     "SchemaMismatchError",
     "SettingsError",
     "StateNotFoundError",
@@ -229,3 +231,10 @@ class MissingDependencyError(StateStoreError, ImportError):
 
     kind = "missing-dependency"
     exit_code = 16
+
+
+class ProcessorError(StateStoreError):
+    """The user's code failed for a key; nothing of the micro-batch was committed."""
+
+    kind = "processor"
+    exit_code = 17

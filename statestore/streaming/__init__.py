@@ -4,13 +4,15 @@ from a store into Spark's own: :func:`initial_state`.
 
 from statestore.streaming.progress import MicroBatch, Progress, starting_offsets
 from statestore.streaming.query import StatefulQuery
-from statestore.streaming.updates import Changes, by_key, initial_state
+from statestore.streaming.updates import Changes, QueryState, Updated, by_key, initial_state
 
 __all__ = [
     "Changes",
     "MicroBatch",
     "Progress",
+    "QueryState",
     "StatefulQuery",
+    "Updated",
     "by_key",
     "initial_state",
     "starting_offsets",

@@ -53,6 +53,7 @@ class MicroBatch:
     it end, as JSON, and ``planned_at_ms`` is when it was planned, None if that is not known.
     ``files`` have a digest for each source that reads files: of the names of those that are new.
     ``before`` is the micro-batch before it, None for the first, and where that is not known.
+    ``watermark_ms`` is the query's watermark when it was planned, 0 for none.
     """
 
     query: str
@@ -61,6 +62,7 @@ class MicroBatch:
     planned_at_ms: int | None = None
     files: tuple[tuple[int, str], ...] = ()
     before: MicroBatch | None = None
+    watermark_ms: int = 0
 
 
 def planned(location: Storage, number: int) -> MicroBatch:
@@ -84,9 +86,11 @@ def _planned(location: Storage, query: str, number: int, before: MicroBatch | No
             f"{location.url}/{name} begins with {lines[:1]}, not with {_VERSION!r}: it is cut off, "
             "or this release of Spark writes its offsets in another way"
         )
-    at = _json(location, name, lines[1]).get("batchTimestampMs")
+    plan = _json(location, name, lines[1])
+    at, watermark = plan.get("batchTimestampMs"), plan.get("batchWatermarkMs")
     ends = tuple(line.decode() for line in lines[2:])
-    return MicroBatch(query, number, ends, at or None, tuple(_files(location, ends)), before)
+    files = tuple(_files(location, ends))
+    return MicroBatch(query, number, ends, at or None, files, before, watermark or 0)
 
 
 def _files(location: Storage, ends: tuple[str, ...]) -> Iterator[tuple[int, str]]:

@@ -11,12 +11,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypedDict, Unpack
 
-from pyspark.sql import DataFrame
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import StructType
 
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, NullKeyError
 from statestore.format.manifest import Manifest
@@ -24,29 +26,48 @@ from statestore.format.names import KEY_GROUP
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.spark.cached import compute
-from statestore.spark.read import KeysInUse, keys_in_use
+from statestore.spark.read import keys_in_use
 from statestore.storage import open_storage
 from statestore.store import StateStore
+from statestore.streaming.processor import Processing, processing_of
 from statestore.streaming.progress import MicroBatch, Progress, planned
-from statestore.streaming.updates import Changes
+from statestore.streaming.updates import Changes, QueryState, Updated
 
 __all__ = ["StatefulQuery"]
 
 _log = logging.getLogger(__name__)
 
-Update = Callable[[DataFrame, DataFrame], "DataFrame | Changes"]
+
+class QueryOptions(TypedDict, total=False):
+    """Fields of a :class:`StatefulQuery` that a query of a processor has too."""
+
+    source: str
+    succeeds: bool
+    cache_bytes: int
+    retain: int | None
+    expire_every: int
+    on_commit: Callable[[Manifest], object] | None
+
+
+Update = Callable[
+    [DataFrame, Mapping[str, DataFrame], MicroBatch],
+    "Mapping[str, DataFrame | Changes] | Updated",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
 class StatefulQuery:
-    """A keyed state, and how a micro-batch changes it.
+    """Keyed states of an operator, and how a micro-batch changes them.
 
-    ``update(events, state)`` gets a micro-batch and the stored rows of the keys in it, as
-    DataFrames of one session, and returns rows to put in their place, or :class:`Changes`. Both
-    DataFrames have the columns ``key``; ``schema`` is the state's, in Spark's words (``"user
-    string, n long"``), and ``options`` go to ``checkpoint.keyed`` (``namespace``, ``kind``,
-    ``entry``, ``ttl``, ``max_parallelism``, …). Times to live go by when Spark planned the
-    micro-batch, which is the same when it runs again.
+    ``states`` are by name, each its columns in Spark's words (``"user string, n long"``) or a
+    :class:`QueryState`; all have the columns ``key``. ``update(events, states, batch)`` gets a
+    micro-batch and, by state, the stored rows of the keys in it, as DataFrames of one session. It
+    returns, by state, rows to put in their place, or :class:`Changes`; a state that it does not
+    name stays as it is. Times to live go by when Spark planned the micro-batch, which is the same
+    when it runs again. :meth:`of_processor` makes a query of a ``StatefulProcessor``.
+
+    Rows that come out (``Updated.output``) go to ``output(frame, batch)`` before the micro-batch is
+    committed. When it runs again, that is called again, with the same ``batch.number``.
 
     The number of the micro-batch, and where the sources end, are kept as operator state of
     ``source``; other states of the newest checkpoint are in each new one as they are. A query with
@@ -60,18 +81,86 @@ class StatefulQuery:
 
     store: StateStore
     uid: str
-    name: str
     key: str | Sequence[str]
-    schema: str
-    update: Update
+    states: Mapping[str, str | QueryState]
+    update: Update | Processing
     parallelism: int
     source: str = "source"
     succeeds: bool = False
     cache_bytes: int = 256 * 2**20
     retain: int | None = None
     expire_every: int = 16
-    options: Mapping[str, Any] = field(default_factory=dict)
+    output: Callable[[DataFrame, MicroBatch], object] | None = None
     on_commit: Callable[[Manifest], object] | None = None
+
+    @classmethod
+    def of_processor(
+        cls,
+        *,
+        store: StateStore,
+        uid: str,
+        processor: StatefulProcessor,
+        key: str | Sequence[str],
+        output_schema: str | StructType,
+        output_mode: str,
+        time_mode: str,
+        parallelism: int,
+        output: Callable[[DataFrame, MicroBatch], object] | None = None,
+        initial_state: DataFrame | None = None,
+        pandas: bool = False,
+        max_parallelism: int | None = None,
+        **options: Unpack[QueryOptions],
+    ) -> StatefulQuery:
+        """Return a query of a processor that was written for Spark's ``transformWithState``.
+
+        Its class is used as it is. Each of its states is a keyed state of the operator by its own
+        name, and so are its ``timers``; they are named as an import of a query on Spark's own state
+        names them, so that it goes on with what was imported.
+
+        Args:
+            store: where the states are.
+            uid: the operator.
+            processor: what ``transformWithState`` takes as ``statefulProcessor``.
+            key: the columns that events are grouped by.
+            output_schema: the columns of the rows that it yields.
+            output_mode: ``Append`` or ``Update``.
+            time_mode: ``None``, ``ProcessingTime`` or ``EventTime``; with the last the events have
+                a watermark.
+            parallelism: how many tasks call it, and subtasks of the states.
+            output: is called with the rows of each micro-batch that it yields.
+            initial_state: rows for ``handleInitialState``, with the columns ``key``.
+            pandas: says that it was written for ``transformWithStateInPandas``.
+            max_parallelism: the number of key groups; by default as stored, else Flink's default.
+            **options: other fields of the query.
+
+        Returns:
+            The query.
+
+        Raises:
+            InvalidArgumentError: for modes that are not known, two states of one name, a time to
+                live or a timer that the time mode does not have.
+        """
+        processing = processing_of(
+            uid,
+            processor,
+            key,
+            output_schema,
+            output_mode=output_mode,
+            time_mode=time_mode,
+            pandas=pandas,
+            max_parallelism=max_parallelism,
+            initial_state=initial_state,
+        )
+        return cls(
+            store=store,
+            uid=uid,
+            key=key,
+            states={},
+            update=processing,
+            parallelism=parallelism,
+            output=output,
+            **options,
+        )
 
     def start(
         self,
@@ -96,8 +185,8 @@ class StatefulQuery:
                 self.process(batch, planned(location, number))
             except Exception as error:
                 _log.error(
-                    "micro-batch %d of state %r of operator %r is not committed: %s: %s",
-                    *(number, self.name, self.uid),
+                    "micro-batch %d of operator %r is not committed: %s: %s",
+                    *(number, self.uid),
                     *(type(error).__name__, str(error).partition("\n")[0]),
                 )
                 raise
@@ -130,11 +219,24 @@ class StatefulQuery:
             # What is in Spark's cache has a known size: few rows then need no Python worker.
             events = keep(events)
             compute(events)
-            state = self._touched(self._keys(events, batch, restored), restored, events)
-            changes = self._updated(events, state if state.isLocal() else keep(state))
-            if changes.shared is not None:
-                compute(keep(changes.shared))
-            self._write(checkpoint, changes, restored)
+            states = self._states(events.schema)
+            is_first = restored is None or not any(self._has(restored, name) for name in states)
+            keys = self._keys(events, batch, restored, states)
+            updated = Updated({})
+            if keys.num_rows or is_first:
+                touched = {
+                    name: self._touched(name, one, keys, restored, events.sparkSession)
+                    for name, one in states.items()
+                }
+                updated = self._updated(events, touched, batch, keep, is_first=is_first)
+            if self.output is not None and updated.output is not None:
+                self.output(updated.output, batch)
+            for name, one in states.items():
+                changes = self._changes(name, updated)
+                if changes.shared is not None:
+                    compute(keep(changes.shared))
+                self._write(checkpoint, name, one, changes, restored, events.sparkSession)
+            self._drop_deleted(checkpoint, restored, states)
             done.with_done(batch).write(checkpoint, self.source, self.parallelism)
             checkpoint.carry_rest()
         self._after(checkpoint.manifest)
@@ -144,11 +246,13 @@ class StatefulQuery:
     def _key(self) -> list[str]:
         return [self.key] if isinstance(self.key, str) else list(self.key)
 
-    @property
-    def _columns(self) -> list[str]:
-        schema = DataType.fromDDL(self.schema)
-        assert isinstance(schema, StructType)  # a list of columns is no other type
-        return schema.names
+    def _states(self, events: StructType) -> dict[str, QueryState]:
+        if isinstance(self.update, Processing):
+            return self.update.states(events)
+        return {
+            name: one if isinstance(one, QueryState) else QueryState(one)
+            for name, one in self.states.items()
+        }
 
     def _newest(self, batch: MicroBatch) -> RestoredCheckpoint | None:
         try:
@@ -160,86 +264,165 @@ class StatefulQuery:
         """Return what the newest checkpoint says; InvalidArgumentError for a micro-batch that
         cannot be the next one.
         """
-        has_state = restored is not None and self._has_state(restored)
+        has_state = restored is not None and self._has_any(restored)
         done = Progress() if restored is None else Progress.of(restored, self.source)
-        subject = f"state {self.name!r} of operator {self.uid!r}"
+        subject = f"operator {self.uid!r}"
         done.check(batch, subject, has_state=has_state, succeeds=self.succeeds)
         return done
 
-    def _has_state(self, restored: RestoredCheckpoint) -> bool:
+    def _has_any(self, restored: RestoredCheckpoint) -> bool:
+        """Return whether a checkpoint has a state of the query, of a processor one of any name."""
+        own = None if isinstance(self.update, Processing) else set(self.states)
         return any(
-            (entry.state.uid, entry.state.name) == (self.uid, self.name)
+            entry.state.uid == self.uid and (own is None or entry.state.name in own)
+            for entry in restored.manifest.keyed
+        )
+
+    def _has(self, restored: RestoredCheckpoint | None, name: str) -> bool:
+        return restored is not None and any(
+            (entry.state.uid, entry.state.name) == (self.uid, name)
             for entry in restored.manifest.keyed
         )
 
     def _keys(
-        self, events: DataFrame, batch: MicroBatch, restored: RestoredCheckpoint | None
-    ) -> KeysInUse:
+        self,
+        events: DataFrame,
+        batch: MicroBatch,
+        restored: RestoredCheckpoint | None,
+        states: Mapping[str, QueryState],
+    ) -> pa.Table:
+        """Return the keys of the events, and those with timers that are due."""
         keys = keys_in_use(events, self._key)
-        if keys.null_keys and self._hash_scheme(restored) != "flink-sql":
+        schemes = {self._hash_scheme(name, one, restored) for name, one in states.items()}
+        if keys.null_keys and schemes != {"flink-sql"}:
             raise NullKeyError(
                 f"{keys.null_keys} events of micro-batch {batch.number} have a null key "
                 f"({', '.join(self._key)}), which has no key group: leave them out of the "
                 "streaming DataFrame, or fill them",
                 keys.null_keys,
             )
-        return keys
+        if restored is None or not isinstance(self.update, Processing):
+            return keys.rows
+        due = self.update.due(restored, batch)
+        return (
+            keys.rows if due is None else pa.concat_tables([keys.rows, due.cast(keys.rows.schema)])
+        )
 
-    def _hash_scheme(self, restored: RestoredCheckpoint | None) -> str | None:
+    def _hash_scheme(
+        self, name: str, state: QueryState, restored: RestoredCheckpoint | None
+    ) -> str | None:
         """Return how keys are hashed, if that is not the default: there may be null ones then."""
-        if restored is None or not self._has_state(restored):
-            return self.options.get("hash_scheme")
-        return restored.keyed(self.uid, self.name).entry.state.hash_scheme
+        if restored is None or not self._has(restored, name):
+            return state.options.get("hash_scheme")
+        return restored.keyed(self.uid, name).entry.state.hash_scheme
 
     def _touched(
-        self, keys: KeysInUse, restored: RestoredCheckpoint | None, events: DataFrame
+        self,
+        name: str,
+        state: QueryState,
+        keys: pa.Table,
+        restored: RestoredCheckpoint | None,
+        spark: SparkSession,
     ) -> DataFrame:
         """Return the stored rows of the keys in a micro-batch, in the columns of the schema."""
-        spark, names = events.sparkSession, self._columns
-        if restored is None or not keys.rows.num_rows or not self._has_state(restored):
-            return spark.createDataFrame([], self.schema)
-        state = restored.keyed(self.uid, self.name)
-        stored = {KEY_GROUP, *state.entry.state.schema.names}
-        missing = [name for name in names if name not in stored]
+        if restored is None or not keys.num_rows or not self._has(restored, name):
+            return spark.createDataFrame([], state.struct)
+        stored = restored.keyed(self.uid, name)
+        own = {KEY_GROUP, *stored.entry.state.schema.names}
+        missing = [column for column in state.struct.names if column not in own]
         if missing:
             raise InvalidArgumentError(
-                f"{state.entry.state} is stored without the column {missing[0]!r} of the query's "
+                f"{stored.entry.state} is stored without the column {missing[0]!r} of the query's "
                 "schema; change the columns first, with a snapshot that has all rows of the state, "
                 "and checkpoint.carry_rest() for all else, the query's progress too"
             )
-        return state.lookup_in_spark(keys.rows, names, cache_bytes=self.cache_bytes, spark=spark)
+        return stored.lookup_in_spark(
+            keys, state.struct.names, cache_bytes=self.cache_bytes, spark=spark
+        )
 
-    def _updated(self, events: DataFrame, state: DataFrame) -> Changes:
-        changes = self.update(events, state)
+    def _updated(
+        self,
+        events: DataFrame,
+        touched: Mapping[str, DataFrame],
+        batch: MicroBatch,
+        keep: Callable[[DataFrame], DataFrame],
+        *,
+        is_first: bool,
+    ) -> Updated:
+        if isinstance(self.update, Processing):
+            parallelism = self.parallelism
+            return self.update.run(
+                events, touched, batch, keep, parallelism=parallelism, is_first=is_first
+            )
+        held = {name: one if one.isLocal() else keep(one) for name, one in touched.items()}
+        updated = self.update(events, held, batch)
+        if isinstance(updated, Mapping):
+            updated = Updated(updated)
+        if not isinstance(updated, Updated):
+            raise InvalidArgumentError(
+                "update returns rows by the name of the state, or Updated, not "
+                f"{type(updated).__name__}"
+            )
+        unknown = sorted(updated.changes.keys() - touched.keys())
+        if unknown:
+            raise InvalidArgumentError(
+                f"update returns rows of {unknown[0]!r}, and the query has the states "
+                f"({', '.join(touched)})"
+            )
+        return updated
+
+    def _changes(self, name: str, updated: Updated) -> Changes:
+        changes = updated.changes.get(name, Changes())
         if isinstance(changes, DataFrame):
-            changes = Changes(upserts=changes)
+            return Changes(upserts=changes)
         if not isinstance(changes, Changes):
             raise InvalidArgumentError(
-                f"update returns a DataFrame or Changes, not {type(changes).__name__}"
+                f"update returns a DataFrame or Changes for state {name!r}, not "
+                f"{type(changes).__name__}"
             )
-        if changes.upserts is not None:
-            return changes
-        return replace(changes, upserts=state.sparkSession.createDataFrame([], self.schema))
+        return changes
 
     def _write(
         self,
         checkpoint: CheckpointWriter,
+        name: str,
+        state: QueryState,
         changes: Changes,
         restored: RestoredCheckpoint | None,
+        spark: SparkSession,
     ) -> None:
-        options = {"key": self._key, **self.options}
-        if restored is None or not self._has_state(restored):
-            checkpoint.keyed(self.uid, self.name, changes.upserts, **options)
+        """Write what changed; of a state that is not stored yet all rows, if only none."""
+        options = {"key": self._key, **state.options}
+        upserts = changes.upserts
+        if restored is None or not self._has(restored, name):
+            if upserts is None:
+                upserts = spark.createDataFrame([], state.struct)
+            checkpoint.keyed(self.uid, name, upserts, **options)
+            return
+        if (upserts, changes.deletes, changes.cleared) == (None, None, None):
             return
         checkpoint.changes(
             self.uid,
-            self.name,
-            changes.upserts,
+            name,
+            spark.createDataFrame([], state.struct) if upserts is None else upserts,
             changes.deletes,
             cleared=changes.cleared,
             base=restored.checkpoint_id,
             **options,
         )
+
+    def _drop_deleted(
+        self,
+        checkpoint: CheckpointWriter,
+        restored: RestoredCheckpoint | None,
+        states: Mapping[str, QueryState],
+    ) -> None:
+        """Leave out the states that the processor says are no longer there."""
+        if not isinstance(self.update, Processing):
+            return
+        for name in self.update.deleted:
+            if name not in states and self._has(restored, name):
+                checkpoint.drop(self.uid, name)
 
     def _after(self, manifest: Manifest) -> None:
         if self.retain is not None and manifest.checkpoint_id % self.expire_every == 0:

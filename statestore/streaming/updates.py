@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, GroupedData
-from pyspark.sql.types import BooleanType, StructField, StructType
+from pyspark.sql.types import BooleanType, DataType, StructField, StructType
 
+from statestore.errors import InvalidArgumentError
 from statestore.files.exact import is_list
 from statestore.restore.restored import RestoredKeyedState
 from statestore.spark.hashing import column_of
 from statestore.spark.tasks import numbered, settle
+from statestore.streaming.progress import MicroBatch
 
 if TYPE_CHECKING:
     import pandas as pd
 
 __all__ = [
     "Changes",
+    "QueryState",
+    "Updated",
     "by_key",
     "initial_state",
 ]
@@ -31,14 +35,42 @@ __all__ = [
 class Changes:
     """What an update does to the state: rows that come, and keys or entries that go.
 
-    They are those of ``checkpoint.changes``. ``shared`` is a DataFrame that several of
-    them are made of: it is computed once, and kept until the micro-batch is committed.
+    They are those of ``checkpoint.changes``: DataFrames, or what else that takes. ``shared`` is a
+    DataFrame that several of them are made of: it is computed once, and kept until the micro-batch
+    is committed.
     """
 
-    upserts: DataFrame | None = None
-    deletes: DataFrame | None = None
-    cleared: DataFrame | None = None
+    upserts: Any = None
+    deletes: Any = None
+    cleared: Any = None
     shared: DataFrame | None = None
+
+
+@dataclass(frozen=True)
+class QueryState:
+    """A keyed state of a query: its columns, in Spark's words or as a struct, and ``options`` of
+    ``checkpoint.keyed`` (``namespace``, ``kind``, ``entry``, ``ttl``, ``max_parallelism``, …).
+    """
+
+    schema: str | StructType
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def struct(self) -> StructType:
+        """The columns."""
+        if isinstance(self.schema, StructType):
+            return self.schema
+        found = DataType.fromDDL(self.schema)
+        assert isinstance(found, StructType)  # a list of columns is no other type
+        return found
+
+
+@dataclass(frozen=True)
+class Updated:
+    """What an update comes to: changes by state, and rows that go to the query's ``output``."""
+
+    changes: Mapping[str, DataFrame | Changes]
+    output: DataFrame | None = None
 
 
 # An update written for one key at a time, in pandas.
@@ -51,8 +83,9 @@ _CLEARED = "__the_key_is_cleared"
 
 def by_key(
     key: str | Sequence[str], function: Function, *, entry: str | Sequence[str] = ()
-) -> Callable[[DataFrame, DataFrame], Changes]:
-    """Return an update for :class:`StatefulQuery` that calls ``function`` for each touched key.
+) -> Callable[[DataFrame, Mapping[str, DataFrame], MicroBatch], Mapping[str, Changes]]:
+    """Return an update for a :class:`StatefulQuery` of one state that calls ``function`` for each
+    touched key.
 
     ``function(key, events, state)`` gets the key's events of the micro-batch and its stored rows,
     none for a new key, and returns the rows that it has from now on, in the columns of the state:
@@ -71,7 +104,15 @@ def by_key(
         own = {name: state[name].iloc[[0]].set_axis(like.index) for name in names}
         return _joined(like.assign(**own, **{_CLEARED: True}), rows)
 
-    def update(events: DataFrame, state: DataFrame) -> Changes:
+    def update(
+        events: DataFrame, states: Mapping[str, DataFrame], batch: MicroBatch
+    ) -> Mapping[str, Changes]:
+        if len(states) != 1:
+            raise InvalidArgumentError(
+                f"by_key updates one state, and the query has {len(states)} "
+                f"({', '.join(states)}): write a StatefulProcessor, and StatefulQuery.of_processor"
+            )
+        ((name, state),) = states.items()
         in_events, in_state = list(events.columns), list(state.columns)
 
         def called(key: tuple[Any, ...], new: pd.DataFrame, old: pd.DataFrame) -> pd.DataFrame:
@@ -81,14 +122,15 @@ def by_key(
             numbered(frame).groupBy(*(f"c{columns.index(name)}" for name in names))
             for frame, columns in ((events, in_events), (state, in_state))
         )
-        fields = [StructField(field.name, field.dataType) for field in state.schema.fields]
+        fields = [StructField(one.name, one.dataType) for one in state.schema.fields]
         marked = StructType([*fields, StructField(_CLEARED, BooleanType())])
         both = left.cogroup(right).applyInPandas(called, marked)
-        return Changes(
+        changes = Changes(
             upserts=both.where(~both[_CLEARED]).drop(_CLEARED),
             cleared=both.where(both[_CLEARED]).select(*map(column_of, names)),
             shared=both,
         )
+        return {name: changes}
 
     return update
 

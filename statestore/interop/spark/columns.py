@@ -18,7 +18,12 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from statestore.interop.spark.rows import encoded
-from statestore.interop.spark.structs import (
+from statestore.spark.structs import (
+    KEY_BYTES,
+    NO_KEY,
+    SHUFFLE_HASH,
+    TAKEN,
+    VALUE_BYTES,
     Leaf,
     at_leaf,
     fields_of,
@@ -34,11 +39,6 @@ from statestore.interop.spark.structs import (
 )
 
 __all__ = ["KEY_BYTES", "NO_KEY", "SHUFFLE_HASH", "VALUE_BYTES", "StoreColumns"]
-
-KEY_BYTES, VALUE_BYTES, SHUFFLE_HASH = "key_bytes", "value_bytes", "shuffle_hash"
-NO_KEY = "no_key"
-# Names that no field can have as a column, in any case: those that are added.
-_TAKEN = ("key_group", KEY_BYTES, VALUE_BYTES, SHUFFLE_HASH, NO_KEY)
 
 
 @dataclass(frozen=True)
@@ -134,9 +134,9 @@ class StoreColumns:
 
     @cached_property
     def _key(self) -> tuple[Leaf, ...]:
-        return tuple(named(key_leaves(self.key), taken=_TAKEN))
+        return tuple(named(key_leaves(self.key), taken=TAKEN))
 
     @cached_property
     def _value(self) -> tuple[Leaf, ...]:
         fields = ((one.name, (at,), False) for at, one in enumerate(self.value) if not is_void(one))
-        return tuple(named(fields, taken=(*_TAKEN, *(leaf.name for leaf in self._key))))
+        return tuple(named(fields, taken=(*TAKEN, *(leaf.name for leaf in self._key))))

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from statestore.interop.spark.columns import KEY_BYTES, NO_KEY, SHUFFLE_HASH, VALUE_BYTES
-from statestore.interop.spark.structs import (
+from statestore.spark.structs import (
     Leaf,
     at_leaf,
     fields_of,

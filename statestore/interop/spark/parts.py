@@ -24,7 +24,7 @@ from statestore.interop.spark.columns import StoreColumns
 from statestore.interop.spark.families import GROUPING_KEY, FamilyColumns
 from statestore.interop.spark.location import Operator
 from statestore.interop.spark.operators import kind_of
-from statestore.interop.spark.structs import first_free
+from statestore.spark.structs import first_free
 
 __all__ = ["Columns", "Form", "Part", "columns_of", "parts_of", "reason_of", "stored_rows"]
 

@@ -14,6 +14,11 @@ from pyspark.sql import types as T
 from statestore.spark.hashing import column_of
 
 __all__ = [
+    "KEY_BYTES",
+    "NO_KEY",
+    "SHUFFLE_HASH",
+    "TAKEN",
+    "VALUE_BYTES",
     "Leaf",
     "at_leaf",
     "fields_of",
@@ -28,6 +33,11 @@ __all__ = [
     "owner_of",
     "rebuilt",
 ]
+
+KEY_BYTES, VALUE_BYTES, SHUFFLE_HASH = "key_bytes", "value_bytes", "shuffle_hash"
+NO_KEY = "no_key"
+# Names that no field can have as a column, in any case: those that are added.
+TAKEN = ("key_group", KEY_BYTES, VALUE_BYTES, SHUFFLE_HASH, NO_KEY)
 
 _LEAVES = (
     *(T.BooleanType, T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.FloatType, T.DoubleType),

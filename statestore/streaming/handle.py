@@ -1,0 +1,534 @@
+"""What a ``StatefulProcessor`` is handed: states and timers of the key that is at work.
+
+A :class:`Handle` has the methods of Spark's ``StatefulProcessorHandle``. What it gives out are
+states that hold the rows of one key in memory: reads see them, and what was changed is kept apart,
+to be written when the key is done. The rules are those of Spark's ValueStateImpl, ListStateImpl,
+MapStateImpl, TimerStateImpl and their forms with a time to live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.types import Row, StructType
+
+from statestore.errors import InvalidArgumentError
+from statestore.format.state import StateKind
+
+__all__ = ["Changed", "Clock", "Handle", "TimeMode", "Variable", "declared_by"]
+
+NONE, PROCESSING, EVENT = "none", "processingtime", "eventtime"
+TimeMode = str
+Values = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A state that a processor declares: its kind, columns and time to live in milliseconds.
+
+    ``entry`` has the columns of a map's keys.
+    """
+
+    name: str
+    kind: StateKind
+    value: StructType
+    entry: StructType | None = None
+    ttl_ms: int | None = None
+
+    def __str__(self) -> str:
+        """Return how text shows it."""
+        keys = "" if self.entry is None else f"{self.entry.simpleString()} to "
+        life = "" if self.ttl_ms is None else f", for {self.ttl_ms} ms"
+        return f"{self.kind} state {self.name!r} of {keys}{self.value.simpleString()}{life}"
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The times of a micro-batch, in milliseconds: when it was planned, and its watermark."""
+
+    mode: TimeMode
+    now_ms: int = -1
+    watermark_ms: int = -1
+
+    @property
+    def due_ms(self) -> int | None:
+        """Timers up to here fire; None where there are no timers."""
+        return {PROCESSING: self.now_ms, EVENT: self.watermark_ms}.get(self.mode)
+
+
+@dataclass(frozen=True)
+class Changed:
+    """What one key changed in a state: rows without the key's columns.
+
+    ``upserts`` are rows of entry and value, ``deletes`` are entries, and ``cleared`` says that all
+    rows of the key go first.
+    """
+
+    upserts: Sequence[Values] = ()
+    deletes: Sequence[Values] = ()
+    cleared: bool = False
+
+
+class ValueState:
+    """One row of values of a key; Spark's ``ValueState``."""
+
+    def __init__(self, variable: Variable, clock: Clock) -> None:
+        """Begin without a key."""
+        self._variable, self._clock = variable, clock
+        self.begin(())
+
+    def begin(self, rows: Sequence[Values]) -> None:
+        """Take the stored rows of a key."""
+        self._stored = bool(rows)
+        self._value = _alive(rows[0], self._variable, self._clock) if rows else None
+        self._is_changed = False
+
+    def changed(self) -> Changed:
+        """Return what was changed."""
+        if not self._is_changed:
+            return Changed()
+        if self._value is None:
+            return Changed(deletes=((),)) if self._stored else Changed()
+        return Changed(upserts=(_lasting(self._value, self._variable, self._clock),))
+
+    def exists(self) -> bool:
+        """Return whether there is a value."""
+        return self._value is not None
+
+    def get(self) -> Values | None:
+        """Return the value, None if there is none."""
+        return self._value
+
+    def update(self, newValue: Values) -> None:
+        """Put a value in place of the one there is; its time to live begins anew."""
+        self._value, self._is_changed = _checked(newValue, self._variable, "value"), True
+
+    def clear(self) -> None:
+        """Remove the value."""
+        self._value, self._is_changed = None, True
+
+
+class ListState:
+    """Elements of a key in order; Spark's ``ListState``."""
+
+    def __init__(self, variable: Variable, clock: Clock) -> None:
+        """Begin without a key."""
+        self._variable, self._clock = variable, clock
+        self.begin(())
+
+    def begin(self, rows: Sequence[Values]) -> None:
+        """Take the stored rows of a key: a position, and the element."""
+        self._stored = bool(rows)
+        in_order = sorted(rows, key=lambda row: row[0])
+        self._next = in_order[-1][0] + 1 if in_order else 0
+        alive = (_alive(row[1:], self._variable, self._clock) for row in in_order)
+        self._elements = [one for one in alive if one is not None]
+        self._added: list[Values] = []
+        self._is_cleared = False
+
+    def changed(self) -> Changed:
+        """Return what was changed."""
+        first = 0 if self._is_cleared else self._next
+        lasting = (_lasting(one, self._variable, self._clock) for one in self._added)
+        rows = tuple((first + at, *one) for at, one in enumerate(lasting))
+        return Changed(upserts=rows, cleared=self._is_cleared and self._stored)
+
+    def exists(self) -> bool:
+        """Return whether there is an element."""
+        return bool(self._elements or self._added)
+
+    def get(self) -> Iterator[Values]:
+        """Return the elements that there are now, in order."""
+        return iter([*self._elements, *self._added])
+
+    def put(self, newState: Iterable[Values]) -> None:
+        """Put elements in place of all that there are."""
+        added = self._checked(newState)
+        self.clear()
+        self._added = added
+
+    def appendValue(self, newState: Values) -> None:
+        """Add an element at the end; those before live as long as they did."""
+        self._added.append(_checked(newState, self._variable, "element"))
+
+    def appendList(self, newState: Iterable[Values]) -> None:
+        """Add elements at the end."""
+        self._added += self._checked(newState)
+
+    def clear(self) -> None:
+        """Remove all elements."""
+        self._elements, self._added, self._is_cleared = [], [], True
+
+    def _checked(self, elements: Iterable[Values]) -> list[Values]:
+        found = [_checked(one, self._variable, "element") for one in elements]
+        if not found:
+            raise InvalidArgumentError(
+                f"{self._variable} is given no elements; clear() removes those there are"
+            )
+        return found
+
+
+class MapState:
+    """Entries of a key; Spark's ``MapState``."""
+
+    def __init__(self, variable: Variable, clock: Clock) -> None:
+        """Begin without a key."""
+        self._variable, self._clock = variable, clock
+        self._width = len(variable.entry or ())
+        self.begin(())
+
+    def begin(self, rows: Sequence[Values]) -> None:
+        """Take the stored rows of a key: the columns of an entry, and its values."""
+        self._stored = {_hashable(row[: self._width]) for row in rows}
+        alive = (
+            (row[: self._width], _alive(row[self._width :], self._variable, self._clock))
+            for row in rows
+        )
+        self._entries = {_hashable(key): (key, one) for key, one in alive if one is not None}
+        self._changed: dict[Any, Values] = {}
+        self._is_cleared = False
+
+    def changed(self) -> Changed:
+        """Return what was changed."""
+        upserts: list[Values] = []
+        deletes: list[Values] = []
+        for found, own in self._changed.items():
+            if found in self._entries:
+                value = self._entries[found][1]
+                upserts.append((*own, *_lasting(value, self._variable, self._clock)))
+            elif found in self._stored and not self._is_cleared:
+                deletes.append(own)
+        return Changed(upserts, deletes, self._is_cleared and bool(self._stored))
+
+    def exists(self) -> bool:
+        """Return whether there is an entry."""
+        return bool(self._entries)
+
+    def getValue(self, key: Values) -> Values | None:
+        """Return the value of an entry, None if there is none."""
+        found = self._entries.get(self._key(key)[0])
+        return None if found is None else found[1]
+
+    def containsKey(self, key: Values) -> bool:
+        """Return whether there is an entry of this key."""
+        return self._key(key)[0] in self._entries
+
+    def updateValue(self, key: Values, value: Values) -> None:
+        """Put an entry in place of that of the same key, or add it."""
+        found, own = self._key(key)
+        self._entries[found] = own, _checked(value, self._variable, "value")
+        self._changed[found] = own
+
+    def iterator(self) -> Iterator[tuple[Values, Values]]:
+        """Return the keys and values that there are now."""
+        return iter(list(self._entries.values()))
+
+    def keys(self) -> Iterator[Values]:
+        """Return the keys that there are now."""
+        return iter([key for key, _ in self._entries.values()])
+
+    def values(self) -> Iterator[Values]:
+        """Return the values that there are now."""
+        return iter([value for _, value in self._entries.values()])
+
+    def removeKey(self, key: Values) -> None:
+        """Remove an entry, if there is one."""
+        found, own = self._key(key)
+        self._entries.pop(found, None)
+        self._changed[found] = own
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        self._entries, self._changed, self._is_cleared = {}, {}, True
+
+    def _key(self, key: Values) -> tuple[Any, Values]:
+        assert self._variable.entry is not None
+        own = _of_width(key, self._variable.entry, f"{self._variable}: a key of the map")
+        return _hashable(own), own
+
+
+class _Timers:
+    """The timers of a key, in milliseconds."""
+
+    def __init__(self) -> None:
+        self.begin(())
+
+    def begin(self, rows: Sequence[Values]) -> None:
+        self._stored = {row[0] for row in rows}
+        self._now = set(self._stored)
+
+    def changed(self) -> Changed:
+        added, gone = sorted(self._now - self._stored), sorted(self._stored - self._now)
+        return Changed([(at,) for at in added], [(at,) for at in gone])
+
+    def add(self, at: int) -> None:
+        self._now.add(at)
+
+    def remove(self, at: int) -> None:
+        self._now.discard(at)
+
+    def in_order(self) -> list[int]:
+        return sorted(self._now)
+
+
+State = ValueState | ListState | MapState
+_STATES: dict[StateKind, Callable[[Variable, Clock], State]] = {
+    StateKind.VALUE: ValueState,
+    StateKind.LIST: ListState,
+    StateKind.MAP: MapState,
+}
+
+
+class Handle:
+    """What a processor is initialized with; Spark's ``StatefulProcessorHandle``.
+
+    It is of one key at a time: :meth:`begin` takes the key's stored rows, :meth:`changed` tells
+    what the processor made of them.
+    """
+
+    def __init__(self, clock: Clock, known: Mapping[str, Variable]) -> None:
+        """Begin without states; ``known`` are those that :func:`declared_by` found."""
+        self._clock, self._known = clock, known
+        self._states: dict[str, State] = {}
+        self._timers = _Timers()
+        self.is_open = True
+
+    def begin(self, rows: Mapping[str, Sequence[Values]], timers: Sequence[Values]) -> None:
+        """Take the rows of a key, by state; of one that is not named it has none."""
+        for name, state in self._states.items():
+            state.begin(rows.get(name, ()))
+        self._timers.begin(timers)
+
+    def changed(self) -> tuple[Mapping[str, Changed], Changed]:
+        """Return what was changed in states and timers."""
+        return (
+            {name: state.changed() for name, state in self._states.items()},
+            self._timers.changed(),
+        )
+
+    def due(self) -> list[int]:
+        """Return the timers that fire now, in their order."""
+        limit = self._clock.due_ms
+        return [] if limit is None else [at for at in self._timers.in_order() if at <= limit]
+
+    def getValueState(
+        self, stateName: str, schema: StructType | str, ttlDurationMs: int | None = None
+    ) -> ValueState:
+        """Return a state of one row a key."""
+        state = self._state(StateKind.VALUE, stateName, schema, None, ttlDurationMs)
+        assert isinstance(state, ValueState)
+        return state
+
+    def getListState(
+        self, stateName: str, schema: StructType | str, ttlDurationMs: int | None = None
+    ) -> ListState:
+        """Return a state of a list of rows a key."""
+        state = self._state(StateKind.LIST, stateName, schema, None, ttlDurationMs)
+        assert isinstance(state, ListState)
+        return state
+
+    def getMapState(
+        self,
+        stateName: str,
+        userKeySchema: StructType | str,
+        valueSchema: StructType | str,
+        ttlDurationMs: int | None = None,
+    ) -> MapState:
+        """Return a state of a map of rows a key."""
+        state = self._state(StateKind.MAP, stateName, valueSchema, userKeySchema, ttlDurationMs)
+        assert isinstance(state, MapState)
+        return state
+
+    def registerTimer(self, expiryTimestampMs: int) -> None:
+        """Let ``handleExpiredTimer`` be called for the key at a time."""
+        self._refuse_no_time("a timer is registered")
+        self._timers.add(int(expiryTimestampMs))
+
+    def deleteTimer(self, expiryTimestampMs: int) -> None:
+        """Remove a timer of the key, if it is there."""
+        self._refuse_no_time("a timer is deleted")
+        self._timers.remove(int(expiryTimestampMs))
+
+    def listTimers(self) -> Iterator[int]:
+        """Return the timers of the key, in order of their times."""
+        self._refuse_no_time("timers are listed")
+        return iter(self._timers.in_order())
+
+    def deleteIfExists(self, stateName: str) -> None:
+        """Remove a state of an earlier version of the processor, with the rows of all keys."""
+        if not self.is_open:
+            raise InvalidArgumentError(
+                f"state {stateName!r} is deleted outside of init(): that is where states are "
+                "declared and deleted"
+            )
+
+    def _refuse_no_time(self, what: str) -> None:
+        if self._clock.due_ms is None:
+            raise InvalidArgumentError(
+                f'{what} by a processor with time_mode="None": start it with "ProcessingTime" or '
+                '"EventTime"'
+            )
+
+    def _state(
+        self,
+        kind: StateKind,
+        name: str,
+        value: StructType | str,
+        entry: StructType | str | None,
+        ttl_ms: int | None,
+    ) -> State:
+        if not self.is_open:
+            raise InvalidArgumentError(
+                f"state {name!r} is declared outside of init(): that is where states are declared"
+            )
+        variable = self._declared(kind, name, value, entry, ttl_ms)
+        self._states[name] = _STATES[kind](variable, self._clock)
+        return self._states[name]
+
+    def _declared(
+        self,
+        kind: StateKind,
+        name: str,
+        value: StructType | str,
+        entry: StructType | str | None,
+        ttl_ms: int | None,
+    ) -> Variable:
+        known = self._known.get(name)
+        if known is None or known.kind is not kind:
+            raise InvalidArgumentError(
+                f"{kind} state {name!r} is declared in a task, and was not when the query was "
+                "made: init() declares the same states each time"
+            )
+        return known
+
+
+class _Declaring(Handle):
+    """A handle that only takes what ``init`` declares."""
+
+    def __init__(self, clock: Clock, parse: Callable[[str], StructType]) -> None:
+        self.variables: dict[str, Variable] = {}
+        self.deleted: list[str] = []
+        self._parse = parse
+        super().__init__(clock, self.variables)
+
+    def deleteIfExists(self, stateName: str) -> None:
+        self.deleted.append(stateName)
+
+    def registerTimer(self, expiryTimestampMs: int) -> None:
+        raise InvalidArgumentError("a timer is registered in init(), where there is no key")
+
+    def _declared(
+        self,
+        kind: StateKind,
+        name: str,
+        value: StructType | str,
+        entry: StructType | str | None,
+        ttl_ms: int | None,
+    ) -> Variable:
+        if name in self.variables:
+            raise InvalidArgumentError(
+                f"the processor declares two states of the name {name!r}: give each its own"
+            )
+        if ttl_ms is not None and self._clock.mode != PROCESSING:
+            raise InvalidArgumentError(
+                f"state {name!r} has a time to live, which goes by the time of processing: use "
+                'time_mode="ProcessingTime"'
+            )
+        if ttl_ms is not None and ttl_ms <= 0:
+            raise InvalidArgumentError(
+                f"state {name!r} has a time to live of {ttl_ms} ms: it has to be positive"
+            )
+        variable = Variable(
+            name,
+            kind,
+            self._struct(name, value),
+            None if entry is None else self._struct(name, entry),
+            ttl_ms,
+        )
+        self.variables[name] = variable
+        return variable
+
+    def _struct(self, name: str, schema: StructType | str) -> StructType:
+        found = self._parse(schema) if isinstance(schema, str) else schema
+        if not found.fields:
+            raise InvalidArgumentError(
+                f"state {name!r} has the schema {schema!r}: give columns, as in 'n long'"
+            )
+        return found
+
+
+def declared_by(
+    init: Callable[[Any], object], mode: TimeMode, parse: Callable[[str], StructType]
+) -> tuple[tuple[Variable, ...], tuple[str, ...]]:
+    """Return the states that ``init`` of a processor declares, and the names that it deletes.
+
+    Raises InvalidArgumentError for two states of one name, and for a time to live that cannot be.
+    """
+    handle = _Declaring(Clock(mode), parse)
+    init(handle)
+    return tuple(handle.variables.values()), tuple(handle.deleted)
+
+
+def _alive(row: Values, variable: Variable, clock: Clock) -> Values | None:
+    """Return a stored row without the time that it ends at; None if that is over."""
+    if variable.ttl_ms is None:
+        return row
+    *values, ends = row
+    return tuple(values) if ends > clock.now_ms else None
+
+
+def _lasting(values: Values, variable: Variable, clock: Clock) -> Values:
+    """Return a row as it is stored, with the time that it ends at."""
+    return values if variable.ttl_ms is None else (*values, clock.now_ms + variable.ttl_ms)
+
+
+def _checked(values: Values, variable: Variable, what: str) -> Values:
+    return _of_width(values, variable.value, f"{variable}: its {what}")
+
+
+def _of_width(values: Any, struct: StructType, subject: str) -> Values:
+    """Return values as a tuple of Python's own types; InvalidArgumentError if they do not fit."""
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes):
+        raise InvalidArgumentError(
+            f"{subject} is {values!r}: give a tuple of ({', '.join(struct.names)})"
+        )
+    if len(values) != len(struct.fields):
+        raise InvalidArgumentError(
+            f"{subject} is {values!r}, which has {len(values)} values for the columns "
+            f"({', '.join(struct.names)})"
+        )
+    return tuple(_plain(one) for one in values)
+
+
+def _plain(value: Any) -> Any:
+    """Return values of numpy and pandas as Python's."""
+    if isinstance(value, _PLAIN):
+        return value
+    if isinstance(value, dict):
+        return {_plain(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(_plain, value))
+    if isinstance(value, Row):
+        return value
+    if isinstance(value, list | tuple):
+        return type(value)(map(_plain, value))
+    for convert in ("to_pydatetime", "to_pytimedelta", "tolist"):
+        if hasattr(value, convert):
+            return getattr(value, convert)()
+    return value
+
+
+_PLAIN = (str, int, float, bytes, type(None))
+
+
+def _hashable(value: Any) -> Any:
+    """Return a key of a map as one that can be looked for; NaN is one key, and so is zero."""
+    if isinstance(value, float):
+        return "NaN" if value != value else value + 0.0
+    if isinstance(value, dict):
+        return tuple(sorted((_hashable(key), _hashable(one)) for key, one in value.items()))
+    if isinstance(value, list | tuple):
+        return tuple(map(_hashable, value))
+    return bytes(value) if isinstance(value, bytearray) else value

@@ -1,0 +1,297 @@
+"""A ``StatefulProcessor``, written for Spark's ``transformWithState``, over states of a store.
+
+Of each micro-batch the driver finds which keys are concerned: those of the events, and those with
+timers that are due. The rows of all states of these keys are brought together with the events, by
+one exchange, and tasks call the processor. What Spark does around it holds here: late events are
+left out, a key's due timers come after its events, a timer is gone once it has fired
+(TransformWithStateInPySparkExec, TransformWithStateInPandasUdfUtils).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from py4j.protocol import Py4JJavaError
+from pyspark import cloudpickle
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+from statestore.errors import InvalidArgumentError, ProcessorError, StateNotFoundError
+from statestore.keys.groups import KeyGroupRange
+from statestore.restore.restored import RestoredCheckpoint
+from statestore.spark.cached import compute, few_cached
+from statestore.spark.hashing import column_of
+from statestore.spark.tasks import map_in_arrow, numbered
+from statestore.spark.write import frame_of
+from statestore.streaming.handle import EVENT, NONE, PROCESSING, Clock, Variable, declared_by
+from statestore.streaming.processor_states import TIMERS, ProcessorState, states_of, timers_of
+from statestore.streaming.processor_task import (
+    CLEARED,
+    DELETED,
+    EVENTS,
+    INITIAL,
+    OUT,
+    STATES,
+    UPSERTED,
+    WHAT,
+    ProcessorTask,
+)
+from statestore.streaming.progress import MicroBatch
+from statestore.streaming.updates import Changes, QueryState, Updated
+
+__all__ = ["Processing", "processing_of"]
+
+_WATERMARK = "spark.watermarkDelayMs"
+"""The metadata by which Spark knows the column of ``withWatermark``."""
+_FEW_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Processing:
+    """A processor, its states, and how it is called: the update of a query."""
+
+    uid: str
+    processor: StatefulProcessor
+    key: tuple[str, ...]
+    output: T.StructType
+    mode: str
+    pandas: bool
+    variables: tuple[Variable, ...]
+    deleted: tuple[str, ...]
+    max_parallelism: int | None = None
+    initial: DataFrame | None = None
+
+    def states(self, events: T.StructType) -> dict[str, QueryState]:
+        """Return the states that the query keeps, for events of these columns.
+
+        Raises InvalidArgumentError when the events lack a column of the key.
+        """
+        states = {one.name: one.query_state for one in self._task(events).stored}
+        if self.max_parallelism is None:
+            return states
+        own = {"max_parallelism": self.max_parallelism}
+        return {
+            name: QueryState(one.schema, {**one.options, **own}) for name, one in states.items()
+        }
+
+    def due(self, restored: RestoredCheckpoint, batch: MicroBatch) -> pa.Table | None:
+        """Return the keys that have timers which are due; None where no timers are."""
+        limit = self._clock(batch).due_ms
+        if limit is None:
+            return None
+        try:
+            timers = restored.keyed(self.uid, TIMERS)
+        except StateNotFoundError:
+            return None
+        (column,) = timers.entry.state.entry
+        groups = KeyGroupRange(0, timers.assignment.max_parallelism - 1)
+        found = (
+            batch.filter(pc.less_equal(batch.column(column), limit)).select(
+                [*timers.entry.state.key]
+            )
+            for batch in timers.key_groups(groups)
+        )
+        keys = [rows for rows in found if rows.num_rows]
+        return pa.Table.from_batches(keys) if keys else None
+
+    def run(
+        self,
+        events: DataFrame,
+        states: Mapping[str, DataFrame],
+        batch: MicroBatch,
+        keep: Callable[[DataFrame], DataFrame],
+        *,
+        parallelism: int,
+        is_first: bool,
+    ) -> Updated:
+        """Call the processor for the keys of the events, and of the stored rows beside them.
+
+        Raises ProcessorError for an error in it, and InvalidArgumentError for events that have no
+        watermark where timers go by it.
+        """
+        spark = events.sparkSession
+        task = replace(
+            self._task(events.schema),
+            clock=self._clock(batch),
+            timezone=spark.conf.get("spark.sql.session.timeZone") or "UTC",
+            batch=batch.number,
+        )
+        tables = [(EVENTS, self._on_time(events, batch))]
+        if is_first and self.initial is not None:
+            tables.append((INITIAL, self.initial))
+        tables += [(STATES + at, states[one.name]) for at, one in enumerate(task.stored)]
+        rows = reduce(DataFrame.unionAll, (_placed(task, at, frame) for at, frame in tables))
+        keys = task.taken.of(0)
+        rows = rows.repartition(parallelism, *keys).sortWithinPartitions(*keys, WHAT)
+        made = keep(map_in_arrow(rows, task, task.given.schema))
+        try:
+            compute(made)
+            few = few_cached(made, _FEW_BYTES)
+        except (PySparkException, Py4JJavaError) as error:
+            found = _MESSAGE.search(str(error))
+            if found is None:
+                raise
+            raise ProcessorError(found[1]) from error
+        return Updated(
+            {
+                one.name: Changes(
+                    *(_part(task, few, made, 1 + at, 1 + 3 * at + how, one) for how in _HOW)
+                )
+                for at, one in enumerate(task.stored)
+            },
+            _output(task, few, made),
+        )
+
+    def _task(self, events: T.StructType) -> ProcessorTask:
+        missing = [name for name in self.key if name not in events.names]
+        if missing:
+            raise InvalidArgumentError(
+                f"the events have no column {missing[0]!r}, by which operator {self.uid!r} keeps "
+                f"its states; they have ({', '.join(events.names)})"
+            )
+        key = T.StructType([events[name] for name in self.key])
+        timers = None if self.mode == NONE else timers_of(key, self.mode)
+        initial = None if self.initial is None else self.initial.schema
+        return ProcessorTask(
+            uid=self.uid,
+            processor=self.processor,
+            pandas=self.pandas,
+            clock=Clock(self.mode),
+            variables={one.name: one for one in self.variables},
+            states=states_of(self.variables, key, self.uid),
+            timers=timers,
+            key=key,
+            events=events,
+            initial=initial,
+            output=self.output,
+            timezone="UTC",
+            batch=0,
+        )
+
+    def _clock(self, batch: MicroBatch) -> Clock:
+        if self.mode == NONE:
+            return Clock(NONE)
+        return Clock(self.mode, batch.planned_at_ms or 0, batch.watermark_ms)
+
+    def _on_time(self, events: DataFrame, batch: MicroBatch) -> DataFrame:
+        """Leave out what is later than the watermark of the micro-batch before allows."""
+        if self.mode != EVENT:
+            return events
+        at = next((one for one in events.schema if _WATERMARK in one.metadata), None)
+        if at is None:
+            raise InvalidArgumentError(
+                f"operator {self.uid!r} has timers by event time, and its events have no "
+                "watermark: give them one with withWatermark(…)"
+            )
+        column = column_of(at.name)
+        if isinstance(at.dataType, T.StructType):  # a window
+            column = column["end"]
+        limit = 0 if batch.before is None else batch.before.watermark_ms
+        is_late = column.cast("timestamp") <= F.timestamp_millis(F.lit(limit))
+        return events.where(~F.coalesce(is_late, F.lit(False)))
+
+
+def processing_of(
+    uid: str,
+    processor: StatefulProcessor,
+    key: str | Sequence[str],
+    output_schema: str | T.StructType,
+    *,
+    output_mode: str,
+    time_mode: str,
+    pandas: bool,
+    max_parallelism: int | None,
+    initial_state: DataFrame | None,
+) -> Processing:
+    """Return how a processor is called; its ``init`` is, on a copy, to learn its states.
+
+    Raises InvalidArgumentError for modes that are not known, and for what ``init`` declares.
+    """
+    mode = time_mode.lower()
+    if mode not in (NONE, PROCESSING, EVENT):
+        raise InvalidArgumentError(
+            f'time_mode={time_mode!r}: give "None", "ProcessingTime" or "EventTime"'
+        )
+    if output_mode.lower() not in ("append", "update"):
+        raise InvalidArgumentError(f'output_mode={output_mode!r}: give "Append" or "Update"')
+    names = (key,) if isinstance(key, str) else tuple(key)
+    copy = cloudpickle.loads(cloudpickle.dumps(processor))  # type: ignore[no-untyped-call]
+    variables, deleted = declared_by(copy.init, mode, _struct)
+    copy.close()
+    output = _struct(output_schema) if isinstance(output_schema, str) else output_schema
+    return Processing(
+        uid,
+        processor,
+        names,
+        output,
+        mode,
+        pandas,
+        variables,
+        deleted,
+        max_parallelism,
+        initial_state,
+    )
+
+
+def _struct(ddl: str) -> T.StructType:
+    found = T.DataType.fromDDL(ddl)
+    return (
+        found if isinstance(found, T.StructType) else T.StructType([T.StructField("value", found)])
+    )
+
+
+def _placed(task: ProcessorTask, table: int, rows: DataFrame) -> DataFrame:
+    """Return the rows of a table with those of the others beside it, null, and the key before."""
+    names = list(rows.columns)
+    own = dict(zip(names, (F.col(one) for one in numbered(rows).columns), strict=True))
+    key = [own[name] for name in task.key.names]
+    wanted = task.taken.tables[table + 1].names
+    found: dict[str, Column] = dict(zip(task.taken.of(0), key, strict=True))
+    found |= dict(zip(task.taken.of(table + 1), (own[name] for name in wanted), strict=True))
+    found[WHAT] = F.lit(table)
+    columns = (
+        found.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name)
+        for field in task.taken.schema
+    )
+    return numbered(rows).select(*columns)
+
+
+def _part(
+    task: ProcessorTask,
+    few: pa.Table | None,
+    made: DataFrame,
+    table: int,
+    what: int,
+    state: ProcessorState,
+) -> Any:
+    """Return the rows of one kind of change, of those that were made; None if there are none."""
+    how = (what - 1) % 3
+    width = {UPSERTED: len(state.schema.fields), DELETED: len(state.key) + len(state.entry)}
+    names = state.schema.names[: width.get(how, len(state.key))]
+    if few is not None:
+        found = few.filter(pc.equal(few.column(WHAT), what)).select(task.given.of(table))
+        found = found.select(range(len(names))).rename_columns(names)
+        return found if found.num_rows else None
+    columns = zip(task.given.of(table), names, strict=False)
+    return made.where(F.col(WHAT) == what).select(*(F.col(a).alias(b) for a, b in columns))
+
+
+def _output(task: ProcessorTask, few: pa.Table | None, made: DataFrame) -> DataFrame:
+    columns, names = task.given.of(0), task.output.names
+    if few is None:
+        return made.where(F.col(WHAT) == OUT).select(*columns).toDF(*names)
+    found = few.filter(pc.equal(few.column(WHAT), OUT)).select(columns)
+    return frame_of(made.sparkSession, found.rename_columns(names), task.output)
+
+
+_HOW = (UPSERTED, DELETED, CLEARED)
+_MESSAGE = re.compile(r"ProcessorError: (the processor of operator .*)")

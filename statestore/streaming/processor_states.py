@@ -1,0 +1,160 @@
+"""The states of a ``StatefulProcessor`` as tables: their columns, and how keys are told apart.
+
+They are named as an import of a query on Spark's own ``transformWithState`` names them, so that
+such a query goes on here, and back: a value has the key's columns and its own, a list also a
+``position``, a map the columns of its keys (``user_key_…``), timers an ``expiration``. With a time
+to live the last column says when a row ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from pyspark.sql import types as T
+
+from statestore.errors import UnsupportedTypeError
+from statestore.format.state import StateKind, TimeDomain, TimeToLive
+from statestore.spark.structs import (
+    TAKEN,
+    first_free,
+    is_column,
+    is_key,
+    key_leaves,
+    named,
+)
+from statestore.streaming.handle import EVENT, Variable
+from statestore.streaming.updates import QueryState
+
+__all__ = ["TIMERS", "TTL", "ProcessorState", "states_of", "timers_of"]
+
+TTL = "ttlExpirationMs"
+TIMERS = "timers"
+_BYTES = "default"
+"""The name of a state that an import has beside those of the variables."""
+
+
+@dataclass(frozen=True)
+class ProcessorState:
+    """A variable, or the timers, as a keyed state.
+
+    ``schema`` has the columns of the key, then those that tell its rows apart, then the values.
+    """
+
+    name: str
+    kind: StateKind
+    schema: T.StructType
+    key: tuple[str, ...]
+    entry: tuple[str, ...] = ()
+    has_ttl: bool = False
+    time_domain: TimeDomain | None = None
+
+    @cached_property
+    def own(self) -> T.StructType:
+        """The columns beside the key's."""
+        return T.StructType(self.schema.fields[len(self.key) :])
+
+    @property
+    def query_state(self) -> QueryState:
+        """How the query keeps it."""
+        options: dict[str, Any] = {"kind": self.kind, "hash_scheme": "flink-sql"}
+        if self.entry:
+            options["entry"] = list(self.entry)
+        if self.time_domain is not None:
+            options["time_domain"] = self.time_domain
+        if self.has_ttl:
+            # The column says when a row ends: it lives no longer than that.
+            options["ttl"] = TimeToLive(0, TTL)
+        return QueryState(self.schema, options)
+
+
+def states_of(
+    variables: Sequence[Variable], key: T.StructType, uid: str
+) -> dict[str, ProcessorState]:
+    """Return the states of a processor's variables, by the names of the variables.
+
+    Raises UnsupportedTypeError for a column of a type that a table does not have.
+    """
+    names, taken = {}, [_BYTES, TIMERS]
+    for variable in sorted(variables, key=lambda one: one.name):
+        names[variable.name] = first_free(variable.name, taken)
+        taken.append(names[variable.name])
+    return {one.name: _state_of(one, names[one.name], key, uid) for one in variables}
+
+
+def timers_of(key: T.StructType, mode: str) -> ProcessorState:
+    """Return the state of the timers of a time mode."""
+    domain = TimeDomain.EVENT if mode == EVENT else TimeDomain.PROCESSING
+    fields = [*key, _entry_field("expiration", T.LongType(), key)]
+    names = _named(fields)
+    schema = T.StructType([*key, T.StructField(names[-1], T.LongType(), nullable=False)])
+    return ProcessorState(
+        TIMERS, StateKind.TIMERS, schema, tuple(key.names), (names[-1],), time_domain=domain
+    )
+
+
+def _state_of(variable: Variable, name: str, key: T.StructType, uid: str) -> ProcessorState:
+    entry = _entry_of(variable, key)
+    subject = f"{variable} of operator {uid!r}"
+    for field in variable.entry or ():
+        if not is_key(field) or isinstance(field.dataType, T.StructType):
+            raise UnsupportedTypeError(
+                f"{subject}: {field.name!r} is of type {field.dataType.simpleString()}, by which "
+                "entries cannot be told apart; give a map's key columns of simple types"
+            )
+    for field in variable.value:
+        if not is_column(field.dataType):
+            raise UnsupportedTypeError(
+                f"{subject}: {field.name!r} is of type {field.dataType.simpleString()}, which has "
+                "no column form; keep it as text or bytes"
+            )
+    keys = _named([*key, *entry])
+    values = list(variable.value)
+    if variable.ttl_ms is not None:
+        values.append(T.StructField(TTL, T.LongType(), nullable=False))
+    own = named(((one.name, (at,), False) for at, one in enumerate(values)), (*TAKEN, *keys))
+    kinds = [*(one.dataType for one in key), *_flat(entry), *(one.dataType for one in values)]
+    columns = [*keys, *(leaf.name for leaf in own)]
+    schema = T.StructType(
+        [T.StructField(column, kind) for column, kind in zip(columns, kinds, strict=True)]
+    )
+    width = len(key.fields)
+    return ProcessorState(
+        name,
+        variable.kind,
+        schema,
+        tuple(columns[:width]),
+        tuple(keys[width:]),
+        has_ttl=variable.ttl_ms is not None,
+    )
+
+
+def _entry_of(variable: Variable, key: T.StructType) -> list[T.StructField]:
+    if variable.kind is StateKind.LIST:
+        return [_entry_field("position", T.IntegerType(), key)]
+    if variable.entry is not None:
+        return [_entry_field("user_key", variable.entry, key)]
+    return []
+
+
+def _entry_field(wanted: str, kind: T.DataType, key: T.StructType) -> T.StructField:
+    return T.StructField(first_free(wanted, key.names), kind, nullable=False)
+
+
+def _flat(entry: Sequence[T.StructField]) -> list[T.DataType]:
+    return [
+        kind
+        for one in entry
+        for kind in (
+            [field.dataType for field in one.dataType]
+            if isinstance(one.dataType, T.StructType)
+            else [one.dataType]
+        )
+    ]
+
+
+def _named(fields: Sequence[T.StructField]) -> list[str]:
+    leaves = key_leaves(T.StructType(list(fields)))
+    return [leaf.name for leaf in named(leaves, TAKEN)]

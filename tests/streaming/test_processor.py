@@ -1,0 +1,148 @@
+"""A ``StatefulProcessor`` on a store does what it does on Spark's own ``transformWithState``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from statestore import StateStore
+from statestore.interop.spark import import_checkpoint
+from statestore.storage import open_storage
+from statestore.streaming import MicroBatch, StatefulQuery
+from statestore.streaming.progress import planned
+from tests.interop.spark.queries import DELAY, SCHEMA, Query, events, run, texts
+from tests.streaming.processors import OUT, PROCESSORS
+
+FILES = 4
+
+
+def _stream(frame: DataFrame, time_mode: str) -> DataFrame:
+    return frame.withWatermark("t", DELAY) if time_mode == "EventTime" else frame
+
+
+def _initial(spark: SparkSession, name: str) -> DataFrame | None:
+    if name != "begun":
+        return None
+    rows = [(key, n) for n, key in enumerate(("k1", "k2", "gone", None, "k2"))]
+    return spark.createDataFrame(rows, "k string, n int")
+
+
+class Pair:
+    """A processor over the same events on Spark's state and on a store."""
+
+    def __init__(self, spark: SparkSession, folder: Path, name: str, pandas: bool) -> None:
+        self.spark, self.folder, self.name, self.pandas = spark, folder, name, pandas
+        self.kind, self.output_mode, self.time_mode = PROCESSORS[name]
+        self.location = str(folder / "spark")
+        self.emitted: dict[int, list[str]] = {}
+        self.store = StateStore.open(str(folder / "store"), spark=spark, table_format="parquet")
+
+    def build(self, frame: DataFrame) -> DataFrame:
+        grouped = _stream(frame, self.time_mode).groupBy("k")
+        call = grouped.transformWithStateInPandas if self.pandas else grouped.transformWithState
+        initial = _initial(self.spark, self.name)
+        return call(
+            self.kind(self.pandas),
+            OUT,
+            self.output_mode,
+            self.time_mode,
+            None if initial is None else initial.groupBy("k"),
+        )
+
+    def on_spark(self) -> dict[int, list[str]]:
+        return run(
+            self.spark,
+            Query(self.name, self.output_mode.lower(), self.build),
+            source=self.folder / "events",
+            location=self.location,
+            provider="rocksdb",
+            partitions=2,
+        )
+
+    def query(self, **options: Any) -> StatefulQuery:
+        return StatefulQuery.of_processor(
+            store=self.store,
+            uid="op",
+            processor=self.kind(self.pandas),
+            key="k",
+            output_schema=OUT,
+            output_mode=self.output_mode,
+            time_mode=self.time_mode,
+            parallelism=2,
+            output=self.keep,
+            initial_state=_initial(self.spark, self.name),
+            pandas=self.pandas,
+            max_parallelism=8,
+            **options,
+        )
+
+    def keep(self, frame: DataFrame, batch: MicroBatch) -> None:
+        self.emitted[batch.number] = texts(frame)
+
+    def batches(self) -> Iterator[tuple[MicroBatch, DataFrame]]:
+        """Yield the micro-batches as Spark planned them, with their events."""
+        location = open_storage(self.location)
+        before = -1
+        for number in range(len(list((Path(self.location) / "commits").glob("[0-9]*")))):
+            batch = planned(location, number)
+            last = json.loads(batch.ends[0])["logOffset"]
+            files = [
+                str(self.folder / "events" / f"{at:05}.json") for at in range(before + 1, last + 1)
+            ]
+            rows = self.spark.read.schema(SCHEMA).json(files) if files else None
+            frame = self.spark.createDataFrame([], SCHEMA) if rows is None else rows
+            yield batch, _marked(frame)
+            before = last
+
+    def states(self, store: StateStore, uid: str) -> dict[str, list[str]]:
+        restored = store.restore(parallelism=1)
+        return {
+            entry.state.name: sorted(
+                json.dumps(row, default=str, sort_keys=True)
+                for row in restored.keyed(uid, entry.state.name)
+                .to_arrow(0)
+                .read_all()
+                .drop_columns(["key_group"])
+                .to_pylist()
+            )
+            for entry in restored.manifest.keyed
+            if entry.state.uid == uid and entry.state.name != "default"
+        }
+
+
+def _marked(frame: DataFrame) -> DataFrame:
+    """Return events as Spark hands over those of a stream with a watermark."""
+    columns = [
+        frame[name].alias(name, metadata={"spark.watermarkDelayMs": 0}) if name == "t" else name
+        for name in frame.columns
+    ]
+    return frame.select(*columns)
+
+
+@pytest.mark.parametrize("pandas", [False, True], ids=["rows", "pandas"])
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_a_processor_gives_what_it_gives_on_spark(
+    spark: SparkSession, tmp_path: Path, name: str, pandas: bool
+) -> None:
+    """After every micro-batch the same rows, at a parallelism that changes each time; then the same
+    states and timers.
+    """
+    events(tmp_path / "events", 0, FILES)
+    pair = Pair(spark, tmp_path, name, pandas)
+    expected = pair.on_spark()
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    query = pair.query()
+    for batch, frame in pair.batches():
+        replace(query, parallelism=1 + batch.number % 3).process(frame, batch)
+        assert pair.emitted.get(batch.number, []) == expected.get(batch.number, []), batch.number
+    imported = StateStore.open(str(tmp_path / "imported"), spark=spark, table_format="parquet")
+    import_checkpoint(spark, pair.location, imported)
+    form = "PySpark" if not pandas else "Pandas"
+    theirs = pair.states(imported, f"transformWithStateIn{form}Exec-0")
+    assert pair.states(pair.store, "op") == theirs
