@@ -12,7 +12,7 @@ to commit.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from bench.measure import Figure, counted, times
 from statestore import StateStore
 from statestore.spark.session import spark_session
-from statestore.streaming import StatefulQuery
+from statestore.streaming import MicroBatch, StatefulQuery
 
 __all__ = ["figures"]
 
@@ -138,9 +138,8 @@ def _start(
     query = StatefulQuery(
         store=store,
         uid="bench",
-        name="totals",
         key="user",
-        schema="user string, n long, total long",
+        states={"totals": "user string, n long, total long"},
         update=_totals,
         parallelism=PARALLELISM,
         succeeds=True,  # the store may hold rows that no query wrote
@@ -154,10 +153,13 @@ def _read(spark: SparkSession, inputs: Path) -> DataFrame:
     return reader.parquet(str(inputs))
 
 
-def _totals(events: DataFrame, state: DataFrame) -> DataFrame:
+def _totals(
+    events: DataFrame, states: Mapping[str, DataFrame], batch: MicroBatch
+) -> Mapping[str, DataFrame]:
+    state = states["totals"]
     new = events.select("user", F.lit(1).cast("long").alias("n"), F.col("amount").alias("total"))
     sums = (F.sum(name).alias(name) for name in ("n", "total"))
-    return state.unionByName(new).groupBy("user").agg(*sums)
+    return {"totals": state.unionByName(new).groupBy("user").agg(*sums)}
 
 
 def _seconds(query: StreamingQuery) -> list[float]:

@@ -2,6 +2,7 @@
 from a store into Spark's own: :func:`initial_state`.
 """
 
+from statestore.streaming.outputs import to_delta, to_kafka
 from statestore.streaming.progress import MicroBatch, Progress, starting_offsets
 from statestore.streaming.query import StatefulQuery
 from statestore.streaming.updates import Changes, QueryState, Updated, by_key, initial_state
@@ -16,4 +17,6 @@ __all__ = [
     "by_key",
     "initial_state",
     "starting_offsets",
+    "to_delta",
+    "to_kafka",
 ]

@@ -23,15 +23,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from statestore.errors import InvalidArgumentError, ProcessorError, StateNotFoundError
-from statestore.keys.groups import KeyGroupRange
+from statestore.errors import InvalidArgumentError, ProcessorError
+from statestore.format.manifest import KeyedEntry
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.spark.cached import compute, few_cached
 from statestore.spark.hashing import column_of
 from statestore.spark.tasks import map_in_arrow, numbered
-from statestore.spark.write import frame_of
+from statestore.spark.write import frame_of, spark_schema
 from statestore.streaming.handle import EVENT, NONE, PROCESSING, Clock, Variable, declared_by
 from statestore.streaming.processor_states import TIMERS, ProcessorState, states_of, timers_of
 from statestore.streaming.processor_task import (
@@ -45,10 +46,20 @@ from statestore.streaming.processor_task import (
     WHAT,
     ProcessorTask,
 )
-from statestore.streaming.progress import MicroBatch
+from statestore.streaming.progress import MicroBatch, Progress
+from statestore.streaming.timer_index import (
+    INDEX,
+    NEVER,
+    due_keys,
+    index_of,
+    index_rows,
+    key_rows,
+    mark_of,
+    mark_of_entry,
+)
 from statestore.streaming.updates import Changes, QueryState, Updated
 
-__all__ = ["Processing", "processing_of"]
+__all__ = ["Processing", "processing_of", "with_ticks"]
 
 _WATERMARK = "spark.watermarkDelayMs"
 """The metadata by which Spark knows the column of ``withWatermark``."""
@@ -70,12 +81,17 @@ class Processing:
     max_parallelism: int | None = None
     initial: DataFrame | None = None
 
+    @property
+    def has_timers(self) -> bool:
+        """Whether time that goes by is a reason to call the processor."""
+        return self.mode != NONE
+
     def states(self, events: T.StructType) -> dict[str, QueryState]:
         """Return the states that the query keeps, for events of these columns.
 
         Raises InvalidArgumentError when the events lack a column of the key.
         """
-        states = {one.name: one.query_state for one in self._task(events).stored}
+        states = {one.name: one.query_state for one in self._task(events).written}
         if self.max_parallelism is None:
             return states
         own = {"max_parallelism": self.max_parallelism}
@@ -83,25 +99,39 @@ class Processing:
             name: QueryState(one.schema, {**one.options, **own}) for name, one in states.items()
         }
 
-    def due(self, restored: RestoredCheckpoint, batch: MicroBatch) -> pa.Table | None:
+    def due(
+        self, restored: RestoredCheckpoint, batch: MicroBatch, done: Progress
+    ) -> pa.Table | None:
         """Return the keys that have timers which are due; None where no timers are."""
         limit = self._clock(batch).due_ms
-        if limit is None:
+        mark = mark_of(restored, self.uid, TIMERS)
+        if limit is None or mark is None:
             return None
-        try:
-            timers = restored.keyed(self.uid, TIMERS)
-        except StateNotFoundError:
-            return None
-        (column,) = timers.entry.state.entry
-        groups = KeyGroupRange(0, timers.assignment.max_parallelism - 1)
-        found = (
-            batch.filter(pc.less_equal(batch.column(column), limit)).select(
-                [*timers.entry.state.key]
-            )
-            for batch in timers.key_groups(groups)
+        is_indexed = batch.before is not None and done.indexed == mark
+        since = self._clock(batch.before).due_ms if batch.before and is_indexed else None
+        return due_keys(restored, self.uid, TIMERS, since, limit)
+
+    def not_indexed(self, restored: RestoredCheckpoint, done: Progress) -> list[str]:
+        """Return the name of the timers' index where it is not that of the stored timers."""
+        mark = mark_of(restored, self.uid, TIMERS)
+        return [INDEX] if self.has_timers and mark is not None and done.indexed != mark else []
+
+    def indexed(self, done: Progress, timers: KeyedEntry | None) -> Progress:
+        """Return the progress with the mark of the timers, if they were written."""
+        return done if timers is None else replace(done, indexed=mark_of_entry(timers))
+
+    def index(self, restored: RestoredCheckpoint) -> pa.RecordBatchReader:
+        """Return the index of the timers of a checkpoint, none of them overdue."""
+        stored = restored.keyed(self.uid, TIMERS)
+        key = T.StructType(spark_schema(stored.entry.state.schema).fields[1:-1])
+        schema = to_arrow_schema(index_of(timers_of(key, self.mode)).schema, timezone="UTC")
+        rows = (
+            index_rows(batch.drop_columns(["key_group"]), NEVER, gone=False)
+            .rename_columns(schema.names)
+            .cast(schema)
+            for batch in key_rows(stored)
         )
-        keys = [rows for rows in found if rows.num_rows]
-        return pa.Table.from_batches(keys) if keys else None
+        return pa.RecordBatchReader.from_batches(schema, rows)
 
     def run(
         self,
@@ -141,15 +171,13 @@ class Processing:
             if found is None:
                 raise
             raise ProcessorError(found[1]) from error
-        return Updated(
-            {
-                one.name: Changes(
-                    *(_part(task, few, made, 1 + at, 1 + 3 * at + how, one) for how in _HOW)
-                )
-                for at, one in enumerate(task.stored)
-            },
-            _output(task, few, made),
-        )
+        changes = {
+            one.name: Changes(
+                *(_part(task, few, made, 1 + at, 1 + 3 * at + how, one) for how in _HOW)
+            )
+            for at, one in enumerate(task.written)
+        }
+        return Updated(changes, _output(task, few, made))
 
     def _task(self, events: T.StructType) -> ProcessorTask:
         missing = [name for name in self.key if name not in events.names]
@@ -240,6 +268,19 @@ def processing_of(
         max_parallelism,
         initial_state,
     )
+
+
+def with_ticks(events: DataFrame) -> DataFrame:
+    """Return a stream of events beside a source that has nothing but a tick a second.
+
+    Spark plans a micro-batch where a source has moved, and for its own stateful operators when the
+    watermark or the clock has (StateStoreWriter.shouldRunAnotherBatch). Ours it does not know: so
+    timers of keys without events fire by the ticks, which are the last source of the query.
+    """
+    spark = events.sparkSession
+    ticks = spark.readStream.format("rate").option("numPartitions", 1).load()
+    nothing = (F.lit(None).cast(one.dataType).alias(one.name) for one in events.schema)
+    return events.unionAll(ticks.where(F.col("value") < 0).select(*nothing))
 
 
 def _struct(ddl: str) -> T.StructType:

@@ -50,6 +50,7 @@ class ProcessorState:
     entry: tuple[str, ...] = ()
     has_ttl: bool = False
     time_domain: TimeDomain | None = None
+    is_derived: bool = False
 
     @cached_property
     def own(self) -> T.StructType:
@@ -60,6 +61,7 @@ class ProcessorState:
     def query_state(self) -> QueryState:
         """How the query keeps it."""
         options: dict[str, Any] = {"kind": self.kind, "hash_scheme": "flink-sql"}
+        options["key"] = list(self.key)
         if self.entry:
             options["entry"] = list(self.entry)
         if self.time_domain is not None:
@@ -67,7 +69,7 @@ class ProcessorState:
         if self.has_ttl:
             # The column says when a row ends: it lives no longer than that.
             options["ttl"] = TimeToLive(0, TTL)
-        return QueryState(self.schema, options)
+        return QueryState(self.schema, options, self.is_derived)
 
 
 def states_of(

@@ -35,6 +35,7 @@ from statestore.errors import ProcessorError
 from statestore.spark.tasks import settle
 from statestore.streaming.handle import Changed, Clock, Handle, Variable
 from statestore.streaming.processor_states import ProcessorState
+from statestore.streaming.timer_index import index_of, index_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -122,6 +123,11 @@ class ProcessorTask:
         return [*self.states.values(), *([] if self.timers is None else [self.timers])]
 
     @cached_property
+    def written(self) -> list[ProcessorState]:
+        """The states that changes are given of: those, and the index of the timers."""
+        return self.stored if self.timers is None else [*self.stored, index_of(self.timers)]
+
+    @cached_property
     def taken(self) -> Columns:
         """The tables that a task gets: key, events, initial rows, states without the key."""
         initial = T.StructType() if self.initial is None else self.initial
@@ -130,7 +136,7 @@ class ProcessorTask:
     @cached_property
     def given(self) -> Columns:
         """The tables that a task gives: what comes out, and rows of the states."""
-        return Columns((self.output, *(one.schema for one in self.stored)))
+        return Columns((self.output, *(one.schema for one in self.written)))
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield what the processor makes of the rows of a Spark partition, sorted by key.
@@ -352,7 +358,17 @@ class _Given:
             batch = table.cast(to_arrow_schema(_nullable(narrow), timezone="UTC")).combine_chunks()
             for part in batch.to_batches():
                 yield self._columns.rows(1 + 3 * state + how, 1 + state, part)
+                if state == len(self._task.states):
+                    yield self._indexed(how, part)
         self._out, self._out_rows, self._rows, self._waiting = [], 0, {}, 0
+
+    def _indexed(self, how: int, timers: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows of the index that belong to rows of the timers."""
+        due, number = self._task.clock.due_ms, len(self._task.states) + 1
+        assert due is not None
+        rows = index_rows(timers, due, gone=how == DELETED)
+        rows = rows.select(range(3)) if how == DELETED else rows
+        return self._columns.rows(1 + 3 * number + how, 1 + number, rows)
 
     def _output(self) -> pa.RecordBatch:
         schema = self._task.output

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from statestore.errors import InvalidArgumentError, StateNotFoundError
@@ -65,8 +65,10 @@ class MicroBatch:
     watermark_ms: int = 0
 
 
-def planned(location: Storage, number: int) -> MicroBatch:
+def planned(location: Storage, number: int, *, ticks: bool = False) -> MicroBatch:
     """Return a micro-batch as Spark wrote it to a query's checkpoint location.
+
+    With ``ticks`` its last source only says that time goes by, and has no place in ``ends``.
 
     Raises InvalidArgumentError for a file of another version than is known, and for one that is
     not there or cut off, as after a loss of power; or StorageError.
@@ -74,11 +76,13 @@ def planned(location: Storage, number: int) -> MicroBatch:
     query = _json(location, "metadata", _read(location, "metadata")).get("id")
     if not isinstance(query, str):
         raise _broken(location, "metadata")
-    before = _planned(location, query, number - 1, None) if number else None
-    return _planned(location, query, number, before)
+    before = _planned(location, query, number - 1, None, ticks) if number else None
+    return _planned(location, query, number, before, ticks)
 
 
-def _planned(location: Storage, query: str, number: int, before: MicroBatch | None) -> MicroBatch:
+def _planned(
+    location: Storage, query: str, number: int, before: MicroBatch | None, ticks: bool
+) -> MicroBatch:
     name = f"offsets/{number}"
     lines = _read(location, name).splitlines()
     if len(lines) < 2 or lines[0] != _VERSION:
@@ -88,7 +92,7 @@ def _planned(location: Storage, query: str, number: int, before: MicroBatch | No
         )
     plan = _json(location, name, lines[1])
     at, watermark = plan.get("batchTimestampMs"), plan.get("batchWatermarkMs")
-    ends = tuple(line.decode() for line in lines[2:])
+    ends = tuple(line.decode() for line in (lines[2:-1] if ticks else lines[2:]))
     files = tuple(_files(location, ends))
     return MicroBatch(query, number, ends, at or None, files, before, watermark or 0)
 
@@ -166,6 +170,7 @@ def _broken(location: Storage, name: str) -> InvalidArgumentError:
 
 
 PROGRESS, POSITIONS, FILES, OFFSETS = "progress", "positions", "files", "offsets"
+INDEXED = "timers-indexed"
 
 
 @dataclass(frozen=True)
@@ -178,6 +183,7 @@ class Progress:
     queries: tuple[tuple[str, int], ...] = ()
     ends: tuple[str, ...] = ()
     files: tuple[tuple[int, str], ...] | None = None
+    indexed: str | None = None
 
     @classmethod
     def of(cls, restored: RestoredCheckpoint, uid: str) -> Progress:
@@ -185,10 +191,12 @@ class Progress:
         queries = _stored(restored, uid, PROGRESS) or []
         ends = _stored(restored, uid, POSITIONS) or []
         files = _stored(restored, uid, FILES)
+        indexed = _stored(restored, uid, INDEXED)
         return cls(
             tuple((element["query"], element["batch"]) for element in queries),
             tuple(element["ends_at"] for element in ends),
             None if files is None else tuple((one["source"], one["digest"]) for one in files),
+            indexed[0]["timers"] if indexed else None,
         )
 
     def write(self, checkpoint: CheckpointWriter, uid: str, parallelism: int) -> None:
@@ -202,6 +210,8 @@ class Progress:
             checkpoint.broadcast(uid, FILES, files)
         else:
             checkpoint.drop(uid, FILES)
+        if self.indexed is not None:
+            checkpoint.broadcast(uid, INDEXED, [{"timers": self.indexed}])
         if offsets := kafka_offsets(self.ends):
             none: list[list[dict[str, Any]]] = [[] for _ in range(parallelism - 1)]
             checkpoint.union(uid, OFFSETS, [offsets, *none])
@@ -211,7 +221,13 @@ class Progress:
     def with_done(self, batch: MicroBatch) -> Progress:
         """Return the progress behind a micro-batch."""
         others = tuple(one for one in self.queries if one[0] != batch.query)
-        return Progress((*others, (batch.query, batch.number)), batch.ends, batch.files)
+        queries = (*others, (batch.query, batch.number))
+        return replace(self, queries=queries, ends=batch.ends, files=batch.files)
+
+    def ends_like(self, batch: MicroBatch) -> bool:
+        """Return whether a micro-batch ends where this ends, so that no event is between them."""
+        same_files = self.files is None or self.files == batch.files
+        return same_files and same_ends(self.ends, batch.ends)
 
     def has(self, batch: MicroBatch) -> bool:
         """Return whether a micro-batch that passed :meth:`check` is done."""
@@ -253,7 +269,9 @@ class Progress:
                 f"{batch.query}, whose events may be in it twice if that goes on now. Start query "
                 f"{last}, or a new one that succeeds it"
             )
-        if batch.number > stored + 1:
+        # Micro-batches in which nothing happened are not stored.
+        is_idle = batch.before is not None and self.ends_like(batch.before)
+        if batch.number > stored + 1 and not is_idle:
             raise InvalidArgumentError(
                 f"the newest checkpoint ends with micro-batch {stored} of query {batch.query}, and "
                 f"Spark goes on with {batch.number}: those between are not in the store. Start the "
@@ -263,7 +281,7 @@ class Progress:
         if batch.number < stored:
             raise _behind(batch, stored, f"Spark is at micro-batch {batch.number} again")
         same = batch if batch.number == stored else batch.before
-        if same is not None and not self._ends_like(same):
+        if same is not None and not self.ends_like(same):
             own, its = (" and ".join(ends) or "nowhere" for ends in (self.ends, same.ends))
             raise _behind(
                 batch,
@@ -271,10 +289,6 @@ class Progress:
                 f"where its sources end at {own}; in Spark's checkpoint location that micro-batch "
                 f"ends at {its}" + ("" if own != its else ", and has other files"),
             )
-
-    def _ends_like(self, batch: MicroBatch) -> bool:
-        same_files = self.files is None or self.files == batch.files
-        return same_files and same_ends(self.ends, batch.ends)
 
 
 def same_ends(one: Iterable[str], other: Iterable[str]) -> bool:

@@ -15,22 +15,24 @@ from dataclasses import dataclass
 from typing import Any, TypedDict, Unpack
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, NullKeyError
-from statestore.format.manifest import Manifest
-from statestore.format.names import KEY_GROUP
+from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.spark.cached import compute
 from statestore.spark.read import keys_in_use
 from statestore.storage import open_storage
 from statestore.store import StateStore
-from statestore.streaming.processor import Processing, processing_of
+from statestore.streaming.evolution import brought_over, to_evolve
+from statestore.streaming.processor import Processing, processing_of, with_ticks
+from statestore.streaming.processor_states import TIMERS
 from statestore.streaming.progress import MicroBatch, Progress, planned
+from statestore.streaming.timer_index import INDEX
 from statestore.streaming.updates import Changes, QueryState, Updated
 
 __all__ = ["StatefulQuery"]
@@ -53,6 +55,18 @@ Update = Callable[
     [DataFrame, Mapping[str, DataFrame], MicroBatch],
     "Mapping[str, DataFrame | Changes] | Updated",
 ]
+
+
+@dataclass(frozen=True)
+class _Step:
+    """What a micro-batch begins with: its events and keys, and the checkpoint before it."""
+
+    events: DataFrame
+    states: Mapping[str, QueryState]
+    keys: pa.Table
+    restored: RestoredCheckpoint | None
+    done: Progress
+    in_other_form: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,10 +193,13 @@ class StatefulQuery:
         has it among the stacks of two languages.
         """
         location = open_storage(checkpoint_location, storage_options)
+        ticks = isinstance(self.update, Processing) and self.update.has_timers
+        if ticks:
+            events = with_ticks(events)
 
         def run(batch: DataFrame, number: int) -> None:
             try:
-                self.process(batch, planned(location, number))
+                self.process(batch, planned(location, number, ticks=ticks))
             except Exception as error:
                 _log.error(
                     "micro-batch %d of operator %r is not committed: %s: %s",
@@ -197,7 +214,8 @@ class StatefulQuery:
         return (writer.trigger(**trigger) if trigger else writer).start()
 
     def process(self, events: DataFrame, batch: MicroBatch) -> Manifest | None:
-        """Commit one micro-batch; return its manifest, None when the store has it already.
+        """Commit one micro-batch; return its manifest, None when the store has it already, and for
+        one of a processor that has no events, and no timers that are due.
 
         Raises CommitConflictError when another writer has taken the store over, NullKeyError for
         events without a key, SchemaMismatchError when the update returns other columns than the
@@ -206,49 +224,90 @@ class StatefulQuery:
         """
         # The store is claimed before it is looked at: what is newest then stays so until we commit.
         checkpoint = self.store.snapshot(parallelism=self.parallelism, now_ms=batch.planned_at_ms)
-        try:
-            restored = self._newest(batch)
-            done = self._progress(restored, batch)
-        except BaseException:
-            checkpoint.give_up()
-            raise
-        if done.has(batch):
-            checkpoint.give_up()
-            return None
-        with checkpoint, _kept() as keep:
-            # What is in Spark's cache has a known size: few rows then need no Python worker.
-            events = keep(events)
-            compute(events)
-            states = self._states(events.schema)
-            is_first = restored is None or not any(self._has(restored, name) for name in states)
-            keys = self._keys(events, batch, restored, states)
-            updated = Updated({})
-            if keys.num_rows or is_first:
-                touched = {
-                    name: self._touched(name, one, keys, restored, events.sparkSession)
-                    for name, one in states.items()
-                }
-                updated = self._updated(events, touched, batch, keep, is_first=is_first)
-            if self.output is not None and updated.output is not None:
-                self.output(updated.output, batch)
-            for name, one in states.items():
-                changes = self._changes(name, updated)
-                if changes.shared is not None:
-                    compute(keep(changes.shared))
-                self._write(checkpoint, name, one, changes, restored, events.sparkSession)
-            self._drop_deleted(checkpoint, restored, states)
-            done.with_done(batch).write(checkpoint, self.source, self.parallelism)
-            checkpoint.carry_rest()
+        with _kept() as keep:
+            try:
+                step = self._step(events, batch, keep)
+            except BaseException:
+                checkpoint.give_up()
+                raise
+            if step is None:
+                checkpoint.give_up()
+                return None
+            if step.in_other_form:
+                checkpoint.give_up()
+                self._evolve(step, batch)
+                return self.process(events, batch)
+            with checkpoint:
+                updated = self._updated(step, batch, keep)
+                if self.output is not None and updated.output is not None:
+                    self.output(updated.output, batch)
+                done = step.done.with_done(batch)
+                for name, one in step.states.items():
+                    changes = self._changes(name, updated)
+                    if changes.shared is not None:
+                        compute(keep(changes.shared))
+                    entry = self._write(checkpoint, name, one, changes, step)
+                    if isinstance(self.update, Processing) and name == TIMERS:
+                        done = self.update.indexed(done, entry)
+                self._drop_deleted(checkpoint, step)
+                done.write(checkpoint, self.source, self.parallelism)
+                checkpoint.carry_rest()
         self._after(checkpoint.manifest)
         return checkpoint.manifest
+
+    def _step(
+        self, events: DataFrame, batch: MicroBatch, keep: Callable[[DataFrame], DataFrame]
+    ) -> _Step | None:
+        """Return what a micro-batch begins with; None when there is nothing to do."""
+        restored = self._newest(batch)
+        done = self._progress(restored, batch)
+        if done.has(batch):
+            return None
+        # What is in Spark's cache has a known size: few rows then need no Python worker.
+        events = keep(events)
+        compute(events)
+        states = self._states(events)
+        keys = self._keys(events, batch, restored, states, done)
+        others = [] if restored is None else to_evolve(restored, self.uid, states)
+        if restored is not None and isinstance(self.update, Processing):
+            others += self.update.not_indexed(restored, done)
+        step = _Step(events, states, keys, restored, done, tuple(others))
+        is_tick = isinstance(self.update, Processing) and batch.before is not None
+        is_idle = not keys.num_rows and is_tick and done.ends_like(batch)
+        return None if is_idle and not self._is_first(step) else step
+
+    def _evolve(self, step: _Step, batch: MicroBatch) -> None:
+        """Take a checkpoint of the stored states in the form that the query has them in."""
+        assert step.restored is not None
+        _log.info(
+            "operator %r: rows of %s get the columns and the time to live of the query",
+            *(self.uid, ", ".join(step.in_other_form)),
+        )
+        done, restored, update = step.done, step.restored, self.update
+        now_ms = batch.planned_at_ms
+        with self.store.snapshot(parallelism=self.parallelism, now_ms=now_ms) as checkpoint:
+            for name in step.in_other_form:
+                state = step.states[name]
+                if isinstance(update, Processing) and name == INDEX:
+                    rows = update.index(restored)
+                    done = update.indexed(done, restored.keyed(self.uid, TIMERS).entry)
+                else:
+                    rows = brought_over(restored.keyed(self.uid, name), state)
+                checkpoint.keyed(self.uid, name, rows, **{"key": self._key, **state.options})
+            done.write(checkpoint, self.source, self.parallelism)
+            checkpoint.carry_rest()
+
+    def _is_first(self, step: _Step) -> bool:
+        """Return whether none of the states is stored."""
+        return not any(self._has(step.restored, name) for name in step.states)
 
     @property
     def _key(self) -> list[str]:
         return [self.key] if isinstance(self.key, str) else list(self.key)
 
-    def _states(self, events: StructType) -> dict[str, QueryState]:
+    def _states(self, events: DataFrame) -> dict[str, QueryState]:
         if isinstance(self.update, Processing):
-            return self.update.states(events)
+            return self.update.states(events.schema)
         return {
             name: one if isinstance(one, QueryState) else QueryState(one)
             for name, one in self.states.items()
@@ -290,6 +349,7 @@ class StatefulQuery:
         batch: MicroBatch,
         restored: RestoredCheckpoint | None,
         states: Mapping[str, QueryState],
+        done: Progress,
     ) -> pa.Table:
         """Return the keys of the events, and those with timers that are due."""
         keys = keys_in_use(events, self._key)
@@ -303,7 +363,7 @@ class StatefulQuery:
             )
         if restored is None or not isinstance(self.update, Processing):
             return keys.rows
-        due = self.update.due(restored, batch)
+        due = self.update.due(restored, batch, done)
         return (
             keys.rows if due is None else pa.concat_tables([keys.rows, due.cast(keys.rows.schema)])
         )
@@ -316,46 +376,33 @@ class StatefulQuery:
             return state.options.get("hash_scheme")
         return restored.keyed(self.uid, name).entry.state.hash_scheme
 
-    def _touched(
-        self,
-        name: str,
-        state: QueryState,
-        keys: pa.Table,
-        restored: RestoredCheckpoint | None,
-        spark: SparkSession,
-    ) -> DataFrame:
+    def _touched(self, name: str, step: _Step) -> DataFrame:
         """Return the stored rows of the keys in a micro-batch, in the columns of the schema."""
-        if restored is None or not keys.num_rows or not self._has(restored, name):
+        state, spark = step.states[name], step.events.sparkSession
+        if step.restored is None or not step.keys.num_rows or not self._has(step.restored, name):
             return spark.createDataFrame([], state.struct)
-        stored = restored.keyed(self.uid, name)
-        own = {KEY_GROUP, *stored.entry.state.schema.names}
-        missing = [column for column in state.struct.names if column not in own]
-        if missing:
-            raise InvalidArgumentError(
-                f"{stored.entry.state} is stored without the column {missing[0]!r} of the query's "
-                "schema; change the columns first, with a snapshot that has all rows of the state, "
-                "and checkpoint.carry_rest() for all else, the query's progress too"
-            )
-        return stored.lookup_in_spark(
-            keys, state.struct.names, cache_bytes=self.cache_bytes, spark=spark
-        )
+        stored = step.restored.keyed(self.uid, name)
+        names = state.struct.names
+        return stored.lookup_in_spark(step.keys, names, cache_bytes=self.cache_bytes, spark=spark)
 
     def _updated(
-        self,
-        events: DataFrame,
-        touched: Mapping[str, DataFrame],
-        batch: MicroBatch,
-        keep: Callable[[DataFrame], DataFrame],
-        *,
-        is_first: bool,
+        self, step: _Step, batch: MicroBatch, keep: Callable[[DataFrame], DataFrame]
     ) -> Updated:
+        is_first = self._is_first(step)
+        if isinstance(self.update, Processing) and not (step.keys.num_rows or is_first):
+            return Updated({})
+        touched = {
+            name: self._touched(name, step)
+            for name, one in step.states.items()
+            if not one.is_derived
+        }
         if isinstance(self.update, Processing):
             parallelism = self.parallelism
             return self.update.run(
-                events, touched, batch, keep, parallelism=parallelism, is_first=is_first
+                step.events, touched, batch, keep, parallelism=parallelism, is_first=is_first
             )
         held = {name: one if one.isLocal() else keep(one) for name, one in touched.items()}
-        updated = self.update(events, held, batch)
+        updated = self.update(step.events, held, batch)
         if isinstance(updated, Mapping):
             updated = Updated(updated)
         if not isinstance(updated, Updated):
@@ -388,40 +435,33 @@ class StatefulQuery:
         name: str,
         state: QueryState,
         changes: Changes,
-        restored: RestoredCheckpoint | None,
-        spark: SparkSession,
-    ) -> None:
+        step: _Step,
+    ) -> KeyedEntry | None:
         """Write what changed; of a state that is not stored yet all rows, if only none."""
         options = {"key": self._key, **state.options}
-        upserts = changes.upserts
+        upserts, restored = changes.upserts, step.restored
         if restored is None or not self._has(restored, name):
             if upserts is None:
-                upserts = spark.createDataFrame([], state.struct)
-            checkpoint.keyed(self.uid, name, upserts, **options)
-            return
-        if (upserts, changes.deletes, changes.cleared) == (None, None, None):
-            return
-        checkpoint.changes(
+                upserts = step.events.sparkSession.createDataFrame([], state.struct)
+            return checkpoint.keyed(self.uid, name, upserts, **options)
+        if upserts is None and changes.deletes is None and changes.cleared is None:
+            return None
+        return checkpoint.changes(
             self.uid,
             name,
-            spark.createDataFrame([], state.struct) if upserts is None else upserts,
+            upserts,
             changes.deletes,
             cleared=changes.cleared,
             base=restored.checkpoint_id,
             **options,
         )
 
-    def _drop_deleted(
-        self,
-        checkpoint: CheckpointWriter,
-        restored: RestoredCheckpoint | None,
-        states: Mapping[str, QueryState],
-    ) -> None:
+    def _drop_deleted(self, checkpoint: CheckpointWriter, step: _Step) -> None:
         """Leave out the states that the processor says are no longer there."""
         if not isinstance(self.update, Processing):
             return
         for name in self.update.deleted:
-            if name not in states and self._has(restored, name):
+            if name not in step.states and self._has(step.restored, name):
                 checkpoint.drop(self.uid, name)
 
     def _after(self, manifest: Manifest) -> None:

@@ -50,10 +50,12 @@ class Changes:
 class QueryState:
     """A keyed state of a query: its columns, in Spark's words or as a struct, and ``options`` of
     ``checkpoint.keyed`` (``namespace``, ``kind``, ``entry``, ``ttl``, ``max_parallelism``, …).
+    One that ``is_derived`` is made of the others: an update gets no rows of it.
     """
 
     schema: str | StructType
     options: Mapping[str, Any] = field(default_factory=dict)
+    is_derived: bool = False
 
     @property
     def struct(self) -> StructType:

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from statestore.errors import StorageError
 from statestore.storage import LocalStorage
-from statestore.streaming import Changes, StatefulQuery
+from statestore.streaming import Changes, QueryState, StatefulQuery
 from statestore.streaming.progress import planned
 from tests.simulate.actors import NAME, UID, Actor, Run
 from tests.simulate.documents import COUNT, KEY
@@ -24,6 +25,7 @@ from tests.simulate.documents import COUNT, KEY
 __all__ = ["query"]
 
 PACE = 2  # events of a micro-batch
+COLUMNS = StructType([StructField(KEY, StringType()), StructField(COUNT, LongType())])
 SCHEMA = pa.schema([(KEY, pa.string()), (COUNT, pa.int64())])
 
 
@@ -48,23 +50,23 @@ class Frame:
 class Query(StatefulQuery):
     """The query, but for what asks Spark: which keys are in the events, and their rows."""
 
-    def _keys(self, events: Any, batch: Any, restored: Any) -> Any:
-        return events
+    def _keys(self, events: Any, batch: Any, restored: Any, states: Any, done: Any) -> Any:
+        return events.rows
 
-    def _touched(self, keys: Any, restored: Any, events: Any) -> Any:
-        if restored is None or not self._has_state(restored):
+    def _touched(self, name: str, step: Any) -> Any:
+        if not self._has(step.restored, name):
             return Frame(SCHEMA.empty_table())
-        touched = set(events.rows.column(KEY).to_pylist())
-        stored = restored.keyed(UID, NAME).to_arrow(0).read_all().to_pylist()
+        touched = set(step.keys.column(KEY).to_pylist())
+        stored = step.restored.keyed(UID, NAME).to_arrow(0).read_all().to_pylist()
         rows = [{KEY: one[KEY], COUNT: one[COUNT]} for one in stored if one[KEY] in touched]
         return Frame(pa.Table.from_pylist(rows, SCHEMA))
 
 
-def _update(events: Any, state: Any) -> Any:
-    before = {one[KEY]: one[COUNT] for one in state.rows.to_pylist()}
+def _update(events: Any, states: Any, batch: Any) -> Any:
+    before = {one[KEY]: one[COUNT] for one in states[NAME].rows.to_pylist()}
     keys = events.rows.column(KEY).to_pylist()
     rows = [{KEY: key, COUNT: before.get(key, 0) + 1} for key in keys]
-    return Changes(upserts=pa.Table.from_pylist(rows, SCHEMA))
+    return {NAME: Changes(upserts=pa.Table.from_pylist(rows, SCHEMA))}
 
 
 def query(run: Run, actor: Actor) -> None:
@@ -73,13 +75,11 @@ def query(run: Run, actor: Actor) -> None:
     made = Query(
         store=run.world.store(actor.store),
         uid=UID,
-        name=NAME,
         key=KEY,
-        schema="k string, n long",
+        states={NAME: QueryState(COLUMNS, {"max_parallelism": 2})},
         update=_update,
         parallelism=1,
         retain=actor.option("retain", None),
-        options={"max_parallelism": 2},
     )
     for folder in ("offsets", "commits"):
         (location / folder).mkdir(parents=True, exist_ok=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pyspark.sql import DataFrame
@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from statestore import StateStore
 from statestore.spark.session import spark_session
-from statestore.streaming import StatefulQuery
+from statestore.streaming import MicroBatch, QueryState, StatefulQuery
 
 __all__ = ["DONE", "READY", "Totals", "add_file", "totals_of"]
 
@@ -56,12 +56,15 @@ def totals_of(files: Iterable[int]) -> Totals:
     return totals
 
 
-def update(events: DataFrame, state: DataFrame) -> DataFrame:
+def update(
+    events: DataFrame, states: Mapping[str, DataFrame], batch: MicroBatch
+) -> Mapping[str, DataFrame]:
     """Add the events to the totals."""
+    state = states["by-key"]
     square = F.col("id") * F.col("id") % PRIME
     new = events.select("key", F.lit(1), "amount", "id", square).toDF(*state.columns)
     sums = (F.sum(name).alias(name) for name in state.columns[1:])
-    return state.unionAll(new).groupBy("key").agg(*sums)
+    return {"by-key": state.unionAll(new).groupBy("key").agg(*sums)}
 
 
 def main() -> None:
@@ -77,12 +80,10 @@ def main() -> None:
     query = StatefulQuery(
         store=StateStore.open(str(folder / "store"), table_format="parquet"),
         uid="totals",
-        name="by-key",
         key="key",
-        schema=SCHEMA,
+        states={"by-key": QueryState(SCHEMA, {"max_parallelism": 32})},
         update=update,
         parallelism=parallelism,
-        options={"max_parallelism": 32},
         on_commit=lambda manifest: print(manifest.checkpoint_id, flush=True),
     )
     stream = spark.readStream.schema("id long, key string, amount long")

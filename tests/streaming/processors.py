@@ -85,10 +85,11 @@ class Sessions(Base):
         """Add events to the session."""
         first, last, n = self.session.get() or (None, 0, 0)
         for row in self.each(rows):
-            first = row.t if first is None else min(pd.Timestamp(first), pd.Timestamp(row.t))
+            at = pd.Timestamp(row.t).tz_localize(None).to_pydatetime()
+            first = at if first is None else min(first, at)
             last, n = max(last, milliseconds(row.t)), n + 1
             self.ids.appendValue((int(row.id),))
-        self.session.update((pd.Timestamp(first).to_pydatetime(), last, n))
+        self.session.update((first, last, n))
         for timer in list(self.handle.listTimers()):
             self.handle.deleteTimer(timer)
         self.handle.registerTimer(last + 5 * MINUTE)
@@ -98,7 +99,9 @@ class Sessions(Base):
         self, key: Any, timerValues: Any, expiredTimerInfo: Any
     ) -> Iterator[Any]:
         """End the session."""
-        first, last, n = self.session.get()
+        found = self.session.get()
+        assert found is not None
+        first, last, n = found
         ids = [one for (one,) in self.ids.get()]
         self.session.clear()
         self.ids.clear()
@@ -106,7 +109,7 @@ class Sessions(Base):
 
 
 class Alarms(Base):
-    """Several timers a key: in the past, at the same time, deleted, and registered by one another."""
+    """Several timers a key: in the past, at the same time, deleted, registered by one another."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Declare what rang."""
@@ -167,8 +170,7 @@ class Top(Base):
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
         """Keep the largest."""
         found = [tuple(one) for one in self.top.get()]
-        for row in self.each(rows):
-            found.append((row.price, row.day, bytes(row.blob)))
+        found += [(row.price, row.day, bytes(row.blob)) for row in self.each(rows)]
         found = sorted(found, key=lambda one: (one[0], str(one[1]), one[2]))[-3:]
         self.top.put(found)
         yield from self.out(key, [(str(p), str(d), bytes(b).hex()) for p, d, b in found])
@@ -216,7 +218,7 @@ class Funnel(Base):
             if n == 6:
                 self.steps.removeKey(step)
         entries = sorted((tuple(a), (b[0], list(b[1]))) for a, b in self.steps.iterator())
-        keys = sorted(tuple(one) for one in self.steps.keys())
+        keys = sorted(map(tuple, self.steps.keys()))
         assert [a for a, _ in entries] == keys
         assert sorted(n for n, _ in self.steps.values()) == sorted(b[0] for _, b in entries)
         yield from self.out(key, entries, len(entries))

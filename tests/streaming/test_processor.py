@@ -16,7 +16,7 @@ from statestore.interop.spark import import_checkpoint
 from statestore.storage import open_storage
 from statestore.streaming import MicroBatch, StatefulQuery
 from statestore.streaming.progress import planned
-from tests.interop.spark.queries import DELAY, SCHEMA, Query, events, run, texts
+from tests.interop.spark.queries import DELAY, NO_DATA_BATCHES, SCHEMA, Query, events, run, texts
 from tests.streaming.processors import OUT, PROCESSORS
 
 FILES = 4
@@ -56,9 +56,11 @@ class Pair:
         )
 
     def on_spark(self) -> dict[int, list[str]]:
+        # By the time of processing there would be another micro-batch without data, without end.
+        conf = {NO_DATA_BATCHES: "false"} if self.time_mode == "ProcessingTime" else {}
         return run(
             self.spark,
-            Query(self.name, self.output_mode.lower(), self.build),
+            Query(self.name, self.output_mode.lower(), self.build, conf=conf),
             source=self.folder / "events",
             location=self.location,
             provider="rocksdb",

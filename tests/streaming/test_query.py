@@ -20,7 +20,7 @@ from statestore.streaming import (
     MicroBatch,
     StatefulQuery,
 )
-from tests.streaming.world import World, totals
+from tests.streaming.world import World, of_one, totals
 
 
 def test_totals_go_on_at_any_parallelism(world: World) -> None:
@@ -98,10 +98,10 @@ def test_a_micro_batch_is_committed_once(world: World) -> None:
         calls.append(1)
         return totals(events, state)
 
-    query, batch = world.query(update=update), MicroBatch("q", 0)
+    query, batch = world.query(update=of_one(update)), MicroBatch("q", 0)
     assert query.process(world.frame("a"), batch) is not None
     assert query.process(world.frame("a"), batch) is None
-    assert world.query(update=update).process(world.frame("a"), batch) is None
+    assert world.query(update=of_one(update)).process(world.frame("a"), batch) is None
     assert len(calls) == 1
     assert world.store.checkpoints() == (1,)
 
@@ -154,7 +154,7 @@ def test_keys_that_are_not_touched_are_not_brought_in(world: World) -> None:
         seen.append(sorted(row.user for row in state.collect()))
         return totals(events, state)
 
-    query = world.query(update=update)
+    query = world.query(update=of_one(update))
     for number, users in enumerate(("abc", "bcd", "e", "ae")):
         query.process(world.frame(*users), MicroBatch("q", number))
     assert seen == [[], ["b", "c"], [], ["a", "e"]]
@@ -167,7 +167,7 @@ def test_no_events_and_no_changes_are_a_micro_batch_too(world: World) -> None:
     assert world.state() == {}
     query.process(world.frame("a"), MicroBatch("q", 1))
     assert query.process(world.frame(), MicroBatch("q", 2)) is not None
-    nothing = replace(query, update=lambda events, state: Changes())
+    nothing = replace(query, update=of_one(lambda events, state: Changes()))
     assert nothing.process(world.frame("a", "b"), MicroBatch("q", 3)) is not None
     assert world.state() == {"a": (1, 1)}
     assert world.store.checkpoints() == (1, 2, 3, 4)
@@ -181,7 +181,7 @@ def test_what_an_update_deletes_is_gone(world: World) -> None:
         even = F.col("n") % 2 == 0
         return Changes(all_of_it.where(~even), deletes=all_of_it.where(even), shared=all_of_it)
 
-    query = world.query(update=update)
+    query = world.query(update=of_one(update))
     for number, users in enumerate(("aab", "bc", "c", "c")):
         query.process(world.frame(*users), MicroBatch("q", number))
     assert world.state() == {"c": (1, 1)}
@@ -218,14 +218,14 @@ def test_an_error_in_the_update_leaves_the_last_checkpoint(
         return totals(events, state).withColumn("n", fails("n"))
 
     with pytest.raises(StreamingQueryException, match="ZeroDivisionError"):
-        world.run(world.query(update=update))
-    with pytest.raises(StreamingQueryException, match="a DataFrame or Changes, not list"):
-        world.run(world.query(update=lambda events, state: []))
+        world.run(world.query(update=of_one(update)))
+    with pytest.raises(StreamingQueryException, match="for state 'per-user', not list"):
+        world.run(world.query(update=of_one(lambda events, state: [])))
     with pytest.raises(StreamingQueryException, match="SchemaMismatchError"):
-        world.run(world.query(update=lambda events, state: totals(events, state).drop("n")))
+        world.run(world.query(update=of_one(lambda events, state: totals(events, state).drop("n"))))
     lines = [one.getMessage() for one in caplog.records if one.name == StatefulQuery.__module__]
     told = [line.partition(" is not committed: ")[::2] for line in lines]
-    batch = "micro-batch 2 of state 'per-user' of operator 'totals'"
+    batch = "micro-batch 2 of operator 'totals'"
     assert [(where, what.partition(":")[0]) for where, what in told] == [
         (batch, "PythonException"),
         (batch, "InvalidArgumentError"),
@@ -247,7 +247,7 @@ def test_a_driver_that_was_replaced_commits_no_more(world: World) -> None:
         return totals(events, state)
 
     with pytest.raises(CommitConflictError):
-        replace(first, update=slow).process(world.frame("a"), MicroBatch("q", 1))
+        replace(first, update=of_one(slow)).process(world.frame("a"), MicroBatch("q", 1))
     with pytest.raises(CommitConflictError):
         first.process(world.frame("a"), MicroBatch("q", 2))
     assert world.state() == {"a": (2, 2)}

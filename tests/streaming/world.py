@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from statestore import StateStore
-from statestore.streaming import StatefulQuery
+from statestore.streaming import MicroBatch, QueryState, StatefulQuery
 
-__all__ = ["EVENTS", "World", "totals"]
+__all__ = ["EVENTS", "World", "of_one", "totals"]
 
 KEYS = 17
 EVENTS = "id long, user string, amount long"
@@ -26,6 +27,18 @@ def totals(events: DataFrame, state: DataFrame) -> DataFrame:
     new = events.select("user", F.lit(1).alias("n"), F.col("amount").alias("total"))
     sums = [F.sum(name).alias(name) for name in ("n", "total")]
     return state.unionByName(new).groupBy("user").agg(*sums)
+
+
+def of_one(update: Callable[[DataFrame, DataFrame], Any]) -> Any:
+    """Return the update of a query of the one state, of one that gets and gives its rows."""
+
+    def updated(
+        events: DataFrame, states: Mapping[str, DataFrame], batch: MicroBatch
+    ) -> Mapping[str, Any]:
+        ((name, state),) = states.items()
+        return {name: update(events, state)}
+
+    return updated
 
 
 @dataclass
@@ -41,19 +54,22 @@ class World:
         """The store as another process sees it."""
         return StateStore.open(str(self.folder / "store"), table_format="parquet")
 
-    def query(self, **options: Any) -> StatefulQuery:
+    def query(
+        self,
+        schema: str = "total long, user string, n long",  # not in the order of the stored columns
+        options: Mapping[str, Any] | None = None,
+        **others: Any,
+    ) -> StatefulQuery:
         """Return the query of the totals, as a new driver has it."""
         query = StatefulQuery(
             store=self.store,
             uid="totals",
-            name="per-user",
             key="user",
-            schema="total long, user string, n long",  # not in the order of the stored columns
-            update=totals,
+            states={"per-user": QueryState(schema, options or {"max_parallelism": 8})},
+            update=of_one(totals),
             parallelism=2,
-            options={"max_parallelism": 8},
         )
-        return replace(query, **options)
+        return replace(query, **others)
 
     def add(self, files: int = 1, events: int = 40) -> None:
         """Write files of events, each of its own time, so that their order is known."""

@@ -25,6 +25,7 @@ from tests.interop.spark.queries import (
     run,
     stream,
 )
+from tests.streaming.world import of_one
 
 UID, TTL = "stateStoreSave-0", "ttlExpirationMs"
 
@@ -76,10 +77,9 @@ class Moves:
         query = StatefulQuery(
             store=self.store,
             uid=UID,
-            name="default",
             key=["k", "small"],
-            schema="k string, small short, count long, sum long",
-            update=added,
+            states={"default": "k string, small short, count long, sum long"},
+            update=of_one(added),
             parallelism=parallelism,
             source="query",
         )
@@ -165,10 +165,9 @@ def test_a_processors_value_goes_on_here_and_returns(spark: SparkSession, tmp_pa
     here = StatefulQuery(
         store=store,
         uid="transformWithStateInPandasExec-0",
-        name="n",
         key="k",
-        schema=f"k string, n long, {TTL} long",
-        update=counted,
+        states={"n": f"k string, n long, {TTL} long"},
+        update=of_one(counted),
         parallelism=3,
         source="query",
     )

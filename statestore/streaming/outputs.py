@@ -1,0 +1,76 @@
+"""Where the rows that a query yields can go: a Delta table, exactly once, and Kafka, at least once.
+
+A query hands its rows over before it commits the micro-batch. If it is killed in between, the same
+micro-batch runs again, and hands over the same rows with the same number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from statestore.spark.tasks import numbered
+from statestore.streaming.progress import MicroBatch
+
+__all__ = ["to_delta", "to_kafka"]
+
+Output = Callable[[DataFrame, MicroBatch], None]
+
+
+def to_delta(
+    url: str, *, name: str = "output", storage_options: Mapping[str, str] | None = None
+) -> Output:
+    """Return an output that appends each micro-batch's rows to a Delta table, exactly once.
+
+    The table is made with the first rows. Each commit names query and micro-batch as Delta's
+    application transaction (Delta protocol, Transaction Identifiers), and one that is there is not
+    written again. The rows of a micro-batch pass through the driver.
+
+    Args:
+        url: the table, a path or URL.
+        name: tells the outputs of one query apart, where several go to one table.
+        storage_options: options for delta-rs, with which the table is reached.
+    """
+    options = dict(storage_options or {})
+
+    def write(rows: DataFrame, batch: MicroBatch) -> None:
+        application = f"{batch.query}/{name}"
+        if DeltaTable.is_deltatable(url, options):
+            done = DeltaTable(url, storage_options=options).transaction_version(application)
+            if done is not None and done >= batch.number:
+                return
+        transaction = Transaction(application, batch.number)
+        properties = CommitProperties(app_transactions=[transaction])
+        table = rows.toArrow()
+        write_deltalake(
+            url, table, mode="append", storage_options=options, commit_properties=properties
+        )
+
+    return write
+
+
+def to_kafka(servers: str, topic: str, *, key: str | None = None) -> Output:
+    """Return an output that writes each row as JSON to a topic of Kafka, at least once.
+
+    A micro-batch that runs again writes its rows again: a consumer that must not see a row twice
+    tells it by what is in it. It needs Spark's connector to Kafka.
+
+    Args:
+        servers: the brokers, as ``kafka.bootstrap.servers``.
+        topic: the topic.
+        key: the column that messages have as their key; by default none.
+    """
+
+    def write(rows: DataFrame, batch: MicroBatch) -> None:
+        columns = zip(numbered(rows).columns, rows.columns, strict=True)
+        fields = {name: F.col(number).alias(name) for number, name in columns}
+        values = [F.to_json(F.struct(*fields.values())).alias("value")]
+        if key is not None:
+            values.append(fields[key].cast("string").alias("key"))
+        messages = numbered(rows).select(*values).write.format("kafka")
+        messages.option("kafka.bootstrap.servers", servers).option("topic", topic).save()
+
+    return write

@@ -1,0 +1,134 @@
+"""Timers by the minute that they are due in, so that those which fire are found without the others.
+
+The timers of a processor are a state by key. Beside it is another one, of the same timers: its key
+is a minute, so that a micro-batch looks up the minutes that have passed since the one before. A
+timer that is due already when it is written, as one that a firing timer registers in the past, is
+kept under :data:`OVERDUE`, where each micro-batch looks.
+
+It is made anew of the timers where they are not those that it was written for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import types as T
+
+from statestore.errors import StateNotFoundError
+from statestore.format.manifest import KeyedEntry
+from statestore.format.state import StateKind
+from statestore.keys.groups import KeyGroupRange
+from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
+from statestore.spark.structs import first_free
+from statestore.streaming.processor_states import ProcessorState
+
+__all__ = [
+    "INDEX",
+    "NEVER",
+    "due_keys",
+    "index_of",
+    "index_rows",
+    "key_rows",
+    "mark_of",
+    "mark_of_entry",
+]
+
+INDEX = "timers_by_minute"
+OVERDUE, NEVER = -1, -1
+_MINUTE = 60_000
+_MOST_MINUTES = 200_000
+"""More minutes than this are not looked up one by one: then all timers are looked at."""
+
+
+def index_of(timers: ProcessorState) -> ProcessorState:
+    """Return the state beside that of the timers."""
+    names = list(timers.schema.names)
+    minute, key = (first_free(name, names) for name in ("minute", "key_bytes"))
+    columns = [
+        T.StructField(minute, T.LongType()),
+        T.StructField(key, T.BinaryType()),
+        T.StructField(names[-1], T.LongType()),
+        *(T.StructField(one.name, one.dataType) for one in timers.schema.fields[:-1]),
+    ]
+    entry = (key, names[-1])
+    schema = T.StructType(columns)
+    return ProcessorState(INDEX, StateKind.MAP, schema, (minute,), entry, is_derived=True)
+
+
+def index_rows(timers: pa.RecordBatch, due_ms: int, *, gone: bool) -> pa.RecordBatch:
+    """Return rows of the index, of rows of the timers: those that come, or those that are gone.
+
+    ``due_ms`` is the clock of the micro-batch. A timer that is gone may have been overdue.
+    """
+    *key, at = timers.columns
+    minutes = pc.divide(pc.max_element_wise(at, 0), _MINUTE)
+    is_due = pc.less_equal(at, due_ms)
+    columns = [_key_bytes(timers.num_rows, key), at, *key]
+    names = [str(number) for number in range(len(columns) + 1)]
+    if not gone:
+        minutes = pc.if_else(is_due, OVERDUE, minutes)
+        return pa.RecordBatch.from_arrays([minutes, *columns], names=names)
+    rows = pa.RecordBatch.from_arrays([minutes, *columns], names=names)
+    overdue = rows.filter(is_due)
+    overdue = overdue.set_column(0, names[0], pa.nulls(len(overdue), pa.int64()).fill_null(OVERDUE))
+    return pa.Table.from_batches([rows, overdue]).combine_chunks().to_batches()[0]
+
+
+def _key_bytes(rows: int, key: list[pa.Array]) -> pa.Array:
+    """Return keys as bytes, that differ for keys that differ: each column behind its length."""
+    parts = [pa.nulls(rows, pa.binary()).fill_null(b"")]
+    for column in key:
+        kind = column.type
+        is_text = pa.types.is_string(kind) or pa.types.is_binary(kind)
+        values = (column if is_text else column.cast(pa.string())).cast(pa.binary())
+        length = pc.binary_length(values).cast(pa.string()).cast(pa.binary())
+        parts += [pc.fill_null(length, b"-"), pc.fill_null(values, b"")]
+    return pc.binary_join_element_wise(*parts, b":")
+
+
+def mark_of(restored: RestoredCheckpoint, uid: str, timers: str) -> str | None:
+    """Return what tells the timers of a checkpoint from others; None where there are none."""
+    try:
+        return mark_of_entry(restored.keyed(uid, timers).entry)
+    except StateNotFoundError:
+        return None
+
+
+def mark_of_entry(timers: KeyedEntry) -> str:
+    """Return the same of the timers as a checkpoint names them: a digest of their rows."""
+    contents = timers.contents
+    return str(timers.digest if contents is None else contents.digest)
+
+
+def due_keys(
+    restored: RestoredCheckpoint, uid: str, timers: str, since_ms: int | None, due_ms: int
+) -> pa.Table | None:
+    """Return the keys of the timers that are due, in rows with the columns of the key.
+
+    ``since_ms`` is the clock up to which all timers have fired, None where that is not known: then
+    all timers are looked at.
+    """
+    stored = restored.keyed(uid, timers)
+    names, (column,) = list(stored.entry.state.key), stored.entry.state.entry
+    first = None if since_ms is None else max(since_ms, 0) // _MINUTE
+    last = max(due_ms, 0) // _MINUTE
+    if first is None or last - first > _MOST_MINUTES:
+        batches = [_due(rows, column, due_ms) for rows in key_rows(stored)]
+        found = pa.Table.from_batches(batches) if batches else None
+    else:
+        minutes = pa.array([OVERDUE, *range(first, last + 1)], pa.int64())
+        index = restored.keyed(uid, INDEX)
+        rows = index.lookup(pa.table([minutes], names=list(index.entry.state.key)))
+        found = _due(rows, column, due_ms)
+    return found.select(names) if found is not None and found.num_rows else None
+
+
+def key_rows(stored: RestoredKeyedState) -> Iterator[pa.RecordBatch]:
+    """Yield all rows of a state, a batch after another."""
+    return iter(stored.key_groups(KeyGroupRange(0, stored.assignment.max_parallelism - 1)))
+
+
+def _due(rows: pa.RecordBatch | pa.Table, column: str, due_ms: int) -> pa.RecordBatch | pa.Table:
+    return rows.filter(pc.less_equal(rows.column(column), due_ms))
