@@ -49,7 +49,6 @@ from statestore.streaming.processor_task import (
 from statestore.streaming.progress import MicroBatch, Progress
 from statestore.streaming.timer_index import (
     INDEX,
-    NEVER,
     due_keys,
     index_of,
     index_rows,
@@ -94,9 +93,9 @@ class Processing:
         states = {one.name: one.query_state for one in self._task(events).written}
         if self.max_parallelism is None:
             return states
-        own = {"max_parallelism": self.max_parallelism}
+        groups = {"max_parallelism": self.max_parallelism}
         return {
-            name: QueryState(one.schema, {**one.options, **own}) for name, one in states.items()
+            name: replace(one, options={**one.options, **groups}) for name, one in states.items()
         }
 
     def due(
@@ -120,18 +119,20 @@ class Processing:
         """Return the progress with the mark of the timers, if they were written."""
         return done if timers is None else replace(done, indexed=mark_of_entry(timers))
 
-    def index(self, restored: RestoredCheckpoint) -> pa.RecordBatchReader:
-        """Return the index of the timers of a checkpoint, none of them overdue."""
+    def index(self, restored: RestoredCheckpoint, batch: MicroBatch) -> pa.RecordBatchReader:
+        """Return the index of the timers of a checkpoint; those that are due are overdue."""
+        due_ms = self._clock(batch).due_ms
+        assert due_ms is not None
         stored = restored.keyed(self.uid, TIMERS)
         key = T.StructType(spark_schema(stored.entry.state.schema).fields[1:-1])
         schema = to_arrow_schema(index_of(timers_of(key, self.mode)).schema, timezone="UTC")
-        rows = (
-            index_rows(batch.drop_columns(["key_group"]), NEVER, gone=False)
+        indexed = (
+            index_rows(rows.drop_columns(["key_group"]), due_ms, gone=False)
             .rename_columns(schema.names)
             .cast(schema)
-            for batch in key_rows(stored)
+            for rows in key_rows(stored)
         )
-        return pa.RecordBatchReader.from_batches(schema, rows)
+        return pa.RecordBatchReader.from_batches(schema, indexed)
 
     def run(
         self,

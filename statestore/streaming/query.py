@@ -289,7 +289,7 @@ class StatefulQuery:
             for name in step.in_other_form:
                 state = step.states[name]
                 if isinstance(update, Processing) and name == INDEX:
-                    rows = update.index(restored)
+                    rows = update.index(restored, batch)
                     done = update.indexed(done, restored.keyed(self.uid, TIMERS).entry)
                 else:
                     rows = brought_over(restored.keyed(self.uid, name), state)

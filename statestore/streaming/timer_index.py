@@ -26,7 +26,6 @@ from statestore.streaming.processor_states import ProcessorState
 
 __all__ = [
     "INDEX",
-    "NEVER",
     "due_keys",
     "index_of",
     "index_rows",
@@ -36,7 +35,7 @@ __all__ = [
 ]
 
 INDEX = "timers_by_minute"
-OVERDUE, NEVER = -1, -1
+OVERDUE = -1
 _MINUTE = 60_000
 _MOST_MINUTES = 200_000
 """More minutes than this are not looked up one by one: then all timers are looked at."""

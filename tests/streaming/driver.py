@@ -10,22 +10,27 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from statestore import StateStore
+from statestore.format.manifest import Manifest
 from statestore.spark.session import spark_session
-from statestore.streaming import MicroBatch, QueryState, StatefulQuery
+from statestore.streaming import MicroBatch, QueryState, StatefulQuery, to_delta
 
-__all__ = ["DONE", "READY", "Totals", "add_file", "totals_of"]
+__all__ = ["COLUMNS", "DONE", "PROCESSOR", "READY", "UPDATE", "Totals", "add_file", "totals_of"]
 
 READY, DONE = "ready", "done"
 EVENTS, KEYS = 200, 60
 PRIME = 1_000_003
 SCHEMA = "key string, n long, amount long, ids long, squares long"
+COLUMNS = ("key", "n", "amount", "ids", "squares")
+UPDATE, PROCESSOR = "update", "processor"
 
 Totals = dict[str, tuple[int, int, int, int]]
 """Of each key: the number of its events, and the sums of their amounts, ids, and squared ids."""
@@ -67,6 +72,62 @@ def update(
     return {"by-key": state.unionAll(new).groupBy("key").agg(*sums)}
 
 
+class Adding(StatefulProcessor):
+    """The same totals by a processor, which yields what each micro-batch adds."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Declare the totals, and the ids that came."""
+        self.totals = handle.getValueState("by-key", SCHEMA.partition(", ")[2])
+        self.ids = handle.getMapState("ids", "id long", "n int")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        """Add the events of a key."""
+        old = self.totals.get() or (0, 0, 0, 0)
+        new: tuple[int, ...] = (0, 0, 0, 0)
+        for row in rows:
+            (n,) = self.ids.getValue((row.id,)) or (0,)
+            self.ids.updateValue((row.id,), (n + 1,))
+            one = (1, row.amount, row.id, row.id * row.id % PRIME)
+            new = tuple(map(sum, zip(new, one, strict=True)))
+        self.totals.update(tuple(map(sum, zip(old, new, strict=True))))
+        yield Row(**dict(zip(COLUMNS, (key[0], *new), strict=True)))
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+def query_of(store: StateStore, parallelism: int, folder: Path, form: str) -> StatefulQuery:
+    """Return the query, of an update or of a processor."""
+    if form == PROCESSOR:
+        return StatefulQuery.of_processor(
+            store=store,
+            uid="totals",
+            processor=Adding(),
+            key="key",
+            output_schema=SCHEMA,
+            output_mode="Update",
+            time_mode="None",
+            parallelism=parallelism,
+            output=to_delta(str(folder / "out")),
+            max_parallelism=32,
+            on_commit=say,
+        )
+    return StatefulQuery(
+        store=store,
+        uid="totals",
+        key="key",
+        states={"by-key": QueryState(SCHEMA, {"max_parallelism": 32})},
+        update=update,
+        parallelism=parallelism,
+        on_commit=say,
+    )
+
+
+def say(manifest: Manifest) -> None:
+    """Say that a checkpoint is committed."""
+    print(manifest.checkpoint_id, flush=True)
+
+
 def main() -> None:
     """Run until there are no more events, or until it is killed."""
     folder = Path(sys.argv[1]).parent
@@ -76,16 +137,9 @@ def main() -> None:
         extra_conf={"spark.sql.shuffle.partitions": "2", "spark.ui.enabled": "false"},
     )
     print(READY, flush=True)
-    parallelism = int(sys.stdin.readline())
-    query = StatefulQuery(
-        store=StateStore.open(str(folder / "store"), table_format="parquet"),
-        uid="totals",
-        key="key",
-        states={"by-key": QueryState(SCHEMA, {"max_parallelism": 32})},
-        update=update,
-        parallelism=parallelism,
-        on_commit=lambda manifest: print(manifest.checkpoint_id, flush=True),
-    )
+    parallelism, form = sys.stdin.readline().split()
+    store = StateStore.open(str(folder / "store"), table_format="parquet")
+    query = query_of(store, int(parallelism), folder, form)
     stream = spark.readStream.schema("id long, key string, amount long")
     events = stream.option("maxFilesPerTrigger", 1).json(str(folder / "in"))
     query.start(events, str(folder / "progress"), availableNow=True).awaitTermination()

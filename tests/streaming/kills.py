@@ -19,10 +19,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from deltalake import DeltaTable
+
 from statestore import StateStore
 from statestore.errors import CheckpointNotFoundError, StoreNotFoundError
 from tests.faults.kills import Pace, Victim
-from tests.streaming.driver import DONE, Totals, add_file, totals_of
+from tests.streaming.driver import (
+    COLUMNS,
+    DONE,
+    PROCESSOR,
+    UPDATE,
+    Totals,
+    add_file,
+    totals_of,
+)
 
 __all__ = ["Found", "kill_many", "main"]
 
@@ -51,9 +61,9 @@ class Job(Victim):
     module = "tests.streaming.driver"
 
 
-def kill_many(count: int, seed: int, folder: Path) -> Found:
+def kill_many(count: int, seed: int, folder: Path, form: str = UPDATE) -> Found:
     """Start the job, kill it and judge the newest checkpoint, ``count`` times, then let it finish;
-    return what was found.
+    return what was found. Its query is of an update, or of a processor, whose output counts too.
     """
     moments, found, pace, files = random.Random(seed), Found(), Pace(), 0
     (folder / "in").mkdir()
@@ -66,7 +76,7 @@ def kill_many(count: int, seed: int, folder: Path) -> Found:
             files += 1
         parallelism = moments.choice([p for p in range(1, MOST + 1) if p != parallelism])
         with job:
-            job.begin(str(parallelism))
+            job.begin(f"{parallelism} {form}")
             if last:
                 job.wait_for(DONE)
             else:
@@ -80,7 +90,20 @@ def kill_many(count: int, seed: int, folder: Path) -> Found:
             f"{len(found.problems)} wrong",
             flush=True,
         )
+    if form == PROCESSOR and output_of(folder) != totals_of(range(files)):
+        found.problems.append(f"the output is not that of {files} files")
     return found
+
+
+def output_of(folder: Path) -> Totals:
+    """Return the sums of all rows that came out."""
+    rows = DeltaTable(str(folder / "out")).to_pyarrow_table().to_pylist()
+    totals: Totals = {}
+    for row in rows:
+        key, *added = (row[name] for name in COLUMNS)
+        n, amount, ids, squares = map(sum, zip(totals.get(key, (0, 0, 0, 0)), added, strict=True))
+        totals[key] = n, amount, ids, squares
+    return totals
 
 
 def live(job: Job, moments: random.Random, pace: Pace) -> None:
@@ -143,10 +166,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.streaming.kills", description=__doc__)
     parser.add_argument("--count", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--processor", action="store_true", help="the query is of a processor")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="statestore-streaming-kills-"))
     try:
-        found = kill_many(options.count, options.seed, folder)
+        form = PROCESSOR if options.processor else UPDATE
+        found = kill_many(options.count, options.seed, folder, form)
     except BaseException:
         print(f"the store and the job's log stay in {folder}")
         raise

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from tests.streaming.driver import PROCESSOR, UPDATE
 from tests.streaming.kills import AHEAD, kill_many
 
 
-def test_a_killed_query_counts_every_event_once(tmp_path: Path) -> None:
-    found = kill_many(2, 29, tmp_path)
+@pytest.mark.parametrize("form", [UPDATE, PROCESSOR])
+def test_a_killed_query_counts_every_event_once(tmp_path: Path, form: str) -> None:
+    """In the state, and in a Delta table that its output goes to."""
+    found = kill_many(2 if form == UPDATE else 1, 29, tmp_path, form)
     assert found.problems == []
     assert found.events_files > AHEAD

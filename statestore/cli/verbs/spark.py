@@ -252,17 +252,21 @@ def export_state(
     examples=(
         "statestore spark progress ./orders ./progress",
         "statestore spark progress ./progress --checkpoint 1 --store ./orders",
+        "statestore spark progress ./orders ./progress --ticks",
     ),
 )
 @click.argument("places", nargs=-1, required=True, metavar="[STORE] LOCATION")
 @_CHECKPOINT
+@click.option("--ticks", is_flag=True, help="The query is one of a processor with timers.")
 @pass_invocation
 def export_progress(
-    invocation: Invocation, places: tuple[str, ...], checkpoint: str
+    invocation: Invocation, places: tuple[str, ...], checkpoint: str, ticks: bool
 ) -> ProgressMade:
     """Make a location without state, for a StatefulQuery on an imported one."""
     location = _location(invocation, places)
-    made = _module("hand_over").export_progress(invocation.store(), location, checkpoint=checkpoint)
+    made = _module("hand_over").export_progress(
+        invocation.store(), location, checkpoint=checkpoint, ticks=ticks
+    )
     return ProgressMade(made=made)
 
 

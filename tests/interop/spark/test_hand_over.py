@@ -15,15 +15,18 @@ from pyspark.sql import functions as F
 from statestore import StateStore
 from statestore.errors import CommitConflictError, InvalidArgumentError
 from statestore.interop.spark import export_checkpoint, export_progress, import_checkpoint
-from statestore.streaming import StatefulQuery
+from statestore.streaming import MicroBatch, StatefulQuery
+from tests.interop.spark.processors import Living
 from tests.interop.spark.queries import (
     NO_DATA_BATCHES,
     QUERIES,
     Query,
+    copy_location,
     events,
     planned_only,
     run,
     stream,
+    texts,
 )
 from tests.streaming.world import of_one
 
@@ -243,3 +246,58 @@ def test_a_location_that_is_being_written(moves: Moves) -> None:
     marker.write_text("This is not a checkpoint of a query yet")
     with pytest.raises(CommitConflictError, match="another export"):
         moves.hand_over("new")
+
+
+def test_a_processor_goes_on_here_and_returns(spark: SparkSession, tmp_path: Path) -> None:
+    """All of it: a value, a list, a map, times to live and timers, at another parallelism each
+    time. What it says of a key is what it says where it never left Spark.
+    """
+    query, conf = QUERIES["tws_ttl"], {NO_DATA_BATCHES: "false"}
+    source, store = tmp_path / "events", StateStore.open(str(tmp_path / "store"), spark=spark)
+
+    def in_spark(where: str, partitions: int = 2) -> dict[int, list[str]]:
+        there = str(tmp_path / where)
+        return run(
+            spark,
+            query,
+            source=source,
+            location=there,
+            provider="rocksdb",
+            partitions=partitions,
+            conf=conf,
+        )
+
+    emitted: dict[int, list[str]] = {}
+
+    def keep(frame: DataFrame, batch: MicroBatch) -> None:
+        emitted[batch.number] = texts(frame)
+
+    events(source, 0, 1)
+    in_spark("spark")
+    copy_location(tmp_path / "spark", tmp_path / "plain")
+    import_checkpoint(spark, str(tmp_path / "spark"), store)
+    export_progress(store, str(tmp_path / "progress"), ticks=True)
+    events(source, 1, 3)
+    here = StatefulQuery.of_processor(
+        store=store,
+        uid="transformWithStateInPandasExec-0",
+        processor=Living(),
+        key="k",
+        output_schema="k string, what string, has string",
+        output_mode="Update",
+        time_mode="ProcessingTime",
+        parallelism=3,
+        output=keep,
+        pandas=True,
+        source="query",
+    )
+    keyed = stream(spark, source).selectExpr("concat(k, '-', id % 4) as k", "id", "v", "t")
+    started = here.start(keyed, str(tmp_path / "progress"), availableNow=True)
+    assert started.awaitTermination(120)
+    plain = in_spark("plain")
+    assert {number: emitted[number] for number in plain} == plain
+    export_checkpoint(
+        spark, store, str(tmp_path / "back"), partitions=3, progress=str(tmp_path / "progress")
+    )
+    events(source, 3, 4)
+    assert list(in_spark("back", 3).values()) == list(in_spark("plain").values())

@@ -1,0 +1,235 @@
+"""Queries of a ``StatefulProcessor``: started and stopped, changed, wrong, and with outputs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+
+from statestore.errors import InvalidArgumentError, ProcessorError, SchemaMismatchError
+from statestore.streaming import (
+    Changes,
+    MicroBatch,
+    QueryState,
+    StatefulQuery,
+    to_delta,
+)
+from statestore.streaming.timer_index import INDEX
+from tests.streaming.processors import Base
+from tests.streaming.world import World
+
+EVENTS = "id long, user string, amount long"
+
+
+class Totals(Base):
+    """A total a key, with what the test asks for beside it."""
+
+    schema, life, fails, wait = "total long", None, False, 0
+
+    def init(self, handle: Any) -> None:
+        """Declare the total."""
+        self.handle = handle
+        self.total = handle.getValueState("total", self.schema, self.life)
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        """Add up."""
+        total = (self.total.get() or (0,))[0] + sum(row.amount for row in rows)
+        if self.fails:
+            raise ValueError(f"no total for {total}")
+        more = (None,) * (self.schema.count(",") if "," in self.schema else 0)
+        self.total.update((total, *more))
+        if self.wait:
+            self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + self.wait)
+        yield Row(user=key[0], total=total)
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: Any, expiredTimerInfo: Any
+    ) -> Iterator[Any]:
+        """Give the total with its sign turned."""
+        (total,) = self.total.get() or (0,)
+        self.total.clear()
+        yield Row(user=key[0], total=-total)
+
+
+def made(world: World, time_mode: str = "None", key: str = "user", **own: Any) -> StatefulQuery:
+    """Return a query of a processor with other attributes."""
+    processor = Totals(pandas=False)
+    output, retain = own.pop("output", None), own.pop("retain", None)
+    for name, value in own.items():
+        setattr(processor, name, value)
+    return StatefulQuery.of_processor(
+        store=world.store,
+        uid="totals",
+        processor=processor,
+        key=key,
+        output_schema="user string, total long",
+        output_mode="Update",
+        time_mode=time_mode,
+        parallelism=2,
+        output=output,
+        max_parallelism=8,
+        retain=retain,
+    )
+
+
+def rows(world: World, name: str = "total") -> list[dict[str, Any]]:
+    """Return the rows of a state in the newest checkpoint."""
+    found = world.store.restore(parallelism=1).keyed("totals", name).to_arrow(0).read_all()
+    return sorted(found.drop_columns(["key_group"]).to_pylist(), key=lambda row: str(row["user"]))
+
+
+def at(number: int, ms: int = 0, before_ms: int = 0) -> MicroBatch:
+    """Return a micro-batch of a query that is planned at a time, after another one."""
+    before = MicroBatch("q", number - 1, (), before_ms or None) if number else None
+    return MicroBatch("q", number, (), ms or None, (), before)
+
+
+def test_an_error_in_a_processor_names_the_key(world: World) -> None:
+    """With its key and micro-batch; the last checkpoint stays the newest."""
+    made(world).process(world.frame("a", "b"), at(0))
+    message = r"operator 'totals' failed in micro-batch 1, of key \('b',\): ValueError: no total"
+    with pytest.raises(ProcessorError, match=message):
+        made(world, fails=True).process(world.frame("b"), at(1))
+    assert world.store.checkpoints() == (1,)
+    made(world).process(world.frame("b"), at(1))
+    assert rows(world) == [{"user": "a", "total": 1}, {"user": "b", "total": 2}]
+
+
+def test_what_cannot_be_is_refused(world: World) -> None:
+    """Before anything is written."""
+    with pytest.raises(InvalidArgumentError, match="the events have no column 'who'"):
+        made(world, key="who").process(world.frame("a"), at(0))
+    with pytest.raises(InvalidArgumentError, match="time_mode='Often'"):
+        made(world, time_mode="Often")
+    with pytest.raises(InvalidArgumentError, match="have no watermark"):
+        made(world, "EventTime").process(world.frame("a"), at(0))
+    with pytest.raises(ProcessorError, match='a processor with time_mode="None"'):
+        made(world, wait=5).process(world.frame("a"), at(0))
+    assert world.store.checkpoints() == ()
+
+
+def test_timers_fire_without_events_by_ticks(world: World) -> None:
+    """Idle micro-batches are no checkpoints; one in which a timer is due is."""
+    given: list[tuple[str, int]] = []
+    world.add(events=2)
+
+    def output(frame: DataFrame, batch: MicroBatch) -> None:
+        given.extend((row.user, row.total) for row in frame.collect())
+
+    query = made(world, "ProcessingTime", wait=4000, output=output)
+    stream = world.spark.readStream.schema(EVENTS).json(str(world.folder / "in"))
+    started = query.start(stream, str(world.folder / "progress"), processingTime="1 second")
+    try:
+        ends = time.monotonic() + 90
+        while len(world.store.checkpoints()) < 2 and started.isActive and time.monotonic() < ends:
+            time.sleep(0.2)
+    finally:
+        started.stop()
+    assert sorted(given) == [("u0", 0), ("u0", 0), ("u7", -1), ("u7", 1)]
+    assert world.store.checkpoints() == (1, 2)
+    (progress,) = world.store.restore().operator("source", "progress").per_old_subtask()
+    assert progress[0]["batch"] > 1
+    assert rows(world) == rows(world, "timers") == []
+
+
+def test_an_index_that_is_not_of_the_timers_is_made_anew(world: World) -> None:
+    """Timers that someone else writes into the store fire too."""
+    query = made(world, "ProcessingTime", wait=100_000)
+    query.process(world.frame("a"), at(0, 1000))
+    with world.store.snapshot(parallelism=2) as checkpoint:
+        new = [{"user": None, "expiration": 500}, {"user": "z", "expiration": 7_000_000}]
+        checkpoint.changes("totals", "timers", new)
+        checkpoint.carry_rest()
+    given: list[tuple[str, int]] = []
+    query = made(
+        world,
+        "ProcessingTime",
+        output=lambda frame, _: given.extend((row.user, row.total) for row in frame.collect()),
+    )
+    query.process(world.frame(), at(1, 160_000, 1000))
+    assert sorted(given, key=str) == [("a", -1), (None, 0)]
+    left = [{"user": "z", "expiration": 7_000_000}]
+    assert rows(world, "timers") == left
+    assert [(row["user"], row["minute"]) for row in rows(world, INDEX)] == [("z", 116)]
+
+
+def test_few_timers_are_due_of_many(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the minutes that have passed are read."""
+    query = made(world, "ProcessingTime", wait=60_000)
+    for number in range(4):
+        times = [1000 + one * 600_000 for one in (number, number - 1)]
+        query.process(world.frame(f"u{number}"), at(number, *times))
+        assert [row["user"] for row in rows(world, "timers")] == [f"u{number}"]
+    scanned: list[Any] = []
+    monkeypatch.setattr("statestore.streaming.timer_index.key_rows", scanned.append)
+    query.process(world.frame(), at(4, 3_000_000, 1_801_000))
+    assert rows(world, "timers") == scanned == []
+
+
+def test_new_and_wider_columns_and_times_to_live_are_taken_over(world: World) -> None:
+    """At the next start, by a checkpoint of its own; the progress goes along."""
+    made(world, schema="total int").process(world.frame("a", "b"), at(0))
+    made(world, schema="total long, note string").process(world.frame("b"), at(1))
+    assert rows(world) == [
+        {"user": "a", "total": 1, "note": None},
+        {"user": "b", "total": 2, "note": None},
+    ]
+    assert world.store.checkpoints() == (1, 2, 3)
+    before = world.store.manifest()
+    with pytest.raises(SchemaMismatchError, match="total"):
+        made(world, schema="total string, note string").process(world.frame("b"), at(2))
+    assert world.store.manifest() == before
+    made(world, schema="total long, note string").process(world.frame("b"), at(2))
+    assert [row["total"] for row in rows(world)] == [1, 3]
+
+
+def test_a_query_has_several_states(world: World) -> None:
+    """Of one key; those that an update does not name stay as they are."""
+
+    def update(events: DataFrame, states: Any, batch: MicroBatch) -> Any:
+        counts = states["counts"].unionByName(events.select("user", F.lit(1).alias("n")))
+        ids = events.select("user", "id")
+        found = {"counts": counts.groupBy("user").agg(F.sum("n").alias("n"))}
+        return found | ({"ids": Changes(upserts=ids)} if batch.number else {})
+
+    query = StatefulQuery(
+        store=world.store,
+        uid="totals",
+        key="user",
+        states={
+            "counts": "user string, n long",
+            "ids": QueryState("user string, id long", {"kind": "map", "entry": "id"}),
+        },
+        update=update,
+        parallelism=2,
+    )
+    query.process(world.frame("a", "b"), at(0))
+    assert rows(world, "ids") == []
+    query.process(world.frame("b", "b"), at(1))
+    assert rows(world, "counts") == [{"user": "a", "n": 1}, {"user": "b", "n": 3}]
+    assert rows(world, "ids") == [{"user": "b", "id": 0}, {"user": "b", "id": 1}]
+    wrong = replace(query, update=lambda events, states, batch: {"other": states["ids"]})
+    with pytest.raises(InvalidArgumentError, match="update returns rows of 'other'"):
+        wrong.process(world.frame("a"), at(2))
+
+
+def test_a_delta_table_gets_each_micro_batch_once(spark: SparkSession, tmp_path: Path) -> None:
+    """Whatever it was written with before, by its number and the query's id."""
+    url = str(tmp_path / "out")
+    write = to_delta(url)
+    for number, query in ((0, "q"), (0, "q"), (1, "q"), (0, "other"), (1, "q")):
+        frame = spark.createDataFrame([(number, query)], "number int, query string")
+        write(frame, MicroBatch(query, number))
+    found = DeltaTable(url).to_pyarrow_table().to_pylist()
+    assert sorted((row["query"], row["number"]) for row in found) == [
+        ("other", 0),
+        ("q", 0),
+        ("q", 1),
+    ]
