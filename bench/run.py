@@ -29,6 +29,7 @@ from bench import (
     object_store,
     offsets,
     plans,
+    processors,
     ranges,
     repartition,
     small,
@@ -75,6 +76,7 @@ SECTIONS = (
     Section(("B23",), large.figures, large.FILES),
     Section(("B25",), spark_checkpoints.figures, 2 * MILLION),
     Section(("B26",), flink_savepoints.figures, 2 * MILLION),
+    Section(("B27",), processors.figures, MILLION // 2),
 )
 
 

@@ -25,7 +25,19 @@ from statestore import StateStore
 from statestore.spark.session import spark_session
 from statestore.streaming import MicroBatch, StatefulQuery
 
-__all__ = ["figures"]
+__all__ = [
+    "A_ROUND",
+    "FIRST_OF_A_ROUND",
+    "MAX_PARALLELISM",
+    "PARALLELISM",
+    "ROCKSDB",
+    "every_key",
+    "figures",
+    "read_events",
+    "seconds_of",
+    "some_keys",
+    "write",
+]
 
 EVENTS = 10_000
 PARALLELISM, MAX_PARALLELISM = 4, 128
@@ -55,7 +67,7 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
     for events in inputs.values():
         events.mkdir()
     scratch = folder / "scratch"
-    _write(_every_key(spark, rows), scratch, 0, [inputs[SPARK]])
+    write(every_key(spark, rows), scratch, 0, [inputs[SPARK]])
     held, read = (_preloaded(spark, folder / name, rows) for name in ("held", "read"))
     ways = {
         EMPTY: partial(_start_empty, spark, inputs[EMPTY]),
@@ -67,24 +79,24 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
     for round_ in range(repeats + 1):
         for number in range(1, A_ROUND + 1):
             batch = round_ * A_ROUND + number
-            _write(_some_keys(spark, rows, batch), scratch, batch, inputs.values())
+            write(some_keys(spark, rows, batch), scratch, batch, inputs.values())
         for way, start in ways.items():
             query = start()
             query.awaitTermination()
             if round_:
-                seconds[way] += _seconds(query)[FIRST_OF_A_ROUND:]
+                seconds[way] += seconds_of(query)[FIRST_OF_A_ROUND:]
     spark.stop()
     found = [times("B18", SPARK, seconds), times("B18", EMPTY, seconds, floor=SPARK)]
     found += [times("B18", what, seconds, floor=SPARK) for what in (HELD, READ)]
     return [*found, counted("B18", "keys", rows, "keys")]
 
 
-def _every_key(spark: SparkSession, rows: int) -> DataFrame:
+def every_key(spark: SparkSession, rows: int) -> DataFrame:
     """Return an event of each key, which all begin with."""
     return _events(spark.range(rows).select(F.col("id").alias("number"), F.lit(1).alias("amount")))
 
 
-def _some_keys(spark: SparkSession, rows: int, batch: int) -> DataFrame:
+def some_keys(spark: SparkSession, rows: int, batch: int) -> DataFrame:
     drawn = F.pmod(F.xxhash64("id", F.lit(batch)), F.lit(rows))
     return _events(spark.range(EVENTS).select(drawn.alias("number"), F.col("id").alias("amount")))
 
@@ -94,7 +106,7 @@ def _events(numbers: DataFrame) -> DataFrame:
     return numbers.select(user.alias("user"), F.col("amount").cast("long").alias("amount"))
 
 
-def _write(events: DataFrame, scratch: Path, number: int, inputs: Iterable[Path]) -> None:
+def write(events: DataFrame, scratch: Path, number: int, inputs: Iterable[Path]) -> None:
     """Write events as one file, younger than those before, to some folders."""
     events.coalesce(1).write.mode("overwrite").parquet(str(scratch))
     (written,) = scratch.glob("*.parquet")
@@ -104,13 +116,13 @@ def _write(events: DataFrame, scratch: Path, number: int, inputs: Iterable[Path]
 
 
 def _start_empty(spark: SparkSession, inputs: Path) -> StreamingQuery:
-    writer = _read(spark, inputs).writeStream.foreachBatch(lambda events, number: None)
+    writer = read_events(spark, inputs).writeStream.foreachBatch(lambda events, number: None)
     writer = writer.option("checkpointLocation", f"{inputs}-progress")
     return writer.trigger(availableNow=True).start()
 
 
 def _start_spark(spark: SparkSession, inputs: Path) -> StreamingQuery:
-    totals = _read(spark, inputs).groupBy("user")
+    totals = read_events(spark, inputs).groupBy("user")
     frame = totals.agg(F.count("*").alias("n"), F.sum("amount").alias("total"))
     writer = frame.writeStream.outputMode("update").format("noop")
     writer = writer.option("checkpointLocation", f"{inputs}-progress")
@@ -119,7 +131,7 @@ def _start_spark(spark: SparkSession, inputs: Path) -> StreamingQuery:
 
 def _preloaded(spark: SparkSession, folder: Path, rows: int) -> StateStore:
     store = StateStore.open(str(folder), spark=spark, table_format="parquet")
-    every = _every_key(spark, rows)
+    every = every_key(spark, rows)
     with store.snapshot(parallelism=PARALLELISM) as checkpoint:
         checkpoint.keyed(
             "bench",
@@ -145,10 +157,10 @@ def _start(
         succeeds=True,  # the store may hold rows that no query wrote
         cache_bytes=cache_bytes,
     )
-    return query.start(_read(spark, inputs), f"{inputs}-progress", availableNow=True)
+    return query.start(read_events(spark, inputs), f"{inputs}-progress", availableNow=True)
 
 
-def _read(spark: SparkSession, inputs: Path) -> DataFrame:
+def read_events(spark: SparkSession, inputs: Path) -> DataFrame:
     reader = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1)
     return reader.parquet(str(inputs))
 
@@ -162,7 +174,7 @@ def _totals(
     return {"totals": state.unionByName(new).groupBy("user").agg(*sums)}
 
 
-def _seconds(query: StreamingQuery) -> list[float]:
+def seconds_of(query: StreamingQuery) -> list[float]:
     """Return how long each trigger took that ran a micro-batch, which may have read no rows."""
     own = [
         one.durationMs["triggerExecution"]

@@ -27,7 +27,6 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from statestore.errors import InvalidArgumentError, ProcessorError
-from statestore.format.manifest import KeyedEntry
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.spark.cached import compute, few_cached
 from statestore.spark.hashing import column_of
@@ -48,13 +47,10 @@ from statestore.streaming.processor_task import (
 )
 from statestore.streaming.progress import MicroBatch, Progress
 from statestore.streaming.timer_index import (
-    INDEX,
     due_keys,
     index_of,
     index_rows,
     key_rows,
-    mark_of,
-    mark_of_entry,
 )
 from statestore.streaming.updates import Changes, QueryState, Updated
 
@@ -103,21 +99,17 @@ class Processing:
     ) -> pa.Table | None:
         """Return the keys that have timers which are due; None where no timers are."""
         limit = self._clock(batch).due_ms
-        mark = mark_of(restored, self.uid, TIMERS)
-        if limit is None or mark is None:
+        if limit is None or not _has_timers(restored, self.uid):
             return None
-        is_indexed = batch.before is not None and done.indexed == mark
-        since = self._clock(batch.before).due_ms if batch.before and is_indexed else None
+        is_known = batch.before is not None and self.is_indexed(restored, done)
+        since = self._clock(batch.before).due_ms if batch.before and is_known else None
         return due_keys(restored, self.uid, TIMERS, since, limit)
 
-    def not_indexed(self, restored: RestoredCheckpoint, done: Progress) -> list[str]:
-        """Return the name of the timers' index where it is not that of the stored timers."""
-        mark = mark_of(restored, self.uid, TIMERS)
-        return [INDEX] if self.has_timers and mark is not None and done.indexed != mark else []
-
-    def indexed(self, done: Progress, timers: KeyedEntry | None) -> Progress:
-        """Return the progress with the mark of the timers, if they were written."""
-        return done if timers is None else replace(done, indexed=mark_of_entry(timers))
+    def is_indexed(self, restored: RestoredCheckpoint, done: Progress) -> bool:
+        """Return whether the index of the timers is that of the stored ones, if there are any."""
+        if not self.has_timers or not _has_timers(restored, self.uid):
+            return True
+        return done.indexed == restored.checkpoint_id
 
     def index(self, restored: RestoredCheckpoint, batch: MicroBatch) -> pa.RecordBatchReader:
         """Return the index of the timers of a checkpoint; those that are due are overdue."""
@@ -271,15 +263,21 @@ def processing_of(
     )
 
 
+def _has_timers(restored: RestoredCheckpoint, uid: str) -> bool:
+    states = (one.state for one in restored.manifest.keyed)
+    return any((one.uid, one.name) == (uid, TIMERS) for one in states)
+
+
 def with_ticks(events: DataFrame) -> DataFrame:
-    """Return a stream of events beside a source that has nothing but a tick a second.
+    """Return a stream of events beside a source that has nothing but a tick a trigger.
 
     Spark plans a micro-batch where a source has moved, and for its own stateful operators when the
     watermark or the clock has (StateStoreWriter.shouldRunAnotherBatch). Ours it does not know: so
     timers of keys without events fire by the ticks, which are the last source of the query.
     """
     spark = events.sparkSession
-    ticks = spark.readStream.format("rate").option("numPartitions", 1).load()
+    reader = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1)
+    ticks = reader.option("numPartitions", 1).load()
     nothing = (F.lit(None).cast(one.dataType).alias(one.name) for one in events.schema)
     return events.unionAll(ticks.where(F.col("value") < 0).select(*nothing))
 

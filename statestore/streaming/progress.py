@@ -177,13 +177,14 @@ INDEXED = "timers-indexed"
 class Progress:
     """The last micro-batch of each query that wrote a state: of the one at work, that is last, and
     of those before it. ``ends`` and ``files`` are those of the last one; ``files`` is None in a
-    checkpoint of an older release, which knew of none.
+    checkpoint of an older release, which knew of none. ``indexed`` is the checkpoint in which the
+    timers of a processor are those of their index.
     """
 
     queries: tuple[tuple[str, int], ...] = ()
     ends: tuple[str, ...] = ()
     files: tuple[tuple[int, str], ...] | None = None
-    indexed: str | None = None
+    indexed: int | None = None
 
     @classmethod
     def of(cls, restored: RestoredCheckpoint, uid: str) -> Progress:
@@ -196,7 +197,7 @@ class Progress:
             tuple((element["query"], element["batch"]) for element in queries),
             tuple(element["ends_at"] for element in ends),
             None if files is None else tuple((one["source"], one["digest"]) for one in files),
-            indexed[0]["timers"] if indexed else None,
+            indexed[0]["checkpoint"] if indexed else None,
         )
 
     def write(self, checkpoint: CheckpointWriter, uid: str, parallelism: int) -> None:
@@ -211,7 +212,7 @@ class Progress:
         else:
             checkpoint.drop(uid, FILES)
         if self.indexed is not None:
-            checkpoint.broadcast(uid, INDEXED, [{"timers": self.indexed}])
+            checkpoint.broadcast(uid, INDEXED, [{"checkpoint": self.indexed}])
         if offsets := kafka_offsets(self.ends):
             none: list[list[dict[str, Any]]] = [[] for _ in range(parallelism - 1)]
             checkpoint.union(uid, OFFSETS, [offsets, *none])

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypedDict, Unpack
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, NullKeyError
-from statestore.format.manifest import KeyedEntry, Manifest
+from statestore.format.manifest import Manifest
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.spark.cached import compute
@@ -30,7 +30,6 @@ from statestore.storage import open_storage
 from statestore.store import StateStore
 from statestore.streaming.evolution import brought_over, to_evolve
 from statestore.streaming.processor import Processing, processing_of, with_ticks
-from statestore.streaming.processor_states import TIMERS
 from statestore.streaming.progress import MicroBatch, Progress, planned
 from statestore.streaming.timer_index import INDEX
 from statestore.streaming.updates import Changes, QueryState, Updated
@@ -188,7 +187,8 @@ class StatefulQuery:
 
         ``checkpoint_location`` is Spark's, a path or URL for this query alone: a query that is
         started again with it goes on. ``storage_options`` say how to read it, as those of a store;
-        ``trigger`` is what ``DataStreamWriter.trigger`` takes. An error ends the query, and
+        ``trigger`` is what ``DataStreamWriter.trigger`` takes; by default a query of a processor
+        with timers looks once a second, and any other at once. An error ends the query, and
         :meth:`process` says which there are; it is logged in one line, as Spark's own exception
         has it among the stacks of two languages.
         """
@@ -196,6 +196,7 @@ class StatefulQuery:
         ticks = isinstance(self.update, Processing) and self.update.has_timers
         if ticks:
             events = with_ticks(events)
+            trigger = trigger or {"processingTime": "1 second"}
 
         def run(batch: DataFrame, number: int) -> None:
             try:
@@ -246,11 +247,9 @@ class StatefulQuery:
                     changes = self._changes(name, updated)
                     if changes.shared is not None:
                         compute(keep(changes.shared))
-                    entry = self._write(checkpoint, name, one, changes, step)
-                    if isinstance(self.update, Processing) and name == TIMERS:
-                        done = self.update.indexed(done, entry)
+                    self._write(checkpoint, name, one, changes, step)
                 self._drop_deleted(checkpoint, step)
-                done.write(checkpoint, self.source, self.parallelism)
+                self._put(done, checkpoint)
                 checkpoint.carry_rest()
         self._after(checkpoint.manifest)
         return checkpoint.manifest
@@ -270,7 +269,7 @@ class StatefulQuery:
         keys = self._keys(events, batch, restored, states, done)
         others = [] if restored is None else to_evolve(restored, self.uid, states)
         if restored is not None and isinstance(self.update, Processing):
-            others += self.update.not_indexed(restored, done)
+            others += [] if self.update.is_indexed(restored, done) else [INDEX]
         step = _Step(events, states, keys, restored, done, tuple(others))
         is_tick = isinstance(self.update, Processing) and batch.before is not None
         is_idle = not keys.num_rows and is_tick and done.ends_like(batch)
@@ -283,19 +282,24 @@ class StatefulQuery:
             "operator %r: rows of %s get the columns and the time to live of the query",
             *(self.uid, ", ".join(step.in_other_form)),
         )
-        done, restored, update = step.done, step.restored, self.update
+        restored, update = step.restored, self.update
         now_ms = batch.planned_at_ms
         with self.store.snapshot(parallelism=self.parallelism, now_ms=now_ms) as checkpoint:
             for name in step.in_other_form:
                 state = step.states[name]
                 if isinstance(update, Processing) and name == INDEX:
                     rows = update.index(restored, batch)
-                    done = update.indexed(done, restored.keyed(self.uid, TIMERS).entry)
                 else:
                     rows = brought_over(restored.keyed(self.uid, name), state)
                 checkpoint.keyed(self.uid, name, rows, **{"key": self._key, **state.options})
-            done.write(checkpoint, self.source, self.parallelism)
+            self._put(step.done, checkpoint)
             checkpoint.carry_rest()
+
+    def _put(self, done: Progress, checkpoint: CheckpointWriter) -> None:
+        """Write the progress; with a processor's timers a checkpoint has their index."""
+        if isinstance(self.update, Processing) and self.update.has_timers:
+            done = replace(done, indexed=checkpoint.planned[0])
+        done.write(checkpoint, self.source, self.parallelism)
 
     def _is_first(self, step: _Step) -> bool:
         """Return whether none of the states is stored."""
@@ -436,17 +440,18 @@ class StatefulQuery:
         state: QueryState,
         changes: Changes,
         step: _Step,
-    ) -> KeyedEntry | None:
+    ) -> None:
         """Write what changed; of a state that is not stored yet all rows, if only none."""
         options = {"key": self._key, **state.options}
         upserts, restored = changes.upserts, step.restored
         if restored is None or not self._has(restored, name):
             if upserts is None:
                 upserts = step.events.sparkSession.createDataFrame([], state.struct)
-            return checkpoint.keyed(self.uid, name, upserts, **options)
+            checkpoint.keyed(self.uid, name, upserts, **options)
+            return
         if upserts is None and changes.deletes is None and changes.cleared is None:
-            return None
-        return checkpoint.changes(
+            return
+        checkpoint.changes(
             self.uid,
             name,
             upserts,

@@ -5,7 +5,8 @@ is a minute, so that a micro-batch looks up the minutes that have passed since t
 timer that is due already when it is written, as one that a firing timer registers in the past, is
 kept under :data:`OVERDUE`, where each micro-batch looks.
 
-It is made anew of the timers where they are not those that it was written for.
+It is made anew of the timers where another checkpoint is the newest than that of the query's last
+micro-batch: someone else may have changed them.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as T
 
-from statestore.errors import StateNotFoundError
-from statestore.format.manifest import KeyedEntry
 from statestore.format.state import StateKind
 from statestore.keys.groups import KeyGroupRange
 from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
@@ -30,8 +29,6 @@ __all__ = [
     "index_of",
     "index_rows",
     "key_rows",
-    "mark_of",
-    "mark_of_entry",
 ]
 
 INDEX = "timers_by_minute"
@@ -85,20 +82,6 @@ def _key_bytes(rows: int, key: list[pa.Array]) -> pa.Array:
         length = pc.binary_length(values).cast(pa.string()).cast(pa.binary())
         parts += [pc.fill_null(length, b"-"), pc.fill_null(values, b"")]
     return pc.binary_join_element_wise(*parts, b":")
-
-
-def mark_of(restored: RestoredCheckpoint, uid: str, timers: str) -> str | None:
-    """Return what tells the timers of a checkpoint from others; None where there are none."""
-    try:
-        return mark_of_entry(restored.keyed(uid, timers).entry)
-    except StateNotFoundError:
-        return None
-
-
-def mark_of_entry(timers: KeyedEntry) -> str:
-    """Return the same of the timers as a checkpoint names them: a digest of their rows."""
-    contents = timers.contents
-    return str(timers.digest if contents is None else contents.digest)
 
 
 def due_keys(

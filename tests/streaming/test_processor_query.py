@@ -123,11 +123,13 @@ def test_timers_fire_without_events_by_ticks(world: World) -> None:
     def output(frame: DataFrame, batch: MicroBatch) -> None:
         given.extend((row.user, row.total) for row in frame.collect())
 
-    query = made(world, "ProcessingTime", wait=4000, output=output)
+    query = made(world, "ProcessingTime", wait=15_000, output=output)
     stream = world.spark.readStream.schema(EVENTS).json(str(world.folder / "in"))
     started = query.start(stream, str(world.folder / "progress"), processingTime="1 second")
     try:
         ends = time.monotonic() + 90
+        while len(given) < 4 and started.isActive and time.monotonic() < ends:
+            time.sleep(0.2)
         while len(world.store.checkpoints()) < 2 and started.isActive and time.monotonic() < ends:
             time.sleep(0.2)
     finally:

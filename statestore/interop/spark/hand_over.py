@@ -25,7 +25,7 @@ from statestore.streaming.progress import same_ends
 
 __all__ = ["ExportedProgress", "export_progress", "with_progress"]
 
-_TICK = b"\n0"
+_TICK = b'\n{"offset":0,"timestamp":0}'
 """Where a source of ticks begins, as a line of offsets."""
 
 

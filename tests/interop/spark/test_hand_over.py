@@ -295,7 +295,7 @@ def test_a_processor_goes_on_here_and_returns(spark: SparkSession, tmp_path: Pat
     started = here.start(keyed, str(tmp_path / "progress"), availableNow=True)
     assert started.awaitTermination(120)
     plain = in_spark("plain")
-    assert {number: emitted[number] for number in plain} == plain
+    assert {number: rows for number, rows in emitted.items() if rows} == plain
     export_checkpoint(
         spark, store, str(tmp_path / "back"), partitions=3, progress=str(tmp_path / "progress")
     )
