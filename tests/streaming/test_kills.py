@@ -15,4 +15,4 @@ def test_a_killed_query_counts_every_event_once(tmp_path: Path, form: str) -> No
     """In the state, and in a Delta table that its output goes to."""
     found = kill_many(2 if form == UPDATE else 1, 29, tmp_path, form)
     assert found.problems == []
-    assert found.events_files > AHEAD
+    assert found.events_files >= AHEAD
