@@ -17,11 +17,12 @@ S3 := $(VENV)/.s3
 KAFKA := $(VENV)/.kafka
 QUICK := build/quick-spark/spark.jsa
 FLINK := $(VENV)/.flink
+PYFLINK := $(VENV)/pyflink
 # Spark is started through a Java that fits, wherever it is installed.
 WITH_JAVA := JAVA_HOME="$$($(PY) statestore/spark/java.py)" && export JAVA_HOME &&
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo test test-flink quick kills kills-streaming lint check races flips damages histories fuzz simulate protocol bench docs lock clean
+.PHONY: help demo cluster-demo test test-long test-flink quick kills kills-streaming lint check races flips damages histories fuzz simulate protocol bench docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -41,8 +42,11 @@ quick: $(READY) ## run the tests that need no JVM, no server and no long histori
 	@$(PY) -m pytest --numprocesses $(or $(WORKERS),2) --dist worksteal \
 		-m "not spark and not slow and not flink" --hypothesis-profile quick $(ARGS)
 
-test-flink: $(READY) $(FLINK) $(KAFKA) ## run the tests that need real Flink, all of them
-	@$(WITH_JAVA) $(PY) -m pytest -m flink $(ARGS)
+test-long: $(READY) $(DELTA) ## run the tests that take too long for each run, but for Flink's
+	@$(WITH_JAVA) $(PY) -m pytest -m "long and not flink" $(ARGS)
+
+test-flink: $(READY) $(FLINK) $(KAFKA) $(PYFLINK) ## run the tests that need real Flink, all of them
+	@$(WITH_JAVA) PYFLINK_PYTHON=$(abspath $(PYFLINK))/bin/python $(PY) -m pytest -m flink $(ARGS)
 
 kills: $(READY) $(DELTA) ## kill a job COUNT times (200) and look what is left
 	@$(WITH_JAVA) $(PY) -m tests.faults.kills --count $(or $(COUNT),200)
@@ -126,6 +130,12 @@ $(KAFKA): $(READY) tests/servers/jars.py
 	@if $(WITH_JAVA) $(PY) -m tests.servers.jars; then touch $@; fi
 
 # Flink, for the tests that let it write and read savepoints.
+# PyFlink needs older packages than the product has: it gets an environment of its own.
+$(PYFLINK): $(READY)
+	@echo "for make test-flink: an environment with PyFlink (some minutes the first time)"
+	@"$$(bash -c "$$FIND_PYTHON")" -m venv $@.new && $@.new/bin/python -m pip install --quiet \
+		--disable-pip-version-check apache-flink==2.3.0 && rm -rf $@ && mv $@.new $@
+
 $(FLINK): $(READY) tests/servers/flink.py
 	@echo "for the tests: fetching the jars of Flink (330 MB the first time)"
 	@if $(PY) -m tests.servers.flink; then touch $@; fi

@@ -17,7 +17,16 @@ from statestore.storage import open_storage
 from statestore.streaming import MicroBatch, StatefulQuery
 from statestore.streaming.progress import planned
 from statestore.streaming.timer_index import INDEX
-from tests.interop.spark.queries import DELAY, NO_DATA_BATCHES, SCHEMA, Query, events, run, texts
+from tests.interop.spark.queries import (
+    DELAY,
+    NO_DATA_BATCHES,
+    SCHEMA,
+    Query,
+    events,
+    run,
+    settings,
+    texts,
+)
 from tests.streaming.processors import OUT, PROCESSORS
 
 FILES = 4
@@ -103,8 +112,8 @@ class Pair:
             yield batch, _marked(frame)
             before = last
 
-    def states(self, store: StateStore, uid: str) -> dict[str, list[str]]:
-        restored = store.restore(parallelism=1)
+    def states(self, store: StateStore, uid: str, now_ms: int | None) -> dict[str, list[str]]:
+        restored = store.restore(parallelism=1, now_ms=now_ms)
         return {
             entry.state.name: sorted(
                 json.dumps(row, default=str, sort_keys=True)
@@ -128,8 +137,16 @@ def _marked(frame: DataFrame) -> DataFrame:
     return frame.select(*columns)
 
 
-@pytest.mark.parametrize("pandas", [False, True], ids=["rows", "pandas"])
-@pytest.mark.parametrize("name", PROCESSORS)
+def _each_once() -> Iterator[Any]:
+    """Yield processors in both forms, one of which runs each time."""
+    for number, name in enumerate(PROCESSORS):
+        for pandas in (False, True):
+            marks = [pytest.mark.long] if pandas == bool(number % 2) else []
+            form = "pandas" if pandas else "rows"
+            yield pytest.param(name, pandas, marks=marks, id=f"{name}-{form}")
+
+
+@pytest.mark.parametrize(("name", "pandas"), list(_each_once()))
 def test_a_processor_gives_what_it_gives_on_spark(
     spark: SparkSession, tmp_path: Path, name: str, pandas: bool
 ) -> None:
@@ -139,17 +156,19 @@ def test_a_processor_gives_what_it_gives_on_spark(
     events(tmp_path / "events", 0, FILES)
     pair = Pair(spark, tmp_path, name, pandas)
     expected = pair.on_spark()
-    spark.conf.set("spark.sql.session.timeZone", "UTC")
-    query = pair.query()
-    for batch, frame in pair.batches():
-        replace(query, parallelism=1 + batch.number % 3).process(frame, batch)
-        assert pair.emitted.get(batch.number, []) == expected.get(batch.number, []), batch.number
+    query, batch = pair.query(), None
+    with settings(spark, {"spark.sql.session.timeZone": "UTC"}):
+        for batch, frame in pair.batches():
+            replace(query, parallelism=1 + batch.number % 3).process(frame, batch)
+            number = batch.number
+            assert pair.emitted.get(number, []) == expected.get(number, []), number
+    assert batch is not None
     imported = StateStore.open(str(tmp_path / "imported"), spark=spark, table_format="parquet")
     import_checkpoint(spark, pair.location, imported)
     form = "PySpark" if not pandas else "Pandas"
-    ours = pair.states(pair.store, "op")
+    ours = pair.states(pair.store, "op", batch.planned_at_ms)
     assert _timers(ours.pop(INDEX, [])) == _timers(ours.get("timers", []))
-    theirs = pair.states(imported, f"transformWithStateIn{form}Exec-0")
+    theirs = pair.states(imported, f"transformWithStateIn{form}Exec-0", None)
     assert ours == theirs
 
 

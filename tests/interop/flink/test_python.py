@@ -309,7 +309,6 @@ def test_a_store_that_flink_never_saw_is_one_of_pyflink(tmp_path: Path) -> None:
 
 @pytest.mark.flink
 @pytest.mark.long
-@pytest.mark.skipif(python_of_pyflink() is None, reason="$PYFLINK_PYTHON names no PyFlink")
 def test_pyflink_restores_a_store_that_flink_never_saw(tmp_path: Path) -> None:
     store, held_by = own_store(tmp_path)
     done = export_savepoint(store, str(tmp_path / "to"), max_parallelism=720, parallelism=3)
@@ -325,7 +324,6 @@ def test_pyflink_restores_a_store_that_flink_never_saw(tmp_path: Path) -> None:
 
 @pytest.mark.flink
 @pytest.mark.long
-@pytest.mark.skipif(python_of_pyflink() is None, reason="$PYFLINK_PYTHON names no PyFlink")
 def test_pyflink_restores_what_was_exported(store: StateStore, tmp_path: Path) -> None:
     """At 720 key groups, the job finds in its own states what it has said before."""
     done = export_savepoint(store, str(tmp_path / "to"), max_parallelism=720, parallelism=3)
