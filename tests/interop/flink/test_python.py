@@ -26,7 +26,7 @@ from statestore.interop.flink.named_columns import Form
 from statestore.interop.flink.record import ImportedState, SavepointRecord
 from statestore.store import StateStore
 from tests.interop.flink.test_export_imported import entries
-from tests.servers.pyflink import python_of_pyflink, run_pyflink
+from tests.servers.pyflink import run_pyflink
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "pyflink"
 OPERATORS = ("by_string", "by_long", "by_tuple", "by_row", "by_decimal", "by_bytes")
