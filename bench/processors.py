@@ -83,6 +83,7 @@ class Several(Value):
         yield from super().handleInputRows(key, iter(frames), timerValues)
 
 
+GOALS = (0.5, 1.0)
 WAYS = {"a value": Value, "a value, a list and a timer": Several}
 
 
@@ -123,8 +124,8 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
     spark.stop()
     names = list(ways)
     found = []
-    for floor, ours in zip(names[::2], names[1::2], strict=True):
-        found += [times("B27", floor, seconds), times("B27", ours, seconds, floor=floor)]
+    for floor, ours, goal in zip(names[::2], names[1::2], GOALS, strict=True):
+        found += [times("B27", floor, seconds), times("B27", ours, seconds, floor=floor, goal=goal)]
     return [*found, counted("B27", "keys", rows, "keys")]
 
 

@@ -76,7 +76,7 @@ SECTIONS = (
     Section(("B23",), large.figures, large.FILES),
     Section(("B25",), spark_checkpoints.figures, 2 * MILLION),
     Section(("B26",), flink_savepoints.figures, 2 * MILLION),
-    Section(("B27",), processors.figures, MILLION // 2),
+    Section(("B27",), processors.figures, MILLION // 5),
 )
 
 
