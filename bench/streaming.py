@@ -97,6 +97,7 @@ def every_key(spark: SparkSession, rows: int) -> DataFrame:
 
 
 def some_keys(spark: SparkSession, rows: int, batch: int) -> DataFrame:
+    """Return the events of a micro-batch, whose keys are drawn by its number."""
     drawn = F.pmod(F.xxhash64("id", F.lit(batch)), F.lit(rows))
     return _events(spark.range(EVENTS).select(drawn.alias("number"), F.col("id").alias("amount")))
 
@@ -161,6 +162,7 @@ def _start(
 
 
 def read_events(spark: SparkSession, inputs: Path) -> DataFrame:
+    """Return a stream of the events in a folder, a file a micro-batch."""
     reader = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1)
     return reader.parquet(str(inputs))
 

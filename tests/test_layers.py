@@ -51,6 +51,7 @@ ROWS = (
     "statestore.spark",
     "statestore.interop.spark",
     "statestore.interop.flink",
+    "statestore.streaming",
     "statestore.testing",
     "jobs",
 )
@@ -63,9 +64,12 @@ HOMES = {
         "statestore.demo",
         "jobs",
     ),
-    "py4j": ("statestore.spark", "statestore.interop.spark", "statestore.testing", "jobs"),
+    "py4j": (
+        *("statestore.spark", "statestore.streaming", "statestore.interop.spark"),
+        *("statestore.testing", "jobs"),
+    ),
     "delta": ("statestore.spark", "statestore.testing", "jobs"),
-    "deltalake": ("statestore.files",),
+    "deltalake": ("statestore.files", "statestore.streaming.outputs"),
     "pandas": (
         *("statestore.files", "statestore.restore.restored", "statestore.streaming"),
         *("statestore.testing", "jobs"),

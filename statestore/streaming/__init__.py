@@ -2,10 +2,11 @@
 from a store into Spark's own: :func:`initial_state`.
 """
 
-from statestore.streaming.outputs import to_delta, to_kafka
+from statestore.streaming.outputs import initial_state, to_delta, to_kafka
 from statestore.streaming.progress import MicroBatch, Progress, starting_offsets
 from statestore.streaming.query import StatefulQuery
-from statestore.streaming.updates import Changes, QueryState, Updated, by_key, initial_state
+from statestore.streaming.states import QueryState
+from statestore.streaming.updates import Changes, Updated, by_key
 
 __all__ = [
     "Changes",

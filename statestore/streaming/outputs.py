@@ -1,7 +1,8 @@
-"""Where the rows that a query yields can go: a Delta table, exactly once, and Kafka, at least once.
+"""What goes out: rows to a Delta table or to Kafka, and a state to Spark's own operators.
 
 A query hands its rows over before it commits the micro-batch. If it is killed in between, the same
-micro-batch runs again, and hands over the same rows with the same number.
+micro-batch runs again, and hands over the same rows with the same number: a Delta table has them
+exactly once, Kafka at least once.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, GroupedData
 from pyspark.sql import functions as F
 
+from statestore.restore.restored import RestoredKeyedState
 from statestore.spark.tasks import numbered
 from statestore.streaming.progress import MicroBatch
 
-__all__ = ["to_delta", "to_kafka"]
+__all__ = ["initial_state", "to_delta", "to_kafka"]
 
 Output = Callable[[DataFrame, MicroBatch], None]
 
@@ -74,3 +76,13 @@ def to_kafka(servers: str, topic: str, *, key: str | None = None) -> Output:
         messages.option("kafka.bootstrap.servers", servers).option("topic", topic).save()
 
     return write
+
+
+def initial_state(state: RestoredKeyedState) -> GroupedData:
+    """Return a restored state as ``initialState=`` of ``transformWithState`` and
+    ``transformWithStateInPandas`` takes it: its stored rows, grouped by key.
+
+    Spark exchanges them once, by its own hash of the key, when the query starts for the first time.
+    Raises InvalidArgumentError when the store was opened without Spark.
+    """
+    return state.to_spark().drop("key_group").groupBy(*state.entry.state.key)

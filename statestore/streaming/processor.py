@@ -46,13 +46,14 @@ from statestore.streaming.processor_task import (
     ProcessorTask,
 )
 from statestore.streaming.progress import MicroBatch, Progress
+from statestore.streaming.states import QueryState
 from statestore.streaming.timer_index import (
     due_keys,
     index_of,
     index_rows,
     key_rows,
 )
-from statestore.streaming.updates import Changes, QueryState, Updated
+from statestore.streaming.updates import Changes, Updated
 
 __all__ = ["Processing", "processing_of", "with_ticks"]
 

@@ -26,7 +26,7 @@ from statestore.spark.structs import (
     named,
 )
 from statestore.streaming.handle import EVENT, Variable
-from statestore.streaming.updates import QueryState
+from statestore.streaming.states import QueryState
 
 __all__ = ["TIMERS", "TTL", "ProcessorState", "states_of", "timers_of"]
 

@@ -28,11 +28,11 @@ from statestore.spark.cached import compute
 from statestore.spark.read import keys_in_use
 from statestore.storage import open_storage
 from statestore.store import StateStore
-from statestore.streaming.evolution import brought_over, to_evolve
 from statestore.streaming.processor import Processing, processing_of, with_ticks
 from statestore.streaming.progress import MicroBatch, Progress, planned
+from statestore.streaming.states import QueryState, brought_over, to_evolve
 from statestore.streaming.timer_index import INDEX
-from statestore.streaming.updates import Changes, QueryState, Updated
+from statestore.streaming.updates import Changes, Updated
 
 __all__ = ["StatefulQuery"]
 

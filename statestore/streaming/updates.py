@@ -1,17 +1,16 @@
-"""What a micro-batch does to a state: changes, an update for one key at a time, initial state."""
+"""What a micro-batch does to states: changes, and an update for one key at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame, GroupedData
-from pyspark.sql.types import BooleanType, DataType, StructField, StructType
+from pyspark.sql import DataFrame
+from pyspark.sql.types import BooleanType, StructField, StructType
 
 from statestore.errors import InvalidArgumentError
 from statestore.files.exact import is_list
-from statestore.restore.restored import RestoredKeyedState
 from statestore.spark.hashing import column_of
 from statestore.spark.tasks import numbered, settle
 from statestore.streaming.progress import MicroBatch
@@ -21,10 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Changes",
-    "QueryState",
     "Updated",
     "by_key",
-    "initial_state",
 ]
 
 
@@ -44,27 +41,6 @@ class Changes:
     deletes: Any = None
     cleared: Any = None
     shared: DataFrame | None = None
-
-
-@dataclass(frozen=True)
-class QueryState:
-    """A keyed state of a query: its columns, in Spark's words or as a struct, and ``options`` of
-    ``checkpoint.keyed`` (``namespace``, ``kind``, ``entry``, ``ttl``, ``max_parallelism``, …).
-    One that ``is_derived`` is made of the others: an update gets no rows of it.
-    """
-
-    schema: str | StructType
-    options: Mapping[str, Any] = field(default_factory=dict)
-    is_derived: bool = False
-
-    @property
-    def struct(self) -> StructType:
-        """The columns."""
-        if isinstance(self.schema, StructType):
-            return self.schema
-        found = DataType.fromDDL(self.schema)
-        assert isinstance(found, StructType)  # a list of columns is no other type
-        return found
 
 
 @dataclass(frozen=True)
@@ -162,16 +138,3 @@ def _joined(first: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
 
 def _names(columns: str | Sequence[str]) -> tuple[str, ...]:
     return (columns,) if isinstance(columns, str) else tuple(columns)
-
-
-# A stored keyed state as the initial state of one that Spark keeps itself.
-
-
-def initial_state(state: RestoredKeyedState) -> GroupedData:
-    """Return a restored state as ``initialState=`` of ``transformWithState`` and
-    ``transformWithStateInPandas`` takes it: its stored rows, grouped by key.
-
-    Spark exchanges them once, by its own hash of the key, when the query starts for the first time.
-    Raises InvalidArgumentError when the store was opened without Spark.
-    """
-    return state.to_spark().drop("key_group").groupBy(*state.entry.state.key)

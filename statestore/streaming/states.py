@@ -1,4 +1,4 @@
-"""States whose columns or time to live a query has in another way than they are stored.
+"""The states of a query: their columns and options, and those that are stored in another form.
 
 A query that is started with new, renamed or wider columns, or with another time to live, first
 takes a checkpoint of its own: all rows of such a state in the new form, and all else as it is, with
@@ -8,17 +8,40 @@ the query's progress. What cannot be brought over is refused, and nothing is wri
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
+from pyspark.sql.types import DataType, StructType
 
 from statestore.files.types import arrow_schema
 from statestore.format.schema import schema_from_json
 from statestore.format.state import KeyedState, TimeToLive
 from statestore.keys.groups import KeyGroupRange
 from statestore.restore.restored import RestoredCheckpoint, RestoredKeyedState
-from statestore.streaming.updates import QueryState
 
-__all__ = ["brought_over", "to_evolve"]
+__all__ = ["QueryState", "brought_over", "to_evolve"]
+
+
+@dataclass(frozen=True)
+class QueryState:
+    """A keyed state of a query: its columns, in Spark's words or as a struct, and ``options`` of
+    ``checkpoint.keyed`` (``namespace``, ``kind``, ``entry``, ``ttl``, ``max_parallelism``, …).
+    One that ``is_derived`` is made of the others: an update gets no rows of it.
+    """
+
+    schema: str | StructType
+    options: Mapping[str, Any] = field(default_factory=dict)
+    is_derived: bool = False
+
+    @property
+    def struct(self) -> StructType:
+        """The columns."""
+        if isinstance(self.schema, StructType):
+            return self.schema
+        found = DataType.fromDDL(self.schema)
+        assert isinstance(found, StructType)  # a list of columns is no other type
+        return found
 
 
 def to_evolve(
@@ -53,12 +76,12 @@ def brought_over(stored: RestoredKeyedState, state: QueryState) -> pa.RecordBatc
         for batch in stored.key_groups(groups):
             names = set(batch.schema.names)
             arrays = []
-            for field in wanted:
-                name = before.get(field.name, field.name)
+            for column in wanted:
+                name = before.get(column.name, column.name)
                 arrays.append(
-                    batch.column(name).cast(field.type)
+                    batch.column(name).cast(column.type)
                     if name in names
-                    else pa.nulls(batch.num_rows, field.type)
+                    else pa.nulls(batch.num_rows, column.type)
                 )
             yield pa.RecordBatch.from_arrays(arrays, schema=wanted)
 
