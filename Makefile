@@ -33,9 +33,10 @@ demo: $(READY) $(DELTA) ## run the demo; DIR=path keeps what it writes there
 cluster-demo: $(READY) $(KAFKA) ## run the demo on a Spark cluster, Kafka and S3, all on this machine
 	@$(WITH_JAVA) $(PY) -m tests.servers.cluster_demo
 
-# Files go to the workers in their order, so that the long ones do not come last.
-test: $(READY) $(DELTA) $(S3) $(KAFKA) $(FLINK) $(QUICK) ## run all tests, two files at a time; ARGS="-k name" goes to pytest
-	@$(WITH_JAVA) $(PY) -m pytest --numprocesses $(or $(WORKERS),2) --dist loadfile --no-loadscope-reorder \
+# Files go to the workers in their order, so that the long ones do not come last. They are three on
+# two cores, as tests wait for servers and for Spark about as long as they compute.
+test: $(READY) $(DELTA) $(S3) $(KAFKA) $(FLINK) $(QUICK) ## run all tests, three files at a time; ARGS="-k name" goes to pytest
+	@$(WITH_JAVA) $(PY) -m pytest --numprocesses $(or $(WORKERS),3) --dist loadfile --no-loadscope-reorder \
 		-m "not long" $(ARGS)
 
 quick: $(READY) ## run the tests that need no JVM, no server and no long histories
