@@ -60,7 +60,7 @@ def test_examples_work(here: Path, run: Run) -> None:
         verb = verbs.spark.get_command(click.Context(cli), name)
         assert isinstance(verb, Verb)
         examples += verb.examples
-    assert len(examples) == 11
+    assert len(examples) == 12
     for example in examples:
         for place in ("./new", "./progress", "./checkpoints/orders-7"):
             shutil.rmtree(place, ignore_errors=True)
