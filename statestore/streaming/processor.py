@@ -331,6 +331,8 @@ def _output(task: ProcessorTask, few: pa.Table | None, made: DataFrame) -> DataF
     if few is None:
         return made.where(F.col(WHAT) == OUT).select(*columns).toDF(*names)
     found = few.filter(pc.equal(few.column(WHAT), OUT)).select(columns)
+    if not found.num_rows:  # of lists without a row Spark's way from Arrow makes an error
+        return made.sparkSession.createDataFrame([], task.output)
     return frame_of(made.sparkSession, found.rename_columns(names), task.output)
 
 

@@ -115,6 +115,34 @@ def test_what_cannot_be_is_refused(world: World) -> None:
     assert world.store.checkpoints() == ()
 
 
+class Silent(Totals):
+    """Nothing comes out, of a column that is a list."""
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        """Count."""
+        self.total.update((sum(1 for _ in rows),))
+        return iter([])
+
+
+def test_a_processor_may_yield_nothing(world: World) -> None:
+    """Its output is empty, with its columns."""
+    given: list[tuple[int, list[str]]] = []
+    query = StatefulQuery.of_processor(
+        store=world.store,
+        uid="totals",
+        processor=Silent(pandas=False),
+        key="user",
+        output_schema="user string, ids array<string>",
+        output_mode="Append",
+        time_mode="None",
+        parallelism=2,
+        output=lambda frame, _: given.append((frame.count(), frame.columns)),
+    )
+    query.process(world.frame("a", "a"), at(0))
+    assert given == [(0, ["user", "ids"])]
+    assert rows(world) == [{"user": "a", "total": 2}]
+
+
 def test_timers_fire_without_events_by_ticks(world: World) -> None:
     """Idle micro-batches are no checkpoints; one in which a timer is due is."""
     given: list[tuple[str, int]] = []
