@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from statestore.store import StateStore
 
 __all__ = [
+    "CLOSED_PIPE",
     "INTERRUPTED",
     "Invocation",
     "KeyVerb",
@@ -41,6 +42,7 @@ __all__ = [
 ]
 
 INTERRUPTED = 130
+CLOSED_PIPE = 141  # as the shell says of a tool that SIGPIPE has ended
 
 
 class Invocation:
@@ -225,6 +227,7 @@ def exit_statuses() -> dict[int, str]:
     for error in _with_own_code(StateStoreError):
         meanings[error.exit_code] = f"{error.kind}: {_summary(error)}"
     meanings[INTERRUPTED] = "interrupted"
+    meanings[CLOSED_PIPE] = "nobody reads stdout any more"
     return dict(sorted(meanings.items()))
 
 

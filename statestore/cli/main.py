@@ -14,8 +14,15 @@ from typing import Any, ClassVar
 import click
 
 from statestore._version import __version__
-from statestore.cli.command import INTERRUPTED, Invocation, LazyVerb, Root, common_options
-from statestore.cli.output import Result, is_unicode, page, report
+from statestore.cli.command import (
+    CLOSED_PIPE,
+    INTERRUPTED,
+    Invocation,
+    LazyVerb,
+    Root,
+    common_options,
+)
+from statestore.cli.output import Result, is_unicode, leave_stdout, page, report
 from statestore.errors import StateStoreError
 
 __all__ = ["cli", "main"]
@@ -132,6 +139,13 @@ class Command(Root):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb, print what it returns, and return the exit status."""
+        try:
+            return self._invoked(ctx)
+        except BrokenPipeError:
+            leave_stdout()
+            return CLOSED_PIPE
+
+    def _invoked(self, ctx: click.Context) -> Any:
         invocation = ctx.ensure_object(Invocation)  # before the verb's context takes it over
         result = super().invoke(ctx)
         if not isinstance(result, Result):

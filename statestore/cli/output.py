@@ -7,10 +7,13 @@ wide, tables as wide as they need, and nothing is cut off or left out.
 from __future__ import annotations
 
 import json
+import os
+import select
 import sys
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -37,7 +40,9 @@ __all__ = [
     "cell",
     "is_unicode",
     "json_text",
+    "leave_stdout",
     "page",
+    "pause",
     "printable",
     "progress_bar",
     "report",
@@ -192,6 +197,27 @@ def progress_bar(title: str) -> Iterator[Bar]:
     with bar:
         task = bar.add_task(title, total=None)
         yield Bar(bar, task)
+
+
+def pause(seconds: float) -> None:
+    """Sleep; raise BrokenPipeError as soon as nobody reads stdout any more.
+
+    Without it a command that seldom writes would outlive ``| head -1`` until it writes again.
+    """
+    poll = select.poll()
+    try:
+        poll.register(sys.stdout, 0)  # an end that was closed is told unasked
+    except (OSError, ValueError):  # no file of the system's, as in a notebook
+        time.sleep(seconds)
+        return
+    if poll.poll(seconds * 1000):
+        raise BrokenPipeError
+
+
+def leave_stdout() -> None:
+    """Drop what nobody reads, or Python would complain of it while it ends."""
+    with suppress(OSError, ValueError), open(os.devnull, "wb") as nowhere:  # noqa: PTH123
+        os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 def is_unicode(file: TextIO) -> bool:

@@ -144,6 +144,36 @@ def test_ctrl_c_ends_it_without_a_traceback(
     assert (process.returncode, out, err) == (0, "", "")
 
 
+@pytest.mark.parametrize("output", ["text", "json"])
+@pytest.mark.parametrize("is_written", [False, True], ids=["while it waits", "as it writes"])
+def test_behind_head_it_ends_quietly(
+    tmp_path: Path,
+    watching: Callable[..., subprocess.Popen[str]],
+    output: str,
+    is_written: bool,
+) -> None:
+    """As other tools that SIGPIPE ends: 128 + 13, also where no other checkpoint ever comes."""
+    store = opened(tmp_path / "live")
+    take(store)
+    # With a long interval it learns of the closed pipe while it waits, or not in time.
+    interval = ("--interval", "200ms" if is_written else "1h")
+    process = watching("--output", output, *interval)
+    assert process.stdout is not None
+    head = subprocess.run(
+        ["head", "-1"], stdin=process.stdout, capture_output=True, text=True, check=True
+    )
+    if is_written:
+        take(store)
+    process.stdout.close()
+    assert process.wait(SOON_S) == 141
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    assert (json.loads(head.stdout)["id"] if output == "json" else head.stdout[:12]) in (
+        1,
+        "checkpoint 1",
+    )
+
+
 def test_on_a_terminal_a_screen_is_drawn(
     tmp_path: Path, watching: Callable[..., subprocess.Popen[str]]
 ) -> None:

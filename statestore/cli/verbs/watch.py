@@ -32,7 +32,7 @@ from statestore.cli.checkpoints import (
 )
 from statestore.cli.command import Invocation, Verb, pass_invocation
 from statestore.cli.drawing import count, counted, duration, size, when
-from statestore.cli.output import Page, cell, page, printable, table_of
+from statestore.cli.output import Page, cell, page, pause, printable, table_of
 from statestore.errors import (
     CheckpointNotFoundError,
     CorruptionError,
@@ -62,7 +62,8 @@ SHOWN = 12
         "line for each, without phases; with --output json an object for each, on one line. A "
         "store that is not there yet is waited for. Only the list of checkpoints is asked for, and "
         "the manifest of each "
-        "new one. Ends with Ctrl-C, status 0, or after --count."
+        "new one. Ends with Ctrl-C, status 0, after --count, or when nobody reads its stdout any "
+        "more, as behind head -1."
     ),
     examples=(
         "statestore watch --store ./fraud",
@@ -86,7 +87,10 @@ def watch_checkpoints(invocation: Invocation, interval: float, stop_after: int |
         if invocation.settings.output != "json":
             screen = LiveScreen(paper, store.url) if paper.terminal else TextLines()
         with screen.opened():
-            for watched in followed(store, interval_s=interval, stop_after=stop_after, say=_say):
+            found = followed(
+                store, interval_s=interval, stop_after=stop_after, say=_say, wait=pause
+            )
+            for watched in found:
                 screen.show(watched)
     except KeyboardInterrupt:
         return 0
@@ -113,13 +117,19 @@ class Watched:
 
 
 def followed(
-    store: StateStore, *, interval_s: float, stop_after: int | None, say: Callable[[str], None]
+    store: StateStore,
+    *,
+    interval_s: float,
+    stop_after: int | None,
+    say: Callable[[str], None],
+    wait: Callable[[float], None] = time.sleep,
 ) -> Iterator[Watched]:
     """Yield the newest checkpoint, then each new one once, in order of id; after ``stop_after``
     new ones end.
 
     ``say`` hears, once, that the store is not there yet, has no checkpoint, or cannot be reached
-    for now. Raises StorageError when it cannot be reached the first time.
+    for now; ``wait`` lets the interval go by. Raises StorageError when it cannot be reached the
+    first time, and what ``wait`` raises.
     """
     seen: set[int] | None = None
     found, said = 0, ""
@@ -138,7 +148,7 @@ def followed(
                     if found == stop_after:
                         return
             seen = set(ids)
-        time.sleep(max(interval_s, SHORTEST_S))
+        wait(max(interval_s, SHORTEST_S))
 
 
 def _ids(store: StateStore, *, is_first: bool) -> tuple[tuple[int, ...] | None, str]:
