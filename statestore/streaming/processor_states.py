@@ -48,7 +48,7 @@ class ProcessorState:
     schema: T.StructType
     key: tuple[str, ...]
     entry: tuple[str, ...] = ()
-    has_ttl: bool = False
+    ttl_ms: int | None = None
     time_domain: TimeDomain | None = None
     is_derived: bool = False
 
@@ -66,10 +66,9 @@ class ProcessorState:
             options["entry"] = list(self.entry)
         if self.time_domain is not None:
             options["time_domain"] = self.time_domain
-        if self.has_ttl:
-            # The column says when a row ends: it lives no longer than that.
-            options["ttl"] = TimeToLive(0, TTL)
-        return QueryState(self.schema, options, self.is_derived)
+        # The column says when a row ends: it lives no longer than that.
+        options["ttl"] = "off" if self.ttl_ms is None else TimeToLive(0, TTL)
+        return QueryState(self.schema, options, self.is_derived, self.ttl_ms or 0)
 
 
 def states_of(
@@ -129,7 +128,7 @@ def _state_of(variable: Variable, name: str, key: T.StructType, uid: str) -> Pro
         schema,
         tuple(columns[:width]),
         tuple(keys[width:]),
-        has_ttl=variable.ttl_ms is not None,
+        ttl_ms=variable.ttl_ms,
     )
 
 

@@ -30,7 +30,7 @@ from statestore.storage import open_storage
 from statestore.store import StateStore
 from statestore.streaming.processor import Processing, processing_of, with_ticks
 from statestore.streaming.progress import MicroBatch, Progress, planned
-from statestore.streaming.states import QueryState, brought_over, to_evolve
+from statestore.streaming.states import QueryState, brought_over, options_of, to_evolve
 from statestore.streaming.timer_index import INDEX
 from statestore.streaming.updates import Changes, Updated
 
@@ -291,7 +291,10 @@ class StatefulQuery:
                     rows = update.index(restored, batch)
                 else:
                     rows = brought_over(restored.keyed(self.uid, name), state)
-                checkpoint.keyed(self.uid, name, rows, **{"key": self._key, **state.options})
+                options = {"key": self._key, **state.options}
+                if name != INDEX:
+                    options |= options_of(restored.keyed(self.uid, name).entry.state, state)
+                checkpoint.keyed(self.uid, name, rows, **options)
             self._put(step.done, checkpoint)
             checkpoint.carry_rest()
 
@@ -442,7 +445,7 @@ class StatefulQuery:
         step: _Step,
     ) -> None:
         """Write what changed; of a state that is not stored yet all rows, if only none."""
-        options = {"key": self._key, **state.options}
+        options = {"key": self._key, **state.kept_options}
         upserts, restored = changes.upserts, step.restored
         if restored is None or not self._has(restored, name):
             if upserts is None:

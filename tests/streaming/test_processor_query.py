@@ -220,6 +220,50 @@ def test_new_and_wider_columns_and_times_to_live_are_taken_over(world: World) ->
     assert [row["total"] for row in rows(world)] == [1, 3]
 
 
+def test_a_time_to_live_is_turned_on_changed_and_off(world: World) -> None:
+    """What is stored when it is turned on lives from then."""
+    made(world, "ProcessingTime").process(world.frame("a", "b"), at(0, 1000))
+    made(world, "ProcessingTime", life=500).process(world.frame("b"), at(1, 2000, 1000))
+    assert rows_at(world, 2499) == [("a", 1, 2500), ("b", 2, 2500)]
+    made(world, "ProcessingTime", life=9000).process(world.frame("b"), at(2, 2400, 2000))
+    assert rows_at(world, 2499) == [("a", 1, 2500), ("b", 3, 11_400)]
+    assert rows_at(world, 2500) == [("b", 3, 11_400)]
+    made(world, "ProcessingTime").process(world.frame("a"), at(3, 2600, 2400))
+    assert rows(world) == [{"user": "a", "total": 1}, {"user": "b", "total": 3}]
+
+
+def rows_at(world: World, now_ms: int) -> list[tuple[Any, ...]]:
+    """Return the rows of the totals that live at a time, and until when they do."""
+    restored = world.store.restore(parallelism=1, now_ms=now_ms).keyed("totals", "total")
+    found = restored.to_arrow(0).read_all().drop_columns(["key_group"]).to_pylist()
+    return sorted((row["user"], row["total"], row["ttlExpirationMs"]) for row in found)
+
+
+def test_columns_are_renamed_and_dropped(world: World) -> None:
+    """Once, and the query is started again with the same words."""
+    old = world.query(schema="user string, n long, total long, more long")
+    old = replace(old, update=totals_of("n", "total", "more"))
+    old.process(world.frame("a"), at(0))
+    options = {"renamed": {"total": "sum"}, "dropped": "more", "max_parallelism": 8}
+    states = {"per-user": QueryState("user string, n long, sum long", options)}
+    for number in (1, 2):
+        new = replace(old, store=world.store, states=states, update=totals_of("n", "sum"))
+        new.process(world.frame("a"), at(number))
+    assert rows(world, "per-user") == [{"user": "a", "n": 3, "sum": 3}]
+    assert world.store.checkpoints() == (1, 2, 3, 4)
+
+
+def totals_of(*names: str) -> Any:
+    """Return an update that adds one to some columns for each event."""
+
+    def update(events: DataFrame, states: Any, batch: MicroBatch) -> Any:
+        new = events.select("user", *(F.lit(1).cast("long").alias(name) for name in names))
+        both = states["per-user"].unionByName(new).groupBy("user")
+        return {"per-user": both.agg(*(F.sum(name).alias(name) for name in names))}
+
+    return update
+
+
 def test_a_query_has_several_states(world: World) -> None:
     """Of one key; those that an update does not name stay as they are."""
 
