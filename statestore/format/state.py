@@ -97,7 +97,6 @@ class TimeToLive:
     """How long rows of a keyed state live, in milliseconds after the time in their ``column``.
 
     The column is one of the state's values, a long (milliseconds since 1970, UTC) or a timestamp.
-    With a duration of 0 it says when a row ends.
     With ``update="on_create_and_write"`` it is the time of the last write. With
     ``"on_read_and_write"`` it is that of the last read too: reads are the job's own, so the job
     writes what it has read, with its values, as upserts of the next checkpoint. With the default
@@ -115,9 +114,9 @@ class TimeToLive:
         object.__setattr__(self, "update", TtlUpdate(self.update))
         object.__setattr__(self, "visibility", TtlVisibility(self.visibility))
         given: object = self.duration_ms
-        if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given <= _LONG_MAX:
+        if isinstance(given, bool) or not isinstance(given, int) or not 0 < given <= _LONG_MAX:
             raise InvalidArgumentError(
-                f"a time to live of {given!r} ms: give a whole number of milliseconds from 0 to "
+                f"a time to live of {given!r} ms: give a whole number of milliseconds from 1 to "
                 f"{_LONG_MAX}"
             )
         column: object = self.column

@@ -66,8 +66,9 @@ class ProcessorState:
             options["entry"] = list(self.entry)
         if self.time_domain is not None:
             options["time_domain"] = self.time_domain
-        # The column says when a row ends: it lives no longer than that.
-        options["ttl"] = "off" if self.ttl_ms is None else TimeToLive(0, TTL)
+        # The column says when a row ends: it is kept for the shortest time beyond. The processor
+        # itself sees it no longer.
+        options["ttl"] = "off" if self.ttl_ms is None else TimeToLive(1, TTL)
         return QueryState(self.schema, options, self.is_derived, self.ttl_ms or 0)
 
 

@@ -227,7 +227,7 @@ def test_a_time_to_live_is_turned_on_changed_and_off(world: World) -> None:
     assert rows_at(world, 2499) == [("a", 1, 2500), ("b", 2, 2500)]
     made(world, "ProcessingTime", life=9000).process(world.frame("b"), at(2, 2400, 2000))
     assert rows_at(world, 2499) == [("a", 1, 2500), ("b", 3, 11_400)]
-    assert rows_at(world, 2500) == [("b", 3, 11_400)]
+    assert rows_at(world, 2501) == [("b", 3, 11_400)]
     made(world, "ProcessingTime").process(world.frame("a"), at(3, 2600, 2400))
     assert rows(world) == [{"user": "a", "total": 1}, {"user": "b", "total": 3}]
 
