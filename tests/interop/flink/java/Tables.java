@@ -3,6 +3,7 @@ package golden;
 import java.math.BigDecimal;
 import java.time.LocalDateTime;
 import java.time.ZoneOffset;
+import java.util.List;
 import java.util.Map;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
 import org.apache.flink.api.common.typeinfo.Types;
@@ -80,7 +81,7 @@ public class Tables {
 
     /** Run the steps, as those of Main. */
     public static void main(String[] steps) throws Exception {
-        Main.run(steps, (env, words) -> build(env));
+        Main.run(List.of(steps), (env, words) -> build(env));
     }
 
     private static void build(StreamExecutionEnvironment env) {
