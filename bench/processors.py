@@ -25,15 +25,14 @@ from bench.streaming import (
     FIRST_OF_A_ROUND,
     MAX_PARALLELISM,
     PARALLELISM,
-    ROCKSDB,
     every_key,
     read_events,
     seconds_of,
+    session,
     some_keys,
     write,
 )
 from statestore import StateStore
-from statestore.spark.session import spark_session
 from statestore.streaming import StatefulQuery
 
 __all__ = ["figures"]
@@ -89,15 +88,7 @@ WAYS = {"a value": Value, "a value, a list and a timer": Several}
 
 def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
     """Return the time of a micro-batch of each processor both ways; they take turns."""
-    spark = spark_session(
-        app_name="statestore-bench",
-        master="local[2]",
-        driver_memory="8g",
-        extra_conf={
-            "spark.sql.shuffle.partitions": str(PARALLELISM),
-            "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
-        },
-    )
+    spark = session()
     ways: dict[str, partial[StreamingQuery]] = {}
     inputs: list[Path] = []
     for number, (what, kind) in enumerate(WAYS.items()):

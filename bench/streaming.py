@@ -30,11 +30,11 @@ __all__ = [
     "FIRST_OF_A_ROUND",
     "MAX_PARALLELISM",
     "PARALLELISM",
-    "ROCKSDB",
     "every_key",
     "figures",
     "read_events",
     "seconds_of",
+    "session",
     "some_keys",
     "write",
 ]
@@ -52,15 +52,7 @@ COLUMNS = "user string, amount long"
 
 def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
     """Return the time of a micro-batch each way; they take turns, a few at a time."""
-    spark = spark_session(
-        app_name="statestore-bench",
-        master="local[2]",
-        driver_memory="8g",
-        extra_conf={
-            "spark.sql.shuffle.partitions": str(PARALLELISM),
-            "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
-        },
-    )
+    spark = session()
     inputs = {
         way: folder / f"events-{number}" for number, way in enumerate((EMPTY, SPARK, HELD, READ))
     }
@@ -89,6 +81,19 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
     found = [times("B18", SPARK, seconds), times("B18", EMPTY, seconds, floor=SPARK)]
     found += [times("B18", what, seconds, floor=SPARK) for what in (HELD, READ)]
     return [*found, counted("B18", "keys", rows, "keys")]
+
+
+def session() -> SparkSession:
+    """Return a session whose own states are in RocksDB."""
+    return spark_session(
+        app_name="statestore-bench",
+        master="local[2]",
+        driver_memory="8g",
+        extra_conf={
+            "spark.sql.shuffle.partitions": str(PARALLELISM),
+            "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
+        },
+    )
 
 
 def every_key(spark: SparkSession, rows: int) -> DataFrame:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import groupby
@@ -233,7 +234,7 @@ def _by_key(
         if not batch.num_rows:
             continue
         for found, table, rows in _runs(task, batch):
-            if key is None or found != key:
+            if key is None or _told(found) != _told(key):
                 if key is not None:
                     yield key, own
                 key, own = found, _Rows(task)
@@ -249,16 +250,16 @@ def _runs(task: ProcessorTask, batch: pa.RecordBatch) -> Iterator[tuple[Values, 
     tables = batch.column(WHAT).to_pylist()
     takers = {table: _taker(task, batch, table) for table in set(tables)}
     begins = 0
-    told = [(tuple(map(_told, key)), table) for key, table in zip(keys, tables, strict=True)]
+    told = zip(map(_told, keys), tables, strict=True)
     for (_, table), run in groupby(told):
         length = sum(1 for _ in run)
         yield keys[begins], table, takers[table](length)
         begins += length
 
 
-def _told(value: Any) -> Any:
-    """Return a value of a key as one that equals itself."""
-    return "NaN" if isinstance(value, float) and value != value else value
+def _told(key: Values) -> Values:
+    """Return a key as one that equals itself, with NaN in it too."""
+    return tuple("NaN" if isinstance(one, float) and one != one else one for one in key)
 
 
 def _taker(task: ProcessorTask, batch: pa.RecordBatch, table: int) -> Callable[[int], Any]:
@@ -350,17 +351,32 @@ class _Given:
     def rest(self) -> Iterator[pa.RecordBatch]:
         """Yield all that waits."""
         if self._out:
-            yield self._columns.rows(OUT, 0, self._output())
+            with self._fitting("yields rows", self._task.output):
+                out = self._output()
+            yield self._columns.rows(OUT, 0, out)
         for (state, how), rows in self._rows.items():
-            schema = self._task.stored[state].schema
-            narrow = T.StructType(schema.fields[: len(rows[0])])
-            table = LocalDataToArrowConversion.convert(rows, _nullable(narrow), False)
-            batch = table.cast(to_arrow_schema(_nullable(narrow), timezone="UTC")).combine_chunks()
-            for part in batch.to_batches():
+            own = self._task.stored[state]
+            narrow = _nullable(T.StructType(own.schema.fields[: len(rows[0])]))
+            with self._fitting(f"gives state {own.name!r} values", own.schema):
+                table = LocalDataToArrowConversion.convert(rows, narrow, False)
+                table = table.cast(to_arrow_schema(narrow, timezone="UTC")).combine_chunks()
+            for part in table.to_batches():
                 yield self._columns.rows(1 + 3 * state + how, 1 + state, part)
                 if state == len(self._task.states):
                     yield self._indexed(how, part)
         self._out, self._out_rows, self._rows, self._waiting = [], 0, {}, 0
+
+    @contextmanager
+    def _fitting(self, what: str, schema: T.StructType) -> Iterator[None]:
+        """Say in one error what the processor gave that is not of the columns."""
+        try:
+            yield
+        except Exception as error:
+            task = self._task
+            raise ProcessorError(
+                f"the processor of operator {task.uid!r} in micro-batch {task.batch} {what} that "
+                f"do not fit ({_text(schema)}): {error}"
+            ) from error
 
     def _indexed(self, how: int, timers: pa.RecordBatch) -> pa.RecordBatch:
         """Return the rows of the index that belong to rows of the timers."""
@@ -385,6 +401,10 @@ class _Given:
             )
         arrow = to_arrow_schema(schema, timezone="UTC")
         return pa.RecordBatch.from_pylist([row.asDict(True) for row in self._out], schema=arrow)
+
+
+def _text(schema: T.StructType) -> str:
+    return ", ".join(f"{one.name} {one.dataType.simpleString()}" for one in schema)
 
 
 def _nullable(schema: T.StructType) -> T.StructType:

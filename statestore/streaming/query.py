@@ -26,6 +26,7 @@ from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.spark.cached import compute
 from statestore.spark.read import keys_in_use
+from statestore.spark.session import hand_on
 from statestore.storage import open_storage
 from statestore.store import StateStore
 from statestore.streaming.processor import Processing, processing_of, with_ticks
@@ -193,6 +194,7 @@ class StatefulQuery:
         has it among the stacks of two languages.
         """
         location = open_storage(checkpoint_location, storage_options)
+        hand_on(events.sparkSession, location)
         ticks = isinstance(self.update, Processing) and self.update.has_timers
         if ticks:
             events = with_ticks(events)

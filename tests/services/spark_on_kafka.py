@@ -6,6 +6,7 @@ import json
 import sys
 from typing import Any
 
+from statestore.streaming import MicroBatch, to_kafka
 from tests.services.spark_process import kafka_session
 
 
@@ -31,6 +32,12 @@ def main() -> None:
     )
     query.awaitTermination()
     found["stream"] = sorted(streamed)
+    out = spark.createDataFrame([("a", 1), ("b", None)], "user string, n long")
+    to_kafka(given["bootstrap"], given["output"], key="user")(out, MicroBatch("q", 0))
+    reader = spark.read.format("kafka").option("subscribe", given["output"])
+    written = reader.option("kafka.bootstrap.servers", given["bootstrap"]).load()
+    texts = written.selectExpr("CAST(key AS string)", "CAST(value AS string)").collect()
+    found["output"] = sorted([*row] for row in texts)
     spark.stop()
     print(json.dumps(found))
 

@@ -20,8 +20,9 @@ from statestore.interop.spark import (
 )
 from statestore.interop.spark.state_files import Provider
 from statestore.spark.session import spark_session
+from statestore.streaming import MicroBatch, StatefulQuery
 from statestore.testing.table_suite import arrow_rows, rows_of, spark_rows
-from tests.interop.spark.queries import QUERIES, events, run
+from tests.interop.spark.queries import QUERIES, SCHEMA, events, run, stream
 
 TABLE = "operators/totals/keyed/total"
 OFFSETS = [[{"topic": "t", "partition": n, "offset": 100 + n}] for n in range(3)]
@@ -44,9 +45,40 @@ def main() -> None:
             checkpoint.keyed("totals", "total", rows, key="user", max_parallelism=3)
             checkpoint.union("source", "offsets", OFFSETS[:2])
     found = _checked(spark, store, users) | {"dump": _dump(spark), "shown": _shown(store)}
+    found["a query's location is in a bucket"] = _goes_on(spark, given["url"], given["options"])
     found["moved"] = _moved(spark, f"{given['url']}-query", given["options"])
     spark.stop()
     print(json.dumps(found))
+
+
+def _goes_on(spark: SparkSession, url: str, options: dict[str, Any]) -> bool:
+    """Start a query twice whose checkpoint location is in the bucket, and its store is not."""
+    with TemporaryDirectory() as folder:
+        store = StateStore.open(f"{folder}/store", spark=spark, table_format="parquet")
+
+        def counted(new: Any, states: Any, batch: MicroBatch) -> Any:
+            counts = new.groupBy("k").agg(F.count("*").alias("n"))
+            both = states["counts"].unionAll(counts).groupBy("k")
+            return {"counts": both.agg(F.sum("n").alias("n"))}
+
+        query = StatefulQuery(
+            store=store,
+            uid="live",
+            key="k",
+            states={"counts": "k string, n long"},
+            update=counted,
+            parallelism=2,
+        )
+        for first in range(2):
+            events(Path(folder, "events"), first, first + 1)
+            rows = stream(spark, Path(folder, "events")).where("k IS NOT NULL")
+            started = query.start(
+                rows, f"{url}-progress", storage_options=options, availableNow=True
+            )
+            started.awaitTermination()
+        found = store.restore(parallelism=1).keyed("live", "counts").to_arrow(0).read_all()
+        read = spark.read.schema(SCHEMA).json(f"{folder}/events").where("k IS NOT NULL")
+        return sum(found["n"].to_pylist()) == read.count() and store.checkpoints() == (1, 2)
 
 
 def _checked(spark: SparkSession, store: StateStore, users: Any) -> dict[str, Any]:

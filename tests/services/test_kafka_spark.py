@@ -1,4 +1,6 @@
-"""Spark's Kafka source takes the file that the job writes, and reads each record once from it."""
+"""Spark's Kafka source takes the file that the job writes, and reads each record once from it; and
+what a query yields goes to a topic.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +34,7 @@ kafka = {{bootstrap = "{topics.bootstrap}", gap = "earliest"}}
     given = {
         "bootstrap": topics.bootstrap,
         "topic": topic,
+        "output": topics.make(2),
         "starting_offsets": (tmp_path / "start.json").read_text(),
         "location": str(tmp_path / "location"),
     }
@@ -41,4 +44,5 @@ kafka = {{bootstrap = "{topics.bootstrap}", gap = "earliest"}}
         *([2, offset, str(offset)] for offset in range(7, 10)),
         *([3, offset, "ab"[offset]] for offset in range(2)),
     ]
-    assert found == {"batch": expected, "stream": expected}
+    written = [["a", '{"user":"a","n":1}'], ["b", '{"user":"b"}']]
+    assert found == {"batch": expected, "stream": expected, "output": written}

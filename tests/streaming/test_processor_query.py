@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,6 +22,7 @@ from statestore.streaming import (
     StatefulQuery,
     to_delta,
 )
+from statestore.streaming.processor import Processing
 from statestore.streaming.timer_index import INDEX
 from tests.streaming.processors import Base
 from tests.streaming.world import World
@@ -47,7 +49,7 @@ class Totals(Base):
         self.total.update((total, *more))
         if self.wait:
             self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + self.wait)
-        yield Row(user=key[0], total=total)
+        yield Row(user=str(key[0]), total=total)
 
     def handleExpiredTimer(
         self, key: Any, timerValues: Any, expiredTimerInfo: Any
@@ -122,6 +124,51 @@ class Silent(Totals):
         """Count."""
         self.total.update((sum(1 for _ in rows),))
         return iter([])
+
+
+class Wrong(Totals):
+    """What comes out, or what is kept, is of other types than was said."""
+
+    yields: Any = None
+    keeps: Any = None
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        """Keep and yield what the test asks for."""
+        self.total.update((self.keeps or 1,))
+        yield Row(user=key[0], total=self.yields or 1)
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"yields": "x"}, r"yields rows that do not fit \(user string, total bigint\)"),
+        ({"keeps": "x"}, r"gives state 'total' values that do not fit \(user string, total bigint"),
+    ],
+)
+def test_values_of_other_types_are_refused(world: World, own: dict[str, str], message: str) -> None:
+    """With the columns; nothing is committed."""
+    query = made(world)
+    assert isinstance(query.update, Processing)
+    processor = Wrong(pandas=False)
+    for name, value in own.items():
+        setattr(processor, name, value)
+    wrong = replace(query, update=replace(query.update, processor=processor))
+    with pytest.raises(ProcessorError, match=f"'totals' in micro-batch 0 {message}"):
+        wrong.process(world.frame("a"), at(0))
+    assert world.store.checkpoints() == ()
+
+
+def test_not_a_number_is_one_key(world: World) -> None:
+    """Its events find its rows."""
+    query = made(world, key="x")
+    for number, values in enumerate(((1.5, math.nan), (math.nan, 1.5, math.nan))):
+        frame = world.spark.createDataFrame([(one, 1) for one in values], "x double, amount long")
+        query.process(frame, at(number))
+    found = world.store.restore(parallelism=1).keyed("totals", "total").to_arrow(0).read_all()
+    assert sorted((str(row["x"]), row["total"]) for row in found.to_pylist()) == [
+        ("1.5", 2),
+        ("nan", 3),
+    ]
 
 
 def test_a_processor_may_yield_nothing(world: World) -> None:
