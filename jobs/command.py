@@ -3,10 +3,10 @@
 A job is a function from its settings to a report, a value that JSON can hold. The report goes to
 stdout, as text or as JSON, and says in how many attempts (``restarts.py``) it came about; progress,
 restarts and errors go to stderr. (spark-submit joins the two into its own stdout: so with JSON
-there is no progress, and what comes before the report is only why an attempt failed.) An error of
-ours is one sentence, and the process ends with the exit code of the error's class
-(``statestore/errors.py``); any other exception is a defect, of the job or of its data, and keeps
-its traceback.
+there is no progress, and what comes before the report is only why an attempt failed, and where the
+metrics are.) An error of ours is one sentence, and the process ends with the exit code of the
+error's class (``statestore/errors.py``); any other exception is a defect, of the job or of its
+data, and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NoReturn, TypeVar
 
+from jobs.metrics import Listeners
 from jobs.places import JobSettings
 from jobs.restarts import run_attempts, with_strategy
 from statestore.errors import InvalidArgumentError, SettingsError, StateStoreError
@@ -42,14 +43,15 @@ _STEP = re.compile(r'\.?(?:"(?P<quoted>[^"]+)"|(?P<word>[^."\[\]]+)|\[(?P<index>
 class Job(Generic[S]):
     """A job: its help text, the dataclass of its settings, what it does, its report as text.
 
-    ``work`` is one attempt, and may be called again after it failed. ``dry_run`` is the setting
-    that ``--dry-run`` turns on; without one there is no such option.
+    ``work`` is one attempt, and may be called again after it failed; it gives its listeners to the
+    store. ``dry_run`` is the setting that ``--dry-run`` turns on; without one there is no such
+    option.
     """
 
     name: str
     help: str
     settings: type[S]
-    work: Callable[[S, Progress], Report]
+    work: Callable[[S, Progress, Listeners], Report]
     text: Callable[[Report], str]
     dry_run: str | None = None
 
@@ -67,7 +69,7 @@ def run(
         overrides = [*given.set, f"{job.dry_run}=true"] if given.dry_run else given.set
         report, attempts = run_attempts(
             lambda: load_settings(job.settings, given.conf_file, overrides),
-            lambda settings: job.work(settings, progress),
+            lambda settings, listeners: job.work(settings, progress, listeners),
             _on_stderr,
             clock or Clock(),
         )

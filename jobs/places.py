@@ -37,11 +37,14 @@ def in_bucket(url: str | None) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class JobSettings:
-    """What every job has: when a failed attempt is followed by another, by default never.
+    """What every job has: when a failed attempt is followed by another, by default never; and the
+    port of its metrics, by default none.
 
-    The file has it as ``[restart-strategy]``, with Flink's options; ``jobs.restarts`` reads them.
+    The file has the first as ``[restart-strategy]``, with Flink's options; ``jobs.restarts`` reads
+    them. 0 is any port that is free.
     """
 
+    metrics_port: int | None = setting(None, unit="port", low=0, high=65_535)
     restart_strategy: RestartStrategy = field(default_factory=NoRestart)
 
 

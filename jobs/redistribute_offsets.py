@@ -31,6 +31,7 @@ if not __package__:  # spark-submit runs this file: the package `jobs` lies one 
 
 from jobs.command import Job, Progress, Report, columns, run, write_file
 from jobs.kafka import check, summary, table
+from jobs.metrics import Listeners
 from jobs.settings import OffsetsSettings
 from statestore import StateStore
 from statestore.flink.redistribution import RedistributionMode
@@ -46,12 +47,14 @@ __all__ = ["main", "redistribute_offsets"]
 SUBTASK = "{subtask}"
 
 
-def redistribute_offsets(settings: OffsetsSettings, progress: Progress) -> Report:
+def redistribute_offsets(
+    settings: OffsetsSettings, progress: Progress, listeners: Listeners
+) -> Report:
     """Write what the settings name; return what each subtask reads, and from where.
 
     With a broker nothing is written before all offsets are checked against it.
     """
-    store = StateStore.open(settings.store.url, **settings.store.options)
+    store = StateStore.open(settings.store.url, listeners=listeners, **settings.store.options)
     # At the parallelism it was taken at: a source may have more subtasks than the job's keyed
     # states have key groups.
     checkpoint = store.restore(checkpoint=settings.checkpoint)

@@ -2,8 +2,8 @@
 
 Between two attempts the job waits, and then reads its settings file again: who repairs the cause
 may change the parallelism, a path or anything else there, and the next attempt goes on with that.
-It opens the store anew and so sees the newest checkpoint. The strategy alone stays the one that the
-job began with, because it counts the failures. When an attempt is made is
+It opens the store anew and so sees the newest checkpoint. Only the strategy, which counts the
+failures, and the port of the metrics stay those that the job began with. When an attempt is made is
 :func:`statestore.restarts.run_with_restarts`.
 """
 
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from typing import Any, Final, TypeVar
 
+from jobs.metrics import Listeners, served
 from jobs.places import JobSettings
 from statestore.errors import SettingsError
 from statestore.flink.graph import close_match
@@ -29,24 +30,28 @@ _FIELD: Final = "restart_strategy"  # what a dataclass can call it
 
 
 def run_attempts(
-    load: Callable[[], S], work: Callable[[S], R], say: Callable[[str], None], clock: Clock
+    load: Callable[[], S],
+    work: Callable[[S, Listeners], R],
+    say: Callable[[str], None],
+    clock: Clock,
 ) -> tuple[R, int]:
     """Return what the work returns, and how many attempts that took.
 
-    ``load`` reads the settings, before each attempt; ``say`` hears of each restart. Raises what
-    ``load`` raises, and the work's error when it is not recoverable or the strategy allows no
-    restart.
+    ``load`` reads the settings, before each attempt; ``say`` hears of each restart, and where the
+    metrics are. Raises what ``load`` raises, what :func:`~jobs.metrics.served` raises, and the
+    work's error when it is not recoverable or the strategy allows no restart.
     """
     read = [load()]
-    done = run_with_restarts(
-        read[0].restart_strategy,
-        lambda: work(read[-1]),
-        prepare=lambda: read.append(load()),
-        say=lambda text: say(
-            f"{text}: the settings file is read again then, and the store is opened anew"
-        ),
-        clock=clock,
-    )
+    with served(read[0].metrics_port, say) as listeners:
+        done = run_with_restarts(
+            read[0].restart_strategy,
+            lambda: work(read[-1], listeners),
+            prepare=lambda: read.append(load()),
+            say=lambda text: say(
+                f"{text}: the settings file is read again then, and the store is opened anew"
+            ),
+            clock=clock,
+        )
     return done, len(read)
 
 

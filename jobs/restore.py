@@ -32,6 +32,7 @@ from pyspark.sql import DataFrame, SparkSession
 from jobs.bars import bar_of
 from jobs.command import Job, Progress, Report, columns, run
 from jobs.frames import element_rows, exists, keyed_rows, naming, refuse_existing, session, write
+from jobs.metrics import Listeners
 from jobs.places import SinkSettings
 from jobs.settings import RestoredStateSettings, RestoreSettings
 from statestore import RestoredCheckpoint, StateStore
@@ -48,9 +49,11 @@ class Restore:
         """Begin with no sink written."""
         self._made: set[str] = set()  # sinks of mode error that did not exist before this job
 
-    def attempt(self, settings: RestoreSettings, progress: Progress) -> Report:
+    def attempt(
+        self, settings: RestoreSettings, progress: Progress, listeners: Listeners
+    ) -> Report:
         """Write the named states of a checkpoint; return its number and where each state went."""
-        known = _open(settings, settings.checkpoint, None)
+        known = _open(settings, settings.checkpoint, None, ())
         for state in settings.keyed:  # before Spark starts: a wrong name should not cost seconds
             known.keyed(state.uid, state.name)
         for state in settings.operator:
@@ -60,7 +63,9 @@ class Restore:
         )
         # By number: by now "latest" may be another checkpoint. A savepoint's may have expired.
         wanted = settings.checkpoint
-        restored = _open(settings, known.checkpoint_id if wanted == "latest" else wanted, spark)
+        restored = _open(
+            settings, known.checkpoint_id if wanted == "latest" else wanted, spark, listeners
+        )
         frames = [*_keyed(settings, restored), *_operator(settings, restored, spark)]
         for state, _ in frames:
             if state.sink.place not in self._made:
@@ -102,9 +107,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _open(
-    settings: RestoreSettings, checkpoint: int | str, spark: SparkSession | None
+    settings: RestoreSettings,
+    checkpoint: int | str,
+    spark: SparkSession | None,
+    listeners: Listeners,
 ) -> RestoredCheckpoint:
-    store = StateStore.open(settings.store.url, spark=spark, **settings.store.options)
+    options = settings.store.options
+    store = StateStore.open(settings.store.url, spark=spark, listeners=listeners, **options)
     target = settings.target(graph_of(settings.graph))
     return store.restore(checkpoint=checkpoint, **vars(target))
 

@@ -27,6 +27,7 @@ from pyspark.sql import DataFrame
 from jobs.bars import bar_of
 from jobs.command import Job, Progress, Report, columns, run
 from jobs.frames import naming, read, session
+from jobs.metrics import Listeners
 from jobs.settings import KeyedSettings, OperatorSettings, SnapshotSettings
 from statestore import CheckpointWriter, StateStore
 from statestore.cli.arguments import graph_of
@@ -49,14 +50,17 @@ class Snapshot:
         self._writers: set[Writer] = set()  # one per attempt: whose checkpoint is this job's
         self._was_second = False  # whether the attempt before met another writer
 
-    def attempt(self, settings: SnapshotSettings, progress: Progress) -> Report:
+    def attempt(
+        self, settings: SnapshotSettings, progress: Progress, listeners: Listeners
+    ) -> Report:
         """Take the checkpoint; return its number and the rows, bytes and files of each state."""
         # Another table format than the store has is refused before Spark is started.
         _ = StateStore.open(settings.store.url, **settings.store.options).table_format
         spark = session(
             settings.spark, app_name="snapshot", delta=settings.needs_delta, s3=settings.needs_s3
         )
-        store = StateStore.open(settings.store.url, spark=spark, **settings.store.options)
+        options = settings.store.options
+        store = StateStore.open(settings.store.url, spark=spark, listeners=listeners, **options)
         try:
             states = settings.states
             with bar_of(spark, len(states)) as bar, self._begin(store, settings) as checkpoint:

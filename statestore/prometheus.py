@@ -6,12 +6,17 @@
     start_http_server(9090)
     store = StateStore.open(url, listeners=[PrometheusListener()])
 
+:func:`serve` has a registry and a port of its own, for as long as it is asked to.
+
 Importing this module needs prometheus_client: MissingDependencyError says how to install it.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from threading import Thread
 from typing import Final
+from wsgiref.simple_server import WSGIServer
 
 from statestore.errors import MissingDependencyError
 from statestore.format.metrics import Amount
@@ -23,13 +28,20 @@ from statestore.listeners import (
 )
 
 try:
-    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+    from prometheus_client import (
+        REGISTRY,
+        CollectorRegistry,
+        Counter,
+        Gauge,
+        Histogram,
+        start_http_server,
+    )
 except ImportError as error:
     raise MissingDependencyError(
         "metrics for Prometheus need its client: pip install 'statestore[metrics]'"
     ) from error
 
-__all__ = ["SECONDS", "PrometheusListener"]
+__all__ = ["SECONDS", "PrometheusListener", "Serving", "serve"]
 
 SECONDS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 """The bounds of the histograms of durations: from a point lookup's to a large state's."""
@@ -110,3 +122,38 @@ class PrometheusListener(CheckpointListener):
         self._rows.labels(store, by).inc(written.rows)
         self._bytes.labels(store, by).inc(written.size_bytes)
         self._files.labels(store, by).inc(written.files)
+
+
+@dataclass(frozen=True)
+class Serving:
+    """A listener and the port that serves its metrics, at ``/metrics``, until it is left."""
+
+    listener: PrometheusListener
+    server: WSGIServer
+    thread: Thread
+
+    @property
+    def port(self) -> int:
+        """Return the port, also where any was asked for."""
+        return self.server.server_port
+
+    def __enter__(self) -> Serving:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the port."""
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+def serve(port: int) -> Serving:
+    """Return a new listener whose metrics a port serves, on all addresses of the host.
+
+    0 is any port that is free. Raises OSError when the port cannot be had.
+    """
+    registry = CollectorRegistry()  # a process may serve several, one after the other
+    listener = PrometheusListener(registry)
+    server, thread = start_http_server(port, registry=registry)
+    return Serving(listener, server, thread)

@@ -128,6 +128,7 @@ LAZY = {
     ("statestore.cli.verbs.flink_export", "statestore.interop.flink.export_state"),
     ("statestore.cli.verbs.flink_import", "statestore.interop.flink.import_state"),
     ("statestore.cli.verbs.flink", "statestore.interop.flink.show"),
+    ("jobs.metrics", "statestore.prometheus.serve"),  # nor has every user the client of Prometheus
     # A public name is imported when it is asked for.
     ("statestore", "statestore"),
     ("statestore", "statestore.errors"),

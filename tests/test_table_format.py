@@ -188,4 +188,4 @@ def test_the_snapshot_job_hears_of_another_format_before_spark_is_started(
     table = {"parallelism": 2, "store": store, "keyed": [state]}
     settings = from_table(table, SnapshotSettings, where="f.toml")
     with pytest.raises(InvalidArgumentError, match=OTHER):
-        Snapshot().attempt(settings, print)
+        Snapshot().attempt(settings, print, ())

@@ -10,6 +10,7 @@ import pytest
 
 from jobs import redistribute_offsets, restore, snapshot
 from jobs.command import Job, Progress, Report, columns, load_settings, run, write_file
+from jobs.metrics import Listeners
 from jobs.places import JobSettings
 from statestore.errors import CommitConflictError, SettingsError
 
@@ -84,7 +85,7 @@ def run_with(tmp_path: Path, work: Any, *arguments: str) -> int:
 
 
 def test_the_report_goes_to_stdout(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def work(settings: Outer, progress: Progress) -> Report:
+    def work(settings: Outer, progress: Progress, listeners: Listeners) -> Report:
         progress("half way")
         return {"number": settings.number}
 
@@ -97,7 +98,7 @@ def test_the_report_goes_to_stdout(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_an_error_is_one_sentence_and_its_exit_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def work(settings: Outer, progress: Progress) -> Report:
+    def work(settings: Outer, progress: Progress, listeners: Listeners) -> Report:
         error = CommitConflictError("another writer was first")
         error.add_note("for state 'totals'")
         raise error

@@ -11,6 +11,7 @@ import pytest
 
 import statestore
 from jobs.command import Job, Progress, Report, load_settings, run
+from jobs.metrics import Listeners
 from jobs.places import JobSettings
 from jobs.restarts import run_attempts
 from statestore import errors
@@ -58,7 +59,7 @@ class Fake:
         self.loaded_ms.append(self.now)
         return Settings(number=len(self.loaded_ms), restart_strategy=self.strategy)
 
-    def work(self, settings: Settings) -> int:
+    def work(self, settings: Settings, listeners: Listeners) -> int:
         self.started_ms.append(self.now)
         self.now += self.work_ms
         if len(self.started_ms) <= self.failures:
@@ -174,7 +175,7 @@ def test_the_strategy_stays_the_first_one_and_its_settings_are_those_of_each_att
     def load() -> Settings:
         return Settings(number=len(numbers), restart_strategy=next(kinds))
 
-    def work(settings: Settings) -> str:
+    def work(settings: Settings, listeners: Listeners) -> str:
         numbers.append(settings.number)
         if len(numbers) < 3:
             raise StorageError("no answer")
@@ -194,7 +195,7 @@ def test_settings_that_are_wrong_by_then_end_the_job() -> None:
             return settings
         raise SettingsError("f.toml: parallelism is missing")
 
-    def work(settings: Settings) -> None:
+    def work(settings: Settings, listeners: Listeners) -> None:
         raise StorageError("no answer")
 
     with pytest.raises(SettingsError, match="parallelism is missing"):
@@ -370,7 +371,7 @@ def test_a_job_reads_its_file_again_and_tells_its_restarts(
         now += round(seconds * 1000)
         file.write_text("number = 7")  # no strategy any more: the one of the start still holds
 
-    def work(settings: Settings, progress: Progress) -> Report:
+    def work(settings: Settings, progress: Progress, listeners: Listeners) -> Report:
         if settings.number == 4:
             raise StorageError("no answer")
         return {"number": settings.number}
@@ -389,7 +390,7 @@ def test_the_last_error_keeps_its_exit_code_and_says_which_attempt_it_ended(
 ) -> None:
     (tmp_path / "f.toml").write_text('restart-strategy.type = "fixed-delay"')
 
-    def work(settings: Settings, progress: Progress) -> Report:
+    def work(settings: Settings, progress: Progress, listeners: Listeners) -> Report:
         raise StorageError("no answer")
 
     job: Job[Any] = Job("job", "Does.", Settings, work, str)
@@ -407,7 +408,8 @@ def test_a_run_of_ones_own_is_restarted(caplog: pytest.LogCaptureFixture) -> Non
     fake = Fake(FixedDelay(attempts=2, delay_ms=5_000), failures=2)
     clock = Clock(lambda: fake.now, fake.sleep)
     assert (
-        statestore.run_with_restarts(fake.strategy, lambda: fake.work(Settings()), clock=clock) == 1
+        statestore.run_with_restarts(fake.strategy, lambda: fake.work(Settings(), ()), clock=clock)
+        == 1
     )
     assert fake.started_ms == [0, 5_100, 10_200]
     assert [record.name for record in caplog.records] == ["statestore"] * 2

@@ -1,0 +1,88 @@
+"""The port of a job's metrics, as Prometheus asks it, between two attempts of a real job."""
+
+from __future__ import annotations
+
+import re
+import socket
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+import jobs.command
+from jobs import redistribute_offsets
+from statestore import StateStore
+from statestore.errors import StorageError
+from statestore.restarts import Clock
+from tests.jobs.conftest import RunJob
+
+OFFSETS = """
+parallelism = 2
+metrics_port = {port}
+store.url = "{here}/store"
+offsets = {uid = "source", name = "offsets"}
+files.per_subtask = "{here}/offsets.json"
+restart-strategy.type = "fixed-delay"
+"""
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: Path) -> StateStore:
+    store = StateStore.open(str(tmp_path / "store"), table_format="parquet")
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.split("source", "offsets", [[{"topic": "t", "partition": 0, "offset": 7}]])
+    return store
+
+
+def test_a_job_serves_its_metrics_while_it_runs(
+    run_job: RunJob, tmp_path: Path, store: StateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over all attempts, and not after them."""
+    with socket.create_server(("", 0)) as free:
+        port = free.getsockname()[1]
+    url, seen, now_ms = f"http://127.0.0.1:{port}/metrics", [], 0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_ms
+        now_ms += round(seconds * 1000)
+        with urllib.request.urlopen(url) as answer:
+            seen.append(answer.read().decode())
+
+    monkeypatch.setattr(jobs.command, "Clock", lambda: Clock(lambda: now_ms, sleep))
+    real, failures = jobs.command.write_file, [StorageError("no answer")]
+
+    def write_file(path: str, text: str) -> None:
+        if failures:
+            raise failures.pop()
+        real(path, text)
+
+    monkeypatch.setattr(redistribute_offsets, "write_file", write_file)
+    done = run_job(redistribute_offsets.main, OFFSETS.replace("{port}", str(port)))
+    assert done.code == 0, done.err
+    assert f"metrics: http://localhost:{port}/metrics\n" in done.err
+    assert f'statestore_restore_seconds_count{{store="{store.url}"}} 1.0' in seen[0]
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(url)
+
+
+def test_a_port_that_is_taken_is_said_before_anything_is_written(
+    run_job: RunJob, tmp_path: Path
+) -> None:
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run_job(redistribute_offsets.main, OFFSETS.replace("{port}", str(port)))
+    assert (done.code, done.out) == (2, "")
+    assert re.search(f"metrics_port {port} cannot be had: Address already in use; name", done.err)
+    assert not (tmp_path / "offsets.json").exists()
+
+
+def test_without_the_client_the_job_says_what_to_install(
+    run_job: RunJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "statestore.prometheus", raising=False)
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    done = run_job(redistribute_offsets.main, OFFSETS.replace("{port}", "0"))
+    assert (done.code, done.out) == (16, "")
+    assert "pip install 'statestore[metrics]'" in done.err
+    assert not (tmp_path / "offsets.json").exists()
