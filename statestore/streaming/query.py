@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, NullKeyError
 from statestore.format.manifest import Manifest
+from statestore.restarts import brief
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.spark.cached import compute
@@ -205,9 +206,8 @@ class StatefulQuery:
                 self.process(batch, planned(location, number, ticks=ticks))
             except Exception as error:
                 _log.error(
-                    "micro-batch %d of operator %r is not committed: %s: %s",
-                    *(number, self.uid),
-                    *(type(error).__name__, str(error).partition("\n")[0]),
+                    "micro-batch %d of operator %r is not committed: %s",
+                    *(number, self.uid, brief(error)),
                 )
                 raise
 
