@@ -27,6 +27,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from statestore.errors import InvalidArgumentError, ProcessorError
+from statestore.format.state import KeyedState
+from statestore.keys.groups import DEFAULT_LOWER_BOUND, default_max_parallelism
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.spark.cached import compute, few_cached
 from statestore.spark.hashing import column_of
@@ -134,6 +136,7 @@ class Processing:
         batch: MicroBatch,
         keep: Callable[[DataFrame], DataFrame],
         *,
+        restored: RestoredCheckpoint | None,
         parallelism: int,
         is_first: bool,
     ) -> Updated:
@@ -142,12 +145,17 @@ class Processing:
         Raises ProcessorError for an error in it, and InvalidArgumentError for events that have no
         watermark where timers go by it.
         """
-        spark = events.sparkSession
+        spark, task = events.sparkSession, self._task(events.schema)
+        stored = () if restored is None else _states_of(restored, self.uid)
+        names = {one.name for one in task.stored}
+        unstored = self.max_parallelism or default_max_parallelism(parallelism)
         task = replace(
-            self._task(events.schema),
+            task,
             clock=self._clock(batch),
             timezone=spark.conf.get("spark.sql.session.timeZone") or "UTC",
             batch=batch.number,
+            max_parallelism=next((one.max_parallelism for one in stored), unstored),
+            key_types=next((one.key_types for one in stored if one.name in names), None),
         )
         tables = [(EVENTS, self._on_time(events, batch))]
         if is_first and self.initial is not None:
@@ -197,6 +205,8 @@ class Processing:
             output=self.output,
             timezone="UTC",
             batch=0,
+            max_parallelism=self.max_parallelism or DEFAULT_LOWER_BOUND,
+            key_types=None,
         )
 
     def _clock(self, batch: MicroBatch) -> Clock:
@@ -264,9 +274,12 @@ def processing_of(
     )
 
 
+def _states_of(restored: RestoredCheckpoint, uid: str) -> list[KeyedState]:
+    return [one.state for one in restored.manifest.keyed if one.state.uid == uid]
+
+
 def _has_timers(restored: RestoredCheckpoint, uid: str) -> bool:
-    states = (one.state for one in restored.manifest.keyed)
-    return any((one.uid, one.name) == (uid, TIMERS) for one in states)
+    return any(one.name == TIMERS for one in _states_of(restored, uid))
 
 
 def with_ticks(events: DataFrame) -> DataFrame:

@@ -406,9 +406,14 @@ class StatefulQuery:
             if not one.is_derived
         }
         if isinstance(self.update, Processing):
-            parallelism = self.parallelism
             return self.update.run(
-                step.events, touched, batch, keep, parallelism=parallelism, is_first=is_first
+                step.events,
+                touched,
+                batch,
+                keep,
+                restored=step.restored,
+                parallelism=self.parallelism,
+                is_first=is_first,
             )
         held = {name: one if one.isLocal() else keep(one) for name, one in touched.items()}
         updated = self.update(step.events, held, batch)

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import date, datetime
+from decimal import Decimal
+from functools import reduce
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from statestore.errors import InvalidArgumentError, ProcessorError, SchemaMismatchError
+from statestore.keys.arrow import key_groups
 from statestore.streaming import (
     Changes,
     MicroBatch,
@@ -60,7 +67,9 @@ class Totals(Base):
         yield Row(user=key[0], total=-total)
 
 
-def made(world: World, time_mode: str = "None", key: str = "user", **own: Any) -> StatefulQuery:
+def made(
+    world: World, time_mode: str = "None", key: str | list[str] = "user", **own: Any
+) -> StatefulQuery:
     """Return a query of a processor with other attributes."""
     processor = Totals(pandas=False)
     output, retain = own.pop("output", None), own.pop("retain", None)
@@ -94,14 +103,46 @@ def at(number: int, ms: int = 0, before_ms: int = 0) -> MicroBatch:
 
 
 def test_an_error_in_a_processor_names_the_key(world: World) -> None:
-    """With its key and micro-batch; the last checkpoint stays the newest."""
+    """With its key group, key and micro-batch; the last checkpoint stays the newest."""
     made(world).process(world.frame("a", "b"), at(0))
-    message = r"operator 'totals' failed in micro-batch 1, of key \('b',\): ValueError: no total"
-    with pytest.raises(ProcessorError, match=message):
+    (group,) = key_groups([pa.array(["b"])], max_parallelism=8, hash_scheme="flink-sql")
+    where = rf"in micro-batch 1, key group {group}, of key \('b',\): ValueError: no total"
+    with pytest.raises(ProcessorError, match=rf"operator 'totals' failed {where}"):
         made(world, fails=True).process(world.frame("b"), at(1))
     assert world.store.checkpoints() == (1,)
     made(world).process(world.frame("b"), at(1))
     assert rows(world) == [{"user": "a", "total": 1}, {"user": "b", "total": 2}]
+
+
+def test_the_key_group_in_an_error_is_that_of_the_rows(world: World) -> None:
+    """Of a key of several columns, with nulls and NaN, before it is stored and after."""
+    day, at_noon = date(2024, 2, 29), datetime(2024, 2, 29, 12, 0, 0, 4)
+    keys = [
+        ("é" * 9, math.nan, 1.5, Decimal("-1.25"), day, at_noon, True, bytearray(b"\x00b"), -3),
+        (None, -0.5, math.nan, Decimal(10**17), None, at_noon, None, b"", None),
+        (None,) * 9,
+    ]
+    schema = (
+        "a string, b double, c float, d decimal(20,2), e date, f timestamp, g boolean, h binary, "
+        "i int, amount long"
+    )
+    frames = [
+        world.spark.createDataFrame([(*key, amount)], schema) for amount, key in enumerate(keys)
+    ]
+    groups: list[list[int]] = [[], []]
+    for number in (0, 1):
+        for frame in frames:
+            with pytest.raises(ProcessorError) as caught:
+                made(world, key=list("abcdefghi"), fails=True).process(frame, at(number))
+            found = re.search(rf"micro-batch {number}, key group (\d+), of key", str(caught.value))
+            assert found is not None
+            groups[number].append(int(found[1]))
+        if not number:
+            together = reduce(DataFrame.unionAll, frames)
+            made(world, key=list("abcdefghi")).process(together, at(0))
+    stored = world.store.restore(parallelism=1).keyed("totals", "total").to_arrow(0).read_all()
+    of_rows = [row["key_group"] for row in sorted(stored.to_pylist(), key=itemgetter("total"))]
+    assert groups == [of_rows, of_rows]
 
 
 def test_what_cannot_be_is_refused(world: World) -> None:
