@@ -9,6 +9,7 @@ left out, a key's due timers come after its events, a timer is gone once it has 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -96,6 +97,11 @@ class Processing:
         return {
             name: replace(one, options={**one.options, **groups}) for name, one in states.items()
         }
+
+    def keys(self, keys: pa.Table) -> pa.Table:
+        """Return keys of events as those of the rows that are kept of them."""
+        columns = [_one_of_each(one) for one in keys.columns]
+        return pa.Table.from_arrays(columns, schema=keys.schema)
 
     def due(
         self, restored: RestoredCheckpoint, batch: MicroBatch, done: Progress
@@ -308,6 +314,8 @@ def _placed(task: ProcessorTask, table: int, rows: DataFrame) -> DataFrame:
     names = list(rows.columns)
     own = dict(zip(names, (F.col(one) for one in numbered(rows).columns), strict=True))
     key = [own[name] for name in task.key.names]
+    if table < STATES:  # the keys of rows that are stored are as they are
+        key = [_one_in_spark(one, field) for one, field in zip(key, task.key, strict=True)]
     wanted = task.taken.tables[table + 1].names
     found: dict[str, Column] = dict(zip(task.taken.of(0), key, strict=True))
     found |= dict(zip(task.taken.of(table + 1), (own[name] for name in wanted), strict=True))
@@ -317,6 +325,25 @@ def _placed(task: ProcessorTask, table: int, rows: DataFrame) -> DataFrame:
         for field in task.taken.schema
     )
     return numbered(rows).select(*columns)
+
+
+# Zero is one key, and what is not a number too, whatever the bits: as in Spark's aggregations
+# (NormalizeFloatingNumbers).
+
+
+def _one_of_each(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not pa.types.is_floating(column.type):
+        return column
+    zero, nan = (pa.scalar(one, column.type) for one in (0.0, math.nan))
+    column = pc.if_else(pc.equal(column, zero), zero, column)
+    return pc.if_else(pc.is_nan(column), nan, column)
+
+
+def _one_in_spark(column: Column, field: T.StructField) -> Column:
+    if not isinstance(field.dataType, T.FloatType | T.DoubleType):
+        return column
+    nan = F.when(F.isnan(column), F.lit(math.nan)).otherwise(column)
+    return F.when(column == 0, F.lit(0.0)).otherwise(nan)
 
 
 def _part(

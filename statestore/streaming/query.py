@@ -372,10 +372,8 @@ class StatefulQuery:
             )
         if restored is None or not isinstance(self.update, Processing):
             return keys.rows
-        due = self.update.due(restored, batch, done)
-        return (
-            keys.rows if due is None else pa.concat_tables([keys.rows, due.cast(keys.rows.schema)])
-        )
+        own, due = self.update.keys(keys.rows), self.update.due(restored, batch, done)
+        return own if due is None else pa.concat_tables([own, due.cast(own.schema)])
 
     def _hash_scheme(
         self, name: str, state: QueryState, restored: RestoredCheckpoint | None

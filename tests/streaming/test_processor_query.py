@@ -199,16 +199,20 @@ def test_values_of_other_types_are_refused(world: World, own: dict[str, str], me
     assert world.store.checkpoints() == ()
 
 
-def test_not_a_number_is_one_key(world: World) -> None:
-    """Its events find its rows."""
+def test_not_a_number_is_one_key_and_so_is_zero(world: World) -> None:
+    """Whatever its bits: its events find its rows."""
     query = made(world, key="x")
-    for number, values in enumerate(((1.5, math.nan), (math.nan, 1.5, math.nan))):
-        frame = world.spark.createDataFrame([(one, 1) for one in values], "x double, amount long")
-        query.process(frame, at(number))
+    other_nan = pa.array([-1, 0], pa.int64()).view(pa.float64())[0].as_py()
+    for number, values in enumerate(
+        ((1.5, math.nan, -0.0), (0.0, other_nan, 1.5, -0.0, math.nan), (-0.0,), (other_nan,))
+    ):
+        columns = [pa.array(values), pa.array([1] * len(values))]
+        query.process(world.spark.createDataFrame(pa.table(columns, ["x", "amount"])), at(number))
     found = world.store.restore(parallelism=1).keyed("totals", "total").to_arrow(0).read_all()
     assert sorted((str(row["x"]), row["total"]) for row in found.to_pylist()) == [
+        ("0.0", 4),
         ("1.5", 2),
-        ("nan", 3),
+        ("nan", 4),
     ]
 
 
