@@ -20,6 +20,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from statestore import StateStore
 from statestore.errors import InvalidArgumentError, ProcessorError, SchemaMismatchError
 from statestore.keys.arrow import key_groups
 from statestore.streaming import (
@@ -31,6 +32,7 @@ from statestore.streaming import (
 )
 from statestore.streaming.processor import Processing
 from statestore.streaming.timer_index import INDEX
+from statestore.testing.counting import CountingStorage
 from tests.streaming.processors import Base
 from tests.streaming.world import World
 
@@ -293,6 +295,43 @@ def test_few_timers_are_due_of_many(world: World, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("statestore.streaming.timer_index.key_rows", scanned.append)
     query.process(world.frame(), at(4, 3_000_000, 1_801_000))
     assert rows(world, "timers") == scanned == []
+
+
+class Later(Totals):
+    """A timer as many minutes ahead as the events of a key add up to."""
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        """Add up, and set the timer."""
+        total = sum(row.amount for row in rows)
+        self.total.update((total,))
+        self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + total * 60_000)
+        return iter([])
+
+
+def test_of_what_is_not_due_nothing_is_read(world: World) -> None:
+    """Of the index the key groups of the minutes that have passed, of other states of the keys."""
+    storage = CountingStorage(str(world.folder / "store"))
+    query = made(world, "ProcessingTime")
+    assert isinstance(query.update, Processing)
+    later = replace(query.update, processor=Later(pandas=False), max_parallelism=128)
+    store = StateStore.over(storage, table_format="parquet")
+    query = replace(query, update=later, store=store)
+    events = [(n, f"u{n}", n + 1) for n in range(40)]
+    query.process(world.spark.createDataFrame(events, EVENTS), at(0, 1000))
+    restored = world.store.restore(parallelism=1)
+    minutes = restored.keyed("totals", INDEX).to_arrow(0).read_all()
+    users = restored.keyed("totals", "total").to_arrow(0).read_all()
+    storage.opened.clear()
+    query.process(world.frame(), at(1, 62_000, 1000))
+    assert [row["user"] for row in rows(world, "timers")] == sorted(f"u{n}" for n in range(1, 40))
+    files = (re.search(r"keyed/(\w+)/key_group=(\d+)/", name) for name in storage.opened.elements())
+    read = sorted((found[1], int(found[2])) for found in files if found is not None)
+    passed = key_groups([pa.array([-1, 0, 1])], max_parallelism=128, hash_scheme="flink-sql")
+    of_minutes = {*passed.tolist()} & {*minutes.column("key_group").to_pylist()}
+    (of_due,) = (row["key_group"] for row in users.to_pylist() if row["user"] == "u0")
+    due = [("timers", of_due), ("total", of_due)]
+    assert read == sorted([*((INDEX, group) for group in of_minutes), *due])
+    assert len(of_minutes) < minutes.num_rows / 10
 
 
 def test_new_and_wider_columns_and_times_to_live_are_taken_over(world: World) -> None:
