@@ -11,7 +11,14 @@ from statestore.interop.flink.entry_places import entry_places
 from statestore.interop.flink.reader import Reader
 from tests.interop.flink.entries import key_group_bytes
 
-TRAPS = (b"", bytes(9), b"\0\0\0\5\7", b"\0\0\0\5\0\7", b"\0\0\0\1\7\0\0\0\0\0\0\0\1\7" * 9, b"x" * 50)
+TRAPS = (
+    b"",
+    bytes(9),
+    b"\0\0\0\5\7",
+    b"\0\0\0\5\0\7",
+    b"\0\0\0\1\7\0\0\0\0\0\0\0\1\7" * 9,
+    b"x" * 50,
+)
 """Values in which other entries seem to begin, and keys that come to nothing but zeros."""
 
 
