@@ -8,7 +8,7 @@ with the one that follows from its keys.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -123,8 +123,9 @@ def write_against(
     seen: list[Seen] = []
 
     def changes(runs: Runs, key_groups: KeyGroupRange) -> Runs:
-        seen.append(Seen())
-        return against.changes(runs, key_groups, seen[-1])
+        own = Seen()
+        seen.append(own)
+        return against.changes(runs, key_groups, own)
 
     handles = _written(rows, against.state, target, changes)
     digest = combine(one.digest for one in seen)
@@ -140,8 +141,8 @@ def _written(
     """Write what is ``made`` of the rows, ranges of key groups at the same time; return the handles
     in order of key group.
 
-    Of several errors that of the first key group is raised, as with one thread: a range behind one
-    that failed is left, and those before it go on. Nothing stays of what was written until then.
+    Of several errors that of the first range is raised, as with one thread: those behind one that
+    failed are left, and those before it go on. Nothing stays of what was written until then.
     """
     threads = min(rows.threads, state.max_parallelism)
     share = KeyGroupAssignment(max_parallelism=state.max_parallelism, parallelism=threads)
@@ -160,11 +161,12 @@ def _written(
     if threads == 1:
         return write(0)
     with ThreadPoolExecutor(threads, thread_name_prefix="statestore-write") as pool:
-        under_way = [pool.submit(write, number) for number in range(threads)]
+        under_way: list[Future[tuple[KeyedStateHandle, ...]]] = []
         try:
+            under_way += (pool.submit(write, number) for number in range(threads))
             return tuple(handle for one in under_way for handle in one.result())
         except BaseException as error:
-            failed.append(-1)  # interrupted, where no range has failed
+            failed.append(-1)  # all are left
             written = WrittenFiles(target.storage)
             for one in under_way:
                 if one.exception() is None:
