@@ -2,8 +2,9 @@
 
 Flink runs in a process of its own, two subtasks on this machine; what is timed is a job from its
 submission until all of its tasks run, in a JVM that has restored before, with the state and without
-any. The same savepoint is read by column, imported into a store, and made of the store again, with
-the proof that ends an export. What the backends write in their own formats is read as well.
+any. The same savepoint is read by column, imported into a store, by as many threads as there are
+cores and by one, and made of the store again, with the proof that ends an export. What the backends
+write in their own formats is read as well.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ __all__ = ["figures"]
 HASHMAP, ROCKSDB = ({"state.backend.type": name} for name in ("hashmap", "rocksdb"))
 RESTORED = "restore, Flink, hashmap"
 IN, OUT = "import", "export, proved"
+ALONE = "import, one thread"
 READS = {
     "canonical": "read, canonical savepoint",
     "hashmap": "read, hashmap's own savepoint",
@@ -58,6 +60,7 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
             "start of the job without state, Flink": partial(restore, **HASHMAP),
             **{what: partial(_read, places[kind], rows) for kind, what in READS.items()},
             IN: partial(_import, places["canonical"], folder / "in"),
+            ALONE: partial(_import, places["canonical"], folder / "in", threads=1),
             OUT: partial(_export, kept, folder / "out"),
         }
         seconds = in_turn(runs, repeats)
@@ -120,9 +123,10 @@ def _read(place: str, rows: int) -> None:
         raise StorageError(f"{place} has {found} rows, and {rows} were written")
 
 
-def _import(place: str, folder: Path) -> None:
+def _import(place: str, folder: Path, threads: int | None = None) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    import_savepoint(place, StateStore.open(str(folder), table_format="parquet"))
+    store = StateStore.open(str(folder), table_format="parquet")
+    import_savepoint(place, store, threads=threads)
 
 
 def _export(store: StateStore, folder: Path) -> None:

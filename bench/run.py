@@ -36,6 +36,7 @@ from bench import (
     spark,
     spark_checkpoints,
     streaming,
+    timers,
 )
 from bench.measure import Figure
 
@@ -77,6 +78,7 @@ SECTIONS = (
     Section(("B25",), spark_checkpoints.figures, 2 * MILLION),
     Section(("B26",), flink_savepoints.figures, 2 * MILLION),
     Section(("B27",), processors.figures, MILLION // 5),
+    Section(("B28",), timers.figures, 10 * MILLION),
 )
 
 

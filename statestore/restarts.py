@@ -24,13 +24,14 @@ from statestore.errors import (
 )
 from statestore.flink.restart import RestartStrategy
 
-__all__ = ["Clock", "is_recoverable", "run_with_restarts"]
+__all__ = ["Clock", "brief", "is_recoverable", "run_with_restarts"]
 
 R = TypeVar("R")
 
 _TRANSIENT: Final = (StorageError, CommitConflictError)
 # How a traceback names an error of ours that a Spark worker raised.
 _OF_A_WORKER: Final = re.compile(r"\bstatestore\.errors\.(\w+)(?=:|\s|$)")
+_CAUSE: Final = "Caused by: "
 _DAY_MS: Final = 86_400_000
 
 
@@ -113,7 +114,7 @@ def run_with_restarts(
             # Not a new attempt: a failure in the millisecond of the restart, which is to pass.
             wait = state.backoff_ms(now) if is_new else 1
             say(
-                f"attempt {attempt} failed: {_brief(error)}\n"
+                f"attempt {attempt} failed: {brief(error)}\n"
                 f"attempt {attempt + 1} begins in {wait / 1000:g} s"
             )
         _wait_until(now + wait, clock)
@@ -128,8 +129,13 @@ def _wait_until(due_ms: int, clock: Clock) -> None:
         clock.sleep(min(left, _DAY_MS) / 1000)
 
 
-def _brief(error: BaseException) -> str:
+def brief(error: BaseException) -> str:
+    """Return an error in one line: of what kind it is, and the first line of what it says.
+
+    Of the JVM's errors it is the innermost cause: those around it say no more than where it came.
+    """
     lines = str(error).strip().splitlines()
     if len(lines) > 1 and lines[1].startswith(": "):  # py4j: first which call, then Java's error
-        return lines[1].removeprefix(": ")
+        causes = [line for line in lines if line.startswith(_CAUSE)]
+        return causes[-1].removeprefix(_CAUSE) if causes else lines[1].removeprefix(": ")
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

@@ -1,12 +1,14 @@
 """Rows that come in order of key group, one key group after the other: an engine like Arrow's.
 
-Whoever has rows so, as savepoints of Flink do, gives them without having all of them in memory. The
-key group that each table comes with is compared with the one that follows from its keys.
+Whoever has rows so, as savepoints of Flink do, gives them without having all of them in memory, and
+several ranges of key groups at the same time. The key group that each table comes with is compared
+with the one that follows from its keys.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,13 +21,14 @@ from statestore.files.merge import time_column
 from statestore.files.runs import key_groups_of
 from statestore.files.types import schema_of_arrow
 from statestore.files.values import fitted_table
-from statestore.format.digest import RowSet
+from statestore.files.written import WrittenFiles
+from statestore.format.digest import RowSet, combine
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Schema
 from statestore.format.state import KeyedState
 from statestore.keys.arrow import check_key_types
-from statestore.keys.groups import KeyGroupRange
+from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 from statestore.keys.ranges import Assignment
 
 __all__ = [
@@ -42,17 +45,20 @@ __all__ = [
 ]
 
 Groups = Iterator[tuple[int, pa.Table]]
+Runs = Iterator[pa.Table]
 
 
 @dataclass(frozen=True, eq=False)
 class GroupedRows:
-    """Rows by key group, ascending: ``groups()`` yields each with all of its rows.
+    """Rows by key group, ascending: ``groups`` yields each one of a range with all of its rows.
 
-    ``schema`` has their columns, without the key group.
+    ``schema`` has their columns, without the key group. At most so many ``threads`` ask for a range
+    each, and write it.
     """
 
     schema: pa.Schema
-    groups: Callable[[], Groups]
+    groups: Callable[[KeyGroupRange], Groups]
+    threads: int = 1
 
 
 def schema_of(rows: GroupedRows) -> Schema:
@@ -89,11 +95,12 @@ def ungrouped(rows: GroupedRows) -> GroupedRows:
 def with_time(rows: GroupedRows, column: str, kind: str, now_ms: int) -> GroupedRows:
     """Return the rows with one more column, a ``long`` or ``timestamp``, of one time."""
 
-    def groups() -> Groups:
-        for group, table in rows.groups():
+    def groups(key_groups: KeyGroupRange) -> Groups:
+        for group, table in rows.groups(key_groups):
             yield group, table.append_column(column, time_column(kind, table.num_rows, now_ms))
 
-    return GroupedRows(rows.schema.append(pa.field(column, time_column(kind, 0, 0).type)), groups)
+    schema = rows.schema.append(pa.field(column, time_column(kind, 0, 0).type))
+    return GroupedRows(schema, groups, rows.threads)
 
 
 def write_keyed(
@@ -104,7 +111,7 @@ def write_keyed(
     Raises NullKeyError, DuplicateKeyError, StorageError, DamagedFileError for a key that belongs to
     another key group than it comes with, and what reading the rows raises.
     """
-    return write_runs(_runs(rows, target.state, target.options.run_bytes), target)
+    return _written(rows, target.state, target, lambda runs, key_groups: runs)
 
 
 def write_against(
@@ -113,21 +120,80 @@ def write_against(
     """Write what makes these rows of those that are stored, as changes; ``target`` is theirs.
     Return the handles, and the number and digest of all these rows.
     """
-    state = against.state
-    everything = KeyGroupRange(0, state.max_parallelism - 1)
-    runs = _runs(rows, state, target.options.run_bytes)
-    seen = Seen()
-    handles = write_runs(against.changes(runs, everything, seen), target)
-    return handles, RowSet(seen.rows, seen.digest)
+    seen: list[Seen] = []
+
+    def changes(runs: Runs, key_groups: KeyGroupRange) -> Runs:
+        own = Seen()
+        seen.append(own)
+        return against.changes(runs, key_groups, own)
+
+    handles = _written(rows, against.state, target, changes)
+    digest = combine(one.digest for one in seen)
+    return handles, RowSet(sum(one.rows for one in seen), digest)
 
 
-def _runs(rows: GroupedRows, state: KeyedState, run_bytes: int) -> Iterator[pa.Table]:
+def _written(
+    rows: GroupedRows,
+    state: KeyedState,
+    target: KeyedTarget,
+    made: Callable[[Runs, KeyGroupRange], Runs],
+) -> tuple[KeyedStateHandle, ...]:
+    """Write what is ``made`` of the rows, ranges of key groups at the same time; return the handles
+    in order of key group.
+
+    Of several errors that of the first range is raised, as with one thread: those behind one that
+    failed are left, and those before it go on. Nothing stays of what was written until then.
+    """
+    threads = min(rows.threads, state.max_parallelism)
+    share = KeyGroupAssignment(max_parallelism=state.max_parallelism, parallelism=threads)
+    failed: list[int] = []
+
+    def write(number: int) -> tuple[KeyedStateHandle, ...]:
+        key_groups = share.range_of(number)
+        groups = _until(rows.groups(key_groups), lambda: any(one < number for one in failed))
+        try:
+            runs = _runs(groups, key_groups, state, target.options.run_bytes)
+            return write_runs(made(runs, key_groups), target)
+        except BaseException:
+            failed.append(number)
+            raise
+
+    if threads == 1:
+        return write(0)
+    with ThreadPoolExecutor(threads, thread_name_prefix="statestore-write") as pool:
+        under_way: list[Future[tuple[KeyedStateHandle, ...]]] = []
+        try:
+            under_way += (pool.submit(write, number) for number in range(threads))
+            return tuple(handle for one in under_way for handle in one.result())
+        except BaseException as error:
+            failed.append(-1)  # all are left
+            written = WrittenFiles(target.storage)
+            for one in under_way:
+                if one.exception() is None:
+                    written.add(target.folder, one.result())
+            written.delete(error)
+            raise
+
+
+class _LeftError(Exception):
+    """Ends a range behind one that failed; nobody sees it."""
+
+
+def _until(groups: Groups, is_left: Callable[[], bool]) -> Groups:
+    """Yield key groups until they are of no more use; raise _LeftError then."""
+    for one in groups:
+        if is_left():
+            raise _LeftError
+        yield one
+
+
+def _runs(groups: Groups, key_groups: KeyGroupRange, state: KeyedState, run_bytes: int) -> Runs:
     """Yield whole key groups, some small ones together, with their number as a column."""
     some: list[pa.Table] = []
     size = 0
-    last = -1
-    for group, table in rows.groups():
-        if not last < group < state.max_parallelism:
+    last = key_groups.first - 1
+    for group, table in groups:
+        if not last < group <= key_groups.last:
             raise DamagedFileError(
                 f"{state}: rows of key group {group} come after those of key group {last}, of "
                 f"{state.max_parallelism}"

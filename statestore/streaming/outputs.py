@@ -54,7 +54,9 @@ def to_delta(
     return write
 
 
-def to_kafka(servers: str, topic: str, *, key: str | None = None) -> Output:
+def to_kafka(
+    servers: str, topic: str, *, key: str | None = None, options: Mapping[str, str] | None = None
+) -> Output:
     """Return an output that writes each row as JSON to a topic of Kafka, at least once.
 
     A micro-batch that runs again writes its rows again: a consumer that must not see a row twice
@@ -64,7 +66,10 @@ def to_kafka(servers: str, topic: str, *, key: str | None = None) -> Output:
         servers: the brokers, as ``kafka.bootstrap.servers``.
         topic: the topic.
         key: the column that messages have as their key; by default none.
+        options: options of Spark's Kafka sink, such as ``kafka.security.protocol``; with
+            ``kafka.delivery.timeout.ms`` (120,000) how long rows wait for a broker that is away.
     """
+    given = {**(options or {}), "kafka.bootstrap.servers": servers, "topic": topic}
 
     def write(rows: DataFrame, batch: MicroBatch) -> None:
         columns = zip(numbered(rows).columns, rows.columns, strict=True)
@@ -72,8 +77,7 @@ def to_kafka(servers: str, topic: str, *, key: str | None = None) -> Output:
         values = [F.to_json(F.struct(*fields.values())).alias("value")]
         if key is not None:
             values.append(fields[key].cast("string").alias("key"))
-        messages = numbered(rows).select(*values).write.format("kafka")
-        messages.option("kafka.bootstrap.servers", servers).option("topic", topic).save()
+        numbered(rows).select(*values).write.format("kafka").options(**given).save()
 
     return write
 

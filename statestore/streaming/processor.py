@@ -9,6 +9,7 @@ left out, a key's due timers come after its events, a timer is gone once it has 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,6 +28,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from statestore.errors import InvalidArgumentError, ProcessorError
+from statestore.format.state import KeyedState
+from statestore.keys.groups import DEFAULT_LOWER_BOUND, default_max_parallelism
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.spark.cached import compute, few_cached
 from statestore.spark.hashing import column_of
@@ -95,6 +98,11 @@ class Processing:
             name: replace(one, options={**one.options, **groups}) for name, one in states.items()
         }
 
+    def keys(self, keys: pa.Table) -> pa.Table:
+        """Return keys of events as those of the rows that are kept of them."""
+        columns = [_one_of_each(one) for one in keys.columns]
+        return pa.Table.from_arrays(columns, schema=keys.schema)
+
     def due(
         self, restored: RestoredCheckpoint, batch: MicroBatch, done: Progress
     ) -> pa.Table | None:
@@ -134,6 +142,7 @@ class Processing:
         batch: MicroBatch,
         keep: Callable[[DataFrame], DataFrame],
         *,
+        restored: RestoredCheckpoint | None,
         parallelism: int,
         is_first: bool,
     ) -> Updated:
@@ -142,12 +151,17 @@ class Processing:
         Raises ProcessorError for an error in it, and InvalidArgumentError for events that have no
         watermark where timers go by it.
         """
-        spark = events.sparkSession
+        spark, task = events.sparkSession, self._task(events.schema)
+        stored = () if restored is None else _states_of(restored, self.uid)
+        names = {one.name for one in task.stored}
+        unstored = self.max_parallelism or default_max_parallelism(parallelism)
         task = replace(
-            self._task(events.schema),
+            task,
             clock=self._clock(batch),
             timezone=spark.conf.get("spark.sql.session.timeZone") or "UTC",
             batch=batch.number,
+            max_parallelism=next((one.max_parallelism for one in stored), unstored),
+            key_types=next((one.key_types for one in stored if one.name in names), None),
         )
         tables = [(EVENTS, self._on_time(events, batch))]
         if is_first and self.initial is not None:
@@ -197,6 +211,8 @@ class Processing:
             output=self.output,
             timezone="UTC",
             batch=0,
+            max_parallelism=self.max_parallelism or DEFAULT_LOWER_BOUND,
+            key_types=None,
         )
 
     def _clock(self, batch: MicroBatch) -> Clock:
@@ -264,9 +280,12 @@ def processing_of(
     )
 
 
+def _states_of(restored: RestoredCheckpoint, uid: str) -> list[KeyedState]:
+    return [one.state for one in restored.manifest.keyed if one.state.uid == uid]
+
+
 def _has_timers(restored: RestoredCheckpoint, uid: str) -> bool:
-    states = (one.state for one in restored.manifest.keyed)
-    return any((one.uid, one.name) == (uid, TIMERS) for one in states)
+    return any(one.name == TIMERS for one in _states_of(restored, uid))
 
 
 def with_ticks(events: DataFrame) -> DataFrame:
@@ -295,6 +314,8 @@ def _placed(task: ProcessorTask, table: int, rows: DataFrame) -> DataFrame:
     names = list(rows.columns)
     own = dict(zip(names, (F.col(one) for one in numbered(rows).columns), strict=True))
     key = [own[name] for name in task.key.names]
+    if table < STATES:  # the keys of rows that are stored are as they are
+        key = [_one_in_spark(one, field) for one, field in zip(key, task.key, strict=True)]
     wanted = task.taken.tables[table + 1].names
     found: dict[str, Column] = dict(zip(task.taken.of(0), key, strict=True))
     found |= dict(zip(task.taken.of(table + 1), (own[name] for name in wanted), strict=True))
@@ -304,6 +325,25 @@ def _placed(task: ProcessorTask, table: int, rows: DataFrame) -> DataFrame:
         for field in task.taken.schema
     )
     return numbered(rows).select(*columns)
+
+
+# Zero is one key, and what is not a number too, whatever the bits: as in Spark's aggregations
+# (NormalizeFloatingNumbers).
+
+
+def _one_of_each(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if not pa.types.is_floating(column.type):
+        return column
+    zero, nan = (pa.scalar(one, column.type) for one in (0.0, math.nan))
+    column = pc.if_else(pc.equal(column, zero), zero, column)
+    return pc.if_else(pc.is_nan(column), nan, column)
+
+
+def _one_in_spark(column: Column, field: T.StructField) -> Column:
+    if not isinstance(field.dataType, T.FloatType | T.DoubleType):
+        return column
+    nan = F.when(F.isnan(column), F.lit(math.nan)).otherwise(column)
+    return F.when(column == 0, F.lit(0.0)).otherwise(nan)
 
 
 def _part(

@@ -28,10 +28,12 @@ from statestore.spark.structs import (
 from statestore.streaming.handle import EVENT, Variable
 from statestore.streaming.states import QueryState
 
-__all__ = ["TIMERS", "TTL", "ProcessorState", "states_of", "timers_of"]
+__all__ = ["HASH_SCHEME", "TIMERS", "TTL", "ProcessorState", "states_of", "timers_of"]
 
 TTL = "ttlExpirationMs"
 TIMERS = "timers"
+HASH_SCHEME = "flink-sql"
+"""The one that has null keys, as Spark's grouping does."""
 _BYTES = "default"
 """The name of a state that an import has beside those of the variables."""
 
@@ -60,7 +62,7 @@ class ProcessorState:
     @property
     def query_state(self) -> QueryState:
         """How the query keeps it."""
-        options: dict[str, Any] = {"kind": self.kind, "hash_scheme": "flink-sql"}
+        options: dict[str, Any] = {"kind": self.kind, "hash_scheme": HASH_SCHEME}
         options["key"] = list(self.key)
         if self.entry:
             options["entry"] = list(self.entry)

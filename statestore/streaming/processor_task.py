@@ -33,9 +33,10 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 
 from statestore.errors import ProcessorError
+from statestore.keys.arrow import key_groups
 from statestore.spark.tasks import settle
 from statestore.streaming.handle import Changed, Clock, Handle, Variable
-from statestore.streaming.processor_states import ProcessorState
+from statestore.streaming.processor_states import HASH_SCHEME, ProcessorState
 from statestore.streaming.timer_index import index_of, index_rows
 
 if TYPE_CHECKING:
@@ -101,7 +102,8 @@ class ProcessorTask:
     """What a task does; sent from the driver.
 
     ``states`` are by the variables' names, ``timers`` are None where there are none. With
-    ``pandas`` the processor gets and gives frames, else Spark's ``Row``.
+    ``pandas`` the processor gets and gives frames, else Spark's ``Row``. ``key_types`` are what the
+    key's columns are hashed as, None for their own types.
     """
 
     uid: str
@@ -117,6 +119,8 @@ class ProcessorTask:
     output: T.StructType
     timezone: str
     batch: int
+    max_parallelism: int
+    key_types: tuple[str, ...] | None
 
     @property
     def stored(self) -> list[ProcessorState]:
@@ -142,7 +146,7 @@ class ProcessorTask:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield what the processor makes of the rows of a Spark partition, sorted by key.
 
-        Raises ProcessorError for an error in the processor, with the key at work.
+        Raises ProcessorError for an error in the processor, with the key at work and its key group.
         """
         settle()
         out = _Given(self)
@@ -182,12 +186,22 @@ class ProcessorTask:
         try:
             call()
         except Exception as error:
-            where = f"of key {key!r}" if key is not None else f"in {what}()"
+            where = f"in {what}()" if key is None else self._place_of(key)
             text = f"{type(error).__name__}: {error}"
             raise ProcessorError(
                 f"the processor of operator {self.uid!r} failed in micro-batch {self.batch}, "
                 f"{where}: {text}"
             ) from error
+
+    def _place_of(self, key: Values) -> str:
+        """Return how an error names a key: it is hashed as the rows that are written of it are."""
+        (group,) = key_groups(
+            _table([key], self.key).columns,
+            max_parallelism=self.max_parallelism,
+            hash_scheme=HASH_SCHEME,
+            key_types=self.key_types,
+        )
+        return f"key group {group}, of key {key!r}"
 
 
 class _Rows:
@@ -356,10 +370,9 @@ class _Given:
             yield self._columns.rows(OUT, 0, out)
         for (state, how), rows in self._rows.items():
             own = self._task.stored[state]
-            narrow = _nullable(T.StructType(own.schema.fields[: len(rows[0])]))
+            narrow = T.StructType(own.schema.fields[: len(rows[0])])
             with self._fitting(f"gives state {own.name!r} values", own.schema):
-                table = LocalDataToArrowConversion.convert(rows, narrow, False)
-                table = table.cast(to_arrow_schema(narrow, timezone="UTC")).combine_chunks()
+                table = _table(rows, narrow).combine_chunks()
             for part in table.to_batches():
                 yield self._columns.rows(1 + 3 * state + how, 1 + state, part)
                 if state == len(self._task.states):
@@ -407,5 +420,8 @@ def _text(schema: T.StructType) -> str:
     return ", ".join(f"{one.name} {one.dataType.simpleString()}" for one in schema)
 
 
-def _nullable(schema: T.StructType) -> T.StructType:
-    return T.StructType([T.StructField(one.name, one.dataType) for one in schema])
+def _table(rows: list[Values], schema: T.StructType) -> pa.Table:
+    """Return rows of Python's values in Arrow."""
+    nullable = T.StructType([T.StructField(one.name, one.dataType) for one in schema])
+    table = LocalDataToArrowConversion.convert(rows, nullable, False)
+    return table.cast(to_arrow_schema(nullable, timezone="UTC"))

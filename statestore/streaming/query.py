@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, NullKeyError
 from statestore.format.manifest import Manifest
+from statestore.restarts import brief
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
 from statestore.spark.cached import compute
@@ -205,9 +206,8 @@ class StatefulQuery:
                 self.process(batch, planned(location, number, ticks=ticks))
             except Exception as error:
                 _log.error(
-                    "micro-batch %d of operator %r is not committed: %s: %s",
-                    *(number, self.uid),
-                    *(type(error).__name__, str(error).partition("\n")[0]),
+                    "micro-batch %d of operator %r is not committed: %s",
+                    *(number, self.uid, brief(error)),
                 )
                 raise
 
@@ -372,10 +372,8 @@ class StatefulQuery:
             )
         if restored is None or not isinstance(self.update, Processing):
             return keys.rows
-        due = self.update.due(restored, batch, done)
-        return (
-            keys.rows if due is None else pa.concat_tables([keys.rows, due.cast(keys.rows.schema)])
-        )
+        own, due = self.update.keys(keys.rows), self.update.due(restored, batch, done)
+        return own if due is None else pa.concat_tables([own, due.cast(own.schema)])
 
     def _hash_scheme(
         self, name: str, state: QueryState, restored: RestoredCheckpoint | None
@@ -406,9 +404,14 @@ class StatefulQuery:
             if not one.is_derived
         }
         if isinstance(self.update, Processing):
-            parallelism = self.parallelism
             return self.update.run(
-                step.events, touched, batch, keep, parallelism=parallelism, is_first=is_first
+                step.events,
+                touched,
+                batch,
+                keep,
+                restored=step.restored,
+                parallelism=self.parallelism,
+                is_first=is_first,
             )
         held = {name: one if one.isLocal() else keep(one) for name, one in touched.items()}
         updated = self.update(step.events, held, batch)

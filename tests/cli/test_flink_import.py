@@ -135,3 +135,11 @@ def test_what_cannot_be_is_said(options: tuple[str, ...], why: str, here: Path, 
     assert done.exit_code != 0
     assert why in done.stderr
     assert not Path("o").exists()
+
+
+def test_so_many_threads(here: Path, run: Run) -> None:
+    arguments = ("flink", "import", "savepoint", "--operator", "by_long", "--to", "o")
+    done = run(*arguments, "--threads", "0")
+    assert done.exit_code == 2
+    assert "threads lies in 1..64, not 0" in done.stderr
+    assert run(*arguments, "--threads", "2").exit_code == 0

@@ -216,6 +216,12 @@ def test_a_restart_says_what_failed_and_what_comes_next() -> None:
     java = Fake(FixedDelay(), 1, error=lambda: RuntimeError(text))
     java.run()
     assert java.said[0].startswith("attempt 1 failed: org.x.SparkException: [NO] It is.\n")
+    text += (
+        "\nCaused by: org.x.TaskException: a\n\tat …\nCaused by: org.y.TimeoutException: b\n\tat …"
+    )
+    caused = Fake(FixedDelay(), 1, error=lambda: RuntimeError(text))
+    caused.run()
+    assert caused.said[0].startswith("attempt 1 failed: org.y.TimeoutException: b\n")
 
 
 # --- What a restart can cure ----------------------------------------------------------------------

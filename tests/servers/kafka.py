@@ -6,11 +6,13 @@
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
 
 It listens on the loopback address alone, keeps everything below its directory, and makes no topic
-by itself. It is killed when the block ends, and also when this process ends in any other way.
+by itself. It is killed when the block ends, and also when this process ends in any other way. In a
+directory where one ran before, that one is started again: with its topics, at its port.
 """
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -27,7 +29,7 @@ __all__ = ["KafkaBroker", "kafka_broker"]
 
 START_SECONDS = 60
 STARTS = 3
-LOG, PROPERTIES = "broker.log", "server.properties"
+LOG, PROPERTIES, PORTS = "broker.log", "server.properties", "ports.json"
 CLUSTER_ID = "c3RhdGVzdG9yZS10ZXN0cw"
 _JVM = ("-Xmx512m", *SHORT_LIVED_JVM)
 
@@ -41,13 +43,16 @@ class KafkaBroker:
 
 @contextmanager
 def kafka_broker(directory: Path) -> Iterator[KafkaBroker]:
-    """Run a broker without topics until the block ends.
+    """Run a broker until the block ends: a new one without topics, or the one of this directory.
 
     Raises MissingDependencyError without Java or its jars, or StorageError with the end of its log.
     """
     directory.mkdir(parents=True, exist_ok=True)
+    ran = (directory / PORTS).exists()
     for _ in range(STARTS):
-        port, controller = free_ports(2)
+        if not ran:
+            (directory / PORTS).write_text(json.dumps(free_ports(2)))
+        port, controller = json.loads((directory / PORTS).read_text())
         (directory / PROPERTIES).write_text(_properties(directory, port, controller))
         java = [str(java_home() / "bin" / "java"), *_JVM, "-cp", _classpath()]
         _format(java, directory)
@@ -76,6 +81,9 @@ def _properties(directory: Path, port: int, controller: int) -> str:
         "transaction.state.log.num.partitions": 1,
         "transaction.state.log.replication.factor": 1,
         "transaction.state.log.min.isr": 1,
+        # One that is killed and started again waits until the one before is given up: 9 s.
+        "broker.session.timeout.ms": 3000,
+        "broker.heartbeat.interval.ms": 500,
         # So that tests see a log begin later within a second, and not within five minutes.
         "log.retention.check.interval.ms": 500,
         "log.segment.delete.delay.ms": 500,

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import date, datetime
+from decimal import Decimal
+from functools import reduce
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from statestore import StateStore
 from statestore.errors import InvalidArgumentError, ProcessorError, SchemaMismatchError
+from statestore.keys.arrow import key_groups
 from statestore.streaming import (
     Changes,
     MicroBatch,
@@ -24,6 +32,7 @@ from statestore.streaming import (
 )
 from statestore.streaming.processor import Processing
 from statestore.streaming.timer_index import INDEX
+from statestore.testing.counting import CountingStorage
 from tests.streaming.processors import Base
 from tests.streaming.world import World
 
@@ -60,7 +69,9 @@ class Totals(Base):
         yield Row(user=key[0], total=-total)
 
 
-def made(world: World, time_mode: str = "None", key: str = "user", **own: Any) -> StatefulQuery:
+def made(
+    world: World, time_mode: str = "None", key: str | list[str] = "user", **own: Any
+) -> StatefulQuery:
     """Return a query of a processor with other attributes."""
     processor = Totals(pandas=False)
     output, retain = own.pop("output", None), own.pop("retain", None)
@@ -94,14 +105,46 @@ def at(number: int, ms: int = 0, before_ms: int = 0) -> MicroBatch:
 
 
 def test_an_error_in_a_processor_names_the_key(world: World) -> None:
-    """With its key and micro-batch; the last checkpoint stays the newest."""
+    """With its key group, key and micro-batch; the last checkpoint stays the newest."""
     made(world).process(world.frame("a", "b"), at(0))
-    message = r"operator 'totals' failed in micro-batch 1, of key \('b',\): ValueError: no total"
-    with pytest.raises(ProcessorError, match=message):
+    (group,) = key_groups([pa.array(["b"])], max_parallelism=8, hash_scheme="flink-sql")
+    where = rf"in micro-batch 1, key group {group}, of key \('b',\): ValueError: no total"
+    with pytest.raises(ProcessorError, match=rf"operator 'totals' failed {where}"):
         made(world, fails=True).process(world.frame("b"), at(1))
     assert world.store.checkpoints() == (1,)
     made(world).process(world.frame("b"), at(1))
     assert rows(world) == [{"user": "a", "total": 1}, {"user": "b", "total": 2}]
+
+
+def test_the_key_group_in_an_error_is_that_of_the_rows(world: World) -> None:
+    """Of a key of several columns, with nulls and NaN, before it is stored and after."""
+    day, at_noon = date(2024, 2, 29), datetime(2024, 2, 29, 12, 0, 0, 4)
+    keys = [
+        ("é" * 9, math.nan, 1.5, Decimal("-1.25"), day, at_noon, True, bytearray(b"\x00b"), -3),
+        (None, -0.5, math.nan, Decimal(10**17), None, at_noon, None, b"", None),
+        (None,) * 9,
+    ]
+    schema = (
+        "a string, b double, c float, d decimal(20,2), e date, f timestamp, g boolean, h binary, "
+        "i int, amount long"
+    )
+    frames = [
+        world.spark.createDataFrame([(*key, amount)], schema) for amount, key in enumerate(keys)
+    ]
+    groups: list[list[int]] = [[], []]
+    for number in (0, 1):
+        for frame in frames:
+            with pytest.raises(ProcessorError) as caught:
+                made(world, key=list("abcdefghi"), fails=True).process(frame, at(number))
+            found = re.search(rf"micro-batch {number}, key group (\d+), of key", str(caught.value))
+            assert found is not None
+            groups[number].append(int(found[1]))
+        if not number:
+            together = reduce(DataFrame.unionAll, frames)
+            made(world, key=list("abcdefghi")).process(together, at(0))
+    stored = world.store.restore(parallelism=1).keyed("totals", "total").to_arrow(0).read_all()
+    of_rows = [row["key_group"] for row in sorted(stored.to_pylist(), key=itemgetter("total"))]
+    assert groups == [of_rows, of_rows]
 
 
 def test_what_cannot_be_is_refused(world: World) -> None:
@@ -158,16 +201,20 @@ def test_values_of_other_types_are_refused(world: World, own: dict[str, str], me
     assert world.store.checkpoints() == ()
 
 
-def test_not_a_number_is_one_key(world: World) -> None:
-    """Its events find its rows."""
+def test_not_a_number_is_one_key_and_so_is_zero(world: World) -> None:
+    """Whatever its bits: its events find its rows."""
     query = made(world, key="x")
-    for number, values in enumerate(((1.5, math.nan), (math.nan, 1.5, math.nan))):
-        frame = world.spark.createDataFrame([(one, 1) for one in values], "x double, amount long")
-        query.process(frame, at(number))
+    other_nan = pa.array([-1, 0], pa.int64()).view(pa.float64())[0].as_py()
+    for number, values in enumerate(
+        ((1.5, math.nan, -0.0), (0.0, other_nan, 1.5, -0.0, math.nan), (-0.0,), (other_nan,))
+    ):
+        columns = [pa.array(values), pa.array([1] * len(values))]
+        query.process(world.spark.createDataFrame(pa.table(columns, ["x", "amount"])), at(number))
     found = world.store.restore(parallelism=1).keyed("totals", "total").to_arrow(0).read_all()
     assert sorted((str(row["x"]), row["total"]) for row in found.to_pylist()) == [
+        ("0.0", 4),
         ("1.5", 2),
-        ("nan", 3),
+        ("nan", 4),
     ]
 
 
@@ -248,6 +295,43 @@ def test_few_timers_are_due_of_many(world: World, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("statestore.streaming.timer_index.key_rows", scanned.append)
     query.process(world.frame(), at(4, 3_000_000, 1_801_000))
     assert rows(world, "timers") == scanned == []
+
+
+class Later(Totals):
+    """A timer as many minutes ahead as the events of a key add up to."""
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:
+        """Add up, and set the timer."""
+        total = sum(row.amount for row in rows)
+        self.total.update((total,))
+        self.handle.registerTimer(timerValues.getCurrentProcessingTimeInMs() + total * 60_000)
+        return iter([])
+
+
+def test_of_what_is_not_due_nothing_is_read(world: World) -> None:
+    """Of the index the key groups of the minutes that have passed, of other states of the keys."""
+    storage = CountingStorage(str(world.folder / "store"))
+    query = made(world, "ProcessingTime")
+    assert isinstance(query.update, Processing)
+    later = replace(query.update, processor=Later(pandas=False), max_parallelism=128)
+    store = StateStore.over(storage, table_format="parquet")
+    query = replace(query, update=later, store=store)
+    events = [(n, f"u{n}", n + 1) for n in range(40)]
+    query.process(world.spark.createDataFrame(events, EVENTS), at(0, 1000))
+    restored = world.store.restore(parallelism=1)
+    minutes = restored.keyed("totals", INDEX).to_arrow(0).read_all()
+    users = restored.keyed("totals", "total").to_arrow(0).read_all()
+    storage.opened.clear()
+    query.process(world.frame(), at(1, 62_000, 1000))
+    assert [row["user"] for row in rows(world, "timers")] == sorted(f"u{n}" for n in range(1, 40))
+    files = (re.search(r"keyed/(\w+)/key_group=(\d+)/", name) for name in storage.opened.elements())
+    read = sorted((found[1], int(found[2])) for found in files if found is not None)
+    passed = key_groups([pa.array([-1, 0, 1])], max_parallelism=128, hash_scheme="flink-sql")
+    of_minutes = {*passed.tolist()} & {*minutes.column("key_group").to_pylist()}
+    (of_due,) = (row["key_group"] for row in users.to_pylist() if row["user"] == "u0")
+    due = [("timers", of_due), ("total", of_due)]
+    assert read == sorted([*((INDEX, group) for group in of_minutes), *due])
+    assert len(of_minutes) < minutes.num_rows / 10
 
 
 def test_new_and_wider_columns_and_times_to_live_are_taken_over(world: World) -> None:

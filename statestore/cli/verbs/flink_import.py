@@ -86,6 +86,13 @@ _ID = re.compile(r"[0-9a-f]{32}")
     metavar="OLD=NEW",
     help="Where a folder lies now that the savepoint knows by an absolute path.",
 )
+@click.option(
+    "--threads",
+    type=int,
+    metavar="N",
+    help="So many write at once, a range of key groups each; by default one a core, up to four. "
+    "Each has one key group in memory.",
+)
 @dropping
 @pass_invocation
 def import_state(
@@ -98,6 +105,7 @@ def import_state(
     ttl: tuple[str, ...],
     strict: bool,
     moved: tuple[str, ...],
+    threads: int | None,
     drop: tuple[str, ...],
 ) -> Imported:
     """Take the state in a savepoint as a checkpoint."""
@@ -116,6 +124,7 @@ def import_state(
             strict=strict,
             moved=dict(_pairs("--moved", "OLD=NEW", moved)),
             drop=drop,
+            threads=threads,
             on_progress=progress,
         )
     return Imported(imported=imported)

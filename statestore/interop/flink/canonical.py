@@ -13,7 +13,6 @@ With Snappy each key group is a stream of its own. One key group is read at a ti
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -22,6 +21,7 @@ import numpy as np
 
 from statestore.errors import FormatVersionError
 from statestore.interop.flink.cursor import Cursor
+from statestore.interop.flink.entry_places import END_OF_STATE, entry_places
 from statestore.interop.flink.reader import Reader, i8, i32, utf
 from statestore.interop.flink.serializers import Snapshot, read_snapshot
 from statestore.interop.flink.spans import Spans
@@ -43,12 +43,10 @@ __all__ = [
 
 _VERSION = 6
 _END_OF_GROUP = 0xFFFF
-_END_OF_STATE = 0x80
 _ONE_BYTE_GROUPS = 128
 
 StateKind = Literal["keyed", "operator", "broadcast", "timers", "asynchronous"]
 _KINDS: tuple[StateKind, ...] = ("keyed", "operator", "broadcast", "timers", "asynchronous")
-_LENGTH = struct.Struct(">I")
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,38 +206,16 @@ def read_entries(reader: Reader, state: int, key_group: int, prefix: int) -> Ent
         DamagedFileError: when the bytes are not as Flink writes them.
     """
     begin = reader.at
-    keys, values, stop = _places(reader)
+    keys, values, stop = entry_places(reader, key_group, prefix)
     data = np.frombuffer(reader.data[begin:stop], np.uint8).copy()
-    data[keys[-1] - begin] &= _END_OF_STATE - 1  # so the last key is marked
-    starts, ends = np.array(keys, np.int64) - begin, np.array(values, np.int64) - begin - 4
+    data[keys[-1] - begin] &= END_OF_STATE - 1  # so the last key is marked
+    starts, ends = keys - begin, values - begin - 4
     base = reader.base + begin
     found = Spans(data, starts, ends, reader.name, base)
     _check_prefix(found, key_group, prefix)
     reader.at = stop
     stops = np.append(starts[1:] - 4, stop - begin)
     return Entries(state, key_group, found, Spans(data, ends + 4, stops, reader.name, base))
-
-
-def _places(reader: Reader) -> tuple[list[int], list[int], int]:
-    """Return where each key and each value of a state begins, and where the last one ends."""
-    data, at, unpack = reader.data, reader.at, _LENGTH.unpack_from
-    keys: list[int] = []
-    values: list[int] = []
-    add_key, add_value = keys.append, values.append
-    try:
-        while True:
-            start = at + 4
-            value = start + unpack(data, at)[0] + 4
-            at = value + unpack(data, value - 4)[0]
-            add_key(start)
-            add_value(value)
-            if data[start] >= _END_OF_STATE:
-                break
-    except (struct.error, IndexError):
-        raise reader.damaged("an entry goes past the end of its key group", at=at) from None
-    if at > len(data):
-        raise reader.damaged("the last value goes past the end of its key group", at=at)
-    return keys, values, at
 
 
 def _check_prefix(keys: Spans, key_group: int, prefix: int) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -35,6 +37,7 @@ from statestore.interop.flink.record import (
 )
 from statestore.interop.flink.refusals import refused_kinds
 from statestore.interop.flink.savepoint import FlinkOperator, open_savepoint
+from statestore.keys.groups import KeyGroupRange, is_int
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.states import ROWS_WORTH_A_FILE
 from statestore.snapshot.writer import CheckpointWriter
@@ -45,8 +48,11 @@ __all__ = ["ImportedSavepoint", "import_savepoint"]
 
 _METADATA = "_metadata"
 _ROW_BYTES = 32  # about; it decides whether a key group gets a file of its own
+_MOST_THREADS = 64
+_THREADS_UNASKED = 4
+_BYTES_WORTH_A_THREAD = 8 * 2**20  # about; with fewer, to begin one costs more than it saves
 _OnProgress: TypeAlias = Callable[[float, float, str], None]
-_Tell: TypeAlias = Callable[[float], None]
+_Groups: TypeAlias = Iterator[tuple[int, pa.Table]]
 _EVENT, _PROCESSING = "event", "processing"
 
 
@@ -76,6 +82,7 @@ class _Import:
     restored: RestoredCheckpoint | None
     ttl: Mapping[str, int]
     is_strict: bool
+    threads: int | None
 
     def knows(self, uid: str, state: str) -> bool:
         """Return whether the newest checkpoint has a keyed state."""
@@ -97,14 +104,16 @@ def import_savepoint(
     moved: Mapping[str, str] | None = None,
     options: Mapping[str, Any] | None = None,
     drop: Collection[str] = (),
+    threads: int | None = None,
     on_progress: _OnProgress | None = None,
 ) -> ImportedSavepoint:
     """Write the state in a savepoint, or checkpoint, of a Flink job as the next one of a store.
 
     Each keyed state becomes one of the store, with the same key groups; operator state is kept by
     subtask. What has no column form comes along as bytes. A later savepoint of the same job is an
-    incremental checkpoint. The savepoint is only read. One key group of a state is in memory at a
-    time, but all of one whose keys have no columns.
+    incremental checkpoint. The savepoint is only read. Threads write a range of a state's key
+    groups each, and each has one of them in memory at a time, and rows on their way to a file; but
+    of a state whose keys have no columns all are, and one thread writes it.
 
     Args:
         place: the savepoint's folder or its ``_metadata``, as a path or URL.
@@ -120,15 +129,17 @@ def import_savepoint(
         moved: where folders lie now that the savepoint names by absolute paths.
         options: options for fsspec, with which the savepoint is reached.
         drop: what is left out, and is refused else, by its name in :class:`Refused`.
+        threads: how many at most; by default as many as the process has cores, up to four, and
+            fewer for a small state. What is stored does not depend on it, but for how many files.
         on_progress: is called with the number of states that are done, of how many, and the next;
-            a part of one counts by its key groups.
+            a part of one counts by its key groups. Threads call it one at a time.
 
     Returns:
         What was imported, and the checkpoint.
 
     Raises:
-        InvalidArgumentError: for no savepoint, names that do not fit, or a store that has something
-            else.
+        InvalidArgumentError: for no savepoint, names that do not fit, a number of threads that is
+            not in 1..64, or a store that has something else.
         StateNotFoundError: for an operator or state that is not there.
         UnsupportedTypeError: for an operator that is asked for and cannot be read; with ``strict``,
             for all that would be bytes, or left out.
@@ -138,6 +149,7 @@ def import_savepoint(
         StateStoreError: as ``store.snapshot`` and ``checkpoint.keyed``.
     """
     told = refused_kinds(drop)
+    _check_threads(threads)
     savepoint = open_savepoint(place, moved=moved, options=options, drop=told)
     digest = hashlib.sha256(open_storage(savepoint.url, options).read(_METADATA)).hexdigest()
     number = savepoint.metadata.checkpoint_id
@@ -167,7 +179,7 @@ def import_savepoint(
         _refuse_bytes(planned, savepoint.url)
     graph = JobGraph(tuple(_nodes(planned)))
     with store.snapshot(graph=graph) as checkpoint:
-        run = _Import(checkpoint, restored, ttl or {}, strict)
+        run = _Import(checkpoint, restored, ttl or {}, strict, threads)
         states = tuple(_states(run, planned, on_progress))
         record = SavepointRecord(
             savepoint.url,
@@ -207,6 +219,11 @@ def _refuse_other(
             f"{store.url} has checkpoint {before.checkpoint} of the job, which is later than "
             f"{number}: import an earlier one into a store of its own"
         )
+
+
+def _check_threads(threads: int | None) -> None:
+    if threads is not None and not (is_int(threads) and 1 <= threads <= _MOST_THREADS):
+        raise InvalidArgumentError(f"threads lies in 1..{_MOST_THREADS}, not {threads!r}")
 
 
 def _check_ttl(ttl: Mapping[str, int], planned: tuple[PlannedOperator, ...]) -> None:
@@ -268,9 +285,9 @@ def _states(
     done = 0
     for one in wanted:
         for state in one.states:
-            tell = _teller(on_progress, done, total, f"{state.info.name} of {one.name}")
-            tell(0)
-            yield _keyed(run, one, state, tell)
+            what = f"{state.info.name} of {one.name}"
+            most = one.operator.metadata.max_parallelism
+            yield _keyed(run, one, state, _Progress(on_progress, done, total, what, most))
             done += 1
         taken = [state.info.name for state in one.states]
         yield from operator_states(
@@ -278,19 +295,50 @@ def _states(
         )
 
 
-def _teller(on_progress: _OnProgress | None, done: int, total: int, what: str) -> _Tell:
-    """Return what says how much of one more state is done, from 0 to 1."""
-    if on_progress is None:
-        return lambda share: None
-    return lambda share: on_progress(done + share, total, what)
+class _Progress:
+    """How much of one more state is done, which is ``done`` of ``total``: by its key groups, as
+    threads tell of them.
+    """
+
+    def __init__(
+        self, listener: _OnProgress | None, done: int, total: int, what: str, key_groups: int
+    ) -> None:
+        self._listener, self._done, self._total, self._what = listener, done, total, what
+        self._key_groups, self._read = key_groups, 0
+        self._lock = Lock()
+
+    def begin(self) -> None:
+        """Say that nothing of the state is done yet."""
+        self._read = 0
+        self._add(0)
+
+    def through(self, groups: _Groups, key_groups: KeyGroupRange) -> _Groups:
+        """Yield the rows in some key groups, and say after each that it is done, and those before
+        it.
+        """
+        last = key_groups.first - 1
+        for group, table in groups:
+            yield group, table
+            self._add(group - last)
+            last = group
+        self._add(key_groups.last - last)
+
+    def _add(self, key_groups: int) -> None:
+        if self._listener is not None:
+            with self._lock:
+                self._read += key_groups
+                share = self._read / self._key_groups
+                self._listener(self._done + share, self._total, self._what)
 
 
-def _keyed(run: _Import, planned: PlannedOperator, one: PlannedState, tell: _Tell) -> ImportedState:
+def _keyed(
+    run: _Import, planned: PlannedOperator, one: PlannedState, progress: _Progress
+) -> ImportedState:
     """Write a keyed state in the first form that takes all of its rows."""
     why = one.why
     for columns in one.forms:
         try:
-            entry = _written(run, planned, one, columns, tell)
+            entry = _written(run, planned, one, columns, progress)
         except UnsupportedTypeError as error:
             if run.is_strict or columns is one.forms[-1]:
                 error.add_note(f"state {one.info.name!r} of operator {planned.name}")
@@ -333,13 +381,20 @@ def _written(
     planned: PlannedOperator,
     one: PlannedState,
     columns: StateColumns,
-    tell: _Tell,
+    progress: _Progress,
 ) -> KeyedEntry:
     name, operator = one.info.name, planned.operator
-    rows: Any = GroupedRows(columns.schema, lambda: _tables(operator, columns, tell))
+
+    def tables(key_groups: KeyGroupRange) -> _Groups:
+        return progress.through(_tables(operator, columns, key_groups), key_groups)
+
+    progress.begin()
+    rows: Any = GroupedRows(columns.schema, tables, _threads(run, planned))
     if columns.form is Form.BYTES:  # whose key groups are others than Flink's, in another order
-        tables = [table for _, table in _tables(operator, columns, tell)]
-        rows = pa.concat_tables([columns.schema.empty_table(), *tables])
+        every = KeyGroupRange(0, operator.metadata.max_parallelism - 1)
+        rows = pa.concat_tables(
+            [columns.schema.empty_table(), *(table for _, table in tables(every))]
+        )
     lives = run.ttl.get(f"{planned.name}/{name}", run.ttl.get(name))
     ttl = None
     if lives is not None and columns.last_access is not None:
@@ -371,31 +426,53 @@ def _time_domain(name: str) -> TimeDomain:
 
 def _layout(planned: PlannedOperator) -> Layout | None:
     """Return few files for a small state; a larger one has the layout of the store."""
-    rows = planned.operator.size_bytes // len(planned.states) // _ROW_BYTES
+    rows = _bytes(planned) // _ROW_BYTES
     is_small = rows < ROWS_WORTH_A_FILE * planned.operator.metadata.max_parallelism
     return Layout.RANGED if is_small else None
 
 
-def _tables(
-    operator: FlinkOperator, columns: StateColumns, tell: _Tell
-) -> Iterator[tuple[int, pa.Table]]:
-    """Yield the rows of a state by key group, and tell how many of these are done."""
-    most = operator.metadata.max_parallelism
+def _threads(run: _Import, planned: PlannedOperator) -> int:
+    """Return how many threads write a state."""
+    if run.threads is not None:
+        return run.threads
+    worth = max(_bytes(planned) // _BYTES_WORTH_A_THREAD, 1)
+    return min(worth, _cores(), _THREADS_UNASKED)
+
+
+def _cores() -> int:
+    """Return on how many cores the process may run."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # a system that does not say it
+        return os.cpu_count() or 1
+
+
+def _bytes(planned: PlannedOperator) -> int:
+    """Return about how many bytes one of its states has."""
+    return planned.operator.size_bytes // len(planned.states)
+
+
+def _tables(operator: FlinkOperator, columns: StateColumns, key_groups: KeyGroupRange) -> _Groups:
+    """Yield the rows of a state in some key groups."""
     ordered = replace(
         operator, parts=tuple(sorted(operator.parts, key=lambda one: one.handle.first))
     )
     name = columns.state.name
     if columns.form is Form.BYTES:
         prefix = prefix_bytes(operator.metadata.max_parallelism)
-        for entries in ordered.entries(name):
+        for entries in ordered.entries(name, key_groups=key_groups):
             yield entries.key_group, columns.table_of_bytes(entries, prefix)
-            tell((entries.key_group + 1) / most)
         return
     as_bytes = [name] if columns.form is Form.VALUE_BYTES else []
     # The store checks key groups.
-    for rows in ordered.rows(name, as_bytes=as_bytes, declared=columns.state, is_checked=False):
+    for rows in ordered.rows(
+        name,
+        as_bytes=as_bytes,
+        declared=columns.state,
+        key_groups=key_groups,
+        is_checked=False,
+    ):
         yield rows.key_group, columns.table(rows)
-        tell((rows.key_group + 1) / most)
 
 
 def _operator(planned: PlannedOperator) -> ImportedOperator:

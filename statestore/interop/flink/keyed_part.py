@@ -24,6 +24,7 @@ from statestore.interop.flink.rocksdb_live import live_key_groups
 from statestore.interop.flink.spans import Spans
 from statestore.interop.flink.states import KeyedState
 from statestore.interop.flink.streams import ByteSource, Places, source_of
+from statestore.keys.groups import KeyGroupRange
 
 __all__ = ["KeyedPart"]
 
@@ -42,7 +43,7 @@ class KeyedPart:
 
     ``states`` are by their place in the header, None for one that is dropped; ``title`` is what
     messages call the operator, ``prefix`` how many bytes of a key are its key group. What was found
-    in key groups is noted in ``known``.
+    in key groups is noted in ``known``. Threads may read it, each other key groups.
     """
 
     subtask: int
@@ -65,8 +66,19 @@ class KeyedPart:
         is_canonical = isinstance(self.handle, KeyGroupsHandle) and self.handle.is_savepoint
         return is_canonical and not self.header.is_compressed
 
-    def entries(self, wanted: Collection[str]) -> Iterator[Entries]:
-        """Yield the entries of some of its states, in one key group each.
+    @property
+    def key_groups(self) -> KeyGroupRange:
+        """Its key groups."""
+        handle = self.handle
+        count = handle.count if isinstance(handle, IncrementalHandle) else len(handle.offsets)
+        return KeyGroupRange(handle.first, handle.first + count - 1)
+
+    def entries(
+        self, wanted: Collection[str], key_groups: KeyGroupRange | None = None
+    ) -> Iterator[Entries]:
+        """Yield the entries of some of its states, in one key group each; by default in all.
+
+        Of others nothing is read, but for blocks of RocksDB that have some of both.
 
         Raises:
             DamagedFileError or MissingFileError: when a file is not as Flink wrote it, or gone.
@@ -76,14 +88,20 @@ class KeyedPart:
         numbers = {
             at for at, state in enumerate(self.states) if state is not None and state.name in wanted
         }
+        own = self.key_groups.intersect(key_groups or self.key_groups)
+        if own is None:
+            return iter(())
         if isinstance(self.handle, KeyGroupsHandle):
-            return self._of_key_groups(self.handle, numbers)
-        return self._of_rocksdb(self.handle, numbers)
+            return self._of_key_groups(self.handle, numbers, own)
+        return self._of_rocksdb(numbers, own)
 
-    def _of_key_groups(self, handle: KeyGroupsHandle, wanted: set[int]) -> Iterator[Entries]:
+    def _of_key_groups(
+        self, handle: KeyGroupsHandle, wanted: set[int], own: KeyGroupRange
+    ) -> Iterator[Entries]:
         source = source_of(handle.stream, self.places, self.name)
         after = dict(pairwise(sorted({*handle.offsets, source.size})))
-        for key_group, offset in enumerate(handle.offsets, handle.first):
+        for key_group in own:
+            offset = handle.offsets[key_group - handle.first]
             if offset == 0:  # nothing, in a canonical savepoint
                 continue
             stop = after.get(offset)
@@ -165,8 +183,7 @@ class KeyedPart:
         _check_families(tables, self.header)
         return tables
 
-    def _of_rocksdb(self, handle: IncrementalHandle, wanted: set[int]) -> Iterator[Entries]:
-        own = range(handle.first, handle.first + handle.count)
+    def _of_rocksdb(self, wanted: set[int], own: KeyGroupRange) -> Iterator[Entries]:
         for number in sorted(wanted):
             state = self.header.states[number].name
             tables = [one for one in self._tables if one.column_family == state]

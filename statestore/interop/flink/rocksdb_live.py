@@ -25,6 +25,7 @@ from statestore.interop.flink.rocksdb_blocks import (
     Versions,
 )
 from statestore.interop.flink.spans import BYTES, Spans
+from statestore.keys.groups import KeyGroupRange
 
 __all__ = ["live_key_groups"]
 
@@ -33,7 +34,7 @@ _Rows = npt.NDArray[np.bool_]
 
 
 def live_key_groups(
-    tables: Iterable[RocksTable], prefix: int, key_groups: range
+    tables: Iterable[RocksTable], prefix: int, key_groups: KeyGroupRange
 ) -> Iterator[tuple[int, pa.Array, pa.Array]]:
     """Yield each key group with its keys, sorted, and their values, out of all files of a state.
 
@@ -66,13 +67,11 @@ def live_key_groups(
 
 
 def _by_key_group(
-    table: RocksTable, prefix: int, key_groups: range
+    table: RocksTable, prefix: int, key_groups: KeyGroupRange
 ) -> Iterator[tuple[int, Versions]]:
     """Yield the entries of a file in some key groups, those of each together."""
-    first = key_groups.start.to_bytes(prefix, "big")
-    stop = None
-    if key_groups.stop < 1 << 8 * prefix:
-        stop = key_groups.stop.to_bytes(prefix, "big")
+    first, after = key_groups.first.to_bytes(prefix, "big"), key_groups.last + 1
+    stop = after.to_bytes(prefix, "big") if after < 1 << 8 * prefix else None
     last, some = -1, list[Versions]()
     for versions in table.versions(first, stop):
         numbers = _key_groups(versions, prefix, table.source.name)

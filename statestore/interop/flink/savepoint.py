@@ -53,7 +53,7 @@ from statestore.interop.flink.states import KeyedState, keyed_states
 from statestore.interop.flink.streams import Places, source_of, storage_of
 from statestore.interop.flink.types import ListType, MapType
 from statestore.interop.flink.values import decoded, decoded_list, decoded_map_values
-from statestore.keys.groups import KeyGroupAssignment
+from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 
 __all__ = [
     "FlinkOperator",
@@ -144,8 +144,13 @@ class FlinkOperator:
             f"{', '.join(state.name for state in self.states) or 'none'}"
         )
 
-    def entries(self, *names: str, is_checked: bool = False) -> Iterator[StateEntries]:
-        """Yield the entries of keyed states, as bytes; by default of all states.
+    def entries(
+        self,
+        *names: str,
+        key_groups: KeyGroupRange | None = None,
+        is_checked: bool = False,
+    ) -> Iterator[StateEntries]:
+        """Yield the entries of keyed states, as bytes; by default of all states, in all key groups.
 
         With ``is_checked`` they are held against the types of their states, where neither these
         have said where they end nor a checksum has said that they are whole.
@@ -161,7 +166,7 @@ class FlinkOperator:
             raise IncompatibleStateError(f"operator {self.title} is not read: {self.problem}")
         for part in self.parts:
             with _noted(f"in the {part.name}"):
-                for found in part.entries(wanted):
+                for found in part.entries(wanted, key_groups):
                     state = part.states[found.state]
                     if state is None:
                         continue
@@ -176,6 +181,7 @@ class FlinkOperator:
         *names: str,
         as_bytes: Collection[str] = (),
         declared: KeyedState | None = None,
+        key_groups: KeyGroupRange | None = None,
         is_checked: bool = True,
     ) -> Iterator[StateRows]:
         """Yield the rows of keyed states, by column.
@@ -187,6 +193,7 @@ class FlinkOperator:
             names: the states; by default all.
             as_bytes: those whose values stay bytes, as those of Kryo have to.
             declared: a state with the types that its header does not have, as PyFlink's.
+            key_groups: those whose rows are read; by default all.
             is_checked: whether key groups are compared; else the caller does it.
 
         Yields:
@@ -197,7 +204,7 @@ class FlinkOperator:
             DamagedFileError: also when a key lies in another key group than its own.
             StateNotFoundError, IncompatibleStateError or MissingFileError: as :meth:`entries`.
         """
-        for found in self.entries(*names):
+        for found in self.entries(*names, key_groups=key_groups):
             if declared is not None and declared.name == found.state.name:
                 found = replace(found, state=declared)
             yield self._rows(found, as_bytes, is_checked)

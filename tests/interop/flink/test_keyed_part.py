@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from statestore.errors import DamagedFileError
+from statestore.flink.operators import operator_id
 from statestore.interop.flink import open_savepoint
 from statestore.interop.flink.columns import arrow_type
 from statestore.interop.flink.encoding import encoded
@@ -22,6 +23,7 @@ from statestore.interop.flink.reader import Reader, i32
 from statestore.interop.flink.snappy import framed
 from statestore.interop.flink.states import KeyedState, StateForm
 from statestore.interop.flink.types import FlinkType, ListType, MapType, Scalar, TimerType
+from statestore.keys.groups import KeyGroupAssignment
 from statestore.storage.local import LocalStorage
 from tests.interop.flink.goldens import Golden
 
@@ -52,6 +54,68 @@ def test_no_state_reads_the_bytes_of_others_again(
     found = [one for other in others for one in operator.entries(other)]
     assert len({one.state.name for one in found}) >= len(others) - 1
     assert 0 < sum(read) < once
+
+
+@pytest.mark.parametrize("name", ["2.3_rocksdb_canonical", "2.3_heap_native"])
+def test_of_a_range_no_other_key_groups_are_read(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (operator,) = (
+        one
+        for one in open_savepoint(str(Golden(name).unpack(tmp_path))).operators
+        if one.states and one.metadata.id == operator_id("by_long")
+    )
+    read: set[tuple[str, int]] = set()
+    whole = LocalStorage.read_range
+
+    def noted(storage: LocalStorage, file: str, start: int, stop: int) -> bytes:
+        read.update((file, at) for at in range(start, stop))
+        return whole(storage, file, start, stop)
+
+    monkeypatch.setattr(LocalStorage, "read_range", noted)
+    most = operator.metadata.max_parallelism
+    by_range, bytes_of = [], list[set[tuple[str, int]]]()
+    for key_groups in KeyGroupAssignment(max_parallelism=most, parallelism=7).ranges():
+        read.clear()
+        found = [one for one in operator.entries("last", key_groups=key_groups) if len(one.keys)]
+        assert {one.key_group for one in found} <= {*key_groups}
+        by_range += [(one.key_group, one.keys.arrow(), one.values.arrow()) for one in found]
+        for others in bytes_of:
+            assert not others & read
+        bytes_of.append({*read})
+    wanted = [one for one in operator.entries("last") if len(one.keys)]
+    assert by_range == [(one.key_group, one.keys.arrow(), one.values.arrow()) for one in wanted]
+    assert all(bytes_of)
+
+
+def test_of_a_range_no_files_of_other_subtasks_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    golden = Golden("2.3_rocksdb_incremental")
+    place = golden.unpack(tmp_path)
+    moved = {golden.about["written_at"]: str(tmp_path)}
+    read: set[str] = set()
+    whole = LocalStorage.read_range
+
+    def noted(storage: LocalStorage, file: str, start: int, stop: int) -> bytes:
+        read.add(file)
+        return whole(storage, file, start, stop)
+
+    (operator,) = (
+        one
+        for one in open_savepoint(str(place), moved=moved).operators
+        if one.metadata.id == operator_id("by_long")
+    )
+    monkeypatch.setattr(LocalStorage, "read_range", noted)
+    files, rows = list[set[str]](), 0
+    assert len(operator.parts) > 1
+    for part in operator.parts:
+        read.clear()
+        rows += sum(len(one.keys) for one in operator.entries("last", key_groups=part.key_groups))
+        assert read
+        assert all(others.isdisjoint(read) for others in files)
+        files.append({*read})
+    assert rows == sum(len(one.keys) for one in operator.entries("last"))
 
 
 def test_of_a_compressed_key_group_only_the_chunks_of_a_part_are_read() -> None:

@@ -20,6 +20,7 @@ from statestore.interop.flink.checksums import BLOCK_CHECKSUMS
 from statestore.interop.flink.reader import varint
 from statestore.interop.flink.rocksdb import RocksTable, open_table
 from statestore.interop.flink.rocksdb_live import live_key_groups
+from statestore.keys.groups import KeyGroupRange
 
 DELETE, VALUE, MERGE, SINGLE_DELETE, RANGE_DELETE = 0, 1, 2, 7, 15
 MAGIC = 0x88E241B785F4CFF7
@@ -128,7 +129,7 @@ def live(*files: bytes) -> list[tuple[bytes, bytes]]:
 def pairs(tables: Iterable[RocksTable]) -> list[tuple[bytes, bytes]]:
     """Return what there is; the first byte of a key is its key group."""
     found: list[tuple[bytes, bytes]] = []
-    for key_group, keys, values in live_key_groups(tables, 1, range(256)):
+    for key_group, keys, values in live_key_groups(tables, 1, KeyGroupRange(0, 255)):
         found += zip(keys.to_pylist(), values.to_pylist(), strict=True)
         assert all(key[0] == key_group for key in keys.to_pylist())
     return found
@@ -172,7 +173,7 @@ def test_only_blocks_of_the_key_groups_are_read() -> None:
 
     opened = open_table(Counted("t", whole))
     asked.clear()
-    found = list(live_key_groups([opened], 1, range(20, 22)))
+    found = list(live_key_groups([opened], 1, KeyGroupRange(20, 21)))
     assert [(group, len(keys)) for group, keys, _ in found] == [(20, 4), (21, 4)]
     assert sum(stop - start for start, stop in asked) < len(whole) // 10
 

@@ -1,5 +1,6 @@
 package golden;
 
+import java.util.List;
 import java.util.Map;
 import org.apache.flink.api.common.functions.OpenContext;
 import org.apache.flink.api.common.state.v2.ValueState;
@@ -15,7 +16,7 @@ public class Async {
 
     /** Run steps, as Main does. */
     public static void main(String[] steps) throws Exception {
-        Main.run(steps, Async::build);
+        Main.run(List.of(steps), Async::build);
     }
 
     private static void build(StreamExecutionEnvironment env, Map<String, String> words) {

@@ -1,5 +1,6 @@
 package golden;
 
+import java.util.List;
 import java.util.Map;
 import java.util.Properties;
 import org.apache.flink.api.common.eventtime.WatermarkStrategy;
@@ -19,7 +20,7 @@ public class Kafka {
 
     /** Run steps, as Main does. */
     public static void main(String[] steps) throws Exception {
-        Main.run(steps, Kafka::build);
+        Main.run(List.of(steps), Kafka::build);
     }
 
     private static void build(StreamExecutionEnvironment env, Map<String, String> words) {

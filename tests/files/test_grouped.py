@@ -1,0 +1,200 @@
+"""Rows by key group are written by threads, a range each: as one would, or not at all."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from statestore.errors import DamagedFileError, StateStoreError, UnsupportedTypeError
+from statestore.files.grouped import GroupedRows, write_keyed
+from statestore.files.keyed import KeyedTarget
+from statestore.files.types import schema_of_arrow
+from statestore.files.writer import ParquetOptions
+from statestore.format.digest import combine
+from statestore.format.handles import KeyedStateHandle
+from statestore.format.state import KeyedState, Layout, StateKind
+from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
+from statestore.keys.hashing import key_group_of
+from statestore.storage import LocalStorage
+
+SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string())])
+MOST = 20
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> LocalStorage:
+    return LocalStorage(str(tmp_path))
+
+
+def groups_of(most: int) -> dict[int, pa.Table]:
+    """Return rows of every key group."""
+    keys: dict[int, list[int]] = defaultdict(list)
+    for key in range(40 * most):
+        keys[key_group_of(key, max_parallelism=most)].append(key)
+    return {
+        group: pa.table([found, [f"value {key}" for key in found]], SCHEMA)
+        for group, found in sorted(keys.items())
+    }
+
+
+def target_of(
+    storage: LocalStorage, most: int = MOST, layout: Layout = Layout.PARTITIONED
+) -> KeyedTarget:
+    state = KeyedState(
+        uid="u",
+        name="n",
+        kind=StateKind.VALUE,
+        schema=schema_of_arrow(SCHEMA),
+        key=("k",),
+        key_types=("Long",),
+        max_parallelism=most,
+        hash_scheme="java",
+        layout=layout,
+    )
+    options = ParquetOptions(run_bytes=1)  # a run is one key group
+    return KeyedTarget(storage, "t", 7, state, options)
+
+
+def written(
+    storage: LocalStorage,
+    threads: int,
+    *,
+    most: int = MOST,
+    layout: Layout = Layout.PARTITIONED,
+    before: Callable[[int], None] = lambda group: None,
+) -> tuple[KeyedStateHandle, ...]:
+    """Write all rows; ``before`` is called with each key group, by the thread that has it."""
+    tables = groups_of(most)
+
+    def groups(key_groups: KeyGroupRange) -> Iterator[tuple[int, pa.Table]]:
+        for group in key_groups:
+            before(group)
+            yield group, tables[group]
+
+    owners = KeyGroupAssignment(max_parallelism=most, parallelism=1)
+    target = target_of(storage, most, layout)
+    return write_keyed(GroupedRows(SCHEMA, groups, threads), owners, target)
+
+
+@pytest.mark.parametrize("layout", [Layout.PARTITIONED, Layout.RANGED])
+@pytest.mark.parametrize("most", [1, 2, MOST])
+def test_threads_write_what_one_does(most: int, layout: Layout, tmp_path: Path) -> None:
+    found = {
+        threads: written(
+            LocalStorage(str(tmp_path / str(threads))), threads, most=most, layout=layout
+        )
+        for threads in (1, 2, 3, 64)
+    }
+    facts = set()
+    for threads, handles in found.items():
+        firsts = [handle.key_groups.first for handle in handles]
+        assert firsts == sorted(firsts)
+        files = {path.name for path in (tmp_path / str(threads)).rglob("*.parquet")}
+        assert {Path(handle.path).name for handle in handles} == files
+        assert sum(len(handle.key_groups) for handle in handles) == most
+        if layout is Layout.RANGED:
+            assert len(handles) == min(threads, most)
+        digest = combine(handle.digest for handle in handles)
+        facts.add((sum(handle.rows for handle in handles), digest))
+    assert len(facts) == 1
+
+
+def test_ranges_are_written_at_the_same_time(storage: LocalStorage) -> None:
+    both = threading.Barrier(2, timeout=20)
+
+    def met(group: int) -> None:
+        if group in (0, MOST // 2):
+            both.wait()
+
+    written(storage, 2, before=met)
+
+
+class Readings:
+    """Fails at some key groups, and knows which ones were asked for."""
+
+    def __init__(self, errors: dict[int, StateStoreError]) -> None:
+        self.errors = errors
+        self.asked: list[int] = []
+
+    def __call__(self, group: int) -> None:
+        self.asked.append(group)
+        if group in self.errors:
+            raise self.errors[group]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("at", [[0], [9], [10], [19], [3, 12], [8, 11], [9, 19], [0, 7, 14]])
+def test_the_first_error_by_key_group_is_raised_and_nothing_is_left(
+    at: list[int], threads: int, storage: LocalStorage
+) -> None:
+    kinds = (DamagedFileError, UnsupportedTypeError, DamagedFileError)
+    errors = {group: kind(f"{group}") for group, kind in zip(at, kinds, strict=False)}
+    with pytest.raises(StateStoreError) as caught:
+        written(storage, threads, before=Readings(dict(errors)))
+    assert caught.value is errors[at[0]]
+    assert storage.listed("t") == ()
+
+
+def test_ranges_behind_one_that_failed_are_left(storage: LocalStorage) -> None:
+    failed, before_it = threading.Event(), threading.Event()
+    asked: list[int] = []
+
+    def read(group: int) -> None:
+        asked.append(group)
+        if group == 8:  # of the second of three ranges
+            failed.set()
+            raise DamagedFileError("8")
+        if group == 15:  # of the third, which waits until the second has failed
+            assert before_it.wait(20)
+        if group > 14:
+            time.sleep(0.2)
+        if group == 2:
+            assert failed.wait(20)
+        if group == 6:  # the first goes on to its end
+            before_it.set()
+
+    with pytest.raises(DamagedFileError, match="8"):
+        written(storage, 3, before=read)
+    assert set(range(7)) <= {*asked}
+    assert 19 not in asked
+    assert storage.listed("t") == ()
+
+
+def test_who_interrupts_waits_for_no_range_to_end(storage: LocalStorage) -> None:
+    """Ctrl-C comes to the thread that waits for the others."""
+    asked: list[int] = []
+    first_is_done = threading.Event()
+
+    def read(group: int) -> None:
+        asked.append(group)
+        if group == 9:
+            first_is_done.set()
+        if group == 12:
+            assert first_is_done.wait(20)
+            signal.pthread_kill(waiting, signal.SIGINT)
+        if group > 11:
+            time.sleep(0.2)
+
+    waiting = threading.get_ident()
+    with pytest.raises(KeyboardInterrupt):
+        written(storage, 2, before=read)
+    assert 19 not in asked
+    assert storage.listed("t") == ()
+
+
+def test_rows_of_another_range_are_refused(storage: LocalStorage) -> None:
+    table = pa.table([[1], ["a"]], SCHEMA)
+    group = key_group_of(1, max_parallelism=MOST)
+    rows = GroupedRows(SCHEMA, lambda key_groups: iter([(group, table)]), 2)
+    with pytest.raises(DamagedFileError, match="come after those of key group"):
+        write_keyed(
+            rows, KeyGroupAssignment(max_parallelism=MOST, parallelism=1), target_of(storage)
+        )
+    assert storage.listed("t") == ()

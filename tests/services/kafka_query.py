@@ -1,0 +1,119 @@
+"""Live queries, one after another, that count the words of a topic, and write the new counts to
+another topic.
+
+Commands come over stdin, a line of JSON each, and each is answered by a line on stdout. The first
+says where all is, and is answered when Spark stands. ``{"do": "start", "parallelism": n, "source":
+{…}, "sink": {…}}`` starts the query, with options of Spark's Kafka source and sink. ``{"do":
+"stop"}`` stops it at the topic's end, and ``{"do": "wait"}`` waits until it fails: both answer with
+the error that it ended with, null for none, and with what the package logged as errors since the
+last answer. When stdin ends, this process ends.
+
+While there is a file ``hold``, a micro-batch makes the file ``held``, and waits before its output.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from statestore import StateStore
+from statestore.streaming import MicroBatch, StatefulQuery, Updated, to_kafka
+from tests.services.spark_process import kafka_session
+
+__all__ = ["HELD", "HOLD", "STATE", "STORE", "UID"]
+
+SECONDS = 60
+UID, STATE = "words", "counts"
+STORE, HOLD, HELD = "store", "hold", "held"
+
+
+class Log(logging.Handler):
+    """The lines that the package logs as errors."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+    def taken(self) -> list[str]:
+        """Return the lines, and forget them."""
+        lines, self.lines = self.lines, []
+        return lines
+
+
+def main() -> None:
+    """Follow the commands."""
+    log = Log()
+    logging.getLogger("statestore").addHandler(log)
+    spark = kafka_session("kafka-query", 2)
+    given = json.loads(sys.stdin.readline())
+    print("null", flush=True)
+    query: StreamingQuery | None = None
+    for command in map(json.loads, sys.stdin):
+        if query is None or command["do"] == "start":
+            query, answer = started(spark, given, command), None
+        else:
+            if command["do"] == "stop":
+                query.processAllAvailable()  # else it is stopped within a micro-batch
+                query.stop()
+            answer = {"error": ended(query), "log": log.taken()}
+        print(json.dumps(answer), flush=True)
+
+
+def started(
+    spark: SparkSession, given: Mapping[str, str], how: Mapping[str, Any]
+) -> StreamingQuery:
+    """Start the query."""
+    folder = Path(given["folder"])
+
+    def counted(events: DataFrame, states: Mapping[str, DataFrame], batch: MicroBatch) -> Updated:
+        while (folder / HOLD).exists():
+            (folder / HELD).touch()
+            time.sleep(0.02)
+        new = events.select("word", F.lit(1).alias("n"))
+        counts = states[STATE].unionByName(new).groupBy("word").agg(F.sum("n").alias("n"))
+        return Updated({STATE: counts}, counts)
+
+    query = StatefulQuery(
+        store=StateStore.open(str(folder / STORE), spark=spark, table_format="parquet"),
+        uid=UID,
+        key="word",
+        states={STATE: "word string, n long"},
+        update=counted,
+        parallelism=how["parallelism"],
+        output=to_kafka(given["bootstrap"], given["output"], key="word", options=how["sink"]),
+    )
+    options = {
+        "kafka.bootstrap.servers": given["bootstrap"],
+        "subscribe": given["topic"],
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": "50",
+    }
+    source = spark.readStream.format("kafka").options(**options, **how["source"])
+    words = source.load().selectExpr("CAST(value AS string) AS word")
+    return query.start(words, str(folder / "progress"), processingTime="200 milliseconds")
+
+
+def ended(query: StreamingQuery) -> str | None:
+    """Wait until a query ends; return the error with which it did."""
+    try:
+        assert query.awaitTermination(SECONDS), "it neither ends nor fails"
+    except StreamingQueryException as error:
+        return str(error)
+    return None
+
+
+if __name__ == "__main__":
+    main()

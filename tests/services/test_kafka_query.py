@@ -1,0 +1,186 @@
+"""A live query on a topic, whose broker is killed and started again: each record counts once."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, TopicPartition
+
+from statestore import StateStore
+from statestore.errors import CheckpointNotFoundError, StoreNotFoundError
+from tests.servers.kafka import kafka_broker
+from tests.services.kafka_query import HELD, HOLD, STATE, STORE, UID
+from tests.services.kafka_topics import Topics, until
+from tests.syntax import ROOT
+
+PARTITIONS = 3
+AWAY_SECONDS = 3
+LOG = "job.log"
+# So that what waits for the broker gives up after a second or two, and not after minutes.
+SINK = {
+    "kafka.max.block.ms": "2000",
+    "kafka.request.timeout.ms": "1000",
+    "kafka.delivery.timeout.ms": "2000",
+}
+SOURCE = {
+    "kafkaConsumer.pollTimeoutMs": "1000",
+    "kafka.request.timeout.ms": "1000",
+    "kafka.default.api.timeout.ms": "1000",
+}
+
+
+class Job:
+    """The process with the query, and what it has to count."""
+
+    def __init__(self, folder: Path, process: subprocess.Popen[str]) -> None:
+        self.folder = folder
+        self.topic = ""
+        self.expected: Counter[str] = Counter()
+        self._process = process
+
+    def ask(self, **command: Any) -> Any:
+        """Give it a command, and return the answer."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        assert line, (self.folder / LOG).read_text(errors="replace")[-5000:]
+        return json.loads(line)
+
+    def told(self) -> str:
+        """Wait until the query fails; return why, which is told in one line."""
+        ended = self.ask(do="wait")
+        (line,) = ended["log"]
+        where, _, why = line.partition(" is not committed: ")
+        assert re.fullmatch(r"micro-batch \d+ of operator 'words'", where)
+        kind, _, what = why.partition(": ")
+        assert kind == "org.apache.kafka.common.errors.TimeoutException"
+        assert what in ended["error"]
+        return str(what)
+
+    def start(self, parallelism: int, **options: Any) -> None:
+        """Start the query."""
+        self.ask(do="start", parallelism=parallelism, **{"source": {}, "sink": {}, **options})
+
+    def produce(self, topics: Topics, records: int) -> None:
+        """Produce so many records more, which the query has to count."""
+        first = self.expected.total()
+        words = [f"w{at * at % 11}" for at in range(first, first + records)]
+        topics.fill(self.topic, {each: words[each::PARTITIONS] for each in range(PARTITIONS)})
+        self.expected.update(words)
+
+    def counts(self) -> dict[str, int]:
+        """Return the newest checkpoint, read without Spark."""
+        try:
+            store = StateStore.open(str(self.folder / STORE), table_format="parquet")
+            state = store.restore(parallelism=1).keyed(UID, STATE)
+        except (CheckpointNotFoundError, StoreNotFoundError):
+            return {}
+        return {row["word"]: row["n"] for row in state.to_arrow(0).read_all().to_pylist()}
+
+    def until_counted(self) -> None:
+        """Wait until the counts are those of all records; they are never more."""
+        until(lambda: sum(self.counts().values()) >= self.expected.total())
+        assert self.counts() == self.expected
+
+    def until_held(self) -> None:
+        """Wait until a micro-batch is at work, and waits before its output."""
+        until((self.folder / HELD).exists)
+
+    def hold(self) -> None:
+        """Let the next micro-batch wait."""
+        (self.folder / HELD).unlink(missing_ok=True)
+        (self.folder / HOLD).touch()
+
+    def release(self) -> None:
+        """Let it go on."""
+        (self.folder / HOLD).unlink()
+
+
+@contextmanager
+def running_job(folder: Path) -> Iterator[Job]:
+    """Start the process; kill it when the block ends."""
+    with (
+        (folder / LOG).open("w") as errors,
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.services.kafka_query"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            cwd=ROOT,
+            text=True,
+        ) as process,
+    ):
+        try:
+            yield Job(folder, process)
+        finally:
+            process.kill()
+
+
+def written(bootstrap: str, topic: str) -> list[tuple[str, int]]:
+    """Return the words and counts of a topic of one partition, in their order."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False}
+    consumer = Consumer(settings)
+    _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0))
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: list[tuple[str, int]] = []
+    while len(found) < end:
+        message = consumer.poll(60)
+        assert message is not None
+        assert message.error() is None
+        row = json.loads(message.value() or b"")
+        found.append((row["word"], row["n"]))
+    consumer.close()
+    return found
+
+
+def test_each_record_counts_once_though_the_broker_is_away(tmp_path: Path) -> None:
+    """A query waits for it; one that has given up goes on when it is started again."""
+    directory = tmp_path / "broker"
+    with running_job(tmp_path) as job:
+        with kafka_broker(directory) as broker:
+            topics = Topics(broker.bootstrap)
+            job.topic, output = topics.make(PARTITIONS), topics.make(1)
+            job.ask(
+                folder=str(tmp_path), topic=job.topic, output=output, bootstrap=broker.bootstrap
+            )
+            job.start(2)
+            job.produce(topics, 30)
+            job.until_counted()
+            job.hold()
+            job.produce(topics, 120)
+            job.until_held()
+        job.release()
+        time.sleep(AWAY_SECONDS)
+
+        with kafka_broker(directory):
+            job.produce(topics, 30)
+            job.until_counted()
+            assert job.ask(do="stop") == {"error": None, "log": []}
+            job.start(5, sink=SINK)
+            counted = job.counts()
+            job.hold()
+            job.produce(topics, 30)
+            job.until_held()
+        job.release()
+        assert "not present in metadata after 2000 ms" in job.told()
+        job.start(3, source=SOURCE, sink=SINK)
+        assert "Timeout of 1000ms expired" in job.told()
+        assert job.counts() == counted
+
+        with kafka_broker(directory):
+            job.start(3)
+            job.produce(topics, 30)
+            job.until_counted()
+            assert job.ask(do="stop") == {"error": None, "log": []}
+            assert dict(written(broker.bootstrap, output)) == job.expected
