@@ -7,9 +7,7 @@ colours are Okabe and Ito's, which the colour-blind can tell apart.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final
 
 from statestore.errors import MissingDependencyError
@@ -182,12 +180,5 @@ def flow(bands: Rows, labels: Rows, height: int) -> Markup:
 
 
 def _svg(spec: Mapping[str, Any]) -> Markup:
-    return _drawn(json.dumps({"width": WIDTH, **spec, "config": _CONFIG}))
-
-
-@lru_cache(maxsize=64)
-def _drawn(spec: str) -> Markup:
-    """Return the SVG of a specification; who looks at a page again, or moves a slider back, gets
-    the same one.
-    """
-    return Markup(vl_convert.vegalite_to_svg(spec))  # Vega escapes what is text in it
+    # Vega escapes what is text in it.
+    return Markup(vl_convert.vegalite_to_svg({"width": WIDTH, **spec, "config": _CONFIG}))
