@@ -27,6 +27,8 @@ ROOT = Path(__file__).resolve().parent.parent
 WIDTH = 100
 ROLE = re.compile(r":(?:attr|class|data|exc|func|meth|mod):(<code>|`+)~?")
 
+WAY_IN = "StateStore"
+ELSEWHERE = {"__version__", "errors", "DEFAULT_SECONDS"}  # on no page, or on one of its own
 # Of each page the packages whose public names it documents, and what these hand out.
 PYTHON = {
     "python": (
@@ -150,12 +152,8 @@ def documented(packages: tuple[str, ...], objects: tuple[str, ...]) -> Iterator[
         module = import_module(package)
         yield f"## {package}"
         yield ROLE.sub(r"\1", (module.__doc__ or "").partition("::\n")[0])
-        # The module of errors has a page of its own.
-        yield from (
-            f"::: {package}.{name}"
-            for name in module.__all__
-            if name not in ("__version__", "errors", "DEFAULT_SECONDS")
-        )
+        names = sorted(set(module.__all__) - ELSEWHERE, key=lambda name: (name != WAY_IN, name))
+        yield from (f"::: {package}.{name}" for name in names)
     if objects:
         yield "## What these hand out" if packages == ("statestore",) else "## More"
     yield from (f"::: {name}" for name in objects)

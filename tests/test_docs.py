@@ -179,9 +179,21 @@ def masked(text: str) -> list[str]:
 
 
 def test_links_lead_somewhere() -> None:
-    """Every relative link names a file of the repository, or a page that the site makes."""
+    """Every relative link names a file of the repository and a heading in it, or a page that the
+    site makes, whose headings its build looks for.
+    """
     for page in WRITTEN:
-        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        for target, heading in re.findall(r"\]\(([^)#]+)(?:#([^)]*))?\)", page.read_text()):
             made = re.search(r"(^|/)(benchmarks|reference/\w+)\.md$", target)
-            if not target.startswith("http") and not made:
-                assert os.path.exists(page.parent / target), f"{page.name}: {target}"  # noqa: PTH110
+            if target.startswith("http") or made:
+                continue
+            assert os.path.exists(page.parent / target), f"{page.name}: {target}"  # noqa: PTH110
+            if heading:
+                found = anchors(page.parent / target)
+                assert heading in found, f"{page.name}: {target}#{heading}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Return what links call a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
