@@ -25,6 +25,7 @@ import pyarrow as pa
 from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError, StateStoreError
 from statestore.files.elements import stored_schema
+from statestore.files.frames import RowStream
 from statestore.files.merge import clock_ms
 from statestore.files.reader import restored_schema
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
@@ -234,11 +235,11 @@ def query(
     checkpoint: int | str,
     now_ms: int | None = None,
     verify: bool = False,
-) -> pa.RecordBatchReader:
+) -> RowStream:
     """Return the answer to a statement over a checkpoint's states; see ``StateStore.query``."""
     now_ms = clock_ms(now_ms)
     manifest = catalog.load(checkpoint)
-    return run_query(catalog.storage, manifest, sql, now_ms=now_ms, verify=verify)
+    return RowStream(run_query(catalog.storage, manifest, sql, now_ms=now_ms, verify=verify))
 
 
 def views(catalog: Catalog, *, checkpoint: int | str) -> tuple[View, ...]:
