@@ -45,7 +45,7 @@ _MOST_CELL = 80
 _MOST_SEGMENTS = 128
 _LABEL, _AREA, _TEXT, _HEIGHT = 190, 290, 200, 18
 _WIDTH = _LABEL + _AREA + _TEXT
-_LABEL_CHARS, _TEXT_CHARS = 28, 32
+_CHAR = 6.6  # about as wide as a letter is
 _UNITS = ("kB", "MB", "GB", "TB", "PB", "EB")
 _SPANS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 _LAST_MS = 253_402_300_799_999  # the end of the year 9999, where datetime ends
@@ -207,12 +207,12 @@ def _rect(left: float, top: int, width: float, color: str, opacity: float, insid
 
 
 def _label(label: str, top: int) -> str:
-    shown, whole = escape(_cut(label, _LABEL_CHARS)), escape(label)
+    shown, whole = escape(_cut(label, int(_LABEL / _CHAR))), escape(label)
     return f'<text x="0" y="{top + 13}">{shown}<title>{whole}</title></text>'
 
 
 def _said(said: str, left: float, top: int, color: str = "currentColor") -> str:
-    shown, whole = escape(_cut(said, _TEXT_CHARS)), escape(said)
+    shown, whole = escape(_cut(said, int((_WIDTH - left) / _CHAR))), escape(said)
     place = f'x="{left:.1f}" y="{top + 13}" fill="{color}"'
     return f"<text {place}>{shown}<title>{whole}</title></text>"
 

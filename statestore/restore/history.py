@@ -103,7 +103,7 @@ class KeyStates:
         """Return what a notebook shows: how many rows each state has of the key, and the rows."""
         drawn = [
             Bar(
-                str(found.entry.state),
+                f"{found.entry.state.uid} · {found.entry.state.name}",
                 ((len(found.rows), "plain"),),
                 counted(len(found.rows), "row"),
             )

@@ -265,7 +265,9 @@ class RestorePlan:
     def _repr_html_(self) -> str:
         """Return what a notebook shows: the key groups before and now, and who reads how much."""
         drawn = (part for one in self.operators[:_MOST_PICTURES] for part in _picture(one))
-        return figure(self._summary(), *drawn, table([*_COLUMNS], self._rows()))
+        columns = ("operator", "states", "subtasks", "rows", "size_bytes", "files", "requests")
+        rows = ((one.uid, ", ".join(one.states), *_totals(one.subtasks)) for one in self.operators)
+        return figure(self._summary(), *drawn, table(columns, rows))
 
     def _summary(self) -> str:
         return (
@@ -290,6 +292,12 @@ class RestorePlan:
 def _amplification(subtasks: Sequence[SubtaskPlan], base_rows: int) -> float | None:
     rows = sum(subtask.rows for subtask in subtasks)
     return rows / base_rows if base_rows and rows != base_rows else None
+
+
+def _totals(subtasks: Sequence[SubtaskPlan]) -> tuple[int, ...]:
+    """Return how many subtasks there are, and what they read together."""
+    read = ((one.rows, one.size_bytes, one.files, one.requests) for one in subtasks)
+    return len(subtasks), *map(sum, zip(*read, strict=True))
 
 
 def _picture(plan: OperatorPlan) -> Iterator[str]:
