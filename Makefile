@@ -22,7 +22,7 @@ PYFLINK := $(VENV)/pyflink
 WITH_JAVA := JAVA_HOME="$$($(PY) statestore/spark/java.py)" && export JAVA_HOME &&
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo test test-long test-flink quick kills kills-streaming lint check races flips damages histories fuzz simulate protocol bench docs lock clean
+.PHONY: help demo cluster-demo examples test test-long test-flink quick kills kills-streaming lint check races flips damages histories fuzz simulate protocol bench docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -32,6 +32,9 @@ demo: $(READY) $(DELTA) ## run the demo; DIR=path keeps what it writes there
 
 cluster-demo: $(READY) $(KAFKA) ## run the demo on a Spark cluster, Kafka and S3, all on this machine
 	@$(WITH_JAVA) $(PY) -m tests.servers.cluster_demo
+
+examples: $(READY) $(DELTA) ## run the notebooks in examples/, as the tests do
+	@$(WITH_JAVA) $(PY) -m pytest tests/test_examples.py $(ARGS)
 
 # Files go to the workers in their order, so that the long ones do not come last. They are three on
 # two cores, as tests wait for servers and for Spark about as long as they compute.
