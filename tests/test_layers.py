@@ -128,7 +128,9 @@ LAZY = {
     ("statestore.files.engines", "statestore.spark"),  # Spark's half, loaded on first use
     ("statestore.restore.query", "statestore.restore.dataset"),  # Arrow's datasets load pandas
     ("statestore.cli.verbs.other", "statestore.demo"),  # a verb that needs Spark
-    ("statestore.cli.verbs.spark", "statestore.interop.spark"),  # so do these
+    ("statestore.cli.verbs.ui", "statestore.ui.app"),  # ones that draw pages
+    ("statestore.cli.verbs.ui", "statestore.ui.report"),
+    ("statestore.cli.verbs.spark", "statestore.interop.spark"),  # ones that need Spark, or Flink's
     ("statestore.cli.verbs.spark", "statestore.spark.session"),
     ("statestore.cli.verbs.flink", "statestore.interop.flink.repack"),
     ("statestore.cli.verbs.flink_export", "statestore.interop.flink.export_state"),
