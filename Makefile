@@ -22,7 +22,7 @@ PYFLINK := $(VENV)/pyflink
 WITH_JAVA := JAVA_HOME="$$($(PY) statestore/spark/java.py)" && export JAVA_HOME &&
 
 .DEFAULT_GOAL := help
-.PHONY: help demo cluster-demo test test-long test-flink quick kills kills-streaming lint check races flips damages histories fuzz simulate protocol bench docs lock clean
+.PHONY: help demo cluster-demo examples test test-long test-flink quick kills kills-streaming lint check races flips damages histories fuzz simulate protocol bench docs site lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
@@ -32,6 +32,9 @@ demo: $(READY) $(DELTA) ## run the demo; DIR=path keeps what it writes there
 
 cluster-demo: $(READY) $(KAFKA) ## run the demo on a Spark cluster, Kafka and S3, all on this machine
 	@$(WITH_JAVA) $(PY) -m tests.servers.cluster_demo
+
+examples: $(READY) $(DELTA) ## run the notebooks in examples/, as the tests do
+	@$(WITH_JAVA) $(PY) -m pytest tests/test_examples.py $(ARGS)
 
 # Files go to the workers in their order, so that the long ones do not come last. They are three on
 # two cores, as tests wait for servers and for Spark about as long as they compute.
@@ -94,9 +97,12 @@ bench: $(READY) $(DELTA) $(FLINK) ## run the benchmarks; ARGS="--help" lists the
 docs: $(READY) ## write docs/RESCALING.md anew
 	@$(PY) -m tests.rescaling.page > $(VENV)/page && mv $(VENV)/page docs/RESCALING.md
 
+site: $(READY) ## build the documentation into build/site; a broken link stops it
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs --quiet build --strict && echo "build/site/index.html"
+
 lock: $(READY) ## write requirements.lock anew from pyproject.toml
 	@{ head -n 2 requirements.lock; PYTHONWARNINGS=ignore $(VENV)/bin/pip-compile --quiet --upgrade \
-		--extra demo,s3,test,dev --strip-extras --allow-unsafe --no-header --no-emit-index-url \
+		--extra demo,s3,site,ui,test,dev --strip-extras --allow-unsafe --no-header --no-emit-index-url \
 		--no-emit-find-links --no-emit-trusted-host --output-file - pyproject.toml; } > $(VENV)/lock
 	@mv $(VENV)/lock requirements.lock
 

@@ -28,6 +28,7 @@ from bench import (
     large,
     object_store,
     offsets,
+    pages,
     plans,
     processors,
     ranges,
@@ -79,6 +80,7 @@ SECTIONS = (
     Section(("B26",), flink_savepoints.figures, 2 * MILLION),
     Section(("B27",), processors.figures, MILLION // 5),
     Section(("B28",), timers.figures, 10 * MILLION),
+    Section(("B29",), pages.figures, 10_000),
 )
 
 

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 from statestore._version import __version__
 from statestore.arguments import checked_methods
 from statestore.catalog.catalog import DEFAULT_TABLE_FORMAT, Catalog
-from statestore.errors import InvalidArgumentError, StoreNotFoundError
+from statestore.display import MOST_BARS, Bar, bars, counted, figure, size, table, text, when
+from statestore.errors import InvalidArgumentError, StateStoreError, StoreNotFoundError
 from statestore.files.engines import spark_module
+from statestore.files.frames import RowStream
 from statestore.files.table import TABLE_FORMATS
 from statestore.files.writer import ParquetOptions
 from statestore.flink.graph import JobGraph
@@ -40,7 +42,6 @@ from statestore.store_maintenance import StoreMaintenance
 from statestore.store_parts import OpenStore
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 __all__ = ["RestoreOptions", "StateStore"]
@@ -193,6 +194,24 @@ class StateStore:
                 layout=layout,
             )
         )
+
+    def __repr__(self) -> str:
+        return f"StateStore({self.url!r})"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the newest checkpoints over time. What cannot be read is
+        said there.
+        """
+        try:
+            catalog = self._parts.catalog()
+            ids = catalog.checkpoint_ids()
+        except StateStoreError as error:
+            return figure(repr(self), text(str(error)))
+        newest = [_seen(catalog, one) for one in ids[-MOST_BARS:]]
+        columns = ("checkpoint", "created_at_ms", "parallelism", "rows", "size_bytes", "files")
+        rows = (row for _, row in reversed(newest))
+        title = f"{self!r}: {counted(len(ids), 'checkpoint')}"
+        return figure(title, bars([bar for bar, _ in newest]), table(columns, rows))
 
     @property
     def url(self) -> str:
@@ -467,7 +486,7 @@ class StateStore:
         *,
         now_ms: int | None = None,
         verify: bool = False,
-    ) -> pa.RecordBatchReader:
+    ) -> RowStream:
         """Return the answer to an SQL statement over the states of a checkpoint, without Spark.
 
         Every state is a view. The operator's uid is its schema. Where no other state has the name,
@@ -482,7 +501,9 @@ class StateStore:
             verify: as in :meth:`restore`.
 
         Returns:
-            The answer. It is read as it is taken, and need not be read to its end.
+            The answer, a ``pyarrow.RecordBatchReader`` that ``to_pandas()``, ``to_polars()`` and
+            ``to_arrow()`` make a frame of. It is read as it is taken, and need not be read to its
+            end.
 
         Raises:
             MissingDependencyError: without DuckDB.
@@ -523,3 +544,16 @@ class StateStore:
     def remove_listener(self, listener: CheckpointListener) -> None:
         """Remove a listener; nothing happens when it is not known."""
         self._parts.listeners.remove(listener)
+
+
+def _seen(catalog: Catalog, checkpoint_id: int) -> tuple[Bar, tuple[Any, ...]]:
+    """Return a checkpoint as a bar and as a row of a table, one that cannot be read too."""
+    try:
+        one = catalog.outline(checkpoint_id)
+    except StateStoreError as error:
+        bar = Bar(str(checkpoint_id), (), f"cannot be read: {error.kind}", bad=True)
+        return bar, (checkpoint_id, f"cannot be read: {error.kind}", None, None, None, None)
+    label = f"{checkpoint_id} · {when(one.created_at_ms)}"
+    bar = Bar(label, ((one.size_bytes, "plain"),), size(one.size_bytes))
+    whole = (one.parallelism, one.rows, one.size_bytes, one.files)
+    return bar, (checkpoint_id, one.created_at_ms, *whole)

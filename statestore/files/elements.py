@@ -43,6 +43,7 @@ from statestore.storage import Storage
 __all__ = [
     "element_digests",
     "elements_in_place",
+    "elements_of",
     "elements_table",
     "misplaced",
     "read_elements",
@@ -175,19 +176,31 @@ def read_elements(
     if state.schema.fields:  # a state that never had an element has no columns, and no elements
         for column in wanted:
             state.schema.type_of(column)
-    schema, first = stored_schema(state.schema), 0
+    for batch in _batches(storage, entry, verify):
+        for row in dictionaries(_kept(batch, wanted), str(state)):
+            yield row.pop(SUBTASK), row.pop(POSITION), row
+
+
+def elements_of(storage: Storage, entry: OperatorEntry, *, verify: bool = False) -> pa.Table:
+    """Return all elements in stored order, by their own columns; else as :func:`read_elements`."""
+    schema = stored_schema(entry.state.schema)
+    rows = pa.Table.from_batches(_batches(storage, entry, verify), schema)
+    return rows.select(list(entry.state.schema.names))
+
+
+def _batches(storage: Storage, entry: OperatorEntry, verify: bool) -> Iterator[pa.RecordBatch]:
+    schema, first = stored_schema(entry.state.schema), 0
     for handle in entry.handles:
         folder = entry.table.path
         for batch in read_batches(storage, folder, handle, schema, verify=verify):
             if wrong := misplaced(batch, entry.counts, first):
                 raise DamagedFileError(
-                    f"{storage.url}/{folder}/{handle.path} has {wrong} elements of {state} at "
-                    "another subtask or position than counted; restore an older checkpoint, or "
+                    f"{storage.url}/{folder}/{handle.path} has {wrong} elements of {entry.state} "
+                    "at another subtask or position than counted; restore an older checkpoint, or "
                     "bring the file back from a copy"
                 )
             first += batch.num_rows
-            for row in dictionaries(_kept(batch, wanted), str(state)):
-                yield row.pop(SUBTASK), row.pop(POSITION), row
+            yield batch
 
 
 def misplaced(batch: pa.RecordBatch, counts: Sequence[int], first: int) -> int:

@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
 
+from statestore.display import Bar, amount, bars, counted, figure, size, table, text, when
 from statestore.errors import StateNotFoundError
 from statestore.flink.graph import JobGraph
 from statestore.flink.operators import Operators
@@ -272,6 +273,29 @@ class Manifest:
         """What is in files, of all states: bases, and layers of changes."""
         return (part for entry in self.entries for part in entry.parts)
 
+    def __repr__(self) -> str:
+        return f"Manifest({self._summary()})"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the bytes of each state, and what each is."""
+        drawn = [
+            Bar(f"{e.state.uid} · {e.state.name}", ((e.size_bytes, "plain"),), size(e.size_bytes))
+            for e in self.entries
+        ]
+        columns = ("operator", "state", "kind", "key", "rows", "size_bytes", "files")
+        rows = (
+            (e.state.uid, e.state.name, *_kind_and_key(e), e.rows, e.size_bytes, e.files)
+            for e in self.entries
+        )
+        taken = text(f"taken {when(self.created_at_ms)}, by release {self.writer.release}")
+        return figure(self._summary(), taken, bars(drawn), table(columns, rows))
+
+    def _summary(self) -> str:
+        return (
+            f"checkpoint {self.checkpoint_id}: parallelism {self.parallelism}, "
+            f"{counted(self.rows, 'row')}, {amount(self.size_bytes, self.files)}"
+        )
+
     def keyed_entry(self, uid: str, name: str) -> KeyedEntry:
         """Return a keyed state.
 
@@ -316,6 +340,12 @@ class Manifest:
             StateNotFoundError: naming the states that exist.
         """
         return _find(self, uid, name, self.entries)
+
+
+def _kind_and_key(entry: Entry) -> tuple[str, str]:
+    if isinstance(entry, OperatorEntry):
+        return entry.state.mode.value, ""
+    return entry.state.kind.value, ", ".join(entry.state.key)
 
 
 def _uid(entry: Entry) -> str:

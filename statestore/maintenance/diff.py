@@ -11,10 +11,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError, StateNotFoundError
+from statestore.files.elements import elements_of
+from statestore.files.equality import comparable
+from statestore.files.equality import found as matched
+from statestore.files.values import shown
 from statestore.flink.graph import Edge, JobGraph, Node
 from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry
 from statestore.format.schema import digests_compare
@@ -23,10 +31,10 @@ from statestore.maintenance.diff_rows import (
     CheckpointDifference,
     Compared,
     ComparedSide,
+    Example,
     Other,
     Side,
     StateDifference,
-    compare_elements,
     compare_groups,
     compare_whole,
     others,
@@ -105,6 +113,68 @@ def _edge(edge: Edge) -> str:
     how = [edge.partitioner and edge.partitioner.value, edge.exchange.value]
     text = ", ".join(word for word in how if word)
     return f"{edge.source} → {edge.target} (input {edge.number}, {text})"
+
+
+# Elements of two operator states compared: as a multiset, and place by place where that helps.
+
+
+@dataclass(frozen=True)
+class _ComparedElements:
+    """How many elements were added, removed and changed, and some of them."""
+
+    added: int
+    removed: int
+    changed: int
+    examples: tuple[Example, ...]
+
+
+def _compare_elements(
+    a: tuple[Storage, OperatorEntry],
+    b: tuple[Storage, OperatorEntry],
+    limit: int,
+) -> _ComparedElements:
+    """Compare the elements of two states by the columns that both have; all are in memory.
+
+    An element that is at the same subtask and position on both sides, with other values, has
+    changed, if the subtasks have as many elements on both sides. Else it was removed, and another
+    one added. An element that only moved is neither.
+    """
+    old, new = elements_of(*a), elements_of(*b)
+    both = comparable((old, a[1].state.schema), (new, b[1].state.schema))
+    if not both[0].num_columns:
+        return _ComparedElements(0, 0, 0, ())
+    in_a, in_b = matched(*map(_numbered, both))
+    removed = np.setdiff1d(np.arange(old.num_rows), in_a, assume_unique=True)
+    added = np.setdiff1d(np.arange(new.num_rows), in_b, assume_unique=True)
+    changed = np.zeros(0, np.intp)
+    if a[1].counts == b[1].counts:
+        changed = np.intersect1d(removed, added, assume_unique=True)
+        removed, added = np.setdiff1d(removed, changed), np.setdiff1d(added, changed)
+    examples: list[Example] = []
+    for change, of_a, of_b in (
+        ("changed", changed, changed),
+        ("added", None, added),
+        ("removed", removed, None),
+    ):
+        room = max(limit - len(examples), 0)
+        before: list[Any] | None = None if of_a is None else shown(old.take(pa.array(of_a[:room])))
+        now: list[Any] | None = None if of_b is None else shown(new.take(pa.array(of_b[:room])))
+        size = len(before or now or ())
+        pairs = zip(before or [None] * size, now or [None] * size, strict=True)
+        for was, new_one in pairs:
+            examples.append(Example(change=change, key_group=None, identity={}, a=was, b=new_one))
+    return _ComparedElements(len(added), len(removed), len(changed), tuple(examples))
+
+
+def _numbered(elements: pa.Table) -> pa.Table:
+    """Return elements with how many equal ones stand before each: then no two are equal."""
+    rows = elements.rename_columns([str(at) for at in range(elements.num_columns)])
+    _, like = matched(rows, rows)
+    order = np.argsort(like, kind="stable")
+    starts = np.searchsorted(like[order], like[order])
+    before = np.empty(len(order), np.intp)
+    before[order] = np.arange(len(order)) - starts
+    return rows.append_column("before", pa.array(before))
 
 
 DEFAULT_EXAMPLES = 10
@@ -256,7 +326,7 @@ class _Comparison:
         tell = digests_compare(a.state.schema, b.state.schema)
         if tell and (a.counts, a.digest) == (b.counts, b.digest):
             return found
-        compared = compare_elements((self.a, a), (self.b, b), self._keys)
+        compared = _compare_elements((self.a, a), (self.b, b), self._keys)
         found = replace(
             found,
             added=compared.added,

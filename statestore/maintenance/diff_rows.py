@@ -23,11 +23,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from statestore.files.elements import stored_schema
+from statestore.display import Bar, Tone, bars, count, counted, figure, table, text
 from statestore.files.equality import common_schema, comparable, hashes_of, pairs_of
-from statestore.files.equality import found as matched
+from statestore.files.frames import as_pandas, as_polars, table_of
 from statestore.files.key_groups import Parts, Rows, group_parts, read_groups
-from statestore.files.reader import read_batches
 from statestore.files.types import arrow_schema
 from statestore.files.values import shown
 from statestore.format.manifest import Entry, KeyedEntry, OperatorEntry
@@ -38,14 +37,12 @@ __all__ = [
     "ROWS_AT_ONCE",
     "CheckpointDifference",
     "Compared",
-    "ComparedElements",
     "ComparedSide",
     "Example",
     "GroupDifference",
     "Other",
     "Side",
     "StateDifference",
-    "compare_elements",
     "compare_groups",
     "compare_whole",
     "others",
@@ -149,6 +146,19 @@ class Side:
     bytes_read: int
 
 
+_COLUMNS = {
+    "operator": "string",
+    "state": "string",
+    "sort": "string",
+    "rows_a": "int64",
+    "rows_b": "int64",
+    "only_in": "string",
+    "added": "int64",
+    "removed": "int64",
+    "changed": "int64",
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class CheckpointDifference:
     """All that tells two checkpoints apart: ``others`` of the checkpoints, ``graph`` of their job
@@ -165,6 +175,65 @@ class CheckpointDifference:
     def differs(self) -> bool:
         """Whether anything is not the same."""
         return bool(self.others or self.graph or any(state.differs for state in self.states))
+
+    def to_arrow(self) -> pa.Table:
+        """Return a row for each state of either side."""
+        return table_of(_COLUMNS, self._rows())
+
+    to_pandas, to_polars = as_pandas, as_polars
+
+    def _rows(self) -> Iterator[tuple[Any, ...]]:
+        for one in self.states:
+            sides = (one.rows_a, one.rows_b, one.only_in)
+            yield one.uid, one.name, one.sort, *sides, one.added, one.removed, one.changed
+
+    def __repr__(self) -> str:
+        return f"CheckpointDifference({self._summary()})"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: rows added, changed and removed, and some of them."""
+        unlike = [one for one in self.states if one.differs]
+        said = [
+            f"{what}: {_none(one.a)} → {_none(one.b)}"
+            for what, one in [
+                *((one.what, one) for one in (*self.others, *self.graph)),
+                *(
+                    (f"{state.uid} · {state.name}, {o.what}", o)
+                    for state in unlike
+                    for o in state.others
+                ),
+            ]
+        ]
+        examples = (
+            (one.change, state.uid, state.name, one.key_group, one.a, one.b)
+            for state in unlike
+            for one in state.examples
+        )
+        columns = ("change", "operator", "state", "key_group", "a", "b")
+        drawn = [_bar(one) for one in unlike]
+        tables = table([*_COLUMNS], self._rows()), table(columns, examples)
+        return figure(self._summary(), *map(text, said), bars(drawn), *tables)
+
+    def _summary(self) -> str:
+        sides = f"checkpoint {self.a.checkpoint_id} → {self.b.checkpoint_id}"
+        unlike = sum(state.differs for state in self.states)
+        states = counted(len(self.states), "state")
+        return f"{sides}: {count(unlike)} of {states} differ" if self.differs else f"{sides}: equal"
+
+
+def _bar(state: StateDifference) -> Bar:
+    counts: tuple[tuple[int, str, Tone], ...] = (
+        (state.added, "added", "good"),
+        (state.changed, "changed", "changed"),
+        (state.removed, "removed", "bad"),
+    )
+    said = ", ".join(f"{count(number)} {what}" for number, what, _ in counts if number)
+    parts = tuple((float(number), tone) for number, _, tone in counts)
+    return Bar(f"{state.uid} · {state.name}", parts, said or "not by its rows")
+
+
+def _none(value: str | None) -> str:
+    return "none" if value is None else value
 
 
 def others(facts: Iterable[tuple[str, Any, Any]]) -> tuple[Other, ...]:
@@ -496,75 +565,3 @@ def _rows_of(side: ComparedSide, wanted: U64Array) -> dict[int, dict[str, Any]]:
             rows_there = shown(batch.take(pa.array(places)))
             found.update(zip(hashes[places].tolist(), rows_there, strict=True))
     return found
-
-
-# Elements of two operator states compared: as a multiset, and place by place where that helps.
-
-
-@dataclass(frozen=True)
-class ComparedElements:
-    """How many elements were added, removed and changed, and some of them."""
-
-    added: int
-    removed: int
-    changed: int
-    examples: tuple[Example, ...]
-
-
-def compare_elements(
-    a: tuple[Storage, OperatorEntry],
-    b: tuple[Storage, OperatorEntry],
-    limit: int,
-) -> ComparedElements:
-    """Compare the elements of two states by the columns that both have; all are in memory.
-
-    An element that is at the same subtask and position on both sides, with other values, has
-    changed, if the subtasks have as many elements on both sides. Else it was removed, and another
-    one added. An element that only moved is neither.
-    """
-    old, new = _elements(*a), _elements(*b)
-    both = comparable((old, a[1].state.schema), (new, b[1].state.schema))
-    if not both[0].num_columns:
-        return ComparedElements(0, 0, 0, ())
-    in_a, in_b = matched(*map(_numbered, both))
-    removed = np.setdiff1d(np.arange(old.num_rows), in_a, assume_unique=True)
-    added = np.setdiff1d(np.arange(new.num_rows), in_b, assume_unique=True)
-    changed = np.zeros(0, np.intp)
-    if a[1].counts == b[1].counts:
-        changed = np.intersect1d(removed, added, assume_unique=True)
-        removed, added = np.setdiff1d(removed, changed), np.setdiff1d(added, changed)
-    examples: list[Example] = []
-    for change, of_a, of_b in (
-        ("changed", changed, changed),
-        ("added", None, added),
-        ("removed", removed, None),
-    ):
-        room = max(limit - len(examples), 0)
-        before: list[Any] | None = None if of_a is None else shown(old.take(pa.array(of_a[:room])))
-        now: list[Any] | None = None if of_b is None else shown(new.take(pa.array(of_b[:room])))
-        size = len(before or now or ())
-        pairs = zip(before or [None] * size, now or [None] * size, strict=True)
-        for was, new_one in pairs:
-            examples.append(Example(change=change, key_group=None, identity={}, a=was, b=new_one))
-    return ComparedElements(len(added), len(removed), len(changed), tuple(examples))
-
-
-def _elements(storage: Storage, entry: OperatorEntry) -> pa.Table:
-    schema = stored_schema(entry.state.schema)
-    batches = [
-        batch
-        for handle in entry.handles
-        for batch in read_batches(storage, entry.table.path, handle, schema)
-    ]
-    return pa.Table.from_batches(batches, schema).select(list(entry.state.schema.names))
-
-
-def _numbered(elements: pa.Table) -> pa.Table:
-    """Return elements with how many equal ones stand before each: then no two are equal."""
-    rows = elements.rename_columns([str(at) for at in range(elements.num_columns)])
-    _, like = matched(rows, rows)
-    order = np.argsort(like, kind="stable")
-    starts = np.searchsorted(like[order], like[order])
-    before = np.empty(len(order), np.intp)
-    before[order] = np.arange(len(order)) - starts
-    return rows.append_column("before", pa.array(before))

@@ -41,7 +41,7 @@ from statestore.format.schema import names_with_nul
 from statestore.format.slices import reads_of
 from statestore.format.state import KeyedState
 from statestore.keys.groups import KeyGroupRange
-from statestore.restore.duck import SETTINGS, duckdb, said, unsliced
+from statestore.restore.duck import duckdb, said, shut_in, unsliced
 from statestore.storage import Storage
 
 __all__ = [
@@ -330,8 +330,7 @@ def _load(connection: Any, storage: Storage, entry: KeyedEntry) -> None:
         batch.select(schema.names) for batch in read_state(storage, entry, reads, verify=True)
     )
     _insert_all(connection, VIEW, schema, batches)
-    for setting in SETTINGS:
-        connection.execute(setting)
+    shut_in(connection)
 
 
 def _insert_all(

@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from statestore.catalog.catalog import Catalog
+from statestore.display import Bar, bars, counted, figure, size, table, text
 from statestore.errors import (
     CorruptionError,
     FormatVersionError,
@@ -33,6 +34,7 @@ from statestore.errors import (
 )
 from statestore.files.digest import row_hashes, rows_digest
 from statestore.files.elements import misplaced, stored_schema
+from statestore.files.frames import as_pandas, as_polars, table_of
 from statestore.files.keyed import file_schema, null_keys
 from statestore.files.marks import are_changes, coming, unknown
 from statestore.files.reader import DataFile, open_data
@@ -274,6 +276,18 @@ class BrokenFile:
     key_groups: KeyGroupRange | None = None
 
 
+_COLUMNS = {
+    "file": "string",
+    "kind": "string",
+    "checkpoint": "int64",
+    "operator": "string",
+    "state": "string",
+    "first_key_group": "int64",
+    "last_key_group": "int64",
+    "what": "string",
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class VerifyReport:
     """What was checked, and what was found; names of files are relative to the store.
@@ -294,6 +308,43 @@ class VerifyReport:
     def is_intact(self) -> bool:
         """Whether everything that was checked is as it was written."""
         return not self.broken
+
+    def to_arrow(self) -> pa.Table:
+        """Return a row for each broken file of each checkpoint."""
+        return table_of(_COLUMNS, self._rows())
+
+    to_pandas, to_polars = as_pandas, as_polars
+
+    def _rows(self) -> Iterator[tuple[object, ...]]:
+        for one in self.broken:
+            own = one.key_groups
+            ends = (own.first, own.last) if own else (None, None)
+            whose = (one.checkpoint_id, one.uid, one.state)
+            yield one.file, one.kind, *whose, *ends, "; ".join(one.what)
+
+    def __repr__(self) -> str:
+        return f"VerifyReport({self._summary()})"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: how much is intact, and each broken file."""
+        data = {one.file for one in self.broken if one.state is not None}
+        others = {one.file for one in self.broken} - data
+        intact, said = max(self.files - len(data), 0), f"{counted(len(data), 'file')} broken"
+        drawn = [Bar("data files", ((intact, "good"), (len(data), "bad")), said, bad=bool(data))]
+        if others:
+            said = f"{counted(len(others), 'file')} broken"
+            drawn.append(Bar("manifests and others", ((len(others), "bad"),), said, bad=True))
+        strays = f"{counted(len(self.strays), 'stray')}, which is no damage"
+        lines = [text(strays)] if self.strays else []
+        return figure(self._summary(), bars(drawn), *lines, table([*_COLUMNS], self._rows()))
+
+    def _summary(self) -> str:
+        broken = len({one.file for one in self.broken})
+        found = "intact" if self.is_intact else f"{counted(broken, 'broken file')}"
+        checked = f"{counted(self.files, 'file')}, {counted(self.rows, 'row')}"
+        depth = "every byte" if self.deep else "lengths and footers"
+        whose = counted(len(self.checkpoints), "checkpoint")
+        return f"{found}: {whose}, {checked}, {size(self.size_bytes)}, {depth} checked"
 
     @property
     def problem(self) -> CorruptionError | None:

@@ -9,16 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import astuple, dataclass, fields
+from typing import TYPE_CHECKING, Any
 
+from statestore.display import Bar, bars, figure, size, table, text
 from statestore.errors import InvalidArgumentError
+from statestore.files.frames import as_pandas, as_polars, table_of
 from statestore.format.manifest import Manifest
 from statestore.keys.groups import KeyGroupAssignment
 from statestore.keys.ranges import Assignment
 from statestore.restore.placement import LOCALITY, place_operators
 from statestore.restore.plan import OperatorPlan, RestorePlan, Weight, weights_of
 from statestore.restore.target import RestoreTarget, plan_target
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = [
     "ALIKE",
@@ -97,6 +102,18 @@ class Compared:
     money: float | None = None
 
 
+_COLUMNS = {
+    "parallelism": "int64",
+    "moved_bytes": "int64",
+    "largest_bytes": "int64",
+    "size_bytes": "int64",
+    "files": "int64",
+    "requests": "int64",
+    "seconds": "float64",
+    "money": "float64",
+}
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Parallelisms side by side, ascending, which one would be taken, and why.
@@ -114,6 +131,37 @@ class Comparison:
     rate: float | None
     prices: Prices | None
     hosts: tuple[str, ...]
+
+    def to_arrow(self) -> pa.Table:
+        """Return a row for each parallelism."""
+        return table_of(_COLUMNS, map(astuple, self.options))
+
+    to_pandas, to_polars = as_pandas, as_polars
+
+    def __repr__(self) -> str:
+        return f"Comparison({self._summary()})"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the largest subtask at each parallelism, and the choice."""
+        drawn = [
+            Bar(
+                f"parallelism {one.parallelism}",
+                ((one.largest_bytes, "good" if one.parallelism == self.chosen else "plain"),),
+                f"{size(one.largest_bytes)}, {size(one.moved_bytes)} move",
+            )
+            for one in self.options
+        ]
+        why = text(f"bytes of the largest subtask; {self.chosen} has {self.why}")
+        return figure(
+            self._summary(), why, bars(drawn), table([*_COLUMNS], map(astuple, self.options))
+        )
+
+    def _summary(self) -> str:
+        others = ", ".join(str(one.parallelism) for one in self.options)
+        return (
+            f"checkpoint {self.checkpoint_id} from parallelism {self.old_parallelism} to {others}: "
+            f"{self.chosen} would be taken"
+        )
 
 
 def compare_plans(

@@ -9,24 +9,23 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable, Iterator
 from types import ModuleType
+from typing import Any
 
 import pyarrow as pa
 
 from statestore.errors import MissingDependencyError
 
-__all__ = ["SETTINGS", "duckdb", "said", "unsliced"]
+__all__ = ["duckdb", "said", "shut_in", "unsliced"]
 
-SETTINGS = (
+_SETTINGS = (
     # Times with a zone are moments: whatever the host's zone, they are read and shown as UTC.
     "SET TimeZone = 'UTC'",
-    "SET enable_progress_bar = false",
     "SET python_enable_replacements = false",
     "SET autoinstall_known_extensions = false",
     "SET autoload_known_extensions = false",
     "SET enable_external_access = false",
     "SET lock_configuration = true",
 )
-"""What shuts a connection in, once it has what it needs."""
 
 
 def duckdb() -> ModuleType:
@@ -37,6 +36,16 @@ def duckdb() -> ModuleType:
         raise MissingDependencyError(
             "SQL is answered by DuckDB, which is not installed: pip install 'statestore[query]'"
         ) from error
+
+
+def shut_in(connection: Any) -> None:
+    """Shut a connection in, once it has what it needs."""
+    # In a notebook without ipywidgets there is none, and DuckDB refuses to be told so.
+    [(is_on,)] = connection.sql("SELECT current_setting('enable_progress_bar')").fetchall()
+    if is_on:
+        connection.execute("SET enable_progress_bar = false")
+    for setting in _SETTINGS:
+        connection.execute(setting)
 
 
 def unsliced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from statestore.catalog.catalog import Catalog
+from statestore.display import Bar, bars, counted, figure, text
+from statestore.display import table as html_table
 from statestore.errors import (
     CheckpointNotFoundError,
     InvalidArgumentError,
@@ -18,11 +20,12 @@ from statestore.errors import (
     StateStoreError,
 )
 from statestore.files.equality import comparable, pairs_of, same_rows
-from statestore.files.lookup import rows_of_key, table_of_key
+from statestore.files.frames import RowStream, as_pandas, as_polars
+from statestore.files.lookup import table_of_key
 from statestore.files.merge import clock_ms, read_state, side_by_side
 from statestore.files.runs import RUN_BYTES, runs_of
 from statestore.files.types import arrow_schema
-from statestore.files.values import dictionaries
+from statestore.files.values import dictionaries, shown
 from statestore.format.manifest import KeyedEntry, Manifest
 from statestore.format.names import KEY_GROUP
 from statestore.format.schema import Schema, same_type, type_text
@@ -35,6 +38,7 @@ __all__ = [
     "CHANGE",
     "CHANGES",
     "KeyAt",
+    "KeyHistory",
     "KeyStates",
     "KeyedRows",
     "SkippedState",
@@ -57,6 +61,13 @@ class KeyedRows:
 
     entry: KeyedEntry
     rows: tuple[dict[str, Any], ...]
+    table: pa.Table = field(repr=False, compare=False)
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rows as a table."""
+        return self.table
+
+    to_pandas, to_polars = as_pandas, as_polars
 
 
 @dataclass(frozen=True)
@@ -85,6 +96,33 @@ class KeyStates:
         """Rows of all states."""
         return sum(len(found.rows) for found in self.states)
 
+    def __repr__(self) -> str:
+        return f"KeyStates({self._summary()})"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: how many rows each state has of the key, and the rows."""
+        drawn = [
+            Bar(
+                f"{found.entry.state.uid} · {found.entry.state.name}",
+                ((len(found.rows), "plain"),),
+                counted(len(found.rows), "row"),
+            )
+            for found in self.states
+        ]
+        tables = (
+            text(str(found.entry.state))
+            + html_table(found.table.schema.names, map(tuple, map(dict.values, shown(found.table))))
+            for found in self.states
+            if found.rows
+        )
+        return figure(self._summary(), bars(drawn), *tables)
+
+    def _summary(self) -> str:
+        return (
+            f"checkpoint {self.checkpoint_id}: {counted(self.rows, 'row')} of the key in "
+            f"{counted(len(self.states), 'state')}"
+        )
+
 
 def key_states(
     catalog: Catalog,
@@ -107,14 +145,15 @@ def key_states(
     states, skipped = [], []
     for entry in _chosen(manifest, uid, name):
         try:
-            rows = rows_of_key(catalog.storage, entry, key_of(entry.state), now_ms=now_ms)
+            found = table_of_key(catalog.storage, entry, key_of(entry.state), now_ms=now_ms)
+            rows = tuple(dictionaries(found, str(entry.state)))
         except InvalidArgumentError as error:
             skipped.append(SkippedState(entry, str(error)))
         except StateStoreError as error:
             error.add_note(f"while looking the key up in {entry.state}")
             raise
         else:
-            states.append(KeyedRows(entry, tuple(rows)))
+            states.append(KeyedRows(entry, rows, found))
     if skipped and not states:
         raise InvalidArgumentError(
             f"no state of checkpoint {manifest.checkpoint_id} has such a key: "
@@ -283,6 +322,26 @@ class KeyAt:
     created_at_ms: int
     rows: tuple[dict[str, Any], ...] | None
     is_changed: bool
+    table: pa.Table | None = field(repr=False, compare=False)
+
+
+class KeyHistory(tuple[KeyAt, ...]):
+    """What a key had at each kept checkpoint, oldest first."""
+
+    __slots__ = ()
+
+    def to_arrow(self) -> pa.Table:
+        """Return all rows, each behind the checkpoint that has it."""
+        known = [(one, one.table) for one in self if one.table is not None]
+        tables = [
+            rows.add_column(
+                0, "checkpoint_id", pa.array([one.checkpoint_id] * len(rows), pa.int64())
+            )
+            for one, rows in known
+        ]
+        return pa.concat_tables(tables, promote_options="permissive")
+
+    to_pandas, to_polars = as_pandas, as_polars
 
 
 def as_of(
@@ -293,7 +352,7 @@ def as_of(
     name: str,
     *,
     now_ms: int | None,
-) -> pa.RecordBatchReader:
+) -> RowStream:
     """Return a keyed state at checkpoint ``a`` joined with that at ``b``, as above.
 
     Rows that have expired by ``now_ms``, by default by this machine's clock, are on neither side.
@@ -301,7 +360,7 @@ def as_of(
     be joined.
     """
     old, new = (catalog.load(one).keyed_entry(uid, name) for one in (a, b))
-    return joined(catalog.storage, old, new, now_ms=clock_ms(now_ms))
+    return RowStream(joined(catalog.storage, old, new, now_ms=clock_ms(now_ms)))
 
 
 def key_history(
@@ -336,7 +395,8 @@ def key_history(
             after = _Found(entry.state, table_of_key(catalog.storage, entry, key, now_ms=now_ms))
         seen = entry
         rows = None if entry is None else tuple(dictionaries(after.rows, str(entry.state)))
-        yield KeyAt(number, manifest.created_at_ms, rows, after.differs(before))
+        table = None if entry is None else after.rows
+        yield KeyAt(number, manifest.created_at_ms, rows, after.differs(before), table)
         before = after
 
 

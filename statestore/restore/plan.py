@@ -11,8 +11,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
+from statestore.display import MOST_BARS, Bar, amount, bars, figure, size, spans, strips, table
 from statestore.errors import StateNotFoundError
+from statestore.files.frames import as_pandas, as_polars, table_of
 from statestore.flink.matching import Matching
 from statestore.flink.operators import label_of
 from statestore.flink.parallelism import KeyGroupDecision
@@ -30,6 +33,9 @@ from statestore.format.slices import KeyedPlan, assignment_of
 from statestore.format.state import unknown_choice
 from statestore.keys.groups import KeyGroupRange
 from statestore.keys.ranges import Assignment, RangeAssignment, balanced
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = [
     "OperatorPlan",
@@ -106,13 +112,29 @@ class SubtaskPlan:
     changed_rows: int = 0
 
 
+_COLUMNS = {
+    "operator": "string",
+    "subtask": "int64",
+    "first_key_group": "int64",
+    "last_key_group": "int64",
+    "rows": "int64",
+    "size_bytes": "int64",
+    "files": "int64",
+    "requests": "int64",
+    "elements": "int64",
+    "local_bytes": "int64",
+    "changed_rows": "int64",
+}
+_MOST_PICTURES = 5  # of operators
+
+
 @dataclass(frozen=True)
 class OperatorPlan:
     """What the subtasks of one operator read; ``max_parallelism`` is None without keyed state.
 
     ``uid`` is the operator that is restored, ``stored_uid`` the one whose state it takes over: of
     another name only with a job graph. Of each of its keyed states ``keyed`` has what is read:
-    ``subtasks`` counts it, and a restore reads it.
+    ``subtasks`` counts it, and a restore reads it. ``owners_before`` are those of the checkpoint.
     """
 
     uid: str
@@ -121,6 +143,7 @@ class OperatorPlan:
     subtasks: Sequence[SubtaskPlan]
     stored_uid: str
     keyed: tuple[KeyedPlan, ...] = field(default=(), repr=False)
+    owners_before: Assignment | None = field(default=None, repr=False)
 
     def keyed_state(self, name: str) -> KeyedPlan:
         """Return what is read of a keyed state, which there must be."""
@@ -222,6 +245,36 @@ class RestorePlan:
         subtasks = [one for plan in self.operators for one in plan.subtasks]
         return _amplification(subtasks, sum(plan.base_rows for plan in self.operators))
 
+    def to_arrow(self) -> pa.Table:
+        """Return a row for each subtask of each operator, with what it reads."""
+        return table_of(_COLUMNS, self._rows())
+
+    to_pandas, to_polars = as_pandas, as_polars
+
+    def _rows(self) -> Iterator[tuple[Any, ...]]:
+        for plan in self.operators:
+            for one in plan.subtasks:
+                own = one.key_groups
+                ends = (own.first, own.last) if own else (None, None)
+                read = (one.rows, one.size_bytes, one.files, one.requests, one.elements)
+                yield plan.uid, one.subtask, *ends, *read, one.local_bytes, one.changed_rows
+
+    def __repr__(self) -> str:
+        return f"RestorePlan({self._summary()})"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the key groups before and now, and who reads how much."""
+        drawn = (part for one in self.operators[:_MOST_PICTURES] for part in _picture(one))
+        columns = ("operator", "states", "subtasks", "rows", "size_bytes", "files", "requests")
+        rows = ((one.uid, ", ".join(one.states), *_totals(one.subtasks)) for one in self.operators)
+        return figure(self._summary(), *drawn, table(columns, rows))
+
+    def _summary(self) -> str:
+        return (
+            f"checkpoint {self.checkpoint_id}: parallelism {self.old_parallelism} → "
+            f"{self.parallelism}, reads {amount(self.size_bytes, self.files)}"
+        )
+
     def __str__(self) -> str:
         """Return a table, one line per operator and subtask."""
         lines = [
@@ -239,6 +292,30 @@ class RestorePlan:
 def _amplification(subtasks: Sequence[SubtaskPlan], base_rows: int) -> float | None:
     rows = sum(subtask.rows for subtask in subtasks)
     return rows / base_rows if base_rows and rows != base_rows else None
+
+
+def _totals(subtasks: Sequence[SubtaskPlan]) -> tuple[int, ...]:
+    """Return how many subtasks there are, and what they read together."""
+    read = ((one.rows, one.size_bytes, one.files, one.requests) for one in subtasks)
+    return len(subtasks), *map(sum, zip(*read, strict=True))
+
+
+def _picture(plan: OperatorPlan) -> Iterator[str]:
+    """Yield the key groups by subtask, as stored and as planned, and the bytes of each subtask."""
+    if plan.assignment is not None and plan.owners_before is not None:
+        owners = (("before", plan.owners_before), ("now", plan.assignment))
+        yield strips(
+            [
+                (f"{plan.uid}, {when}: {one.parallelism}", one.max_parallelism, one.ranges())
+                for when, one in owners
+            ]
+        )
+    drawn = []
+    for span in spans(len(plan.subtasks), MOST_BARS):
+        largest = max(plan.subtasks[at].size_bytes for at in span)
+        each = f"subtask {span[0]}" if len(span) == 1 else f"largest of {span[0]}–{span[-1]}"
+        drawn.append(Bar(f"{plan.uid}, {each}", ((largest, "plain"),), size(largest)))
+    yield bars(drawn)
 
 
 def _line(plan: SubtaskPlan) -> str:
@@ -356,7 +433,15 @@ def _plan_operator(
     most = assignment.max_parallelism if assignment else None
     # Counted when one is looked at: who restores some states need not know what there is of others.
     subtasks = LazySequence(parallelism, lambda: tuple(map(plan, range(parallelism))))
-    return OperatorPlan(uid, most, names, subtasks, stored_uid=uid, keyed=keyed)
+    return OperatorPlan(
+        uid,
+        most,
+        names,
+        subtasks,
+        stored_uid=uid,
+        keyed=keyed,
+        owners_before=owners_of(manifest, uid) if keyed else None,
+    )
 
 
 @lru_cache(maxsize=8)

@@ -25,11 +25,12 @@ import pyarrow as pa
 from statestore.catalog.catalog import Catalog
 from statestore.errors import InvalidArgumentError, StateStoreError
 from statestore.files.elements import stored_schema
+from statestore.files.frames import RowStream
 from statestore.files.merge import clock_ms
 from statestore.files.reader import restored_schema
 from statestore.format.manifest import Entry, KeyedEntry, Manifest
 from statestore.format.schema import names_with_nul
-from statestore.restore.duck import SETTINGS, duckdb, said
+from statestore.restore.duck import duckdb, said, shut_in
 from statestore.storage import Storage
 
 __all__ = [
@@ -43,8 +44,6 @@ __all__ = [
 _MAIN = "main"
 # Schemas that DuckDB has, but for the one in which short names live.
 _TAKEN = ("information_schema", "pg_catalog", "temp", "system")
-# What does not fit into memory fails.
-_SETTINGS = ("SET temp_directory = ''", *SETTINGS)
 _MOST_NAMED = 10
 
 # Threads of DuckDB's read rows through Python: they have to end before Python does.
@@ -165,8 +164,8 @@ class _Asked:
                 connection.execute(
                     f"CREATE VIEW IF NOT EXISTS {name} AS SELECT * FROM {quoted(scanned)}"
                 )
-        for setting in _SETTINGS:
-            connection.execute(setting)
+        connection.execute("SET temp_directory = ''")  # what does not fit into memory fails
+        shut_in(connection)
 
     def _one_question(self, connection: Any, sql: str) -> str:
         statements = connection.extract_statements(sql)
@@ -234,11 +233,11 @@ def query(
     checkpoint: int | str,
     now_ms: int | None = None,
     verify: bool = False,
-) -> pa.RecordBatchReader:
+) -> RowStream:
     """Return the answer to a statement over a checkpoint's states; see ``StateStore.query``."""
     now_ms = clock_ms(now_ms)
     manifest = catalog.load(checkpoint)
-    return run_query(catalog.storage, manifest, sql, now_ms=now_ms, verify=verify)
+    return RowStream(run_query(catalog.storage, manifest, sql, now_ms=now_ms, verify=verify))
 
 
 def views(catalog: Catalog, *, checkpoint: int | str) -> tuple[View, ...]:

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from statestore.arguments import checked_methods
 from statestore.catalog.catalog import Catalog
-from statestore.errors import (
-    InvalidArgumentError,
-    MissingDependencyError,
-    ParallelismError,
-    StateStoreError,
-)
+from statestore.display import figure
+from statestore.errors import InvalidArgumentError, ParallelismError, StateStoreError
 from statestore.files.digest import rows_digest
-from statestore.files.elements import read_elements
+from statestore.files.elements import elements_of, read_elements
 from statestore.files.engines import spark_module
+from statestore.files.frames import pandas_of, polars_of
 from statestore.files.lookup import LazySubtask, WantedKeys, rows_of_key, rows_of_keys
 from statestore.files.merge import clock_ms, hides, record_batch_reader, unexpired
 from statestore.flink.matching import Matching
@@ -42,7 +42,6 @@ from statestore.storage import CachedStorage
 if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
 LAZY_BYTES = 256 * 2**20
@@ -131,6 +130,16 @@ class RestoredCheckpoint:
         """
         known = {plan.stored_uid: plan.assignment for plan in self.plan.operators}
         return {uid: own for uid, own in known.items() if isinstance(own, RangeAssignment)}
+
+    def __repr__(self) -> str:
+        return f"RestoredCheckpoint({self._summary()})"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: what there is, and who reads what of it."""
+        return figure(self._summary(), self.manifest._repr_html_(), self.plan._repr_html_())
+
+    def _summary(self) -> str:
+        return f"checkpoint {self.checkpoint_id} at parallelism {self.parallelism}"
 
     def parallelism_of(self, uid: str) -> int:
         """Return the parallelism of an operator; errors as those of :meth:`keyed`."""
@@ -250,9 +259,7 @@ class RestoredKeyedState:
         Its columns are ``pandas.ArrowDtype``: a long beside a null stays a long, and a null is not
         NaN.
         """
-        import pandas as pd
-
-        return self.to_arrow(subtask).read_all().to_pandas(types_mapper=pd.ArrowDtype)
+        return pandas_of(self.to_arrow(subtask).read_all())
 
     def to_polars(self, subtask: int) -> pl.DataFrame:
         """Return one subtask's rows as a Polars DataFrame; else as :meth:`to_arrow`.
@@ -260,15 +267,7 @@ class RestoredKeyedState:
         Raises:
             MissingDependencyError: without Polars.
         """
-        try:
-            import polars as pl
-        except ImportError as error:
-            raise MissingDependencyError(
-                "Polars is not installed: pip install polars, or read with .to_arrow(subtask)"
-            ) from error
-        frame = pl.from_arrow(self.to_arrow(subtask).read_all())
-        assert isinstance(frame, pl.DataFrame)  # of a table
-        return frame
+        return polars_of(self.to_arrow(subtask).read_all())
 
     def to_spark(self) -> DataFrame:
         """Return a DataFrame whose Spark partition i holds exactly subtask i's rows; no shuffle.
@@ -395,6 +394,9 @@ class RestoredKeyedState:
         )
         return frame
 
+    def __repr__(self) -> str:
+        return f"RestoredKeyedState({self.entry.state}, {self.assignment.parallelism} subtasks)"
+
     def get(self, key: Any) -> list[dict[str, Any]]:
         """Return the rows of one key.
 
@@ -468,6 +470,39 @@ class RestoredOperatorState:
         """
         runs = self._dealt.runs(subtask)[self.entry.state.name]
         return [element for _, _, element in self._elements(where, runs)]
+
+    def to_arrow(self, subtask: int) -> pa.Table:
+        """Return the elements of one new subtask as a table.
+
+        Args:
+            subtask: its number, from 0.
+
+        Returns:
+            The elements of :meth:`subtask`, in its order.
+
+        Raises:
+            MissingFileError or DamagedFileError: naming the file.
+        """
+        stored = elements_of(self._catalog.storage, self.entry, verify=self._verify)
+        runs = self._dealt.runs(subtask)[self.entry.state.name]
+        first = [*accumulate(self.entry.counts, initial=0)]
+        parts = [stored.slice(first[one.subtask] + one.first, one.stop - one.first) for one in runs]
+        return pa.concat_tables([stored.slice(0, 0), *parts])
+
+    def to_pandas(self, subtask: int) -> pd.DataFrame:
+        """Return the elements of one new subtask as pandas; else as :meth:`to_arrow`."""
+        return pandas_of(self.to_arrow(subtask))
+
+    def to_polars(self, subtask: int) -> pl.DataFrame:
+        """Return the elements of one new subtask as Polars; else as :meth:`to_arrow`.
+
+        Raises:
+            MissingDependencyError: without Polars.
+        """
+        return polars_of(self.to_arrow(subtask))
+
+    def __repr__(self) -> str:
+        return f"RestoredOperatorState({self.entry.state}, {self._parallelism} subtasks)"
 
     def subtasks(self) -> Iterator[list[dict[str, Any]]]:
         """Yield the elements of every new subtask, in order; the file is read once, for all."""

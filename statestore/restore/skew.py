@@ -16,8 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 from statestore.catalog.catalog import Catalog
+from statestore.display import Bar, bars, count, figure, size, table
 from statestore.errors import InvalidArgumentError, StateNotFoundError
 from statestore.files.equality import first_of_equals
+from statestore.files.frames import as_pandas, as_polars, table_of
 from statestore.files.merge import read_state
 from statestore.files.reader import open_data, row_groups_of
 from statestore.files.types import arrow_schema
@@ -291,6 +293,16 @@ class SkewedOperator:
     hot: tuple[HotKeys, ...]
 
 
+_COLUMNS = {
+    "operator": "string",
+    "key_group": "int64",
+    "rows": "int64",
+    "size_bytes": "int64",
+    "share": "float64",
+    "times": "float64",
+}
+
+
 @dataclass(frozen=True)
 class SkewReport:
     """What is skewed in a checkpoint: above ``factor`` times the even share of bytes or rows."""
@@ -299,6 +311,52 @@ class SkewReport:
     by: Weight
     factor: float
     operators: tuple[SkewedOperator, ...]
+
+    def to_arrow(self) -> pa.Table:
+        """Return a row for each skewed key group; ``times`` is that of the even share."""
+        rows = (
+            (one.uid, group.key_group, group.rows, group.size_bytes, group.share, group.times)
+            for one in self.operators
+            for group in one.skewed
+        )
+        return table_of(_COLUMNS, rows)
+
+    to_pandas, to_polars = as_pandas, as_polars
+
+    def __repr__(self) -> str:
+        return f"SkewReport({self._summary()})"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the skewed key groups, and the keys with most rows."""
+        drawn = [
+            Bar(
+                f"{one.uid}, key group {group.key_group}",
+                ((group.times, "changed"),),
+                f"{group.times:.1f} times the share, {size(group.size_bytes)}",
+            )
+            for one in self.operators
+            for group in one.skewed
+        ]
+        keys = (
+            (one.uid, hot.state, _key_text(key.key), key.key_group, key.rows)
+            for one in self.operators
+            for hot in one.hot
+            for key in hot.keys
+        )
+        columns = ("operator", "state", "key", "key_group", "rows")
+        return figure(self._summary(), bars(drawn), table(columns, keys))
+
+    def _summary(self) -> str:
+        skewed = sum(len(one.skewed) for one in self.operators)
+        groups = sum(one.key_groups for one in self.operators)
+        return (
+            f"checkpoint {self.checkpoint_id}: {count(skewed)} of {count(groups)} key groups have "
+            f"more than {self.factor:g} times the even share of {self.by.value}"
+        )
+
+
+def _key_text(key: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r}" for name, value in key.items())
 
 
 def skew(

@@ -176,8 +176,9 @@ class CheckpointWriter:
             The state as the checkpoint will name it.
 
         Raises:
-            NullKeyError, DuplicateKeyError, UnsupportedTypeError, SchemaMismatchError,
-                ParallelismError or InvalidArgumentError: before anything is visible.
+            NullKeyError, DuplicateKeyError or UnsupportedTypeError: for the rows.
+            SchemaMismatchError, ParallelismError or InvalidArgumentError: for what does not fit the
+                stored state, or each other. Nothing is visible then either.
         """
         co_located = options.pop("co_located", False)
         request = self._request(uid, name, **options)

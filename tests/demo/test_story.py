@@ -1,6 +1,6 @@
 """The whole demo on a slice of the flights: anything wrong makes it end badly.
 
-That it ends well over all of them, as README shows it, is in ``tests/test_docs.py``.
+That it ends well over all of them, as docs/index.md shows it, is in ``tests/test_docs.py``.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 import statestore
 from statestore import StateStore, TimeToLive, flink
+from statestore.files.frames import RowStream
 from statestore.keys.groups import default_max_parallelism, effective_max_parallelism
 from statestore.snapshot.subtasks import KeyedWriter
 from tests.fuzz.hostile import draw_hostile, draw_rows
@@ -169,7 +170,7 @@ def _call(text: str, function: Callable[..., Any], draw: Random, **good: Any) ->
 
     def run() -> Any:
         found = function(*positional, **named)
-        return found.read_all() if isinstance(found, pa.RecordBatchReader) else found
+        return found.read_all() if isinstance(found, pa.RecordBatchReader | RowStream) else found
 
     return Call(f"{text}({', '.join(said)})", run)
 

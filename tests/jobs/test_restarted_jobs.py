@@ -174,7 +174,7 @@ def test_a_snapshot_whose_source_is_unreadable_comes_back(
     file.with_name(f".{file.name}.crc").unlink()
     while_it_waits(lambda: file.write_bytes(whole), parallelism=2)
     done = run_job(snapshot.main, SNAPSHOT, "--output", "json")
-    assert "FAILED_READ_FILE" in failure(done.err)
+    assert f"{file.name} is not a Parquet file" in failure(done.err)
     assert (done.code, done.report["attempts"], done.report["parallelism"]) == (0, 2, 2)
     manifest = StateStore.open(str(tmp_path / "store")).manifest()
     assert (manifest.checkpoint_id, manifest.parallelism, manifest.rows) == (1, 2, 20)

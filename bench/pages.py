@@ -1,0 +1,73 @@
+"""How long pages of a store take to open: of very many checkpoints, and of a very large one.
+
+Each page is made as the server makes it, from a store that was just opened, to HTML. The floor of
+the list is the same page of a store with no more checkpoints than it shows; that of one checkpoint
+of 100 states of 32,768 key groups is what has to be read for it, its manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from bench.measure import Figure, in_turn, times
+from statestore import StateStore
+from statestore.ui.checkpoint import checkpoint, state
+from statestore.ui.pages import View, written
+from statestore.ui.rescale import rescale
+from statestore.ui.timeline import SHOWN, timeline
+
+__all__ = ["figures"]
+
+STATES = 100
+GROUPS = 32_768
+PARALLELISM = 16
+
+
+def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
+    """Return the seconds of each page, of ``rows`` checkpoints and of one large one."""
+    many, few, large = (str(folder / name) for name in ("many", "few", "large"))
+    for url, number in ((few, SHOWN), (many, rows)):
+        store = StateStore.open(url, table_format="parquet", layout="auto")
+        for _ in range(number):
+            with store.snapshot(parallelism=2) as taken:
+                taken.keyed("u", "s", pa.table({"k": [1]}), key="k", max_parallelism=8)
+    _make_large(large)
+    shown, listed = f"the newest of {SHOWN} checkpoints", f"the newest of {rows:,} checkpoints"
+    manifest = f"manifest of {STATES} states of {GROUPS:,} key groups"
+    pages = {"page of it": partial(checkpoint, which=1)}
+    pages["page of a state of it"] = partial(state, which=1, uid="u", name="s7")
+    pages["page of a plan of it"] = partial(rescale, which=1, parallelism=23)
+    seconds = in_turn(
+        {
+            shown: partial(_opened, few, timeline),
+            listed: partial(_opened, many, timeline),
+            manifest: lambda: StateStore.open(large).manifest().size_bytes,
+            **{what: partial(_opened, large, page) for what, page in pages.items()},
+        },
+        repeats,
+    )
+    return [
+        times("B29", shown, seconds),
+        times("B29", listed, seconds, floor=shown),
+        times("B29", manifest, seconds),
+        *(times("B29", what, seconds) for what in pages),
+    ]
+
+
+def _opened(url: str, made: Callable[..., View]) -> str:
+    store = StateStore.open(url)
+    return written(made(store), url)
+
+
+def _make_large(url: str) -> None:
+    store = StateStore.open(url, table_format="parquet", layout="auto")
+    keys = np.arange(4 * GROUPS)
+    table = pa.table({"k": keys, "n": keys})
+    with store.snapshot(parallelism=PARALLELISM) as taken:
+        for number in range(STATES):
+            taken.keyed("u", f"s{number}", table, key="k", max_parallelism=GROUPS)

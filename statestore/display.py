@@ -1,0 +1,244 @@
+"""What a value says, as a notebook shows it: a title, a small picture and a table, in HTML.
+
+No script, no style sheet and nothing from the network. Text and plain bars have the colour of the
+notebook's own text, so that they are seen in a dark one as well. Every text is escaped here, and
+nowhere else. Numbers as people read them are here too: the command prints the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from html import escape
+from itertools import islice
+from typing import Any, Literal
+
+from statestore.keys.groups import KeyGroupRange
+
+__all__ = [
+    "MOST_BARS",
+    "Bar",
+    "Tone",
+    "amount",
+    "bars",
+    "count",
+    "counted",
+    "duration",
+    "figure",
+    "size",
+    "spans",
+    "strips",
+    "table",
+    "text",
+    "when",
+]
+
+MOST_BARS = 20
+"""How many bars a picture has at most."""
+
+Tone = Literal["plain", "good", "changed", "bad"]
+_COLORS = {"plain": "currentColor", "good": "#2e9e5b", "changed": "#c88a04", "bad": "#d64545"}
+
+_MOST_ROWS = 20
+_MOST_CELL = 80
+_MOST_SEGMENTS = 128
+_LABEL, _AREA, _TEXT, _HEIGHT = 190, 290, 200, 18
+_WIDTH = _LABEL + _AREA + _TEXT
+_CHAR = 6.6  # about as wide as a letter is
+_UNITS = ("kB", "MB", "GB", "TB", "PB", "EB")
+_SPANS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
+_LAST_MS = 253_402_300_799_999  # the end of the year 9999, where datetime ends
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A bar: what it is of, its parts from left to right, and what is said beside it.
+
+    One that is ``bad`` says so in another colour, and with a mark for who sees none.
+    """
+
+    label: str
+    parts: tuple[tuple[float, Tone], ...]
+    text: str
+    bad: bool = False
+
+
+def figure(title: str, *parts: str) -> str:
+    """Return a title, and below it what other functions here have returned."""
+    return (
+        '<div class="statestore" style="color:inherit;line-height:1.5;margin:.4em 0">'
+        f"<div><b>{escape(title)}</b></div>{''.join(parts)}</div>"
+    )
+
+
+def text(said: str) -> str:
+    """Return a line of text."""
+    return f"<div>{escape(said)}</div>"
+
+
+def bars(drawn: Sequence[Bar]) -> str:
+    """Return bars below each other, the longest as wide as there is room; those beyond
+    :data:`MOST_BARS` are counted. Nothing for none.
+    """
+    if not drawn:
+        return ""
+    seen = drawn[:MOST_BARS]
+    most = max(sum(value for value, _ in bar.parts) for bar in seen)
+    lines = [_bar(bar, most, at * _HEIGHT) for at, bar in enumerate(seen)]
+    left = len(drawn) - len(seen)
+    return _svg(lines) + (text(f"… and {count(left)} more") if left else "")
+
+
+def strips(drawn: Sequence[tuple[str, int, Sequence[KeyGroupRange]]]) -> str:
+    """Return the key groups of some assignments below each other, cut by subtask: a label, how many
+    key groups there are, and the range of each subtask.
+    """
+    return _svg([_strip(*strip, at * _HEIGHT) for at, strip in enumerate(drawn)])
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return a table; of many rows the first ones. Nothing for none.
+
+    Columns of bytes and of times, ``…_bytes`` and ``…_at_ms``, are written as people read them.
+    """
+    given = iter(rows)
+    shown = [*islice(given, _MOST_ROWS)]
+    if not shown:
+        return ""
+    left = sum(1 for _ in given)
+    head = "".join(f'<th style="text-align:left">{escape(_heading(name))}</th>' for name in columns)
+    body = "".join(f"<tr>{''.join(map(_cell, columns, row))}</tr>" for row in shown)
+    more = text(f"… and {count(left)} more") if left else ""
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+
+
+def spans(number: int, most: int) -> list[range]:
+    """Return ``range(number)`` as consecutive parts, ``most`` at most, sizes within one."""
+    parts = min(number, most)
+    return [range(number * i // parts, number * (i + 1) // parts) for i in range(parts)]
+
+
+def count(number: int) -> str:
+    """Return a number with its thousands apart: ``12,345``."""
+    return f"{number:,}"
+
+
+def counted(number: int, noun: str) -> str:
+    """Return ``1 file``, ``1,200 files``."""
+    return f"{count(number)} {noun}" if number == 1 else f"{count(number)} {noun}s"
+
+
+def size(size_bytes: int) -> str:
+    """Return bytes in the decimal unit that leaves up to four digits: ``12.3 MB``."""
+    if size_bytes < 1000:
+        return f"{size_bytes} B"
+    value = float(size_bytes)
+    for unit in _UNITS:
+        value /= 1000
+        if value < 999.95 or unit == _UNITS[-1]:
+            break
+    return f"{value:.1f} {unit}"
+
+
+def amount(size_bytes: int, files: int) -> str:
+    """Return ``12.3 MB in 4 files``."""
+    return f"{size(size_bytes)} in {counted(files, 'file')}"
+
+
+def duration(milliseconds: int) -> str:
+    """Return a span of time in its largest unit: ``350 ms``, ``4 min``, ``12 d``."""
+    for length, unit in _SPANS:
+        if abs(milliseconds) >= length:
+            return f"{milliseconds // length} {unit}"
+    return f"{milliseconds} ms"
+
+
+def when(milliseconds: int) -> str:
+    """Return a moment since 1970 as ``2026-01-31 12:00:00 UTC``."""
+    if milliseconds > _LAST_MS:
+        return f"{milliseconds} ms"
+    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _svg(lines: Sequence[str]) -> str:
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {len(lines) * _HEIGHT}" '
+        f'role="img" font-size="12" font-family="inherit" fill="currentColor" '
+        f'style="display:block;width:100%;max-width:{_WIDTH}px;margin:.4em 0">'
+        f"{''.join(lines)}</svg>"
+    )
+
+
+def _bar(bar: Bar, most: float, top: int) -> str:
+    drawn, left = [], float(_LABEL)
+    for value, tone in bar.parts:
+        if value > 0:
+            width = max(value / most * _AREA, 1.0)
+            drawn.append(_rect(left, top, width, _COLORS[tone], 0.55 if tone == "plain" else 0.9))
+            left += width
+    said = f"✗ {bar.text}" if bar.bad else bar.text
+    color = _COLORS["bad" if bar.bad else "plain"]
+    place = min(left, _LABEL + _AREA) + 6
+    return f"{_label(bar.label, top)}{''.join(drawn)}{_said(said, place, top, color)}"
+
+
+def _strip(label: str, key_groups: int, ranges: Sequence[KeyGroupRange], top: int) -> str:
+    drawn = []
+    if len(ranges) <= _MOST_SEGMENTS:
+        for subtask, own in enumerate(ranges):
+            left = _LABEL + _AREA * own.first / key_groups
+            width = _AREA * len(own) / key_groups
+            inside = f"<title>subtask {subtask}: key groups {own}</title>"
+            opacity = 0.55 if subtask % 2 else 0.25
+            drawn.append(_rect(left, top, width, "currentColor", opacity, inside))
+    else:
+        drawn.append(_rect(_LABEL, top, _AREA, "currentColor", 0.25))
+    said = f"key groups 0–{key_groups - 1}"
+    return f"{_label(label, top)}{''.join(drawn)}{_said(said, _LABEL + _AREA + 6, top)}"
+
+
+def _rect(left: float, top: int, width: float, color: str, opacity: float, inside: str = "") -> str:
+    return (
+        f'<rect x="{left:.1f}" y="{top + 2}" width="{width:.1f}" height="{_HEIGHT - 5}" '
+        f'fill="{color}" fill-opacity="{opacity}">{inside}</rect>'
+    )
+
+
+def _label(label: str, top: int) -> str:
+    shown, whole = escape(_cut(label, int(_LABEL / _CHAR))), escape(label)
+    return f'<text x="0" y="{top + 13}">{shown}<title>{whole}</title></text>'
+
+
+def _said(said: str, left: float, top: int, color: str = "currentColor") -> str:
+    shown, whole = escape(_cut(said, int((_WIDTH - left) / _CHAR))), escape(said)
+    place = f'x="{left:.1f}" y="{top + 13}" fill="{color}"'
+    return f"<text {place}>{shown}<title>{whole}</title></text>"
+
+
+def _heading(name: str) -> str:
+    name = name.removesuffix("_ms").removeprefix("size_")
+    return name.replace("_", " ")
+
+
+def _cell(column: str, value: Any) -> str:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    side = "right" if is_number else "left"
+    return f'<td style="text-align:{side}">{escape(_cut(_value(column, value), _MOST_CELL))}</td>'
+
+
+def _value(column: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    if not isinstance(value, int) or isinstance(value, bool):
+        return str(value)
+    if column.endswith("_bytes"):
+        return size(value)
+    return when(value) if column.endswith("_at_ms") else count(value)
+
+
+def _cut(said: str, most: int) -> str:
+    return said if len(said) <= most else f"{said[: most - 1]}…"

@@ -1,0 +1,104 @@
+"""Results as frames: whatever has ``to_arrow()`` is a pandas or Polars DataFrame in one call.
+
+A class has the two others by naming them: ``to_pandas, to_polars = as_pandas, as_polars``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+
+from statestore.errors import MissingDependencyError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
+__all__ = ["RowStream", "Tabular", "as_pandas", "as_polars", "pandas_of", "polars_of", "table_of"]
+
+
+class Tabular(Protocol):
+    """What is a table."""
+
+    def to_arrow(self) -> pa.Table:
+        """Return it as an Arrow table."""
+
+
+def as_pandas(result: Tabular) -> pd.DataFrame:
+    """Return what ``to_arrow()`` returns as a pandas DataFrame.
+
+    Its columns are ``pandas.ArrowDtype``: a long beside a null stays a long, and a null is not NaN.
+    """
+    return pandas_of(result.to_arrow())
+
+
+def as_polars(result: Tabular) -> pl.DataFrame:
+    """Return what ``to_arrow()`` returns as a Polars DataFrame.
+
+    Raises:
+        MissingDependencyError: without Polars.
+    """
+    return polars_of(result.to_arrow())
+
+
+def pandas_of(table: pa.Table) -> pd.DataFrame:
+    """Return a table as :func:`as_pandas` does."""
+    import pandas as pd
+
+    return table.to_pandas(types_mapper=pd.ArrowDtype)
+
+
+def polars_of(table: pa.Table) -> pl.DataFrame:
+    """Return a table as :func:`as_polars` does."""
+    try:
+        import polars as pl
+    except ImportError as error:
+        raise MissingDependencyError(
+            "Polars is not installed: pip install polars, or read with .to_arrow(…)"
+        ) from error
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)  # of a table
+    return frame
+
+
+def table_of(columns: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> pa.Table:
+    """Return rows as a table of columns, whose types are given by Arrow's short names."""
+    schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in columns.items()])
+    values = [*zip(*rows, strict=True)] or [()] * len(columns)
+    arrays = [pa.array(one, field.type) for one, field in zip(values, schema, strict=True)]
+    return pa.table(arrays, schema=schema)
+
+
+class RowStream:
+    """Rows as a stream of Arrow batches: a ``pyarrow.RecordBatchReader``, with all that it can, and
+    the rows that are left as one frame.
+
+    They are read as they are taken, once. What takes a stream of Arrow's takes this.
+    """
+
+    def __init__(self, reader: pa.RecordBatchReader) -> None:
+        """Take the reader."""
+        self._reader = reader
+
+    def to_arrow(self) -> pa.Table:
+        """Return the rows that are left as one table."""
+        return self._reader.read_all()
+
+    to_pandas, to_polars = as_pandas, as_polars
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return iter(self._reader)
+
+    def __enter__(self) -> RowStream:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._reader.close()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return self._reader.__arrow_c_stream__(requested_schema)

@@ -1,0 +1,201 @@
+"""One checkpoint: its job graph, its states, and of each state files, key groups and hot keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from statestore.cli.drawing import UNICODE, count, counted, size, span_text, spans
+from statestore.flink.chaining import chainable_edges
+from statestore.flink.graph import JobGraph
+from statestore.flink.operators import label_of
+from statestore.format.digest import digest_text
+from statestore.format.manifest import Entry, KeyedEntry, Manifest
+from statestore.format.schema import type_text
+from statestore.restore.plan import Weight, weights_of
+from statestore.store import StateStore
+from statestore.ui.charts import HEAT_COLUMNS, heat
+from statestore.ui.pages import View
+
+__all__ = ["checkpoint", "hot_keys", "state"]
+
+_FILES: Final = 200
+_CELLS: Final = HEAT_COLUMNS * 16
+_BOX: Final = (210, 84)
+_GAP: Final = (70, 24)
+_ACROSS: Final = 3
+
+
+def checkpoint(store: StateStore, which: int | str) -> View:
+    """Return what a checkpoint holds; CheckpointNotFoundError or CorruptionError."""
+    manifest = store.manifest(which)
+    number = manifest.checkpoint_id
+    facts = {
+        "manifest": manifest,
+        "states": [_facts(entry) for entry in manifest.entries],
+        "graph": _drawn(manifest),
+    }
+    return View(f"Checkpoint {number}", "checkpoint.html", facts, "checkpoint", number)
+
+
+def state(store: StateStore, which: int | str, uid: str, name: str) -> View:
+    """Return a state's columns, layout, layers, files, and a heat map of its key groups.
+
+    StateNotFoundError or CheckpointNotFoundError when there is none.
+    """
+    manifest = store.manifest(which)
+    entry = manifest.find(uid, name)
+    of: tuple[Entry, ...] = entry.parts
+    parts = [
+        ("base" if at == 0 else f"layer {at}", part, part.handles[:_FILES])
+        for at, part in enumerate(of)
+    ]
+    facts = {
+        "manifest": manifest,
+        "state": _facts(entry),
+        "parts": parts,
+        "heats": _heats(entry) if isinstance(entry, KeyedEntry) else (),
+    }
+    number = manifest.checkpoint_id
+    return View(f"{uid}.{name}", "state.html", facts, "checkpoint", number)
+
+
+def hot_keys(store: StateStore, which: int | str, uid: str, name: str) -> View:
+    """Return the skewed key groups and the keys with most rows of a keyed state."""
+    number = store.manifest(which).checkpoint_id
+    report = store.inspect.skew(uid, name, checkpoint=which)
+    facts = {"operator": next(iter(report.operators), None), "factor": report.factor}
+    return View(f"Hot keys of {uid}.{name}", "hot.html", facts, "checkpoint", number)
+
+
+def _facts(entry: Entry) -> dict[str, Any]:
+    own = entry.state
+    known: dict[str, Any] = {
+        "entry": entry,
+        "uid": own.uid,
+        "name": own.name,
+        "columns": [(one.name, type_text(one.type)) for one in own.schema.fields],
+        "digest": digest_text(entry.digest),
+        "key": (),
+        "layers": (),
+        "max_parallelism": None,
+    }
+    if not isinstance(entry, KeyedEntry):
+        return known | {"kind": f"{entry.state.mode.value} operator state"}
+    return known | {
+        "kind": entry.state.kind.value,
+        "key": entry.state.key,
+        "layers": entry.layers,
+        "max_parallelism": entry.state.max_parallelism,
+    }
+
+
+def _heats(entry: KeyedEntry) -> tuple[tuple[str, Any], ...]:
+    rows, sizes = weights_of([entry], Weight.ROWS), weights_of([entry], Weight.BYTES)
+    cells: list[dict[str, Any]] = [
+        {
+            "column": at % HEAT_COLUMNS,
+            "line": at // HEAT_COLUMNS,
+            "rows": sum(rows[part.start : part.stop]),
+            "bytes": sum(sizes[part.start : part.stop]),
+            "groups": span_text(part.start, part.stop - 1, UNICODE),
+        }
+        for at, part in enumerate(spans(len(rows), _CELLS))
+    ]
+    for one in cells:
+        held = f"{counted(one['rows'], 'row')}, {size(one['bytes'])}"
+        one["text"] = f"key groups {one['groups']}: {held}"
+    return tuple(
+        (what, heat([one | {"value": one[what]} for one in cells], what))
+        for what in ("rows", "bytes")
+    )
+
+
+@dataclass(frozen=True)
+class Box:
+    """An operator of the drawing: its corner, its lines of text, and its state."""
+
+    x: int
+    y: int
+    title: str
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """An edge of the drawing, as an SVG path; chained operators run in one task."""
+
+    path: str
+    label: str
+    x: int
+    y: int
+    is_chained: bool
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Operators from left to right; ``is_graph`` tells whether the job's edges are known."""
+
+    width: int
+    height: int
+    boxes: tuple[Box, ...]
+    arrows: tuple[Arrow, ...]
+    is_graph: bool
+
+
+def _drawn(manifest: Manifest) -> Drawing:
+    graph = manifest.graph
+    if graph is None:
+        places = {uid: divmod(at, _ACROSS)[::-1] for at, uid in enumerate(manifest.uids)}
+        labels = {uid: uid for uid in manifest.uids}
+    else:
+        places = _ranked(graph)
+        labels = {node.name: label_of(node) for node in graph.nodes}
+    boxes = {name: _box(manifest, name, labels[name], at) for name, at in places.items()}
+    arrows = () if graph is None else _arrows(graph, boxes)
+    return Drawing(
+        width=max((box.x for box in boxes.values()), default=0) + _BOX[0] + 1,
+        height=max((box.y for box in boxes.values()), default=0) + _BOX[1] + 1,
+        boxes=tuple(boxes.values()),
+        arrows=arrows,
+        is_graph=graph is not None,
+    )
+
+
+def _ranked(graph: JobGraph) -> dict[str, tuple[int, int]]:
+    """Return column and line of each operator: behind all of its inputs."""
+    columns: dict[str, int] = {}
+    used: dict[int, int] = {}
+    places = {}
+    for name in graph.topological_order():
+        inputs = [columns[edge.source] + 1 for edge in graph.in_edges(name)]
+        column = columns[name] = max(inputs, default=0)
+        places[name] = (column, used.get(column, 0))
+        used[column] = used.get(column, 0) + 1
+    return places
+
+
+def _box(manifest: Manifest, name: str, label: str, at: tuple[int, int]) -> Box:
+    entries = [entry for entry in manifest.entries if entry.state.uid == label]
+    keyed = [entry.state.max_parallelism for entry in entries if isinstance(entry, KeyedEntry)]
+    parallelism = f"parallelism {count(manifest.operators.parallelism_of(label))}"
+    most = f" of {count(keyed[0])}" if keyed else ""
+    held = size(sum(entry.size_bytes for entry in entries))
+    states = f"{counted(len(entries), 'state')}, {held}" if entries else "no state"
+    x, y = (1 + at[i] * (_BOX[i] + _GAP[i]) for i in range(2))
+    title = "" if name == label else f"uid {label}"
+    return Box(x, y, name, tuple(filter(None, (title, parallelism + most, states))))
+
+
+def _arrows(graph: JobGraph, boxes: dict[str, Box]) -> tuple[Arrow, ...]:
+    chained = set(chainable_edges(graph))
+    arrows = []
+    for edge in graph.edges:
+        a, b = boxes[edge.source], boxes[edge.target]
+        x, y = a.x + _BOX[0], a.y + _BOX[1] // 2
+        u, v = b.x, b.y + _BOX[1] // 2
+        bend = (u - x) // 2
+        path = f"M{x},{y} C{x + bend},{y} {u - bend},{v} {u},{v}"
+        label = graph.partitioner(edge).value.lower()
+        arrows.append(Arrow(path, label, (x + u) // 2, (y + v) // 2 - 6, edge in chained))
+    return tuple(arrows)

@@ -1,0 +1,88 @@
+"""A store as one HTML file, which needs no network: what ``statestore ui`` shows, at one moment."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from pathlib import Path
+from typing import Final
+
+from statestore.errors import InvalidArgumentError
+from statestore.restore.export import Progress
+from statestore.store import StateStore
+from statestore.ui.checkpoint import checkpoint, state
+from statestore.ui.pages import View, static, written
+from statestore.ui.questions import compare
+from statestore.ui.rescale import highest, rescale
+from statestore.ui.timeline import timeline
+
+__all__ = ["write_report"]
+
+_STATES: Final = 20
+_PARALLELISMS: Final = 12
+
+
+def write_report(
+    store: StateStore,
+    to: str,
+    which: int | str = "latest",
+    *,
+    against: int | str | None = None,
+    progress: Progress = lambda done, total: None,
+) -> int:
+    """Write the report, whole or not at all; return its bytes.
+
+    It has the newest checkpoints, the one that is named with its largest states, a restore of it
+    at each of some parallelisms, and what tells it from checkpoint ``against``, whose rows are
+    read for that. ``progress`` hears how many parts are done, and of how many.
+
+    Raises InvalidArgumentError when the file cannot be written, and what the parts raise.
+    """
+    manifest = store.manifest(which)
+    largest = sorted(manifest.entries, key=lambda entry: -entry.size_bytes)[:_STATES]
+    steps = _steps(manifest.parallelism, highest(manifest))
+    total = 2 + len(largest) + len(steps) + (against is not None)
+    parts: list[str] = []
+
+    def add(view: View) -> str:
+        parts.append(written(view, store.url, layout="part.html"))
+        progress(len(parts), total)
+        return parts[-1]
+
+    facts = {
+        "timeline": add(timeline(store)),
+        "checkpoint": add(checkpoint(store, which)),
+        "states": [add(state(store, which, one.state.uid, one.state.name)) for one in largest],
+        "left_out": len(manifest.entries) - len(largest),
+        "restores": [(one, add(rescale(store, which, one))) for one in steps],
+        "parallelism": manifest.parallelism,
+        "difference": None if against is None else add(compare(store, str(against), str(which))),
+        "style": static("ui.css"),
+        "script": static("ui.js"),
+        "script_hash": _hash(static("ui.js")),
+    }
+    title = f"Checkpoint {manifest.checkpoint_id}"
+    text = written(View(title, "report.html", facts, "report", manifest.checkpoint_id), store.url)
+    return _write(Path(to), text)
+
+
+def _steps(parallelism: int, most: int) -> list[int]:
+    """Return some parallelisms around the one that a checkpoint has, ascending."""
+    near = range(max(1, parallelism - 3), parallelism + 4)
+    far = (1, parallelism // 2, parallelism * 2, parallelism * 3, parallelism * 4)
+    return sorted({one for one in (*near, *far) if 1 <= one <= most})[:_PARALLELISMS]
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _write(target: Path, text: str) -> int:
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(target)
+    except OSError as error:
+        raise InvalidArgumentError(f"cannot write {target}: {error.strerror}") from error
+    return len(text.encode())

@@ -1,0 +1,155 @@
+"""A restore at another parallelism, before it is made: who reads what, and what moves.
+
+Key groups flow from the subtasks that had them to those that would read them; the elements of
+operator state are dealt as Flink deals them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Any, Final
+
+from statestore.cli.drawing import UNICODE, counted, range_text, size
+from statestore.flink.redistribution import Run
+from statestore.format.manifest import Manifest
+from statestore.keys.groups import KeyGroupRange
+from statestore.restore.plan import RestorePlan, Weight, owners_of, redistribution_of, weights_of
+from statestore.store import StateStore
+from statestore.ui.charts import flow
+from statestore.ui.pages import View
+
+__all__ = ["RATE", "highest", "rescale"]
+
+RATE: Final = 100_000_000
+"""Bytes that a subtask reads in a second, unless it is said."""
+
+_SUBTASKS: Final = 64
+_DRAWN: Final = 256
+_RUNS: Final = 6
+_STEPS: Final = 12
+_SPACE: Final = 0.3  # of the height, between subtasks
+
+
+def highest(manifest: Manifest) -> int:
+    """Return the highest parallelism that a restore may have."""
+    return min((entry.state.max_parallelism for entry in manifest.keyed), default=32_768)
+
+
+def rescale(
+    store: StateStore,
+    which: int | str,
+    parallelism: int | None = None,
+    *,
+    balance: Weight | None = None,
+    rate: int = RATE,
+) -> View:
+    """Return what a restore at a parallelism would move and read; ParallelismError above the max
+    parallelism.
+    """
+    manifest = store.manifest(which)
+    number = manifest.checkpoint_id
+    wanted = manifest.parallelism if parallelism is None else parallelism
+    plan = store.plan(checkpoint=which, parallelism=wanted, balance=balance)
+    compared = store.inspect.compare([wanted], checkpoint=which, balance=balance, rate=rate)
+    facts = {
+        "manifest": manifest,
+        "parallelism": wanted,
+        "slider": max(wanted, min(highest(manifest), max(4 * manifest.parallelism, 16))),
+        "balance": balance,
+        "rate": rate,
+        "option": compared.options[0],
+        "flows": list(_flows(manifest, plan)),
+        "operators": [(one, one.subtasks[:_SUBTASKS]) for one in plan.operators],
+        "uneven": store.inspect.balance(parallelism=wanted, checkpoint=which),
+        "dealt": list(_dealt(manifest, wanted)),
+    }
+    return View(f"Rescale checkpoint {number}", "rescale.html", facts, "rescale", number)
+
+
+def _flows(manifest: Manifest, plan: RestorePlan) -> Iterator[tuple[list[str], int, Any]]:
+    """Yield the operators of one picture, their max parallelism, and the picture: None where there
+    are too many subtasks to draw.
+    """
+    alike: dict[tuple[Any, Any], list[str]] = {}
+    for operator in plan.operators:
+        if operator.assignment is not None:
+            old = owners_of(manifest, operator.stored_uid).ranges()
+            alike.setdefault((old, operator.assignment.ranges()), []).append(operator.stored_uid)
+    for (old, new), uids in alike.items():
+        groups = new[-1].last + 1
+        if old[-1].last + 1 != groups or max(len(old), len(new)) > _DRAWN:
+            yield uids, groups, None
+            continue
+        entries = [entry for entry in manifest.keyed if entry.state.uid in uids]
+        yield uids, groups, _picture(old, new, weights_of(entries))
+
+
+def _picture(
+    old: Sequence[KeyGroupRange], new: Sequence[KeyGroupRange], weights: Sequence[int]
+) -> Any:
+    upto = [*accumulate(weights, initial=0)]
+    left, right = _heights(old), _heights(new)
+    bands = []
+    for i, a in enumerate(old):
+        for j, b in enumerate(new):
+            first, last = max(a.first, b.first), min(a.last, b.last)
+            if first > last:
+                continue
+            moves = "stays" if i == j else "moves"
+            held = size(upto[last + 1] - upto[first])
+            shown = range_text(KeyGroupRange(first, last), UNICODE)
+            text = f"key groups {shown}, {held}: subtask {i} to subtask {j}"
+            for step in range(_STEPS + 1):
+                x = step / _STEPS
+                part = x * x * (3 - 2 * x)
+                low = left(i, first) + (right(j, first) - left(i, first)) * part
+                high = left(i, last + 1) + (right(j, last + 1) - left(i, last + 1)) * part
+                band = {"band": f"{i}-{j}", "x": x, "low": low, "high": high}
+                bands.append(band | {"moves": moves, "text": text})
+    labels = [
+        {"x": x, "y": (heights(at, one.first) + heights(at, one.last + 1)) / 2, "label": f"{at}"}
+        for x, ranges, heights in ((-0.05, old, left), (1.05, new, right))
+        for at, one in enumerate(ranges)
+        if len(ranges) <= _SUBTASKS
+    ]
+    return flow(bands, labels, min(120 + 14 * max(len(old), len(new)), 700))
+
+
+def _heights(ranges: Sequence[KeyGroupRange]) -> Any:
+    """Return what places a key group's border at a height from 0 to 1, subtasks apart."""
+    groups = ranges[-1].last + 1
+    space = _SPACE / max(len(ranges) - 1, 1) if len(ranges) > 1 else 0.0
+    scale = (1 - _SPACE if len(ranges) > 1 else 1.0) / groups
+    return lambda subtask, border: border * scale + subtask * space
+
+
+def _dealt(manifest: Manifest, parallelism: int) -> Iterator[dict[str, Any]]:
+    """Yield each operator state, and which of its elements each subtask would read."""
+    plans = {
+        uid: redistribution_of(manifest, uid, parallelism)
+        for uid in {entry.state.uid for entry in manifest.operator}
+    }
+    for entry in manifest.operator:
+        plan = plans[entry.state.uid]
+        subtasks = range(min(parallelism, _SUBTASKS))
+        runs = [plan.runs(subtask)[entry.state.name] for subtask in subtasks]
+        yield {
+            "entry": entry,
+            "subtasks": [
+                (at, sum(run.stop - run.first for run in own), _runs(own))
+                for at, own in enumerate(runs)
+            ],
+        }
+
+
+def _runs(runs: Sequence[Run]) -> str:
+    shown = [
+        f"{run.first}{UNICODE.dash}{run.stop - 1} of old {run.subtask}"
+        if run.stop - run.first > 1
+        else f"{run.first} of old {run.subtask}"
+        for run in runs[:_RUNS]
+        if run.stop > run.first
+    ]
+    more = [f"and {counted(len(runs) - _RUNS, 'more list')}"] if len(runs) > _RUNS else []
+    return ", ".join(shown + more)

@@ -1,0 +1,155 @@
+"""The checkpoints of a store: how long they took, what they wrote, how their states grew."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from statestore.cli.drawing import count, size
+from statestore.errors import (
+    CheckpointNotFoundError,
+    CorruptionError,
+    FormatVersionError,
+    StateStoreError,
+)
+from statestore.format.manifest import Manifest
+from statestore.format.metrics import PhaseTimes
+from statestore.store import StateStore
+from statestore.ui.charts import bars, lines, phases
+from statestore.ui.pages import View
+
+__all__ = ["SHOWN", "newest", "timeline"]
+
+SHOWN: Final = 50
+"""How many checkpoints a page has: only their manifests are read."""
+
+_STATES = 7
+_PHASES = tuple(field.name.removesuffix("_ms") for field in fields(PhaseTimes))
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A checkpoint of the table; without a manifest the error says why."""
+
+    checkpoint_id: int
+    manifest: Manifest | None
+    error: StateStoreError | None
+    savepoints: tuple[str, ...]
+    pins: tuple[str, ...]
+
+    @property
+    def took_ms(self) -> int:
+        """How long it took; by the wall clock where it was not measured."""
+        manifest = self.manifest
+        assert manifest is not None
+        if manifest.metrics is not None:
+            return manifest.metrics.duration_ms + (manifest.metrics.phases.put_ms or 0)
+        return max(0, manifest.created_at_ms - manifest.started_at_ms)
+
+
+def newest(store: StateStore) -> int | None:
+    """Return the number of the newest checkpoint, None when there is none."""
+    return max(store.checkpoints(), default=None)
+
+
+def timeline(store: StateStore, before: int | None = None) -> View:
+    """Return the newest checkpoints, or the newest below a number; StorageError when the store
+    cannot be reached.
+    """
+    ids = store.checkpoints()
+    older = [one for one in ids if before is None or one < before]
+    window = older[-SHOWN:]
+    savepoints, pins = store.maintenance.savepoints(), store.maintenance.pins()
+    found = [
+        _line(
+            store,
+            number,
+            tuple(one.name for one in savepoints if one.checkpoint_id == number),
+            tuple(one.holder for one in pins if one.checkpoint_id == number),
+        )
+        for number in window
+    ]
+    read = [line for line in found if line is not None]
+    expired = [one for one in savepoints if one.checkpoint_id not in set(ids)]
+    facts = {
+        "lines": read[::-1],
+        "total": len(ids),
+        "older": window[0] if len(older) > len(window) else None,
+        "newer": window[-1] + SHOWN + 1 if window and window[-1] != ids[-1] else None,
+        "expired": expired,
+    } | _pictures([line for line in read if line.manifest is not None])
+    return View("Checkpoints", "timeline.html", facts, tab="timeline")
+
+
+def _line(
+    store: StateStore, number: int, savepoints: tuple[str, ...], pins: tuple[str, ...]
+) -> _Line | None:
+    try:
+        return _Line(number, store.manifest(number), None, savepoints, pins)
+    except CheckpointNotFoundError:
+        return None  # it expired since the list was made
+    except (CorruptionError, FormatVersionError) as error:
+        return _Line(number, None, error, savepoints, pins)
+
+
+def _pictures(found: Sequence[_Line]) -> dict[str, Any]:
+    spent, wrote, shares, marks = [], [], [], []
+    for line in found:
+        manifest, number = line.manifest, line.checkpoint_id
+        assert manifest is not None
+        held = [f"savepoint {one}" for one in line.savepoints] + [f"pin {one}" for one in line.pins]
+        if held:
+            marks.append({"checkpoint": number, "text": f"checkpoint {number}: {', '.join(held)}"})
+        metrics = manifest.metrics
+        if metrics is None:
+            continue
+        spent += [
+            {
+                "checkpoint": number,
+                "phase": phase,
+                "ms": ms,
+                "text": f"checkpoint {number}, {phase}: {count(ms)} ms",
+            }
+            for phase, ms in metrics.phases.items()
+        ]
+        written = metrics.written.size_bytes + metrics.compaction.size_bytes
+        text = f"checkpoint {number}: {size(written)} written"
+        wrote.append({"checkpoint": number, "value": written, "text": text})
+        if metrics.changed_share is not None:
+            share = metrics.changed_share
+            text = f"checkpoint {number}: changed share {share:.1%}"
+            shares.append({"checkpoint": number, "value": share, "text": text})
+    return {
+        "phases": phases(spent, _PHASES, marks) if spent else None,
+        "written": bars(wrote, "bytes written") if wrote else None,
+        "shares": bars(shares, "changed share", is_share=True) if shares else None,
+        "sizes": lines(_sizes(found)) if found else None,
+    }
+
+
+def _sizes(found: Sequence[_Line]) -> list[dict[str, Any]]:
+    """Return the bytes of the largest states of the newest checkpoint at each, and of the rest."""
+    sizes: dict[int, Counter[str]] = {}
+    for line in found:
+        assert line.manifest is not None
+        own = sizes[line.checkpoint_id] = Counter()
+        for entry in line.manifest.entries:
+            own[f"{entry.state.uid}.{entry.state.name}"] += entry.size_bytes
+    largest = [name for name, _ in sizes[found[-1].checkpoint_id].most_common(_STATES)]
+    rows = []
+    for number, own in sizes.items():
+        shown = {name: own[name] for name in largest if name in own}
+        if rest := own.total() - sum(shown.values()):
+            shown["all others"] = rest
+        rows += [
+            {
+                "checkpoint": number,
+                "state": name,
+                "bytes": held,
+                "text": f"checkpoint {number}, {name}: {size(held)}",
+            }
+            for name, held in shown.items()
+        ]
+    return rows

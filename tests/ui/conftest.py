@@ -1,0 +1,118 @@
+"""A store to look at, its pages over HTTP, and a real browser."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import uvicorn
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+
+from statestore import StateStore
+from statestore.flink.graph import JobGraph
+from statestore.ui.app import application
+
+SCRIPT = "<script>window.owned = true</script>"
+GRAPH = """
+[job]
+parallelism = 3
+
+[[operator]]
+name = "orders"
+uid = "source"
+
+[[operator]]
+name = "Totals by user"
+uid = "totals"
+max_parallelism = 128
+inputs = [{ from = "orders", partitioner = "hash" }]
+
+[[operator]]
+name = "out"
+uid = "out"
+inputs = [{ from = "Totals by user", partitioner = "forward" }]
+"""
+OFFSETS = [[{"topic": "t", "partition": n, "offset": 10 * n}] for n in range(3)]
+
+
+def take(store: StateStore, number: int) -> None:
+    """Take a checkpoint; each has other totals, one of a key that is a script."""
+    users = [*(f"u{n}" for n in range(100 + number)), SCRIPT]
+    total = pa.table({"user": users, "total": [number * n for n in range(len(users))]})
+    items = pa.table(
+        {
+            "user": ["u1"] * 40 + ["u2"] * 2,
+            "position": pa.array([*range(40), 0, 1], pa.int32()),
+            "item": [f"item {n}" for n in range(42)],
+        }
+    )
+    with store.snapshot(parallelism=3, graph=JobGraph.from_toml(GRAPH)) as checkpoint:
+        checkpoint.keyed("totals", "total", total, key="user", max_parallelism=128)
+        checkpoint.keyed(
+            "totals",
+            SCRIPT,
+            items,
+            key="user",
+            kind="list",
+            entry="position",
+            max_parallelism=128,
+        )
+        checkpoint.union("source", "offsets", OFFSETS)
+        checkpoint.split("source", "splits", OFFSETS)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> StateStore:
+    """Three checkpoints, of which the first is a savepoint."""
+    made = StateStore.open(str(tmp_path / "store"), table_format="parquet", layout="auto")
+    for number in range(1, 4):
+        take(made, number)
+    made.maintenance.savepoint("before", checkpoint=1)
+    return made
+
+
+Pages = Callable[..., str]
+
+
+@pytest.fixture
+def pages() -> Iterator[Pages]:
+    """Serves stores; returns the address of each."""
+    running: list[tuple[uvicorn.Server, threading.Thread]] = []
+
+    def serve(store: StateStore, token: str | None = None, host: str = "127.0.0.1") -> str:
+        app = application(store, hosts=(host,), token=token)
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
+        own = socket.create_server(("127.0.0.1", 0))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [own]})
+        thread.start()
+        running.append((server, thread))
+        return f"http://127.0.0.1:{own.getsockname()[1]}"
+
+    yield serve
+    for server, thread in running:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[webdriver.Chrome]:
+    """A headless Chromium, as Debian and Ubuntu package it."""
+    found = shutil.which("chromium"), shutil.which("chromedriver")
+    if None in found:
+        pytest.fail("the pages are tested in a browser: apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(found[0])
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(service=Service(str(found[1])), options=options)
+    driver.implicitly_wait(10)
+    driver.set_window_size(1200, 1400)
+    yield driver
+    driver.quit()

@@ -1,0 +1,144 @@
+"""The pages over HTTP: who may ask, what a browser may do with them, and what is not found."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from statestore import StateStore
+from statestore.errors import InvalidArgumentError
+from statestore.ui.app import POLICY, is_local, serve
+from statestore.ui.timeline import SHOWN, timeline
+from tests.ui.conftest import SCRIPT, Pages, take
+
+
+def get(
+    address: str, path: str = "/", *, method: str = "GET", **headers: str
+) -> tuple[int, str, http.client.HTTPMessage]:
+    connection = http.client.HTTPConnection(urlsplit(address).netloc)
+    connection.request(method, path, headers=headers)
+    answer = connection.getresponse()
+    body = answer.read().decode()
+    connection.close()
+    return answer.status, body, answer.headers
+
+
+def test_each_answer_has_the_policy(pages: Pages, store: StateStore) -> None:
+    address = pages(store)
+    for path in ("/", "/checkpoint/1", "/checkpoint/9", "/static/ui.js", "/newest"):
+        _, _, headers = get(address, path)
+        assert headers["content-security-policy"] == POLICY
+        assert headers["access-control-allow-origin"] is None
+    assert "unsafe" not in POLICY
+
+
+def test_a_name_of_another_site_is_refused(pages: Pages, store: StateStore) -> None:
+    """No page elsewhere reaches the store by a name that leads here."""
+    assert get(pages(store), Host="evil.example")[0] == 400
+
+
+def test_nothing_is_changed_by_any_request(pages: Pages, store: StateStore) -> None:
+    address = pages(store)
+    for method in ("POST", "PUT", "DELETE", "PATCH"):
+        assert get(address, "/checkpoint/1", method=method)[0] == 405
+
+
+def test_with_a_token_each_request_needs_it(pages: Pages, store: StateStore) -> None:
+    address = pages(store, token="secret")
+    for path in ("/", "/newest", "/static/ui.css", "/checkpoint/1?token=wrong"):
+        assert get(address, path)[0] == 401
+    status, _, headers = get(address, "/checkpoint/1?token=secret")
+    assert (status, headers["location"]) == (303, "/checkpoint/1")
+    cookie = headers["set-cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert get(address, "/checkpoint/1", Cookie=cookie.partition(";")[0])[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "message"),
+    [
+        ("/checkpoint/9", 404, "no checkpoint 9"),
+        ("/checkpoint/1/state?operator=x&state=y", 404, "x"),
+        ("/checkpoint/1/rescale?parallelism=129", 400, "129"),
+        ("/checkpoint/1/rescale?parallelism=many", 400, "parallelism is a number"),
+        ("/checkpoint/1/rescale?parallelism=2&balance=x", 400, "weight of ranges"),
+        ("/?before=x", 400, "before is a number"),
+        ("/compare?a=1&b=9", 404, "no checkpoint 9"),
+    ],
+)
+def test_what_is_not_there_is_said(
+    pages: Pages, store: StateStore, path: str, status: int, message: str
+) -> None:
+    found, body, _ = get(pages(store), path)
+    assert found == status
+    assert message in body
+
+
+def test_sql_that_is_refused_is_said_on_its_page(pages: Pages, store: StateStore) -> None:
+    _, body, _ = get(pages(store), "/checkpoint/1/sql?sql=DROP%20TABLE%20total")
+    assert 'role="alert"' in body
+
+
+def test_a_damaged_checkpoint_is_shown_as_such(pages: Pages, store: StateStore) -> None:
+    (manifest,) = Path(store.url).rglob("*2.json")
+    manifest.write_text("{}")
+    status, body, _ = get(pages(store))
+    assert status == 200
+    assert 'class="bad"' in body
+    assert get(pages(store), "/checkpoint/2")[0] == 500
+
+
+def test_what_the_store_holds_is_escaped(pages: Pages, store: StateStore) -> None:
+    address = pages(store)
+    for path in ("/", "/checkpoint/3", "/checkpoint/3/rescale", "/checkpoint/3/sql"):
+        assert SCRIPT not in get(address, path)[1]
+
+
+def test_a_page_reads_the_manifests_that_it_shows(store: StateStore) -> None:
+    for number in range(4, SHOWN + 3):
+        take(store, number)
+    first = timeline(store)
+    assert [one.checkpoint_id for one in first.facts["lines"]] == [*range(SHOWN + 2, 2, -1)]
+    older = timeline(store, before=first.facts["older"])
+    assert [one.checkpoint_id for one in older.facts["lines"]] == [2, 1]
+
+
+def test_the_command_serves_until_it_is_stopped(store: StateStore) -> None:
+    command = [sys.executable, "-m", "statestore", "ui", "--port", "0", "--store", store.url]
+    with subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        found = re.fullmatch(rf"{re.escape(store.url)}: (http://127\.0\.0\.1:\d+)/\n", line)
+        assert found, line
+        assert json.loads(get(found[1], "/newest")[1]) == {"id": 3}
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+
+
+def test_other_machines_need_a_token(store: StateStore) -> None:
+    with pytest.raises(InvalidArgumentError, match="give a token"):
+        serve(store, "0.0.0.0", 0, token=None, say=print)
+    assert [is_local(one) for one in ("::1", "127.0.0.2", "localhost", "10.0.0.1", "host")] == [
+        *(True, True, True, False, False)
+    ]
+
+
+def test_a_port_that_is_taken_is_said(pages: Pages, store: StateStore) -> None:
+    port = urlsplit(pages(store)).port
+    assert port is not None
+    with pytest.raises(InvalidArgumentError, match=f"port {port} of 127.0.0.1 cannot be had"):
+        serve(store, "127.0.0.1", port, token=None, say=print)

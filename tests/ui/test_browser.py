@@ -1,0 +1,234 @@
+"""The pages in a real browser: what they show is what the library returns, and nothing goes wrong.
+
+Screenshots of each view stay in build/screenshots.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
+
+from statestore import StateStore
+from statestore.cli.drawing import count, size
+from statestore.ui.report import write_report
+from tests.ui.conftest import SCRIPT, Pages, take
+
+SHOTS = Path(__file__).parents[2] / "build" / "screenshots"
+VIEWS = {
+    "timeline": "/",
+    "checkpoint": "/checkpoint/latest",
+    "state": "/checkpoint/latest/state?operator=totals&state=total",
+    "rescale": "/checkpoint/3/rescale?parallelism=5",
+    "key": "/checkpoint/3/key?key=u7",
+    "sql": "/checkpoint/3/sql?sql=SELECT%20count(*)%20AS%20n%20FROM%20total",
+    "compare": "/compare?a=2&b=3",
+}
+
+
+@pytest.fixture
+def page(browser: webdriver.Chrome) -> Iterator[webdriver.Chrome]:
+    """A browser whose console is empty at the end."""
+    logged(browser)
+    yield browser
+    assert logged(browser) == []
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+
+
+def logged(page: webdriver.Chrome) -> list[Any]:
+    log: Any = page.get_log
+    return list(log("browser"))
+
+
+def text(page: webdriver.Chrome, css: str) -> str:
+    page.find_element(By.CSS_SELECTOR, css)
+    return str(page.execute_script("return document.querySelector(arguments[0]).innerText", css))
+
+
+def cells(page: webdriver.Chrome, css: str) -> list[list[str]]:
+    script = """return [...document.querySelectorAll(arguments[0])].map(
+        row => [...row.cells].map(cell => cell.textContent.trim()))"""
+    found: list[list[str]] = page.execute_script(script, f"{css} tbody tr")
+    return found
+
+
+def until(page: webdriver.Chrome, what: Any) -> Any:
+    return WebDriverWait(page, 20).until(what)
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_each_view_in_light_and_dark_and_on_a_phone(
+    page: webdriver.Chrome, pages: Pages, store: StateStore, view: str
+) -> None:
+    """No line is cut at 390 pixels; nothing of the store runs as a script."""
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    address = pages(store) + VIEWS[view]
+    for scheme, width in (("light", 1200), ("dark", 1200), ("light", 390)):
+        page.execute_cdp_cmd(
+            "Emulation.setEmulatedMedia",
+            {"features": [{"name": "prefers-color-scheme", "value": scheme}]},
+        )
+        metrics = {"width": width, "height": 1400, "deviceScaleFactor": 1, "mobile": False}
+        page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        page.get(address)
+        assert text(page, "h1")
+        assert page.execute_script("return document.documentElement.scrollWidth") <= width
+        assert page.execute_script("return window.owned") is None
+        page.save_screenshot(str(SHOTS / f"{view}-{scheme}-{width}.png"))
+    is_dark = page.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert is_dark == "rgb(255, 255, 255)"
+
+
+def test_the_checkpoints_are_those_of_the_store(
+    page: webdriver.Chrome, pages: Pages, store: StateStore
+) -> None:
+    page.get(pages(store))
+    rows = cells(page, "#checkpoints")
+    manifests = [store.manifest(number) for number in reversed(store.checkpoints())]
+    assert [[row[0], row[5], row[6], row[7]] for row in rows] == [
+        [str(one.checkpoint_id), count(one.rows), size(one.size_bytes), count(one.files)]
+        for one in manifests
+    ]
+    assert [row[9] for row in rows] == ["", "", "savepoint before"]
+    marks = page.find_elements(By.CSS_SELECTOR, "figure svg [role=graphics-symbol]")
+    spoken = {mark.get_attribute("aria-label") for mark in marks}
+    written = manifests[0].metrics
+    assert written is not None
+    assert f"checkpoint 3, write: {count(written.phases.write_ms)} ms" in spoken
+    assert "checkpoint 1: savepoint before" in spoken
+
+
+def test_a_checkpoint_that_is_taken_appears_by_itself(
+    page: webdriver.Chrome, pages: Pages, store: StateStore
+) -> None:
+    page.get(pages(store))
+    assert len(cells(page, "#checkpoints")) == 3
+    # The page knows the newest one by its first question.
+    until(page, lambda _: page.execute_script("return performance.now()") > 2500)
+    take(store, 4)
+    until(page, lambda _: len(cells(page, "#checkpoints")) == 4)
+    assert text(page, "#live") == "Checkpoint 4 is new."
+
+
+def test_a_checkpoint_its_graph_and_its_states(
+    page: webdriver.Chrome, pages: Pages, store: StateStore
+) -> None:
+    page.get(pages(store) + "/checkpoint/latest")
+    manifest = store.manifest()
+    assert text(page, "#holds").startswith(f"{count(manifest.rows)} rows in files")
+    boxes = page.find_elements(By.CSS_SELECTOR, ".graph g")
+    sizes = sum(entry.size_bytes for entry in manifest.keyed)
+    source = str(boxes[0].get_attribute("aria-label"))
+    assert source.startswith("orders: uid source, parallelism 3, 2 states")
+    assert boxes[1].get_attribute("aria-label") == (
+        f"Totals by user: uid totals, parallelism 3 of 128, 2 states, {size(sizes)}"
+    )
+    arrows = page.find_elements(By.CSS_SELECTOR, ".graph .arrow")
+    assert [one.get_attribute("aria-label") for one in arrows] == ["hash", "chained, forward"]
+    assert [row[:4] for row in cells(page, "#states")] == [
+        [one.state.uid, one.state.name, row[2], count(one.rows)]
+        for one, row in zip(manifest.entries, cells(page, "#states"), strict=True)
+    ]
+    page.find_element(By.LINK_TEXT, SCRIPT).click()
+    until(page, lambda _: "item" in text(page, "main"))
+    assert text(page, "h1") == f"totals · {SCRIPT}"
+    hot = until(page, lambda _: cells(page, "[data-load] table"))
+    assert hot[0][0] == '{"user": "u1"}'
+    assert hot[0][2] == "40"
+
+
+def test_the_slider_plans_anew(page: webdriver.Chrome, pages: Pages, store: StateStore) -> None:
+    """By keyboard; each position shows what the library says of it."""
+    page.get(pages(store) + "/checkpoint/3/rescale")
+    slider = page.find_element(By.NAME, "parallelism")
+    for wanted in (4, 5, 6):
+        slider.send_keys(Keys.ARROW_RIGHT)
+        until(page, lambda _, wanted=wanted: text(page, "#wanted") == str(wanted))
+        option = store.inspect.compare([wanted], checkpoint=3).options[0]
+        moves = page.find_element(By.ID, "moves")
+        assert moves.get_attribute("data-bytes") == str(option.moved_bytes)
+        plan = store.plan(parallelism=wanted, checkpoint=3).operator("totals")
+        assert [row[:3] for row in cells(page, ".subtasks") if row[5] == "0"] == [
+            [str(one.subtask), f"{one.key_groups.first}–{one.key_groups.last}", count(one.rows)]
+            for one in plan.subtasks
+            if one.key_groups is not None
+        ]
+    assert page.current_url.endswith("parallelism=6&balance=&rate=100")
+    bands = page.find_elements(By.CSS_SELECTOR, "figure svg [role=graphics-symbol]")
+    assert any("subtask 0 to subtask 1" in str(one.get_attribute("aria-label")) for one in bands)
+
+
+def test_a_key_and_its_history(page: webdriver.Chrome, pages: Pages, store: StateStore) -> None:
+    page.get(pages(store) + "/checkpoint/3/key")
+    box = page.find_element(By.NAME, "key")
+    box.send_keys("u7", Keys.ENTER)
+    until(page, lambda _: page.find_elements(By.ID, "rows"))
+    assert cells(page, ".rows") == [["u7", "21"]]
+    page.find_element(By.TAG_NAME, "summary").click()
+    rows = until(page, lambda _: cells(page, ".history"))
+    assert [(row[0], row[3]) for row in rows] == [
+        (str(number), f'{{"user": "u7", "total": {7 * number}}}') for number in (3, 2, 1)
+    ]
+
+
+def test_a_key_that_is_a_script_is_text(
+    page: webdriver.Chrome, pages: Pages, store: StateStore
+) -> None:
+    page.get(pages(store) + "/checkpoint/3/key")
+    page.find_element(By.NAME, "key").send_keys(SCRIPT, Keys.ENTER)
+    until(page, lambda _: page.find_elements(By.ID, "rows"))
+    assert cells(page, ".rows") == [[SCRIPT, str(3 * 103)]]
+    assert page.execute_script("return window.owned") is None
+
+
+def test_sql(page: webdriver.Chrome, pages: Pages, store: StateStore) -> None:
+    page.get(pages(store) + "/checkpoint/3/sql")
+    box = page.find_element(By.NAME, "sql")
+    box.send_keys("SELECT max(total) AS most, count(*) AS n FROM total")
+    page.find_element(By.CSS_SELECTOR, "form button").click()
+    until(page, lambda _: page.find_elements(By.ID, "answer"))
+    assert cells(page, "#answer") == [[str(3 * 103), "104"]]
+
+
+def test_two_checkpoints(page: webdriver.Chrome, pages: Pages, store: StateStore) -> None:
+    page.get(pages(store) + "/compare")
+    page.find_element(By.CSS_SELECTOR, "form button").click()
+    until(page, lambda _: page.find_elements(By.ID, "verdict"))
+    found = store.inspect.diff(2, 3)
+    assert [row[:5] for row in cells(page, "#differences")] == [
+        [one.uid, one.name, count(one.added), count(one.removed), count(one.changed)]
+        for one in found.states
+    ]
+
+
+def test_a_report_needs_no_server(
+    page: webdriver.Chrome, store: StateStore, tmp_path: Path
+) -> None:
+    to = tmp_path / "report.html"
+    assert write_report(store, str(to), against=1) == to.stat().st_size
+    page.get(f"file://{to}")
+    assert page.title == "Checkpoint 3 · statestore"
+    assert len(cells(page, "#checkpoints")) == 3
+    assert cells(page, "#differences")
+    choice = page.find_element(By.CSS_SELECTOR, "#restores select")
+    choice.send_keys("6")
+    shown = "[data-parallelism]:not([hidden])"
+    until(
+        page,
+        lambda _: (
+            page.find_element(By.CSS_SELECTOR, shown).get_attribute("data-parallelism") == "6"
+        ),
+    )
+    assert page.execute_script("return window.owned") is None
+    loaded = page.execute_script("return performance.getEntriesByType('resource').length")
+    assert (loaded, re.findall(r"https?://(?!www\.w3\.org)[\w.]+", to.read_text())) == (0, [])
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    page.save_screenshot(str(SHOTS / "report.png"))
