@@ -62,7 +62,8 @@ def every_error(kind: type[StateStoreError] = StateStoreError) -> Iterator[type[
 def test_the_verbs() -> None:
     wanted = (
         "as-of compact config copy decide demo diff edit expire flink fork gc get history list pin "
-        "plan purge query rekey repair restore salvage savepoint show skew spark unpin verify watch"
+        "plan purge query rekey repair report restore salvage savepoint show skew spark ui unpin "
+        "verify watch"
     )
     assert wanted.split() == [name for name in VERBS if " " not in name]
     within = [
@@ -108,8 +109,9 @@ def test_the_description_is_one_sentence(verb: str) -> None:
 
 def examples() -> list[str]:
     # Those of the verbs on Spark's and Flink's checkpoints run where there are some, in
-    # test_spark.py, test_flink.py and test_flink_show.py.
-    shown = [verb for name, verb in COMMANDS.items() if not name.startswith(("spark", "flink"))]
+    # test_spark.py, test_flink.py and test_flink_show.py; those of `ui`, in tests/ui/test_app.py.
+    elsewhere = ("spark", "flink", "ui")
+    shown = [verb for name, verb in COMMANDS.items() if not name.startswith(elsewhere)]
     return [e for c in (cli, *shown) if isinstance(c, Root | Verb) for e in c.examples]
 
 

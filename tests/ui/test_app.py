@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,10 +15,15 @@ from urllib.parse import urlsplit
 import pytest
 
 from statestore import StateStore
+from statestore.cli.command import Verb
+from statestore.cli.verbs.ui import serve_store
 from statestore.errors import InvalidArgumentError
 from statestore.ui.app import POLICY, is_local, serve
 from statestore.ui.timeline import SHOWN, timeline
 from tests.ui.conftest import SCRIPT, Pages, take
+
+assert isinstance(serve_store, Verb)
+EXAMPLES = serve_store.examples
 
 
 def get(
@@ -112,8 +118,11 @@ def test_a_page_reads_the_manifests_that_it_shows(store: StateStore) -> None:
     assert [one.checkpoint_id for one in older.facts["lines"]] == [2, 1]
 
 
-def test_the_command_serves_until_it_is_stopped(store: StateStore) -> None:
-    command = [sys.executable, "-m", "statestore", "ui", "--port", "0", "--store", store.url]
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_command_serves_until_it_is_stopped(store: StateStore, example: str) -> None:
+    _, *words = shlex.split(example)
+    # Of an option that is given twice the last counts: this store, and a port that is free.
+    command = [sys.executable, "-m", "statestore", *words, "--store", store.url, "--port", "0"]
     with subprocess.Popen(
         command,
         stderr=subprocess.PIPE,
@@ -122,9 +131,16 @@ def test_the_command_serves_until_it_is_stopped(store: StateStore) -> None:
     ) as process:
         assert process.stderr is not None
         line = process.stderr.readline()
-        found = re.fullmatch(rf"{re.escape(store.url)}: (http://127\.0\.0\.1:\d+)/\n", line)
+        found = re.fullmatch(
+            rf"{re.escape(store.url)}: http://[0-9.]+:(\d+)/(\?token=secret)?\n", line
+        )
         assert found, line
-        assert json.loads(get(found[1], "/newest")[1]) == {"id": 3}
+        assert bool(found[2]) == ("--token" in words)
+        address, cookie = f"http://127.0.0.1:{found[1]}", {}
+        if found[2]:
+            kept = get(address, f"/newest{found[2]}")[2]["set-cookie"]
+            cookie = {"Cookie": kept.partition(";")[0]}
+        assert json.loads(get(address, "/newest", **cookie)[1]) == {"id": 3}
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
 
