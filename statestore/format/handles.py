@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -110,15 +110,18 @@ class KeyedStateHandle:
         rows = self.index.rows_in(common.first - own.first, common.last + 1 - own.first)
         return KeyedStateSlice(self, common, rows)
 
-    def group_bytes(self) -> Iterator[tuple[int, int]]:
-        """Yield each key group with its share of the file's bytes; without an index each has it
-        all.
-        """
+    def group_bytes(self) -> list[int]:
+        """Return each key group's share of the file's bytes; without an index each has it all."""
         if self.index is None:
-            yield from ((group, self.size_bytes) for group in self.key_groups)
-            return
-        for group, rows in zip(self.key_groups, self.index.row_counts(), strict=True):
-            yield group, self.bytes_of(rows)
+            return [self.size_bytes] * len(self.key_groups)
+        size_bytes, rows = self.size_bytes, max(self.rows, 1)
+        return [-(-size_bytes * own // rows) for own in self.index.row_counts()]
+
+    def group_rows(self) -> Sequence[int]:
+        """Return the rows of each key group; without an index the first one has them all."""
+        if self.index is None:
+            return [self.rows, *[0] * (len(self.key_groups) - 1)]
+        return self.index.row_counts()
 
     def bytes_of(self, rows: int) -> int:
         """Return the share of the file's bytes that some of its rows have, rounded up."""

@@ -7,10 +7,11 @@ parallelism.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 from statestore.display import MOST_BARS, Bar, amount, bars, figure, size, spans, strips, table
@@ -70,25 +71,21 @@ def weights_of(entries: Sequence[KeyedEntry], by: Weight = Weight.BYTES) -> list
     """Return the weight of each key group of states of one operator; one state at least."""
     weights = [0] * entries[0].state.max_parallelism
     for entry in entries:
-        for group, weight in _of_files(entry.handles, by):
-            weights[group] += weight
+        for handle in entry.handles:
+            _add(weights, handle, by)
         for layer in entry.layers:
-            live = {group for one in layer.live for group in one}
-            for group, weight in _of_files(layer.entry.handles, by):
-                weights[group] += weight if group in live else 0
+            changed = [0] * len(weights)
+            for handle in layer.entry.handles:
+                _add(changed, handle, by)
+            for group in {group for one in layer.live for group in one}:
+                weights[group] += changed[group]
     return weights
 
 
-def _of_files(handles: Iterable[KeyedStateHandle], by: Weight) -> Iterator[tuple[int, int]]:
-    for handle in handles:
-        yield from handle.group_bytes() if by is Weight.BYTES else _rows(handle)
-
-
-def _rows(handle: KeyedStateHandle) -> Iterator[tuple[int, int]]:
-    if handle.index is None:
-        yield handle.key_groups.first, handle.rows
-    else:
-        yield from zip(handle.key_groups, handle.index.row_counts(), strict=True)
+def _add(weights: list[int], handle: KeyedStateHandle, by: Weight) -> None:
+    own = slice(handle.key_groups.first, handle.key_groups.last + 1)
+    added = handle.group_bytes() if by is Weight.BYTES else handle.group_rows()
+    weights[own] = map(add, weights[own], added)
 
 
 @dataclass(frozen=True, slots=True)
