@@ -216,5 +216,5 @@ def test_spark_and_delta_have_the_lists(spark: SparkSession, tmp_path: Path, lay
     source = spark.read.format("keyed_state").options(**options).load()
     assert taken(source.toArrow().to_pylist()) == wanted(left)
     asked = pa.table({"k": pa.array(KEYS[::2], SCHEMA.field("k").type)})
-    found = restored.lookup_in_spark(spark.createDataFrame(asked)).toArrow().to_pylist()
+    found = restored.lookup_in_spark(asked).toArrow().to_pylist()
     assert taken(found) == sorted((one for key in KEYS[::2] for one in wanted(left, key)), key=repr)
