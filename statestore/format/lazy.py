@@ -32,6 +32,8 @@ class LazySequence(Sequence[T]):
     @property
     def items(self) -> tuple[T, ...]:
         """The items."""
+        if self._items is not None:  # a plan asks hundreds of thousands of times
+            return self._items
         # A lock of its own, and not that of functools.cached_property, which all instances share in
         # Python 3.11: finding may read a file, and nobody else waits for that.
         with self._finding:

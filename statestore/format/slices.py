@@ -119,8 +119,9 @@ def assignment_of(
 
 def handles_of(entry: KeyedEntry, key_groups: KeyGroupRange) -> Sequence[KeyedStateHandle]:
     """Return the handles of a state's base that meet ``key_groups``, in order of key group."""
-    first = bisect_left(entry.last_key_groups, key_groups.first)
-    stop = bisect_left(entry.last_key_groups, key_groups.last, first)
+    lasts = entry.last_key_groups
+    first = bisect_left(lasts, key_groups.first)
+    stop = bisect_left(lasts, key_groups.last, first)
     meets = stop < len(entry.handles) and entry.handles[stop].key_groups.first <= key_groups.last
     return entry.handles[first : stop + meets]
 
