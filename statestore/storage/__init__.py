@@ -25,7 +25,8 @@ from statestore.storage.base import Listed, Storage, put_once, refuse_credential
 from statestore.storage.cached import CachedStorage
 from statestore.storage.local import LocalStorage
 from statestore.storage.metered import MeteredStorage
-from statestore.storage.s3 import DEFAULT_STREAMS, S3Storage
+from statestore.storage.objects import DEFAULT_STREAMS
+from statestore.storage.s3 import S3Storage
 
 __all__ = [
     "DEFAULT_STREAMS",

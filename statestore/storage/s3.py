@@ -1,39 +1,30 @@
-"""A prefix of a bucket, where a conditional put is the commit."""
+"""S3, through s3fs: its requests, what its errors mean, and how long it is waited for."""
 
 from __future__ import annotations
 
-import functools
 import itertools
 import logging
-import os
-import re
-import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, BinaryIO, cast
-from urllib.parse import quote, unquote, urlsplit
+from typing import Any, ClassVar, TypeVar, cast
+from urllib.parse import urlsplit
 
 import fsspec
 
-from statestore.errors import InvalidArgumentError, MissingDependencyError
-from statestore.storage.base import Listed, NewFile, inside, refuse_credentials
-from statestore.storage.s3_requests import (
-    S3Reader,
-    S3Writer,
-    attempts_of,
-    patient,
-    s3_code,
-    s3_errors,
-    whole,
+from statestore.errors import InvalidArgumentError
+from statestore.storage.base import Listed
+from statestore.storage.objects import MARK, ObjectStorage, Page
+from statestore.storage.requests import (
+    ATTEMPTS,
+    CONNECT_SECONDS,
+    NOT_REACHED,
+    READ_SECONDS,
+    Failure,
+    Upload,
+    advice_of,
 )
 
-__all__ = [
-    "DEFAULT_STREAMS",
-    "S3Storage",
-    "delta_settings",
-    "s3a_settings",
-]
+__all__ = ["S3Storage", "attempts_of", "delta_settings", "patient", "s3a_settings"]
 
 
 # What s3fs was told about a bucket, in the words of Hadoop's ``s3a``, for Spark's own access.
@@ -107,214 +98,264 @@ def delta_settings(options: Mapping[str, Any]) -> dict[str, str]:
     return settings | {f"aws_{name}": str(value) for name, value in named if value}
 
 
-_PUT = "statestore-put"
+# How long S3 is waited for, and how often it is asked.
+#
+# Two layers know how to try again, botocore (a request) and s3fs (a request, and once more around
+# its body): together they would multiply, and take half an hour to name a server that is dead. So
+# botocore alone repeats a request; s3fs is told to ask once; and an answer that breaks off in its
+# body, of which botocore knows nothing, is asked for again here.
+#
+# A server that is gone is named within seconds: one that refuses connections after 7 s at most, one
+# that does not answer them after 27 s, one that takes requests and stays silent after 47 s. (Where
+# a connection that was kept open ends without an answer, aiohttp sends the request once more.)
+# ``config_kwargs`` in the storage options replaces each setting on its own, by botocore's names.
+
+Answer = TypeVar("Answer")
+
+# botocore's newer way: it also repeats all that AWS calls transient, and after many failures in a
+# row asks less often.
+_MODE = "standard"
+
+# An answer that began, and then broke off, stood still, or is no XML.
+_BROKEN_OFF = {
+    # fsspec's own name for a body that stands still; its threads wait without a limit otherwise.
+    "FSTimeoutError",
+    *("ClientPayloadError", "ResponseStreamingError", "AioReadTimeoutError"),
+    *("IncompleteRead", "IncompleteReadError", "ResponseParserError"),
+}
+
+
+def patient(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return s3fs options with these settings where they leave botocore's open.
+
+    Raises InvalidArgumentError when ``config_kwargs`` is no table.
+    """
+    given = options.get("config_kwargs") or {}
+    if not isinstance(given, Mapping):
+        raise InvalidArgumentError(
+            "the storage option config_kwargs is a table of names and values"
+        )
+    config = {
+        "connect_timeout": CONNECT_SECONDS,
+        "read_timeout": READ_SECONDS,
+        "retries": {"mode": _MODE, "total_max_attempts": ATTEMPTS},
+    }
+    return {**options, "config_kwargs": config | dict(given)}
+
+
+def attempts_of(options: Mapping[str, Any]) -> int:
+    """Return how often a request is sent at most, as the options of :func:`patient` say."""
+    retries = options["config_kwargs"]["retries"]
+    if not isinstance(retries, Mapping):  # botocore refuses it, in its own words
+        return 1
+    # botocore's max_attempts are those after the first.
+    return int(retries.get("total_max_attempts", retries.get("max_attempts", ATTEMPTS - 1) + 1))
+
+
+def _whole(call: Callable[[], Answer], attempts: int) -> Answer:
+    """Return what a call reads; ask again when the answer breaks off, at most so often in all."""
+    for attempt in itertools.count(1):
+        try:
+            return call()
+        except Exception as error:
+            if _code(error) not in _BROKEN_OFF or attempt >= attempts:
+                raise
+            # s3fs has waited a moment already.
+    raise AssertionError("an answer or an error came before this")
+
+
+# What S3 answers, by its own names and by those of its clients.
+#
+# Of botocore's, aiohttp's and s3fs's errors not all are OSError, and s3fs turns some of S3's own
+# into a bare EINVAL. None of these libraries is imported: errors go by their names.
+
+# What was tried again before it came out, of what is no answer of the server.
+_UNANSWERED = {
+    *("EndpointConnectionError", "ConnectTimeoutError", "ConnectionClosedError"),
+    *("ReadTimeoutError", "ProxyConnectionError", *_BROKEN_OFF),
+}
+_REFUSED = {
+    *("InvalidAccessKeyId", "SignatureDoesNotMatch", "AccessDenied", "403"),
+    *("InvalidToken", "TokenRefreshRequired"),
+}
+_ADVICE = {
+    "there is no such bucket; create it, or check the URL": {"NoSuchBucket"},
+    "the credentials have expired; give new ones, or a profile or role that renews them": {
+        "ExpiredToken"
+    },
+    "the clock of this machine is off, and signatures have a time; set it by NTP": {
+        *("RequestTimeTooSkewed", "RequestExpired"),
+    },
+    "give the storage options key and secret, or set the variables AWS_ACCESS_KEY_ID and "
+    "AWS_SECRET_ACCESS_KEY": {"NoCredentialsError", "PartialCredentialsError"},
+    NOT_REACHED.format(endpoint="endpoint_url"): _UNANSWERED,
+    "another put of it is under way; try again": {"ConditionalRequestConflict"},
+    "the server has too much to do; try again later": {"SlowDown", "ServiceUnavailable", "503"},
+    "the server failed; look into its log, or try again later": {
+        *("InternalError", "500", "BadGateway", "502", "GatewayTimeout", "504"),
+    },
+    "the server lacks what a store needs of S3; use another server, or a local folder": {
+        *("NotImplemented", "501"),
+    },
+    "check the storage options": {"TypeError", "ValueError", "ParamValidationError"},
+}
+_PERMISSIONS = {
+    "read": "s3:GetObject",
+    "write": "s3:PutObject",
+    "list": "s3:ListBucket",
+    "delete": "s3:DeleteObject (and a lock or retention of the bucket may forbid it)",
+}
+
+
+def _code(error: BaseException) -> str:
+    """Return S3's own name of an error, which s3fs keeps as the cause, else that of its class."""
+    response = getattr(error.__cause__ or error, "response", None) or {}
+    return str(response.get("Error", {}).get("Code", type(error).__name__))
+
+
+def _tried(error: BaseException, code: str, attempts: int) -> str:
+    response = getattr(error.__cause__ or error, "response", None) or {}
+    again = int(response.get("ResponseMetadata", {}).get("RetryAttempts", 0))
+    if again:
+        return f"{again + 1} times"
+    # botocore stops sooner when much has failed before, and does not say so.
+    return f"up to {attempts} times" if attempts > 1 and code in _UNANSWERED else ""
+
+
 _PUTS = 5
-# S3 takes 10,000 parts of 5 MiB or more: one file of a store holds up to 80 GB.
-_PART_BYTES = 8 * 2**20
-_MOST_COPIED_BYTES = 5 * 2**30
-_READ_AHEAD_BYTES = 4 * 2**20
-DEFAULT_STREAMS = 16
-_MOST_STREAMS = 1024
-# Closing a connection that a forked process inherited would close its parent's; so none is dropped.
-_HELD: list[Any] = []
-_UPLOAD = re.compile(r"(|.*/)\.([^/]+)\.upload-([^/]+)")
 # What servers answer that do not let this client see uploads, or know of none.
 _UNLISTED = {"AccessDenied", "403", "MethodNotAllowed", "405", "NotImplemented", "501"}
 _log = logging.getLogger(__name__)
 
 
-class S3Storage:
-    """A prefix of a bucket, through s3fs; each call sees what other writers did before it.
+class S3Storage(ObjectStorage):
+    """A prefix of a bucket of S3: ``s3://bucket/prefix``, or ``s3a://``; with s3fs options."""
 
-    What fails in passing is tried again, a few times and for seconds (``s3_requests.py``).
+    scheme, extra = "s3", "s3"
+    most_copied_bytes: ClassVar[int] = 5 * 2**30
+    # S3 takes 10,000 parts of 5 MiB or more: one file of a store holds up to 80 GB.
 
-    Fork-safe, and pickled with its options: a worker gets the credentials it was given here.
-    """
-
-    def __init__(
-        self, url: str, options: Mapping[str, Any], streams: int = DEFAULT_STREAMS
-    ) -> None:
-        """Take an ``s3://`` (or ``s3a://``) URL and s3fs options; nothing is read yet.
-
-        ``streams`` is how many ranges of objects are asked for at once. Raises InvalidArgumentError
-        for fewer than one, or when a URL holds credentials, which would end up in messages.
-        """
-        if type(streams) is not int or not 1 <= streams <= _MOST_STREAMS:
-            raise InvalidArgumentError(
-                f"parallel_streams lies in 1..{_MOST_STREAMS}, not {streams!r}"
-            )
-        refuse_credentials(url)
-        for some in (options, options.get("client_kwargs") or {}):
-            refuse_credentials(str(some.get("endpoint_url")), is_endpoint=True)
-        self._prefix = url.partition("://")[2].strip("/")
-        if not self._prefix:
-            raise InvalidArgumentError("a store on S3 needs a bucket: s3://bucket/prefix")
+    def _configure(self, options: Mapping[str, Any]) -> None:
         # A cached listing would hide what others wrote; more than one request at a time is of no
         # use for objects as small as ours, and makes s3fs ask for the size of each before.
         options = patient({"max_concurrency": 1, **options, "use_listings_cache": False})
         # botocore keeps ten connections, and the other requests would wait for one of them.
-        connections = {"max_pool_connections": max(streams, 10)}
+        connections = {"max_pool_connections": max(self.streams, 10)}
         options["config_kwargs"] = connections | options["config_kwargs"]
         self._options, self._attempts = options, attempts_of(options)
-        self.streams = streams
-        self.url = f"s3://{self._prefix}"
-        self._open_filesystem()
 
-    def __repr__(self) -> str:
-        return f"S3Storage({self.url!r})"
+    def _connect(self) -> Any:
+        opened = fsspec.filesystem("s3", **self._options)
+        opened.retries = 1  # botocore repeats a request; both of them would multiply
+        return opened
 
-    def _open_filesystem(self) -> None:
+    def _place(self) -> tuple[str, str]:
+        bucket, root, _ = self._fs.split_path(self._prefix)
+        return bucket, root
+
+    def _call(self, method: str, key: str, **arguments: Any) -> dict[str, Any]:
+        bucket = self._place()[0]
+        return cast(dict[str, Any], self._fs.call_s3(method, Bucket=bucket, Key=key, **arguments))
+
+    def _get(self, key: str, start: int | None = None, stop: int | None = None) -> bytes:
+        path = f"{self._place()[0]}/{key}"
+
+        def cat() -> bytes:
+            return cast(bytes, self._fs.cat_file(path, start=start, end=stop))
+
         try:
-            self._opened: Any = fsspec.filesystem("s3", **self._options)
-        except ImportError as error:
-            raise MissingDependencyError(
-                "a store on S3 needs s3fs: pip install 'statestore[s3]'"
-            ) from error
-        except (KeyError, TypeError, ValueError) as error:
-            raise InvalidArgumentError(f"the storage options do not fit: {error}") from error
-        # botocore repeats a request; both of them would multiply (s3_requests.py).
-        self._opened.retries = 1
-        self._process = os.getpid()
-        if self._opened not in _HELD:
-            _HELD.append(self._opened)
+            return _whole(cat, self._attempts)
+        except OSError as error:
+            if _code(error) not in ("InvalidRange", "416"):  # it ends before
+                raise
+            return b""
 
-    @property
-    def _fs(self) -> Any:
-        """The connection of this process: one that a fork inherited is another's."""
-        if self._process != os.getpid():
-            self._open_filesystem()
-        return self._opened
+    def _put(self, key: str, data: bytes) -> None:
+        self._call("put_object", key, Body=data)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave the connection behind: a worker opens its own."""
-        return {key: value for key, value in vars(self).items() if key != "_opened"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Open a connection of this process."""
-        vars(self).update(state)
-        self._open_filesystem()
-
-    def read(self, name: str) -> bytes:
-        """Return the bytes of an object."""
-        with self._errors("read", name):
-            cat = functools.partial(self._fs.cat_file, self._key(name))
-            return cast(bytes, whole(cat, self._attempts))
-
-    def read_range(self, name: str, start: int, stop: int) -> bytes:
-        """Return a part of an object, in one request."""
-        with self._errors("read", name):
-            if start >= stop:
-                return b""
-            cat = functools.partial(self._fs.cat_file, self._key(name), start=start, end=stop)
+    def _put_new(self, key: str, data: bytes, mark: str) -> bool:
+        for attempt in itertools.count(1):
             try:
-                return cast(bytes, whole(cat, self._attempts))
+                self._call("put_object", key, Body=data, IfNoneMatch="*", Metadata={MARK: mark})
+                return True
             except OSError as error:
-                if s3_code(error) not in ("InvalidRange", "416"):  # it ends before
+                # 409: another put of this name is under way, and may yet fail.
+                if _code(error) == "ConditionalRequestConflict" and attempt < _PUTS:
+                    continue
+                if _code(error) not in ("PreconditionFailed", "412"):
                     raise
-                return b""
-
-    def put_if_absent(self, name: str, data: bytes) -> bool:
-        """Put with ``If-None-Match: *``; S3 answers 412 to all but one.
-
-        A put whose answer was lost is sent again by botocore, and meets itself: each carries a
-        mark that tells its own object from another writer's.
-        """
-        mark = uuid.uuid4().hex
-        with self._errors("write", name):
-            for attempt in itertools.count(1):
-                try:
-                    self._call(
-                        "put_object", name, Body=data, IfNoneMatch="*", Metadata={_PUT: mark}
-                    )
-                    return True
-                except OSError as error:
-                    # 409: another put of this name is under way, and may yet fail.
-                    if s3_code(error) == "ConditionalRequestConflict" and attempt < _PUTS:
-                        continue
-                    if s3_code(error) not in ("PreconditionFailed", "412"):
-                        raise
-                break
-            try:
-                return bool(self._call("head_object", name)["Metadata"].get(_PUT) == mark)
-            except FileNotFoundError:
                 return False
+        raise AssertionError("an answer or an error came before this")
 
-    def list(self, folder: str) -> tuple[str, ...]:
-        """Return the names of all objects below a folder; markers of folders are left out."""
-        with self._errors("list", folder):
-            names = [name for page in self._pages(folder) for name in page]
-        return tuple(sorted(name for name in names if not name.rpartition("/")[2].startswith(".")))
+    def _mark_of(self, key: str) -> str | None:
+        return cast("str | None", self._call("head_object", key)["Metadata"].get(MARK))
 
-    def listed(self, folder: str) -> tuple[Listed, ...]:
-        """Return all objects below a folder; their time is the server's.
+    def _size_of(self, key: str) -> int:
+        try:
+            return int(self._call("head_object", key)["ContentLength"])
+        except FileNotFoundError:
+            self._has_bucket()
+            raise
 
-        An upload that has not ended is a hidden one, of no length, and :meth:`delete` ends it.
-        """
-        with self._errors("list", folder):
-            found = [item for page in self._objects(folder) for item in page]
-            found += self._uploads(folder)
-        return tuple(sorted(item for item in found if not _is_marker(item.name)))
+    def _remove(self, key: str) -> None:
+        self._call("delete_object", key)
 
-    def is_empty(self) -> bool:
-        """Return whether no object has this prefix, hidden ones aside; mostly one request."""
-        with self._errors("list", ""):
-            return all(name.startswith(".") for page in self._pages("", 50) for name in page)
+    def _copy(self, old: str, new: str) -> None:
+        self._call("copy_object", new, CopySource={"Bucket": self._place()[0], "Key": old})
 
-    def delete(self, name: str) -> None:
-        """Remove an object, or end an upload; S3 does not mind when there is none."""
-        upload = _UPLOAD.fullmatch(name)
-        with self._errors("delete", name):
-            if upload is None:
-                self._call("delete_object", name)
-                return
+    def _page(self, prefix: str, most: int, following: Any) -> Page:
+        wanted = {"ContinuationToken": following} if following else {}
+        found = self._fs.call_s3(
+            "list_objects_v2", Bucket=self._place()[0], Prefix=prefix, MaxKeys=most, **wanted
+        )
+        items = tuple(
+            Listed(item["Key"], int(item["Size"]), _milliseconds(item["LastModified"]))
+            for item in found.get("Contents", ())
+        )
+        return Page(items, found["NextContinuationToken"] if found["IsTruncated"] else None)
+
+    def _unfinished(self, prefix: str) -> Iterator[tuple[str, str, int]]:
+        wanted = {"Bucket": self._place()[0], "Prefix": prefix}
+        while True:
             try:
-                self._call(
-                    "abort_multipart_upload", upload[1] + upload[2], UploadId=unquote(upload[3])
-                )
+                found = self._fs.call_s3("list_multipart_uploads", **wanted)
             except OSError as error:
-                if s3_code(error) != "NoSuchUpload":
+                if _code(error) not in _UNLISTED:
                     raise
+                _log.info("uploads that have not ended cannot be listed: %s", error)
+                return
+            for item in found.get("Uploads", ()):
+                yield item["Key"], item["UploadId"], _milliseconds(item["Initiated"])
+            if not found.get("IsTruncated") or "NextKeyMarker" not in found:
+                return  # some servers do not say how to go on: the rest is seen when these are gone
+            wanted["KeyMarker"] = found["NextKeyMarker"]
+            wanted["UploadIdMarker"] = found["NextUploadIdMarker"]
 
-    def size(self, name: str) -> int:
-        """Return an object's length in bytes."""
-        with self._errors("read", name):
-            try:
-                return int(self._call("head_object", name)["ContentLength"])
-            except FileNotFoundError:
-                self._bucket_exists()
+    def _begin(self, key: str) -> Upload:
+        return _Parts(self._call, key)
+
+    def _end_upload(self, key: str, upload: str) -> None:
+        try:
+            self._call("abort_multipart_upload", key, UploadId=upload)
+        except OSError as error:
+            if _code(error) != "NoSuchUpload":
                 raise
 
-    def renew(self, old: str, new: str) -> bool:
-        """Let the server copy the object, unless it is larger than one request copies."""
-        if self.size(old) > _MOST_COPIED_BYTES:
-            return False
-        bucket, key, _ = self._fs.split_path(self._key(old))
-        with self._errors("read", old):
-            self._call("copy_object", new, CopySource={"Bucket": bucket, "Key": key})
-        return True
-
-    def open_write(self, name: str) -> NewFile:
-        """Return an object to write, sent in parts; it exists once it is closed."""
-        call = functools.partial(self._call, name=name)
-        return S3Writer(call, self._full(name), _PART_BYTES, self._attempts)
-
-    def open_read(self, name: str) -> BinaryIO:
-        """Return an object to read, fetched by byte ranges as it is read."""
-        size = self.size(name)
-        with self._errors("read", name):
-            file = self._fs.open(self._key(name), "rb", block_size=_READ_AHEAD_BYTES, size=size)
-            return cast(BinaryIO, S3Reader(file, self._full(name), self._attempts))
-
-    def sync(self, names: Iterable[str]) -> None:
-        """Do nothing: an object that exists is durable."""
-
-    def native_path(self, name: str) -> str | None:
-        """Return None: there is no path."""
-        return None
+    def _explain(self, error: Exception, action: str) -> Failure:
+        code = _code(error)
+        advice = advice_of(code, _ADVICE)
+        if code in _REFUSED:
+            advice = (
+                "the server refuses these credentials, or they do not permit "
+                f"{_PERMISSIONS[action]}; check the storage options key and secret, or the AWS_… "
+                "variables and profile"
+            )
+        is_missing = isinstance(error, FileNotFoundError) and code != "NoSuchBucket"
+        return Failure(code, advice, _tried(error, code, self._attempts), is_missing)
 
     def spark_url(self, name: str) -> str:
         """Return an ``s3a:`` URL, as hadoop-aws reads it."""
-        return f"s3a://{self._key(name)}"
+        return self._full(name).replace("s3://", "s3a://", 1)
 
     def hadoop_settings(self) -> dict[str, str]:
         """Return the options in ``s3a``'s words, for this bucket alone."""
@@ -324,73 +365,44 @@ class S3Storage:
         """Return the options in delta-rs's words, with the credentials that s3fs goes by now."""
         return delta_settings(self._options)
 
-    def _errors(self, action: str, name: str) -> AbstractContextManager[None]:
-        return s3_errors(action, self._full(name), self._attempts)
 
-    def _call(self, method: str, name: str, **arguments: Any) -> dict[str, Any]:
-        bucket, key, _ = self._fs.split_path(self._key(name))
-        return cast(dict[str, Any], self._fs.call_s3(method, Bucket=bucket, Key=key, **arguments))
+class _Parts:
+    """A multipart upload."""
 
-    def _pages(self, folder: str, page: int = 1000) -> Iterator[tuple[str, ...]]:
-        for items in self._objects(folder, page):
-            yield tuple(item.name for item in items if not _is_marker(item.name))
+    def __init__(self, call: Callable[..., dict[str, Any]], key: str) -> None:
+        """Begin it."""
+        self._call, self._key, self._size = call, key, 0
+        self._upload = str(call("create_multipart_upload", key)["UploadId"])
+        self._parts: list[dict[str, Any]] = []
 
-    def _objects(self, folder: str, page: int = 1000) -> Iterator[tuple[Listed, ...]]:
-        root, wanted = self._below(folder)
-        while True:
-            found = self._fs.call_s3("list_objects_v2", MaxKeys=page, **wanted)
-            yield tuple(_listed(item, root) for item in found.get("Contents", ()))
-            if not found["IsTruncated"]:
-                return
-            wanted["ContinuationToken"] = found["NextContinuationToken"]
+    def send(self, body: bytes) -> None:
+        number = len(self._parts) + 1
+        sent = self._call(
+            "upload_part", self._key, UploadId=self._upload, PartNumber=number, Body=body
+        )
+        self._parts.append({"PartNumber": number, "ETag": sent["ETag"]})
+        self._size += len(body)
 
-    def _uploads(self, folder: str) -> Iterator[Listed]:
-        """Yield the uploads that have not ended, as hidden files beside their names; none where
-        nobody may see them.
-        """
-        root, wanted = self._below(folder)
-        while True:
-            try:
-                found = self._fs.call_s3("list_multipart_uploads", **wanted)
-            except OSError as error:
-                if s3_code(error) not in _UNLISTED:
-                    raise
-                _log.info("uploads that have not ended cannot be listed: %s", error)
-                return
-            for item in found.get("Uploads", ()):
-                folder, slash, file = item["Key"][len(root) :].rpartition("/")
-                name = f"{folder}{slash}.{file}.upload-{quote(item['UploadId'], safe='')}"
-                yield Listed(name, 0, _milliseconds(item["Initiated"]))
-            if not found.get("IsTruncated") or "NextKeyMarker" not in found:
-                return  # some servers do not say how to go on: the rest is seen when these are gone
-            wanted["KeyMarker"] = found["NextKeyMarker"]
-            wanted["UploadIdMarker"] = found["NextUploadIdMarker"]
+    def complete(self, last: bytes) -> None:
+        if last:
+            self.send(last)
+        try:
+            self._call(
+                "complete_multipart_upload",
+                self._key,
+                UploadId=self._upload,
+                MultipartUpload={"Parts": self._parts},
+            )
+        except OSError as error:
+            # botocore lost the answer and asked again: what is complete is no upload any more. The
+            # name is new and this file's alone, so an object of its length is this one.
+            if _code(error) != "NoSuchUpload":
+                raise
+            if int(self._call("head_object", self._key)["ContentLength"]) != self._size:
+                raise
 
-    def _below(self, folder: str) -> tuple[str, dict[str, str]]:
-        """Return what keys begin with here, and how those below a folder are asked for."""
-        bucket, root, _ = self._fs.split_path(self._prefix)
-        root = f"{root}/" if root else ""
-        return root, {"Bucket": bucket, "Prefix": f"{root}{inside(folder)}/" if folder else root}
-
-    def _bucket_exists(self) -> None:
-        """Raise when not even the bucket exists, which the answer about an object did not say."""
-        next(self._pages("", 1))
-
-    def _key(self, name: str) -> str:
-        return f"{self._prefix}/{inside(name)}" if name else self._prefix
-
-    def _full(self, name: str) -> str:
-        return f"s3://{self._key(name)}"
-
-
-def _is_marker(name: str) -> bool:
-    """Whether the object only stands for a folder, or for the prefix itself."""
-    return not name or name.endswith("/")
-
-
-def _listed(item: Mapping[str, Any], root: str) -> Listed:
-    name, modified_ms = item["Key"][len(root) :], _milliseconds(item["LastModified"])
-    return Listed(name, int(item["Size"]), modified_ms)
+    def abort(self) -> None:
+        self._call("abort_multipart_upload", self._key, UploadId=self._upload)
 
 
 def _milliseconds(when: datetime) -> int:

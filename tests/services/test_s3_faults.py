@@ -16,7 +16,8 @@ from botocore.credentials import Credentials
 from statestore import StateStore
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.storage import S3Storage
-from statestore.storage.s3_requests import ATTEMPTS, attempts_of, patient
+from statestore.storage.requests import ATTEMPTS
+from statestore.storage.s3 import attempts_of, patient
 from tests.servers.flaky_proxy import Fault, FlakyProxy, Headers, flaky_proxy
 from tests.servers.s3 import S3Server
 from tests.services.secrecy import failure

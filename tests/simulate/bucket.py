@@ -1,4 +1,4 @@
-"""A bucket in memory, as ``S3Storage`` and ``S3Writer`` ask it: each request is a point.
+"""A bucket in memory, as ``S3Storage`` asks it: each request is a point.
 
 A put may be conditional; an object appears when its put, or the last request of its parts, is
 done; parts of an upload that was not ended stay. What was done is seen by everyone at once, but for
@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, BinaryIO, cast
+from typing import Any, ClassVar, cast
 
 from statestore.storage import S3Storage
-from statestore.storage.base import NewFile
-from statestore.storage.s3_requests import S3Writer
 from tests.simulate.scheduler import Event, Scheduler
 
 __all__ = ["Bucket", "SimulatedS3"]
@@ -73,10 +71,6 @@ class Bucket:
         if event is not None and event.kind == "fail":
             raise RefusedError("InternalError")
         return self._stored(key).data[start:end]
-
-    def open(self, path: str, mode: str, **options: Any) -> BinaryIO:
-        """Return an object to read."""
-        return cast(BinaryIO, _Opened(self, path))
 
     def call_s3(self, method: str, **arguments: Any) -> dict[str, Any]:
         """Answer a request."""
@@ -193,31 +187,10 @@ class Bucket:
         return self._scheduler.point(operation.removesuffix("_object"), key)
 
 
-class _Opened:
-    """An object that is read in pieces, each a request."""
-
-    def __init__(self, bucket: Bucket, path: str) -> None:
-        self._bucket, self._path, self._at = bucket, path, 0
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._bucket.cat_file(self._path, self._at, None if size < 0 else self._at + size)
-        self._at += len(data)
-        return data
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        whole = len(self._bucket.objects[self._bucket.split_path(self._path)[1]].data)
-        self._at = offset + (0, self._at, whole)[whence]
-        return self._at
-
-    def tell(self) -> int:
-        return self._at
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
 class SimulatedS3(S3Storage):
     """A prefix of the bucket."""
+
+    part_bytes: ClassVar[int] = _PART_BYTES
 
     def __init__(self, prefix: str, bucket: Bucket) -> None:
         """Open no connection."""
@@ -227,13 +200,6 @@ class SimulatedS3(S3Storage):
     @property
     def _fs(self) -> Any:
         return self._bucket
-
-    def open_write(self, name: str) -> NewFile:
-        """Return an object to write, in small parts."""
-        real = super().open_write(name)
-        assert isinstance(real, S3Writer)
-        real._part_bytes = _PART_BYTES
-        return real
 
 
 def _date(time_ms: int) -> datetime:

@@ -1,0 +1,343 @@
+"""A prefix of a bucket, where a conditional put is the commit: what object stores have in common.
+
+A service says how it is asked (``s3.py``, ``azure.py``, ``google.py``): a handful of requests, and
+what its errors mean. All that is built on them is here, once.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, BinaryIO, ClassVar, NamedTuple, cast
+from urllib.parse import quote, unquote
+
+from statestore.errors import InvalidArgumentError, MissingDependencyError
+from statestore.storage.base import Listed, NewFile, inside, refuse_credentials
+from statestore.storage.requests import (
+    Failure,
+    ObjectReader,
+    ObjectWriter,
+    Upload,
+    object_errors,
+)
+
+__all__ = ["DEFAULT_STREAMS", "MARK", "ObjectStorage", "Page"]
+
+DEFAULT_STREAMS = 16
+_MOST_STREAMS = 1024
+MARK = "statestore-put"
+"""The name of the metadata that tells a put's own object from another writer's."""
+_PART_BYTES = 8 * 2**20
+_UPLOAD = re.compile(r"(|.*/)\.([^/]+)\.upload-([^/]+)")
+# Closing a connection that a forked process inherited would close its parent's; so none is dropped.
+_HELD: list[Any] = []
+
+
+class Page(NamedTuple):
+    """Some objects of a listing by their keys, and what asks for the next; None for the last."""
+
+    items: tuple[Listed, ...]
+    following: Any
+
+
+class ObjectStorage(ABC):
+    """A prefix of a bucket; each call sees what other writers did before it.
+
+    What fails in passing is sent again, a few times and for seconds (``requests.py``).
+
+    Fork-safe, and pickled with its options: a worker gets the credentials it was given here.
+    """
+
+    scheme: ClassVar[str]
+    """What URLs begin with."""
+
+    extra: ClassVar[str]
+    """The extra of this package that brings what is needed."""
+
+    most_copied_bytes: ClassVar[int]
+    """The largest object that one request copies."""
+
+    part_bytes: ClassVar[int] = _PART_BYTES
+    """How much of a file under way is sent at once."""
+
+    def __init__(
+        self, url: str, options: Mapping[str, Any], streams: int = DEFAULT_STREAMS
+    ) -> None:
+        """Take a URL and options of the service's fsspec file system; nothing is read yet.
+
+        ``streams`` is how many ranges of objects are asked for at once. Raises InvalidArgumentError
+        for fewer than one, or when a URL holds credentials, which would end up in messages.
+        """
+        if type(streams) is not int or not 1 <= streams <= _MOST_STREAMS:
+            raise InvalidArgumentError(
+                f"parallel_streams lies in 1..{_MOST_STREAMS}, not {streams!r}"
+            )
+        refuse_credentials(url)
+        for some in (options, options.get("client_kwargs") or {}):
+            refuse_credentials(str(some.get("endpoint_url")), is_endpoint=True)
+        self.streams = streams
+        self._prefix = url.partition("://")[2].strip("/")
+        if not self._prefix:
+            raise InvalidArgumentError(
+                f"a store on {self.scheme}:// needs a bucket: {self.scheme}://bucket/prefix"
+            )
+        self.url = f"{self.scheme}://{self._prefix}"
+        self._options: Mapping[str, Any] = options
+        self._configure(options)
+        self._open_filesystem()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    # The connection
+
+    def _open_filesystem(self) -> None:
+        try:
+            self._opened = self._connect()
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"a store on {self.scheme}:// needs more: pip install 'statestore[{self.extra}]' "
+                f"({error})"
+            ) from error
+        except (KeyError, TypeError, ValueError) as error:
+            raise InvalidArgumentError(f"the storage options do not fit: {error}") from error
+        self._process = os.getpid()
+        if self._opened not in _HELD:
+            _HELD.append(self._opened)
+
+    @property
+    def _fs(self) -> Any:
+        """The connection of this process: one that a fork inherited is another's."""
+        if self._process != os.getpid():
+            self._open_filesystem()
+        return self._opened
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the connection behind: a worker opens its own."""
+        return {key: value for key, value in vars(self).items() if key != "_opened"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Open a connection of this process."""
+        vars(self).update(state)
+        self._open_filesystem()
+
+    # What a service says
+
+    def _configure(self, options: Mapping[str, Any]) -> None:  # noqa: B027 - most need none
+        """Look at the options, before anything is opened."""
+
+    @abstractmethod
+    def _connect(self) -> Any:
+        """Return a file system of fsspec that is open."""
+
+    @abstractmethod
+    def _get(self, key: str, start: int | None = None, stop: int | None = None) -> bytes:
+        """Return an object, or a range of it in one request, fewer bytes where it ends before."""
+
+    @abstractmethod
+    def _put(self, key: str, data: bytes) -> None:
+        """Put an object in one request."""
+
+    @abstractmethod
+    def _put_new(self, key: str, data: bytes, mark: str) -> bool:
+        """Put an object only if there is none, with the mark as metadata; False: there is one."""
+
+    @abstractmethod
+    def _mark_of(self, key: str) -> str | None:
+        """Return the mark of an object."""
+
+    @abstractmethod
+    def _size_of(self, key: str) -> int:
+        """Return an object's length; an error that says whether the bucket is missing."""
+
+    @abstractmethod
+    def _remove(self, key: str) -> None:
+        """Delete an object; nothing happens when there is none."""
+
+    @abstractmethod
+    def _copy(self, old: str, new: str) -> None:
+        """Let the server copy an object."""
+
+    @abstractmethod
+    def _page(self, prefix: str, most: int, following: Any) -> Page:
+        """Return objects whose keys begin so; ``following`` is what the page before has said."""
+
+    @abstractmethod
+    def _begin(self, key: str) -> Upload:
+        """Begin an object that is sent in parts."""
+
+    def _unfinished(self, prefix: str) -> Iterator[tuple[str, str, int]]:
+        """Yield key, id and time of uploads that have not ended, where the server keeps them."""
+        return iter(())
+
+    def _end_upload(self, key: str, upload: str) -> None:  # noqa: B027 - as above
+        """Let the server forget an upload; nothing happens when there is none."""
+
+    @abstractmethod
+    def _explain(self, error: Exception, action: str) -> Failure:
+        """Return what an error means."""
+
+    # What is built on it
+
+    def read(self, name: str) -> bytes:
+        """Return the bytes of an object."""
+        with self._errors("read", name):
+            return self._get(self._key(name))
+
+    def read_range(self, name: str, start: int, stop: int) -> bytes:
+        """Return a part of an object, in one request."""
+        with self._errors("read", name):
+            return self._get(self._key(name), start, stop) if start < stop else b""
+
+    def put_if_absent(self, name: str, data: bytes) -> bool:
+        """Put on the condition that there is no such object; the server refuses all but one.
+
+        A put whose answer was lost is sent again, and meets itself: each carries a mark that tells
+        its own object from another writer's.
+        """
+        mark = uuid.uuid4().hex
+        key = self._key(name)
+        with self._errors("write", name):
+            if self._put_new(key, data, mark):
+                return True
+            try:
+                return self._mark_of(key) == mark
+            except Exception as error:
+                if self._explain(error, "read").is_object_missing:
+                    return False
+                raise
+
+    def list(self, folder: str) -> tuple[str, ...]:
+        """Return the names of all objects below a folder; markers of folders are left out."""
+        with self._errors("list", folder):
+            names = [name for page in self._pages(folder) for name in page]
+        return tuple(sorted(name for name in names if not name.rpartition("/")[2].startswith(".")))
+
+    def listed(self, folder: str) -> tuple[Listed, ...]:
+        """Return all objects below a folder; their time is the server's.
+
+        An upload that has not ended is a hidden one, of no length, and :meth:`delete` ends it.
+        """
+        with self._errors("list", folder):
+            found = [item for page in self._objects(folder) for item in page]
+            found += self._uploads(folder)
+        return tuple(sorted(item for item in found if not _is_marker(item.name)))
+
+    def is_empty(self) -> bool:
+        """Return whether no object has this prefix, hidden ones aside; mostly one request."""
+        with self._errors("list", ""):
+            return all(name.startswith(".") for page in self._pages("", 50) for name in page)
+
+    def delete(self, name: str) -> None:
+        """Remove an object, or end an upload; nothing happens when there is none."""
+        upload = _UPLOAD.fullmatch(name)
+        with self._errors("delete", name):
+            if upload is None:
+                self._remove(self._key(name))
+            else:
+                self._end_upload(self._key(upload[1] + upload[2]), unquote(upload[3]))
+
+    def size(self, name: str) -> int:
+        """Return an object's length in bytes."""
+        with self._errors("read", name):
+            return self._size_of(self._key(name))
+
+    def renew(self, old: str, new: str) -> bool:
+        """Let the server copy the object, unless it is larger than one request copies."""
+        if self.size(old) > self.most_copied_bytes:
+            return False
+        with self._errors("read", old):
+            self._copy(self._key(old), self._key(new))
+        return True
+
+    def open_write(self, name: str) -> NewFile:
+        """Return an object to write, sent in parts; it exists once it is closed."""
+        key = self._key(name)
+        return ObjectWriter(
+            functools.partial(self._begin, key),
+            functools.partial(self._put, key),
+            functools.partial(self._errors, name=name),
+            self.part_bytes,
+        )
+
+    def open_read(self, name: str) -> BinaryIO:
+        """Return an object to read, fetched by byte ranges as it is read."""
+        fetch = functools.partial(self.read_range, name)
+        return cast(BinaryIO, ObjectReader(fetch, self.size(name)))
+
+    def sync(self, names: Iterable[str]) -> None:  # noqa: B027 - all that it has to do
+        """Do nothing: an object that exists is durable."""
+
+    def native_path(self, name: str) -> str | None:
+        """Return None: there is no path."""
+        return None
+
+    def spark_url(self, name: str) -> str:
+        """Return the URL by which Spark's connector to this service knows it."""
+        return self._full(name)
+
+    def hadoop_settings(self) -> dict[str, str]:
+        """Return none: see the module of each service."""
+        return {}
+
+    @abstractmethod
+    def delta_options(self) -> dict[str, str]:
+        """Return the options in delta-rs's words, with the credentials that are used now."""
+
+    def _errors(self, action: str, name: str) -> AbstractContextManager[None]:
+        return object_errors(action, self._full(name), self._explain)
+
+    def _pages(self, folder: str, most: int = 1000) -> Iterator[tuple[str, ...]]:
+        for items in self._objects(folder, most):
+            yield tuple(item.name for item in items if not _is_marker(item.name))
+
+    def _objects(self, folder: str, most: int = 1000) -> Iterator[tuple[Listed, ...]]:
+        root, following = self._root(), None
+        while True:
+            page = self._page(self._below(folder), most, following)
+            yield tuple(item._replace(name=item.name[len(root) :]) for item in page.items)
+            following = page.following
+            if following is None:
+                return
+
+    def _uploads(self, folder: str) -> Iterator[Listed]:
+        """Yield the uploads that have not ended, as hidden files beside their names."""
+        root = self._root()
+        for key, upload, started_ms in self._unfinished(self._below(folder)):
+            folder, slash, file = key[len(root) :].rpartition("/")
+            name = f"{folder}{slash}.{file}.upload-{quote(upload, safe='')}"
+            yield Listed(name, 0, started_ms)
+
+    def _has_bucket(self) -> None:
+        """Raise when not even the bucket exists, which the answer about an object did not say."""
+        self._page(self._root(), 1, None)
+
+    def _place(self) -> tuple[str, str]:
+        """Return the bucket, and what of it is the store, without slashes around it."""
+        bucket, _, root = self._prefix.partition("/")
+        return bucket, root
+
+    def _root(self) -> str:
+        """Return what keys of the store begin with."""
+        root = self._place()[1]
+        return f"{root}/" if root else ""
+
+    def _below(self, folder: str) -> str:
+        """Return what keys below a folder begin with."""
+        return f"{self._root()}{inside(folder)}/" if folder else self._root()
+
+    def _key(self, name: str) -> str:
+        return f"{self._root()}{inside(name)}"
+
+    def _full(self, name: str) -> str:
+        return f"{self.url}/{inside(name)}" if name else self.url
+
+
+def _is_marker(name: str) -> bool:
+    """Whether the object only stands for a folder, or for the prefix itself."""
+    return not name or name.endswith("/")
