@@ -5,10 +5,11 @@ makes a name appear whole or not at all, for exactly one of several writers. Tha
 every commit rests on (I4), so it is ours per file system, not fsspec's generic check-then-write:
 
 * a local (or mounted) file system: a temporary file, synced, then a hard link to its name;
-* S3: a conditional put (``If-None-Match: *``).
+* S3 and Azure: a conditional put (``If-None-Match: *``);
+* Google: a conditional put (``ifGenerationMatch=0``).
 
-Other file systems are refused when a store is opened, instead of being trusted; and of these two,
-one where it does not hold in fact is refused when a store is made (``base.py``). Errors of the
+Other file systems are refused when a store is opened, instead of being trusted; and of these, one
+where it does not hold in fact is refused when a store is made (``base.py``). Errors of the
 file system come out as StorageError with the cause kept, except FileNotFoundError, which says just
 that.
 """
@@ -21,8 +22,10 @@ from typing import Any
 from fsspec.utils import get_protocol
 
 from statestore.errors import InvalidArgumentError
+from statestore.storage.azure import AzureStorage
 from statestore.storage.base import Listed, Storage, put_once, refuse_credentials, refuse_unsafe
 from statestore.storage.cached import CachedStorage
+from statestore.storage.google import GoogleStorage
 from statestore.storage.local import LocalStorage
 from statestore.storage.metered import MeteredStorage
 from statestore.storage.objects import DEFAULT_STREAMS
@@ -30,7 +33,9 @@ from statestore.storage.s3 import S3Storage
 
 __all__ = [
     "DEFAULT_STREAMS",
+    "AzureStorage",
     "CachedStorage",
+    "GoogleStorage",
     "Listed",
     "LocalStorage",
     "MeteredStorage",
@@ -57,8 +62,12 @@ def open_storage(
         return LocalStorage(url)
     if protocol in ("s3", "s3a"):
         return S3Storage(url, options or {}, streams)
+    if protocol in ("az", "abfs", "abfss"):
+        return AzureStorage(url, options or {}, streams)
+    if protocol in ("gs", "gcs"):
+        return GoogleStorage(url, options or {}, streams)
     shown = f"{protocol}://" if protocol.isalnum() else "such a URL"
     raise InvalidArgumentError(
         f"a store cannot lie on {shown}: it is not known to put a file only if it is absent, "
-        "which commits rest on; use a local path or s3://"
+        "which commits rest on; use a local path, s3://, az://, abfss:// or gs://"
     )

@@ -13,6 +13,7 @@ from statestore.errors import InvalidArgumentError, StorageError
 from statestore.format.names import is_inside
 
 __all__ = [
+    "CONTAINER",
     "Listed",
     "NewFile",
     "Storage",
@@ -214,7 +215,7 @@ def refuse_unsafe(storage: Storage) -> None:
     if (won_first, won_second, kept) == (True, False, _FIRST):
         return
     lacks = (
-        "its server does not hold to a conditional put (If-None-Match: *)"
+        "its server does not hold to a conditional put (If-None-Match: *, ifGenerationMatch=0)"
         if storage.native_path(name) is None
         else "a hard link replaces a file that exists, on this file system"
     )
@@ -231,6 +232,11 @@ def refuse_unsafe(storage: Storage) -> None:
 # folder's name may have all of these, and has no scheme before it.
 _FOLDER = re.compile(r"(file|local):///|[/.~]")
 _CREDENTIALS = re.compile(r":/{1,2}.*:.*@|://[^/@]*@", re.DOTALL)
+# The one ``@`` that holds none: a container of Azure, and the account that it is of.
+CONTAINER = re.compile(
+    r"abfss?://(?P<container>[a-z0-9$-]+)@(?P<account>[a-z0-9]+)\.(?:dfs|blob)\."
+    r"(?P<suffix>[a-z0-9-]+(?:\.[a-z0-9-]+)+)(?=/|$)"
+)
 _AUTHORITY = re.compile(r"://[^\s\"']*@")
 
 
@@ -238,12 +244,13 @@ def refuse_credentials(url: str, *, is_endpoint: bool = False) -> None:
     """Raise InvalidArgumentError for a URL that may hold a user's name or secret before an ``@``;
     the message has no part of it. An endpoint has no ``@`` at all.
     """
+    url = CONTAINER.sub("://", url, count=1)
     found = "@" in url if is_endpoint else not _FOLDER.match(url) and _CREDENTIALS.search(url)
     if found:
         raise InvalidArgumentError(
             "credentials do not belong in a URL, which is shown in messages and logs; give them as "
-            "the storage options key and secret, or as AWS_… variables (a URL of a store has no "
-            "'@' with a ':' before it)"
+            "storage options, or as the service's variables, such as key and secret or AWS_… (a "
+            "URL of a store has no '@' but in abfss://container@account.dfs.core.windows.net)"
         )
 
 

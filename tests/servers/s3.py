@@ -67,6 +67,10 @@ class S3Server:
             "config_kwargs": {"proxies": {}},
         }
 
+    def through(self, endpoint: str) -> dict[str, Any]:
+        """Return the options by which the server is asked at another address."""
+        return self.options | {"endpoint_url": endpoint}
+
     def url(self, prefix: str) -> str:
         """Return the URL of a prefix in the bucket."""
         return f"s3://{self.bucket}/{prefix}"

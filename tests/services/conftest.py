@@ -1,4 +1,4 @@
-"""The services that tests use for real: an S3 server, a Kafka broker, a Spark cluster, one each."""
+"""The services that tests use for real: object stores, a Kafka broker, a Spark cluster, one each."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from statestore.storage import S3Storage
+from tests.servers.azure import AzureServer, azure_server
 from tests.servers.cluster import SparkCluster, spark_cluster
 from tests.servers.cluster_demo import s3_environment
+from tests.servers.gcs import GcsServer, gcs_server
 from tests.servers.kafka import KafkaBroker, kafka_broker
 from tests.servers.s3 import S3Server, s3_server
 from tests.services.kafka_topics import Topics
@@ -19,6 +21,20 @@ from tests.services.kafka_topics import Topics
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """The server of this run; its access key and endpoint serve Spark as well."""
     with s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureServer]:
+    """The server of Azure's protocol of this run."""
+    with azure_server(tmp_path_factory.mktemp("azure")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsServer]:
+    """The server of Google's protocol of this run."""
+    with gcs_server(tmp_path_factory.mktemp("gcs")) as server:
         yield server
 
 

@@ -12,13 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from statestore.storage import S3Storage, Storage
+from statestore.storage import Storage
 
 SIZE = 64 * 1024
 LANES = 64
 
 
-def race(storage: S3Storage, writers: int, names: list[str]) -> tuple[list[list[str]], list[str]]:
+def race(storage: Storage, writers: int, names: list[str]) -> tuple[list[list[str]], list[str]]:
     """Return which names each writer has won, and whatever a reader has found that is not whole."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])

@@ -1,15 +1,8 @@
-"""S3Storage on a real server: the conformance suite, and what is peculiar to S3 and to s3fs."""
+"""S3Storage on a real server: what is peculiar to S3 and to s3fs."""
 
 from __future__ import annotations
 
-import gc
-import multiprocessing
-import pickle
-import subprocess
-import sys
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -18,32 +11,10 @@ from fsspec.asyn import sync
 from s3fs.errors import translate_boto_error
 
 from statestore.errors import InvalidArgumentError, StorageError
-from statestore.storage import S3Storage, Storage
-from statestore.testing.suites import StorageSuite
+from statestore.storage import S3Storage
 from tests.servers.s3 import S3Server
-from tests.services.racing import LANES, race
 
 MIB = 2**20
-
-
-class TestS3Storage(StorageSuite):
-    """The suite; the race is run many names at a time, see racing.py."""
-
-    races = 128
-
-    @pytest.fixture
-    def storage(self, s3: S3Server, url: str) -> S3Storage:
-        # A connection for each name that is raced for at a time.
-        config = s3.options["config_kwargs"] | {"max_pool_connections": LANES}
-        return S3Storage(url, s3.options | {"config_kwargs": config})
-
-    def test_of_many_writers_one_wins_and_no_reader_sees_a_part(self, storage: Storage) -> None:
-        assert isinstance(storage, S3Storage)
-        names = [f"races/{number:04}" for number in range(self.races)]
-        won, problems = race(storage, self.writers, names)
-        assert problems == []
-        assert sorted(name for mine in won for name in mine) == names
-        assert sum(map(bool, won)) > 1, "nobody had a rival"
 
 
 @pytest.fixture
@@ -140,15 +111,6 @@ def test_a_failed_large_write_leaves_neither_object_nor_parts(
     assert uploads.get("Uploads", []) == []
 
 
-def test_a_file_that_is_dropped_does_not_appear(storage: S3Storage) -> None:
-    """An error left it behind, and nobody closed it."""
-    file = storage.open_write("dropped")
-    file.write(bytes(9 * MIB))
-    del file
-    gc.collect()
-    assert storage.list("") == ()
-
-
 def test_uploads_that_nobody_may_list_are_not_seen(
     storage: S3Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,18 +157,6 @@ def _answer(code: str) -> Exception:
     error = Exception(code)
     error.response = {"Error": {"Code": code}}  # type: ignore[attr-defined]
     return error
-
-
-def test_a_long_listing_is_read_to_its_end(
-    storage: S3Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """I9: a page is not the listing."""
-    names = tuple(f"a/{number}" for number in range(7))
-    for name in names:
-        storage.put_if_absent(name, b"x")
-    pages = S3Storage._pages
-    monkeypatch.setattr(S3Storage, "_pages", lambda self, folder: pages(self, folder, 3))
-    assert storage.list("a") == names
 
 
 def test_markers_of_folders_and_hidden_files_are_no_files_of_a_store(
@@ -263,80 +213,6 @@ def test_a_put_that_met_another_is_sent_again(
         StorageError, match=f"cannot write {storage.url}/a: .*; another put of it is under way"
     ):
         storage.put_if_absent("a", b"x")
-
-
-def test_threads_share_a_connection(storage: S3Storage) -> None:
-    """The same names from eight threads: each is put once."""
-    names = [f"a/{number % 25}" for number in range(200)]
-    with ThreadPoolExecutor(8) as threads:
-        put = list(threads.map(lambda name: storage.put_if_absent(name, name.encode()), names))
-        read = list(threads.map(storage.read, names))
-    assert put.count(True) == 25
-    assert read == [name.encode() for name in names]
-
-
-def test_it_works_in_another_process(storage: S3Storage) -> None:
-    """Pickled with its credentials, without its connection."""
-    storage.put_if_absent("a", b"from the driver")
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        assert pool.apply(storage.read, ("a",)) == b"from the driver"
-        assert pool.apply(storage.put_if_absent, ("b", b"from a worker"))
-    assert storage.read("b") == b"from a worker"
-
-
-FORKS = """
-import os, pickle, sys
-storage = pickle.load(sys.stdin.buffer)
-storage.put_if_absent("a", b"x")
-for round in range(2):
-    child = os.fork()
-    if child == 0:
-        found = storage.read("a")
-        del storage
-        sys.exit(0 if found == b"x" else 1)
-    status = os.waitpid(child, 0)[1]
-    assert status == 0, status
-    assert storage.read("a") == b"x"
-print("done")
-"""
-
-LEAVES = """
-import pickle, sys
-storage = pickle.load(sys.stdin.buffer)
-storage.put_if_absent("a", bytes(10**6))
-half_read = storage.open_read("a")
-half_read.read(10)
-half_written = storage.open_write("b")
-half_written.write(bytes(9 * 2**20))
-print("done")
-"""
-
-
-def _run(code: str, storage: S3Storage, *options: str) -> tuple[str, str, float]:
-    start = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, *options, "-c", code],
-        input=pickle.dumps(storage),
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr.decode()
-    return done.stdout.decode().strip(), done.stderr.decode(), time.monotonic() - start
-
-
-def test_a_forked_process_opens_its_own_connection(storage: S3Storage) -> None:
-    """And leaves its parent's as it is, also when it ends."""
-    # A fork beside a running thread, which is s3fs's, is what Python 3.12 warns about.
-    assert _run(FORKS, storage, "-W", "ignore")[0] == "done"
-
-
-def test_an_interpreter_ends_in_silence_with_files_open(storage: S3Storage) -> None:
-    """No warning from the thread that s3fs keeps, no wait, no half-written object."""
-    out, err, seconds = _run(LEAVES, storage, "-W", "error")
-    assert (out, err) == ("done", "")
-    assert seconds < 20
-    assert storage.list("") == ("a",)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""Commands interrupted at any call, and processes killed there, on a real S3 server: I4, I5, I10.
+"""Commands interrupted at any call, and processes killed there, on real servers of each
+service: I4, I5, I10.
 
 One store is used for all of it: what one interrupted run has left, the next one meets.
 """
@@ -9,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import s3fs  # noqa: F401 - loaded before processes are forked, so that each of them has it
 
 from statestore.errors import StateStoreError, StorageError
-from statestore.storage import S3Storage, Storage
+from statestore.storage import Storage, open_storage
+from statestore.storage.objects import ObjectStorage
 from statestore.testing.faults import Call, Fault, FaultKind, FaultyStorage, calls_of
 from tests.faults.cases import over, take, whole
 from tests.faults.test_processes import dies, that_differ, with_few_writes
@@ -21,7 +22,7 @@ from tests.faults.test_snapshot import commit_in
 
 
 @pytest.fixture
-def calls(storage: S3Storage) -> tuple[Call, ...]:
+def calls(storage: ObjectStorage) -> tuple[Call, ...]:
     """The calls that another checkpoint makes, of the writes of a file the first and the last: they
     are one object. The store has 1 and 2 then.
     """
@@ -38,7 +39,7 @@ def check(storage: Storage, newest: int) -> None:
 
 @pytest.mark.parametrize("kind", [FaultKind.ERROR, FaultKind.ANSWER_LOST])
 def test_whatever_call_fails_nothing_is_half_visible(
-    storage: S3Storage, calls: tuple[Call, ...], kind: FaultKind
+    storage: ObjectStorage, calls: tuple[Call, ...], kind: FaultKind
 ) -> None:
     """I4, I6, I10: the error is a StorageError; a checkpoint is there, whole, once its put is
     done, the lost answer to it included.
@@ -55,7 +56,7 @@ def test_whatever_call_fails_nothing_is_half_visible(
 
 @pytest.mark.parametrize("kind", [FaultKind.ANSWER_WRONG, FaultKind.TRUNCATED])
 def test_bytes_that_never_arrived_are_in_no_checkpoint(
-    storage: S3Storage, calls: tuple[Call, ...], kind: FaultKind
+    storage: ObjectStorage, calls: tuple[Call, ...], kind: FaultKind
 ) -> None:
     """I5: neither of a data file nor of the manifest, though the answer was that all is well."""
     struck = [call for call in calls if Fault(call.number, kind).strikes(call)]
@@ -67,20 +68,22 @@ def test_bytes_that_never_arrived_are_in_no_checkpoint(
 
 def take_and_die(url: str, options: dict[str, Any], at: int, newest: int) -> None:
     """Look at what the run before has left; die at a call of the next checkpoint."""
-    storage = S3Storage(url, options)
+    storage = open_storage(url, options)
     check(storage, newest)
     take(over(FaultyStorage(storage, Fault(at, FaultKind.KILLED))), newest + 1)
 
 
 def test_a_process_killed_at_any_call_leaves_whole_checkpoints(
-    storage: S3Storage, s3: Any, calls: tuple[Call, ...]
+    storage: ObjectStorage, server: Any, calls: tuple[Call, ...]
 ) -> None:
     """I4, I5, I6, I10: SIGKILL."""
     commit, calls = commit_in(calls), that_differ(calls)
     # Who dies after the commit has committed, so the next run finds one more.
     late = [call.number for call in calls if call.number > commit]
     newest = {number: 2 + index for index, number in enumerate(late)}
-    runs = [(storage.url, s3.options, call.number, newest.get(call.number, 2)) for call in calls]
+    runs = [
+        (storage.url, server.options, call.number, newest.get(call.number, 2)) for call in calls
+    ]
     assert all(dies(take_and_die, *runs))
     check(storage, 2 + len(late))
     take(over(storage), 3 + len(late))
@@ -89,7 +92,7 @@ def test_a_process_killed_at_any_call_leaves_whole_checkpoints(
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.__name__)
 def test_a_command_that_fails_can_be_run_again(
-    storage: S3Storage, tmp_path: Path, command: Command
+    storage: ObjectStorage, tmp_path: Path, command: Command
 ) -> None:
     """I10: any command that reads, at any call; it changes nothing in the bucket."""
     take(over(storage), 1)

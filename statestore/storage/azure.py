@@ -1,0 +1,339 @@
+"""Azure Blob Storage, through adlfs: its requests, and what its errors mean.
+
+A put on a condition is ``Put Blob`` with ``If-None-Match: *``. A large file is staged in blocks,
+which nobody sees, and appears with ``Put Block List``. No blob is ever renamed, so it makes no
+difference here whether the account has a hierarchical namespace.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, ClassVar, cast
+from urllib.parse import urlsplit
+
+import fsspec
+from fsspec.asyn import sync
+
+from statestore.storage.base import CONTAINER, Listed
+from statestore.storage.objects import ObjectStorage, Page
+from statestore.storage.requests import (
+    ATTEMPTS,
+    CONNECT_SECONDS,
+    NOT_REACHED,
+    READ_SECONDS,
+    Failure,
+    Upload,
+    advice_of,
+    again,
+)
+
+__all__ = ["AzureStorage"]
+
+_MARK = "statestore_put"  # names of metadata are those of variables here
+_PUBLIC = "blob.core.windows.net"
+_UNCOMMITTED = "uncommitted"
+# Each asks for a token that is good for all of Blob Storage.
+_SCOPE = "https://storage.azure.com/.default"
+
+_BUSY = {"ServerBusy", "429", "503", "TooManyRequests", "IngressIsOverAccountLimit"}
+_FAILED = {"InternalError", "OperationTimedOut", "408", "500", "502", "504"}
+_UNANSWERED = {
+    *("ServiceRequestError", "ServiceRequestTimeoutError", "ServiceResponseError"),
+    *("ServiceResponseTimeoutError", "IncompleteReadError", "ClientPayloadError"),
+    *("HttpResponseError", "FSTimeoutError", "TimeoutError"),
+}
+_REFUSED = {
+    *("AuthenticationFailed", "AuthorizationFailure", "InvalidAuthenticationInfo", "401", "403"),
+    *("AuthorizationPermissionMismatch", "InsufficientAccountPermissions", "NoAuthenticationInfo"),
+    *("AuthorizationProtocolMismatch", "AuthorizationServiceMismatch", "PublicAccessNotPermitted"),
+    *("AuthorizationResourceTypeMismatch", "AccountIsDisabled", "ClientAuthenticationError"),
+    *("AuthorizationSourceIPMismatch", "CredentialUnavailableError"),
+}
+_ADVICE = {
+    "there is no such container; create it, or check the URL": {
+        *("ContainerNotFound", "ContainerBeingDeleted", "ContainerDisabled", "InvalidResourceName"),
+    },
+    "an immutability policy or a lease of the container forbids it, and a store deletes what it no "
+    "longer needs; use a container without one": {
+        *("BlobImmutableDueToPolicy", "BlobImmutableDueToLegalHold", "LeaseIdMissing"),
+    },
+    "there is a folder of this name, in an account with a hierarchical namespace; remove it": {
+        *("PathConflict", "PathAlreadyExists", "ResourceTypeMismatch", "DirectoryNotEmpty"),
+    },
+    NOT_REACHED.format(endpoint="account_name or connection_string"): _UNANSWERED,
+    "the server has too much to do; try again later": _BUSY,
+    "the server failed; look into its log, or try again later": _FAILED,
+    "check the storage options": {"TypeError", "ValueError", "InvalidUri", "OutOfRangeInput"},
+}
+
+
+class AzureStorage(ObjectStorage):
+    """A prefix of a container: ``az://container/prefix``, or
+    ``abfss://container@account.dfs.core.windows.net/prefix``; with adlfs options.
+    """
+
+    scheme, extra = "az", "azure"
+    # What Copy Blob takes has no limit; a copy that is not done at once is waited for.
+    most_copied_bytes: ClassVar[int] = 190 * 2**40
+
+    def __init__(self, url: str, options: Mapping[str, Any], streams: int) -> None:
+        """Take a URL and adlfs options; the account is named in either of them."""
+        named = CONTAINER.match(url)
+        if named is None:
+            super().__init__(f"az://{url.partition('://')[2]}", options, streams)
+            return
+        account = {"account_name": named["account"]}
+        if named["suffix"] != "core.windows.net":
+            account["account_host"] = f"{named['account']}.blob.{named['suffix']}"
+        root = url[named.end() :].strip("/")
+        super().__init__(f"az://{named['container']}/{root}", {**account, **options}, streams)
+        # The URL stays the one that was given: it says which account it is.
+        self.url = url.replace("abfs://", "abfss://", 1).rstrip("/")
+
+    def _configure(self, options: Mapping[str, Any]) -> None:
+        waits = {"connection_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS}
+        self._waits = {name: options.get(name, value) for name, value in waits.items()}
+        self._options = {**options, "use_listings_cache": False}
+
+    def _connect(self) -> Any:
+        return fsspec.filesystem("az", **self._options)
+
+    def _ask(self, request: Callable[..., Awaitable[Any]], *given: Any, **arguments: Any) -> Any:
+        """Return an answer; the SDK's own way to try again waits for minutes, so it is not used."""
+
+        async def ask() -> Any:
+            return await request(*given, retry_total=0, **self._waits, **arguments)
+
+        return again(lambda: sync(self._fs.loop, ask), ATTEMPTS, _passes)
+
+    def _blob(self, key: str) -> Any:
+        return self._fs.service_client.get_blob_client(self._place()[0], key)
+
+    def _get(self, key: str, start: int | None = None, stop: int | None = None) -> bytes:
+        length = None if start is None or stop is None else stop - start
+        blob = self._blob(key)
+
+        async def download(**arguments: Any) -> bytes:
+            answer = await blob.download_blob(start, length, max_concurrency=1, **arguments)
+            return cast(bytes, await answer.readall())
+
+        try:
+            return cast(bytes, self._ask(download))
+        except Exception as error:
+            if _code(error) not in ("InvalidRange", "416"):  # it ends before
+                raise
+            return b""
+
+    def _put(self, key: str, data: bytes) -> None:
+        self._ask(self._blob(key).upload_blob, data, overwrite=True, max_concurrency=1)
+
+    def _put_new(self, key: str, data: bytes, mark: str) -> bool:
+        try:
+            self._ask(
+                self._blob(key).upload_blob,
+                data,
+                overwrite=False,  # If-None-Match: *
+                metadata={_MARK: mark},
+                max_concurrency=1,
+            )
+        except Exception as error:
+            if _code(error) not in ("BlobAlreadyExists", "ConditionNotMet", "412"):
+                raise
+            return False
+        return True
+
+    def _mark_of(self, key: str) -> str | None:
+        found = self._ask(self._blob(key).get_blob_properties)
+        return cast("str | None", (found.metadata or {}).get(_MARK))
+
+    def _size_of(self, key: str) -> int:
+        return int(self._ask(self._blob(key).get_blob_properties).size)
+
+    def _remove(self, key: str) -> None:
+        try:
+            self._ask(self._blob(key).delete_blob)
+        except Exception as error:
+            if _code(error) != "BlobNotFound":
+                raise
+
+    def _copy(self, old: str, new: str) -> None:
+        target = self._blob(new)
+        copied = self._ask(target.start_copy_from_url, self._blob(old).url)
+        while copied["copy_status"] == "pending":
+            time.sleep(0.1)
+            copied = {"copy_status": self._ask(target.get_blob_properties).copy.status}
+        if copied["copy_status"] != "success":
+            raise OSError(f"the server did not copy it: {copied['copy_status']}")
+
+    def _page(self, prefix: str, most: int, following: Any) -> Page:
+        return self._listing(prefix, most, following, ["metadata"])
+
+    def _listing(self, prefix: str, most: int, following: Any, include: list[str]) -> Page:
+        container = self._fs.service_client.get_container_client(self._place()[0])
+
+        async def page(**arguments: Any) -> tuple[list[Any], Any]:
+            found = container.list_blobs(
+                name_starts_with=prefix or None,
+                include=include,
+                results_per_page=most,
+                **arguments,
+            ).by_page(following)
+            blobs = [blob async for blob in await anext(found)]
+            return blobs, found.continuation_token
+
+        blobs, following = self._ask(page)
+        # A hierarchical namespace lists its folders too.
+        items = tuple(
+            Listed(blob.name, int(blob.size or 0), _milliseconds(blob.last_modified))
+            for blob in blobs
+            if (blob.metadata or {}).get("hdi_isfolder") != "true"
+        )
+        return Page(items, following or None)
+
+    def _unfinished(self, prefix: str) -> Iterator[tuple[str, str, int]]:
+        """Yield what a listing has only when it is asked for blocks that are no blob yet."""
+        found: dict[str, Listed] = {}
+        for include in (["metadata", "uncommittedblobs"], ["metadata"]):
+            following = None
+            while True:
+                page = self._listing(prefix, 5000, following, include)
+                following = page.following
+                for item in page.items:
+                    if len(include) == 1:
+                        found.pop(item.name, None)
+                    elif item.size_bytes == 0:
+                        found[item.name] = item
+                if following is None:
+                    break
+        yield from ((item.name, _UNCOMMITTED, item.modified_ms) for item in found.values())
+
+    def _begin(self, key: str) -> Upload:
+        return _Blocks(self, key)
+
+    def _end_upload(self, key: str, upload: str) -> None:
+        """Let the blocks go: an empty blob takes their place for a moment, unless they have become
+        one, which stays.
+        """
+        from azure.core import MatchConditions  # adlfs brings it
+
+        blob = self._blob(key)
+        try:
+            blank = self._ask(blob.commit_block_list, [], match_condition=MatchConditions.IfMissing)
+        except Exception as error:
+            if _code(error) not in ("BlobAlreadyExists", "ConditionNotMet", "412"):
+                raise
+            return
+        self._ask(
+            blob.delete_blob, etag=blank["etag"], match_condition=MatchConditions.IfNotModified
+        )
+
+    def _explain(self, error: Exception, action: str) -> Failure:
+        code = _code(error)
+        advice = advice_of(code, _ADVICE)
+        if code in _REFUSED:
+            advice = _refusal(str(error), action)
+        tried = f"{ATTEMPTS} times" if _passes(error) else ""
+        return Failure(code, advice, tried, code == "BlobNotFound")
+
+    def spark_url(self, name: str) -> str:
+        """Return an ``abfss:`` URL, as hadoop-azure reads it."""
+        container, root = self._place()
+        account = self._fs.service_client.account_name
+        path = "/".join(part for part in (root, self._key(name)[len(self._root()) :]) if part)
+        return f"abfss://{container}@{account}.dfs.core.windows.net/{path}"
+
+    def delta_options(self) -> dict[str, str]:
+        """Return the options in delta-rs's words, with the credentials that adlfs goes by now.
+
+        A token is good for about an hour: each table that is opened gets a new one.
+        """
+        client = self._fs.service_client
+        settings = {"azure_storage_account_name": str(client.account_name)}
+        endpoint = urlsplit(client.primary_endpoint)
+        if not (endpoint.hostname or "").endswith(f".{_PUBLIC}"):
+            settings["azure_endpoint"] = endpoint._replace(query="").geturl().rstrip("/")
+            settings["azure_allow_http"] = str(endpoint.scheme == "http").lower()
+        return settings | self._delta_credentials()
+
+    def _delta_credentials(self) -> dict[str, str]:
+        fs = self._fs
+        parts = (part.partition("=") for part in (fs.connection_string or "").split(";"))
+        connection = {name: value for name, _, value in parts}
+        key = fs.account_key or connection.get("AccountKey")
+        sas = fs.sas_token or connection.get("SharedAccessSignature")
+        token = fs.credential
+        if isinstance(token, str):  # the SDK takes a key there
+            key, token = token, None
+        if hasattr(token, "signature"):
+            sas, token = token.signature, None
+        if hasattr(token, "named_key"):
+            key, token = token.named_key.key, None
+        if token is not None:
+            return {"azure_storage_token": sync(fs.loop, token.get_token, _SCOPE).token}
+        if key:
+            return {"azure_storage_account_key": key}
+        if sas:
+            return {"azure_storage_sas_token": sas.lstrip("?")}
+        return {"azure_skip_signature": "true"}
+
+
+class _Blocks:
+    """A blob whose blocks are staged; what is not committed within a week goes by itself."""
+
+    def __init__(self, storage: AzureStorage, key: str) -> None:
+        """Begin with none: nothing is asked yet."""
+        self._storage, self._key = storage, key
+        self._blob = storage._blob(key)
+        self._ids: list[str] = []
+
+    def send(self, body: bytes) -> None:
+        block = uuid.uuid4().hex
+        self._storage._ask(self._blob.stage_block, block, body)
+        self._ids.append(block)
+
+    def complete(self, last: bytes) -> None:
+        from azure.storage.blob import BlobBlock  # adlfs brings it
+
+        if last:
+            self.send(last)
+        # Sent again after a lost answer, it finds its blocks in the blob that it made.
+        blocks = [BlobBlock(block) for block in self._ids]
+        self._storage._ask(self._blob.commit_block_list, blocks)
+
+    def abort(self) -> None:
+        self._storage._end_upload(self._key, _UNCOMMITTED)
+
+
+def _code(error: BaseException) -> str:
+    """Return Azure's own name of an error, else its status, else the name of its class."""
+    code = getattr(error, "error_code", None)
+    return str(getattr(code, "value", code) or getattr(error, "status_code", None) or _name(error))
+
+
+def _name(error: BaseException) -> str:
+    return type(error).__name__
+
+
+def _passes(error: Exception) -> bool:
+    return _code(error) in _BUSY | _FAILED | _UNANSWERED
+
+
+def _refusal(said: str, action: str) -> str:
+    if "date header" in said or "not valid yet" in said.lower():
+        return "the clock of this machine is off, and signatures have a time; set it by NTP"
+    if "Signature not valid in the specified time frame" in said or "expired" in said.lower():
+        return "the credentials have expired, or are not valid yet; give new ones"
+    return (
+        "the server refuses these credentials, or they do not permit to "
+        f"{action} blobs (role Storage Blob Data Contributor, or a SAS with rwdlac); "
+        "check the storage options account_name and account_key, sas_token or credential, or the "
+        "AZURE_STORAGE_… variables"
+    )
+
+
+def _milliseconds(when: datetime | None) -> int:
+    """Return the time of a blob; what has none is under way."""
+    return int((when or datetime.now(UTC)).timestamp() * 1000)

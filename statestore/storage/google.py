@@ -1,0 +1,357 @@
+"""Google Cloud Storage, by the credentials and the session of gcsfs: requests, and their errors.
+
+A put on a condition is one with ``ifGenerationMatch=0``. A large file is put in parts, hidden
+objects beside its name, of which ``compose`` makes one object: unlike a resumable upload, each of
+these requests can be sent again when its answer was lost, and what a killed writer leaves is seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import uuid
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, ClassVar, cast
+from urllib.parse import quote, urlencode
+
+from fsspec.asyn import sync
+
+from statestore.storage.base import Listed
+from statestore.storage.objects import MARK, ObjectStorage, Page
+from statestore.storage.requests import (
+    ATTEMPTS,
+    CONNECT_SECONDS,
+    NOT_REACHED,
+    READ_SECONDS,
+    Failure,
+    Upload,
+    advice_of,
+    again,
+)
+
+__all__ = ["GoogleStorage"]
+
+_MOST_COMPOSED = 32
+_NO_BUCKET = "noSuchBucket"
+_OBJECT_MISSING = "noSuchObject"
+_BUSY = {"rateLimitExceeded", "backendError", "429", "503"}
+_FAILED = {"internalError", "408", "500", "502", "504"}
+_UNANSWERED = {
+    *("ClientConnectorError", "ClientConnectorDNSError", "ClientOSError", "ClientPayloadError"),
+    *("ServerDisconnectedError", "ConnectionTimeoutError", "SocketTimeoutError"),
+    *("ServerTimeoutError", "TimeoutError", "FSTimeoutError", "TransportError"),
+    *("ConnectionResetError", "ClientConnectionResetError"),
+}
+_REFUSED = {"401", "403", "required", "authError", "forbidden", "insufficientPermissions"}
+_ADVICE = {
+    "there is no such bucket; create it, or check the URL": {_NO_BUCKET},
+    "a retention policy or a hold of the bucket forbids it, and a store deletes what it no longer "
+    "needs; use a bucket without one": {
+        *("retentionPolicyNotMet", "objectUnderActiveHold", "retentionPolicyInPlace"),
+    },
+    "the credentials cannot be had or renewed; give the storage option token, or log in with "
+    "gcloud auth application-default login": {
+        *("RefreshError", "DefaultCredentialsError", "MutualTLSChannelError"),
+    },
+    NOT_REACHED.format(endpoint="endpoint_url"): _UNANSWERED,
+    "the server has too much to do; try again later": _BUSY,
+    "the server failed; look into its log, or try again later": _FAILED,
+    "check the storage options": {"TypeError", "ValueError", "InvalidURL", "400", "invalid"},
+}
+_PERMISSIONS = {
+    "read": "storage.objects.get",
+    "write": "storage.objects.create",
+    "list": "storage.objects.list",
+    "delete": "storage.objects.delete",
+}
+
+
+class _Refused(OSError):
+    """An answer that is an error: its status, and Google's own name for it."""
+
+    def __init__(self, status: int, body: bytes, code: str | None = None) -> None:
+        try:
+            said = json.loads(body)["error"]
+            reasons = said.get("errors") or [{}]
+            text, reason = str(said.get("message", "")), str(reasons[0].get("reason", ""))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            text, reason = body.decode(errors="replace")[:500], ""
+        super().__init__(f"HTTP {status}: {text}" if text else f"HTTP {status}")
+        self.status = status
+        self.code = code or (reason if reason.isidentifier() else str(status))
+
+
+class GoogleStorage(ObjectStorage):
+    """A prefix of a bucket: ``gs://bucket/prefix``, or ``gcs://``; with gcsfs options."""
+
+    scheme, extra = "gs", "gcs"
+    # A copy within a bucket is of names alone, whatever the size, or goes on in further requests.
+    most_copied_bytes: ClassVar[int] = 5 * 2**40
+
+    def _connect(self) -> Any:
+        # Not by its protocol: gcsfs then asks by gRPC what kind of bucket it is.
+        from gcsfs.core import GCSFileSystem
+
+        return GCSFileSystem(**self._options, use_listings_cache=False)
+
+    def _ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        upload: bool = False,
+        headers: Mapping[str, str] | None = None,
+        data: bytes | None = None,
+        **parameters: Any,
+    ) -> bytes:
+        """Return the body of an answer; gcsfs's own way to try again waits for a minute."""
+        fs = self._fs
+        base = fs.base.removesuffix("storage/v1/") + "upload/storage/v1/" if upload else fs.base
+        if fs.requester_pays:
+            payer = fs.requester_pays if isinstance(fs.requester_pays, str) else fs.project
+            parameters["userProject"] = payer
+        url = f"{base}b/{quote(self._place()[0], safe='')}/{path}"
+        if parameters:
+            url = f"{url}?{urlencode(parameters)}"
+
+        def send() -> bytes:
+            return cast(bytes, sync(fs.loop, _send, fs, method, url, dict(headers or {}), data))
+
+        return again(send, ATTEMPTS, _passes)
+
+    def _object(self, method: str, key: str, path: str = "", **arguments: Any) -> bytes:
+        """Return the answer to a request for one object; a 404 says whether its bucket is there."""
+        try:
+            return self._ask(method, f"o/{quote(key, safe='')}{path}", **arguments)
+        except _Refused as error:
+            if error.code not in ("404", "notFound"):
+                raise
+            self._has_bucket()
+            error.code = _OBJECT_MISSING
+            raise
+
+    def _get(self, key: str, start: int | None = None, stop: int | None = None) -> bytes:
+        asked = {} if start is None or stop is None else {"Range": f"bytes={start}-{stop - 1}"}
+        try:
+            return self._object("GET", key, headers=asked, alt="media")
+        except _Refused as error:
+            if error.status != 416:  # it ends before
+                raise
+            return b""
+
+    def _put(self, key: str, data: bytes) -> None:
+        self._upload(key, data, uploadType="media", name=key)
+
+    def _upload(self, key: str, data: bytes, **arguments: Any) -> None:
+        headers = {"Content-Type": "application/octet-stream"} | arguments.pop("headers", {})
+        try:
+            self._ask("POST", "o", upload=True, headers=headers, data=data, **arguments)
+        except _Refused as error:
+            if error.status == 404:
+                error.code = _NO_BUCKET
+            raise
+
+    def _put_new(self, key: str, data: bytes, mark: str) -> bool:
+        line = uuid.uuid4().hex
+        about = json.dumps({"name": key, "metadata": {MARK: mark}})
+        body = (
+            f"--{line}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{about}\r\n"
+            f"--{line}\r\nContent-Type: application/octet-stream\r\n\r\n"
+        ).encode() + b"%s\r\n--%s--\r\n" % (data, line.encode())
+        headers = {"Content-Type": f"multipart/related; boundary={line}"}
+        try:
+            self._upload(key, body, headers=headers, uploadType="multipart", ifGenerationMatch="0")
+        except _Refused as error:
+            if error.status != 412:
+                raise
+            return False
+        return True
+
+    def _mark_of(self, key: str) -> str | None:
+        found = json.loads(self._object("GET", key, fields="metadata"))
+        return cast("str | None", found.get("metadata", {}).get(MARK))
+
+    def _size_of(self, key: str) -> int:
+        return int(json.loads(self._object("GET", key, fields="size"))["size"])
+
+    def _remove(self, key: str) -> None:
+        try:
+            self._object("DELETE", key)
+        except _Refused as error:
+            if error.code != _OBJECT_MISSING:
+                raise
+
+    def _copy(self, old: str, new: str) -> None:
+        path = f"/rewriteTo/b/{quote(self._place()[0], safe='')}/o/{quote(new, safe='')}"
+        further: dict[str, str] = {}
+        while True:
+            answer = json.loads(self._object("POST", old, path, **_json({}), **further))
+            if answer["done"]:
+                return
+            further = {"rewriteToken": answer["rewriteToken"]}
+
+    def _page(self, prefix: str, most: int, following: Any) -> Page:
+        wanted = {"prefix": prefix, "maxResults": most, "pageToken": following}
+        fields = "items(name,size,updated),nextPageToken"
+        asked = {name: value for name, value in wanted.items() if value}
+        try:
+            found = json.loads(self._ask("GET", "o", fields=fields, **asked))
+        except _Refused as error:
+            if error.status == 404:
+                error.code = _NO_BUCKET
+            raise
+        items = tuple(
+            Listed(item["name"], int(item["size"]), _milliseconds(item["updated"]))
+            for item in found.get("items", ())
+        )
+        return Page(items, found.get("nextPageToken") or None)
+
+    def _begin(self, key: str) -> Upload:
+        return _Composed(self, key)
+
+    def _end_upload(self, key: str, upload: str) -> None:
+        self._remove(_part(key, upload))
+
+    def _compose(self, parts: list[str], key: str) -> None:
+        body = {
+            "sourceObjects": [{"name": part} for part in parts],
+            "destination": {"contentType": "application/octet-stream"},
+        }
+        self._object("POST", key, "/compose", **_json(body))
+
+    def _explain(self, error: Exception, action: str) -> Failure:
+        code = _code(error)
+        advice = advice_of(code, _ADVICE)
+        if code in _REFUSED:
+            advice = (
+                "the server refuses these credentials, or they do not permit "
+                f"{_PERMISSIONS[action]} (role Storage Object User has all that a store needs); "
+                "check the storage option token, or GOOGLE_APPLICATION_CREDENTIALS"
+            )
+        if code == "RefreshError" and "iat" in str(error):
+            advice = "the clock of this machine is off, and tokens have a time; set it by NTP"
+        tried = f"{ATTEMPTS} times" if _passes(error) else ""
+        return Failure(code, advice, tried, code == _OBJECT_MISSING)
+
+    def delta_options(self) -> dict[str, str]:
+        """Return the options in delta-rs's words, with the credentials that gcsfs goes by.
+
+        What gcsfs finds by itself (application default credentials, a machine's account), delta-rs
+        finds as well.
+        """
+        settings: dict[str, str] = {}
+        endpoint = self._options.get("endpoint_url")
+        if endpoint:
+            settings["google_base_url"] = str(endpoint).rstrip("/")
+            settings["allow_http"] = str(str(endpoint).startswith("http://")).lower()
+        token = self._options.get("token")
+        if token == "anon":
+            return settings | {"google_skip_signature": "true"}
+        if isinstance(token, dict):
+            return settings | {"google_service_account_key": json.dumps(token)}
+        if isinstance(token, str) and token.endswith(".json"):
+            return settings | {"google_application_credentials": token}
+        return settings
+
+
+class _Composed:
+    """Hidden objects, of which one is made; nobody knows their names."""
+
+    def __init__(self, storage: GoogleStorage, key: str) -> None:
+        """Begin with none: nothing is asked yet."""
+        self._storage, self._key = storage, key
+        self._token, self._parts = uuid.uuid4().hex[:16], list[str]()
+
+    def send(self, body: bytes) -> None:
+        self._parts.append(self._name())
+        self._storage._put(self._parts[-1], body)
+
+    def complete(self, last: bytes) -> None:
+        if last:
+            self.send(last)
+        parts = list(self._parts)
+        while len(parts) > _MOST_COMPOSED:
+            some, parts = parts[:_MOST_COMPOSED], parts[_MOST_COMPOSED:]
+            self._parts.append(self._name())
+            self._storage._compose(some, self._parts[-1])
+            parts.insert(0, self._parts[-1])
+        self._storage._compose(parts, self._key)
+        self.abort()
+
+    def abort(self) -> None:
+        """Delete the parts, whose object is there or is not wanted."""
+        for part in self._parts:
+            self._storage._remove(part)
+
+    def _name(self) -> str:
+        return _part(self._key, f"{self._token}.{len(self._parts):05}")
+
+
+def _part(key: str, upload: str) -> str:
+    """Return the name of a part of an object."""
+    folder, slash, file = key.rpartition("/")
+    return f"{folder}{slash}.{file}.upload-{upload}"
+
+
+async def _send(
+    fs: Any, method: str, url: str, headers: dict[str, str], data: bytes | None
+) -> bytes:
+    """Send one request; with a new token once more, when the one that it had is not taken."""
+    import aiohttp  # gcsfs brings these two
+    from yarl import URL
+
+    session = await fs._set_session()
+    waits = aiohttp.ClientTimeout(
+        total=None, sock_connect=CONNECT_SECONDS, sock_read=fs.requests_timeout or READ_SECONDS
+    )
+    status, body = 0, b""
+    for is_last in (False, True):
+        # It renews a token that is about to end.
+        fs.credentials.apply(headers)
+        async with session.request(
+            method,
+            URL(url, encoded=True),
+            headers=headers,
+            data=None if data is None else io.BytesIO(data),
+            timeout=waits,
+        ) as answer:
+            status, body = answer.status, await answer.read()
+        if status != 401 or is_last or not await asyncio.to_thread(_renewed, fs.credentials):
+            break
+    if status >= 400:
+        raise _Refused(status, body)
+    return body
+
+
+def _renewed(credentials: Any) -> bool:
+    """Return whether these credentials could get themselves a new token, and did."""
+    from google.auth.exceptions import GoogleAuthError
+    from google.auth.transport.requests import Request
+
+    own = credentials.credentials
+    if own is None:
+        return False
+    try:
+        own.refresh(Request())
+    except GoogleAuthError:
+        return False
+    return True
+
+
+def _code(error: BaseException) -> str:
+    return str(getattr(error, "code", None) or type(error).__name__)
+
+
+def _passes(error: Exception) -> bool:
+    status = str(getattr(error, "status", ""))
+    return bool({_code(error), status} & (_BUSY | _FAILED | _UNANSWERED))
+
+
+def _json(body: Mapping[str, Any]) -> dict[str, Any]:
+    return {"data": json.dumps(body).encode(), "headers": {"Content-Type": "application/json"}}
+
+
+def _milliseconds(when: str) -> int:
+    return int(datetime.fromisoformat(when).timestamp() * 1000)

@@ -1,0 +1,102 @@
+"""A real server of Azure's Blob Storage on this machine, for tests: Azurite, a package of npm.
+
+::
+
+    with azure_server(directory) as server:
+        store = StateStore.open(server.url("my-store"), storage_options=server.options)
+
+It listens on the loopback address alone, on a port that is free, keeps everything below its
+directory, and takes only the account made for this run. It is killed when the block ends, and also
+when this process ends in any other way.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import secrets
+import shutil
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import fsspec
+from fsspec.asyn import sync
+
+from statestore.errors import MissingDependencyError
+from tests.servers.process import free_ports, log_tail, running, wait_for
+
+__all__ = ["CONTAINER", "AzureServer", "azure_server"]
+
+CONTAINER = "statestore-tests"
+LOG = "azurite.log"
+START_SECONDS = 60
+_HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+@dataclass(frozen=True)
+class AzureServer:
+    """A server that runs: where it listens, and whose account it has."""
+
+    endpoint: str
+    account: str
+    secret_key: str = field(repr=False)
+    bucket: str = CONTAINER
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What adlfs needs to know: ``storage_options`` of a store."""
+        return self.through(self.endpoint)
+
+    def through(self, endpoint: str, key: str | None = None) -> dict[str, Any]:
+        """Return the options by which the server is asked at another address, or by another key."""
+        return {
+            "connection_string": f"AccountName={self.account};AccountKey={key or self.secret_key};"
+            f"BlobEndpoint={endpoint}/{self.account};"
+        }
+
+    def url(self, prefix: str) -> str:
+        """Return the URL of a prefix in the container."""
+        return f"az://{self.bucket}/{prefix}"
+
+    def make_bucket(self, name: str) -> None:
+        """Make a container."""
+        fs = fsspec.filesystem("az", **self.options)
+        sync(fs.loop, fs.service_client.create_container, name)
+
+
+@contextmanager
+def azure_server(directory: Path) -> Iterator[AzureServer]:
+    """Run a server with one container, ``CONTAINER``, until the block ends.
+
+    Raises MissingDependencyError without Azurite, or StorageError with the end of its log.
+    """
+    azurite = Path(sys.prefix) / "azurite" / "node_modules" / ".bin" / "azurite-blob"
+    if not azurite.exists() or shutil.which("node") is None:
+        raise MissingDependencyError(
+            "an Azure server needs Node.js and Azurite: make .venv/.azurite"
+        )
+    (port,) = free_ports(1)
+    key = base64.b64encode(secrets.token_bytes(48)).decode()
+    server = AzureServer(f"http://127.0.0.1:{port}", "statestoretests", key)
+    directory.mkdir(parents=True, exist_ok=True)
+    command = [str(azurite), "--location", "data", "--blobHost", "127.0.0.1", "--blobPort"]
+    command += [str(port), "--skipApiVersionCheck", "--silent", "--disableTelemetry"]
+    accounts = os.environ | {"AZURITE_ACCOUNTS": f"{server.account}:{key}"}
+    with running(command, directory=directory, log=LOG, environment=accounts) as process:
+        if not wait_for(process, lambda: _answers(server), seconds=START_SECONDS):
+            raise log_tail(directory / LOG, "the Azure server")
+        server.make_bucket(CONTAINER)
+        yield server
+
+
+def _answers(server: AzureServer) -> None:
+    try:
+        _HTTP.open(server.endpoint, timeout=10).close()
+    except urllib.error.HTTPError as error:  # it refuses who does not say who it is
+        error.close()

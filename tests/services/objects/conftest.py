@@ -1,0 +1,37 @@
+"""Every object store in turn: what holds on one of them holds on each."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TypeAlias
+
+import pytest
+
+from statestore.storage import open_storage
+from statestore.storage.objects import ObjectStorage
+from tests.servers.azure import AzureServer
+from tests.servers.gcs import GcsServer
+from tests.servers.s3 import S3Server
+
+Server: TypeAlias = S3Server | AzureServer | GcsServer
+
+
+@pytest.fixture(params=["s3", "azure", "gcs"], scope="session")
+def server(request: pytest.FixtureRequest) -> Server:
+    """The server of this run of one service."""
+    found: Server = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def url(server: Server) -> str:
+    """A prefix that no other test uses."""
+    return server.url(uuid.uuid4().hex)
+
+
+@pytest.fixture
+def storage(server: Server, url: str) -> ObjectStorage:
+    """The storage of that prefix."""
+    found = open_storage(url, server.options)
+    assert isinstance(found, ObjectStorage)
+    return found

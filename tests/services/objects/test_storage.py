@@ -1,0 +1,196 @@
+"""The conformance suite on real servers of each service, and what is peculiar to object stores."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import pickle
+import subprocess
+import sys
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar
+
+import pytest
+
+from statestore.storage import Storage, open_storage
+from statestore.storage.objects import ObjectStorage
+from statestore.testing.suites import StorageSuite
+from tests.servers.azure import AzureServer
+from tests.servers.gcs import GcsServer
+from tests.servers.s3 import S3Server
+from tests.services.racing import LANES, race
+
+MIB = 2**20
+
+
+class ObjectStorageSuite(StorageSuite):
+    """The suite; the race is run many names at a time, see racing.py."""
+
+    races: ClassVar[int] = 128
+
+    def test_of_many_writers_one_wins_and_no_reader_sees_a_part(self, storage: Storage) -> None:
+        assert isinstance(storage, ObjectStorage)
+        names = [f"races/{number:04}" for number in range(self.races)]
+        won, problems = race(storage, self.writers, names)
+        assert problems == []
+        assert sorted(name for mine in won for name in mine) == names
+        assert sum(map(bool, won)) > 1, "nobody had a rival"
+
+    @pytest.mark.long
+    def test_a_thousand_races(self, storage: Storage) -> None:
+        assert isinstance(storage, ObjectStorage)
+        names = [f"races/{number:04}" for number in range(1000)]
+        won, problems = race(storage, self.writers, names)
+        assert problems == []
+        assert sorted(name for mine in won for name in mine) == names
+
+
+class TestS3(ObjectStorageSuite):
+    @pytest.fixture
+    def storage(self, s3: S3Server) -> Storage:
+        # A connection for each name that is raced for at a time.
+        config = s3.options["config_kwargs"] | {"max_pool_connections": LANES}
+        return open_storage(s3.url(uuid.uuid4().hex), s3.options | {"config_kwargs": config})
+
+
+class TestAzure(ObjectStorageSuite):
+    @pytest.fixture
+    def storage(self, azure: AzureServer) -> Storage:
+        return open_storage(azure.url(uuid.uuid4().hex), azure.options)
+
+
+class TestGoogle(ObjectStorageSuite):
+    @pytest.fixture
+    def storage(self, gcs: GcsServer) -> Storage:
+        return open_storage(gcs.url(uuid.uuid4().hex), gcs.options)
+
+
+def test_the_bucket_itself_can_hold_a_store(server: AzureServer | GcsServer | S3Server) -> None:
+    name = f"whole-{uuid.uuid4().hex[:8]}"
+    server.make_bucket(name)
+    storage = open_storage(
+        server.url("x").replace(f"{server.bucket}/x", f"{name}/"), server.options
+    )
+    assert storage.is_empty()
+    assert storage.put_if_absent("a/b", b"x")
+    assert (storage.list(""), storage.list("a"), storage.read("a/b")) == (("a/b",), ("a/b",), b"x")
+
+
+def test_a_large_file_is_sent_in_parts(storage: ObjectStorage) -> None:
+    """Whatever its length: no part left, one part and a rest, and more parts than are joined at
+    once.
+    """
+    for parts, rest in ((1, 0), (2, 7), (70, 3)):
+        storage.part_bytes = 5 * MIB if parts < 10 else 2**18  # type: ignore[misc]
+        if storage.scheme == "s3" and parts > 10:
+            continue  # it takes parts of 5 MiB and more
+        size = parts * storage.part_bytes + rest
+        data = b"".join(number.to_bytes(4, "big") for number in range(size // 4 + 1))[:size]
+        name = f"big-{parts}"
+        with storage.open_write(name) as file:
+            file.write(data)
+            assert storage.list("") == (), "it appears when it is closed, whole"
+        assert storage.size(name) == size
+        with storage.open_read(name) as file:
+            assert file.read() == data
+            file.seek(-3, 2)
+            assert file.read() == data[-3:]
+        assert [item.name for item in storage.listed("")] == [name], "nothing is left beside it"
+        storage.delete(name)
+
+
+def test_a_file_that_is_dropped_does_not_appear(storage: ObjectStorage) -> None:
+    """An error left it behind, and nobody closed it."""
+    file = storage.open_write("dropped")
+    file.write(bytes(9 * MIB))
+    del file
+    gc.collect()
+    assert storage.list("") == ()
+
+
+def test_a_long_listing_is_read_to_its_end(
+    storage: ObjectStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I9: a page is not the listing."""
+    names = tuple(f"a/{number}" for number in range(7))
+    for name in names:
+        storage.put_if_absent(name, b"x")
+    objects = ObjectStorage._objects
+    monkeypatch.setattr(ObjectStorage, "_objects", lambda self, folder: objects(self, folder, 3))
+    assert storage.list("a") == names
+
+
+def test_threads_share_a_connection(storage: ObjectStorage) -> None:
+    """The same names from eight threads: each is put once."""
+    names = [f"a/{number % 25}" for number in range(200)]
+    with ThreadPoolExecutor(8) as threads:
+        put = list(threads.map(lambda name: storage.put_if_absent(name, name.encode()), names))
+        read = list(threads.map(storage.read, names))
+    assert put.count(True) == 25
+    assert read == [name.encode() for name in names]
+
+
+def test_it_works_in_another_process(storage: ObjectStorage) -> None:
+    """Pickled with its credentials, without its connection."""
+    storage.put_if_absent("a", b"from the driver")
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(storage.read, ("a",)) == b"from the driver"
+        assert pool.apply(storage.put_if_absent, ("b", b"from a worker"))
+    assert storage.read("b") == b"from a worker"
+
+
+FORKS = """
+import os, pickle, sys
+storage = pickle.load(sys.stdin.buffer)
+storage.put_if_absent("a", b"x")
+for round in range(2):
+    child = os.fork()
+    if child == 0:
+        found = storage.read("a")
+        del storage
+        sys.exit(0 if found == b"x" else 1)
+    status = os.waitpid(child, 0)[1]
+    assert status == 0, status
+    assert storage.read("a") == b"x"
+print("done")
+"""
+
+LEAVES = """
+import pickle, sys
+storage = pickle.load(sys.stdin.buffer)
+storage.put_if_absent("a", bytes(10**6))
+half_read = storage.open_read("a")
+half_read.read(10)
+half_written = storage.open_write("b")
+half_written.write(bytes(9 * 2**20))
+print("done")
+"""
+
+
+def _run(code: str, storage: ObjectStorage, *options: str) -> tuple[str, str, float]:
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, *options, "-c", code],
+        input=pickle.dumps(storage),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode().strip(), done.stderr.decode(), time.monotonic() - start
+
+
+def test_a_forked_process_opens_its_own_connection(storage: ObjectStorage) -> None:
+    """And leaves its parent's as it is, also when it ends."""
+    # A fork beside a running thread, which is fsspec's, is what Python 3.12 warns about.
+    assert _run(FORKS, storage, "-W", "ignore")[0] == "done"
+
+
+def test_an_interpreter_ends_in_silence_with_files_open(storage: ObjectStorage) -> None:
+    """No warning from the thread that fsspec keeps, no wait, no half-written object."""
+    out, err, seconds = _run(LEAVES, storage, "-W", "error")
+    assert (out, err) == ("done", "")
+    assert seconds < 20
+    assert storage.list("") == ("a",)
