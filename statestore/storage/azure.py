@@ -7,8 +7,11 @@ difference here whether the account has a hierarchical namespace.
 
 from __future__ import annotations
 
+import io
+import os
 import time
 import uuid
+import weakref
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, ClassVar, cast
@@ -43,8 +46,10 @@ _FAILED = {"InternalError", "OperationTimedOut", "408", "500", "502", "504"}
 _UNANSWERED = {
     *("ServiceRequestError", "ServiceRequestTimeoutError", "ServiceResponseError"),
     *("ServiceResponseTimeoutError", "IncompleteReadError", "ClientPayloadError"),
-    *("HttpResponseError", "FSTimeoutError", "TimeoutError"),
+    *("FSTimeoutError", "TimeoutError"),
 }
+# A body that broke off, which the SDK itself has asked for so often.
+_BROKEN_OFF, _DOWNLOADS = "HttpResponseError", 3
 _REFUSED = {
     *("AuthenticationFailed", "AuthorizationFailure", "InvalidAuthenticationInfo", "401", "403"),
     *("AuthorizationPermissionMismatch", "InsufficientAccountPermissions", "NoAuthenticationInfo"),
@@ -63,7 +68,7 @@ _ADVICE = {
     "there is a folder of this name, in an account with a hierarchical namespace; remove it": {
         *("PathConflict", "PathAlreadyExists", "ResourceTypeMismatch", "DirectoryNotEmpty"),
     },
-    NOT_REACHED.format(endpoint="account_name or connection_string"): _UNANSWERED,
+    NOT_REACHED.format(endpoint="account_name or connection_string"): {*_UNANSWERED, _BROKEN_OFF},
     "the server has too much to do; try again later": _BUSY,
     "the server failed; look into its log, or try again later": _FAILED,
     "check the storage options": {"TypeError", "ValueError", "InvalidUri", "OutOfRangeInput"},
@@ -232,10 +237,11 @@ class AzureStorage(ObjectStorage):
 
     def _explain(self, error: Exception, action: str) -> Failure:
         code = _code(error)
-        advice = advice_of(code, _ADVICE)
-        if code in _REFUSED:
+        advice = advice_of(code, _ADVICE) or advice_of(_status(error), _ADVICE)
+        if {code, _status(error)} & _REFUSED and advice is None:
             advice = _refusal(str(error), action)
-        tried = f"{ATTEMPTS} times" if _passes(error) else ""
+        attempts = _DOWNLOADS if code == _BROKEN_OFF else ATTEMPTS if _passes(error) else 0
+        tried = f"{attempts} times" if attempts else ""
         return Failure(code, advice, tried, code == "BlobNotFound")
 
     def spark_url(self, name: str) -> str:
@@ -280,6 +286,19 @@ class AzureStorage(ObjectStorage):
         return {"azure_skip_signature": "true"}
 
 
+def _leave_to_parent() -> None:
+    """Let a forked process end without closing what is its parent's: adlfs would wait for a thread
+    that it has not. (Nothing public lists what runs at the end.)
+    """
+    for end in weakref.finalize._registry:  # type: ignore[attr-defined]
+        alive = end.peek()
+        if alive is not None and type(alive[0]).__module__ == "adlfs.spec":
+            end.atexit = False
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)
+
+
 class _Blocks:
     """A blob whose blocks are staged; what is not committed within a week goes by itself."""
 
@@ -291,8 +310,12 @@ class _Blocks:
 
     def send(self, body: bytes) -> None:
         block = uuid.uuid4().hex
-        self._storage._ask(self._blob.stage_block, block, body)
+        self._storage._ask(lambda **waits: self._stage(block, body, **waits))
         self._ids.append(block)
+
+    async def _stage(self, block: str, body: bytes, **waits: Any) -> None:
+        # A stream: the HTTP client warns of bytes, which it would send in one piece.
+        await self._blob.stage_block(block, io.BytesIO(body), len(body), **waits)
 
     def complete(self, last: bytes) -> None:
         from azure.storage.blob import BlobBlock  # adlfs brings it
@@ -310,15 +333,15 @@ class _Blocks:
 def _code(error: BaseException) -> str:
     """Return Azure's own name of an error, else its status, else the name of its class."""
     code = getattr(error, "error_code", None)
-    return str(getattr(code, "value", code) or getattr(error, "status_code", None) or _name(error))
+    return str(getattr(code, "value", code) or _status(error) or type(error).__name__)
 
 
-def _name(error: BaseException) -> str:
-    return type(error).__name__
+def _status(error: BaseException) -> str:
+    return str(getattr(error, "status_code", None) or "")
 
 
 def _passes(error: Exception) -> bool:
-    return _code(error) in _BUSY | _FAILED | _UNANSWERED
+    return bool({_code(error), _status(error)} & (_BUSY | _FAILED | _UNANSWERED))
 
 
 def _refusal(said: str, action: str) -> str:

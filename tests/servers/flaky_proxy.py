@@ -46,6 +46,7 @@ class Fault(Enum):
     CUT = "the server answers, and the connection is closed half-way"
     STILL = "the server answers, and after half of it nothing comes any more"
     LOST = "the server does it, and the connection is closed without an answer"
+    REFUSED = "the answer of refuse(); the server never sees the request"
     SILENT = "the request is taken, and never answered; the server never sees it"
 
 
@@ -57,6 +58,7 @@ class FlakyProxy:
     seen: list[tuple[str, str]] = field(default_factory=list)
     """Method and path of each request, in the order in which they came."""
 
+    _refusal: tuple[int, Headers, bytes] | None = None
     _faults: list[Fault] = field(default_factory=list)
     _always: Fault | None = None
     _methods: tuple[str, ...] = ()
@@ -72,6 +74,18 @@ class FlakyProxy:
             self._always = fault if times is None else None
             self._methods = methods
             self.seen.clear()
+
+    def refuse(
+        self,
+        status: int,
+        headers: dict[str, str],
+        body: bytes,
+        methods: tuple[str, ...],
+        times: int | None = None,
+    ) -> None:
+        """Let the next requests of these methods be answered so, and never reach the server."""
+        self.fail(Fault.REFUSED, times, methods)
+        self._refusal = status, list(headers.items()), body
 
     def take(self, method: str, path: str) -> Fault | None:
         """Note a request; return what shall happen to it."""
@@ -124,6 +138,9 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is Fault.SILENT:
             closing.wait()
             self.close_connection = True
+        elif fault is Fault.REFUSED:
+            assert proxy._refusal is not None
+            self._answer(*proxy._refusal)
         elif fault is Fault.BUSY:
             self._answer(503, [("Content-Type", "application/xml")], _SLOW_DOWN)
         else:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import random
 import shlex
 import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from statestore.errors import StorageError
@@ -39,9 +40,18 @@ wait $server
 """
 
 
+# Below those that systems give to whoever connects: nobody takes one in passing.
+_PORTS = range(12_000, 32_000)
+
+
 def free_ports(number: int) -> tuple[int, ...]:
-    """Return ports of the loopback address on which nobody listens."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(number)]
+    """Return ports of the loopback address on which nobody listens; at random, as other processes
+    look for some at the same moment.
+    """
+    sockets: list[socket.socket] = []
+    while len(sockets) < number:
+        with suppress(OSError):
+            sockets.append(socket.create_server(("127.0.0.1", random.choice(_PORTS))))
     ports = tuple(some.getsockname()[1] for some in sockets)
     for some in sockets:
         some.close()

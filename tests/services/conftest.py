@@ -1,4 +1,4 @@
-"""The services that tests use for real: object stores, a Kafka broker, a Spark cluster, one each."""
+"""What tests use for real, one each: object stores, a Kafka broker, a Spark cluster."""
 
 from __future__ import annotations
 

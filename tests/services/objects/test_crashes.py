@@ -81,9 +81,8 @@ def test_a_process_killed_at_any_call_leaves_whole_checkpoints(
     # Who dies after the commit has committed, so the next run finds one more.
     late = [call.number for call in calls if call.number > commit]
     newest = {number: 2 + index for index, number in enumerate(late)}
-    runs = [
-        (storage.url, server.options, call.number, newest.get(call.number, 2)) for call in calls
-    ]
+    place = (storage.url, server.options)
+    runs = [(*place, call.number, newest.get(call.number, 2)) for call in calls]
     assert all(dies(take_and_die, *runs))
     check(storage, 2 + len(late))
     take(over(storage), 3 + len(late))
