@@ -160,7 +160,7 @@ def test_the_demo_prints_what_is_shown(
     """The whole demo, over all flights: equal to an uninterrupted run, and as its page has it."""
     assert spark is not None
     directory = tmp_path / "statestore-demo"
-    assert run(directory) == 0
+    assert run(str(directory)) == 0
     printed, progress = capfd.readouterr()
     assert printed.rstrip().endswith(f"statestore --store {directory}/store show latest")
     assert "parallelism 7, snapshot, auto: " in progress

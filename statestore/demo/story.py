@@ -3,6 +3,9 @@
 In DIR it leaves ``flights`` (the input), ``store`` (two checkpoints) and ``uninterrupted`` (the
 store of the run without a stop). A DIR that holds anything already is left as it is, and the demo
 works in its first free sub-directory ``demo-2``, ``demo-3``, …; nothing is ever deleted.
+
+DIR may be the URL of a prefix in a bucket: the stores lie there, and the input on this machine for
+as long as the demo runs.
 """
 
 from __future__ import annotations
@@ -12,9 +15,10 @@ import json
 import shlex
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import TracebackType
@@ -46,6 +50,7 @@ from statestore.demo.job import (
 )
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.spark.session import spark_session
+from statestore.storage import open_storage
 from statestore.store import StateStore
 
 __all__ = [
@@ -284,7 +289,8 @@ class Demo:
 
     teller: Teller
     spark: SparkSession
-    directory: Path
+    place: str
+    storage_options: Mapping[str, Any] | None
     log: FlightLog
     facts: dict[str, Any] = field(default_factory=dict)
     taken: list[Taken] = field(default_factory=list)
@@ -320,27 +326,43 @@ class Demo:
         return number
 
     def _open(self, name: str, table_format: str) -> StateStore:
-        url = str(self.directory.resolve() / name)
-        return StateStore.open(url, spark=self.spark, table_format=table_format)
+        return StateStore.open(
+            f"{self.place}/{name}",
+            spark=self.spark,
+            table_format=table_format,
+            storage_options=self.storage_options,
+        )
 
 
-def run(directory: Path, *, output: str = "text", flights_per_month: int | None = None) -> int:
+def run(
+    place: str,
+    *,
+    output: str = "text",
+    flights_per_month: int | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> int:
     """Tell the whole story; return 0 when the states are equal, 1 when they are not.
 
+    ``place`` is a directory, or the URL of a prefix in a bucket, which ``storage_options`` are for.
     ``output`` is text or json; ``flights_per_month`` takes the first so many flights of each month
     only. Raises MissingDependencyError without the flights, a fitting Java or Delta's jar,
     StorageError when the directory cannot be made, and what snapshot and restore raise.
     """
     began = time.monotonic()
-    with Teller(output) as teller:
+    with Teller(output) as teller, ExitStack() as until_the_end:
         with teller.step("reading the flights"):
             flights = read_flights()
         with teller.step("starting Spark"):
             spark = spark_session(app_name="statestore-demo")
-        directory = _fresh(directory, teller)
+        if "://" in place:
+            place = _fresh_prefix(place.rstrip("/"), storage_options, teller)
+            directory = Path(until_the_end.enter_context(tempfile.TemporaryDirectory()))
+        else:
+            directory = _fresh(Path(place), teller).resolve()
+            place = str(directory)
         with teller.step("writing the flights as 12 partitions"):
             log = write_log(flights, directory / "flights", flights_per_month)
-        demo = Demo(teller, spark, directory, log)
+        demo = Demo(teller, spark, place, storage_options, log)
         teller.say(
             f"{log.rows:,} flights out of New York in 2013, a topic of 12 monthly partitions.\n"
             "State of each aircraft: totals (value), routes (map), last five flights (list)."
@@ -367,6 +389,15 @@ def _fresh(directory: Path, teller: Teller) -> Path:
             f"the directory {directory} cannot be written: name another, as in: statestore demo DIR"
         ) from error
     teller.say(f"{directory} is not empty and stays as it is; this demo goes to {mine}.")
+    return mine
+
+
+def _fresh_prefix(url: str, storage_options: Mapping[str, Any] | None, teller: Teller) -> str:
+    """Return ``url`` when nothing lies there, else a new prefix below it."""
+    names = itertools.chain([url], (f"{url}/demo-{number}" for number in itertools.count(2)))
+    mine = next(name for name in names if open_storage(name, storage_options).is_empty())
+    if mine != url:
+        teller.say(f"{url} is not empty and stays as it is; this demo goes to {mine}.")
     return mine
 
 
@@ -477,7 +508,7 @@ def _end(demo: Demo, job: Job, seconds: float) -> None:
     columns = tuple(one.name for one in fields(Taken))
     lines = [asdict(taken) for taken in demo.taken]
     unkeyed = sum(job.unkeyed.values())
-    command = f"{_program()} --store {shlex.quote(str(demo.directory / 'store'))} show latest"
+    command = f"{_program()} --store {shlex.quote(f'{demo.place}/store')} show latest"
     demo.teller.table(columns, [line.values() for line in lines])
     demo.teller.say(
         f"{job.consumed:,} flights consumed. {unkeyed:,} of them have no tail number; "
@@ -490,7 +521,7 @@ def _end(demo: Demo, job: Job, seconds: float) -> None:
             "checkpoints": lines,
             "flights": job.consumed,
             "flights_without_tail_number": unkeyed,
-            "directory": str(demo.directory),
+            "directory": demo.place,
             "seconds": round(seconds, 1),
             "next": command,
         }

@@ -242,13 +242,18 @@ class GoogleStorage(ObjectStorage):
         finds as well.
         """
         settings: dict[str, str] = {}
-        endpoint = self._options.get("endpoint_url")
-        if endpoint:
-            settings["google_base_url"] = str(endpoint).rstrip("/")
-            settings["allow_http"] = str(str(endpoint).startswith("http://")).lower()
+        # Another server is named in the options, or in the variable STORAGE_EMULATOR_HOST.
+        endpoint = str(self._fs.base).removesuffix("/storage/v1/")
+        if ".googleapis.com" not in endpoint:
+            settings["google_base_url"] = endpoint
+            settings["allow_http"] = str(endpoint.startswith("http://")).lower()
         token = self._options.get("token")
         if token == "anon":
-            return settings | {"google_skip_signature": "true"}
+            # The words in which delta-rs is told not to look for anybody's credentials.
+            nobody = {"disable_oauth": True, "gcs_base_url": settings.get("google_base_url")}
+            nobody |= dict.fromkeys(("client_email", "private_key", "private_key_id"), "")
+            given = {name: value for name, value in nobody.items() if value is not None}
+            return settings | {"google_service_account_key": json.dumps(given)}
         if isinstance(token, dict):
             return settings | {"google_service_account_key": json.dumps(token)}
         if isinstance(token, str) and token.endswith(".json"):

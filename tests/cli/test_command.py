@@ -128,9 +128,9 @@ def test_examples_work(run: Run, filled: Path, monkeypatch: Any, example: str) -
         pin = Pin("0d2f61c8a1b94d7fb5f0c7a9e6d83b12", 1, "me", 2**62)
         Path("fraud/pins").mkdir()
         Path("fraud", pin_path(pin.token)).write_bytes(pin_to_json(pin))
-    ran: list[Path] = []
+    ran: list[str] = []
 
-    def run_demo(directory: Path, *, output: str) -> int:
+    def run_demo(directory: str, *, output: str) -> int:
         ran.append(directory)
         return 0
 
@@ -260,9 +260,9 @@ def test_version(run: Run) -> None:
 
 
 def test_demo_hands_on_its_status_and_directory(run: Run, monkeypatch: Any) -> None:
-    calls: list[tuple[Path, str]] = []
+    calls: list[tuple[str, str]] = []
 
-    def run_demo(directory: Path, *, output: str) -> int:
+    def run_demo(directory: str, *, output: str) -> int:
         calls.append((directory, output))
         return 7
 
@@ -270,7 +270,7 @@ def test_demo_hands_on_its_status_and_directory(run: Run, monkeypatch: Any) -> N
     monkeypatch.setattr(importlib, "import_module", lambda name: demo)
     assert run("demo", "here", "--output", "json").exit_code == 7
     assert run("demo").exit_code == 7
-    assert calls == [(Path("here"), "json"), (Path("statestore-demo"), "text")]
+    assert calls == [("here", "json"), ("statestore-demo", "text")]
 
 
 def test_demo_names_what_to_install(run: Run, monkeypatch: Any) -> None:

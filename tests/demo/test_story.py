@@ -43,7 +43,7 @@ def test_a_directory_in_use_stays_as_it_is_and_json_says_where_the_demo_went(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "demo-2").write_text("mine")
-    assert run(tmp_path, output="json", flights_per_month=SLICE) == 0
+    assert run(str(tmp_path), output="json", flights_per_month=SLICE) == 0
     told = json.loads(capfd.readouterr().out)
     assert told["directory"] == str(tmp_path / "demo-3")
     assert (tmp_path / "demo-2").read_text() == "mine"
@@ -90,7 +90,7 @@ def test_a_record_that_the_source_skips_is_noticed(
 
 def wrong_states(directory: Path, capfd: pytest.CaptureFixture[str]) -> set[str]:
     """Run the demo, see it fail, and return the states whose rows and digests both differ."""
-    assert run(directory, output="json", flights_per_month=SLICE) == 1
+    assert run(str(directory), output="json", flights_per_month=SLICE) == 1
     told: dict[str, Any] = json.loads(capfd.readouterr().out)
     assert not told["equal"]
     wrong = [state for state in told["states"] if not state["equal"]]
@@ -103,10 +103,10 @@ def wrong_states(directory: Path, capfd: pytest.CaptureFixture[str]) -> set[str]
 def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(StorageError, match="statestore demo DIR"):
-        run(tmp_path / "file", flights_per_month=SLICE)
+        run(str(tmp_path / "file"), flights_per_month=SLICE)
 
 
 def test_an_output_that_does_not_exist(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match="text or json, not 'xml'"):
-        run(tmp_path / "demo", output="xml")
+        run(str(tmp_path / "demo"), output="xml")
     assert not (tmp_path / "demo").exists()

@@ -19,7 +19,7 @@ import shutil
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ class GcsServer:
 
     endpoint: str
     bucket: str = BUCKET
-    secret_key: str = "it has none"
+    secret_key: str = field(default="nothing is asked for", repr=False)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -86,6 +86,8 @@ def gcs_server(directory: Path) -> Iterator[GcsServer]:
     server = GcsServer(f"http://127.0.0.1:{port}")
     command = [str(binary), "-backend", "memory", "-scheme", "http", "-host", "127.0.0.1"]
     command += ["-port", str(port), "-external-url", server.endpoint, "-log-level", "error"]
+    # By this name it speaks XML as well, as delta-rs does.
+    command += ["-public-host", f"127.0.0.1:{port}"]
     with running(command, directory=directory, log=LOG) as process:
         if not wait_for(process, lambda: server.make_bucket(BUCKET), seconds=START_SECONDS):
             raise log_tail(directory / LOG, "the GCS server")

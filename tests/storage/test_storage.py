@@ -48,7 +48,7 @@ def small_files() -> Iterator[None]:
         "memory://x",
         "http://host/x",
         "https://host/x",
-        "gs://b/x",
+        "oss://b/x",
         "hdfs://n/x",
         "simplecache::s3://b",
     ],

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import click
@@ -65,9 +64,10 @@ class Configuration(Result):
     cls=Verb,
     prints=(
         "What it does as it does it, with Spark on this machine: a snapshot of real data, and"
-        " its restore at another parallelism. The store stays in DIR (./statestore-demo)."
+        " its restore at another parallelism. The store stays in DIR (./statestore-demo), which may"
+        " be a URL as well."
     ),
-    examples=("statestore demo", "statestore demo ./demo-store"),
+    examples=("statestore demo", "statestore demo ./demo-store", "statestore demo s3://bucket/a"),
 )
 @click.argument("directory", default="statestore-demo", metavar="[DIR]")
 @pass_invocation
@@ -81,4 +81,4 @@ def run_demo(invocation: Invocation, directory: str) -> int:
         raise MissingDependencyError(
             f"the demo needs {error.name}, which is not installed: pip install 'statestore[demo]'"
         ) from error
-    return int(demo.run(Path(directory), output=invocation.settings.output))
+    return int(demo.run(directory, output=invocation.settings.output))

@@ -1,0 +1,230 @@
+"""What goes wrong with an object store is a StorageError that names the URL and what to do, and no
+secret; nothing is written then.
+
+What a real service answers and a server on this machine does not (permissions, retention, clocks)
+is answered by a proxy, in the words of the service's documentation.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from typing import Any
+
+import google.auth.credentials
+import pyarrow as pa
+import pytest
+
+from statestore import StateStore
+from statestore.errors import InvalidArgumentError, StorageError
+from statestore.storage import Storage, open_storage
+from tests.servers.azure import AzureServer
+from tests.servers.flaky_proxy import flaky_proxy
+from tests.servers.gcs import GcsServer
+from tests.servers.process import free_ports
+from tests.servers.s3 import S3Server
+from tests.services.objects.conftest import Server
+from tests.services.secrecy import failure
+
+CALLS: dict[str, Callable[[Storage], Any]] = {
+    "read": lambda storage: storage.read("a"),
+    "size": lambda storage: storage.size("a"),
+    "open_read": lambda storage: storage.open_read("a"),
+    "put_if_absent": lambda storage: storage.put_if_absent("a", b"x"),
+    "open_write": lambda storage: storage.open_write("a").close(),
+    "list": lambda storage: storage.list(""),
+    "is_empty": lambda storage: storage.is_empty(),
+    "delete": lambda storage: storage.delete("a"),
+}
+
+
+@pytest.fixture(params=CALLS)
+def call(request: pytest.FixtureRequest) -> Callable[[Storage], Any]:
+    return CALLS[request.param]
+
+
+def test_a_missing_bucket(server: Server, call: Callable[[Storage], Any]) -> None:
+    url = server.url("store").replace(server.bucket, "no-such-bucket")
+    storage = open_storage(url, server.options)
+    message = failure(lambda: call(storage), StorageError, server.secret_key)
+    assert url in message
+    kind = "container" if url.startswith("az") else "bucket"
+    assert message.endswith(f"there is no such {kind}; create it, or check the URL")
+
+
+@pytest.fixture
+def nobody(server: Server) -> dict[str, Any]:
+    options = server.through(f"http://127.0.0.1:{free_ports(1)[0]}")
+    impatient = {"retries": {"total_max_attempts": 1}, "proxies": {}}
+    return options | ({"config_kwargs": impatient} if isinstance(server, S3Server) else {})
+
+
+@pytest.mark.parametrize("name", ["read", "open_write", "list"])
+def test_nobody_listens(server: Server, url: str, nobody: dict[str, Any], name: str) -> None:
+    storage = open_storage(url, nobody)
+    message = failure(lambda: CALLS[name](storage), StorageError, server.secret_key)
+    assert url in message
+    assert "check that the server runs, and the storage option" in message
+
+
+def test_a_wrong_key_of_azure(azure: AzureServer, url: str, call: Callable[[Storage], Any]) -> None:
+    wrong = base64.b64encode(b"another key that is long enough").decode()
+    storage = open_storage(azure.url("x"), azure.through(azure.endpoint, wrong))
+    message = failure(lambda: call(storage), StorageError, azure.secret_key, wrong)
+    assert "the server refuses these credentials, or they do not permit to " in message
+
+
+def _xml(code: str, text: str) -> bytes:
+    return (
+        f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{text}</Message></Error>".encode()
+    )
+
+
+def _azure(status: int, code: str, text: str) -> tuple[int, dict[str, str], bytes]:
+    return status, {"x-ms-error-code": code, "Content-Type": "application/xml"}, _xml(code, text)
+
+
+def _google(status: int, reason: str, text: str) -> tuple[int, dict[str, str], bytes]:
+    error = {"code": status, "message": text, "errors": [{"reason": reason, "message": text}]}
+    return status, {"Content-Type": "application/json"}, json.dumps({"error": error}).encode()
+
+
+def _s3(status: int, code: str, text: str) -> tuple[int, dict[str, str], bytes]:
+    return status, {"Content-Type": "application/xml"}, _xml(code, text)
+
+
+SAYS: list[tuple[str, tuple[int, dict[str, str], bytes], tuple[str, ...], str]] = [
+    ("s3", _s3(403, "AccessDenied", "Access Denied"), ("PUT",), "do not permit s3:PutObject"),
+    ("s3", _s3(403, "AccessDenied", "Denied"), ("DELETE",), "s3:DeleteObject (and a lock"),
+    ("s3", _s3(403, "RequestTimeTooSkewed", "too large"), ("PUT",), "clock of this machine is off"),
+    ("s3", _s3(400, "ExpiredToken", "expired"), ("PUT",), "the credentials have expired"),
+    (
+        "azure",
+        _azure(403, "AuthorizationPermissionMismatch", "not authorized"),
+        ("PUT",),
+        "do not permit to write blobs (role Storage Blob Data Contributor",
+    ),
+    (
+        "azure",
+        _azure(409, "BlobImmutableDueToPolicy", "immutable"),
+        ("DELETE",),
+        "an immutability policy or a lease of the container forbids it",
+    ),
+    (
+        "azure",
+        _azure(403, "AuthenticationFailed", "Request date header too old"),
+        ("PUT",),
+        "the clock of this machine is off",
+    ),
+    (
+        "azure",
+        _azure(403, "AuthenticationFailed", "Signature not valid in the specified time frame"),
+        ("PUT",),
+        "the credentials have expired",
+    ),
+    (
+        "azure",
+        _azure(409, "ResourceTypeMismatch", "a directory"),
+        ("PUT",),
+        "a folder of this name, in an account with a hierarchical namespace",
+    ),
+    (
+        "gcs",
+        _google(403, "forbidden", "x does not have storage.objects.create access"),
+        ("POST",),
+        "do not permit storage.objects.create (role Storage Object User",
+    ),
+    (
+        "gcs",
+        _google(403, "retentionPolicyNotMet", "subject to bucket's retention policy"),
+        ("DELETE",),
+        "a retention policy or a hold of the bucket forbids it",
+    ),
+    (
+        "gcs",
+        _google(401, "authError", "Invalid Credentials"),
+        ("POST",),
+        "refuses these credentials",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("service", "answer", "methods", "advice"), SAYS, ids=[f"{s[0]}-{s[3][:30]}" for s in SAYS]
+)
+def test_what_a_service_refuses_is_named_before_a_store_is_made(
+    request: pytest.FixtureRequest,
+    service: str,
+    answer: tuple[int, dict[str, str], bytes],
+    methods: tuple[str, ...],
+    advice: str,
+) -> None:
+    """The probe finds it: nothing lies there then but, at most, the hidden probe itself."""
+    server: Server = request.getfixturevalue(service)
+    url = server.url(f"refused-{abs(hash((advice, methods)))}")
+    with flaky_proxy(server.endpoint) as proxy:
+        proxy.refuse(*answer, methods=methods)
+        store = StateStore.open(
+            url, table_format="parquet", storage_options=server.through(proxy.endpoint)
+        )
+        message = failure(lambda: store.snapshot(parallelism=1), StorageError, server.secret_key)
+    assert url in message
+    assert advice in message
+    assert open_storage(url, server.options).is_empty()
+
+
+class Renewed(google.auth.credentials.Credentials):
+    """Credentials whose token has ended on the server's side, and which can get another."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.token, self.renewals = "first", 0
+
+    def refresh(self, request: object) -> None:
+        """Get another token."""
+        self.renewals += 1
+        self.token = f"renewed-{self.renewals}"
+
+
+def test_a_token_that_ends_during_a_snapshot_is_renewed(gcs: GcsServer) -> None:
+    credentials = Renewed()
+    with flaky_proxy(gcs.endpoint) as proxy:
+        options = gcs.through(proxy.endpoint) | {"token": credentials}
+        store = StateStore.open(gcs.url("renewed"), table_format="parquet", storage_options=options)
+        rows = pa.table({"user": ["a", "b"], "total": [1, 2]})
+        with store.snapshot(parallelism=1) as checkpoint:
+            proxy.refuse(*_google(401, "authError", "Invalid Credentials"), ("POST",), times=1)
+            checkpoint.keyed("totals", "total", rows, key="user", max_parallelism=2)
+        found = store.restore(parallelism=1).keyed("totals", "total").to_arrow(0).read_all()
+    assert sorted(found["total"].to_pylist()) == [1, 2]
+    assert credentials.renewals == 1
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "message"),
+    [
+        ("az://", {}, "needs a bucket"),
+        ("gs:///", {}, "needs a bucket"),
+        ("az://container/x", {"anon": True}, "storage options do not fit: .*account_name"),
+        ("abfss://user:s3cret@account.dfs.core.windows.net/x", {}, "credentials do not belong"),
+        ("abfss://c@a.dfs.core.windows.net/x@y:z@", {}, "credentials do not belong"),
+    ],
+)
+def test_what_cannot_be_a_store_is_refused(
+    monkeypatch: pytest.MonkeyPatch, url: str, options: dict[str, Any], message: str
+) -> None:
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(InvalidArgumentError, match=message) as caught:
+        open_storage(url, options)
+    assert "s3cret" not in str(caught.value)
+
+
+def test_a_container_and_its_account_are_named_by_one_url() -> None:
+    url = "abfss://container@account.dfs.core.windows.net"
+    storage = open_storage(f"{url}/a/b", {"account_key": base64.b64encode(b"key").decode()})
+    assert storage.url == f"{url}/a/b"
+    assert storage.spark_url("c/d") == f"{url}/a/b/c/d"
+    assert storage.delta_options()["azure_storage_account_name"] == "account"
+    plain = {"account_name": "account", "account_key": base64.b64encode(b"key").decode()}
+    assert open_storage("az://container/a/b", plain).spark_url("c") == f"{url}/a/b/c"
