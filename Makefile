@@ -17,6 +17,7 @@ S3 := $(VENV)/.s3
 KAFKA := $(VENV)/.kafka
 QUICK := build/quick-spark/spark.jsa
 FLINK := $(VENV)/.flink
+AZURITE := $(VENV)/.azurite
 PYFLINK := $(VENV)/pyflink
 # Spark is started through a Java that fits, wherever it is installed.
 WITH_JAVA := JAVA_HOME="$$($(PY) statestore/spark/java.py)" && export JAVA_HOME &&
@@ -27,7 +28,7 @@ WITH_JAVA := JAVA_HOME="$$($(PY) statestore/spark/java.py)" && export JAVA_HOME 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' Makefile
 
-demo: $(READY) $(DELTA) ## run the demo; DIR=path keeps what it writes there
+demo: $(READY) $(DELTA) ## run the demo; DIR=path, or a URL as az://…, keeps what it writes there
 	@$(WITH_JAVA) $(VENV)/bin/statestore demo $(DIR)
 
 cluster-demo: $(READY) $(KAFKA) ## run the demo on a Spark cluster, Kafka and S3, all on this machine
@@ -38,7 +39,7 @@ examples: $(READY) $(DELTA) ## run the notebooks in examples/, as the tests do
 
 # Files go to the workers in their order, so that the long ones do not come last. They are three on
 # two cores, as tests wait for servers and for Spark about as long as they compute.
-test: $(READY) $(DELTA) $(S3) $(KAFKA) $(FLINK) $(QUICK) ## run all tests, three files at a time; ARGS="-k name" goes to pytest
+test: $(READY) $(DELTA) $(S3) $(AZURITE) $(KAFKA) $(FLINK) $(QUICK) ## run all tests, three files at a time; ARGS="-k name" goes to pytest
 	@$(WITH_JAVA) $(PY) -m pytest --numprocesses $(or $(WORKERS),3) --dist loadfile --no-loadscope-reorder \
 		-m "not long" $(ARGS)
 
@@ -46,7 +47,7 @@ quick: $(READY) ## run the tests that need no JVM, no server and no long histori
 	@$(PY) -m pytest --numprocesses $(or $(WORKERS),2) --dist worksteal \
 		-m "not spark and not slow and not flink" --hypothesis-profile quick $(ARGS)
 
-test-long: $(READY) $(DELTA) ## run the tests that take too long for each run, but for Flink's
+test-long: $(READY) $(DELTA) $(S3) $(AZURITE) ## run the tests that take too long for each run, but for Flink's
 	@$(WITH_JAVA) $(PY) -m pytest -m "long and not flink" $(ARGS)
 
 test-flink: $(READY) $(FLINK) $(KAFKA) $(PYFLINK) ## run the tests that need real Flink, all of them
@@ -102,7 +103,7 @@ site: $(READY) ## build the documentation into build/site; a broken link stops i
 
 lock: $(READY) ## write requirements.lock anew from pyproject.toml
 	@{ head -n 2 requirements.lock; PYTHONWARNINGS=ignore $(VENV)/bin/pip-compile --quiet --upgrade \
-		--extra demo,s3,site,ui,test,dev --strip-extras --allow-unsafe --no-header --no-emit-index-url \
+		--extra azure,demo,gcs,s3,site,ui,test,dev --strip-extras --allow-unsafe --no-header --no-emit-index-url \
 		--no-emit-find-links --no-emit-trusted-host --output-file - pyproject.toml; } > $(VENV)/lock
 	@mv $(VENV)/lock requirements.lock
 
@@ -130,6 +131,11 @@ $(DELTA): $(READY)
 $(S3): $(DELTA) statestore/spark/spark-s3.conf
 	@echo "for the tests: fetching Spark's jars for S3 (690 MB the first time)"
 	@if $(PY) -m statestore.spark.session s3; then touch $@; fi
+
+# A server of Azure's protocol, for the tests: a package of npm, by the Node.js of the test packages.
+$(AZURITE): $(READY) tests/servers/azure.py
+	@echo "for the tests: fetching a server of Azure's protocol (370 MB)"
+	@if $(PY) -m tests.servers.azure; then touch $@; fi
 
 # Kafka's broker and Spark's connector to it, for the tests and the demo of a cluster.
 $(KAFKA): $(READY) tests/servers/jars.py

@@ -94,7 +94,8 @@ class StateStore:
         compaction: CompactionRule | None = COMPACTION,
         listeners: Iterable[CheckpointListener] = (),
     ) -> StateStore:
-        """Return the store at a path or ``s3://`` URL; nothing is read or created yet.
+        """Return the store at a path, or at a URL in S3, Azure or Google Cloud Storage; nothing is
+        read or created yet.
 
         Args:
             url: the path or URL.
@@ -106,7 +107,8 @@ class StateStore:
                 written with a layout of its own: ``partitioned``, the default, ``ranged`` or
                 ``auto``, as ``checkpoint.keyed`` has them. A new store remembers it, and
                 :meth:`snapshot` refuses another one.
-            storage_options: options for fsspec; Spark's ``s3a`` learns them for this bucket.
+            storage_options: options for fsspec's file system of the service; Spark's ``s3a`` learns
+                them for this bucket.
             parquet: how data files are written.
             local_cache: a folder that every host has for itself. Data files that are written or
                 restored there are kept. They are restored from there as long as their SHA-256 is

@@ -92,7 +92,7 @@ SLOW |= {
 # The files that take longest come first, so that no worker has one of them left when the other is
 # done.
 LONGEST = (
-    *("services/test_cluster", "services/test_s3_crashes", "streaming/test_query"),
+    *("services/test_cluster", "services/objects/test_crashes", "streaming/test_query"),
     *("files/test_state_table", "files/test_foreign_hands", "spark/test_hashing"),
     *("interop/spark/test_round_trip", "interop/spark/test_transform_with_state"),
     *("interop/spark/test_crashes", "services/test_spark_checkpoints"),
@@ -102,10 +102,10 @@ LONGEST = (
     *("jobs/test_spark_submit", "jobs/test_restarted_jobs", "maintenance/test_verify"),
     *("simulate/test_simulate", "histories/test_histories", "services/test_spark_s3"),
     *("faults/test_snapshot", "faults/test_salvage", "faults/test_processes"),
-    *("test_docs", "snapshot/test_list_keys", "services/test_s3_faults", "races/test_races"),
+    *("test_docs", "snapshot/test_list_keys", "services/objects/test_faults", "races/test_races"),
     *("interop/spark/test_hand_over", "interop/spark/test_sinks", "maintenance/test_purge"),
     *("snapshot/test_null_structs", "spark/test_session", "spark/test_worker"),
-    *("interop/flink/test_import", "interop/flink/test_repack", "services/test_s3_storage"),
+    *("interop/flink/test_import", "interop/flink/test_repack", "services/objects/test_storage"),
 )
 
 

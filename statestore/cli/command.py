@@ -90,7 +90,7 @@ def common_options() -> list[click.Parameter]:
     """Return the options of the command and of every verb."""
     outputs = get_args(get_type_hints(Settings)["output"])
     return [
-        _option("--store", metavar="URL", help="Path or s3:// URL of the store. [STATESTORE_URI]"),
+        _option("--store", metavar="URL", help="Path or URL of the store. [STATESTORE_URI]"),
         _option(
             "--output",
             type=click.Choice(outputs),

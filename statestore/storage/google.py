@@ -90,6 +90,9 @@ class GoogleStorage(ObjectStorage):
     # A copy within a bucket is of names alone, whatever the size, or goes on in further requests.
     most_copied_bytes: ClassVar[int] = 5 * 2**40
 
+    def _configure(self, options: Mapping[str, Any]) -> None:
+        self._is_there = False  # not known yet
+
     def _connect(self) -> Any:
         # Not by its protocol: gcsfs then asks by gRPC what kind of bucket it is.
         from gcsfs.core import GCSFileSystem
@@ -119,16 +122,21 @@ class GoogleStorage(ObjectStorage):
         def send() -> bytes:
             return cast(bytes, sync(fs.loop, _send, fs, method, url, dict(headers or {}), data))
 
-        return again(send, ATTEMPTS, _passes)
+        found = again(send, ATTEMPTS, _passes)
+        self._is_there = True
+        return found
 
     def _object(self, method: str, key: str, path: str = "", **arguments: Any) -> bytes:
-        """Return the answer to a request for one object; a 404 says whether its bucket is there."""
+        """Return the answer to a request for one object; a 404 says whether its bucket is there,
+        which is asked as long as nothing was found in it.
+        """
         try:
             return self._ask(method, f"o/{quote(key, safe='')}{path}", **arguments)
         except _Refused as error:
             if error.code not in ("404", "notFound"):
                 raise
-            self._has_bucket()
+            if not self._is_there:
+                self._has_bucket()
             error.code = _OBJECT_MISSING
             raise
 

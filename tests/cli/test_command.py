@@ -179,7 +179,7 @@ def test_every_error_leaves_with_its_code(
         (["list", "--output", "xml", "--store", "fraud"], 2, "invalid value for '--output'"),
         (["show", "x", "--store", "fraud"], 10, "no savepoint 'x' in "),
         (["show", "--state", "totals", "--store", "fraud"], 2, "state 'totals' needs its operator"),
-        (["list", "--store", "gs://b/x"], 2, "a store cannot lie on gs://"),
+        (["list", "--store", "oss://b/x"], 2, "a store cannot lie on oss://"),
         (["list", "--store", "nowhere"], 10, "no store at "),
         (["list", "--store", "fraud/statestore.json"], 10, ""),
         (["show", "9", "--store", "fraud"], 10, "no checkpoint 9 in "),

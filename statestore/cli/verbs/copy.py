@@ -32,7 +32,7 @@ __all__ = ["Copied", "Forked", "copy_checkpoint", "fork_checkpoint"]
     ),
 )
 @checkpoint_argument
-@click.option("--to", "target", metavar="URL", required=True, help="Path or s3:// URL to copy to.")
+@click.option("--to", "target", metavar="URL", required=True, help="Path or URL to copy to.")
 @click.option("--as-savepoint", metavar="NAME", help="Keep the copy under this name there.")
 @click.option("--dry-run", is_flag=True, help="Say what would be copied and stop.")
 @pass_invocation

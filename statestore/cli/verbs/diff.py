@@ -47,7 +47,7 @@ _SIGNS = {"added": "+", "removed": "-", "changed": "~"}
 )
 @click.argument("a", metavar="A")
 @click.argument("b", default="latest", metavar="[B]")
-@click.option("--other-store", "other", metavar="URL", help="Path or s3:// URL that B lies in.")
+@click.option("--other-store", "other", metavar="URL", help="Path or URL that B lies in.")
 @state_options
 @click.option(
     "--keys",
