@@ -9,7 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import adlfs  # noqa: F401 - these are loaded before processes are forked: each of them has them
+import gcsfs.core  # noqa: F401
 import pytest
+import s3fs  # noqa: F401
 
 from statestore.errors import StateStoreError, StorageError
 from statestore.storage import Storage, open_storage
