@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 import fsspec
 from fsspec.asyn import sync
 
-from statestore.storage.base import CONTAINER, Listed
-from statestore.storage.objects import ObjectStorage, Page
+from statestore.storage.base import CONTAINER, Listed, inside
+from statestore.storage.objects import DEFAULT_STREAMS, ObjectStorage, Page
 from statestore.storage.requests import (
     ATTEMPTS,
     CONNECT_SECONDS,
@@ -84,7 +84,9 @@ class AzureStorage(ObjectStorage):
     # What Copy Blob takes has no limit; a copy that is not done at once is waited for.
     most_copied_bytes: ClassVar[int] = 190 * 2**40
 
-    def __init__(self, url: str, options: Mapping[str, Any], streams: int) -> None:
+    def __init__(
+        self, url: str, options: Mapping[str, Any], streams: int = DEFAULT_STREAMS
+    ) -> None:
         """Take a URL and adlfs options; the account is named in either of them."""
         named = CONTAINER.match(url)
         if named is None:
@@ -246,9 +248,11 @@ class AzureStorage(ObjectStorage):
 
     def spark_url(self, name: str) -> str:
         """Return an ``abfss:`` URL, as hadoop-azure reads it."""
+        if self.url.startswith("abfss://"):
+            return self._full(name)
         container, root = self._place()
         account = self._fs.service_client.account_name
-        path = "/".join(part for part in (root, self._key(name)[len(self._root()) :]) if part)
+        path = "/".join(part for part in (root, inside(name) if name else "") if part)
         return f"abfss://{container}@{account}.dfs.core.windows.net/{path}"
 
     def delta_options(self) -> dict[str, str]:

@@ -249,10 +249,11 @@ class ObjectStorage(ABC):
 
     def renew(self, old: str, new: str) -> bool:
         """Let the server copy the object, unless it is larger than one request copies."""
+        source, target = self._key(old), self._key(new)
         if self.size(old) > self.most_copied_bytes:
             return False
         with self._errors("read", old):
-            self._copy(self._key(old), self._key(new))
+            self._copy(source, target)
         return True
 
     def open_write(self, name: str) -> NewFile:

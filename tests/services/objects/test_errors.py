@@ -227,4 +227,9 @@ def test_a_container_and_its_account_are_named_by_one_url() -> None:
     assert storage.spark_url("c/d") == f"{url}/a/b/c/d"
     assert storage.delta_options()["azure_storage_account_name"] == "account"
     plain = {"account_name": "account", "account_key": base64.b64encode(b"key").decode()}
-    assert open_storage("az://container/a/b", plain).spark_url("c") == f"{url}/a/b/c"
+    bare = open_storage("az://container/a/b", plain)
+    assert [bare.spark_url(name) for name in ("", "c")] == [f"{url}/a/b", f"{url}/a/b/c"]
+    elsewhere = open_storage(f"{url.replace('windows.net', 'chinacloudapi.cn')}/a", plain)
+    assert elsewhere.delta_options()["azure_endpoint"] == (
+        "https://account.blob.core.chinacloudapi.cn"
+    )
