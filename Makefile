@@ -18,6 +18,7 @@ KAFKA := $(VENV)/.kafka
 QUICK := build/quick-spark/spark.jsa
 FLINK := $(VENV)/.flink
 AZURITE := $(VENV)/.azurite
+HDFS := $(VENV)/.hdfs
 PYFLINK := $(VENV)/pyflink
 # Spark is started through a Java that fits, wherever it is installed.
 WITH_JAVA := JAVA_HOME="$$($(PY) statestore/spark/java.py)" && export JAVA_HOME &&
@@ -39,7 +40,7 @@ examples: $(READY) $(DELTA) ## run the notebooks in examples/, as the tests do
 
 # Files go to the workers in their order, so that the long ones do not come last. They are three on
 # two cores, as tests wait for servers and for Spark about as long as they compute.
-test: $(READY) $(DELTA) $(S3) $(AZURITE) $(KAFKA) $(FLINK) $(QUICK) ## run all tests, three files at a time; ARGS="-k name" goes to pytest
+test: $(READY) $(DELTA) $(S3) $(AZURITE) $(HDFS) $(KAFKA) $(FLINK) $(QUICK) ## run all tests, three files at a time; ARGS="-k name" goes to pytest
 	@$(WITH_JAVA) $(PY) -m pytest --numprocesses $(or $(WORKERS),3) --dist loadfile --no-loadscope-reorder \
 		-m "not long" $(ARGS)
 
@@ -47,7 +48,7 @@ quick: $(READY) ## run the tests that need no JVM, no server and no long histori
 	@$(PY) -m pytest --numprocesses $(or $(WORKERS),2) --dist worksteal \
 		-m "not spark and not slow and not flink" --hypothesis-profile quick $(ARGS)
 
-test-long: $(READY) $(DELTA) $(S3) $(AZURITE) ## run the tests that take too long for each run, but for Flink's
+test-long: $(READY) $(DELTA) $(S3) $(AZURITE) $(HDFS) ## run the tests that take too long for each run, but for Flink's
 	@$(WITH_JAVA) $(PY) -m pytest -m "long and not flink" $(ARGS)
 
 test-flink: $(READY) $(FLINK) $(KAFKA) $(PYFLINK) ## run the tests that need real Flink, all of them
@@ -103,7 +104,7 @@ site: $(READY) ## build the documentation into build/site; a broken link stops i
 
 lock: $(READY) ## write requirements.lock anew from pyproject.toml
 	@{ head -n 2 requirements.lock; PYTHONWARNINGS=ignore $(VENV)/bin/pip-compile --quiet --upgrade \
-		--extra azure,demo,gcs,s3,site,ui,test,dev --strip-extras --allow-unsafe --no-header --no-emit-index-url \
+		--extra azure,demo,gcs,hdfs,s3,site,ui,test,dev --strip-extras --allow-unsafe --no-header --no-emit-index-url \
 		--no-emit-find-links --no-emit-trusted-host --output-file - pyproject.toml; } > $(VENV)/lock
 	@mv $(VENV)/lock requirements.lock
 
@@ -136,6 +137,11 @@ $(S3): $(DELTA) statestore/spark/spark-s3.conf
 $(AZURITE): $(READY) tests/servers/azure.py
 	@echo "for the tests: fetching a server of Azure's protocol (370 MB)"
 	@if $(PY) -m tests.servers.azure; then touch $@; fi
+
+# An HDFS, for the tests.
+$(HDFS): $(READY) tests/servers/hdfs.py
+	@echo "for the tests: fetching the jars of an HDFS (110 MB)"
+	@if $(WITH_JAVA) $(PY) -m tests.servers.hdfs; then touch $@; fi
 
 # Kafka's broker and Spark's connector to it, for the tests and the demo of a cluster.
 $(KAFKA): $(READY) tests/servers/jars.py

@@ -1,0 +1,120 @@
+"""A real HDFS on this machine, for tests: a namenode and a datanode in one JVM, from Hadoop's own
+package ``hadoop-client-minicluster``.
+
+::
+
+    with hdfs_server(directory) as server:
+        store = StateStore.open(server.url("my-store"), storage_options=server.options)
+
+``python -m tests.servers.hdfs`` fetches the jars. It listens on the loopback address alone, on
+ports that are free, and keeps everything below its directory. It is killed when the block ends, and
+also when this process ends in any other way.
+"""
+
+from __future__ import annotations
+
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from statestore.errors import MissingDependencyError
+from statestore.spark.session import java_home
+from tests.servers.jars import JarSet, jars_of
+from tests.servers.process import SHORT_LIVED_JVM, free_ports, log_tail, running, wait_for
+
+__all__ = ["HADOOP_VERSION", "HdfsServer", "hdfs_server"]
+
+HADOOP_VERSION = "3.5.0"  # that of Spark's own client
+# The cluster is of Hadoop's tests, and needs the libraries of those.
+_JARS = JarSet(
+    f"hdfs-{HADOOP_VERSION}",
+    (
+        f"org.apache.hadoop:hadoop-client-minicluster:{HADOOP_VERSION}",
+        "org.junit.jupiter:junit-jupiter-api:5.10.2",
+        "org.mockito:mockito-core:4.11.0",
+    ),
+)
+LOG = "hdfs.log"
+START_SECONDS = 120
+_HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+@dataclass(frozen=True)
+class HdfsServer:
+    """A cluster that runs: where its namenode listens, for WebHDFS and for Hadoop's own clients."""
+
+    endpoint: str
+    namenode: str
+    bucket: str = "tests"
+    secret_key: str = field(default="nothing is asked for", repr=False)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What WebHDFS needs to know: ``storage_options`` of a store."""
+        return self.through(self.endpoint)
+
+    def through(self, endpoint: str) -> dict[str, Any]:
+        """Return the options by which the namenode is asked at another address."""
+        return {"port": urlsplit(endpoint).port}
+
+    def url(self, prefix: str) -> str:
+        """Return the URL of a folder."""
+        return f"hdfs://{self.namenode}/{self.bucket}/{prefix}"
+
+    def make_bucket(self, name: str) -> None:
+        """Do nothing: a folder is made with its first file."""
+
+
+@contextmanager
+def hdfs_server(directory: Path) -> Iterator[HdfsServer]:
+    """Run a cluster until the block ends; its superuser is the user of this process.
+
+    Raises MissingDependencyError without the jars, or StorageError with the end of its log.
+    """
+    jars = ":".join(str(jar) for jar in jars_of(_JARS))
+    directory.mkdir(parents=True, exist_ok=True)
+    rpc, web = free_ports(2)
+    server = HdfsServer(f"http://127.0.0.1:{web}", f"127.0.0.1:{rpc}")
+    settings = {
+        "hadoop.tmp.dir": directory / "tmp",
+        "hdfs.minidfs.basedir": directory / "dfs",
+        # The datanode's own writes wait so long for the namenode to hear of their last block; its
+        # web server has few threads, and each write holds one.
+        "dfs.client.block.write.locateFollowingBlock.initial.delay.ms": 5,
+    }
+    command = [str(java_home() / "bin" / "java"), "-Xmx512m", *SHORT_LIVED_JVM]
+    command += ["-Dio.netty.eventLoopThreads=32", "-cp", jars]
+    command += ["org.apache.hadoop.mapreduce.MiniHadoopClusterManager", "-nomr", "-format"]
+    command += ["-nnport", str(rpc), "-nnhttpport", str(web), "-datanodes", "1"]
+    for name, value in settings.items():
+        command += ["-D", f"{name}={value}"]
+
+    def ask() -> None:
+        # A first file: there is a datanode that takes it.
+        url = f"{server.endpoint}/webhdfs/v1/first?op=CREATE&user.name=root&overwrite=true"
+        request = urllib.request.Request(f"{url}&noredirect=true", method="PUT")
+        _HTTP.open(request, timeout=10).close()
+
+    with running(command, directory=directory, log=LOG) as process:
+        if not wait_for(process, ask, seconds=START_SECONDS):
+            raise log_tail(directory / LOG, "HDFS")
+        yield server
+
+
+def main() -> int:
+    """Fetch the jars; return the exit code."""
+    try:
+        print(f"{_JARS.name}: {len(jars_of(_JARS))} jars")
+    except MissingDependencyError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
