@@ -6,7 +6,8 @@ every commit rests on (I4), so it is ours per file system, not fsspec's generic 
 
 * a local (or mounted) file system: a temporary file, synced, then a hard link to its name;
 * S3 and Azure: a conditional put (``If-None-Match: *``);
-* Google: a conditional put (``ifGenerationMatch=0``).
+* Google: a conditional put (``ifGenerationMatch=0``);
+* HDFS: a hidden file that is renamed, which fails when the name is taken.
 
 Other file systems are refused when a store is opened, instead of being trusted; and of these, one
 where it does not hold in fact is refused when a store is made (``base.py``). Errors of the
@@ -26,6 +27,7 @@ from statestore.storage.azure import AzureStorage
 from statestore.storage.base import Listed, Storage, put_once, refuse_credentials, refuse_unsafe
 from statestore.storage.cached import CachedStorage
 from statestore.storage.google import GoogleStorage
+from statestore.storage.hdfs import HdfsStorage
 from statestore.storage.local import LocalStorage
 from statestore.storage.metered import MeteredStorage
 from statestore.storage.objects import DEFAULT_STREAMS
@@ -36,6 +38,7 @@ __all__ = [
     "AzureStorage",
     "CachedStorage",
     "GoogleStorage",
+    "HdfsStorage",
     "Listed",
     "LocalStorage",
     "MeteredStorage",
@@ -66,8 +69,10 @@ def open_storage(
         return AzureStorage(url, options or {}, streams)
     if protocol in ("gs", "gcs"):
         return GoogleStorage(url, options or {}, streams)
+    if protocol == "hdfs":
+        return HdfsStorage(url, options or {}, streams)
     shown = f"{protocol}://" if protocol.isalnum() else "such a URL"
     raise InvalidArgumentError(
         f"a store cannot lie on {shown}: it is not known to put a file only if it is absent, "
-        "which commits rest on; use a local path, s3://, az://, abfss:// or gs://"
+        "which commits rest on; use a local path, s3://, az://, abfss://, gs:// or hdfs://"
     )

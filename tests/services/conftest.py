@@ -12,6 +12,7 @@ from tests.servers.azure import AzureServer, azure_server
 from tests.servers.cluster import SparkCluster, spark_cluster
 from tests.servers.cluster_demo import s3_environment
 from tests.servers.gcs import GcsServer, gcs_server
+from tests.servers.hdfs import HdfsServer, hdfs_server
 from tests.servers.kafka import KafkaBroker, kafka_broker
 from tests.servers.s3 import S3Server, s3_server
 from tests.services.kafka_topics import Topics
@@ -35,6 +36,13 @@ def azure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AzureServer]:
 def gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GcsServer]:
     """The server of Google's protocol of this run."""
     with gcs_server(tmp_path_factory.mktemp("gcs")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsServer]:
+    """The HDFS of this run."""
+    with hdfs_server(tmp_path_factory.mktemp("hdfs")) as server:
         yield server
 
 

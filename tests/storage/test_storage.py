@@ -49,7 +49,6 @@ def small_files() -> Iterator[None]:
         "http://host/x",
         "https://host/x",
         "oss://b/x",
-        "hdfs://n/x",
         "simplecache::s3://b",
     ],
 )

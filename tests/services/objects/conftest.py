@@ -11,12 +11,13 @@ from statestore.storage import open_storage
 from statestore.storage.objects import ObjectStorage
 from tests.servers.azure import AzureServer
 from tests.servers.gcs import GcsServer
+from tests.servers.hdfs import HdfsServer
 from tests.servers.s3 import S3Server
 
-Server: TypeAlias = S3Server | AzureServer | GcsServer
+Server: TypeAlias = S3Server | AzureServer | GcsServer | HdfsServer
 
 
-@pytest.fixture(params=["s3", "azure", "gcs"], scope="session")
+@pytest.fixture(params=["s3", "azure", "gcs", "hdfs"], scope="session")
 def server(request: pytest.FixtureRequest) -> Server:
     """The server of this run of one service."""
     found: Server = request.getfixturevalue(request.param)

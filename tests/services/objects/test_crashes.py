@@ -12,6 +12,7 @@ from typing import Any
 import adlfs  # noqa: F401 - these are loaded before processes are forked: each of them has them
 import gcsfs.core  # noqa: F401
 import pytest
+import requests  # noqa: F401
 import s3fs  # noqa: F401
 
 from statestore.errors import StateStoreError, StorageError

@@ -51,6 +51,13 @@ IMPATIENT: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(params=["s3", "azure", "gcs"], scope="module")
+def server(request: pytest.FixtureRequest) -> Server:
+    """Those that answer all requests themselves; HDFS has datanodes, see test_hdfs.py."""
+    found: Server = request.getfixturevalue(request.param)
+    return found
+
+
 @pytest.fixture(scope="module")
 def proxy(server: Server) -> Iterator[FlakyProxy]:
     with flaky_proxy(server.endpoint) as proxy:

@@ -18,7 +18,9 @@ from statestore.storage.objects import ObjectStorage
 from statestore.testing.suites import StorageSuite
 from tests.servers.azure import AzureServer
 from tests.servers.gcs import GcsServer
+from tests.servers.hdfs import HdfsServer
 from tests.servers.s3 import S3Server
+from tests.services.objects.conftest import Server
 from tests.services.racing import LANES, race
 
 MIB = 2**20
@@ -66,7 +68,13 @@ class TestGoogle(ObjectStorageSuite):
         return open_storage(gcs.url(uuid.uuid4().hex), gcs.options)
 
 
-def test_the_bucket_itself_can_hold_a_store(server: AzureServer | GcsServer | S3Server) -> None:
+class TestHdfs(ObjectStorageSuite):
+    @pytest.fixture
+    def storage(self, hdfs: HdfsServer) -> Storage:
+        return open_storage(hdfs.url(uuid.uuid4().hex), hdfs.options)
+
+
+def test_the_bucket_itself_can_hold_a_store(server: Server) -> None:
     name = f"whole-{uuid.uuid4().hex[:8]}"
     server.make_bucket(name)
     url = server.url("x").replace(f"{server.bucket}/x", f"{name}/")

@@ -1,0 +1,99 @@
+"""What is peculiar to HDFS: a namenode that is busy, users, safe mode, and its URLs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from statestore.errors import InvalidArgumentError, StorageError
+from statestore.storage import Storage, open_storage
+from tests.servers.flaky_proxy import Fault, FlakyProxy, flaky_proxy
+from tests.servers.hdfs import HdfsServer
+from tests.services.secrecy import failure
+
+MIB = 2**20
+
+
+def _write(storage: Storage) -> tuple[str, ...]:
+    with storage.open_write("b") as file:
+        file.write(bytes(20 * MIB))
+    assert storage.size("b") == 20 * MIB
+    return storage.list("")
+
+
+CALLS: dict[str, tuple[Callable[[Storage], Any], Any]] = {
+    "read": (lambda storage: storage.read("a"), b"x" * 1000),
+    "size": (lambda storage: storage.size("a"), 1000),
+    "list": (lambda storage: storage.list(""), ("a",)),
+    "put_if_absent": (lambda storage: storage.put_if_absent("b", b"x"), True),
+    "write in parts": (_write, ("a", "b")),
+    "delete": (lambda storage: storage.delete("a"), None),
+}
+
+
+@pytest.fixture
+def hdfs_url(hdfs: HdfsServer, request: pytest.FixtureRequest) -> str:
+    return hdfs.url("".join(letter for letter in request.node.name if letter.isalnum()))
+
+
+@pytest.mark.parametrize("fault", [Fault.BUSY, Fault.LOST])
+@pytest.mark.parametrize("name", CALLS)
+def test_a_namenode_is_asked_again(
+    hdfs: HdfsServer, hdfs_url: str, name: str, fault: Fault
+) -> None:
+    """I4: whatever answer of each kind is lost; a put recognises the file that it renamed."""
+    call, expected = CALLS[name]
+    for kind in ("CREATE", "RENAME", "APPEND", "GETFILESTATUS", "OPEN", "LISTSTATUS", "DELETE"):
+        url = f"{hdfs_url}/{kind}"
+        open_storage(url, hdfs.options).put_if_absent("a", b"x" * 1000)
+        with flaky_proxy(hdfs.endpoint) as proxy:
+            flaky = open_storage(url, hdfs.through(proxy.endpoint))
+            _fail_once(proxy, fault, f"op={kind}")
+            assert call(flaky) == expected, kind
+
+
+def _fail_once(proxy: FlakyProxy, fault: Fault, operation: str) -> None:
+    """Let the first request of an operation fail."""
+    take, left = proxy.take, [fault]
+
+    def taken(method: str, path: str) -> Fault | None:
+        take(method, path)
+        return left.pop() if left and operation in path else None
+
+    proxy.take = taken  # type: ignore[method-assign]
+
+
+def test_another_writers_file_is_not_taken_for_ones_own(hdfs: HdfsServer, hdfs_url: str) -> None:
+    storage = open_storage(hdfs_url, hdfs.options)
+    storage.put_if_absent("a", b"same")
+    with flaky_proxy(hdfs.endpoint) as proxy:
+        flaky = open_storage(hdfs_url, hdfs.through(proxy.endpoint))
+        _fail_once(proxy, Fault.LOST, "op=RENAME")
+        assert not flaky.put_if_absent("a", b"same")
+    assert [item.name for item in storage.listed("")] == ["a"]
+
+
+def test_a_user_who_may_not_is_told(hdfs: HdfsServer, hdfs_url: str) -> None:
+    """And of whom, where and by which option."""
+    open_storage(hdfs_url, hdfs.options).put_if_absent("a", b"x")
+    other = open_storage(hdfs_url, hdfs.options | {"user": "somebody"})
+    message = failure(lambda: other.put_if_absent("b", b"x"), StorageError)
+    assert hdfs_url in message
+    assert "somebody" in message
+    assert "HDFS does not permit it" in message
+    assert other.read("a") == b"x"
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("hdfs://", "needs a bucket"),
+        ("hdfs://namenode:8020", "needs a namenode and a folder"),
+        ("hdfs://user:secret@namenode/a", "credentials do not belong"),
+    ],
+)
+def test_what_cannot_be_a_store_is_refused(url: str, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        open_storage(url)
