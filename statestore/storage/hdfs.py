@@ -4,6 +4,10 @@ A put on a condition is a hidden file of another name, which is then renamed: th
 file for one client at a time, and refuses when the new name is taken. So a file is there whole or
 not at all. (A file that is created under its own name is seen while it is still empty.)
 
+A request may be late: its answer was given up, it was sent again, and then the first one is done
+all the same. So each attempt to write a file has a hidden name of its own, what was renamed is
+known again by its identity, and bytes that may have been appended are not sent a second time.
+
 A folder of HDFS is asked as a bucket is: keys are paths. What writes large files appends to them,
 part by part, before they get their names.
 """
@@ -36,10 +40,13 @@ __all__ = ["HdfsStorage"]
 
 _WEB_PORT = 9870
 _MISSING = "FileNotFoundException"
+# A file whose last writer is being waited for: nothing was appended to it.
+_HELD = {"AlreadyBeingCreatedException", "RecoveryInProgressException"}
 _PASSING = {
-    # Each goes by: a namenode that starts, a file whose last writer is being waited for.
+    # Each goes by, as a namenode that starts.
     *("RetriableException", "SafeModeException", "StandbyException", "ServerNotActiveException"),
-    *("AlreadyBeingCreatedException", "RecoveryInProgressException", "500", "502", "503", "504"),
+    *_HELD,
+    *("500", "502", "503", "504"),
     *("ConnectionError", "ConnectTimeout", "ReadTimeout", "Timeout", "ChunkedEncodingError"),
     "ContentDecodingError",
 }
@@ -114,33 +121,32 @@ class HdfsStorage(ObjectStorage):
 
         return WebHDFS(**self._options)
 
-    def _ask(
-        self, method: str, operation: str, path: str, *, attempts: int = ATTEMPTS, **more: Any
-    ) -> Any:
-        """Return the answer of the namenode, or of the datanode that it names."""
-        return again(lambda: self._send(method, operation, path, **more), attempts, _passes)
+    def _ask(self, method: str, operation: str, path: str, **parameters: Any) -> Any:
+        """Return the namenode's answer, which may be where the bytes are."""
+        asked = {"op": operation, **self._fs.pars, **parameters}
+        url = f"{self._fs.url}/{quote(path)}"
+        return again(lambda: self._send(method, url, params=asked), ATTEMPTS, _passes)
 
-    def _send(
-        self, method: str, operation: str, path: str, data: bytes | None = None, **parameters: Any
-    ) -> Any:
-        fs, waits = self._fs, (CONNECT_SECONDS, READ_SECONDS)
-        asked = {"op": operation, **fs.pars, **parameters}
-        url = f"{fs.url}/{quote(path)}"
-        answer = fs.session.request(method, url, params=asked, allow_redirects=False, timeout=waits)
-        if answer.status_code == 307:
-            # Bytes are a datanode's business.
-            there = fs._apply_proxy(answer.headers["Location"])
-            answer = fs.session.request(
-                method, there, data=data, allow_redirects=False, timeout=waits
-            )
-        if answer.status_code >= 300:
+    def _bytes(self, method: str, asked: Any, data: bytes | None = None) -> Any:
+        """Return the answer of the datanode that the namenode has named: it is asked once."""
+        return self._send(method, self._fs._apply_proxy(asked.headers["Location"]), data=data)
+
+    def _send(self, method: str, url: str, **more: Any) -> Any:
+        answer = self._fs.session.request(
+            method, url, allow_redirects=False, timeout=(CONNECT_SECONDS, READ_SECONDS), **more
+        )
+        if answer.status_code >= 300 and answer.status_code != 307:
             raise _Refused(answer.status_code, answer)
         return answer
 
     def _get(self, key: str, start: int | None = None, stop: int | None = None) -> bytes:
         part = {} if start is None or stop is None else {"offset": start, "length": stop - start}
+
+        def once() -> bytes:
+            return cast(bytes, self._bytes("GET", self._ask("GET", "OPEN", key, **part)).content)
+
         try:
-            return cast(bytes, self._ask("GET", "OPEN", key, **part).content)
+            return again(once, ATTEMPTS, _passes)
         except _Refused as error:
             if "out of the range" not in str(error):  # it ends before
                 raise
@@ -155,35 +161,54 @@ class HdfsStorage(ObjectStorage):
             raise
 
     def _put_new(self, key: str, data: bytes, mark: str) -> bool:
-        hidden = _hidden(key, mark)
-        self._ask("PUT", "CREATE", hidden, data=data, overwrite="true")
-        if self._rename(hidden, key):
+        hidden = self._create(key, data)
+        if self._rename(hidden, key, "fileId", self._status(hidden)["fileId"]):
             return True
         self._remove(hidden)
         return False
 
-    def _rename(self, hidden: str, key: str) -> bool:
+    def _create(self, key: str, data: bytes) -> str:
+        """Write a hidden file; return its path."""
+
+        def once() -> str:
+            path = _hidden(key, uuid.uuid4().hex)
+            self._bytes("PUT", self._ask("PUT", "CREATE", path, overwrite="false"), data)
+            return path
+
+        return again(once, ATTEMPTS, _passes)
+
+    def _rename(self, hidden: str, key: str, member: str, value: int) -> bool:
         """Return whether the hidden file has its name now; False when another has it.
 
-        An answer may have been lost, and the second one be of no file: only this writer knows the
-        hidden name, so a file that is not there any more was renamed.
+        An answer may have been lost, and the next one be of no file: then the file of this name is
+        the hidden one if this member of its status is.
         """
         answer = self._ask("PUT", "RENAME", hidden, destination=f"/{key}").json()
         if answer["boolean"]:
             return True
-        try:
-            self._size_of(hidden)
-        except _Refused as error:
-            if error.code != _MISSING:
-                raise
-            return True
-        return False
+        if self._found(hidden) is not None:
+            return False
+        found = self._found(key)
+        if found is None:
+            raise OSError(f"its hidden file {hidden} was deleted before it had its name")
+        return bool(found[member] == value)
 
     def _mark_of(self, key: str) -> str | None:
         return None  # who has won knows it from the rename
 
     def _size_of(self, key: str) -> int:
-        return int(self._ask("GET", "GETFILESTATUS", key).json()["FileStatus"]["length"])
+        return int(self._status(key)["length"])
+
+    def _status(self, key: str) -> dict[str, Any]:
+        return cast(dict[str, Any], self._ask("GET", "GETFILESTATUS", key).json()["FileStatus"])
+
+    def _found(self, key: str) -> dict[str, Any] | None:
+        try:
+            return self._status(key)
+        except _Refused as error:
+            if error.code != _MISSING:
+                raise
+            return None
 
     def _remove(self, key: str) -> None:
         self._ask("DELETE", "DELETE", key)
@@ -237,38 +262,43 @@ class _Appended:
     def __init__(self, storage: HdfsStorage, key: str) -> None:
         """Begin with no file: nothing is asked yet."""
         self._storage, self._key, self._size = storage, key, 0
-        self._path = _hidden(key, uuid.uuid4().hex)
-        self._is_there = False
+        self._path = ""
 
     def send(self, body: bytes) -> None:
-        if not self._is_there:
-            self._storage._ask("PUT", "CREATE", self._path, data=body, overwrite="true")
-            self._is_there = True
+        if self._path:
+            again(lambda: self._append(body), ATTEMPTS, lambda error: _code(error) in _HELD)
         else:
-            again(lambda: self._append(body), ATTEMPTS, _passes)
+            self._path = self._storage._create(self._key, body)
         self._size += len(body)
 
     def _append(self, body: bytes) -> None:
-        """Append a part that is not there yet: the answer may have been lost, not the bytes."""
-        size = self._storage._size_of(self._path)
-        if size == self._size + len(body):
-            return
-        if size != self._size:
-            raise OSError(f"a part of a file was appended in part: it has {size} bytes")
-        self._storage._send("POST", "APPEND", self._path, data=body)
+        """Append a part. Where its answer is lost, the file's length says whether it is there; if
+        it is not, it may still come, and two of it would be another file.
+        """
+        storage = self._storage
+        asked = storage._ask("POST", "APPEND", self._path)
+        try:
+            storage._bytes("POST", asked, body)
+        except Exception:
+            if storage._size_of(self._path) != self._size + len(body):
+                raise
 
     def complete(self, last: bytes) -> None:
-        if last or not self._is_there:
+        if last or not self._path:
             self.send(last)
-        if self._storage._rename(self._path, self._key):
+        if self._has_its_name():
             return
         # As on an object store, who writes a name again replaces what it had.
         self._storage._remove(self._key)
-        if not self._storage._rename(self._path, self._key):
+        if not self._has_its_name():
             raise FileExistsError(f"another file of this name was written at {time.ctime()}")
 
+    def _has_its_name(self) -> bool:
+        return self._storage._rename(self._path, self._key, "length", self._size)
+
     def abort(self) -> None:
-        self._storage._remove(self._path)
+        if self._path:
+            self._storage._remove(self._path)
 
 
 def _hidden(key: str, upload: str) -> str:

@@ -13,6 +13,7 @@ also when this process ends in any other way.
 
 from __future__ import annotations
 
+import json
 import sys
 import urllib.request
 from collections.abc import Iterator
@@ -46,10 +47,13 @@ _HTTP = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 @dataclass(frozen=True)
 class HdfsServer:
-    """A cluster that runs: where its namenode listens, for WebHDFS and for Hadoop's own clients."""
+    """A cluster that runs: where its namenode and its datanode are asked over WebHDFS, and the
+    namenode by Hadoop's own clients.
+    """
 
     endpoint: str
     namenode: str
+    datanode: str
     bucket: str = "tests"
     secret_key: str = field(default="nothing is asked for", repr=False)
 
@@ -79,7 +83,7 @@ def hdfs_server(directory: Path) -> Iterator[HdfsServer]:
     jars = ":".join(str(jar) for jar in jars_of(_JARS))
     directory.mkdir(parents=True, exist_ok=True)
     rpc, web = free_ports(2)
-    server = HdfsServer(f"http://127.0.0.1:{web}", f"127.0.0.1:{rpc}")
+    endpoint, datanodes = f"http://127.0.0.1:{web}", []
     settings = {
         "hadoop.tmp.dir": directory / "tmp",
         "hdfs.minidfs.basedir": directory / "dfs",
@@ -96,14 +100,15 @@ def hdfs_server(directory: Path) -> Iterator[HdfsServer]:
 
     def ask() -> None:
         # A first file: there is a datanode that takes it.
-        url = f"{server.endpoint}/webhdfs/v1/first?op=CREATE&user.name=root&overwrite=true"
+        url = f"{endpoint}/webhdfs/v1/first?op=CREATE&user.name=root&overwrite=true"
         request = urllib.request.Request(f"{url}&noredirect=true", method="PUT")
-        _HTTP.open(request, timeout=10).close()
+        with _HTTP.open(request, timeout=10) as answer:
+            datanodes.append(urlsplit(json.load(answer)["Location"]).netloc)
 
     with running(command, directory=directory, log=LOG) as process:
         if not wait_for(process, ask, seconds=START_SECONDS):
             raise log_tail(directory / LOG, "HDFS")
-        yield server
+        yield HdfsServer(endpoint, f"127.0.0.1:{rpc}", f"http://{datanodes[-1]}")
 
 
 def main() -> int:

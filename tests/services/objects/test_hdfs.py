@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from statestore.errors import InvalidArgumentError, StorageError
-from statestore.storage import Storage, open_storage
+from statestore.storage import HdfsStorage, Storage, open_storage
 from tests.servers.flaky_proxy import Fault, FlakyProxy, flaky_proxy
 from tests.servers.hdfs import HdfsServer
 from tests.services.secrecy import failure
@@ -54,13 +54,13 @@ def test_a_namenode_is_asked_again(
             assert call(flaky) == expected, kind
 
 
-def _fail_once(proxy: FlakyProxy, fault: Fault, operation: str) -> None:
-    """Let the first request of an operation fail."""
-    take, left = proxy.take, [fault]
+def _fail_once(proxy: FlakyProxy, fault: Fault, operation: str, after: int = 0) -> None:
+    """Let the first request of an operation fail, or one after it."""
+    take, left = proxy.take, [None] * after + [fault]
 
     def taken(method: str, path: str) -> Fault | None:
         take(method, path)
-        return left.pop() if left and operation in path else None
+        return left.pop(0) if left and operation in path else None
 
     proxy.take = taken  # type: ignore[method-assign]
 
@@ -73,6 +73,52 @@ def test_another_writers_file_is_not_taken_for_ones_own(hdfs: HdfsServer, hdfs_u
         _fail_once(proxy, Fault.LOST, "op=RENAME")
         assert not flaky.put_if_absent("a", b"same")
     assert [item.name for item in storage.listed("")] == ["a"]
+
+
+def test_a_hidden_file_that_somebody_deleted_was_not_put(
+    hdfs: HdfsServer, hdfs_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """I4: a writer that was stopped for days, and whose file a clean-up took for what was left."""
+    storage = open_storage(hdfs_url, hdfs.options)
+    rename = HdfsStorage._rename
+
+    def late(self: HdfsStorage, hidden: str, *more: Any) -> bool:
+        self._remove(hidden)
+        return rename(self, hidden, *more)
+
+    monkeypatch.setattr(HdfsStorage, "_rename", late)
+    for write in (lambda: storage.put_if_absent("a", b"x"), lambda: _write(storage)):
+        assert "deleted before it had its name" in failure(write, StorageError)
+    monkeypatch.undo()
+    assert storage.put_if_absent("a", b"y")
+    monkeypatch.setattr(HdfsStorage, "_rename", late)
+    assert not storage.put_if_absent("a", b"y"), "another's file, though its bytes are the same"
+
+
+@pytest.mark.parametrize("name", ["put_if_absent", "write in parts", "read"])
+def test_a_datanode_whose_answer_is_lost(hdfs: HdfsServer, hdfs_url: str, name: str) -> None:
+    """What it wrote is known again, or written under another name; nothing is appended twice."""
+    call, expected = CALLS[name]
+    for number in range(3):
+        url = f"{hdfs_url}/{number}"
+        open_storage(url, hdfs.options).put_if_absent("a", b"x" * 1000)
+        with flaky_proxy(hdfs.datanode) as proxy:
+            through = {"data_proxy": {hdfs.datanode: proxy.endpoint}}
+            flaky = open_storage(url, hdfs.options | through)
+            _fail_once(proxy, Fault.LOST, "op=", after=number)
+            assert call(flaky) == expected
+
+
+def test_a_part_that_may_still_come_is_not_appended_again(hdfs: HdfsServer, hdfs_url: str) -> None:
+    storage = open_storage(hdfs_url, hdfs.options)
+    with flaky_proxy(hdfs.datanode) as proxy:
+        through = {"data_proxy": {hdfs.datanode: proxy.endpoint}}
+        flaky = open_storage(hdfs_url, hdfs.options | through)
+        _fail_once(proxy, Fault.SILENT, "op=APPEND")
+        message = failure(lambda: _write(flaky), StorageError)
+        assert len([path for _, path in proxy.seen if "op=APPEND" in path]) == 1
+    assert f"cannot write {hdfs_url}/b" in message
+    assert storage.list("") == ()
 
 
 def test_a_user_who_may_not_is_told(hdfs: HdfsServer, hdfs_url: str) -> None:
