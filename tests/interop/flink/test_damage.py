@@ -294,12 +294,12 @@ def test_a_file_of_another_place_is_read(tmp_path: Path) -> None:
 
 def test_a_file_system_that_is_not_known_hides_its_operator_alone(tmp_path: Path) -> None:
     def change(operator: OperatorState) -> OperatorState:
-        stream = FileHandle("hdfs://lake/flink/state", 9)
+        stream = FileHandle("viewfs://lake/flink/state", 9)
         return with_keyed(operator, replace(keyed(operator), stream=stream))
 
     (operator,) = written(tmp_path, change).operators
     assert operator.problem is not None
-    assert "hdfs://" in operator.problem
+    assert "viewfs://" in operator.problem
 
 
 def test_text_of_a_null_key_is_damage(tmp_path: Path) -> None:
