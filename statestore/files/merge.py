@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -188,7 +188,7 @@ def read_state(
 
     With a clock, ``now_ms``, those that have expired by then are left out where the state says so.
     Without changes one row group is in memory, else of base and each layer a run of key groups,
-    about ``run_bytes``, and as much of the base, or a row group, that a thread brings in ahead.
+    about ``run_bytes``, and the next two runs of the base, which a thread brings in.
     With ``wanted`` no more is read. Raises MissingFileError or DamagedFileError, naming file, state
     and operator.
     """
@@ -234,7 +234,7 @@ def _every_row_group(_: DataFile, handle: Handle) -> Iterable[int]:
 
 
 Read = Callable[[KeyedEntry, Slices], Iterator[pa.RecordBatch]]
-_MOST_AHEAD, _BLOCK_ROWS = 8, 64
+_RUNS_AHEAD, _BLOCK_ROWS = 2, 64
 
 
 def _all_rows(
@@ -244,30 +244,28 @@ def _all_rows(
     if not reads.layers:
         yield from base
         return
-    layers = [_layer_runs(read_layer, layer, run_bytes) for layer in reads.layers]
-    changes = _brought_together(layers, entry.state)
-    with closing(_ahead(base, run_bytes)) as batches:
-        for rows in _merged(runs_of(batches, run_bytes), changes, entry.state):
+    with _ahead(runs_of(base, run_bytes)) as runs:
+        layers = [_layer_runs(read_layer, layer, run_bytes) for layer in reads.layers]
+        changes = _brought_together(layers, entry.state)
+        for rows in _merged(runs, changes, entry.state):
             yield from rows.to_batches()
 
 
-def _ahead(batches: Iterator[pa.RecordBatch], most_bytes: int) -> Generator[pa.RecordBatch]:
-    """Yield what comes; a thread brings in the next ones meanwhile, of about so many bytes, or one.
-
-    So Arrow decodes while rows are merged. Whoever ends it early waits for what is under way.
+@contextmanager
+def _ahead(runs: Iterator[pa.Table]) -> Iterator[Iterator[pa.Table]]:
+    """Let a thread bring in the next runs from now on, so that Arrow decodes while rows are merged.
+    Whoever ends it early waits for the run that is under way.
     """
-    coming = deque[Future[pa.RecordBatch | None]]()
-    size = most_bytes
     with ThreadPoolExecutor(1, thread_name_prefix="statestore-ahead") as pool:
+        coming = deque(pool.submit(next, runs, None) for _ in range(_RUNS_AHEAD))
+
+        def come() -> Iterator[pa.Table]:
+            while (run := coming.popleft().result()) is not None:
+                coming.append(pool.submit(next, runs, None))
+                yield run
+
         try:
-            while True:
-                while len(coming) <= min(most_bytes // size, _MOST_AHEAD):
-                    coming.append(pool.submit(next, batches, None))
-                batch = coming.popleft().result()
-                if batch is None:
-                    return
-                size = max(batch.nbytes, 1)
-                yield batch
+            yield come()
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -369,7 +367,8 @@ def _merged(
 ) -> Iterator[pa.Table]:
     """Yield the rows of a state, as restored."""
     empty = restored_schema(state.schema).empty_table()
-    for rows, over in side_by_side([base, changes]):
+    # Changes first: while they are decoded here, a thread decodes the base.
+    for over, rows in side_by_side([changes, base]):
         if over is None:
             assert rows is not None
             yield rows

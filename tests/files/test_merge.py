@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from random import Random
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
@@ -166,49 +167,50 @@ def changed_rows(
     return pa.Table.from_pylist(in_groups, schema)
 
 
-def batch(rows: int) -> pa.RecordBatch:
-    return pa.record_batch({"n": pa.array(range(rows), pa.int64())})
+def run(rows: int) -> pa.Table:
+    return pa.table({"n": pa.array(range(rows), pa.int64())})
 
 
 def test_what_is_brought_in_ahead_is_bounded_and_ends_with_its_reader() -> None:
     begun: list[int] = []
     ended: list[bool] = []
 
-    def batches() -> Iterator[pa.RecordBatch]:
+    def runs() -> Iterator[pa.Table]:
         try:
             for number in range(100):
                 begun.append(number)
-                yield batch(100)
+                yield run(100)
         finally:
             ended.append(True)
 
-    ahead = _ahead(batches(), 4 * batch(100).nbytes)
-    assert [next(ahead).num_rows for _ in range(10)] == [100] * 10
-    ahead.close()
-    assert len(begun) <= 10 + 5
+    with _ahead(runs()) as ahead:
+        assert [next(ahead).num_rows for _ in range(10)] == [100] * 10
+    del ahead
+    assert len(begun) <= 10 + 2
     assert ended == [True]
-    begun.clear()
-    large = _ahead(batches(), 1)
-    next(large)
-    large.close()
-    assert len(begun) <= 2
-    begun.clear()
-    small = _ahead(batches(), 2**30)
-    next(small)
-    small.close()
-    assert len(begun) <= 10
+
+
+def test_it_is_brought_in_before_somebody_waits_for_it() -> None:
+    brought = Event()
+
+    def runs() -> Iterator[pa.Table]:
+        brought.set()
+        yield run(1)
+
+    with _ahead(runs()):
+        assert brought.wait(timeout=60)
 
 
 def test_what_goes_wrong_ahead_is_told_behind_what_came_before() -> None:
-    def batches() -> Iterator[pa.RecordBatch]:
-        yield batch(1)
-        yield batch(2)
+    def runs() -> Iterator[pa.Table]:
+        yield run(1)
+        yield run(2)
         raise DamagedFileError("the third")
 
-    ahead = _ahead(batches(), 2**20)
-    assert [next(ahead).num_rows for _ in range(2)] == [1, 2]
-    with pytest.raises(DamagedFileError, match="the third"):
-        next(ahead)
+    with _ahead(runs()) as ahead:
+        assert [next(ahead).num_rows for _ in range(2)] == [1, 2]
+        with pytest.raises(DamagedFileError, match="the third"):
+            next(ahead)
 
 
 def test_equal_rows_are_found_as_keys_are_equal() -> None:
