@@ -22,6 +22,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, cast
 from urllib.parse import quote, urlsplit
 
+import fsspec.config
+
 from statestore.errors import InvalidArgumentError
 from statestore.storage.base import Listed
 from statestore.storage.objects import DEFAULT_STREAMS, ObjectStorage, Page
@@ -110,11 +112,13 @@ class HdfsStorage(ObjectStorage):
             )
 
     def _configure(self, options: Mapping[str, Any]) -> None:
-        named = {"host": urlsplit(self.url).hostname, "port": _WEB_PORT}
-        if not {"user", "token", "kerberos"} & set(options):
+        named: dict[str, Any] = {"host": urlsplit(self.url).hostname, "port": _WEB_PORT}
+        # What is named here would win over fsspec's own settings, which commands go by.
+        given = {**fsspec.config.conf.get("webhdfs", {}), **options}
+        if not {"user", "token", "kerberos"} & set(given):
             # As Hadoop's own clients are known to a cluster without Kerberos.
             named["user"] = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
-        self._options = {**named, **options}
+        self._options = named | given
 
     def _connect(self) -> Any:
         from fsspec.implementations.webhdfs import WebHDFS  # it needs requests

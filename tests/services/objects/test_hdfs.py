@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from statestore import StateStore
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.storage import HdfsStorage, Storage, open_storage
 from tests.servers.flaky_proxy import Fault, FlakyProxy, flaky_proxy
@@ -130,6 +136,24 @@ def test_a_user_who_may_not_is_told(hdfs: HdfsServer, hdfs_url: str) -> None:
     assert "somebody" in message
     assert "HDFS does not permit it" in message
     assert other.read("a") == b"x"
+
+
+def test_a_command_goes_by_variables(hdfs: HdfsServer, hdfs_url: str) -> None:
+    """It takes a URL and no storage options."""
+    store = StateStore.open(hdfs_url, table_format="parquet", storage_options=hdfs.options)
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.keyed("u", "s", pa.table({"k": [1, 2, 3]}), key="k")
+    variables = {f"FSSPEC_WEBHDFS_{name.upper()}": str(v) for name, v in hdfs.options.items()}
+    done = subprocess.run(
+        [sys.executable, "-m", "statestore", "list", "--store", hdfs_url, "--output", "json"],
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (listed,) = json.loads(done.stdout)["checkpoints"]
+    assert listed["rows"] == 3
 
 
 @pytest.mark.parametrize(
