@@ -70,7 +70,9 @@ _ADVICE = {
     "this namenode is not the active one; name that by the storage option host": {
         "StandbyException"
     },
-    NOT_REACHED.format(endpoint="port, which is that of the namenode's web server"): {
+    NOT_REACHED.format(
+        endpoint="port (or FSSPEC_WEBHDFS_PORT), that of the namenode's web server"
+    ): {
         *("ConnectionError", "ConnectTimeout", "ReadTimeout", "Timeout", "ChunkedEncodingError"),
         *("ContentDecodingError", "InvalidURL", "404"),
     },
@@ -126,13 +128,16 @@ class HdfsStorage(ObjectStorage):
         return WebHDFS(**self._options)
 
     def _ask(self, method: str, operation: str, path: str, **parameters: Any) -> Any:
+        """Return the namenode's answer; it is asked again."""
+        return again(lambda: self._once(method, operation, path, **parameters), ATTEMPTS, _passes)
+
+    def _once(self, method: str, operation: str, path: str, **parameters: Any) -> Any:
         """Return the namenode's answer, which may be where the bytes are."""
         asked = {"op": operation, **self._fs.pars, **parameters}
-        url = f"{self._fs.url}/{quote(path)}"
-        return again(lambda: self._send(method, url, params=asked), ATTEMPTS, _passes)
+        return self._send(method, f"{self._fs.url}/{quote(path)}", params=asked)
 
     def _bytes(self, method: str, asked: Any, data: bytes | None = None) -> Any:
-        """Return the answer of the datanode that the namenode has named: it is asked once."""
+        """Return the answer of the datanode that the namenode has named."""
         return self._send(method, self._fs._apply_proxy(asked.headers["Location"]), data=data)
 
     def _send(self, method: str, url: str, **more: Any) -> Any:
@@ -147,7 +152,7 @@ class HdfsStorage(ObjectStorage):
         part = {} if start is None or stop is None else {"offset": start, "length": stop - start}
 
         def once() -> bytes:
-            return cast(bytes, self._bytes("GET", self._ask("GET", "OPEN", key, **part)).content)
+            return cast(bytes, self._bytes("GET", self._once("GET", "OPEN", key, **part)).content)
 
         try:
             return again(once, ATTEMPTS, _passes)
@@ -176,7 +181,7 @@ class HdfsStorage(ObjectStorage):
 
         def once() -> str:
             path = _hidden(key, uuid.uuid4().hex)
-            self._bytes("PUT", self._ask("PUT", "CREATE", path, overwrite="false"), data)
+            self._bytes("PUT", self._once("PUT", "CREATE", path, overwrite="false"), data)
             return path
 
         return again(once, ATTEMPTS, _passes)

@@ -15,6 +15,7 @@ import pytest
 from statestore import StateStore
 from statestore.errors import InvalidArgumentError, StorageError
 from statestore.storage import HdfsStorage, Storage, open_storage
+from statestore.storage.requests import ATTEMPTS
 from tests.servers.flaky_proxy import Fault, FlakyProxy, flaky_proxy
 from tests.servers.hdfs import HdfsServer
 from tests.services.secrecy import failure
@@ -69,6 +70,18 @@ def _fail_once(proxy: FlakyProxy, fault: Fault, operation: str, after: int = 0) 
         return left.pop(0) if left and operation in path else None
 
     proxy.take = taken  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_namenode_that_stays_busy_is_named(hdfs: HdfsServer, hdfs_url: str, name: str) -> None:
+    """Tried so often, and no more: two layers that try again would multiply."""
+    with flaky_proxy(hdfs.endpoint) as proxy:
+        flaky = open_storage(hdfs_url, hdfs.through(proxy.endpoint))
+        proxy.fail(Fault.BUSY)
+        message = failure(lambda: CALLS[name][0](flaky), StorageError)
+        assert len(proxy.seen) == ATTEMPTS
+    assert f"(tried {ATTEMPTS} times in " in message
+    assert message.endswith("the server has too much to do; try again later")
 
 
 def test_another_writers_file_is_not_taken_for_ones_own(hdfs: HdfsServer, hdfs_url: str) -> None:
