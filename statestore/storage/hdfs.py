@@ -41,6 +41,8 @@ from statestore.storage.requests import (
 __all__ = ["HdfsStorage"]
 
 _WEB_PORT = 9870
+# A datanode answers once the bytes are on others too, and the namenode has heard of all of them.
+_WRITE_SECONDS = 30.0
 _MISSING = "FileNotFoundException"
 # A file whose last writer is being waited for: nothing was appended to it.
 _HELD = {"AlreadyBeingCreatedException", "RecoveryInProgressException"}
@@ -138,11 +140,13 @@ class HdfsStorage(ObjectStorage):
 
     def _bytes(self, method: str, asked: Any, data: bytes | None = None) -> Any:
         """Return the answer of the datanode that the namenode has named."""
-        return self._send(method, self._fs._apply_proxy(asked.headers["Location"]), data=data)
+        there = self._fs._apply_proxy(asked.headers["Location"])
+        wait = READ_SECONDS if data is None else _WRITE_SECONDS
+        return self._send(method, there, wait, data=data)
 
-    def _send(self, method: str, url: str, **more: Any) -> Any:
+    def _send(self, method: str, url: str, wait: float = READ_SECONDS, **more: Any) -> Any:
         answer = self._fs.session.request(
-            method, url, allow_redirects=False, timeout=(CONNECT_SECONDS, READ_SECONDS), **more
+            method, url, allow_redirects=False, timeout=(CONNECT_SECONDS, wait), **more
         )
         if answer.status_code >= 300 and answer.status_code != 307:
             raise _Refused(answer.status_code, answer)

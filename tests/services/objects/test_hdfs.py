@@ -133,7 +133,7 @@ def test_a_part_that_may_still_come_is_not_appended_again(hdfs: HdfsServer, hdfs
     with flaky_proxy(hdfs.datanode) as proxy:
         through = {"data_proxy": {hdfs.datanode: proxy.endpoint}}
         flaky = open_storage(hdfs_url, hdfs.options | through)
-        _fail_once(proxy, Fault.SILENT, "op=APPEND")
+        _fail_once(proxy, Fault.BUSY, "op=APPEND")
         message = failure(lambda: _write(flaky), StorageError)
         assert len([path for _, path in proxy.seen if "op=APPEND" in path]) == 1
     assert f"cannot write {hdfs_url}/b" in message
