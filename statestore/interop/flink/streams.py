@@ -13,6 +13,7 @@ from statestore.errors import (
     IncompatibleStateError,
     InvalidArgumentError,
     MissingFileError,
+    StorageError,
 )
 from statestore.interop.flink.metadata import (
     EmptyHandle,
@@ -27,6 +28,7 @@ from statestore.storage import Storage, open_storage
 __all__ = ["ByteSource", "Places", "source_of", "storage_of"]
 
 _PRESTO, _S3 = "s3p://", "s3://"
+_MOVED = "of files that were moved, say where they lie now (--moved OLD=NEW, or moved=)"
 
 
 class ByteSource(Protocol):
@@ -121,10 +123,7 @@ def _check(name: str, start: int, stop: int, size: int) -> None:
 
 
 def _missing(name: str) -> MissingFileError:
-    return MissingFileError(
-        f"{name} is not there, which the savepoint names; of files that were moved, say where they "
-        "lie now"
-    )
+    return MissingFileError(f"{name} is not there, which the savepoint names; {_MOVED}")
 
 
 def source_of(handle: StreamHandle, places: Places, what: str) -> ByteSource:
@@ -145,7 +144,11 @@ def source_of(handle: StreamHandle, places: Places, what: str) -> ByteSource:
         folder, file = posixpath.split(places.url(handle.path))
         storage = storage_of(folder, places.options)
         if isinstance(handle, FileHandle):
-            return _stored(storage, file, handle.size)
+            try:
+                return _stored(storage, file, handle.size)
+            except StorageError as error:
+                error.add_note(f"the savepoint names {folder} by an absolute path; {_MOVED}")
+                raise
         return _Stored(f"{storage.url}/{file}", handle.size, storage, file, handle.start)
     raise IncompatibleStateError(f"{what} has a handle that is not one of bytes: it is not read")
 

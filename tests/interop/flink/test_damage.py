@@ -18,6 +18,7 @@ from statestore.errors import (
     MissingFileError,
     StateNotFoundError,
     StateStoreError,
+    StorageError,
 )
 from statestore.flink.operators import operator_id
 from statestore.interop.flink import repack_savepoint, show_savepoint
@@ -300,6 +301,18 @@ def test_a_file_system_that_is_not_known_hides_its_operator_alone(tmp_path: Path
     (operator,) = written(tmp_path, change).operators
     assert operator.problem is not None
     assert "viewfs://" in operator.problem
+
+
+def test_a_file_system_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    """With what to do where its files were copied from there."""
+
+    def change(operator: OperatorState) -> OperatorState:
+        stream = FileHandle("hdfs://127.0.0.1/flink/state", 9)
+        return with_keyed(operator, replace(keyed(operator), stream=stream))
+
+    with pytest.raises(StorageError, match="cannot read hdfs:") as caught:
+        written(tmp_path, change)
+    assert "say where they lie now" in " ".join(caught.value.__notes__)
 
 
 def test_text_of_a_null_key_is_damage(tmp_path: Path) -> None:
