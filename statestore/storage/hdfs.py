@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import time
 import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, cast
@@ -194,7 +193,7 @@ class HdfsStorage(ObjectStorage):
         """Return whether the hidden file has its name now; False when another has it.
 
         An answer may have been lost, and the next one be of no file: then the file of this name is
-        the hidden one if this member of its status is.
+        the hidden one if this member of its status is. If it is not, somebody has deleted that.
         """
         answer = self._ask("PUT", "RENAME", hidden, destination=f"/{key}").json()
         if answer["boolean"]:
@@ -202,9 +201,9 @@ class HdfsStorage(ObjectStorage):
         if self._found(hidden) is not None:
             return False
         found = self._found(key)
-        if found is None:
+        if found is None or found[member] != value:
             raise OSError(f"its hidden file {hidden} was deleted before it had its name")
-        return bool(found[member] == value)
+        return True
 
     def _mark_of(self, key: str) -> str | None:
         return None  # who has won knows it from the rename
@@ -304,7 +303,7 @@ class _Appended:
         # As on an object store, who writes a name again replaces what it had.
         self._storage._remove(self._key)
         if not self._has_its_name():
-            raise FileExistsError(f"another file of this name was written at {time.ctime()}")
+            raise FileExistsError("another writer writes this file")
 
     def _has_its_name(self) -> bool:
         return self._storage._rename(self._path, self._key, "length", self._size)

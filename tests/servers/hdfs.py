@@ -14,7 +14,6 @@ also when this process ends in any other way.
 from __future__ import annotations
 
 import json
-import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,9 +22,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from statestore.errors import MissingDependencyError
 from statestore.spark.session import java_home
-from tests.servers.jars import JarSet, jars_of
+from tests.servers.jars import JarSet, fetched, jars_of
 from tests.servers.process import SHORT_LIVED_JVM, free_ports, log_tail, running, wait_for
 
 __all__ = ["HADOOP_VERSION", "HdfsServer", "hdfs_server"]
@@ -111,15 +109,5 @@ def hdfs_server(directory: Path) -> Iterator[HdfsServer]:
         yield HdfsServer(endpoint, f"127.0.0.1:{rpc}", f"http://{datanodes[-1]}")
 
 
-def main() -> int:
-    """Fetch the jars; return the exit code."""
-    try:
-        print(f"{_JARS.name}: {len(jars_of(_JARS))} jars")
-    except MissingDependencyError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(fetched(_JARS))

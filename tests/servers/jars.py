@@ -27,6 +27,7 @@ __all__ = [
     "KAFKA_VERSION",
     "TOKEN_PROVIDER",
     "JarSet",
+    "fetched",
     "jars_of",
     "spark_home",
 ]
@@ -108,6 +109,23 @@ def _fetch(jars: JarSet, folder: Path) -> None:
         ) from error
 
 
+def fetched(*sets: JarSet, folder: Path | None = None) -> int:
+    """Fetch some sets, say how many jars they have, and copy them to a folder, if one is given;
+    return the exit code of a command.
+    """
+    try:
+        for jars in sets:
+            found = jars_of(jars)
+            print(f"{jars.name}: {len(found)} jars")
+            if folder is not None:
+                for jar in found:
+                    shutil.copy(jar, folder / jar.name)
+    except MissingDependencyError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
 def main(arguments: Sequence[str] = ()) -> int:
     """Fetch all sets, or with ``--connector DIR`` put Spark's Kafka connector into a folder; return
     the exit code.
@@ -115,17 +133,8 @@ def main(arguments: Sequence[str] = ()) -> int:
     parser = argparse.ArgumentParser(description="Fetch jars of servers and connectors.")
     parser.add_argument("--connector", type=Path, metavar="DIR", help="copy the connector there")
     folder: Path | None = parser.parse_args(arguments).connector
-    try:
-        if folder is not None:
-            for jar in (*jars_of(CONNECTOR), *jars_of(TOKEN_PROVIDER)):
-                shutil.copy(jar, folder / jar.name)
-            return 0
-        for jars in (BROKER, CONNECTOR, TOKEN_PROVIDER):
-            print(f"{jars.name}: {len(jars_of(jars))} jars")
-    except MissingDependencyError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    return 0
+    servers = () if folder else (BROKER,)
+    return fetched(*servers, CONNECTOR, TOKEN_PROVIDER, folder=folder)
 
 
 if __name__ == "__main__":

@@ -51,11 +51,8 @@ IMPATIENT: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=["s3", "azure", "gcs"], scope="module")
-def server(request: pytest.FixtureRequest) -> Server:
-    """Those that answer all requests themselves; HDFS has datanodes, see test_hdfs.py."""
-    found: Server = request.getfixturevalue(request.param)
-    return found
+# Those that answer all requests themselves; HDFS has datanodes, see test_hdfs.py.
+pytestmark = pytest.mark.parametrize("server", ["s3", "azure", "gcs"], indirect=True)
 
 
 @pytest.fixture(scope="module")

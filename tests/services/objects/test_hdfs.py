@@ -1,7 +1,8 @@
-"""What is peculiar to HDFS: a namenode that is busy, users, safe mode, and its URLs."""
+"""What is peculiar to HDFS: two servers that may fail, what they refuse, variables, and URLs."""
 
 from __future__ import annotations
 
+import getpass
 import json
 import os
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import requests
 
 from statestore import StateStore
 from statestore.errors import InvalidArgumentError, StorageError
@@ -111,7 +113,8 @@ def test_a_hidden_file_that_somebody_deleted_was_not_put(
     monkeypatch.undo()
     assert storage.put_if_absent("a", b"y")
     monkeypatch.setattr(HdfsStorage, "_rename", late)
-    assert not storage.put_if_absent("a", b"y"), "another's file, though its bytes are the same"
+    failure(lambda: storage.put_if_absent("a", b"y"), StorageError)  # another's, of the same bytes
+    assert storage.read("a") == b"y"
 
 
 @pytest.mark.parametrize("name", ["put_if_absent", "write in parts", "read"])
@@ -149,6 +152,41 @@ def test_a_user_who_may_not_is_told(hdfs: HdfsServer, hdfs_url: str) -> None:
     assert "somebody" in message
     assert "HDFS does not permit it" in message
     assert other.read("a") == b"x"
+
+
+def test_a_quota_that_is_used_up_is_named(hdfs: HdfsServer, hdfs_url: str) -> None:
+    storage = open_storage(hdfs_url, hdfs.options)
+    storage.put_if_absent("a", b"x")
+    folder = f"{hdfs.endpoint}/webhdfs/v1/{hdfs_url.partition('//')[2].partition('/')[2]}"
+    asked = {"op": "SETQUOTA", "namespacequota": "2", "user.name": getpass.getuser()}
+    requests.put(folder, params=asked, timeout=10).raise_for_status()
+    for write in (lambda: storage.put_if_absent("b", b"x"), lambda: _write(storage)):
+        message = failure(write, StorageError)
+        assert "a quota of this folder is used up; raise it" in message
+        assert "tried" not in message
+    assert storage.list("") == ("a",)
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "advice"),
+    [
+        ("SafeModeException", "Name node is in safe mode.", "is in safe mode, and takes no"),
+        ("StandbyException", "Operation category WRITE is not supported", "not the active one"),
+        ("InvalidToken", "token is expired", "check the storage options token and kerberos"),
+    ],
+)
+def test_a_namenode_that_refuses_is_named(
+    hdfs: HdfsServer, hdfs_url: str, name: str, said: str, advice: str
+) -> None:
+    """In the words that Hadoop documents, through a proxy."""
+    answer = {"RemoteException": {"exception": name, "javaClassName": name, "message": said}}
+    with flaky_proxy(hdfs.endpoint) as proxy:
+        storage = open_storage(hdfs_url, hdfs.through(proxy.endpoint))
+        headers = {"Content-Type": "application/json"}
+        proxy.refuse(403, headers, json.dumps(answer).encode(), ("PUT",))
+        message = failure(lambda: storage.put_if_absent("a", b"x"), StorageError)
+    assert said.rstrip(".") in message
+    assert advice in message
 
 
 def test_a_command_goes_by_variables(hdfs: HdfsServer, hdfs_url: str) -> None:

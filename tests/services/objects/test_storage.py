@@ -69,6 +69,8 @@ class TestGoogle(ObjectStorageSuite):
 
 
 class TestHdfs(ObjectStorageSuite):
+    renews = False  # WebHDFS copies nothing
+
     @pytest.fixture
     def storage(self, hdfs: HdfsServer) -> Storage:
         return open_storage(hdfs.url(uuid.uuid4().hex), hdfs.options)
