@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from math import isqrt
 from typing import TypeVar
 
 import numpy as np
@@ -234,7 +235,7 @@ def _every_row_group(_: DataFile, handle: Handle) -> Iterable[int]:
 
 
 Read = Callable[[KeyedEntry, Slices], Iterator[pa.RecordBatch]]
-_RUNS_AHEAD, _BLOCK_ROWS = 2, 64
+_RUNS_AHEAD = 2
 
 
 def _all_rows(
@@ -419,8 +420,10 @@ def _new_places(
     """Return the places of new rows in their order, and before which row each of them belongs.
 
     The rows are in order. So a few of them, far apart, say between which two of these a new row
-    lies, and only what lies there is put in order with it.
+    lies, and only what lies there is put in order with it: in all the fewest rows if as many are
+    looked at first as then.
     """
+    far = max(isqrt(rows.num_rows // len(new)), 1)
     names = [KEY_GROUP, *state.identity]
     rows, comes_new = rows.select(names), changes.select(names).take(pa.array(new))
 
@@ -430,10 +433,10 @@ def _new_places(
         at = np.flatnonzero(order >= len(among))
         return order[at] - len(among), at - np.arange(len(at))
 
-    _, block = in_order(np.arange(0, rows.num_rows, _BLOCK_ROWS))
-    meets = np.zeros(rows.num_rows // _BLOCK_ROWS + 2, np.bool_)
+    _, block = in_order(np.arange(0, rows.num_rows, far))
+    meets = np.zeros(rows.num_rows // far + 2, np.bool_)
     meets[block] = True  # those of block 0 come before all rows
-    among = np.flatnonzero(np.repeat(meets[1:], _BLOCK_ROWS)[: rows.num_rows])
+    among = np.flatnonzero(np.repeat(meets[1:], far)[: rows.num_rows])
     order, count = in_order(among)
     return new[order], np.concatenate(([0], among + 1))[count]
 

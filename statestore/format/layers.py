@@ -124,7 +124,8 @@ def _without(one: KeyGroupRange, gone: KeyGroupRange) -> list[KeyGroupRange]:
 # its base rows: those with the greatest share first, about ``bytes_per_checkpoint`` of base files
 # at a time, so that no checkpoint pays for all; and at once when they are more than ``most_share``.
 # So a restore never reads more than ``1 + most_share`` times the rows of the bases, and one
-# checkpoint's changes.
+# checkpoint's changes. With a span those are folded that would be soon: what they leave in a layer
+# lies between rows that count, and is read with these until the whole layer is gone.
 
 
 @dataclass(frozen=True)
@@ -200,11 +201,17 @@ def spans_of(entry: KeyedEntry) -> tuple[Span, ...]:
     )
 
 
+_SOON = 0.75
+
+
 def spans_to_fold(entry: KeyedEntry, rule: CompactionRule) -> tuple[KeyGroupRange, ...]:
     """Return the key groups whose changes are folded into the base now, in order."""
     wanted, left = [], rule.bytes_per_checkpoint
-    for span in sorted(spans_of(entry), key=lambda span: (-span.share, span.key_groups.first)):
-        if not span.changed_rows or span.share <= rule.share:
+    spans = sorted(spans_of(entry), key=lambda span: (-span.share, span.key_groups.first))
+    if spans[0].share <= rule.share:
+        return ()
+    for span in spans:
+        if not span.changed_rows or span.share <= _SOON * rule.share:
             break
         if span.share <= rule.most_share and left <= 0:
             break
