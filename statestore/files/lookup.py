@@ -232,7 +232,9 @@ _SMALL = 4
 
 @dataclass(frozen=True)
 class WantedKeys:
-    """Keys that are looked for: their columns, and of each its hash, in order, and key group."""
+    """Keys that are looked for, in order of key group: their columns, and of each its hash, in
+    order within a key group, and its key group.
+    """
 
     rows: pa.Table
     hashes: U64Array
@@ -261,28 +263,33 @@ class WantedKeys:
             keys = fitted_table(rows, schema).combine_chunks()
         except InvalidArgumentError as error:
             raise InvalidArgumentError(f"these are no keys of {state}: {error}") from error
-        groups = key_groups_of(keys, state)
+        groups = np.asarray(key_groups_of(keys, state), np.int32)
         hashes = hashes_of(keys)
-        order = np.argsort(hashes, kind="stable")
-        return cls(keys.take(pa.array(order)), hashes[order], np.asarray(groups, np.int32)[order])
+        order = np.lexsort((hashes, groups))
+        return cls(keys.take(pa.array(order)), hashes[order], groups[order])
 
     def of_reads(self, reads: ReadSlices) -> WantedKeys:
         """Return the keys in key groups of which something is read."""
         lies = np.zeros(len(self.groups), np.bool_)
         for part in reads.slices:
-            lies |= self._in(part)
+            lies[self._in(part)] = True
         at = np.flatnonzero(lies)
         return WantedKeys(self.rows.take(pa.array(at)), self.hashes[at], self.groups[at])
 
     def hashes_in(self, part: KeyedStateSlice) -> U64Array:
-        """Return the hashes, in order, of the keys in the key groups of a slice."""
-        return self.hashes[self._in(part)]
+        """Return the hashes of the keys in the key groups of a slice, each once, in order."""
+        hashes = self.hashes[self._in(part)]
+        if len(part.key_groups) > 1:
+            hashes = np.sort(hashes)
+        again = hashes[1:] == hashes[:-1]
+        return hashes[np.append(~again, True)] if again.any() else hashes
 
     def values_in(self, part: KeyedStateSlice) -> dict[str, pa.ChunkedArray]:
         """Return, of the key columns whose values Arrow finds as we do, those that the keys in the
         key groups of a slice have.
         """
-        own = self.rows.filter(pa.array(self._in(part)))
+        own = self._in(part)
+        own = self.rows.slice(own.start, own.stop - own.start)
         kinds = zip(own.column_names, own.schema.types, strict=True)
         return {name: own.column(name) for name, kind in kinds if _comparable(kind)}
 
@@ -291,9 +298,9 @@ class WantedKeys:
         places, _ = found(rows.select(self.rows.column_names), self.rows)
         return rows if len(places) == rows.num_rows else rows.take(pa.array(places))
 
-    def _in(self, part: KeyedStateSlice) -> npt.NDArray[np.bool_]:
+    def _in(self, part: KeyedStateSlice) -> slice:
         groups = part.key_groups
-        return (self.groups >= groups.first) & (self.groups <= groups.last)
+        return slice(*np.searchsorted(self.groups, (groups.first, groups.last + 1)).tolist())
 
 
 class RowCache:
@@ -397,7 +404,7 @@ class _Search:
         """Return the rows of the keys in slices of a state or of a layer, in their order."""
         pieces = [restored_schema(entry.state.schema).empty_table()]
         for part in slices:
-            hashes = np.unique(self.wanted.hashes_in(part))
+            hashes = self.wanted.hashes_in(part)
             if len(hashes):
                 pieces.append(self._like(entry, part, hashes))
         return self.wanted.match(pa.concat_tables(pieces).combine_chunks())
@@ -422,13 +429,14 @@ class _Search:
         pieces = [restored_schema(entry.state.schema).empty_table()]
         values = self.wanted.values_in(part)
         for batch in read_slices(self.storage, entry, [part], verify=self.verify):
-            # Nearly all rows go by here, so that few are hashed.
+            # Nearly all rows go by here, so that few are hashed; of some keys values tell it all.
             for name, wanted in values.items():
                 batch = batch.filter(pc.is_in(batch.column(name), value_set=wanted))
-            own = hashes_of(batch.select([*self.state.key]))
-            at = np.minimum(np.searchsorted(hashes, own), len(hashes) - 1)
-            places = np.flatnonzero(hashes[at] == own)
-            pieces.append(pa.Table.from_batches([batch.take(pa.array(places))]))
+            if len(values) < len(self.state.key):
+                own = hashes_of(batch.select([*self.state.key]))
+                at = np.minimum(np.searchsorted(hashes, own), len(hashes) - 1)
+                batch = batch.take(pa.array(np.flatnonzero(hashes[at] == own)))
+            pieces.append(pa.Table.from_batches([batch]))
         return pa.concat_tables(pieces)
 
 

@@ -8,25 +8,46 @@ makes longer values of them.
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
 
-__all__ = ["compute", "few_cached", "many_cached", "rows_cached"]
+__all__ = [
+    "compute",
+    "few_cached",
+    "few_of_driver",
+    "in_one_partition",
+    "many_cached",
+    "rows_cached",
+    "say_size",
+]
 
-_SAME_ROWS = frozenset({"Project", "SubqueryAlias"})
-_FEWER_ROWS = _SAME_ROWS.union(
-    ("Aggregate", "Deduplicate", "Distinct", "Filter", "LocalRelation", "Union", "Window")
-)
+_TOGETHER_BYTES = 2**20
+"""Of less Spark makes one partition behind an exchange (coalescePartitions.minPartitionSize)."""
+_LONG_BYTES = 1024
+"""What rows have is not known before they are here: longer texts are left where they are."""
+
+_SAME_ROWS = frozenset({"Project", "Repartition", "SubqueryAlias"})
+_OF_DRIVER = frozenset({"LocalRelation", "LogicalRDD"})
+_FEWER_ROWS = _SAME_ROWS | _OF_DRIVER | {"Aggregate", "Deduplicate", "Distinct", "Filter"}
+_FEWER_ROWS |= {"Union", "Window"}
+_SIZE = "%d rows of the driver, %d bytes"
+_SIZED = re.compile(_SIZE.replace("%d", "([0-9]+)"))
 _MAKING = {
     "Project": "projectList",
     "Aggregate": "aggregateExpressions",
     "Window": "windowExpressions",
 }
-_OF_ANY_LENGTH = frozenset({"string", "binary", "array", "map", "struct", "variant"})
+_NESTED = frozenset({"array", "map", "struct", "variant"})
+_OF_ANY_LENGTH = _NESTED | {"string", "binary"}
 
 
 class _Cached(NamedTuple):
@@ -75,6 +96,88 @@ def few_cached(df: DataFrame, most_bytes: int) -> pa.Table | None:
     if max(known.size_bytes, known.rows * width) > most_bytes:
         return None
     return df.toArrow().cast(to_arrow_schema(df.schema, timezone="UTC"))
+
+
+def in_one_partition(df: DataFrame) -> pa.Table | None:
+    """Return the rows of an RDD in this process when they are few, in one Spark partition, and of
+    types that Arrow has as Spark has them; else None. One job, that takes no more than few.
+    """
+    frame: Any = getattr(df, "_jdf", None)
+    if frame is None:  # Spark Connect
+        return None
+    try:
+        plan = frame.queryExecution().analyzed()
+        if plan.nodeName() != "LogicalRDD" or plan.rdd().getNumPartitions() != 1:
+            return None
+        most = _TOGETHER_BYTES // max(plan.schema().defaultSize(), 1)
+    except Py4JError:
+        return None
+    schema = _as_in_arrow(df.schema)
+    if schema is None:
+        return None
+    found = _cut(df, schema, most + 1).toArrow()
+    *columns, is_long = found.columns
+    if found.num_rows > most or pc.any(is_long).as_py():
+        return None
+    return pa.table(columns, names=schema.names).cast(schema)
+
+
+def _as_in_arrow(schema: StructType) -> pa.Schema | None:
+    """Return plain columns as Arrow has them, None if it has not the same types."""
+    names = {name.lower() for name in schema.names}
+    kinds = [field.dataType for field in schema]
+    if len(names) < len(kinds) or any(kind.typeName() in _NESTED for kind in kinds):
+        return None
+    try:
+        found = to_arrow_schema(schema, timezone="UTC")
+    except PySparkException:
+        return None
+    same = [one.dataType for one in from_arrow_schema(found, prefer_timestamp_ntz=True)] == kinds
+    return found if same else None
+
+
+def _cut(df: DataFrame, schema: pa.Schema, rows: int) -> DataFrame:
+    """Return some rows, long texts left out, and in a column more which rows have such."""
+    columns, long = [], ["false"]
+    for field in schema:
+        name = "`" + field.name.replace("`", "``") + "`"
+        if pa.types.is_string(field.type) or pa.types.is_binary(field.type):
+            long.append(f"octet_length({name}) > {_LONG_BYTES}")
+            columns.append(f"if({long[-1]}, null, {name}) as {name}")
+        else:
+            columns.append(name)
+    other = "_" + max(schema.names, key=len, default="")
+    is_long = f"coalesce({' or '.join(long)}, false) as `{other.replace('`', '``')}`"
+    return df.selectExpr(*columns, is_long).limit(rows)
+
+
+def few_of_driver(df: DataFrame) -> DataFrame | None:
+    """Return rows that came from the driver, few of them in one Spark partition: what brings them
+    together with other such rows needs no exchange. None for others.
+    """
+    found = _cached(df, _OF_DRIVER)
+    if found is None:
+        return None
+    return df.coalesce(1) if _is_few(*found) else df
+
+
+def say_size(df: DataFrame, rows: int, size_bytes: int) -> None:
+    """Let others know of rows that came from the driver how many they are: Spark keeps them in an
+    RDD, whose name says it.
+    """
+    frame: Any = getattr(df, "_jdf", None)
+    if frame is None:  # Spark Connect
+        return
+    try:
+        plan = frame.queryExecution().analyzed()
+        if plan.nodeName() == "LogicalRDD":
+            plan.rdd().setName(_SIZE % (rows, size_bytes))
+    except Py4JError:
+        return
+
+
+def _is_few(known: _Cached, width: int) -> bool:
+    return max(known.size_bytes, known.rows * width) <= _TOGETHER_BYTES
 
 
 def many_cached(df: DataFrame, most_bytes: int) -> bool:
@@ -130,13 +233,20 @@ def _known(plan: Any, steps: frozenset[str], making: bool) -> _Cached | None:
     if name == "LocalRelation":
         rows, width = plan.data().size(), plan.schema().defaultSize()
         return _Cached(rows, rows * width, 1, width)
+    if name == "LogicalRDD":
+        said = _SIZED.fullmatch(plan.rdd().name() or "")
+        if said is None:
+            return None
+        rows, size = map(int, said.groups())
+        return _Cached(rows, size, plan.rdd().getNumPartitions(), plan.schema().defaultSize())
     children = plan.children()
     below = [_known(children.apply(at), steps, making) for at in range(children.size())]
     known = [one for one in below if one is not None]
     if len(known) < len(below):
         return None
     rows, sizes, partitions, widths = zip(*known, strict=True)
-    return _Cached(sum(rows), sum(sizes), sum(partitions), max(widths))
+    parts = plan.numPartitions() if name == "Repartition" else sum(partitions)
+    return _Cached(sum(rows), sum(sizes), parts, max(widths))
 
 
 def _makes_none_longer(plan: Any, name: str) -> bool:
@@ -146,21 +256,15 @@ def _makes_none_longer(plan: Any, name: str) -> bool:
     if name not in _MAKING:
         return True
     made = getattr(plan, _MAKING[name])()
-    for at in range(made.size()):
-        one = made.apply(at)
-        if not _is_of_any_length(one):
+    kinds = [field["type"] for field in json.loads(plan.schema().json())["fields"]]
+    for at, kind in enumerate(kinds[-made.size() :]):  # what a window makes comes last
+        if not (isinstance(kind, dict) or kind in _OF_ANY_LENGTH):
             continue
-        inner = one.child() if _class_of(one) == "Alias" else one
-        if _class_of(inner) == "Cast" and not _is_of_any_length(inner.child()):
+        one = made.apply(at)
+        inner = one.child() if one.nodeName() == "Alias" else one
+        step = inner.nodeName()
+        if step == "Cast" and inner.child().dataType().typeName() not in _OF_ANY_LENGTH:
             continue  # a number as a text is short
-        if _class_of(inner) != "AttributeReference":
+        if step != "AttributeReference":
             return False
     return True
-
-
-def _is_of_any_length(expression: Any) -> bool:
-    return expression.dataType().typeName() in _OF_ANY_LENGTH
-
-
-def _class_of(expression: Any) -> str:
-    return str(expression.getClass().getSimpleName())

@@ -21,7 +21,7 @@ from statestore.files.lookup import RowCache, WantedKeys, bytes_to_read, rows_of
 from statestore.files.merge import read_state, unexpired
 from statestore.format.manifest import KeyedEntry
 from statestore.format.slices import ReadSlices
-from statestore.spark.cached import few_cached
+from statestore.spark.cached import few_cached, few_of_driver, in_one_partition
 from statestore.spark.hashing import column_of
 from statestore.spark.tasks import map_in_arrow, numbers, settle
 from statestore.spark.write import frame_of, spark_schema
@@ -31,6 +31,7 @@ __all__ = [
     "FORMAT",
     "KeysInUse",
     "Read",
+    "at_hand",
     "dataframe",
     "dataframe_of_keys",
     "keys_in_use",
@@ -171,11 +172,25 @@ class KeysInUse:
     null_keys: int
 
 
-def keys_in_use(df: DataFrame, key: Sequence[str]) -> KeysInUse:
-    """Return the keys of a DataFrame; one job, no shuffle.
+def at_hand(df: DataFrame) -> tuple[DataFrame, pa.Table | None]:
+    """Return rows as a table too where they are few, and lie in one Spark partition: they are
+    computed, once, and rows of the driver from then on. Others as they are.
+    """
+    few = in_one_partition(df)
+    if few is None:
+        return df, None
+    rows = frame_of(df.sparkSession, few, df.schema)
+    return few_of_driver(rows) or rows, few
+
+
+def keys_in_use(df: DataFrame, key: Sequence[str], rows: pa.Table | None = None) -> KeysInUse:
+    """Return the keys of a DataFrame, whose ``rows`` may be at hand; else one job, no shuffle.
 
     Few that Spark's cache has come as they are, many each once for a Spark partition.
     """
+    if rows is not None and {*key} <= {*rows.column_names}:
+        own = rows.select([*key])
+        return KeysInUse(own, int(_with_null(own).sum()))
     columns = df.select(*map(column_of, key))
     few = few_cached(columns, _FEW_KEYS_BYTES)
     if few is not None:

@@ -53,7 +53,7 @@ from statestore.format.schema import Schema, schema_from_json, type_text
 from statestore.format.state import KeyedState, Layout
 from statestore.keys.ranges import Assignment
 from statestore.spark.arithmetic import problem_of
-from statestore.spark.cached import few_cached, many_cached, rows_cached
+from statestore.spark.cached import few_cached, many_cached, rows_cached, say_size
 from statestore.spark.hashing import check_spark_key, column_of, key_group_column
 from statestore.spark.tasks import Task, map_in_arrow, settle
 
@@ -75,6 +75,7 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
+_IN_PLAN_BYTES = "spark.sql.execution.arrow.localRelationThreshold"
 
 
 def keyed_batches(batches: Iterable[pa.RecordBatch], state: KeyedState) -> Iterator[pa.RecordBatch]:
@@ -208,7 +209,8 @@ def on_driver(df: DataFrame, names: Sequence[str], most_bytes: int) -> pa.Table 
 
 def _with_columns(df: DataFrame, names: Iterable[str]) -> DataFrame:
     """Return some columns of the rows, and the store's own if they have it."""
-    return df.select(*map(column_of, beside(names, df.columns)))
+    wanted = beside(names, df.columns)
+    return df if [*wanted] == df.columns else df.select(*map(column_of, wanted))
 
 
 def change_frame(
@@ -241,10 +243,24 @@ def change_frame(
 
 
 def frame_of(spark: SparkSession, rows: pa.Table, schema: StructType | None = None) -> DataFrame:
-    """Return the rows in Spark, times without a zone as they are: not as the session's zone."""
+    """Return the rows in Spark, times without a zone as they are: not as the session's zone.
+
+    They are an RDD's, which Spark makes rows of in a task. Rows within a plan are gone over by
+    each rule for each step above them, which soon takes longer than to compute what is asked for.
+    """
     schema = schema or from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
     # As one batch: of rows that it keeps on the driver, Spark drops those behind an empty batch.
-    return spark.createDataFrame(rows.combine_chunks(), schema)
+    rows = rows.combine_chunks()
+    if not rows.num_rows:
+        return spark.createDataFrame(rows, schema)
+    before = str(spark.conf.get(_IN_PLAN_BYTES))
+    spark.conf.set(_IN_PLAN_BYTES, "0")
+    try:
+        frame = spark.createDataFrame(rows, schema)
+    finally:
+        spark.conf.set(_IN_PLAN_BYTES, before)
+    say_size(frame, rows.num_rows, rows.nbytes)
+    return frame
 
 
 def refuse_narrowing(df: DataFrame, names: Sequence[str], state: KeyedState) -> None:

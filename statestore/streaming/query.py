@@ -25,8 +25,8 @@ from statestore.format.manifest import Manifest
 from statestore.restarts import brief
 from statestore.restore.restored import RestoredCheckpoint
 from statestore.snapshot.writer import CheckpointWriter
-from statestore.spark.cached import compute
-from statestore.spark.read import keys_in_use
+from statestore.spark.cached import compute, few_of_driver
+from statestore.spark.read import at_hand, keys_in_use
 from statestore.spark.session import hand_on
 from statestore.storage import open_storage
 from statestore.store import StateStore
@@ -264,11 +264,13 @@ class StatefulQuery:
         done = self._progress(restored, batch)
         if done.has(batch):
             return None
-        # What is in Spark's cache has a known size: few rows then need no Python worker.
-        events = keep(events)
-        compute(events)
+        events, rows = at_hand(events)
+        if rows is None:
+            # What is in Spark's cache has a known size: few rows then need no Python worker.
+            events = keep(events)
+            compute(events)
         states = self._states(events)
-        keys = self._keys(events, batch, restored, states, done)
+        keys = self._keys(events, rows, batch, restored, states, done)
         others = [] if restored is None else to_evolve(restored, self.uid, states)
         if restored is not None and isinstance(self.update, Processing):
             others += [] if self.update.is_indexed(restored, done) else [INDEX]
@@ -355,13 +357,16 @@ class StatefulQuery:
     def _keys(
         self,
         events: DataFrame,
+        rows: pa.Table | None,
         batch: MicroBatch,
         restored: RestoredCheckpoint | None,
         states: Mapping[str, QueryState],
         done: Progress,
     ) -> pa.Table:
-        """Return the keys of the events, and those with timers that are due."""
-        keys = keys_in_use(events, self._key)
+        """Return the keys of the events, whose rows may be at hand, and those with timers that are
+        due.
+        """
+        keys = keys_in_use(events, self._key, rows)
         schemes = {self._hash_scheme(name, one, restored) for name, one in states.items()}
         if keys.null_keys and schemes != {"flink-sql"}:
             raise NullKeyError(
@@ -413,7 +418,7 @@ class StatefulQuery:
                 parallelism=self.parallelism,
                 is_first=is_first,
             )
-        held = {name: one if one.isLocal() else keep(one) for name, one in touched.items()}
+        held = {name: few_of_driver(one) or keep(one) for name, one in touched.items()}
         updated = self.update(step.events, held, batch)
         if isinstance(updated, Mapping):
             updated = Updated(updated)

@@ -42,15 +42,11 @@ class Frame:
     def unpersist(self) -> None:
         """Do nothing."""
 
-    def isLocal(self) -> bool:
-        """Return that its rows are in this process."""
-        return True
-
 
 class Query(StatefulQuery):
     """The query, but for what asks Spark: which keys are in the events, and their rows."""
 
-    def _keys(self, events: Any, batch: Any, restored: Any, states: Any, done: Any) -> Any:
+    def _keys(self, events: Any, rows: Any, batch: Any, *_: Any) -> Any:
         return events.rows
 
     def _touched(self, name: str, step: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,16 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from statestore.spark import write
-from statestore.spark.cached import compute, few_cached, many_cached, rows_cached
+from statestore.spark.cached import (
+    compute,
+    few_cached,
+    few_of_driver,
+    in_one_partition,
+    many_cached,
+    rows_cached,
+)
+from statestore.spark.read import at_hand
+from statestore.spark.write import frame_of
 
 MANY = 2**20
 
@@ -153,6 +163,69 @@ def test_of_many_cached_rows_none_is_looked_at(
         write.on_driver(frame.where("id < 50"), ["id", "text"], 1)
 
 
+PLAIN = "id long, `a text` string, raw binary, at timestamp, `b``c` double"
+
+
+def of_rdd(spark: SparkSession, rows: list[Any], schema: str, partitions: int = 1) -> DataFrame:
+    """Return rows as ``foreachBatch`` has them: those of an RDD."""
+    frame = spark.createDataFrame(rows, schema).coalesce(partitions).persist()
+    found = spark.createDataFrame(frame.rdd, frame.schema)
+    frame.unpersist()
+    return found
+
+
+def test_few_rows_of_one_partition_come_here_and_go_back_as_they_were(spark: SparkSession) -> None:
+    """In one job; nulls, zeros and what is not a number too."""
+    at = datetime(2026, 1, 2, tzinfo=UTC)
+    rows = [(1, "x" * 1024, b"\0", at, float("nan")), (2, None, None, None, -0.0)]
+    frame = of_rdd(spark, rows, PLAIN)
+    found, table = at_hand(frame)
+    assert table is not None
+    assert table.num_rows == 2
+    assert found.schema == frame.schema
+    assert repr(found.collect()) == repr(frame.collect())
+    assert found.rdd.getNumPartitions() == 1
+    assert few_cached(found, MANY) is not None
+
+
+def test_what_is_not_known_to_be_few_stays_where_it_is(spark: SparkSession) -> None:
+    """Many rows or long ones, several partitions, types that Arrow has not as Spark has them, and
+    what is more than an RDD.
+    """
+    for frame in (
+        of_rdd(spark, [(1, "x" * 1025)], "id long, text string"),
+        of_rdd(spark, [(1, b"x" * 1025)], "id long, raw binary"),
+        of_rdd(spark, [(number,) for number in range(2**17 + 1)], "id long"),
+        of_rdd(spark, [(1,), (2,)], "id long", partitions=2),
+        of_rdd(spark, [(["x"],)], "texts array<string>"),
+        of_rdd(spark, [("x",)], "text string collate UTF8_LCASE"),
+        of_rdd(spark, [(1, 2)], "a long, b long").toDF("a", "A"),
+        spark.range(3),
+    ):
+        assert in_one_partition(frame) is None
+        assert at_hand(frame) == (frame, None)
+
+
+def test_rows_of_the_driver_say_how_many_they_are(spark: SparkSession) -> None:
+    """Few are in one partition, and brought together without an exchange."""
+    few = pa.table({"id": [3, 1000], "text": ["0", "6"]})
+    here, there = (few_of_driver(frame_of(spark, few)) for _ in range(2))
+    assert here is not None
+    assert there is not None
+    sums = here.union(there).groupBy("text").agg(F.sum("id").alias("sum"))
+    assert "Exchange" not in sums._jdf.queryExecution().executedPlan().toString()
+    found = few_cached(sums, MANY)
+    assert found is not None
+    assert found.sort_by("sum")["sum"].to_pylist() == [6, 2000]
+    many = frame_of(spark, pa.table({"id": range(200_000)}))
+    assert few_of_driver(many) is many
+    assert (few_cached(many, MANY), rows_cached(here)) == (None, None)
+    assert few_of_driver(spark.range(3)) is None
+    none = few_of_driver(frame_of(spark, few.slice(0, 0)))
+    assert none is not None
+    assert none.collect() == []
+
+
 def test_times_come_in_utc_whatever_the_session_says(spark: SparkSession) -> None:
     name = "spark.sql.session.timeZone"
     before = str(spark.conf.get(name))
@@ -179,3 +252,4 @@ def test_a_session_that_shows_no_plans_tells_nothing() -> None:
         compute(frame)
         assert (rows_cached(frame), few_cached(frame, MANY)) == (None, None)
         assert not many_cached(frame, 1)
+        assert (in_one_partition(frame), few_of_driver(frame)) == (None, None)

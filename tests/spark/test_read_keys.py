@@ -14,6 +14,7 @@ from statestore import StateStore
 from statestore.errors import MissingFileError
 from statestore.restore.restored import RestoredKeyedState
 from statestore.spark import read
+from statestore.spark.cached import few_of_driver
 
 COLUMNS = {
     "k": "concat('k', id)",
@@ -57,10 +58,10 @@ def test_the_driver_reads_what_tasks_read(
     try:
         spark.conf.set(ZONE, "Europe/Berlin")
         here = stored.lookup_in_spark(KEYS)
-        assert here.isLocal()
+        assert few_of_driver(here) is not None
         in_tasks(monkeypatch)
         there = stored.lookup_in_spark(KEYS)
-        assert not there.isLocal()
+        assert few_of_driver(there) is None
         assert here.schema == there.schema
         few, many = (frame.orderBy("k").toArrow() for frame in (here, there))
     finally:
@@ -85,9 +86,9 @@ def test_much_is_read_by_tasks(
 ) -> None:
     """More bytes than the driver reads; unless it can hold them, or holds them already."""
     monkeypatch.setattr(read, "_FEW_READ_BYTES", 0)
-    assert not stored.lookup_in_spark(KEYS).isLocal()
-    assert not stored.lookup_in_spark(KEYS, cache_bytes=1).isLocal()
-    assert stored.lookup_in_spark(KEYS, cache_bytes=CACHE_BYTES + 1).isLocal()
+    assert few_of_driver(stored.lookup_in_spark(KEYS)) is None
+    assert few_of_driver(stored.lookup_in_spark(KEYS, cache_bytes=1)) is None
+    assert few_of_driver(stored.lookup_in_spark(KEYS, cache_bytes=CACHE_BYTES + 1)) is not None
     for file in tmp_path.glob("s/operators/**/*.parquet"):
         file.unlink()
     with pytest.raises(PythonException, match="MissingFileError"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -127,6 +128,29 @@ def test_few_events_need_no_python_worker(world: World, monkeypatch: pytest.Monk
         monkeypatch.setattr(DataFrame, name, None)
     query.process(world.frame("b", "c"), MicroBatch("q", 1))
     assert world.state() == {"a": (1, 1), "b": (2, 2), "c": (1, 1)}
+
+
+def test_few_events_of_one_partition_are_computed_once(world: World) -> None:
+    """And come to the update in one partition, as the rows of their keys do."""
+    seen: list[tuple[int, int]] = []
+    evaluated = world.spark.sparkContext.accumulator(0)
+
+    def update(events: DataFrame, state: DataFrame) -> DataFrame:
+        seen.append((events.rdd.getNumPartitions(), state.rdd.getNumPartitions()))
+        return totals(events, state)
+
+    def counted(rows: Any) -> Any:
+        for row in rows:
+            evaluated.add(1)
+            yield row
+
+    for number in range(3):
+        frame = world.frame("a", "b", f"c{number}").coalesce(1)
+        frame = world.spark.createDataFrame(frame.rdd.mapPartitions(counted), frame.schema)
+        world.query(update=of_one(update)).process(frame, MicroBatch("q", number))
+    assert seen[1:] == [(1, 1), (1, 1)]
+    assert evaluated.value == 9
+    assert world.state()["a"] == (3, 3)
 
 
 def test_many_events_go_by_tasks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
