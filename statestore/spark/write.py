@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,7 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 _IN_PLAN_BYTES = "spark.sql.execution.arrow.localRelationThreshold"
+_SETTING = Lock()
 
 
 def keyed_batches(batches: Iterable[pa.RecordBatch], state: KeyedState) -> Iterator[pa.RecordBatch]:
@@ -253,12 +255,13 @@ def frame_of(spark: SparkSession, rows: pa.Table, schema: StructType | None = No
     rows = rows.combine_chunks()
     if not rows.num_rows:
         return spark.createDataFrame(rows, schema)
-    before = str(spark.conf.get(_IN_PLAN_BYTES))
-    spark.conf.set(_IN_PLAN_BYTES, "0")
-    try:
-        frame = spark.createDataFrame(rows, schema)
-    finally:
-        spark.conf.set(_IN_PLAN_BYTES, before)
+    with _SETTING:  # of two threads one would put back what the other has set
+        before = str(spark.conf.get(_IN_PLAN_BYTES))
+        spark.conf.set(_IN_PLAN_BYTES, "0")
+        try:
+            frame = spark.createDataFrame(rows, schema)
+        finally:
+            spark.conf.set(_IN_PLAN_BYTES, before)
     say_size(frame, rows.num_rows, rows.nbytes)
     return frame
 
