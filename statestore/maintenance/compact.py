@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 from statestore.errors import InvalidArgumentError, StateNotFoundError
@@ -225,20 +226,19 @@ def _compacted(
     writer: CheckpointWriter,
     progress: Callable[[int, int], None],
 ) -> list[KeyedEntry]:
-    """Compact states one after another, a span at a time, and give them to the checkpoint."""
-    total, count, done = sum(plan.steps for plan in plans), 0, []
+    """Compact states one after another, and give them to the checkpoint."""
+    total, steps, done = sum(plan.steps for plan in plans), count(1), []
+
+    def step() -> None:
+        progress(next(steps), total)
+
     progress(0, total)
     try:
         for plan in plans:
-            entry = plan.entry
-            for span in plan.spans:
-                entry = compactor.fold(entry, [span.key_groups])
-                count += 1
-                progress(count, total)
+            entry = compactor.fold(plan.entry, [span.key_groups for span in plan.spans], step)
             if plan.merged:
                 entry = compactor.merge(entry, plan.merged)
-                count += 1
-                progress(count, total)
+                step()
             done.append(entry)
     except BaseException as error:
         compactor.new.delete(error)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+
+import pyarrow as pa
 
 from statestore.files.keyed import KeyedTarget, write_grouped, write_runs
 from statestore.files.merge import marked_expired, merged_changes, not_cleaned_up, read_state
@@ -13,7 +15,9 @@ from statestore.files.written import WrittenFiles
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.layers import CompactionRule, layers_to_merge, live_without, spans_to_fold
 from statestore.format.manifest import KeyedEntry, Layer
+from statestore.format.names import KEY_GROUP
 from statestore.format.slices import reads_of
+from statestore.format.state import Layout
 from statestore.keys.groups import KeyGroupRange, joined
 from statestore.snapshot.attempt import Attempt
 from statestore.storage import Storage
@@ -56,15 +60,26 @@ class Compactor:
         entry = self.fold(entry, spans_to_fold(entry, rule))
         return self.merge(entry, layers_to_merge(entry, rule))
 
-    def fold(self, entry: KeyedEntry, spans: Sequence[KeyGroupRange]) -> KeyedEntry:
+    def fold(
+        self,
+        entry: KeyedEntry,
+        spans: Sequence[KeyGroupRange],
+        on_span: Callable[[], object] = lambda: None,
+    ) -> KeyedEntry:
         """Return the state with the changes of some key groups in its base.
 
-        The spans are whole files of the base, and key groups without one
-        (:func:`statestore.format.layers.widened_spans`). Errors as those of :meth:`by_rule`.
+        The spans, in order, are whole files of the base, and key groups without one
+        (:func:`statestore.format.layers.widened_spans`); ``on_span`` is called after each. Errors
+        as those of :meth:`by_rule`.
         """
         if not spans or (not entry.layers and entry.state.ttl is None):
             return entry
-        written = [handle for span in spans for handle in self._base_of(entry, span)]
+        # Files of one key group each come out of one pass over neighbours: it reads a layer once.
+        passes = joined(spans) if entry.state.layout is Layout.PARTITIONED else spans
+        written: list[KeyedStateHandle] = []
+        for one in passes:
+            ends = [span.last for span in spans if span.intersect(one)]
+            written += self._base_of(entry, one, ends, on_span)
         kept = [
             handle
             for handle in entry.handles
@@ -79,11 +94,17 @@ class Compactor:
         )
         return folded.recording(entry.contents)
 
-    def _base_of(self, entry: KeyedEntry, span: KeyGroupRange) -> tuple[KeyedStateHandle, ...]:
-        every = read_state(self.storage, entry, reads_of(entry, span), verify=True)
+    def _base_of(
+        self,
+        entry: KeyedEntry,
+        key_groups: KeyGroupRange,
+        ends: Sequence[int],
+        on_span: Callable[[], object],
+    ) -> tuple[KeyedStateHandle, ...]:
+        every = read_state(self.storage, entry, reads_of(entry, key_groups), verify=True)
         rows = (not_cleaned_up(batch, entry.state, self.now_ms) for batch in every)
         target = KeyedTarget.of(self.storage, entry, self.checkpoint_id, self.options)
-        return self._noted(entry, write_grouped(rows, target))
+        return self._noted(entry, write_grouped(_telling(rows, ends, on_span), target))
 
     def merge(self, entry: KeyedEntry, count: int) -> KeyedEntry:
         """Return the state with its ``count`` newest layers as one; of less than two nothing is
@@ -112,6 +133,20 @@ class Compactor:
     ) -> tuple[KeyedStateHandle, ...]:
         self.new.add(entry.table.path, handles)
         return handles
+
+
+def _telling(
+    batches: Iterable[pa.RecordBatch], ends: Sequence[int], on_span: Callable[[], object]
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches, which come in order of key group; call back behind each of some key groups."""
+    told = 0
+    for batch in batches:
+        while batch.num_rows and batch.column(KEY_GROUP)[0].as_py() > ends[told]:
+            on_span()
+            told += 1
+        yield batch
+    for _ in ends[told:]:
+        on_span()
 
 
 # Compaction in the background of a snapshot: by the rule, in a thread, until the block ends.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -28,6 +29,7 @@ from statestore.files.writer import ParquetOptions
 from statestore.format.layers import CompactionRule
 from statestore.format.names import manifest_path
 from statestore.snapshot.compaction import Compactor
+from statestore.storage import LocalStorage
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -338,6 +340,29 @@ def test_compaction_by_the_rule_is_in_the_same_checkpoint(tmp_path: Path) -> Non
     assert store.manifest().keyed[0].layers == ()
     assert content(store) == ROWS | {"u1": 100}
     assert content(store, 1) == ROWS
+
+
+def test_a_layer_is_read_once_for_all_that_is_folded(tmp_path: Path) -> None:
+    """And checked by its SHA-256 once: not for each key group anew."""
+
+    class Counting(LocalStorage):
+        read_names: ClassVar[Counter[str]] = Counter()
+
+        def read(self, name: str) -> bytes:
+            self.read_names[name] += 1
+            return super().read(name)
+
+    path = str(tmp_path / "store")
+    store = StateStore.open(path, table_format="parquet", compaction=None)
+    full(store)
+    layer = change(store, table(dict.fromkeys(ROWS, 100))).layers[0].entry
+    counting = StateStore.over(Counting(path), compaction=FOLD_ALL)
+    change(counting, table({"u1": 101}))
+    assert counting.manifest().keyed[0].layers == ()
+    assert len(counting.manifest().keyed[0].handles) > 3
+    read = Counting.read_names
+    assert [read[f"{layer.table.path}/{one.path}"] for one in layer.handles] == [1]
+    assert content(store) == dict.fromkeys(ROWS, 100) | {"u1": 101}
 
 
 def test_an_exception_deletes_what_compaction_wrote_as_well(tmp_path: Path) -> None:
