@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import zlib
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Sequence
@@ -310,11 +309,15 @@ def _read(
         raw = lists.read(file_list.path)
     except FileNotFoundError as error:
         raise MalformedManifestError(f"{name} is missing; {_MEND_LIST}") from error
-    if (len(raw), hashlib.sha256(raw).hexdigest()) != (file_list.size_bytes, file_list.sha256):
-        raise MalformedManifestError(
-            f"{name} is damaged: its bytes are not those that were written (SHA-256); {_MEND_LIST}"
-        )
-    document = parse_document(raw, _ListDocument, name=name, form=LIST_FORMAT, newest=LIST_VERSION)
+    document = parse_document(
+        raw,
+        _ListDocument,
+        name=name,
+        form=LIST_FORMAT,
+        newest=LIST_VERSION,
+        mend=_MEND_LIST,
+        known=(file_list.size_bytes, file_list.sha256),
+    )
     with placed(name, ".table"):
         if document.table != table:
             raise ValueError(f"it is of {document.table!r}, and not of {table!r}")
