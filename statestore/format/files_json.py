@@ -26,6 +26,7 @@ from statestore.format.handles import (
     Handle,
     KeyedStateHandle,
     OperatorStateHandle,
+    file_ranges,
 )
 from statestore.format.layers import change_state
 from statestore.format.listed import FileList, ListedFiles, Totals, totals_of
@@ -129,7 +130,7 @@ class KeyedFiles(Files, frozen=True, kw_only=True):
 
     def keyed(self, state: KeyedState, *, packed: bool = False) -> tuple[KeyedStateHandle, ...]:
         """Return the files of a state that :func:`keyed_files_json` wrote."""
-        key_groups = list(map(KeyGroupRange, self.first, self.last))
+        key_groups = file_ranges(self.first, self.last).key_groups
         _refuse_disorder(key_groups, state.max_parallelism)
         indexes: Sequence[GroupIndex | None] = [None] * len(self.path)
         path, *rest = self._columns()
@@ -167,9 +168,9 @@ class KeyedFiles(Files, frozen=True, kw_only=True):
             if packed:
                 of_rows = _unpacked(of_rows, 8 * groups)
                 of_digests = _unpacked(of_digests, 8 * groups)
-            index = GroupIndex(of_rows, of_digests)
-            if not 8 * groups == len(index.rows) == len(index.digests):
+            if not 8 * groups == len(of_rows) == len(of_digests):
                 raise unfit(".group_rows", f"{path} has {groups} key groups, not as many")
+            index = GroupIndex(of_rows, of_digests)
             if index.rows_in(0, groups) != rows:
                 what = f"the key groups of {path} do not add up to its rows"
                 raise unfit(".group_rows", what)
