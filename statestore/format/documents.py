@@ -33,6 +33,7 @@ __all__ = [
     "CheckpointId",
     "Claim",
     "Count",
+    "Header",
     "Held",
     "Moment",
     "Pin",
@@ -74,7 +75,9 @@ _learning = Lock()
 _AT = " - at `$"  # how msgspec ends what it says, with the place and another `
 
 
-class _Header(Struct, frozen=True):
+class Header(Struct, frozen=True):
+    """What every document says of itself. A long one is declared with it, and so read once."""
+
     format: str
     format_version: Count
 
@@ -177,7 +180,17 @@ def parse_document(
         raise MalformedManifestError(
             f"{name} is damaged: its bytes are not those that were written (SHA-256); {mend}"
         )
-    header = _decoded(raw, _Header, name)
+    try:
+        document = _decoded(raw, kind, name)
+    except MalformedManifestError:  # which is no wonder of another form, or of a newer one
+        _check_header(_decoded(raw, Header, name), name, form, newest)
+        raise
+    header = document if isinstance(document, Header) else _decoded(raw, Header, name)
+    _check_header(header, name, form, newest)
+    return document
+
+
+def _check_header(header: Header, name: str, form: str, newest: int) -> None:
     if header.format != form:
         raise MalformedManifestError(
             f"{name} at $.format: expected {form!r}, found {header.format!r}"
@@ -187,7 +200,6 @@ def parse_document(
             f"{name} has format version {header.format_version}; this release reads up to "
             f"{newest}. Upgrade: pip install --upgrade statestore"
         )
-    return _decoded(raw, kind, name)
 
 
 def _decoded(raw: bytes, kind: type[T], name: str) -> T:

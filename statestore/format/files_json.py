@@ -14,6 +14,7 @@ from statestore.errors import MalformedManifestError
 from statestore.format.digest import digest_text
 from statestore.format.documents import (
     Count,
+    Header,
     document_bytes,
     parse_document,
     placed,
@@ -297,7 +298,7 @@ class FileListDocument(Struct, frozen=True):
         return ListedFiles(file_list, lambda: _read(file_list, state, table, lists, packed=packed))
 
 
-class _ListDocument(Struct, frozen=True):
+class _ListDocument(Header, frozen=True):
     table: str
     files: KeyedFiles
 
