@@ -86,6 +86,7 @@ HOMES = {
         "statestore.snapshot.subtasks",
         "statestore.settings",
         "statestore.interop.spark.location",
+        "statestore.restore.plan",  # what subtasks read: values by the hundred thousand
     ),
     "click": ("statestore.cli",),
     "rich": ("statestore.cli", "statestore.demo"),

@@ -221,7 +221,7 @@ class Wanted:
         ttl = entry.state.ttl
         names = {*self.columns, *entry.state.identity, *([ttl.column] if ttl else [])}
         layers = [replace(one, entry=_narrowed(one.entry, names)) for one in reads.layers]
-        return _narrowed(entry, names), reads._replace(layers=tuple(layers))
+        return _narrowed(entry, names), ReadSlices(reads.base, tuple(layers), reads.kept)
 
 
 def _narrowed(entry: KeyedEntry, names: Collection[str]) -> KeyedEntry:

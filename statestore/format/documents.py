@@ -33,6 +33,7 @@ __all__ = [
     "CheckpointId",
     "Claim",
     "Count",
+    "Header",
     "Held",
     "Moment",
     "Pin",
@@ -74,7 +75,9 @@ _learning = Lock()
 _AT = " - at `$"  # how msgspec ends what it says, with the place and another `
 
 
-class _Header(Struct, frozen=True):
+class Header(Struct, frozen=True):
+    """What every document says of itself. A long one is declared with it, and so read once."""
+
     format: str
     format_version: Count
 
@@ -144,11 +147,11 @@ def document_bytes(document: dict[str, Any]) -> bytes:
 
 def sealed(body: bytes) -> bytes:
     """Return a document that lacks its closing brace, ended with its SHA-256."""
-    return body + _seal(body)
+    return body + _seal(hashlib.sha256(body).hexdigest())
 
 
-def _seal(body: bytes | memoryview) -> bytes:
-    return _SEAL + hashlib.sha256(body).hexdigest().encode() + _END
+def _seal(sha256: str) -> bytes:
+    return _SEAL + sha256.encode() + _END
 
 
 def parse_document(
@@ -159,19 +162,35 @@ def parse_document(
     form: str,
     newest: int,
     mend: str = "bring it back from a copy",
+    known: tuple[int, str] | None = None,
 ) -> T:
-    """Return a document of the given form; ``mend`` is what to do about a damaged one.
+    """Return a document of the given form; ``mend`` is what to do about a damaged one, ``known``
+    the length and the SHA-256 of all its bytes, if another document has them.
 
     Raises MalformedManifestError when a byte differs from those that were written or the bytes are
     no such document, and FormatVersionError when its ``format_version`` is greater than ``newest``,
     the newest that this release reads.
     """
-    # Not through sealed(): a manifest may have 100 MB, and each copy of it would count.
-    if raw[-SEAL_BYTES:] != _seal(memoryview(raw)[:-SEAL_BYTES]):
+    # Not through sealed(): a manifest may have 100 MB, and each copy of it would count. Nor is it
+    # read twice: the checksum of all bytes goes on where that of the body ends.
+    seal, seen = raw[-SEAL_BYTES:], hashlib.sha256(memoryview(raw)[:-SEAL_BYTES])
+    own = seal == _seal(seen.hexdigest())
+    seen.update(seal)
+    if not own or known not in (None, (len(raw), seen.hexdigest())):
         raise MalformedManifestError(
             f"{name} is damaged: its bytes are not those that were written (SHA-256); {mend}"
         )
-    header = _decoded(raw, _Header, name)
+    try:
+        document = _decoded(raw, kind, name)
+    except MalformedManifestError:  # which is no wonder of another form, or of a newer one
+        _check_header(_decoded(raw, Header, name), name, form, newest)
+        raise
+    header = document if isinstance(document, Header) else _decoded(raw, Header, name)
+    _check_header(header, name, form, newest)
+    return document
+
+
+def _check_header(header: Header, name: str, form: str, newest: int) -> None:
     if header.format != form:
         raise MalformedManifestError(
             f"{name} at $.format: expected {form!r}, found {header.format!r}"
@@ -181,7 +200,6 @@ def parse_document(
             f"{name} has format version {header.format_version}; this release reads up to "
             f"{newest}. Upgrade: pip install --upgrade statestore"
         )
-    return _decoded(raw, kind, name)
 
 
 def _decoded(raw: bytes, kind: type[T], name: str) -> T:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import zlib
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Sequence
@@ -15,6 +14,7 @@ from statestore.errors import MalformedManifestError
 from statestore.format.digest import digest_text
 from statestore.format.documents import (
     Count,
+    Header,
     document_bytes,
     parse_document,
     placed,
@@ -27,6 +27,7 @@ from statestore.format.handles import (
     Handle,
     KeyedStateHandle,
     OperatorStateHandle,
+    file_ranges,
 )
 from statestore.format.layers import change_state
 from statestore.format.listed import FileList, ListedFiles, Totals, totals_of
@@ -130,7 +131,7 @@ class KeyedFiles(Files, frozen=True, kw_only=True):
 
     def keyed(self, state: KeyedState, *, packed: bool = False) -> tuple[KeyedStateHandle, ...]:
         """Return the files of a state that :func:`keyed_files_json` wrote."""
-        key_groups = list(map(KeyGroupRange, self.first, self.last))
+        key_groups = file_ranges(self.first, self.last).key_groups
         _refuse_disorder(key_groups, state.max_parallelism)
         indexes: Sequence[GroupIndex | None] = [None] * len(self.path)
         path, *rest = self._columns()
@@ -168,9 +169,9 @@ class KeyedFiles(Files, frozen=True, kw_only=True):
             if packed:
                 of_rows = _unpacked(of_rows, 8 * groups)
                 of_digests = _unpacked(of_digests, 8 * groups)
-            index = GroupIndex(of_rows, of_digests)
-            if not 8 * groups == len(index.rows) == len(index.digests):
+            if not 8 * groups == len(of_rows) == len(of_digests):
                 raise unfit(".group_rows", f"{path} has {groups} key groups, not as many")
+            index = GroupIndex(of_rows, of_digests)
             if index.rows_in(0, groups) != rows:
                 what = f"the key groups of {path} do not add up to its rows"
                 raise unfit(".group_rows", what)
@@ -297,7 +298,7 @@ class FileListDocument(Struct, frozen=True):
         return ListedFiles(file_list, lambda: _read(file_list, state, table, lists, packed=packed))
 
 
-class _ListDocument(Struct, frozen=True):
+class _ListDocument(Header, frozen=True):
     table: str
     files: KeyedFiles
 
@@ -310,11 +311,15 @@ def _read(
         raw = lists.read(file_list.path)
     except FileNotFoundError as error:
         raise MalformedManifestError(f"{name} is missing; {_MEND_LIST}") from error
-    if (len(raw), hashlib.sha256(raw).hexdigest()) != (file_list.size_bytes, file_list.sha256):
-        raise MalformedManifestError(
-            f"{name} is damaged: its bytes are not those that were written (SHA-256); {_MEND_LIST}"
-        )
-    document = parse_document(raw, _ListDocument, name=name, form=LIST_FORMAT, newest=LIST_VERSION)
+    document = parse_document(
+        raw,
+        _ListDocument,
+        name=name,
+        form=LIST_FORMAT,
+        newest=LIST_VERSION,
+        mend=_MEND_LIST,
+        known=(file_list.size_bytes, file_list.sha256),
+    )
     with placed(name, ".table"):
         if document.table != table:
             raise ValueError(f"it is of {document.table!r}, and not of {table!r}")

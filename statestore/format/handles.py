@@ -1,5 +1,9 @@
 """Where the bytes of a state lie: one value per data file, as the manifest names it.
 
+A plan reads and makes these by the hundred thousand. So most are structs, which are made quickly
+and which no collection of garbage looks at (they refer to nothing that refers to them), and
+dataclasses to whoever replaces a member of one.
+
 Paths are relative to the table's folder, so a store can be moved or copied as a whole. A file is
 referred to by its exact length and the SHA-256 of its bytes, never by name or time alone.
 
@@ -13,13 +17,20 @@ from __future__ import annotations
 
 import sys
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from functools import lru_cache
+from struct import unpack_from
+from typing import Any
 
-from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
+from msgspec import Struct
+from msgspec.structs import astuple
+
+from statestore.keys.groups import MAX_PARALLELISM, KeyGroupAssignment, KeyGroupRange
 
 __all__ = [
+    "FileRanges",
     "Footer",
     "GroupIndex",
     "Handle",
@@ -27,8 +38,12 @@ __all__ = [
     "KeyedStateSlice",
     "OperatorStateHandle",
     "assign",
+    "cuts_of",
+    "file_ranges",
     "reassign",
 ]
+
+_U64 = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +56,8 @@ class Footer:
     sha256: str
 
 
-@dataclass(frozen=True, slots=True)
-class GroupIndex:
+@dataclass(frozen=True, init=False, repr=False, eq=False, match_args=False)
+class GroupIndex(Struct, frozen=True, gc=False):
     """Rows and digest of each key group of a file, in order: 64-bit little-endian integers.
 
     Packed, because a state may have 32,768 key groups and a checkpoint hundreds of states.
@@ -62,26 +77,27 @@ class GroupIndex:
 
     def rows_in(self, first: int, stop: int) -> int:
         """Return the rows of the key groups from place ``first`` up to but not ``stop``."""
-        return sum(_unpacked(self.rows[8 * first : 8 * stop]))
+        return sum(unpack_from(f"<{stop - first}Q", self.rows, 8 * first))
 
     def digest_in(self, first: int, stop: int) -> int:
         """Return the digest of the rows of these key groups."""
-        return sum(_unpacked(self.digests[8 * first : 8 * stop])) % 2**64
+        return _sum(self.digests[8 * first : 8 * stop]) & _U64
 
     def row_counts(self) -> Sequence[int]:
         """Return the rows of every key group."""
         return _unpacked(self.rows)
 
 
-@dataclass(frozen=True, slots=True)
-class KeyedStateHandle:
+@dataclass(frozen=True, init=False, repr=False, eq=False, match_args=False)
+class KeyedStateHandle(Struct, frozen=True, eq=False, gc=False):
     """A data file of a keyed state: the rows of ``key_groups`` (closed range), sorted by key group
     and entry.
 
     ``index`` says what lies in which key group; a file of one key group needs none. ``host`` is the
     name of the machine whose local cache got a copy when the file was written, empty when there was
     no cache. ``footer`` is None of a file that an older release wrote. ``statistics`` are for a
-    Delta log, from who has just written the file; no manifest has them.
+    Delta log, from who has just written the file; no manifest has them, and two handles that differ
+    in nothing else are equal.
     """
 
     path: str
@@ -94,21 +110,33 @@ class KeyedStateHandle:
     host: str = ""
     index: GroupIndex | None = None
     footer: Footer | None = None
-    statistics: str = field(default="", compare=False, repr=False)
+    statistics: str = ""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KeyedStateHandle) and self._stored() == other._stored()
+
+    def __hash__(self) -> int:
+        return hash(self._stored())
+
+    def _stored(self) -> tuple[Any, ...]:
+        """Return what a manifest has of it."""
+        return astuple(self)[:-1]
 
     def cut(self, key_groups: KeyGroupRange) -> KeyedStateSlice | None:
         """Return the part that belongs to ``key_groups``, None when there is none.
 
         Without an index that is the whole file, whose reader skips the other key groups.
         """
-        own = self.key_groups
-        common = own.intersect(key_groups)
-        if common is None:
-            return None
-        if self.index is None or common is own:
+        common = self.key_groups.intersect(key_groups)
+        return None if common is None else self.part(common)
+
+    def part(self, key_groups: KeyGroupRange) -> KeyedStateSlice:
+        """Return the part that has ``key_groups``, all of which are the file's own."""
+        own, index = self.key_groups, self.index
+        if index is None or key_groups is own:
             return KeyedStateSlice(self, own, self.rows)
-        rows = self.index.rows_in(common.first - own.first, common.last + 1 - own.first)
-        return KeyedStateSlice(self, common, rows)
+        first, stop = key_groups.first - own.first, key_groups.last + 1 - own.first
+        return KeyedStateSlice(self, key_groups, index.rows_in(first, stop))
 
     def group_bytes(self) -> list[int]:
         """Return each key group's share of the file's bytes; without an index each has it all."""
@@ -123,13 +151,44 @@ class KeyedStateHandle:
             return [self.rows, *[0] * (len(self.key_groups) - 1)]
         return self.index.row_counts()
 
-    def bytes_of(self, rows: int) -> int:
-        """Return the share of the file's bytes that some of its rows have, rounded up."""
-        return -(-self.size_bytes * rows // max(self.rows, 1))
+
+@dataclass(frozen=True, eq=False)
+class FileRanges:
+    """The key groups of some files, in ascending order, and the last one of each.
+
+    The states of a job are cut into files alike, so :func:`file_ranges` makes it once for all of
+    them, and :func:`cuts_of` looks once for what of the files a subtask reads.
+    """
+
+    key_groups: tuple[KeyGroupRange, ...]
+    lasts: array[int]
 
 
-class KeyedStateSlice(NamedTuple):
-    """A part of a data file: the ``rows`` rows of ``key_groups``, which lie together."""
+@lru_cache(maxsize=8)
+def file_ranges(firsts: tuple[int, ...], lasts: tuple[int, ...]) -> FileRanges:
+    """Return the key groups of files, by the first and the last one of each."""
+    return FileRanges(tuple(map(KeyGroupRange, firsts, lasts)), array("H", lasts))
+
+
+@lru_cache(maxsize=MAX_PARALLELISM)
+def cuts_of(files: FileRanges, first: int, last: int) -> tuple[tuple[int, KeyGroupRange], ...]:
+    """Return which files have some of the key groups ``first`` .. ``last``, by their place, and
+    which of them each has.
+    """
+    wanted, found = KeyGroupRange(first, last), []
+    for at in range(bisect_left(files.lasts, first), len(files.lasts)):
+        common = files.key_groups[at].intersect(wanted)
+        if common is None:
+            break
+        found.append((at, common))
+    return tuple(found)
+
+
+class KeyedStateSlice(Struct, frozen=True, gc=False):
+    """A part of a data file: the ``rows`` rows of ``key_groups``, which lie together.
+
+    A plan makes, and asks, hundreds of thousands: hence no call more than there must be.
+    """
 
     handle: KeyedStateHandle
     key_groups: KeyGroupRange
@@ -155,7 +214,8 @@ class KeyedStateSlice(NamedTuple):
     @property
     def size_bytes(self) -> int:
         """Its share of the file's bytes, by rows; of all of them its length."""
-        return self.handle.bytes_of(self.rows)
+        handle = self.handle
+        return -(-handle.size_bytes * self.rows // (handle.rows or 1))
 
     @property
     def row_groups(self) -> int:
@@ -165,7 +225,8 @@ class KeyedStateSlice(NamedTuple):
         handle = self.handle
         if self.rows == handle.rows:
             return handle.row_groups
-        return min(handle.row_groups * self.rows // handle.rows + 1, handle.row_groups)
+        share = handle.row_groups * self.rows // handle.rows + 1
+        return share if share < handle.row_groups else handle.row_groups
 
     @property
     def _first(self) -> int:
@@ -215,6 +276,32 @@ def reassign(
         return tuple(tuple(KeyedStateSlice(h, h.key_groups, h.rows) for h in own) for own in old)
     handles = [handle for own in old for handle in own]
     return tuple(assign(handles, key_groups) for key_groups in assignment.ranges())
+
+
+def _sum(raw: bytes) -> int:
+    """Return the sum of packed numbers, faster than one by one: as a single number of them all,
+    with as many bits to spare beside each, one half of which is added to the other.
+    """
+    every_other, halves = _halves(len(raw) // 8)
+    number = int.from_bytes(raw, "little")
+    number = (number & every_other) + (number >> 64 & every_other)
+    for bits, low in halves:
+        number = (number >> bits) + (number & low)
+    return number
+
+
+@lru_cache(maxsize=16)
+def _halves(count: int) -> tuple[int, list[tuple[int, int]]]:
+    """Return the mask of every other of so many numbers, and how often what is left is halved: by
+    how many bits, and which stay.
+    """
+    left = (count + 1) // 2
+    every_other = int.from_bytes((b"\xff" * 8 + bytes(8)) * left, "little")
+    halves = []
+    while left > 1:
+        left = (left + 1) // 2
+        halves.append((128 * left, (1 << 128 * left) - 1))
+    return every_other, halves
 
 
 def _packed(numbers: Iterable[int]) -> bytes:

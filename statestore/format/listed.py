@@ -77,7 +77,8 @@ def read_all(listed: Iterable[Sequence[Handle]]) -> None:
     be.
     """
     unread = [one for one in listed if isinstance(one, ListedFiles) and not one.is_known]
-    if not unread:
+    if len(unread) < 2:
+        deque(map(tuple, unread), maxlen=0)
         return
     with ThreadPoolExecutor(max_workers=_AT_ONCE) as pool:
         deque(pool.map(tuple, unread), maxlen=0)

@@ -7,7 +7,6 @@ listing. ``manifest_json.py`` holds the document's form; docs/FORMAT.md describe
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,7 +20,12 @@ from statestore.flink.graph import JobGraph
 from statestore.flink.operators import Operators
 from statestore.format.digest import RowSet, combine
 from statestore.format.documents import Count
-from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.format.handles import (
+    FileRanges,
+    KeyedStateHandle,
+    OperatorStateHandle,
+    file_ranges,
+)
 from statestore.format.listed import read_all, totals_of
 from statestore.format.metrics import CheckpointMetrics
 from statestore.format.state import KeyedState, OperatorState
@@ -84,14 +88,18 @@ class KeyedEntry:
     merged: Merged | None = None
 
     @property
-    def last_key_groups(self) -> array[int]:
-        """The last key group of each file, ascending: by it a plan finds the files of a range."""
-        read_all((self.handles,))  # not under the lock of cached_property, which all states share
-        return self._last_key_groups
+    def by_key_group(self) -> tuple[Sequence[KeyedStateHandle], FileRanges]:
+        """The files, and the key groups of each: by these the files of a range are found."""
+        if "_by_key_group" not in vars(self):
+            read_all((self.handles,))  # not under the lock of cached_property: all states share it
+        return self._by_key_group
 
     @cached_property
-    def _last_key_groups(self) -> array[int]:
-        return array("H", (handle.key_groups.last for handle in self.handles))
+    def _by_key_group(self) -> tuple[Sequence[KeyedStateHandle], FileRanges]:
+        handles = self.handles[:]
+        own = [handle.key_groups for handle in handles]
+        ends = tuple([one.first for one in own]), tuple([one.last for one in own])
+        return handles, file_ranges(*ends)
 
     @property
     def contents(self) -> RowSet | None:

@@ -19,6 +19,7 @@ from statestore.format.digest import RowSet, digest_text
 from statestore.format.documents import (
     CheckpointId,
     Count,
+    Header,
     Moment,
     converted,
     document_bytes,
@@ -220,7 +221,7 @@ class _States(Struct, frozen=True):
     operator: tuple[_Operator, ...]
 
 
-class _Manifest(Struct, frozen=True):
+class _Manifest(Header, frozen=True):
     store_id: str
     checkpoint_id: CheckpointId
     parallelism: _Groups

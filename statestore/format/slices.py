@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from statestore.format.handles import KeyedStateHandle, KeyedStateSlice, assign
+from msgspec import Struct
+
+from statestore.format.handles import KeyedStateSlice, cuts_of
 from statestore.format.manifest import KeyedEntry
 from statestore.keys.groups import (
     KeyGroupAssignment,
@@ -23,7 +22,6 @@ __all__ = [
     "ReadSlices",
     "Slices",
     "assignment_of",
-    "handles_of",
     "reads_of",
     "slices_of",
 ]
@@ -51,7 +49,7 @@ class KeptGroups:
     max_parallelism: int
 
 
-class ReadSlices(NamedTuple):
+class ReadSlices(Struct, frozen=True, gc=False):
     """What a subtask reads of a state: slices of its base, and of its layers, oldest first, and
     which of their rows it keeps, None for all.
     """
@@ -117,22 +115,14 @@ def assignment_of(
         raise
 
 
-def handles_of(entry: KeyedEntry, key_groups: KeyGroupRange) -> Sequence[KeyedStateHandle]:
-    """Return the handles of a state's base that meet ``key_groups``, in order of key group."""
-    lasts = entry.last_key_groups
-    first = bisect_left(lasts, key_groups.first)
-    stop = bisect_left(lasts, key_groups.last, first)
-    meets = stop < len(entry.handles) and entry.handles[stop].key_groups.first <= key_groups.last
-    return entry.handles[first : stop + meets]
-
-
 def slices_of(entry: KeyedEntry, key_groups: KeyGroupRange) -> Slices:
     """Return what of a state's base a subtask that owns ``key_groups`` reads, in order.
 
     A file in which it has no row is not among it.
     """
-    parts = assign(handles_of(entry, key_groups), key_groups)
-    return tuple([part for part in parts if part.rows])
+    handles, ranges = entry.by_key_group
+    cuts = cuts_of(ranges, key_groups.first, key_groups.last)
+    return tuple([part for at, own in cuts if (part := handles[at].part(own)).rows])
 
 
 def reads_of(
@@ -144,10 +134,12 @@ def reads_of(
     that it is the stored key groups in which its rows lie, and of a file of several what lies
     between them too, so that it is opened once.
     """
-    ceiling = ceiling_of(entry.state.max_parallelism, max_parallelism) if max_parallelism else None
-    if ceiling is None:
-        return ReadSlices(slices_of(entry, key_groups), _layer_reads(entry, key_groups))
-    assert max_parallelism is not None
+    stored = entry.state.max_parallelism
+    if max_parallelism is None or max_parallelism == stored:
+        layers = _layer_reads(entry, key_groups) if entry.layers else ()
+        return ReadSlices(slices_of(entry, key_groups), layers)
+    ceiling = ceiling_of(stored, max_parallelism)
+    assert ceiling is not None  # they differ
     spans = ceiling.stored_groups(key_groups)
     base = _once([part for span in spans for part in slices_of(entry, span)])
     kept = KeptGroups(key_groups, max_parallelism)

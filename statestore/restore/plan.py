@@ -14,6 +14,8 @@ from functools import lru_cache
 from operator import add
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from statestore.display import MOST_BARS, Bar, amount, bars, figure, size, spans, strips, table
 from statestore.errors import StateNotFoundError
 from statestore.files.frames import as_pandas, as_polars, table_of
@@ -88,8 +90,8 @@ def _add(weights: list[int], handle: KeyedStateHandle, by: Weight) -> None:
     weights[own] = map(add, weights[own], added)
 
 
-@dataclass(frozen=True, slots=True)
-class SubtaskPlan:
+@dataclass(frozen=True, init=False, repr=False, eq=False, match_args=False)
+class SubtaskPlan(Struct, frozen=True, gc=False):
     """What one subtask of an operator reads; ``elements`` counts its operator state.
 
     ``rows`` are those read, ``changed_rows`` of them changes, which are merged into the others.
@@ -423,18 +425,18 @@ def _plan_operator(
         keyed = tuple(KeyedPlan(e, assignment) for e in entries if isinstance(e, KeyedEntry))
         ranges = _ranges_of(assignment)
 
-    def plan(subtask: int) -> SubtaskPlan:
-        return _plan_subtask(keyed, operator, ranges[subtask], subtask, dealt, local)
+    def subtasks() -> tuple[SubtaskPlan, ...]:
+        each = enumerate(ranges)
+        return tuple([_plan_subtask(keyed, operator, own, at, dealt, local) for at, own in each])
 
     names = tuple(entry.state.name for entry in entries)
     most = assignment.max_parallelism if assignment else None
     # Counted when one is looked at: who restores some states need not know what there is of others.
-    subtasks = LazySequence(parallelism, lambda: tuple(map(plan, range(parallelism))))
     return OperatorPlan(
         uid,
         most,
         names,
-        subtasks,
+        LazySequence(parallelism, subtasks),
         stored_uid=uid,
         keyed=keyed,
         owners_before=owners_of(manifest, uid) if keyed else None,
@@ -484,13 +486,11 @@ def _plan_subtask(
         size_bytes=size_bytes,
         files=files,
         requests=requests,
-        elements=_elements(dealt, subtask),
+        elements=0 if dealt is None else _elements(dealt, subtask),
         local_bytes=local_bytes,
         changed_rows=changed_rows,
     )
 
 
-def _elements(dealt: RedistributionPlan | None, subtask: int) -> int:
-    if dealt is None:
-        return 0
+def _elements(dealt: RedistributionPlan, subtask: int) -> int:
     return sum(run.stop - run.first for runs in dealt.runs(subtask).values() for run in runs)

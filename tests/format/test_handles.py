@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
+from dataclasses import FrozenInstanceError, asdict, replace
 from typing import Any
 
 import pytest
@@ -16,6 +19,8 @@ from statestore.format.handles import (
     KeyedStateHandle,
     KeyedStateSlice,
     assign,
+    cuts_of,
+    file_ranges,
     reassign,
 )
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
@@ -95,3 +100,41 @@ def test_a_cut_file_has_the_rows_of_its_key_groups_and_their_share_of_the_bytes(
         part = handle.cut(KeyGroupRange(first, last))
         assert part is not None
         assert (part.rows, part.size_bytes) == (rows, size_bytes)
+
+
+@given(st.lists(st.integers(0, 2**64 - 1) | st.just(2**64 - 1), max_size=140), st.data())
+def test_the_digest_of_some_key_groups_is_the_sum_of_theirs(
+    digests: list[int], data: st.DataObject
+) -> None:
+    """I7: however many there are, and whatever is carried from one to the next."""
+    index = GroupIndex.of([0] * len(digests), digests)
+    first = data.draw(st.integers(0, len(digests)))
+    stop = data.draw(st.integers(first, len(digests)))
+    assert index.digest_in(first, stop) == combine(digests[first:stop])
+    assert index.digest_in(0, len(digests)) == combine(digests)
+
+
+def test_files_that_are_cut_alike_are_looked_for_once() -> None:
+    """By all states of a job: the same ranges, and the same cuts of them."""
+    files = file_ranges((0, 4, 9), (3, 7, 9))
+    assert file_ranges((0, 4, 9), (3, 7, 9)) is files
+    cuts = cuts_of(files, 2, 8)
+    assert cuts == ((0, KeyGroupRange(2, 3)), (1, KeyGroupRange(4, 7)))
+    assert cuts[1][1] is files.key_groups[1]
+    assert cuts_of(files, 2, 8) is cuts
+    assert cuts_of(files, 8, 8) == cuts_of(files, 10, 12) == ()
+
+
+def test_a_handle_is_a_value() -> None:
+    """Its statistics do not count: no manifest has them."""
+    handle = KeyedStateHandle(
+        "f", KeyGroupRange(0, 1), 3, 100, 1, 40, "", index=GroupIndex(b"", b"")
+    )
+    told = replace(handle, statistics="{}")
+    assert (told, hash(told), told.statistics) == (handle, hash(handle), "{}")
+    assert replace(handle, rows=4) != handle
+    assert handle != tuple(asdict(handle).values())
+    assert pickle.loads(pickle.dumps(handle)) == copy.deepcopy(handle) == handle
+    assert asdict(handle)["key_groups"] == {"first": 0, "last": 1}
+    with pytest.raises(FrozenInstanceError):
+        handle.rows = 4  # type: ignore[misc]

@@ -130,6 +130,16 @@ def test_a_list_that_is_missing_cut_or_of_another_table_is_refused() -> None:
     refused(store, f"of state 'sum' of operator 'totals', {path}, is missing; bring it back")
     store.files = {path: raw[:-1]}
     refused(store, "is damaged")
+    store.files = {path: raw}
+
+    def longer(state: Any) -> None:
+        state["file_list"]["size_bytes"] += 1
+
+    def another(state: Any) -> None:
+        state["file_list"]["sha256"] = "0" * 64
+
+    refused(store, "is damaged", longer)
+    refused(store, "is damaged", another)
     elsewhere = replace(
         SMALL.keyed[0], table=replace(SMALL.keyed[0].table, path="operators/a/keyed/b")
     )

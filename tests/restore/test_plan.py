@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import pickle
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -11,10 +12,10 @@ from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, ParallelismError
 from statestore.flink.redistribution import RedistributionMode
-from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
+from statestore.format.handles import KeyedStateHandle, OperatorStateHandle, cuts_of
 from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
 from statestore.format.schema import Field, Schema
-from statestore.format.slices import assignment_of, handles_of, slices_of
+from statestore.format.slices import assignment_of, slices_of
 from statestore.format.state import KeyedState, Layout, OperatorState, StateKind
 from statestore.keys.groups import KeyGroupAssignment, KeyGroupRange
 from statestore.restore.plan import plan_restore, redistribution_of
@@ -69,8 +70,10 @@ def test_a_subtask_plans_the_files_that_meet_its_range(
     parallelism = data.draw(st.integers(1, min(max_parallelism, 20)))
     entry = keyed(handles, max_parallelism)
     for own in assignment_of(entry, parallelism).ranges():
-        meeting = tuple(one for one in handles if one.key_groups.intersect(own))
-        assert handles_of(entry, own) == meeting
+        wanted = [(one, own_of) for one in handles if (own_of := one.key_groups.intersect(own))]
+        found, ranges = entry.by_key_group
+        cuts = cuts_of(ranges, own.first, own.last)
+        assert [(found[at], common) for at, common in cuts] == wanted
 
 
 @settings(max_examples=50)
@@ -182,3 +185,12 @@ def test_a_plan_is_shown_with_one_line_a_subtask() -> None:
         "  subtask 0: no keyed state, 0 rows, 10 bytes, 1 files, 3 requests, 2 elements",
         "  subtask 1: no keyed state, 0 rows, 10 bytes, 1 files, 3 requests, 2 elements",
     ]
+
+
+def test_a_subtask_is_a_value() -> None:
+    """To whoever sends it to another process, replaces a member, or makes a document of it."""
+    (plan,) = plan_restore(manifest(keyed((handle(0), handle(5)))), 2).operators
+    first = plan.subtasks[0]
+    assert pickle.loads(pickle.dumps(plan.subtasks)) == tuple(plan.subtasks)
+    assert replace(first, elements=3).elements == 3
+    assert asdict(first)["key_groups"] == {"first": 0, "last": 3}
