@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import replace
 from typing import Any
@@ -21,7 +22,7 @@ from statestore.streaming import (
     MicroBatch,
     StatefulQuery,
 )
-from tests.streaming.world import World, of_one, totals
+from tests.streaming.world import EVENTS, World, of_one, totals
 
 
 def test_totals_go_on_at_any_parallelism(world: World) -> None:
@@ -128,6 +129,31 @@ def test_few_events_need_no_python_worker(world: World, monkeypatch: pytest.Monk
         monkeypatch.setattr(DataFrame, name, None)
     query.process(world.frame("b", "c"), MicroBatch("q", 1))
     assert world.state() == {"a": (1, 1), "b": (2, 2), "c": (1, 1)}
+
+
+@pytest.mark.parametrize("provider", ["HDFSBackedStateStoreProvider", "RocksDBStateStoreProvider"])
+def test_many_events_behind_a_state_of_spark_s_own_are_each_there_once(
+    world: World, provider: str
+) -> None:
+    """In one Spark partition they are begun to see whether they are few, and then computed: what
+    Spark's state was told the first time does not count.
+    """
+    package = "org.apache.spark.sql.execution.streaming.state"
+    session = world.spark.newSession()
+    session.conf.set("spark.sql.shuffle.partitions", "1")
+    session.conf.set("spark.sql.streaming.stateStore.providerClass", f"{package}.{provider}")
+    world.add(events=40_000)
+    first = world.folder / "in" / "000000.json"
+    again = world.folder / "in" / "again.json"
+    shutil.copyfile(first, again)
+    os.utime(again, (1_700_000_001, 1_700_000_001))
+    world.add(events=10)
+    reader = session.readStream.schema(EVENTS).option("maxFilesPerTrigger", 1)
+    stream = reader.json(str(world.folder / "in")).dropDuplicates(["id"])
+    progress = str(world.folder / "progress")
+    world.query().start(stream, progress, availableNow=True).awaitTermination()
+    assert world.store.manifest().checkpoint_id == 3
+    assert world.state() == world.expected
 
 
 def test_few_events_of_one_partition_are_computed_once(world: World) -> None:
