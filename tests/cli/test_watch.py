@@ -32,7 +32,8 @@ SOON_S = 60
 
 
 def opened(path: Path) -> StateStore:
-    return StateStore.open(str(path), table_format="parquet")
+    """Open a store in which changes stay layers, so that there are some to be told of."""
+    return StateStore.open(str(path), table_format="parquet", compaction=None)
 
 
 def take(store: StateStore, checkpoint_id: int | None = None) -> int:
