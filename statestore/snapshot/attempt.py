@@ -46,12 +46,21 @@ class History:
         self._unread = list(catalog.checkpoint_ids())
         self._newest = self._unread[-1] if self._unread else None
         self._read: list[Manifest] = []
+        self._loaded: dict[int, Manifest] = {}
+
+    def load(self, checkpoint: int | str) -> Manifest:
+        """Return a checkpoint as :meth:`Catalog.load` does; one by its number is read once."""
+        known = self._loaded.get(checkpoint) if type(checkpoint) is int else None
+        if known is not None:
+            return known
+        manifest = self._catalog.load(checkpoint)
+        return self._loaded.setdefault(manifest.checkpoint_id, manifest)
 
     def newest(self) -> Manifest | None:
         """Return the newest checkpoint, None when there is none; MalformedManifestError when it
         cannot be read.
         """
-        return None if self._newest is None else self._catalog.load(self._newest)
+        return None if self._newest is None else self.load(self._newest)
 
     def before(self) -> Manifest | None:
         """Return the newest checkpoint that can be read, None when there is none."""
@@ -126,7 +135,7 @@ class History:
         its next checkpoint.
         """
         try:
-            return self._catalog.load(checkpoint_id)
+            return self.load(checkpoint_id)
         except CheckpointNotFoundError:
             return None
         except MalformedManifestError as error:

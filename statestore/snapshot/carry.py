@@ -93,7 +93,7 @@ class Carrying:
     def _of(self, base: int | str) -> Manifest | None:
         """Return a checkpoint to carry states of, None where there is none yet."""
         attempt = self._attempt
-        return attempt.history.newest() if base == LATEST else attempt.catalog.load(base)
+        return attempt.history.newest() if base == LATEST else attempt.history.load(base)
 
     def _carry_missing(self, manifest: Manifest | None) -> None:
         if manifest is None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from statestore.errors import CheckpointNotFoundError, InvalidArgumentError, SchemaMismatchError
 from statestore.files.against import Against
@@ -40,9 +40,6 @@ from statestore.snapshot.states import (
     stamped,
 )
 from statestore.snapshot.written_states import checked_state, write_full
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["changed_request", "latest_or", "write_against", "write_changes"]
 
@@ -264,7 +261,7 @@ def latest_or(attempt: Attempt, uid: str, name: str, base: int | str) -> KeyedEn
     if base == LATEST:
         return attempt.history.newest_keyed(uid, name)
     try:
-        return attempt.catalog.load(base).keyed_entry(uid, name)
+        return attempt.history.load(base).keyed_entry(uid, name)
     except CheckpointNotFoundError as error:
         error.add_note(
             f"changes of state {name!r} of operator {uid!r} build on it: take a full snapshot, or "

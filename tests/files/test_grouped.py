@@ -170,7 +170,7 @@ def test_ranges_behind_one_that_failed_are_left(storage: LocalStorage) -> None:
 def test_who_interrupts_waits_for_no_range_to_end(storage: LocalStorage) -> None:
     """Ctrl-C comes to the thread that waits for the others."""
     asked: list[int] = []
-    first_is_done = threading.Event()
+    first_is_done, interrupted = threading.Event(), threading.Event()
 
     def read(group: int) -> None:
         asked.append(group)
@@ -180,11 +180,20 @@ def test_who_interrupts_waits_for_no_range_to_end(storage: LocalStorage) -> None
             assert first_is_done.wait(20)
             signal.pthread_kill(waiting, signal.SIGINT)
         if group > 11:
+            assert interrupted.wait(20)
             time.sleep(0.2)
 
+    def interrupt(*_: object) -> None:
+        interrupted.set()
+        raise KeyboardInterrupt
+
     waiting = threading.get_ident()
-    with pytest.raises(KeyboardInterrupt):
-        written(storage, 2, before=read)
+    before = signal.signal(signal.SIGINT, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            written(storage, 2, before=read)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert 19 not in asked
     assert storage.listed("t") == ()
 
