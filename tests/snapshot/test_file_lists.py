@@ -14,6 +14,7 @@ import pytest
 from statestore import ParquetOptions, StateStore
 from statestore.errors import MalformedManifestError, StorageError
 from statestore.format.listed import list_of
+from statestore.format.names import manifest_path
 from statestore.maintenance.expire import tombstone
 from statestore.storage import LocalStorage, Storage
 from statestore.testing.counting import CountingStorage
@@ -88,6 +89,15 @@ def test_a_checkpoint_that_takes_all_over_reads_no_list(store: StateStore) -> No
     storage.names.clear()
     rows_of(again, "a")
     assert {n for n in storage.names if n.startswith("files/")} == {lists_of(store)[0]}
+
+
+def test_the_checkpoint_before_is_read_once(store: StateStore) -> None:
+    """By its number or as the newest one, of whichever states it is looked at."""
+    storage = CountingReads(store.url)
+    with over(storage).snapshot(parallelism=2) as checkpoint:
+        checkpoint.changes("a", "counts", [{"k": "key 3", "n": 77}], base=2)
+        checkpoint.carry_rest()
+    assert [n for n in storage.names if n == manifest_path(2)] == [manifest_path(2)]
 
 
 class CountingReads(CountingStorage):
