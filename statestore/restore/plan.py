@@ -30,7 +30,7 @@ from statestore.flink.redistribution import (
 )
 from statestore.format.handles import KeyedStateHandle
 from statestore.format.lazy import LazySequence
-from statestore.format.listed import totals_of
+from statestore.format.listed import read_all, totals_of
 from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry
 from statestore.format.slices import KeyedPlan, assignment_of
 from statestore.format.state import unknown_choice
@@ -226,23 +226,29 @@ class RestorePlan:
     @property
     def size_bytes(self) -> int:
         """Bytes read by all subtasks together."""
-        return sum(subtask.size_bytes for plan in self.operators for subtask in plan.subtasks)
+        return sum(subtask.size_bytes for subtask in self._subtasks())
 
     @property
     def local_bytes(self) -> int:
         """Of these bytes, those that this host has in its local cache."""
-        return sum(subtask.local_bytes for plan in self.operators for subtask in plan.subtasks)
+        return sum(subtask.local_bytes for subtask in self._subtasks())
 
     @property
     def files(self) -> int:
         """Files opened by all subtasks together; a file of two subtasks counts twice."""
-        return sum(subtask.files for plan in self.operators for subtask in plan.subtasks)
+        return sum(subtask.files for subtask in self._subtasks())
 
     @property
     def read_amplification(self) -> float | None:
         """That of all operators together, as :attr:`OperatorPlan.read_amplification`."""
-        subtasks = [one for plan in self.operators for one in plan.subtasks]
-        return _amplification(subtasks, sum(plan.base_rows for plan in self.operators))
+        return _amplification([*self._subtasks()], sum(plan.base_rows for plan in self.operators))
+
+    def _subtasks(self) -> Iterator[SubtaskPlan]:
+        """Yield the subtasks of all operators; what is not known of files is read side by side."""
+        keyed = (plan.entry for operator in self.operators for plan in operator.keyed)
+        read_all(part.handles for entry in keyed for part in entry.parts)
+        for operator in self.operators:
+            yield from operator.subtasks
 
     def to_arrow(self) -> pa.Table:
         """Return a row for each subtask of each operator, with what it reads."""

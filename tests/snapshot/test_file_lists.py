@@ -342,3 +342,11 @@ def test_who_plans_one_state_does_not_wait_for_the_list_of_another(store: StateS
         found = pool.map(lambda operator: [one.rows for one in operator.subtasks], plan.operators)
         assert [sum(rows) for rows in found] == [20, 20]
     assert sum(name.startswith("files/") for name in storage.names) == 2
+
+
+def test_what_a_plan_reads_of_all_operators_it_reads_side_by_side(store: StateStore) -> None:
+    """On an object store each list is a request or more."""
+    storage = Meeting(store.url)
+    plan = over(storage).plan(parallelism=3)
+    assert plan.files == sum(one.files for operator in plan.operators for one in operator.subtasks)
+    assert sum(name.startswith("files/") for name in storage.names) == 2
