@@ -1,6 +1,6 @@
 """Settings: TOML files checked against dataclasses, and the settings of the command itself.
 
-:func:`load_toml` turns a file into any frozen dataclass, for the jobs as for the command. A field
+:func:`from_table` turns a table into any frozen dataclass, for the jobs as for the command. A field
 may be ``str``, ``int``, ``float``, ``bool``, ``Literal[…]``, ``X | None``, ``tuple[X, …]``,
 ``dict[str, X]``, or another dataclass (a table; a tuple of them is a list of tables).
 :func:`setting` adds unit and bounds. An unknown name, a missing one, a wrong type and a value out
@@ -29,7 +29,6 @@ __all__ = [
     "Setting",
     "Settings",
     "from_table",
-    "load_toml",
     "read_text",
     "read_toml",
     "resolve_settings",
@@ -158,20 +157,6 @@ def resolve_settings(
     return ResolvedSettings(from_table(values, Settings, where="the arguments"), sources)
 
 
-def load_toml(path: str | Path, kind: type[T], *, section: str | None = None) -> T:
-    """Return a TOML file, or one table of it, as the dataclass ``kind``.
-
-    Raises SettingsError when the file cannot be read or does not fit; see the module's docstring.
-    The fields' types must be imported where ``kind`` is defined, not only under TYPE_CHECKING.
-    """
-    table = read_toml(path)
-    if section is None:
-        return from_table(table, kind, where=str(path))
-    if section not in table:
-        raise SettingsError(f"{path}: the table [{section}] is missing")
-    return cast(T, _value(table[section], kind, str(path), section, {}))
-
-
 def read_toml(path: str | Path) -> dict[str, Any]:
     """Return the content of a TOML file; SettingsError when there is none or it is not TOML."""
     try:
@@ -195,8 +180,9 @@ def read_text(path: str | Path) -> str:
 def from_table(table: Mapping[str, Any], kind: type[T], *, where: str, key: str = "") -> T:
     """Return a mapping as the dataclass ``kind``; ``where`` (a file) and ``key`` go into messages.
 
-    Raises SettingsError as :func:`load_toml`; also for what the dataclass itself refuses with
-    InvalidArgumentError.
+    Raises SettingsError when it does not fit (see the module's docstring), also for what the
+    dataclass itself refuses with InvalidArgumentError. The fields' types must be imported where
+    ``kind`` is defined, not only under TYPE_CHECKING.
     """
     fields = {field.name: field for field in dataclasses.fields(cast(Any, kind)) if field.init}
     hints = get_type_hints(kind)

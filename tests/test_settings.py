@@ -5,7 +5,7 @@ import re
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import pytest
 
@@ -16,13 +16,14 @@ from statestore.settings import (
     ENVIRONMENT,
     Settings,
     from_table,
-    load_toml,
+    read_toml,
     resolve_settings,
     setting,
 )
 from statestore.storage.cached import DEFAULT_LIMIT_BYTES
 from tests.syntax import ROOT
 
+T = TypeVar("T")
 DOCUMENTED = ROOT / "conf" / "statestore.toml"
 
 
@@ -72,8 +73,12 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
+def read(path: Path, kind: type[T]) -> T:
+    return from_table(read_toml(path), kind, where=str(path))
+
+
 def test_a_file_becomes_a_dataclass(tmp_path: Path) -> None:
-    assert load_toml(write(tmp_path / "job.toml", FULL), Job) == Job(
+    assert read(write(tmp_path / "job.toml", FULL), Job) == Job(
         uid="totals",
         ratio=1.0,
         parallelism=7,
@@ -84,13 +89,6 @@ def test_a_file_becomes_a_dataclass(tmp_path: Path) -> None:
         topic=Topic(name="orders"),
         topics=(Topic(name="a"), Topic(name="b", partitions=3)),
     )
-
-
-def test_a_section_becomes_a_dataclass(tmp_path: Path) -> None:
-    path = write(tmp_path / "job.toml", FULL)
-    assert load_toml(path, Topic, section="topic") == Topic(name="orders")
-    with pytest.raises(SettingsError, match=r"job.toml: the table \[sink\] is missing"):
-        load_toml(path, Topic, section="sink")
 
 
 @pytest.mark.parametrize(
@@ -125,18 +123,18 @@ def test_a_section_becomes_a_dataclass(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_named(tmp_path: Path, text: str, message: str) -> None:
     path = write(tmp_path / "job.toml", text)
     with pytest.raises(SettingsError, match=re.escape(message)) as caught:
-        load_toml(path, Job)
+        read(path, Job)
     assert str(caught.value).startswith(str(path))
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"no settings file .*none.toml"):
-        load_toml(tmp_path / "none.toml", Job)
+        read(tmp_path / "none.toml", Job)
     with pytest.raises(SettingsError, match="Is a directory"):
-        load_toml(tmp_path, Job)
+        read(tmp_path, Job)
     (tmp_path / "latin.toml").write_bytes(b"uid = '\xe4'")
     with pytest.raises(SettingsError, match=r"latin.toml is not valid TOML"):
-        load_toml(tmp_path / "latin.toml", Job)
+        read(tmp_path / "latin.toml", Job)
 
 
 def commented(text: str) -> dict[str, Any]:
@@ -148,7 +146,7 @@ def test_file_and_dataclass_have_the_same_settings() -> None:
     names = [one.name for one in dataclasses.fields(Settings)]
     assert list(commented(DOCUMENTED.read_text())) == names
     assert list(ENVIRONMENT) == names
-    assert load_toml(DOCUMENTED, Settings) == Settings()
+    assert read(DOCUMENTED, Settings) == Settings()
     given = tomllib.loads(DOCUMENTED.read_text())
     with_default = {
         f.name: f.default for f in dataclasses.fields(Settings) if f.default is not None

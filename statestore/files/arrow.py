@@ -148,7 +148,7 @@ def write_against(
     Raises what :func:`write_keyed` raises, and MissingFileError or DamagedFileError.
     """
     state = against.state
-    everything = KeyGroupRange(0, state.max_parallelism - 1)
+    everything = KeyGroupRange.every(state.max_parallelism)
     runs = _runs(_fitted(rows, state), state, target.options)
     seen = Seen()
     handles = write_runs(against.changes(runs, everything, seen), target)

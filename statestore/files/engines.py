@@ -41,7 +41,7 @@ __all__ = [
 
 
 class Engine(Protocol):
-    """What ``files/arrow.py`` and ``spark/write.py`` both offer."""
+    """What ``files/arrow.py``, ``files/grouped.py`` and ``spark/write.py`` offer."""
 
     def schema_of(self, rows: Any) -> Schema:
         """Return the stored columns of the rows."""

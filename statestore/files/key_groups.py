@@ -86,7 +86,7 @@ def _intact(
     """
     for handle in part.handles:
         digests = {group: own for group, *own in group_digests(handle) if group in wanted}
-        if not digests or f"{part.table.path}/{handle.path}" in unread:
+        if not digests or part.table.name_of(handle) in unread:
             continue
         with _file(storage, part, handle) as file:
             if file is not None:
@@ -122,7 +122,7 @@ def _file(storage: Storage, entry: Entry, handle: Handle) -> Iterator[DataFile |
     Arrow seeks and reads by itself: over some damaged footers, which have no checksum in manifests
     of older releases, it aborts the process when it is asked where a row group lies.
     """
-    name = f"{entry.table.path}/{handle.path}"
+    name = entry.table.name_of(handle)
     with named("read", f"{storage.url}/{name}"), ExitStack() as stack:
         try:
             opened = stack.enter_context(storage.open_read(name))

@@ -20,7 +20,7 @@ import pyarrow as pa
 from statestore.files.changes import consistent
 from statestore.files.digest import row_hashes
 from statestore.files.marks import are_changes
-from statestore.files.runs import checked, null_key_error, null_keys, runs_of
+from statestore.files.runs import checked, runs_of
 from statestore.files.statistics import statistics_columns
 from statestore.files.types import arrow_schema
 from statestore.files.writer import Encodings, FileWriter, ParquetOptions
@@ -35,8 +35,6 @@ from statestore.storage import CachedStorage, Storage
 __all__ = [
     "KeyedTarget",
     "file_schema",
-    "null_key_error",
-    "null_keys",
     "write_grouped",
     "write_runs",
 ]

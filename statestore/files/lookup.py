@@ -222,7 +222,6 @@ def _admits(statistics: Any, value: Any) -> bool:
 
 
 U64Array = npt.NDArray[np.uint64]
-Places = npt.NDArray[np.intp]
 
 _STALE = 32
 """Lookups after which what was not asked for makes room."""
@@ -246,7 +245,7 @@ class WantedKeys:
         with repetitions or without.
 
         InvalidArgumentError when a key column is missing, or has a value that is no key, as
-        :func:`~statestore.files.lookup.key_batch` says of one; NullKeyError.
+        :func:`key_batch` says of one; NullKeyError.
         """
         rows = settled(rows)
         if is_dicts(rows):

@@ -77,7 +77,7 @@ def check_sizes(
             if part.handles.file_list.path in but:
                 continue
             files.append((part.handles.file_list.path, part.handles.file_list))
-        named = ((f"{part.table.path}/{handle.path}", handle) for handle in part.handles)
+        named = ((part.table.name_of(handle), handle) for handle in part.handles)
         files += [(name, handle) for name, handle in named if name not in but]
     with ThreadPoolExecutor(max_workers=_ASKED_AT_ONCE) as pool:
         for _ in pool.map(lambda file: check_size(storage, *file), files):
@@ -145,9 +145,8 @@ def open_data(
 
     With a local cache its copy there is opened instead, if that still has the SHA-256; with
     ``copy`` one is made. ``whole`` says that all of the file will be read, ``begun`` is what was
-    asked for before (``fetching.Begun``). Raises MissingFileError or DamagedFileError, naming the
-    file, also
-    while it is being read.
+    asked for before (:class:`statestore.files.fetch.Begun`). Raises MissingFileError or
+    DamagedFileError, naming the file, also while it is being read.
     """
     name = f"{folder}/{handle.path}"
     where = f"{storage.url}/{name}"

@@ -76,8 +76,8 @@ def is_chainable(graph: JobGraph, edge: Edge) -> bool:
 def job_vertices(graph: JobGraph, ids: Mapping[str, str]) -> tuple[JobVertex, ...]:
     """Return the tasks of a job, sources first, in the order in which Flink lists them.
 
-    ``ids`` is what ``operator_id.operator_ids(graph)`` returns. Raises InvalidArgumentError when
-    the id of an operator is missing.
+    ``ids`` is what :func:`statestore.flink.operators.operator_ids` returns. Raises
+    InvalidArgumentError when the id of an operator is missing.
     """
     missing = [node.name for node in graph.nodes if node.name not in ids]
     if missing:

@@ -55,7 +55,7 @@ __all__ = [
 
 # A job graph as TOML, read into the arguments of its nodes, edges and options.
 #
-# :meth:`statestore.flink.graph.JobGraph.from_toml` says what a document holds. Here its shape is
+# :meth:`JobGraph.from_toml` says what a document holds. Here its shape is
 # checked: names of tables and keys, and what is a table, a list or a word. Values are checked by
 # the classes that take them. A place is written as in ``operator[1] ('totals')``, counted from 0.
 

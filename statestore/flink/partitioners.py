@@ -78,7 +78,7 @@ class StateMapper(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Wiring:
     """Who feeds whom on one edge, as a value; from :func:`pointwise`, or from
-    :func:`statestore.flink.partitioners.wiring` for any edge.
+    :func:`wiring` for any edge.
 
     ``consumes``: per downstream subtask the closed range (first, last) of upstream subtasks.
     ``channels``: per upstream subtask the downstream subtask behind channel 0, 1, ….

@@ -5,7 +5,7 @@ Follows Flink 2.3. :func:`select_slot` is the default scheduler's ``SlotSelectio
 ``EvenlySpreadOutLocationPreferenceSlotSelectionStrategy``, and
 ``PreviousAllocationSlotSelectionStrategy`` around either; :func:`preferred_locations` is its
 ``DefaultPreferredLocationsRetriever``. :func:`slots_per_group` is the adaptive scheduler's
-``SlotSharingSlotAllocator``; its choice by state is in :mod:`statestore.flink.slots`.
+``SlotSharingSlotAllocator``; its choice by state is :func:`assign_by_locality`.
 
 Where Flink takes any of several, these functions are deterministic: of equally good slots
 :func:`select_slot` takes the first one offered, and sharing groups with equal headroom are served
@@ -263,7 +263,7 @@ def check_int(name: str, value: object) -> int:
 #
 # Follows Flink 2.3. :func:`assign_by_locality` is the adaptive scheduler's
 # ``StateLocalitySlotAssigner``, and :func:`place_subtasks` the same rule for the subtasks of one
-# operator. How the default scheduler picks a slot is in :mod:`statestore.flink.slots`.
+# operator. How the default scheduler picks a slot is :func:`select_slot`.
 #
 # Where Flink takes any of several, these functions are deterministic: groups left over get the
 # remaining slots in ascending order.

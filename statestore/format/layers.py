@@ -89,9 +89,7 @@ def live_without(layer: Layer, folded: Iterable[KeyGroupRange]) -> Layer | None:
     for gone in folded:
         live = [piece for one in live for piece in _without(one, gone)]
     kept = replace(layer, live=tuple(live))
-    return (
-        kept if live_rows(kept, KeyGroupRange(0, layer.entry.state.max_parallelism - 1)) else None
-    )
+    return kept if live_rows(kept, KeyGroupRange.every(layer.entry.state.max_parallelism)) else None
 
 
 def live_rows(layer: Layer, key_groups: KeyGroupRange) -> int:
@@ -187,7 +185,7 @@ def layers_to_merge(entry: KeyedEntry, rule: CompactionRule) -> int:
 def spans_of(entry: KeyedEntry) -> tuple[Span, ...]:
     """Return the spans of a state: all key groups in order, each once."""
     if not entry.handles:
-        everything = KeyGroupRange(0, entry.state.max_parallelism - 1)
+        everything = KeyGroupRange.every(entry.state.max_parallelism)
         changed = sum(live_rows(layer, everything) for layer in entry.layers)
         return (Span(everything, 0, 0, changed),)
     return tuple(

@@ -22,6 +22,7 @@ from statestore.format.digest import RowSet, combine
 from statestore.format.documents import Count
 from statestore.format.handles import (
     FileRanges,
+    Handle,
     KeyedStateHandle,
     OperatorStateHandle,
     file_ranges,
@@ -57,6 +58,14 @@ class TableRef:
     format: TableFormat
     path: str
     version: Count | None = None
+
+    def name_of(self, handle: Handle) -> str:
+        """Return the name of one of its data files, below the store."""
+        return f"{self.path}/{handle.path}"
+
+    def without_version(self) -> TableRef:
+        """Return the table as a checkpoint names it whose files are those of no version."""
+        return replace(self, version=None)
 
 
 @dataclass(frozen=True)

@@ -431,7 +431,7 @@ def common_columns(own: Schema, other: Schema) -> Schema:
 def common_type(left: DataType, right: DataType) -> DataType | None:
     """Return the narrowest type that holds every value of two, None when there is none.
 
-    What is wider is said by :func:`~statestore.format.schema.widens`.
+    What is wider is said by :func:`widens`.
     """
     for narrower, wider in ((left, right), (right, left)):
         if widens(narrower, wider):

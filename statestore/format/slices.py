@@ -72,7 +72,7 @@ class ReadSlices(Struct, frozen=True, gc=False):
         """Return the files in the store of which something is read, in order of :attr:`slices`."""
         own = [(entry, part) for part in self.base]
         own += [(layer.entry, part) for layer in self.layers for part in layer.slices]
-        return tuple([f"{entry.table.path}/{part.handle.path}" for entry, part in own])
+        return tuple([entry.table.name_of(part.handle) for entry, part in own])
 
 
 @dataclass(frozen=True)

@@ -175,6 +175,11 @@ class KeyGroupRange:
                 f"0 <= first <= last < {MAX_PARALLELISM} must hold"
             )
 
+    @classmethod
+    def every(cls, max_parallelism: int) -> KeyGroupRange:
+        """Return all key groups of a state."""
+        return cls(0, max_parallelism - 1)
+
     def __len__(self) -> int:
         return self.last - self.first + 1
 

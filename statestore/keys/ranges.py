@@ -156,7 +156,7 @@ class Ceiling:
 
     def _within(self, own: KeyGroupRange) -> tuple[KeyGroupRange, ...]:
         if len(own) >= self.stored:
-            return (KeyGroupRange(0, self.stored - 1),)
+            return (KeyGroupRange.every(self.stored),)
         first, last = own.first % self.stored, own.last % self.stored
         if first <= last:
             return (KeyGroupRange(first, last),)

@@ -217,7 +217,7 @@ class _Plan:
 
 
 def _live_rows(layer: Layer) -> int:
-    return live_rows(layer, KeyGroupRange(0, layer.entry.state.max_parallelism - 1))
+    return live_rows(layer, KeyGroupRange.every(layer.entry.state.max_parallelism))
 
 
 def _compacted(

@@ -178,7 +178,7 @@ def _moved(entry: Entry, names: Mapping[str, str], table_format: str) -> Entry:
     """
     table = TableRef(table_format, entry.table.path)
     if not isinstance(entry, KeyedEntry):
-        handles = (replace(one, path=names[f"{table.path}/{one.path}"]) for one in entry.handles)
+        handles = (replace(one, path=names[table.name_of(one)]) for one in entry.handles)
         return replace(entry, table=table, handles=tuple(handles))
     layers = (replace(one, entry=_renamed(one.entry, names)) for one in entry.layers)
     return replace(_renamed(entry, names), table=table, layers=tuple(layers))

@@ -408,7 +408,7 @@ def damaged_files(
             part, handle = check.entry, check.handle
             groups = handle.key_groups if isinstance(handle, KeyedStateHandle) else None
             broken = BrokenFile(
-                file=f"{part.table.path}/{handle.path}",
+                file=part.table.name_of(handle),
                 kind=flaws.kind,
                 what=flaws.what,
                 checkpoint_id=manifest.checkpoint_id,

@@ -177,7 +177,7 @@ class Holding:
         """Add the files of a checkpoint that is visible."""
         for entry in manifest.parts:
             for handle in entry.handles:
-                name = f"{entry.table.path}/{handle.path}"
+                name = entry.table.name_of(handle)
                 self._kept[_place(name, handle)] = name
 
     def kept(self, name: str, handle: Handle) -> str | None:

@@ -177,7 +177,7 @@ def _change(
         handles, count = _write_rows(entry, wanted.rows, target, owners)
     changed = replace(entry, handles=handles, layers=())
     if entry.layers:  # no version of the table has these files
-        changed = replace(changed, table=replace(entry.table, version=None))
+        changed = replace(changed, table=entry.table.without_version())
     replaced = tuple(handle for part in entry.parts for handle in part.handles)
     files = replaced if target is None else handles
     groups = sorted({group for handle in files for group, _, _ in group_digests(handle)})

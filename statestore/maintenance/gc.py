@@ -241,7 +241,7 @@ def _files_of(part: Entry, *known: Collection[str]) -> Iterator[str]:
         yield handles.file_list.path
         handles = handles.read()
     for handle in handles:
-        yield f"{part.table.path}/{handle.path}"
+        yield part.table.name_of(handle)
 
 
 @dataclass

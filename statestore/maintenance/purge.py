@@ -75,7 +75,7 @@ __all__ = [
 
 
 _LEASE_MS = 30 * 24 * 3_600_000
-"""A day's standstill, and time to run a command again."""
+"""A long standstill, and time to run a command again."""
 _REPLACES = "replaces-"
 
 
@@ -92,7 +92,7 @@ def replace_checkpoints(
     held = [_hold(catalog, old, new, now_ms) for old, new in replacements.items()]
     for (old, new), pin in zip(replacements.items(), held, strict=True):
         if pin is not None:
-            _move(catalog, old, new, pin)
+            _move(catalog, old, new)
         if old in catalog.checkpoint_ids():
             catalog.expire(old, tombstone(old, release, now_ms))
         if (new.origin or {})["expired"]:  # it was kept by its savepoints alone, and still is
@@ -151,7 +151,7 @@ def _savepoints(catalog: Catalog, old: int, new: Manifest) -> list[Savepoint]:
     return [replace(one, checkpoint_id=new.checkpoint_id) for one in of_old]
 
 
-def _move(catalog: Catalog, old: int, new: Manifest, pin: Pin) -> None:
+def _move(catalog: Catalog, old: int, new: Manifest) -> None:
     """A savepoint is a file that is put once: so it is deleted, and put again."""
 
     def kept() -> None:
@@ -492,7 +492,7 @@ def _without_log(entry: E, logs: tuple[str, ...]) -> E:
     """Return a state whose table has no version any more, if its log was deleted."""
     if entry.table.path not in logs:
         return entry
-    return replace(entry, table=replace(entry.table, version=None))
+    return replace(entry, table=entry.table.without_version())
 
 
 def _origin(seen: _Seen, manifest: Manifest, wanted: PurgeRequest) -> dict[str, Any]:

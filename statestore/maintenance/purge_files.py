@@ -459,7 +459,7 @@ def _states(
             if entry.state.uid == uid and name in (None, entry.state.name):
                 found[entry.state.name] = entry.state
                 for part in entry.parts:
-                    handles |= {f"{part.table.path}/{one.path}": one for one in part.handles}
+                    handles |= {part.table.name_of(one): one for one in part.handles}
     if not found:
         wanted = f"state {name!r} of operator {uid!r}" if name else f"keyed state of {uid!r}"
         raise StateNotFoundError(

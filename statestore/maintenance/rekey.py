@@ -303,11 +303,10 @@ class _Run:
         spilled = self._spilled()
         known = self._known()
         for place in range(len(known), spilled.ranges):
-            handles = write_range(self.work.path, place, self.state, self._target())
+            handles = write_range(self.work.path, place, self._target())
             known.append(replace(self._empty(), handles=handles))
-            if (
-                not self.work.kept
-            ):  # nobody can go on from here, so an error deletes what was written
+            if not self.work.kept:
+                # Nobody can go on from here, so an error deletes what was written.
                 self.writer.collected.carry_written((), _names(known[-1]))
             self._note(known)
             self.counter.add(known[-1].rows)
@@ -331,7 +330,7 @@ class _Run:
             )
 
     def _empty(self) -> KeyedEntry:
-        return KeyedEntry(self.state, replace(self.entry.table, version=None), ())
+        return KeyedEntry(self.state, self.entry.table.without_version(), ())
 
     def _target(self) -> KeyedTarget:
         storage, options = self.deriver.catalog.storage, self.deriver.parquet
@@ -424,7 +423,7 @@ def _origin(manifest: Manifest, wanted: RekeyRequest, done: Sequence[KeyedEntry]
 
 
 def _names(entry: KeyedEntry) -> list[str]:
-    return [f"{entry.table.path}/{handle.path}" for handle in entry.handles]
+    return [entry.table.name_of(handle) for handle in entry.handles]
 
 
 def _reported(before: KeyedEntry, after: KeyedEntry, dry_run: bool) -> RekeyedState:

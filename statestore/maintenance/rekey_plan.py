@@ -226,7 +226,7 @@ def spread(
     rows that have no key now, MissingFileError or DamagedFileError.
     """
     ranges = ranges_for(entry, state, most_bytes)
-    every = KeyGroupRange(0, entry.state.max_parallelism - 1)
+    every = KeyGroupRange.every(entry.state.max_parallelism)
     stored = arrow_schema(state.schema)
     rows = digest = nulls = 0
     with ExitStack() as stack:
@@ -249,9 +249,7 @@ def spread(
     return Spread(rows, digest, ranges)
 
 
-def write_range(
-    folder: Path, number: int, state: KeyedState, target: KeyedTarget
-) -> tuple[KeyedStateHandle, ...]:
+def write_range(folder: Path, number: int, target: KeyedTarget) -> tuple[KeyedStateHandle, ...]:
     """Write one range of key groups from what was spilled; return its files, none without rows.
 
     Raises DuplicateKeyError for two rows with one key now, DamagedFileError for what was not

@@ -76,8 +76,8 @@ class Rewritten:
     """A state after changes; ``new`` are those of its files that were written for it.
 
     ``replaced`` are the files that it no longer names, or with no target would not name. Of rows,
-    ``removed`` went with their key, ``overwritten`` were replaced, and ``added`` came; ``rows`` are
-    those in its files, as :attr:`KeyedEntry.rows`, known without a target too.
+    ``removed`` went with their key, and ``added`` came or were replaced; ``rows`` are those in its
+    files, as :attr:`KeyedEntry.rows`, known without a target too.
     """
 
     entry: KeyedEntry
@@ -85,7 +85,6 @@ class Rewritten:
     replaced: tuple[KeyedStateHandle, ...]
     groups: tuple[int, ...]
     removed: int
-    overwritten: int
     added: int
     rows: int
 
@@ -145,7 +144,7 @@ class _Work:
         self._storage, self._entry, self._changes = storage, entry, changes
         self._target = target
         self.new: list[KeyedStateHandle] = []
-        self._removed = self._overwritten = self._added = 0
+        self._removed = self._added = 0
 
     def run(self) -> Rewritten:
         """Go through the touched files, in order."""
@@ -170,10 +169,9 @@ class _Work:
             handles = sorted((*stay, *self.new), key=lambda handle: handle.key_groups.first)
             entry = replace(entry, handles=tuple(handles), layers=tuple(layers))
         if entry.layers != self._entry.layers:  # no version of the table has these files
-            entry = replace(entry, table=replace(entry.table, version=None))
-        counts = (self._removed, self._overwritten, self._added)
+            entry = replace(entry, table=entry.table.without_version())
         new, groups = tuple(self.new), self._changes.groups
-        return Rewritten(entry, new, tuple(replaced), groups, *counts, rows)
+        return Rewritten(entry, new, tuple(replaced), groups, self._removed, self._added, rows)
 
     def _by_file(
         self,
@@ -231,10 +229,8 @@ class _Work:
         new = self._changes.put.get(group)
         if new is None:
             return rows
-        before = rows.num_rows
         for batch in new.select(state.identity).combine_chunks().to_batches():
             rows = _without(rows, state.identity, batch)
-        self._overwritten += before - rows.num_rows
         self._added += new.num_rows
         return pa.concat_tables([rows, new])
 
@@ -324,7 +320,7 @@ def _refuse_other_statements(library: Any, connection: Any, sql: str) -> None:
 
 def _load(connection: Any, storage: Storage, entry: KeyedEntry) -> None:
     """Copy the state, with its changes, into the database, without its key groups."""
-    reads = reads_of(entry, KeyGroupRange(0, entry.state.max_parallelism - 1))
+    reads = reads_of(entry, KeyGroupRange.every(entry.state.max_parallelism))
     schema = arrow_schema(entry.state.schema)
     batches = (
         batch.select(schema.names) for batch in read_state(storage, entry, reads, verify=True)

@@ -21,7 +21,7 @@ from statestore.files.key_groups import exact_groups, group_digests
 from statestore.files.keyed import KeyedTarget
 from statestore.files.written import WrittenFiles
 from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
-from statestore.format.manifest import Entry, KeyedEntry, Manifest, OperatorEntry, TableRef
+from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry
 from statestore.format.state import Layout
 from statestore.maintenance.damage import (
     Damage,
@@ -334,7 +334,7 @@ def _rewritten(
     if entry.layers:
         parts = [(entry, damage.kept()), *_by_checkpoint(sources)]
         handles = rewrite_groups(storage, parts, target)
-        whole = replace(entry, handles=handles, layers=(), table=_no_version(entry))
+        whole = replace(entry, handles=handles, layers=(), table=entry.table.without_version())
         return whole, [*handles]
     kept = [handle for handle in entry.handles if handle not in damage.readable]
     new: list[KeyedStateHandle] = []
@@ -356,7 +356,7 @@ def _rewritten(
         written.delete(error)
         raise
     ordered = sorted([*kept, *new], key=lambda handle: handle.key_groups.first)
-    return replace(entry, handles=tuple(ordered), table=_no_version(entry)), new
+    return replace(entry, handles=tuple(ordered), table=entry.table.without_version()), new
 
 
 def _by_checkpoint(sources: dict[int, Source]) -> list[tuple[KeyedEntry, set[int]]]:
@@ -390,7 +390,7 @@ def _with_elements(
 ) -> tuple[OperatorEntry, Sequence[OperatorStateHandle]]:
     """Return an operator state with the elements that there are, and the file written for it."""
     entry, older = damage.entry, damage.found.entry
-    table = _no_version(entry)
+    table = entry.table.without_version()
     if damage.readable:
         number, _ = writer.planned
         handles = rewrite_elements(storage, entry, number)
@@ -398,8 +398,3 @@ def _with_elements(
     if fill and older is not None:
         return replace(entry, counts=older.counts, handles=older.handles, table=table), ()
     return replace(entry, counts=(0,) * len(entry.counts), handles=(), table=table), ()
-
-
-def _no_version(entry: Entry) -> TableRef:
-    """Return the table as no version of it is yet: its log gets one, or the manifest has none."""
-    return replace(entry.table, version=None)

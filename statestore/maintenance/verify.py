@@ -35,10 +35,10 @@ from statestore.errors import (
 from statestore.files.digest import row_hashes, rows_digest
 from statestore.files.elements import misplaced, stored_schema
 from statestore.files.frames import as_pandas, as_polars, table_of
-from statestore.files.keyed import file_schema, null_keys
+from statestore.files.keyed import file_schema
 from statestore.files.marks import are_changes, coming, unknown
 from statestore.files.reader import DataFile, open_data
-from statestore.files.runs import RowOrder, key_groups_of
+from statestore.files.runs import RowOrder, key_groups_of, null_keys
 from statestore.format.digest import digest_text
 from statestore.format.documents import claim_from_json
 from statestore.format.handles import GroupIndex, Handle, KeyedStateHandle
@@ -474,7 +474,7 @@ class _Run:
         entry, handle = check.entry, check.handle
         self.broken.append(
             BrokenFile(
-                file=f"{entry.table.path}/{handle.path}",
+                file=entry.table.name_of(handle),
                 kind=flaws.kind,
                 what=flaws.what,
                 checkpoint_id=checkpoint_id,
@@ -491,7 +491,7 @@ class _Run:
                 self.tables.add(changes_table(entry.state.uid, entry.state.name))
             first_row = 0
             for handle in self._handles(entry, manifest.checkpoint_id):
-                self.named.add(f"{entry.table.path}/{handle.path}")
+                self.named.add(entry.table.name_of(handle))
                 yield FileCheck(self.storage, entry, handle, first_row, self.deep)
                 first_row += handle.rows
 
@@ -559,6 +559,6 @@ def _strays(storage: Storage, run: _Run, seen: set[int]) -> tuple[str, ...]:
 def _named_in(entry: Entry, found: set[str]) -> set[str]:
     """Return which of the files found a state names; all in its table where its list is broken."""
     try:
-        return {f"{entry.table.path}/{handle.path}" for handle in entry.handles}
+        return {entry.table.name_of(handle) for handle in entry.handles}
     except MalformedManifestError:
         return {name for name in found if folder_of(name) == entry.table.path}

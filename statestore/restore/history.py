@@ -264,7 +264,7 @@ def _refuse_unlike(a: KeyedEntry, b: KeyedEntry) -> None:
 def _batches(
     storage: Storage, sides: _Sides, now_ms: int | None, run_bytes: int
 ) -> Iterator[pa.RecordBatch]:
-    every = KeyGroupRange(0, sides.a.state.max_parallelism - 1)
+    every = KeyGroupRange.every(sides.a.state.max_parallelism)
     runs = [
         runs_of(read_state(storage, entry, reads_of(entry, every), now_ms=now_ms), run_bytes)
         for entry in (sides.a, sides.b)

@@ -1,8 +1,8 @@
 """On which of some hosts each subtask of a restore should run, so that it finds its state there.
 
 For who starts the consumers himself: hosts and their slots in, a host for each subtask out, by the
-rule of Flink's adaptive scheduler (:mod:`statestore.flink.slots`) or one of the default
-scheduler's (:mod:`statestore.flink.slots`). Where a Flink task manager stands, here is a host; the
+rule of Flink's adaptive scheduler or one of the default scheduler's
+(:mod:`statestore.flink.slots`). Where a Flink task manager stands, here is a host; the
 last location of a subtask is the host that holds most of its bytes.
 
 What is placed are slots, not operators, as in Flink: subtask i of every operator of a slot sharing

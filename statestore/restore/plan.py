@@ -483,7 +483,7 @@ def _plan_subtask(
             size_bytes += handle.size_bytes
             files += 1
             requests += 2 + handle.row_groups
-            name = f"{entry.table.path}/{handle.path}"
+            name = entry.table.name_of(handle)
             local_bytes += handle.size_bytes if name in local else 0
     return SubtaskPlan(
         subtask=subtask,

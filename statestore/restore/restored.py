@@ -226,7 +226,7 @@ class RestoredKeyedState:
         known = self.entry.contents
         if known is not None and not hides(self.entry.state, self.now_ms):
             return known
-        every = KeyGroupRange(0, self.assignment.max_parallelism - 1)
+        every = KeyGroupRange.every(self.assignment.max_parallelism)
         names = self.entry.state.schema.names
         rows = digest = 0
         for batch in self._reader(every, verify=verify):
@@ -329,7 +329,7 @@ class RestoredKeyedState:
             InvalidArgumentError: when the columns are not a key of the state.
         """
         wanted = WantedKeys.of(keys, self.entry.state)
-        every = KeyGroupRange(0, self.assignment.max_parallelism - 1)
+        every = KeyGroupRange.every(self.assignment.max_parallelism)
         rows = rows_of_keys(self._catalog.storage, self.entry, self.plan.of_groups(every), wanted)
         return unexpired(rows, self.entry.state, self.now_ms)
 

@@ -218,7 +218,7 @@ class Attempt:
             if part.table.path in tables:
                 # A list that cannot be read says nothing: then the files are asked for.
                 with suppress(MalformedManifestError):
-                    known.update(f"{part.table.path}/{handle.path}" for handle in part.handles)
+                    known.update(part.table.name_of(handle) for handle in part.handles)
         return frozenset(known)
 
     @property

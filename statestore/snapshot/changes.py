@@ -244,7 +244,7 @@ class _ChangeWriter:
         handles, rows = write(attempt.owners_of(entry.state), target)
         if handles:
             stored = KeyedEntry(changes, TableRef("parquet", folder), handles)
-            everything = KeyGroupRange(0, changes.max_parallelism - 1)
+            everything = KeyGroupRange.every(changes.max_parallelism)
             layer = Layer(stored, attempt.checkpoint_id, 0, (everything,))
             entry = replace(entry, layers=(*entry.layers, layer))
         entry = entry.recording(rows or (None if handles else before))

@@ -168,7 +168,7 @@ class Collected:
         written = set(self._written.names)
         tables = set(map(folder_of, written))  # what has no file here needs no look at its own
         named = {
-            f"{part.table.path}/{handle.path}"
+            part.table.name_of(handle)
             for part in manifest.parts
             if part.table.path in tables
             # A list that was not even read has nothing of this checkpoint.

@@ -89,7 +89,7 @@ class Compactor:
         folded = replace(
             entry,
             handles=tuple(sorted([*kept, *written], key=lambda one: one.key_groups.first)),
-            table=replace(entry.table, version=None),  # no version of the table has these files
+            table=entry.table.without_version(),  # no version of the table has these files
             layers=tuple(layer for layer in layers if layer is not None),
         )
         return folded.recording(entry.contents)
@@ -113,7 +113,7 @@ class Compactor:
         if count < 2:
             return entry
         old = entry.layers[-count:]
-        everything = KeyGroupRange(0, entry.state.max_parallelism - 1)
+        everything = KeyGroupRange.every(entry.state.max_parallelism)
         whole = replace(entry, handles=(), layers=old)
         target = KeyedTarget.of(self.storage, old[-1].entry, self.checkpoint_id, self.options)
         merged = merged_changes(self.storage, reads_of(whole, everything).layers, entry.state)

@@ -125,7 +125,7 @@ def refuse_new_times(
     raise InvalidArgumentError(
         f"{stored} has a time to live, and its rows lack the column {ttl.column!r}: they would all "
         "begin to live anew. Give each row its time, write what changed with "
-        "checkpoint.changes(…), which may leave it out, or end the time to live with ttl={OFF!r}"
+        f"checkpoint.changes(…), which may leave it out, or end the time to live with ttl={OFF!r}"
     )
 
 

@@ -234,7 +234,7 @@ class Acknowledged:
         kept = {handle.path for handle in first.entry.handles}
         for handle in found.entry.handles:
             if handle.path not in kept:
-                self.storage.delete(f"{self.writer.entry.table.path}/{handle.path}")
+                self.storage.delete(self.writer.entry.table.name_of(handle))
         return False
 
     def refuse_missing(self) -> None:

@@ -104,7 +104,7 @@ def brought_over(stored: RestoredKeyedState, state: QueryState) -> pa.RecordBatc
     ends = pa.scalar(clock + state.life_ms, pa.int64())
     renamed = dict(state.options.get("renamed") or {})
     before = {new: old for old, new in renamed.items()}
-    groups = KeyGroupRange(0, stored.assignment.max_parallelism - 1)
+    groups = KeyGroupRange.every(stored.assignment.max_parallelism)
 
     def batches() -> Iterator[pa.RecordBatch]:
         for batch in stored.key_groups(groups):

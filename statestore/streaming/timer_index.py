@@ -109,7 +109,7 @@ def due_keys(
 
 def key_rows(stored: RestoredKeyedState) -> Iterator[pa.RecordBatch]:
     """Yield all rows of a state, a batch after another."""
-    return iter(stored.key_groups(KeyGroupRange(0, stored.assignment.max_parallelism - 1)))
+    return iter(stored.key_groups(KeyGroupRange.every(stored.assignment.max_parallelism)))
 
 
 def _due(rows: pa.RecordBatch | pa.Table, column: str, due_ms: int) -> pa.RecordBatch | pa.Table:

@@ -56,7 +56,7 @@ def test_each_row_is_in_the_range_of_its_key_group(
             seen.append({"k": row["k"], "v": row["v"]})
     assert sorted(seen, key=lambda row: int(row["v"])) == ROWS
     target = KeyedTarget(storage, entry.table.path, 2, state, ParquetOptions())
-    handles = [one for n in range(ranges) for one in write_range(folder, n, state, target)]
+    handles = [one for n in range(ranges) for one in write_range(folder, n, target)]
     groups = [group for handle in handles for group in handle.key_groups]
     assert groups == sorted(groups)
     assert combine(handle.digest for handle in handles) == entry.digest
@@ -71,7 +71,7 @@ def test_a_range_is_what_memory_holds(entry: KeyedEntry) -> None:
 def test_an_empty_range_has_no_files(entry: KeyedEntry, tmp_path: Path) -> None:
     state = wanted(entry, 8)
     target = KeyedTarget(LocalStorage(str(tmp_path / "s")), entry.table.path, 2, state)
-    assert write_range(tmp_path, 3, state, target) == ()
+    assert write_range(tmp_path, 3, target) == ()
 
 
 def test_all_rows_without_a_key_are_counted(tmp_path: Path) -> None:

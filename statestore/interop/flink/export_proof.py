@@ -179,14 +179,11 @@ def _value_columns(values: pa.Array, plan: KeyedPlan) -> dict[str, pa.Array]:
     return {ttl.column: from_millis(times, kind)} | plan.value.back(inner)
 
 
-def prove_operator(
-    found: FlinkOperator, plan: OperatorPlan, wanted: Sequence[SubtaskLists]
-) -> None:
+def prove_operator(found: FlinkOperator, wanted: Sequence[SubtaskLists]) -> None:
     """Compare the operator states of an operator that was written with what they should be.
 
     Args:
         found: the operator, as it is read back.
-        plan: how it was written.
         wanted: what each subtask should have.
 
     Raises:

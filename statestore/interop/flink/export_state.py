@@ -355,7 +355,7 @@ class _Keyed:
         for place, one in enumerate(plan.keyed):
             if one.is_bytes or one.state.max_parallelism != most:
                 state = self._states[place]
-                reader = state.key_groups(KeyGroupRange(0, one.state.max_parallelism - 1))
+                reader = state.key_groups(KeyGroupRange.every(one.state.max_parallelism))
                 size = _PARQUET * state.entry.size_bytes
                 spill = stack.enter_context(Spill(reader.schema, most, size))
                 _fill(spill, reader, one, most)
@@ -432,4 +432,4 @@ def _prove(metadata: SavepointMetadata, written: Sequence[_Written], places: Pla
     found = savepoint_of(metadata_v3(metadata), places)
     for operator, one in zip(found.operators, written, strict=False):  # others have no rows
         prove_keyed(operator, one.plan, one.keyed)
-        prove_operator(operator, one.plan, one.lists)
+        prove_operator(operator, one.lists)

@@ -391,7 +391,7 @@ def _written(
     progress.begin()
     rows: Any = GroupedRows(columns.schema, tables, _threads(run, planned))
     if columns.form is Form.BYTES:  # whose key groups are others than Flink's, in another order
-        every = KeyGroupRange(0, operator.metadata.max_parallelism - 1)
+        every = KeyGroupRange.every(operator.metadata.max_parallelism)
         rows = pa.concat_tables(
             [columns.schema.empty_table(), *(table for _, table in tables(every))]
         )

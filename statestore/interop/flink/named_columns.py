@@ -336,7 +336,7 @@ def _named(columns: StateColumns, names: Names) -> StateColumns:
             return None
         wanted = names.get(role)
         if wanted is None:
-            wanted = tuple(map(one, _wanted(role, found, columns)))
+            wanted = tuple(map(one, _wanted(role, found)))
         if len(wanted) != len(found.fields):
             raise InvalidArgumentError(
                 f"state {columns.state.name!r}: {len(wanted)} names for the {role}, which has "
@@ -365,7 +365,7 @@ def _named(columns: StateColumns, names: Names) -> StateColumns:
     )
 
 
-def _wanted(role: str, part: PartColumns, columns: StateColumns) -> list[str]:
+def _wanted(role: str, part: PartColumns) -> list[str]:
     if part.kind is None:
         return [_KEY_BYTES if role == "key" else _VALUE_BYTES]
     if role == "key" and isinstance(part.kind, RowDataType) and not part.is_flat:

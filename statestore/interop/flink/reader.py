@@ -166,13 +166,6 @@ class Reader:
                 return value
         raise self.damaged("a number has no end", at=self.at - _BYTES_OF_VARINT)
 
-    def string_value(self) -> str | None:
-        """Return text as ``StringValue.writeString`` wrote it; None for null."""
-        length = self.varint() - 1
-        if length < 0:
-            return None
-        return self.characters(length)
-
     def characters(self, length: int) -> str:
         """Return as many characters of a text of ``StringValue``, each of 16 bits."""
         if length > self.left:
