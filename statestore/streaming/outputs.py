@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from statestore.restore.restored import RestoredKeyedState
 from statestore.spark.tasks import numbered
-from statestore.streaming.progress import MicroBatch
+from statestore.streaming.planned import MicroBatch
 
 __all__ = ["initial_state", "to_delta", "to_kafka"]
 

@@ -36,6 +36,7 @@ from statestore.spark.hashing import column_of
 from statestore.spark.tasks import map_in_arrow, numbered
 from statestore.spark.write import frame_of, spark_schema
 from statestore.streaming.handle import EVENT, NONE, PROCESSING, Clock, Variable, declared_by
+from statestore.streaming.planned import MicroBatch
 from statestore.streaming.processor_states import TIMERS, ProcessorState, states_of, timers_of
 from statestore.streaming.processor_task import (
     CLEARED,
@@ -48,7 +49,7 @@ from statestore.streaming.processor_task import (
     WHAT,
     ProcessorTask,
 )
-from statestore.streaming.progress import MicroBatch, Progress
+from statestore.streaming.progress import Progress
 from statestore.streaming.states import QueryState
 from statestore.streaming.timer_index import (
     due_keys,

@@ -30,8 +30,9 @@ from statestore.spark.read import at_hand, keys_in_use
 from statestore.spark.session import hand_on
 from statestore.storage import open_storage
 from statestore.store import StateStore
+from statestore.streaming.planned import MicroBatch, planned
 from statestore.streaming.processor import Processing, processing_of, with_ticks
-from statestore.streaming.progress import MicroBatch, Progress, planned
+from statestore.streaming.progress import Progress
 from statestore.streaming.states import QueryState, brought_over, options_of, to_evolve
 from statestore.streaming.timer_index import INDEX
 from statestore.streaming.updates import Changes, Updated

@@ -13,7 +13,7 @@ from statestore.errors import InvalidArgumentError
 from statestore.files.exact import is_list
 from statestore.spark.hashing import column_of
 from statestore.spark.tasks import numbered, settle
-from statestore.streaming.progress import MicroBatch
+from statestore.streaming.planned import MicroBatch
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,7 +18,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from statestore.errors import StorageError
 from statestore.storage import LocalStorage
 from statestore.streaming import Changes, QueryState, StatefulQuery
-from statestore.streaming.progress import planned
+from statestore.streaming.planned import planned
 from tests.simulate.actors import NAME, UID, Actor, Run
 from tests.simulate.documents import COUNT, KEY
 

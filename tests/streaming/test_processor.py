@@ -15,7 +15,7 @@ from statestore import StateStore
 from statestore.interop.spark import import_checkpoint
 from statestore.storage import open_storage
 from statestore.streaming import MicroBatch, StatefulQuery
-from statestore.streaming.progress import planned
+from statestore.streaming.planned import planned
 from statestore.streaming.timer_index import INDEX
 from tests.interop.spark.queries import (
     DELAY,

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from statestore.errors import InvalidArgumentError
+from statestore.storage import Storage, open_storage
+from statestore.streaming.planned import planned
+from tests.streaming.world import World
+
+
+def written(folder: Path, **content: str) -> Storage:
+    """Return a checkpoint location with such files; ``_`` in a name stands for ``/``."""
+    for name, text in content.items():
+        path = folder / name.replace("_", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return open_storage(str(folder))
+
+
+def entry(number: int, file: str) -> str:
+    return "\n" + json.dumps({"path": f"file:///in/{file}", "timestamp": 1, "batchId": number})
+
+
+def offsets(*ends: str) -> str:
+    return "\n".join(["v1", '{"batchTimestampMs":5}', *ends])
+
+
+def test_new_files_of_a_source_are_known(tmp_path: Path) -> None:
+    """From a log of its own, or from the end of one that has all, however long; in any order."""
+    log = "v1" + "".join(entry(n // 1000, f"f{n}") for n in range(10_000))
+    location = written(
+        tmp_path,
+        metadata='{"id":"q"}',
+        offsets_8=offsets("-", '{"logOffset":8}'),
+        offsets_9=offsets('{"t":{"0":3}}', '{"logOffset":9}'),
+        sources_1_8="v1" + entry(8, "b") + entry(8, "a"),
+        **{"sources_1_9.compact": log},
+    )
+    batch = planned(location, 9)
+    assert (batch.query, batch.number, batch.planned_at_ms) == ("q", 9, 5)
+    assert batch.ends == ('{"t":{"0":3}}', '{"logOffset":9}')
+    assert batch.before is not None
+    assert (batch.before.ends, batch.before.before) == (("-", '{"logOffset":8}'), None)
+    own = "v1" + "".join(entry(9, f"f{n}") for n in reversed(range(9000, 10_000)))
+    (tmp_path / "sources/1/9.compact").unlink()
+    assert planned(written(tmp_path, sources_1_9=own), 9) == batch
+    assert planned(written(tmp_path, sources_1_9=own + entry(9, "more")), 9).files != batch.files
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        {"metadata": ""},
+        {"offsets_1": ""},
+        {"offsets_1": "v1"},
+        {"offsets_1": "v1\n{"},
+        {"offsets_0": None},
+        {"sources_0_1": None},
+        {"sources_0_1": "v1"},
+        {"sources_0_1": "v1" + entry(1, "a")[:-3]},
+    ],
+)
+def test_what_a_location_has_lost_is_named(tmp_path: Path, lost: dict[str, str | None]) -> None:
+    whole = {
+        "metadata": '{"id":"q"}',
+        "offsets_0": offsets('{"logOffset":-1}'),
+        "offsets_1": offsets('{"logOffset":1}'),
+        "sources_0_1": "v1" + entry(1, "a"),
+    }
+    assert planned(written(tmp_path, **whole), 1).files
+    location = written(tmp_path, **{k: v for k, v in lost.items() if v is not None})
+    ((name, text),) = lost.items()
+    if text is None:
+        (tmp_path / name.replace("_", "/")).unlink()
+    with pytest.raises(InvalidArgumentError, match=name.replace("_", "/")):
+        planned(location, 1)
+
+
+def test_offsets_of_an_unknown_version_are_refused(world: World) -> None:
+    world.add()
+    world.run(world.query())
+    shutil.rmtree(world.folder / "store")
+    location = world.folder / "progress"
+    for name in ("commits/0", "commits/.0.crc", "offsets/.0.crc"):
+        (location / name).unlink()
+    offsets = location / "offsets" / "0"
+    offsets.write_text(offsets.read_text().replace("v1", "v9", 1))
+    with pytest.raises(InvalidArgumentError, match="v9"):
+        planned(open_storage(str(location)), 0)
