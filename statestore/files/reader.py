@@ -251,7 +251,10 @@ def _naming(where: str) -> Iterator[None]:
     except (pa.ArrowException, LookupError, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno:  # not what the file holds: reading it failed
             raise StorageError(f"cannot read {where}: {error}") from error
-        raise DamagedFileError(f"{where} cannot be read: {error}") from error
+        raise DamagedFileError(
+            f"{where} cannot be read: {error}; restore an older checkpoint, or bring the file back "
+            "from a copy"
+        ) from error
 
 
 def _places(found: pa.Schema, wanted: pa.Schema) -> list[int]:

@@ -164,9 +164,11 @@ def order_of(rows: pa.Table, state: KeyedState) -> Places:
 def null_key_error(state: KeyedState, rows: int) -> NullKeyError:
     """Return the error for rows without a key; it carries their number as ``rows``."""
     columns = ", ".join(state.key)
+    some = f"{rows} row of {state} has" if rows == 1 else f"{rows} rows of {state} have"
+    wanted = " AND ".join(f"{name} IS NOT NULL" for name in state.key)
     return NullKeyError(
-        f"{rows} row{'s' if rows > 1 else ''} of {state} have a null key ({columns}); a null key "
-        f"has no key group. Leave them out, e.g. df.where('{state.key[0]} IS NOT NULL')",
+        f"{some} a null key ({columns}); with a null in any of these columns there is no key "
+        f"group. Leave them out, of a DataFrame with df.where('{wanted}')",
         rows,
     )
 

@@ -85,10 +85,6 @@ class KeyedPlan:
     entry: KeyedEntry
     owners: Assignment
 
-    def of_subtask(self, subtask: int) -> ReadSlices:
-        """Return what a subtask reads; ParallelismError when there is no such subtask."""
-        return self.of_groups(self.owners.range_of(subtask))
-
     def of_groups(self, key_groups: KeyGroupRange) -> ReadSlices:
         """Return what is read for some key groups, whoever owns them."""
         return reads_of(self.entry, key_groups, self.owners.max_parallelism)

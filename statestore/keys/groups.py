@@ -96,7 +96,8 @@ def effective_max_parallelism(
         if maximum != current and not derived:
             raise ParallelismError(
                 f"the state was stored with max parallelism {maximum} but {current} is configured: "
-                f"configure {maximum} or nothing, or rewrite the state"
+                f"configure {maximum} or nothing, or rewrite the state: all of its rows with "
+                "regroup=True, or the checkpoint with 'statestore rekey'"
             )
         current = maximum
     return current

@@ -257,6 +257,11 @@ def keyed_state(
     if scheme not in HASH_SCHEMES:
         raise InvalidArgumentError(f"no hash scheme {scheme!r}; there is {', '.join(HASH_SCHEMES)}")
     first = (*request.key, *request.namespace, *request.entry)
+    for name in first:
+        if name not in schema.names:
+            raise InvalidArgumentError(
+                f"{request}: no column {name!r}; the columns are {', '.join(schema.names)}"
+            )
     rest = [name for name in schema.names if name not in first]
     state = KeyedState(
         uid=request.uid,

@@ -239,9 +239,11 @@ def _is_known_empty(df: DataFrame) -> bool:
 
 def _refuse_null_keys(rows: int, key: tuple[str, ...]) -> None:
     if rows:
+        wanted = " AND ".join(f"{name} IS NOT NULL" for name in key)
         raise NullKeyError(
-            f"{rows} row{'s have' if rows > 1 else ' has'} a null key ({', '.join(key)}); a null "
-            f"key has no key group. Leave them out, e.g. df.where('{key[0]} IS NOT NULL')",
+            f"{rows} row{'s have' if rows > 1 else ' has'} a null key ({', '.join(key)}); with a "
+            "null in any of these columns there is no key group. Leave them out, e.g. "
+            f"df.where('{wanted}')",
             rows,
         )
 

@@ -188,7 +188,7 @@ def test_rows_keep_their_time_to_live(store: StateStore) -> None:
 def test_a_null_is_no_key_but_in_sql(store: StateStore) -> None:
     put(store, [{"k": i, "o": None if i == 3 else f"o{i}"} for i in range(9)])
     files = data(store)
-    with pytest.raises(NullKeyError, match="1 row of state 's' of operator 'u' have a null key"):
+    with pytest.raises(NullKeyError, match="1 row of state 's' of operator 'u' has a null key"):
         store.maintenance.rekey("u", "s", key="o")
     assert (store.checkpoints(), data(store)) == ((1,), files)
     store.maintenance.rekey("u", "s", key="o", hash_scheme="flink-sql")

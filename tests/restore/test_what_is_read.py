@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from statestore.format.slices import ReadSlices
 from statestore.restore.plan import OperatorPlan
 from statestore.spark.data_source import resolve
 from tests.support.forms import GROUPS, Checkpoints, users
@@ -34,10 +35,15 @@ def layered(request: pytest.FixtureRequest, tmp_path: Path) -> Checkpoints:
     return made
 
 
+def reads_of(plan: OperatorPlan, subtask: int) -> ReadSlices:
+    key_groups = plan.subtasks[subtask].key_groups
+    assert key_groups is not None
+    return plan.keyed_state("s").of_groups(key_groups)
+
+
 def named(plan: OperatorPlan, subtask: int) -> Counter[str]:
     """Return how often each file is in what the plan says of a subtask."""
-    reads = plan.keyed_state("s").of_subtask(subtask)
-    return Counter(reads.names(plan.keyed_state("s").entry))
+    return Counter(reads_of(plan, subtask).names(plan.keyed_state("s").entry))
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=str)
@@ -49,7 +55,7 @@ def test_a_restore_opens_what_its_plan_names(layered: Checkpoints, target: dict[
     for subtask, counted in enumerate(plan.subtasks):
         assert opened == {}, "a plan opens no data file"
         rows = sum(batch.num_rows for batch in state.to_arrow(subtask))
-        opened, reads = layered.opened(), plan.keyed_state("s").of_subtask(subtask)
+        opened, reads = layered.opened(), reads_of(plan, subtask)
         assert opened == named(plan, subtask)
         assert counted.files == sum(opened.values())
         assert counted.rows == sum(part.rows for part in reads.slices) >= rows

@@ -90,8 +90,9 @@ def _problem(rows: tuple[CheckpointRow, ...]) -> StateStoreError | None:
     if not any(isinstance(error, CorruptionError) for error in errors):
         return errors[0] if errors else None
     ids = ", ".join(str(row.checkpoint_id) for row in rows if row.error is not None)
+    way_on = "bring one back from a copy" if len(errors) == len(rows) else "restore another one"
     problem = CorruptionError(
-        f"{len(errors)} of {len(rows)} checkpoints cannot be read: {ids}; restore another one"
+        f"{len(errors)} of {len(rows)} checkpoints cannot be read: {ids}; {way_on}"
     )
     for error in errors:
         problem.add_note(str(error))
