@@ -69,7 +69,8 @@ class Expired(Result):
         page.line(f"{verb} {counted(len(done.expired), 'checkpoint')} of {done.store}", "bold")
         page.line(f"  expired     {_numbers(done.expired)}")
         page.line(f"  kept        {_numbers(done.kept)}")
-        page.line(f"  unused now  {amount(done.size_bytes, done.files)}")
+        unused = "unused then" if done.dry_run else "unused now "
+        page.line(f"  {unused} {amount(done.size_bytes, done.files)}")
         _write_held(page, done.held)
         if done.damaged:
             page.line(f"  the manifest cannot be read of {_numbers(done.damaged)}")
