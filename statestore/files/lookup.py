@@ -428,10 +428,11 @@ class _Search:
         pieces = [restored_schema(entry.state.schema).empty_table()]
         values = self.wanted.values_in(part)
         for batch in read_slices(self.storage, entry, [part], verify=self.verify):
-            # Nearly all rows go by here, so that few are hashed; of some keys values tell it all.
+            # Nearly all rows go by here, so that few are hashed; one column of some types tells it
+            # all. Of two each may have all of its values among those that are wanted.
             for name, wanted in values.items():
                 batch = batch.filter(pc.is_in(batch.column(name), value_set=wanted))
-            if len(values) < len(self.state.key):
+            if not len(values) == len(self.state.key) == 1:
                 own = hashes_of(batch.select([*self.state.key]))
                 at = np.minimum(np.searchsorted(hashes, own), len(hashes) - 1)
                 batch = batch.take(pa.array(np.flatnonzero(hashes[at] == own)))

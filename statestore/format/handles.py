@@ -20,7 +20,7 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from struct import unpack_from
 from typing import Any
 
@@ -38,7 +38,6 @@ __all__ = [
     "KeyedStateSlice",
     "OperatorStateHandle",
     "assign",
-    "cuts_of",
     "file_ranges",
     "reassign",
 ]
@@ -152,32 +151,41 @@ class KeyedStateHandle(Struct, frozen=True, eq=False, gc=False):
         return self.index.row_counts()
 
 
-@dataclass(frozen=True, eq=False)
+Cuts = tuple[tuple[int, KeyGroupRange], ...]
+
+
 class FileRanges:
-    """The key groups of some files, in ascending order, and the last one of each.
+    """The key groups of some files, in ascending order.
 
     The states of a job are cut into files alike, so :func:`file_ranges` makes it once for all of
-    them, and :func:`cuts_of` looks once for what of the files a subtask reads.
+    them. ``cuts(first, last)`` returns which files have some of these key groups, by their place,
+    and which of them each has; it looks once for what a subtask reads.
     """
 
-    key_groups: tuple[KeyGroupRange, ...]
-    lasts: array[int]
+    def __init__(self, firsts: tuple[int, ...], lasts: tuple[int, ...]) -> None:
+        """Take the first and the last key group of each file."""
+        self.key_groups = tuple(map(KeyGroupRange, firsts, lasts))
+        found = partial(_cuts, self.key_groups, array("H", lasts))
+        # Of these files alone: what was found goes when nobody has them any more.
+        self.cuts = lru_cache(maxsize=MAX_PARALLELISM)(found)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Of copies too there is one for all states: each process has its own."""
+        firsts = tuple([one.first for one in self.key_groups])
+        return file_ranges, (firsts, tuple([one.last for one in self.key_groups]))
 
 
-@lru_cache(maxsize=8)
+# The states of a job are cut in few ways, with those of their layers.
+@lru_cache(maxsize=64)
 def file_ranges(firsts: tuple[int, ...], lasts: tuple[int, ...]) -> FileRanges:
     """Return the key groups of files, by the first and the last one of each."""
-    return FileRanges(tuple(map(KeyGroupRange, firsts, lasts)), array("H", lasts))
+    return FileRanges(firsts, lasts)
 
 
-@lru_cache(maxsize=MAX_PARALLELISM)
-def cuts_of(files: FileRanges, first: int, last: int) -> tuple[tuple[int, KeyGroupRange], ...]:
-    """Return which files have some of the key groups ``first`` .. ``last``, by their place, and
-    which of them each has.
-    """
+def _cuts(key_groups: Sequence[KeyGroupRange], lasts: array[int], first: int, last: int) -> Cuts:
     wanted, found = KeyGroupRange(first, last), []
-    for at in range(bisect_left(files.lasts, first), len(files.lasts)):
-        common = files.key_groups[at].intersect(wanted)
+    for at in range(bisect_left(lasts, first), len(lasts)):
+        common = key_groups[at].intersect(wanted)
         if common is None:
             break
         found.append((at, common))

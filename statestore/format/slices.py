@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from statestore.format.handles import KeyedStateSlice, cuts_of
+from statestore.format.handles import KeyedStateSlice
 from statestore.format.manifest import KeyedEntry
 from statestore.keys.groups import (
     KeyGroupAssignment,
@@ -117,7 +117,7 @@ def slices_of(entry: KeyedEntry, key_groups: KeyGroupRange) -> Slices:
     A file in which it has no row is not among it.
     """
     handles, ranges = entry.by_key_group
-    cuts = cuts_of(ranges, key_groups.first, key_groups.last)
+    cuts = ranges.cuts(key_groups.first, key_groups.last)
     return tuple([part for at, own in cuts if (part := handles[at].part(own)).rows])
 
 

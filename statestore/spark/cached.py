@@ -32,7 +32,7 @@ __all__ = [
 
 _TOGETHER_BYTES = 2**20
 """Of less Spark makes one partition behind an exchange (coalescePartitions.minPartitionSize)."""
-_LONG_BYTES = 1024
+_LONG_BYTES = 256
 """What rows have is not known before they are here: longer texts are left where they are."""
 
 _SAME_ROWS = frozenset({"Project", "Repartition", "SubqueryAlias"})
@@ -117,7 +117,7 @@ def in_one_partition(df: DataFrame) -> pa.Table | None:
         return None
     found = _cut(df, schema, most + 1).toArrow()
     *columns, is_long = found.columns
-    if found.num_rows > most or pc.any(is_long).as_py():
+    if found.num_rows > most or found.nbytes > _TOGETHER_BYTES or pc.any(is_long).as_py():
         return None
     return pa.table(columns, names=schema.names).cast(schema)
 

@@ -77,6 +77,8 @@ __all__ = [
 
 _log = logging.getLogger(__name__)
 _IN_PLAN_BYTES = "spark.sql.execution.arrow.localRelationThreshold"
+_BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_FEWEST_BATCH_ROWS = 10_000
 _SETTING = Lock()
 
 
@@ -256,12 +258,16 @@ def frame_of(spark: SparkSession, rows: pa.Table, schema: StructType | None = No
     if not rows.num_rows:
         return spark.createDataFrame(rows, schema)
     with _SETTING:  # of two threads one would put back what the other has set
-        before = str(spark.conf.get(_IN_PLAN_BYTES))
-        spark.conf.set(_IN_PLAN_BYTES, "0")
+        before = {name: str(spark.conf.get(name)) for name in (_IN_PLAN_BYTES, _BATCH_ROWS)}
+        # A batch is a Spark partition. 0 is Spark's word for no limit, which it does not know here.
+        most = max(int(before[_BATCH_ROWS]), _FEWEST_BATCH_ROWS)
         try:
+            for name, value in ((_IN_PLAN_BYTES, "0"), (_BATCH_ROWS, str(most))):
+                spark.conf.set(name, value)
             frame = spark.createDataFrame(rows, schema)
         finally:
-            spark.conf.set(_IN_PLAN_BYTES, before)
+            for name, value in before.items():
+                spark.conf.set(name, value)
     say_size(frame, rows.num_rows, rows.nbytes)
     return frame
 

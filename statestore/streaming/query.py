@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypedDict, Unpack
 
 import pyarrow as pa
@@ -37,7 +37,7 @@ from statestore.streaming.states import QueryState, brought_over, options_of, to
 from statestore.streaming.timer_index import INDEX
 from statestore.streaming.updates import Changes, Updated
 
-__all__ = ["StatefulQuery"]
+__all__ = ["StatefulQuery", "Trials"]
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +69,26 @@ class _Step:
     restored: RestoredCheckpoint | None
     done: Progress
     in_other_form: tuple[str, ...]
+
+
+class Trials:
+    """When it is tried whether the events of a micro-batch are few, which costs a job if they are
+    not: of those behind one that had many, only now and then.
+    """
+
+    _LEFT_OUT = 15
+
+    def __init__(self) -> None:
+        self._left_out = 0
+
+    def next(self) -> bool:
+        """Return whether it is tried with the next micro-batch."""
+        self._left_out = max(self._left_out - 1, 0)
+        return not self._left_out
+
+    def was(self, *, few: bool) -> None:
+        """Note what came of it."""
+        self._left_out = 0 if few else self._LEFT_OUT + 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +128,7 @@ class StatefulQuery:
     expire_every: int = 16
     output: Callable[[DataFrame, MicroBatch], object] | None = None
     on_commit: Callable[[Manifest], object] | None = None
+    _trials: Trials = field(default_factory=Trials, init=False, repr=False, compare=False)
 
     @classmethod
     def of_processor(
@@ -265,7 +286,10 @@ class StatefulQuery:
         done = self._progress(restored, batch)
         if done.has(batch):
             return None
-        events, rows = at_hand(events)
+        rows = None
+        if self._trials.next():
+            events, rows = at_hand(events)
+            self._trials.was(few=rows is not None)
         if rows is None:
             # What is in Spark's cache has a known size: few rows then need no Python worker.
             events = keep(events)

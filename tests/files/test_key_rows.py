@@ -186,6 +186,28 @@ def test_keys_of_several_columns_and_types(tmp_path: Path, limit: int | None) ->
     assert found == [asked[0], asked[2]]
 
 
+def test_of_keys_of_two_columns_no_other_is_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each value of either column is asked for, and few of their pairs."""
+    rows = pa.table({"a": np.repeat(range(30), 30), "b": np.tile(range(30), 30)})
+    store = StateStore.open(str(tmp_path / "s"), table_format="parquet")
+    with store.snapshot(parallelism=1) as checkpoint:
+        checkpoint.keyed("u", "s", rows, key=["a", "b"], max_parallelism=1)
+    (entry,) = store.manifest().keyed
+    wanted = WantedKeys.of(pa.table({"a": range(30), "b": range(30)}), entry.state)
+    held, match = list[int](), WantedKeys.match
+
+    def counted(self: WantedKeys, rows: pa.Table) -> pa.Table:
+        held.append(rows.num_rows)
+        return match(self, rows)
+
+    monkeypatch.setattr(WantedKeys, "match", counted)
+    reads = reads_of(entry, assignment_of(entry, 1).range_of(0))
+    found = rows_of_keys(LocalStorage(store.url), entry, reads, wanted)
+    assert (found.num_rows, held) == (30, [30])
+
+
 def test_what_is_to_be_read_is_known_before(tmp_path: Path) -> None:
     """Of files with key groups of the keys, those that are not held."""
     store, cache = value_store(tmp_path / "store"), RowCache(2**24)

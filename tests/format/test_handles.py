@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import pickle
+import weakref
 from dataclasses import FrozenInstanceError, asdict, replace
 from typing import Any
 
@@ -19,7 +21,6 @@ from statestore.format.handles import (
     KeyedStateHandle,
     KeyedStateSlice,
     assign,
-    cuts_of,
     file_ranges,
     reassign,
 )
@@ -118,11 +119,24 @@ def test_files_that_are_cut_alike_are_looked_for_once() -> None:
     """By all states of a job: the same ranges, and the same cuts of them."""
     files = file_ranges((0, 4, 9), (3, 7, 9))
     assert file_ranges((0, 4, 9), (3, 7, 9)) is files
-    cuts = cuts_of(files, 2, 8)
+    cuts = files.cuts(2, 8)
     assert cuts == ((0, KeyGroupRange(2, 3)), (1, KeyGroupRange(4, 7)))
     assert cuts[1][1] is files.key_groups[1]
-    assert cuts_of(files, 2, 8) is cuts
-    assert cuts_of(files, 8, 8) == cuts_of(files, 10, 12) == ()
+    assert files.cuts(2, 8) is cuts
+    assert files.cuts(8, 8) == files.cuts(10, 12) == ()
+
+
+def test_what_was_found_of_files_goes_with_them() -> None:
+    """A driver that plans for months holds no more than it has in hand; copies are no others."""
+    seen = []
+    for last in range(200):
+        files = file_ranges((0, last + 1), (last, 300))
+        assert len(files.cuts(0, 300)) == 2
+        assert pickle.loads(pickle.dumps(files)) is files
+        seen.append(weakref.ref(files))
+    del files
+    gc.collect()
+    assert sum(one() is not None for one in seen) < 100
 
 
 def test_a_handle_is_a_value() -> None:

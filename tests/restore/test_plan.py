@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from statestore.errors import InvalidArgumentError, ParallelismError
 from statestore.flink.redistribution import RedistributionMode
-from statestore.format.handles import KeyedStateHandle, OperatorStateHandle, cuts_of
+from statestore.format.handles import KeyedStateHandle, OperatorStateHandle
 from statestore.format.manifest import KeyedEntry, Manifest, OperatorEntry, TableRef, Writer
 from statestore.format.schema import Field, Schema
 from statestore.format.slices import assignment_of, slices_of
@@ -72,7 +72,7 @@ def test_a_subtask_plans_the_files_that_meet_its_range(
     for own in assignment_of(entry, parallelism).ranges():
         wanted = [(one, own_of) for one in handles if (own_of := one.key_groups.intersect(own))]
         found, ranges = entry.by_key_group
-        cuts = cuts_of(ranges, own.first, own.last)
+        cuts = ranges.cuts(own.first, own.last)
         assert [(found[at], common) for at, common in cuts] == wanted
 
 

@@ -177,7 +177,7 @@ def of_rdd(spark: SparkSession, rows: list[Any], schema: str, partitions: int = 
 def test_few_rows_of_one_partition_come_here_and_go_back_as_they_were(spark: SparkSession) -> None:
     """In one job; nulls, zeros and what is not a number too."""
     at = datetime(2026, 1, 2, tzinfo=UTC)
-    rows = [(1, "x" * 1024, b"\0", at, float("nan")), (2, None, None, None, -0.0)]
+    rows = [(1, "x" * 256, b"\0", at, float("nan")), (2, None, None, None, -0.0)]
     frame = of_rdd(spark, rows, PLAIN)
     found, table = at_hand(frame)
     assert table is not None
@@ -193,9 +193,10 @@ def test_what_is_not_known_to_be_few_stays_where_it_is(spark: SparkSession) -> N
     what is more than an RDD.
     """
     for frame in (
-        of_rdd(spark, [(1, "x" * 1025)], "id long, text string"),
-        of_rdd(spark, [(1, b"x" * 1025)], "id long, raw binary"),
+        of_rdd(spark, [(1, "x" * 257)], "id long, text string"),
+        of_rdd(spark, [(1, b"x" * 257)], "id long, raw binary"),
         of_rdd(spark, [(number,) for number in range(2**17 + 1)], "id long"),
+        of_rdd(spark, [("x" * 200, "y" * 200) for _ in range(4000)], "a string, b string"),
         of_rdd(spark, [(1,), (2,)], "id long", partitions=2),
         of_rdd(spark, [(["x"],)], "texts array<string>"),
         of_rdd(spark, [("x",)], "text string collate UTF8_LCASE"),
@@ -224,6 +225,21 @@ def test_rows_of_the_driver_say_how_many_they_are(spark: SparkSession) -> None:
     none = few_of_driver(frame_of(spark, few.slice(0, 0)))
     assert none is not None
     assert none.collect() == []
+
+
+def test_rows_go_to_spark_whatever_its_batches_may_have(spark: SparkSession) -> None:
+    """0 is no limit, and one row a batch would be a Spark partition each."""
+    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = str(spark.conf.get(name))
+    for most in ("0", "1"):
+        spark.conf.set(name, most)
+        try:
+            frame = frame_of(spark, pa.table({"id": range(20)}))
+            assert spark.conf.get(name) == most
+        finally:
+            spark.conf.set(name, before)
+        assert few_of_driver(frame) is not None
+        assert sorted(row.id for row in frame.collect()) == [*range(20)]
 
 
 def test_times_come_in_utc_whatever_the_session_says(spark: SparkSession) -> None:

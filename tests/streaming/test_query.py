@@ -22,6 +22,7 @@ from statestore.streaming import (
     MicroBatch,
     StatefulQuery,
 )
+from statestore.streaming.query import Trials
 from tests.streaming.world import EVENTS, World, of_one, totals
 
 
@@ -154,6 +155,17 @@ def test_many_events_behind_a_state_of_spark_s_own_are_each_there_once(
     world.query().start(stream, progress, availableNow=True).awaitTermination()
     assert world.store.manifest().checkpoint_id == 3
     assert world.state() == world.expected
+
+
+def test_after_many_events_few_are_looked_for_now_and_then() -> None:
+    trials = Trials()
+    assert [trials.next() for _ in range(3)] == [True] * 3
+    trials.was(few=False)
+    assert [trials.next() for _ in range(17)] == [False] * 15 + [True] * 2
+    trials.was(few=False)
+    assert not trials.next()
+    trials.was(few=True)
+    assert trials.next()
 
 
 def test_few_events_of_one_partition_are_computed_once(world: World) -> None:
