@@ -47,6 +47,7 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 SPARK = "micro-batch, Spark's RocksDB"
 EMPTY = "micro-batch, of which nothing is computed"
 HELD, READ = "micro-batch, files held", "micro-batch, files read"
+GOALS = {HELD: 0.7, READ: 1.0}
 COLUMNS = "user string, amount long"
 
 
@@ -79,7 +80,7 @@ def figures(folder: Path, rows: int, repeats: int) -> list[Figure]:
                 seconds[way] += seconds_of(query)[FIRST_OF_A_ROUND:]
     spark.stop()
     found = [times("B18", SPARK, seconds), times("B18", EMPTY, seconds, floor=SPARK)]
-    found += [times("B18", what, seconds, floor=SPARK) for what in (HELD, READ)]
+    found += [times("B18", what, seconds, floor=SPARK, goal=most) for what, most in GOALS.items()]
     return [*found, counted("B18", "keys", rows, "keys")]
 
 
