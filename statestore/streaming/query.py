@@ -73,7 +73,7 @@ class _Step:
 
 class Trials:
     """When it is tried whether the events of a micro-batch are few, which costs a job if they are
-    not: of those behind one that had many, only now and then.
+    not: of those behind one that had many, or had them in several partitions, only now and then.
     """
 
     _LEFT_OUT = 15

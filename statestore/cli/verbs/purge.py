@@ -108,9 +108,7 @@ class Purged(Result):
         for one in done.finished:
             page.line(f"  checkpoint {one.old_id} had its replacement, {one.new_id}, already")
         for table in done.logs:
-            page.line(
-                f"  deleted the Delta log of {table}: a new one begins with the newest checkpoint"
-            )
+            page.line(f"  deleted the Delta log of {table}: a new one has none of its old entries")
         for pin in done.pins:
             page.line(f"  pinned all the same: {pin}")
         if held and not done.dry_run:
